@@ -1,0 +1,31 @@
+# demo runs it, test proves it; both make their own .venv on a fresh machine.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: help demo test check format
+
+help:
+	@echo "make demo    run the gateway with a simulated upstream; no network, no key, no server needed"
+	@echo "make test    format, lint, strict types, tests"
+	@echo "make check   the same without the tests"
+	@echo "make format  put the code into shape"
+
+.venv/.installed: pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+demo: .venv/.installed
+	$(BIN)/gateway demo
+
+check: .venv/.installed
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+test: check
+	$(BIN)/pytest
+
+format: .venv/.installed
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .

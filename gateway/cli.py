@@ -1,0 +1,254 @@
+"""The commands: serve, demo, check, simulate.
+
+Exit codes: 0 done, 1 failed while running, 2 wrong arguments or configuration. What a person can mend is said on
+standard error in one or few plain lines, never as a traceback.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import secrets
+import signal
+import sqlite3
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from . import __version__
+from .config import Config, ConfigError, ConfigFault, build, resolve
+
+DEMO_MODELS = {
+    "gpt-3.5-turbo-instruct": ["completions"],
+    "gpt-4o-mini": ["chat"],
+    "deepseek-reasoner": ["chat"],
+    "text-embedding-3-small": ["embeddings"],
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns its exit code."""
+    args = _parser().parse_args(arguments)
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    try:
+        code: int = args.run(args)
+    except ConfigError as error:
+        for fault in error.faults:
+            print(f"gateway: {args.config}: {fault}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 1
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="gateway", description="A reverse proxy for OpenAI-style completions that a whole team shares."
+    )
+    parser.add_argument("--version", action="version", version=f"gateway {__version__}")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+
+    serve = commands.add_parser("serve", help="serve until SIGTERM or SIGINT", description="Serve until a signal.")
+    serve.add_argument("--config", required=True, metavar="FILE", help="the configuration, in YAML")
+    serve.add_argument("--host", help="listen here instead of server.host")
+    serve.add_argument("--port", type=int, help="listen here instead of server.port; 0 takes a free one")
+    serve.add_argument("--workers", type=int, help="so many instead of server.workers")
+    serve.set_defaults(run=_serve)
+
+    demo = commands.add_parser("demo", help="try it: no network, no key, no server needed")
+    demo.add_argument("--port", type=int, default=8080, help="default: 8080; 0 takes a free one")
+    demo.set_defaults(run=_demo, config="demo")
+
+    check = commands.add_parser("check", help="check a configuration and say every fault at once")
+    check.add_argument("--config", required=True, metavar="FILE", help="the configuration, in YAML")
+    check.set_defaults(run=_check)
+
+    simulate = commands.add_parser("simulate", help="run the simulated upstream alone")
+    simulate.add_argument("--port", type=int, default=8081, help="default: 8081; 0 takes a free one")
+    simulate.set_defaults(run=_simulate, config="simulate")
+    return parser
+
+
+# ------------------------------------------------------------------------------------------------------------- check
+
+
+def _read(path: str, overrides: dict[str, Any]) -> tuple[Config, dict[str, Any]]:
+    """The checked configuration of a file, and the plain values it was built from. Raises `ConfigError`."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = (error.strerror or "").lower() if isinstance(error, OSError) else "not UTF-8 text"
+        raise ConfigError([ConfigFault("", f"cannot read the file: {reason}")]) from None
+    values = resolve(text, os.environ)
+    given = {name: value for name, value in overrides.items() if value is not None}
+    server = values.get("server") or {}
+    if given and isinstance(server, dict):  # anything else is a fault, which is told below
+        values["server"] = {**server, **given}
+    return build(values), values
+
+
+def _check(args: argparse.Namespace) -> int:
+    config, _ = _read(args.config, {})
+    server = config.server
+    print(f"{args.config} is good.")
+    print(f"  serves     http://{server.host}:{server.port} with {_count(server.workers, 'worker')}")
+    print(f"  store      {config.store.url}, namespace {config.store.namespace}")
+    print(f"  upstreams  {', '.join(f'{name} ({up.base_url})' for name, up in config.upstreams.items())}")
+    print(f"  models     {', '.join(config.models)}")
+    print(f"  keys       {', '.join(key.id for key in config.keys) or 'none: every call will be refused with 401'}")
+    print(f"  admin API  {'on' if config.admin.token else 'off: admin.token is not set'}")
+    return 0
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+# ------------------------------------------------------------------------------------------------------------- serve
+
+
+def _serve(args: argparse.Namespace) -> int:
+    config, values = _read(args.config, {"host": args.host, "port": args.port, "workers": args.workers})
+    return _supervise(config, values)
+
+
+def _supervise(config: Config, values: dict[str, Any], demo: Demo | None = None) -> int:
+    from . import workers  # after the configuration: a fault in it is said sooner
+    from .store.presence import FolderInUse, exclusive_folder
+
+    async def run() -> None:
+        if demo is not None:
+            await demo.start_upstream()
+        listener = workers.bind(config.server.host, config.server.port)
+        host, port = listener.getsockname()[:2]
+        address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+        def say_ready() -> None:
+            if demo is not None:
+                print(demo.welcome(address), flush=True)
+            else:
+                print(
+                    f"gateway {__version__} serves {address} with {_count(config.server.workers, 'worker')}", flush=True
+                )
+
+        with listener:
+            await workers.Supervisor(config, values, listener).run(say_ready)
+
+    try:
+        with exclusive_folder(config.store):
+            asyncio.run(run())
+    except (workers.CannotServe, FolderInUse) as error:
+        print(f"gateway: {error}", file=sys.stderr)
+        return 1
+    except (OSError, sqlite3.Error) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        print(f"gateway: cannot use {config.store.url}: {why}", file=sys.stderr)
+        return 1
+    return 0
+
+
+# -------------------------------------------------------------------------------------------------------------- demo
+
+
+class Demo:
+    """A simulated upstream, a store that is thrown away, a key and an admin token, made for this run."""
+
+    def __init__(self, port: int, folder: str) -> None:
+        self.key = f"sk-gw-demo-{secrets.token_urlsafe(24)}"
+        self.admin_token = secrets.token_urlsafe(24)
+        self._upstream_key = secrets.token_urlsafe(24)
+        self._upstream = _free_socket()
+        upstream_port = self._upstream.getsockname()[1]
+        self.values: dict[str, Any] = {
+            "server": {"port": port, "access_log": "off", "drain_delay_s": 0, "drain_timeout_s": 5},
+            "store": {"url": f"embedded:{folder}"},
+            "admin": {"token": self.admin_token},
+            "upstreams": {
+                "simulator": {"base_url": f"http://127.0.0.1:{upstream_port}/v1", "api_key": self._upstream_key}
+            },
+            "models": {
+                name: {"endpoints": endpoints, "routes": [{"upstream": "simulator"}], "max_output_tokens": 4096}
+                for name, endpoints in DEMO_MODELS.items()
+            },
+            "keys": [
+                {
+                    "id": "demo",
+                    "secret": self.key,
+                    "quotas": [{"requests": 600, "per": "minute"}, {"tokens": 1000000, "per": "day"}],
+                }
+            ],
+        }
+
+    async def start_upstream(self) -> None:
+        """Serve the simulated upstream beside the supervisor."""
+        from . import simulator
+
+        settings = simulator.Settings(api_key=self._upstream_key, first_token_delay_s=0.15, tokens_per_s=40)
+        await simulator.serve_on(self._upstream, settings)
+
+    def welcome(self, address: str) -> str:
+        """What to type next."""
+        return f"""\
+The gateway serves {address} in front of a simulated upstream. Nothing leaves this machine.
+
+Talk to it:
+
+  curl {address}/v1/chat/completions \\
+    -H "Authorization: Bearer {self.key}" -H "Content-Type: application/json" \\
+    -d '{{"model": "gpt-4o-mini", "stream": true, "messages": [{{"role": "user", "content": "Hello!"}}]}}'
+
+Or with the official SDK (pip install openai):
+
+  from openai import OpenAI
+  client = OpenAI(base_url="{address}/v1", api_key="{self.key}")
+  answer = client.chat.completions.create(model="gpt-4o-mini", messages=[{{"role": "user", "content": "Hello!"}}])
+  print(answer.choices[0].message.content, answer.usage)
+
+Then see what it cost, by model:
+
+  curl "{address}/admin/api/usage?group_by=key,model" -H "Authorization: Bearer {self.admin_token}"
+
+Metrics are at {address}/metrics. Ctrl-C ends the demo."""
+
+
+def _free_socket() -> Any:
+    import socket
+
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    listener.listen(128)
+    return listener
+
+
+def _demo(args: argparse.Namespace) -> int:
+    with tempfile.TemporaryDirectory(prefix="gateway-demo-") as folder:
+        demo = Demo(args.port, folder)
+        return _supervise(build(demo.values), demo.values, demo)
+
+
+# ---------------------------------------------------------------------------------------------------------- simulate
+
+
+def _simulate(args: argparse.Namespace) -> int:
+    from . import simulator, workers
+
+    async def run() -> None:
+        with workers.bind("127.0.0.1", args.port) as listener:
+            runner = await simulator.serve_on(listener, simulator.Settings())
+            print(f"The simulated upstream serves http://127.0.0.1:{listener.getsockname()[1]}/v1", flush=True)
+            stopped = asyncio.Event()
+            for number in (signal.SIGTERM, signal.SIGINT):
+                asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+            await stopped.wait()
+            await runner.cleanup()
+
+    try:
+        asyncio.run(run())
+    except workers.CannotServe as error:
+        print(f"gateway: {error}", file=sys.stderr)
+        return 1
+    return 0

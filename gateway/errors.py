@@ -1,0 +1,207 @@
+"""Every way a call can be refused or fail, and the OpenAI-shaped body for it.
+
+A `GatewayError` is safe to show: it says what was wrong and what to do, and holds no secret and nothing of our own
+account. Anything else that is raised is our bug and becomes a 500 without its text. The shape, all four keys always
+present, and the style of the messages are those of the OpenAI API (openai-openapi, `Error`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+
+from .records import Failure, Fault
+
+
+def error_body(message: str, error_type: str, param: str | None, code: str | None) -> bytes:
+    """The OpenAI error object with its four keys, as JSON."""
+    error = {"message": message, "type": error_type, "param": param, "code": code}
+    return json.dumps({"error": error}, ensure_ascii=False).encode("utf-8", "replace")
+
+
+class GatewayError(Exception):
+    """A refusal or a failure that a client is told of. Children fix status, type and code; `reason` labels metrics."""
+
+    status = 500
+    type = "server_error"
+    code: str | None = None
+    reason = "internal"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.code = code or self.code
+        self.headers: Mapping[str, str] = headers or {}
+
+    def body(self) -> bytes:
+        """The JSON that the client reads."""
+        return error_body(self.message, self.type, self.param, self.code)
+
+
+class InvalidRequest(GatewayError):
+    """400: something in the request has to be changed; `param` says what."""
+
+    status = 400
+    type = "invalid_request_error"
+    reason = "invalid_request"
+
+
+class Unauthorized(GatewayError):
+    """401: no key, or not one of ours."""
+
+    status = 401
+    type = "invalid_request_error"
+    reason = "unauthorized"
+
+    def __init__(self, message: str, *, code: str | None = None) -> None:
+        super().__init__(message, code=code, headers={"WWW-Authenticate": "Bearer"})
+
+
+class NotFound(GatewayError):
+    """404: no such address, or a model that this endpoint does not serve."""
+
+    status = 404
+    type = "invalid_request_error"
+    reason = "not_found"
+
+
+class ModelNotFound(NotFound):
+    """404: the model does not exist, or not for this key; which of the two is not told."""
+
+    code = "model_not_found"
+    reason = "model_not_found"
+
+    def __init__(self, model: str) -> None:
+        super().__init__(f"The model `{model}` does not exist or you do not have access to it.")
+
+
+class MethodNotAllowed(GatewayError):
+    """405: the address exists, this method does not."""
+
+    status = 405
+    type = "invalid_request_error"
+    reason = "method_not_allowed"
+
+
+class BodyTimeout(GatewayError):
+    """408: the body did not arrive in time."""
+
+    status = 408
+    type = "invalid_request_error"
+    reason = "body_timeout"
+
+
+class BodyTooLarge(GatewayError):
+    """413, with the type that OpenAI gives it."""
+
+    status = 413
+    type = "server_error"
+    reason = "body_too_large"
+
+
+def retry_headers(seconds: float) -> dict[str, str]:
+    """When to come back: exact in milliseconds, rounded up in seconds; never 0, which openai-python ignores."""
+    return {"Retry-After-Ms": str(max(1, math.ceil(seconds * 1000))), "Retry-After": str(max(1, math.ceil(seconds)))}
+
+
+class RateLimited(GatewayError):
+    """429: come back in `retry_after_s`. The unit that ran out is the type, as OpenAI has it: requests or tokens."""
+
+    status = 429
+    code = "rate_limit_exceeded"
+    reason = "rate_limited"
+
+    def __init__(self, message: str, *, unit: str, retry_after_s: float, headers: Mapping[str, str]) -> None:
+        super().__init__(message, headers={**headers, **retry_headers(retry_after_s)})
+        self.type = "tokens" if unit == "tokens" else "requests"
+
+
+class QuotaSpent(GatewayError):
+    """429 that no retry can mend before the window ends; `x-should-retry` is the one signal both SDKs obey."""
+
+    status = 429
+    type = "insufficient_quota"
+    code = "insufficient_quota"
+    reason = "quota_spent"
+
+    def __init__(self, message: str, *, headers: Mapping[str, str]) -> None:
+        super().__init__(message, headers={**headers, "X-Should-Retry": "false"})
+
+
+class Unavailable(GatewayError):
+    """503: not now; `code` says why."""
+
+    status = 503
+    type = "server_error"
+    reason = "unavailable"
+
+    def __init__(self, message: str, *, code: str, retry_after_s: float = 1) -> None:
+        super().__init__(message, code=code, headers=retry_headers(retry_after_s))
+        self.reason = code
+
+
+class UpstreamRefused(GatewayError):
+    """The upstream's own 400, 404, 413 or 422, cleaned of what is ours; the client has to change its request."""
+
+    reason = "upstream_refused"
+
+    def __init__(self, status: int, message: str, error_type: str, param: str | None, code: str | None) -> None:
+        super().__init__(message, param=param, code=code)
+        self.status = status
+        self.type = error_type
+
+
+# fault -> status, code, message. 503 and 429 of the upstream itself keep their status (see UpstreamFailed.after).
+_UPSTREAM: dict[Fault, tuple[int, str, str]] = {
+    Fault.CONNECT: (502, "upstream_error", "could not be reached"),
+    Fault.BUSY: (503, "upstream_busy", "has no free connection; try again in a moment"),
+    Fault.TIMEOUT: (504, "upstream_timeout", "did not answer in time"),
+    Fault.CUT: (502, "upstream_error", "broke off its answer"),
+    Fault.PROTOCOL: (502, "upstream_error", "did not answer in HTTP"),
+    Fault.TOO_LARGE: (502, "upstream_error", "sent a longer answer than the gateway takes"),
+    Fault.NOT_JSON: (502, "upstream_error", "answered with something that is not JSON"),
+    Fault.REDIRECT: (502, "upstream_error", "answered with a redirect, which the gateway does not follow"),
+    Fault.STATUS: (502, "upstream_error", "had an error"),
+    Fault.RATE_LIMITED: (429, "upstream_rate_limited", "limits the rate of the gateway's account, not of your key"),
+    Fault.AUTH: (502, "upstream_auth_failed", "refused the gateway's own credential; tell whoever runs the gateway"),
+    Fault.BALANCE: (502, "upstream_quota_exceeded", "says the gateway's balance is spent; tell whoever runs it"),
+    Fault.IN_BAND: (502, "upstream_error", "reported an error inside its answer"),
+}  # fmt: skip
+
+
+class UpstreamFailed(GatewayError):
+    """Every attempt failed; the last failure decides what is said, and that it was not the client's limit or fault."""
+
+    reason = "upstream_failed"
+
+    @classmethod
+    def after(cls, failure: Failure) -> UpstreamFailed:
+        """The error that a client sees after this last failure."""
+        status, code, what = _UPSTREAM[failure.fault]
+        if failure.fault is Fault.STATUS and failure.status == 503:
+            status = 503
+        headers: dict[str, str] = {}
+        if status in (429, 503):
+            headers = retry_headers(failure.retry_after_s if failure.retry_after_s is not None else 1)
+        error = cls(f"The upstream of this model {what}.", code=code, headers=headers)
+        error.status = status
+        if status == 429:
+            error.type = "requests"
+        return error
+
+
+def internal_error(request_id: str) -> GatewayError:
+    """500: our bug. The request id is all that leaves the house."""
+    return GatewayError(
+        "The gateway had an error while processing your request. You can retry your request, or tell whoever runs "
+        f"the gateway (please include the request ID {request_id} in your message)."
+    )

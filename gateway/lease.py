@@ -1,0 +1,179 @@
+"""A draw on the ledger and its one settlement: forgetting is impossible.
+
+Call id = lease id = record id. A lease is closed exactly once, whatever happens: by the relay, which knows what was
+delivered; else by the block that holds it, when an error or a cancellation leaves it. A second closing is ignored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+
+from .config import Route
+from .errors import GatewayError, Unavailable
+from .records import Call, Claim, Draw, Ended, Granted, Record, Refused, Settlement, Standing, Usage
+from .rules import limits, notices
+from .store import Ledger, StoreAway
+from .telemetry import Telemetry
+
+ACKNOWLEDGED_WITHIN_S = 0.05
+"""How long the end of an answer waits for the store. With a healthy store, who sees the end sees its own usage; a sick
+store never holds an answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Books:
+    """Where calls are accounted for."""
+
+    ledger: Ledger
+    telemetry: Telemetry
+    write_line: Callable[[Record], None]
+    """Writes the access line of a call that has ended."""
+
+
+class Lease:
+    """The right of one call to spend, and how far the call has come."""
+
+    def __init__(self, books: Books, call: Call, claims: Sequence[Claim], granted: Granted) -> None:
+        self.call = call
+        self.standings: tuple[Standing, ...] = granted.standings
+        self.attempts = 0
+        self.route: Route | None = None
+        self.upstream_s = 0.0
+        """Time spent waiting for upstreams."""
+        self._books = books
+        self._claims = tuple(claims)
+        self._first_byte_s: float | None = None
+        self._settled: asyncio.Future[None] | None = None
+        self._is_handed_over = False
+
+    def __repr__(self) -> str:
+        state = "open" if self._settled is None else "closed"
+        return f"<Lease {self.call.id} {state}, {self.attempts} attempts>"
+
+    @property
+    def is_open(self) -> bool:
+        return self._settled is None
+
+    def hand_over(self) -> None:
+        """Somebody else closes this lease from now on: the block that holds it will not."""
+        self._is_handed_over = True
+
+    def note_first_byte(self) -> None:
+        """The first byte of the answer is there."""
+        if self._first_byte_s is None:
+            self._first_byte_s = time.perf_counter() - self.call.arrived
+
+    def close(
+        self, *, status: int, usage: Usage, ended: Ended, is_truncated: bool = False, returned_model: str | None = None
+    ) -> None:
+        """Settle, once. Handed to the store at once, without waiting."""
+        if self._settled is not None:
+            return
+        duration_s = time.perf_counter() - self.call.arrived
+        record = Record(
+            id=self.call.id,
+            time=self.call.started,
+            key=self.call.key.id,
+            team=self.call.key.team,
+            endpoint=self.call.endpoint,
+            model=self.call.params.model,
+            label_model=self.call.label_model,
+            routed_model=(self.route.model if self.route else None) or self.call.params.model,
+            returned_model=returned_model,
+            upstream=self.route.upstream if self.route else "",
+            status=status,
+            stream=self.call.params.stream,
+            usage=usage,
+            ended=ended,
+            first_byte_s=self._first_byte_s,
+            duration_s=duration_s,
+            attempts=self.attempts,
+            truncated=is_truncated,
+            client_request_id=self.call.client_request_id,
+        )
+        self._settled = self._books.ledger.settle(Settlement(record, self._claims))
+        overhead_s = max(0.0, duration_s - self.upstream_s - self.call.body_wait_s)
+        self._books.telemetry.recorded(record, self.call.params.prompt_tokens, overhead_s)
+        self._books.write_line(record)
+
+    async def acknowledged(self) -> None:
+        """Wait until the store has the settlement, but not for long."""
+        if self._settled is not None and not self._settled.done():
+            await asyncio.wait([self._settled], timeout=ACKNOWLEDGED_WITHIN_S)
+
+    def close_after(self, error: BaseException | None) -> None:
+        """Close what the block left open: nothing was delivered, so nothing but the request itself is charged."""
+        if self._is_handed_over:
+            return
+        if isinstance(error, GatewayError):
+            self.close(status=error.status, usage=Usage(), ended="error")
+        elif isinstance(error, asyncio.CancelledError):
+            self.close(status=499, usage=Usage(), ended="client_gone")
+        else:
+            self.close(status=500, usage=Usage(), ended="error")
+
+
+@asynccontextmanager
+async def leased(books: Books, call: Call, claims: Sequence[Claim]) -> AsyncIterator[Lease]:
+    """Draw on all windows of a call, or raise why not; however the block is left, the lease is closed once.
+
+    Raises `RateLimited`, `QuotaSpent` or `Unavailable`.
+    """
+    drawing = books.ledger.draw(Draw(_if_lost(call), tuple(claims)))
+    try:
+        verdict = await asyncio.shield(drawing)
+    except StoreAway:
+        raise Unavailable(
+            "The gateway cannot reach its ledger, so it cannot admit requests right now. Please try again in a moment.",
+            code="store_unavailable",
+        ) from None
+    except asyncio.CancelledError:
+        drawing.add_done_callback(lambda done: _void(books, call, claims, done))
+        raise
+    if isinstance(verdict, Refused):
+        raise notices.refusal(verdict)
+    lease = Lease(books, call, claims, verdict)
+    try:
+        yield lease
+    except BaseException as error:
+        lease.close_after(error)
+        raise
+    else:
+        lease.close_after(None)
+
+
+def _void(books: Books, call: Call, claims: Sequence[Claim], drawing: asyncio.Future[Granted | Refused]) -> None:
+    """The client left while the draw was under way: what was drawn goes back."""
+    if not drawing.cancelled() and drawing.exception() is None and isinstance(drawing.result(), Granted):
+        record = replace(_if_lost(call), status=499, usage=Usage(), ended="client_gone")
+        books.ledger.settle(Settlement(record, tuple(claims)))
+
+
+def _if_lost(call: Call) -> Record:
+    """The record that stands for a call whose worker died: everything it was allowed to use."""
+    output = limits.output_limit(call) * call.params.candidates
+    route = call.model.routes[0]
+    return Record(
+        id=call.id,
+        time=call.started,
+        key=call.key.id,
+        team=call.key.team,
+        endpoint=call.endpoint,
+        model=call.params.model,
+        label_model=call.label_model,
+        routed_model=route.model or call.params.model,
+        returned_model=None,
+        upstream=route.upstream,
+        status=0,
+        stream=call.params.stream,
+        usage=Usage(call.params.prompt_tokens, output, source="estimated"),
+        ended="lost",
+        first_byte_s=None,
+        duration_s=0.0,
+        attempts=0,
+        client_request_id=call.client_request_id,
+    )

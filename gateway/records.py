@@ -1,0 +1,276 @@
+"""The facts passed between floors.
+
+Everything here is a value: frozen, without behaviour beyond what follows from its fields. A call is told once, as a
+`Call`; what became of it is told once, as a `Record`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import Enum
+from ipaddress import IPv4Network, IPv6Network
+from typing import Any, Literal
+
+from .config import Limits, Model, Quota
+
+Endpoint = Literal["completions", "chat", "embeddings"]
+UsageSource = Literal["reported", "estimated", "none"]
+Ended = Literal["done", "error", "client_gone", "lost"]
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """Who is calling. The secret itself is nowhere: a key is found by its hash."""
+
+    id: str
+    team: str | None = None
+    models: tuple[str, ...] = ("*",)
+    expires: datetime | None = None
+    ips: tuple[IPv4Network | IPv6Network, ...] = ()
+    max_parallel: int | None = None
+    limits: Limits = field(default_factory=Limits)
+    quotas: tuple[Quota, ...] = ()
+    is_shadow: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A JSON object as the client wrote it.
+
+    `members` are its parsed values; `spans` say where each top-level value stands in `text`, so that one can be
+    changed and all the rest stay the client's own bytes.
+    """
+
+    text: str
+    members: dict[str, Any]
+    spans: dict[str, tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Params:
+    """What a checked body asks for. Token counts are tokens, `prompt_tokens` an estimate unless `is_prompt_exact`."""
+
+    document: Document
+    model: str
+    stream: bool = False
+    include_usage: bool = False
+    n: int = 1
+    best_of: int = 1
+    prompts: int = 1
+    prompt_tokens: int = 0
+    is_prompt_exact: bool = False
+    output_limit: int | None = None
+    is_output_limit_added: bool = False
+    """The client gave none: `output_limit` is a limit of the key or the model, and has to be written into the body."""
+
+    @property
+    def choices(self) -> int:
+        """How many choices the answer holds: indexes run over prompts times n."""
+        return self.prompts * self.n
+
+    @property
+    def candidates(self) -> int:
+        """How many outputs are generated, and so paid for."""
+        return self.prompts * max(self.n, self.best_of)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One checked call. From here on nobody reads the raw request again."""
+
+    id: str
+    started: float
+    """Unix time in seconds; the day and the windows a call belongs to are those of this moment."""
+    key: Key
+    endpoint: Endpoint
+    params: Params
+    model: Model
+    label_model: str
+    """The model's configured name, or `other` where a wildcard serves it: what metrics and sums call it."""
+    arrived: float
+    """When the head was there, on the clock of `time.perf_counter`."""
+    body_wait_s: float = 0.0
+    """How long the client took to send the body."""
+    forwarded_headers: tuple[tuple[str, str], ...] = ()
+    client_request_id: str | None = None
+
+
+class Phase(Enum):
+    """How far an attempt got. The further it got, the less we may repeat it."""
+
+    CONNECT = "connect"
+    """Nothing reached the upstream: always safe to repeat."""
+    STALE = "stale"
+    """A reused connection ended within 1 s without one answer byte: repeat once, counted as an attempt."""
+    REFUSED = "refused"
+    """It answered 429 or 5xx: repeat, elsewhere first."""
+    WAITING = "waiting"
+    """Sent, and not (wholly) answered: repeat only if the route says so."""
+    RELAYING = "relaying"
+    """The client has bytes: never repeat."""
+
+
+class Fault(Enum):
+    """What went wrong with an upstream, in the words that a metric and a log line use."""
+
+    CONNECT = "connect_failed"
+    BUSY = "no_free_connection"
+    TIMEOUT = "timeout"
+    CUT = "cut"
+    PROTOCOL = "not_http"
+    TOO_LARGE = "too_large"
+    NOT_JSON = "not_json"
+    REDIRECT = "redirect"
+    STATUS = "status"
+    RATE_LIMITED = "rate_limited"
+    AUTH = "auth_failed"
+    BALANCE = "balance_spent"
+    IN_BAND = "error_event"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An attempt that came to nothing: a value between our own floors, because it is expected."""
+
+    upstream: str
+    phase: Phase
+    fault: Fault
+    detail: str = ""
+    """For the log, in plain words; never shown to a client, never holds a secret."""
+    status: int | None = None
+    retry_after_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of one call, and who says so."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    reasoning_tokens: int = 0
+    source: UsageSource = "none"
+
+    @property
+    def total_tokens(self) -> int:
+        """What a token quota is charged."""
+        return self.prompt_tokens + self.completion_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """The one usage record of a call, as it is kept in the store and shown in reports (CONTRACT 4)."""
+
+    id: str
+    time: float
+    key: str
+    team: str | None
+    endpoint: str
+    model: str
+    """As the client asked for it."""
+    label_model: str
+    """The configured name that answered for it: `model` itself, or `other` where a wildcard did."""
+    routed_model: str
+    returned_model: str | None
+    upstream: str
+    status: int
+    stream: bool
+    usage: Usage
+    ended: Ended
+    first_byte_s: float | None
+    duration_s: float
+    attempts: int
+    truncated: bool = False
+    client_request_id: str | None = None
+
+    @property
+    def is_client_gone(self) -> bool:
+        return self.ended == "client_gone"
+
+
+Unit = Literal["requests", "tokens", "parallel"]
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What one call draws on one window, in units."""
+
+    scope: str
+    """Whose window: `key:ID`, `team:NAME` or `gateway`."""
+    unit: Unit
+    per: str
+    """`minute`, `day`, `90` (seconds) ...; empty for parallel calls."""
+    model: str | None
+    """Pattern of the models that the window counts."""
+    limit: int
+    amount: int
+    period_us: int = 0
+    """Over which a rate refills; 0 for calendar windows and parallel calls."""
+    starts: str = ""
+    """A calendar window's own name: `2026-11-20`, `2026-11`."""
+    resets_us: int = 0
+    """Unix time in microseconds at which a calendar window ends."""
+    is_enforced: bool = True
+
+    @property
+    def window(self) -> str:
+        """Its identity: scope, unit and period, never its limit, so that changing a limit keeps what was used."""
+        return "|".join((self.scope, self.unit, self.per, self.model or "", self.starts))
+
+
+@dataclass(frozen=True, slots=True)
+class WindowState:
+    """What a store keeps of one window. `at_us` is when `used` was last leaked (rates only)."""
+
+    used: int = 0
+    reserved: int = 0
+    at_us: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How a window stands for a claim at one moment, for headers, messages and reports."""
+
+    claim: Claim
+    used: int
+    reserved: int
+    reset_us: int
+    """Until the whole limit is free again."""
+
+    @property
+    def remaining(self) -> int:
+        return max(0, self.claim.limit - self.used - self.reserved)
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """A wish to spend. `record` is what will be written if nobody ever settles: the call, at its estimate, lost."""
+
+    record: Record
+    claims: tuple[Claim, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """Every window of the call was drawn on."""
+
+    standings: tuple[Standing, ...] = ()
+    drawn_at_us: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """No window was drawn on, because of this one."""
+
+    standing: Standing
+    retry_after_us: int | None
+    """None: settled usage alone fills the window, and no wait before its end helps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """The end of a call: what it really used. The record's id is the call's and the lease's."""
+
+    record: Record
+    claims: tuple[Claim, ...]

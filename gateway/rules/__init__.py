@@ -1,0 +1,1 @@
+"""Decisions: no clock, no I/O, no async."""

@@ -1,0 +1,224 @@
+"""A request body as the client wrote it: read once, changed in single places.
+
+The client's own bytes are what is forwarded; only a member that must change (a model's alias, an output limit) is
+written anew. So the top level is walked here, with the standard library's C decoder doing names and values, and one
+pass yields both the values and where each of them stands in the text.
+
+Upstreams do not agree on what sloppy JSON means, and whoever reads a body differently from us can be made to do what
+we did not check. Everything on which parsers differ is therefore refused instead of read in one way: duplicate names
+at any depth (RFC 8259, section 4: behaviour is unpredictable), NaN and Infinity, numbers beyond a double, lone
+surrogates (they are no text, and cannot be forwarded as UTF-8), a byte order mark (section 8.1).
+
+What `parse` raises is `InvalidRequest`; anything else is our bug. Each step is linear in the length of the body.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping
+from itertools import accumulate
+from typing import Any, NoReturn
+
+from gateway.errors import InvalidRequest
+from gateway.records import Document
+
+MAX_DEPTH = 256
+"""Arrays and objects inside each other. Real bodies (a JSON schema inside a tool) stay below 30. Python's decoder gives
+up somewhere around 1,000, depending on version and on who calls; a number of our own is the same everywhere."""
+
+MAX_SHOWN_NAME = 64
+"""A longer name is not repeated in a message."""
+
+_WHITESPACE = re.compile(r"[ \t\n\r]*+")
+_AFTER_VALUE = re.compile(r"[ \t\n\r]*+([,}])[ \t\n\r]*+")
+_COLON = re.compile(r"[ \t\n\r]*+:[ \t\n\r]*+")
+# What nearly always stands between two values, in one match: a comma, a name without escapes, a colon.
+_PLAIN_NAME = re.compile(r'[ \t\n\r]*+,[ \t\n\r]*+"([^"\\\x00-\x1f]*+)"[ \t\n\r]*+:[ \t\n\r]*+')
+
+# Text up to the first escape that is half of a surrogate pair. JSON has backslashes nowhere but in strings.
+_WHOLE_TEXT = re.compile(
+    r"(?:[^\\]++|\\[^u]|\\u(?![dD][89a-fA-F])|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})*+"
+)
+
+_NOT_STRUCTURE = bytes(set(range(256)) - set(b'[]{}"'))
+_STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")  # +1 and -1, as signed bytes
+
+_KINDS = {"[": "an array", '"': "a string", "t": "a boolean", "f": "a boolean", "n": "null"} | dict.fromkeys(
+    "-0123456789", "a number"
+)
+
+
+def parse(raw: bytes) -> Document:
+    """The JSON object in `raw`, or `InvalidRequest` saying what is wrong with it and where."""
+    text = _decode(raw)
+    _refuse_depth(raw)
+    try:
+        members, spans = _walk(text)
+    except json.JSONDecodeError as error:
+        # Only the decoder's own fixed words: some versions add a piece of the input after a colon.
+        _refuse(error.msg.partition(":")[0].removesuffix(" starting at").removesuffix(" at"), text, error.pos)
+    except RecursionError:
+        _refuse_nesting()
+    except ValueError:
+        # int() itself refuses more than 4,300 digits (sys.set_int_max_str_digits): its time grows with their square.
+        _refuse("A number has too many digits")
+    if "\\" in text:
+        end = _end(_WHOLE_TEXT, text, 0)
+        if end != len(text):
+            _refuse("A \\u escape is half of a surrogate pair, which is no character", text, end)
+    return Document(text=text, members=members, spans=spans)
+
+
+def replace(document: Document, values: Mapping[str, Any]) -> bytes:
+    """The document as UTF-8 with these top-level members set; every other byte stays the client's own.
+
+    A member that is there keeps its place and its name as it was written; new ones come first. Values are written in
+    ASCII, so there is none that could not be encoded.
+    """
+    text = document.text
+    written = {name: json.dumps(value, allow_nan=False, separators=(",", ":")) for name, value in values.items()}
+    added = ",".join(f"{json.dumps(name)}:{value}" for name, value in written.items() if name not in document.spans)
+    if added and document.spans:
+        added += ","
+    # All that stands before the object is whitespace.
+    at = text.index("{") + 1
+    pieces = [text[:at], added]
+    for (start, end), value in sorted((document.spans[n], v) for n, v in written.items() if n in document.spans):
+        pieces += (text[at:start], value)
+        at = end
+    pieces.append(text[at:])
+    return "".join(pieces).encode()
+
+
+def _decode(raw: bytes) -> str:
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError as error:
+        _refuse(f"The body is not UTF-8: look at its byte {error.start + 1}")
+    if text.startswith("\ufeff"):
+        _refuse("The body begins with a byte order mark, which JSON does not allow")
+    return text
+
+
+def _refuse_depth(raw: bytes) -> None:
+    if raw.count(b"[") + raw.count(b"{") <= MAX_DEPTH:
+        return  # nearly always: so few brackets cannot be deep
+    # Without escapes every other piece between quotes is a string. (Outside strings JSON has no backslash, and what is
+    # not JSON is refused later.) All of this is done by loops in C, since a body may hold millions of brackets.
+    pieces = raw.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _NOT_STRUCTURE).split(b'"')
+    steps = memoryview(b"".join(pieces[::2]).translate(_STEPS)).cast("b")
+    if max(accumulate(steps), default=0) > MAX_DEPTH:
+        _refuse_nesting()
+
+
+def _walk(text: str) -> tuple[dict[str, Any], dict[str, tuple[int, int]]]:
+    """Members and spans of the one object that the text has to be."""
+    members: dict[str, Any] = {}
+    spans: dict[str, tuple[int, int]] = {}
+    at = _enter(text)
+    if text[at : at + 1] == "}":
+        _refuse_rest(text, _end(_WHITESPACE, text, at + 1))
+        return members, spans
+    name, start = _name(text, at)
+    while True:
+        value, at = _DECODER.raw_decode(text, start)
+        if name in members:
+            _refuse_duplicate(name)
+        members[name] = value
+        spans[name] = (start, at)
+        plain = _PLAIN_NAME.match(text, at)
+        if plain is not None:
+            name, start = plain[1], plain.end()
+            continue
+        mark = _AFTER_VALUE.match(text, at)
+        if mark is None:
+            at = _end(_WHITESPACE, text, at)
+            _refuse("Expecting ',' or '}'" if at < len(text) else "The object has no end", text, at)
+        if mark[1] == "}":
+            _refuse_rest(text, mark.end())
+            return members, spans
+        name, start = _name(text, mark.end())
+
+
+def _enter(text: str) -> int:
+    """Where the first name stands, or the end of the empty object."""
+    at = _end(_WHITESPACE, text, 0)
+    if at == len(text):
+        _refuse("The body is empty")
+    if text[at] != "{":
+        kind = _KINDS.get(text[at])
+        _refuse(f"The body has to be an object, but begins like {kind}" if kind else "Expecting an object", text, at)
+    return _end(_WHITESPACE, text, at + 1)
+
+
+def _name(text: str, at: int) -> tuple[str, int]:
+    """The name that stands at `at`, and where its value begins."""
+    if text[at : at + 1] != '"':
+        _refuse("Expecting a name in double quotes", text, at)
+    name, at = _DECODER.raw_decode(text, at)
+    colon = _COLON.match(text, at)
+    if colon is None:
+        _refuse("Expecting ':' after a name", text, at)
+    return name, colon.end()
+
+
+def _refuse_rest(text: str, at: int) -> None:
+    if at != len(text):
+        _refuse("There is something after the end of the object", text, at)
+
+
+def _end(pattern: re.Pattern[str], text: str, at: int) -> int:
+    """Where the match of a pattern ends that matches anywhere, if only nothing."""
+    found = pattern.match(text, at)
+    return found.end() if found else at
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        counts = Counter(name for name, _ in pairs)
+        _refuse_duplicate(next(name for name, count in counts.items() if count > 1))
+    return members
+
+
+def _float(digits: str) -> float:
+    number = float(digits)
+    if not math.isfinite(number):
+        _refuse("A number is too large")
+    return number
+
+
+def _constant(name: str) -> NoReturn:
+    _refuse(f"{name} is not a JSON value")
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_float=_float, parse_constant=_constant)
+
+
+def _refuse(what: str, text: str = "", at: int | None = None) -> NoReturn:
+    """OpenAI's words for a body that is not JSON, with an ending that helps to find the place."""
+    where = ""
+    if at is not None:
+        where = f" at line {text.count(chr(10), 0, at) + 1}, column {at - text.rfind(chr(10), 0, at)}"
+    raise InvalidRequest(
+        "We could not parse the JSON body of your request. (HINT: This likely means you aren't using your HTTP library "
+        "correctly. The OpenAI API expects a JSON payload, but what was sent was not valid JSON. "
+        f"{what}{where}.)"
+    ) from None
+
+
+def _refuse_nesting() -> NoReturn:
+    _refuse(f"Arrays and objects are nested more than {MAX_DEPTH} deep")
+
+
+def _refuse_duplicate(name: str) -> NoReturn:
+    is_shown = len(name) <= MAX_SHOWN_NAME and name.isprintable()
+    called = f"'{name}'" if is_shown else "One name"
+    raise InvalidRequest(
+        f"Duplicate parameter: {called} is given more than once in the same object. Give it once.",
+        param=name if is_shown else None,
+        code="duplicate_parameter",
+    )

@@ -1,0 +1,245 @@
+"""What is generated for a checked request: outputs as tokens, and the usage they add up to. No bytes, no clock.
+
+The text of a candidate follows from (seed, model, prompt, number of the candidate), the number counted anew for each
+prompt of a batch: a prompt gets the same answer alone and among others. A limit cuts to its tokens (`length`), then a
+stop sequence cuts the text before it (`stop`), and what is left is what is counted.
+
+The counting rules beside `text.split_tokens`: a chat message costs its text and one token for its role, any part that
+is not text 85, earlier tool calls and the tools on offer their compact JSON. A generated tool call costs its name and
+its arguments. Reasoning is part of the completion and draws on its limit. `best_of` is paid for in full.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from .examples import example
+from .requests import ChatRequest, CompletionRequest, split_forms
+from .settings import is_reasoning
+from .text import END_OF_TEXT, count_tokens, dice, key_of, logprob, sentences, speak, split_tokens, think, token_text
+
+FinishReason = Literal["stop", "length", "tool_calls"]
+
+DEFAULT_MAX_TOKENS = 16
+"""OpenAI's output limit of a completion that names none."""
+
+PART_TOKENS = 85
+"""An image or another part that is not text, whatever its size: OpenAI's price of a small image."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of one call; `completion` includes `reasoning`."""
+
+    prompt: int = 0
+    completion: int = 0
+    reasoning: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A function call; `arguments` are the tokens of its JSON, which a limit may have cut."""
+
+    id: str
+    name: str
+    arguments: list[str]
+
+    @property
+    def tokens(self) -> int:
+        """What the call costs."""
+        return count_tokens(self.name) + len(self.arguments)
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """One generated candidate: what was thought, and then either text or a tool call."""
+
+    tokens: list[str]
+    finish_reason: FinishReason
+    reasoning: list[str] = field(default_factory=list)
+    tool_call: ToolCall | None = None
+
+    @property
+    def text(self) -> str:
+        """The delivered text."""
+        return "".join(self.tokens)
+
+    @property
+    def cost(self) -> int:
+        """Its completion tokens."""
+        return len(self.reasoning) + len(self.tokens) + (self.tool_call.tokens if self.tool_call else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One prompt of a completion, as text and as tokens; the text is empty only if there are none."""
+
+    tokens: list[str]
+
+    @property
+    def text(self) -> str:
+        """The tokens joined: what `echo` gives back."""
+        return "".join(self.tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """An output that is delivered, under its index; `prompt` is set on completions."""
+
+    index: int
+    output: Output
+    prompt: Prompt | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """All that a call gives, and what it costs."""
+
+    choices: list[Choice]
+    usage: Usage
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest delivered output: it decides how long the answer takes."""
+        return max((choice.output.cost for choice in self.choices), default=0)
+
+
+def bound(tokens: list[str], limit: int | None, stops: Sequence[str]) -> tuple[list[str], FinishReason]:
+    """The tokens that are left by the limit and the stop sequence that was complete first, and why they end there."""
+    is_cut = limit is not None and len(tokens) > limit
+    tokens = tokens[:limit]
+    text = "".join(tokens)
+    found = [(at + len(stop), at) for stop in stops if stop and (at := text.find(stop)) >= 0]
+    if found:
+        return split_tokens(text[: min(found)[1]]), "stop"
+    return tokens, "length" if is_cut else "stop"
+
+
+# --------------------------------------------------------------------------------------------------------- completions
+
+
+def complete(request: CompletionRequest) -> Generated:
+    """The choices of a completion: indexes run over the prompts, `n` to each."""
+    choices: list[Choice] = []
+    prompt_tokens = completion_tokens = 0
+    n = request.n or 1
+    for prompt in read_prompts(request):
+        candidates = [_complete_once(request, prompt, number) for number in range(request.candidates)]
+        prompt_tokens += len(prompt.tokens)
+        completion_tokens += sum(candidate.cost for candidate in candidates)
+        if len(candidates) > n:
+            candidates.sort(key=_mean_logprob, reverse=True)
+        choices += [Choice(len(choices) + i, output, prompt) for i, output in enumerate(candidates[:n])]
+    return Generated(choices, Usage(prompt_tokens, completion_tokens))
+
+
+def read_prompts(request: CompletionRequest) -> list[Prompt]:
+    """Each prompt of any of the four forms; null is the end-of-text token."""
+    forms = split_forms(END_OF_TEXT if request.prompt is None else request.prompt, "prompt")
+    return [
+        Prompt(split_tokens(form) if isinstance(form, str) else [token_text(number) for number in form])
+        for form in forms
+    ]
+
+
+def _complete_once(request: CompletionRequest, prompt: Prompt, number: int) -> Output:
+    key = key_of(request.seed, request.model, prompt.text, number)
+    limit = DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens
+    return Output(*bound(speak(key, request.pace.tokens), limit, request.stop or ()))
+
+
+def _mean_logprob(output: Output) -> float:
+    """What `best_of` ranks by."""
+    return sum(logprob(token, at) for at, token in enumerate(output.tokens)) / max(1, len(output.tokens))
+
+
+# ---------------------------------------------------------------------------------------------------------------- chat
+
+
+def chat(request: ChatRequest) -> Generated:
+    """The choices of a chat completion."""
+    key = key_of(request.seed, request.model, request.messages)
+    outputs = [_chat_once(request, key_of(key, number)) for number in range(request.n or 1)]
+    prompt_tokens = sum(message_tokens(message) for message in request.messages)
+    if request.tools:
+        prompt_tokens += count_tokens(compact(request.tools))
+    usage = Usage(prompt_tokens, sum(o.cost for o in outputs), sum(len(o.reasoning) for o in outputs))
+    return Generated([Choice(index, output) for index, output in enumerate(outputs)], usage)
+
+
+def message_tokens(message: dict[str, Any]) -> int:
+    """What one message of the prompt costs."""
+    tokens = 1
+    content = message.get("content")
+    for part in [content] if isinstance(content, str) else content or []:
+        text = part.get("text") if isinstance(part, dict) else part
+        tokens += count_tokens(text) if isinstance(text, str) else PART_TOKENS
+    if message.get("tool_calls"):
+        tokens += count_tokens(compact(message["tool_calls"]))
+    return tokens
+
+
+def compact(value: Any) -> str:
+    """JSON without white space between its parts."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _chat_once(request: ChatRequest, key: bytes) -> Output:
+    limit = request.output_limit
+    reasoning: list[str] = []
+    if is_reasoning(request.model):
+        thought = _without_leading_space(think(key))
+        reasoning = thought[:limit]
+        if len(reasoning) < len(thought):
+            return Output([], "length", reasoning)
+        limit = None if limit is None else limit - len(reasoning)
+    if (function := _function_to_call(request)) is not None:
+        return _call_tool(function, key, limit, reasoning)
+    tokens, finish_reason = bound(_answer(request, key), limit, request.stop or ())
+    return Output(tokens, finish_reason, reasoning)
+
+
+def _answer(request: ChatRequest, key: bytes) -> list[str]:
+    """The whole text of an answer, before any limit."""
+    match request.response_format:
+        case {"type": "json_object"}:
+            words = "".join(_without_leading_space(sentences(key, 8)))
+            return split_tokens(json.dumps({"answer": words, "confidence": (1 + key[2] % 9) / 10}))
+        case {"type": "json_schema", "json_schema": {"schema": schema}}:
+            return split_tokens(json.dumps(example(schema, dice(key))))
+    return _without_leading_space(speak(key, request.pace.tokens))
+
+
+def _function_to_call(request: ChatRequest) -> dict[str, Any] | None:
+    """The function that is called: the chosen one, or the first on offer.
+
+    Once the result of a tool is the last message, a free choice answers in words; else no agent's loop would ever end.
+    """
+    if not request.tools or request.tool_choice == "none":
+        return None
+    functions: list[dict[str, Any]] = [tool["function"] for tool in request.tools]
+    if request.chosen_tool is not None:
+        return next(function for function in functions if function["name"] == request.chosen_tool)
+    is_free = request.tool_choice in (None, "auto")
+    if is_free and request.messages[-1]["role"] == "tool":
+        return None
+    return functions[0]
+
+
+def _call_tool(function: dict[str, Any], key: bytes, limit: int | None, reasoning: list[str]) -> Output:
+    arguments = example(function.get("parameters") or {"type": "object"}, dice(key))
+    call = ToolCall(f"call_{key.hex()[:24]}", function["name"], split_tokens(json.dumps(arguments)))
+    if limit is None or call.tokens <= limit:
+        return Output([], "tool_calls", reasoning, call)
+    left = limit - count_tokens(call.name)
+    if left < 0:  # not even the name may be said
+        return Output([], "length", reasoning)
+    return Output([], "length", reasoning, ToolCall(call.id, call.name, call.arguments[:left]))
+
+
+def _without_leading_space(tokens: list[str]) -> list[str]:
+    """A message begins with a letter, where a completion goes on after a space."""
+    return [tokens[0].lstrip(" "), *tokens[1:]] if tokens else tokens

@@ -1,0 +1,321 @@
+"""The simulated upstream as an aiohttp application: who may call, at what pace the answer leaves, what is remembered.
+
+Pace: the head waits for the first token's delay, then each choice runs at `tokens_per_s`. Every event has a time at
+which it is due, counted from the first, so a late wake-up is caught up with and speed does not drift. What is due
+together leaves in one write; with no speed set that is everything, in pieces of `PIECE_BYTES`.
+
+When the client leaves, its handler is cancelled (`serve` sees to that) and generation ends there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import socket
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass
+from uuid import uuid4
+
+from aiohttp import web
+
+from . import answers, choices, vectors
+from .answers import Answer, Event
+from .ledger import Entry, Ledger
+from .requests import (
+    APIError,
+    ChatRequest,
+    CompletionRequest,
+    EmbeddingRequest,
+    Request,
+    Simulate,
+    check_model,
+    parse,
+    unknown_model,
+)
+from .settings import Endpoint, Settings
+
+PIECE_BYTES = 16_384
+"""Bytes that are gathered before a write, where nothing has to wait."""
+
+MAX_BODY_BYTES = 26_214_400
+"""OpenAI's own."""
+
+MODELS_CREATED = 1_700_000_000
+"""Unix time at which every model says it was made."""
+
+_ID = web.RequestKey("id", str)
+_STARTED = web.RequestKey("started", float)
+
+_KINDS: Mapping[Endpoint, type[Request]] = {
+    "completions": CompletionRequest,
+    "chat": ChatRequest,
+    "embeddings": EmbeddingRequest,
+}
+
+
+def build_app(settings: Settings) -> web.Application:
+    """The application. Its ledger at /simulator/ledger asks for no key."""
+    simulator = _Simulator(settings)
+    app = web.Application(middlewares=[_tell_errors], client_max_size=MAX_BODY_BYTES)
+    app.on_response_prepare.append(_add_headers)
+    app.router.add_post("/v1/completions", simulator.serving("completions"))
+    app.router.add_post("/v1/chat/completions", simulator.serving("chat"))
+    app.router.add_post("/v1/embeddings", simulator.serving("embeddings"))
+    app.router.add_get("/v1/models", simulator.list_models)
+    app.router.add_get("/v1/models/{id:.+}", simulator.show_model)
+    app.router.add_get("/simulator/ledger", simulator.show_ledger)
+    app.router.add_delete("/simulator/ledger", simulator.reset_ledger)
+    return app
+
+
+async def serve(host: str, port: int, settings: Settings) -> tuple[web.AppRunner, int]:
+    """Serve on an address; port 0 takes a free one. Returns the runner, to be cleaned up, and the bound port."""
+    infos = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    listener = socket.create_server(infos[0][4][:2], family=infos[0][0], backlog=1024)
+    try:
+        return await serve_on(listener, settings), listener.getsockname()[1]
+    except BaseException:
+        listener.close()
+        raise
+
+
+async def serve_on(listener: socket.socket, settings: Settings) -> web.AppRunner:
+    """Serve on a bound socket, which the runner closes with its `cleanup`."""
+    runner = web.AppRunner(build_app(settings), access_log=None, handler_cancellation=True, shutdown_timeout=1)
+    await runner.setup()
+    try:
+        await web.SockSite(runner, listener, backlog=1024).start()
+    except BaseException:
+        await runner.cleanup()
+        raise
+    return runner
+
+
+# ------------------------------------------------------------------------------------------------------------- the app
+
+
+@dataclass(frozen=True, slots=True)
+class _Pace:
+    """How fast one call is served."""
+
+    delay_s: float
+    tokens_per_s: float | None
+    tokens_per_event: int
+    cut_after_events: int | None
+
+    def after(self, tokens: int) -> float:
+        """Seconds from the head of the answer until a choice has this many tokens."""
+        return tokens / self.tokens_per_s if self.tokens_per_s else 0.0
+
+
+class _Simulator:
+    """One simulated upstream: its settings and its ledger."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._key = None if settings.api_key is None else settings.api_key.encode()
+        self._ledger = Ledger()
+
+    def serving(self, endpoint: Endpoint) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+        """The handler of one generating endpoint."""
+
+        async def handle(request: web.Request) -> web.StreamResponse:
+            entry = self._ledger.open(request[_ID], endpoint, request.headers.items())
+            try:
+                return await self._serve(request, endpoint, entry)
+            except (asyncio.CancelledError, ConnectionError):
+                self._ledger.close(entry, "aborted")
+                raise
+            except APIError as error:
+                entry.status = error.status
+                raise
+            except web.HTTPException as error:
+                entry.status = error.status
+                raise
+            finally:
+                self._ledger.close(entry, "error")
+
+        return handle
+
+    async def list_models(self, request: web.Request) -> web.Response:
+        """GET /v1/models."""
+        self._authorise(request)
+        return web.json_response({"object": "list", "data": [_model_object(name) for name in self._settings.models]})
+
+    async def show_model(self, request: web.Request) -> web.Response:
+        """GET /v1/models/{id}."""
+        self._authorise(request)
+        name = request.match_info["id"]
+        if name not in self._settings.models:
+            raise unknown_model(name)
+        return web.json_response(_model_object(name))
+
+    async def show_ledger(self, request: web.Request) -> web.Response:
+        """GET /simulator/ledger."""
+        return web.json_response(self._ledger.as_json())
+
+    async def reset_ledger(self, request: web.Request) -> web.Response:
+        """DELETE /simulator/ledger."""
+        self._ledger.reset()
+        return web.Response(status=204)
+
+    def _authorise(self, request: web.Request) -> None:
+        if self._key is None:
+            return
+        scheme, _, secret = request.headers.get("Authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not secret:
+            raise APIError(
+                401,
+                "You didn't provide an API key. You need to provide your API key in an Authorization header using "
+                "Bearer auth (i.e. Authorization: Bearer YOUR_KEY).",
+            )
+        if not hmac.compare_digest(secret.strip().encode("utf-8", "surrogateescape"), self._key):
+            masked = f"{secret[:4]}***{secret[-4:]}" if len(secret) >= 16 else "***"
+            raise APIError(401, f"Incorrect API key provided: {masked}.", code="invalid_api_key")
+
+    async def _serve(self, request: web.Request, endpoint: Endpoint, entry: Entry) -> web.StreamResponse:
+        self._authorise(request)
+        body = await request.read()
+        entry.keep(body)
+        if request.content_type != "application/json":
+            message = (
+                f"Unsupported content type: '{request.content_type}'. This API method only accepts 'application/json' "
+                "requests. Please try again with a supported content type."
+            )
+            raise APIError(400, message, code="unsupported_content_type")
+        asked = parse(_KINDS[endpoint], body)
+        entry.model, entry.is_stream = asked.model, asked.is_stream
+        check_model(self._settings.models, asked.model, endpoint)
+        pace = self._pace(asked.pace)
+        if (failure := asked.pace.failure()) is not None:
+            await asyncio.sleep(pace.delay_s)
+            raise failure
+        answer = _answer(asked, pace.tokens_per_event)
+        entry.prompt_tokens = answer.usage.prompt
+        if asked.is_stream:
+            return await self._stream(request, entry, answer.events(), pace)
+        return await self._plain(entry, answer, pace)
+
+    def _pace(self, wish: Simulate) -> _Pace:
+        settings = self._settings
+        return _Pace(
+            settings.first_token_delay_s if wish.delay_s is None else wish.delay_s,
+            settings.tokens_per_s if wish.tokens_per_s is None else wish.tokens_per_s,
+            settings.tokens_per_event if wish.tokens_per_event is None else wish.tokens_per_event,
+            wish.cut_after_events,
+        )
+
+    async def _plain(self, entry: Entry, answer: Answer, pace: _Pace) -> web.Response:
+        started, generating_s = time.monotonic(), pace.after(answer.longest)
+        usage = answer.usage
+        try:
+            if wait_s := pace.delay_s + generating_s:
+                await asyncio.sleep(wait_s)
+        except asyncio.CancelledError:
+            generated_s = max(0.0, time.monotonic() - started - pace.delay_s)
+            share = min(1.0, generated_s / generating_s) if generating_s else 0.0
+            entry.completion_tokens = int(usage.completion * share)
+            entry.reasoning_tokens = int(usage.reasoning * share)
+            raise
+        body = answer.body()
+        entry.completion_tokens, entry.reasoning_tokens = usage.completion, usage.reasoning
+        self._ledger.close(entry, "done")
+        return web.Response(body=body, content_type="application/json")
+
+    async def _stream(
+        self, request: web.Request, entry: Entry, events: Iterator[Event], pace: _Pace
+    ) -> web.StreamResponse:
+        if pace.delay_s:
+            await asyncio.sleep(pace.delay_s)
+        response = web.StreamResponse(headers={"Cache-Control": "no-cache"})
+        response.content_type = "text/event-stream"
+        await response.prepare(request)
+        started = time.monotonic()
+        pending: list[bytes] = []
+        pending_bytes = 0
+        for number, event in enumerate(events):
+            if number == pace.cut_after_events:
+                return await self._cut(request, response, entry, b"".join(pending))
+            wait_s = started + pace.after(event.step) - time.monotonic() if pace.tokens_per_s else 0.0
+            if (wait_s > 0 or pending_bytes > PIECE_BYTES) and pending:
+                await response.write(b"".join(pending))
+                pending, pending_bytes = [], 0
+            if wait_s > 0:
+                await asyncio.sleep(wait_s)
+            entry.completion_tokens += event.tokens
+            entry.reasoning_tokens += event.reasoning
+            pending.append(event.data)
+            pending_bytes += len(event.data)
+        self._ledger.close(entry, "done")
+        await response.write(b"".join(pending) + answers.DONE)
+        return response
+
+    async def _cut(
+        self, request: web.Request, response: web.StreamResponse, entry: Entry, rest: bytes
+    ) -> web.StreamResponse:
+        """Send the rest and close the connection in the middle of the chunked body."""
+        self._ledger.close(entry, "cut")
+        if rest:
+            await response.write(rest)
+        if request.transport is not None:
+            request.transport.close()
+        return response
+
+
+def _answer(asked: Request, tokens_per_event: int) -> Answer:
+    """Generate for any endpoint; bytes are made when they are asked for."""
+    match asked:
+        case CompletionRequest():
+            generated = choices.complete(asked)
+            return Answer(
+                generated.usage,
+                generated.longest,
+                lambda: answers.completion_body(asked, generated),
+                lambda: answers.completion_events(asked, generated, tokens_per_event),
+            )
+        case ChatRequest():
+            generated = choices.chat(asked)
+            return Answer(
+                generated.usage,
+                generated.longest,
+                lambda: answers.chat_body(asked, generated),
+                lambda: answers.chat_events(asked, generated, tokens_per_event),
+            )
+        case EmbeddingRequest():
+            usage = vectors.usage_of(asked)
+            return Answer(usage, 0, lambda: vectors.embeddings_body(asked, usage), lambda: iter(()))
+
+
+def _model_object(name: str) -> dict[str, object]:
+    return {"id": name, "object": "model", "created": MODELS_CREATED, "owned_by": "simulator"}
+
+
+# -------------------------------------------------------------------------------------------------------------- errors
+
+
+@web.middleware
+async def _tell_errors(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """Whatever is refused is refused with the OpenAI error object."""
+    request[_ID], request[_STARTED] = f"req_{uuid4().hex}", time.monotonic()
+    try:
+        return await handler(request)
+    except APIError as refused:
+        error = refused
+    except web.HTTPNotFound:
+        error = APIError(404, f"Invalid URL ({request.method} {request.path})")
+    except web.HTTPMethodNotAllowed:
+        hint = "(HINT: Perhaps you meant to use a different HTTP method?)"
+        error = APIError(405, f"Not allowed to {request.method} on {request.path}. {hint}")
+    except web.HTTPRequestEntityTooLarge:
+        message = f"Maximum content size limit ({MAX_BODY_BYTES}) exceeded"
+        error = APIError(413, message, error_type="server_error")
+    return web.Response(status=error.status, body=error.body(), content_type="application/json")
+
+
+async def _add_headers(request: web.Request, response: web.StreamResponse) -> None:
+    response.headers["x-request-id"] = request[_ID]
+    response.headers["openai-processing-ms"] = str(int((time.monotonic() - request[_STARTED]) * 1000))
+    response.headers["openai-version"] = "2020-10-01"

@@ -1,0 +1,46 @@
+"""What a simulated upstream is set to: who may call, which models it has, and how fast it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Literal
+
+Endpoint = Literal["completions", "chat", "embeddings"]
+
+DEFAULT_MODELS: Mapping[str, Endpoint] = MappingProxyType(
+    {
+        "gpt-3.5-turbo-instruct": "completions",
+        "gpt-4o-mini": "chat",
+        "gpt-4.1-mini": "chat",
+        "deepseek-reasoner": "chat",
+        "text-embedding-3-small": "embeddings",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The defaults of every call; a request may set its own pace in its `simulate` object."""
+
+    api_key: str | None = None
+    """The bearer key that is asked for; None lets everybody in."""
+    first_token_delay_s: float = 0.0
+    """Seconds before the head of an answer, and with it the first token, is sent."""
+    tokens_per_s: float | None = None
+    """Speed of each choice (they are generated side by side); None is as fast as possible."""
+    tokens_per_event: int = 1
+    """Tokens in one event of a stream, at least 1; the last event of a text may hold fewer."""
+    models: Mapping[str, Endpoint] = field(default_factory=lambda: DEFAULT_MODELS)
+
+    def __post_init__(self) -> None:
+        if self.first_token_delay_s < 0 or self.tokens_per_event < 1:
+            raise ValueError("first_token_delay_s must be >= 0 and tokens_per_event >= 1")
+        if self.tokens_per_s is not None and self.tokens_per_s <= 0:
+            raise ValueError("tokens_per_s must be > 0, or None")
+
+
+def is_reasoning(model: str) -> bool:
+    """Does this model think aloud (`reasoning_content`) before it answers."""
+    return "reasoner" in model or model.startswith(("o1", "o3"))

@@ -1,0 +1,58 @@
+"""Background tasks that cannot be forgotten.
+
+A task that nobody holds may be collected mid-flight, and its exception is lost. `Tasks` names each, holds it until it
+is done, logs what it died of, and can wait for all of them at shutdown. House rule (tests/test_floors.py): nothing
+else in `gateway` calls `create_task`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any
+
+log = logging.getLogger("gateway")
+
+
+class Tasks:
+    """The background tasks of one owner. Used from one event loop."""
+
+    def __init__(self) -> None:
+        self._running: set[asyncio.Task[Any]] = set()
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    def spawn(self, coroutine: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
+        """Run a coroutine on its own, held and named."""
+        task = asyncio.get_running_loop().create_task(coroutine, name=name)
+        self._running.add(task)
+        task.add_done_callback(self._forget)
+        return task
+
+    def _forget(self, task: asyncio.Task[Any]) -> None:
+        self._running.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("background task %s failed", task.get_name(), exc_info=error)
+
+    async def cancel_all(self) -> None:
+        """Cancel what runs, also what is spawned meanwhile, and wait until it has ended."""
+        while self._running:
+            tasks = list(self._running)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self._running.difference_update(tasks)
+
+    async def wait_until_idle(self, timeout_s: float) -> bool:
+        """Wait for the running tasks, and what they spawn, to end by themselves; False when some did not."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        while self._running:
+            tasks = list(self._running)
+            _, late = await asyncio.wait(tasks, timeout=max(0.0, deadline - loop.time()))
+            if late:
+                return False
+            self._running.difference_update(tasks)
+        return True

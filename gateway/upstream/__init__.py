@@ -1,0 +1,1 @@
+"""The other side: connections to an upstream, and how providers differ."""

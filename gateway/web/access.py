@@ -1,0 +1,106 @@
+"""The access line: one per call, on standard output; never prompts, never secrets.
+
+Lines are gathered and written by a thread every `FLUSH_S`, so that a slow reader of the log never holds a call. Where
+it falls behind by more than `MAX_WAITING`, lines are left out, and how many is said in the log itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Literal
+
+from gateway.records import Record
+from gateway.tasks import Tasks
+
+FLUSH_S = 0.1
+MAX_WAITING = 20_000
+
+
+class AccessLog:
+    """Writes access lines to a file descriptor. Has to be closed, or the last lines are lost."""
+
+    def __init__(self, style: Literal["json", "text", "off"], descriptor: int = 1) -> None:
+        self._style = style
+        self._descriptor = descriptor
+        self._waiting: list[str] = []
+        self._left_out = 0
+        self._writer = ThreadPoolExecutor(1, "access-log")
+        self._tasks = Tasks()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def write_record(self, record: Record) -> None:
+        """The line of a call that was carried."""
+        if self._style == "off":
+            return
+        usage = record.usage
+        self.write(
+            id=record.id,
+            key=record.key,
+            team=record.team,
+            endpoint=record.endpoint,
+            model=record.model,
+            upstream=record.upstream,
+            status=record.status,
+            stream=record.stream,
+            ended=record.ended,
+            truncated=record.truncated,
+            prompt_tokens=usage.prompt_tokens,
+            completion_tokens=usage.completion_tokens,
+            usage_source=usage.source,
+            attempts=record.attempts,
+            first_byte_ms=None if record.first_byte_s is None else round(record.first_byte_s * 1000, 1),
+            duration_ms=round(record.duration_s * 1000, 1),
+            client_request_id=record.client_request_id,
+        )
+
+    def write(self, **fields: Any) -> None:
+        """One line. Fields without a value are left out."""
+        if self._style == "off":
+            return
+        if len(self._waiting) >= MAX_WAITING:
+            self._left_out += 1
+            return
+        shown = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
+        shown |= {name: value for name, value in fields.items() if value is not None}
+        if self._style == "json":
+            self._waiting.append(json.dumps(shown))
+        else:
+            self._waiting.append(" ".join(f"{name}={_word(value)}" for name, value in shown.items()))
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(FLUSH_S, self._flush)
+
+    async def close(self) -> None:
+        """Write what waits."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._flush()
+        await self._tasks.wait_until_idle(1.0)
+        self._writer.shutdown(wait=False)
+
+    def _flush(self) -> None:
+        self._timer = None
+        lines, self._waiting = self._waiting, []
+        if self._left_out:
+            lines.append(json.dumps({"message": "access lines left out", "count": self._left_out}))
+            self._left_out = 0
+        self._tasks.spawn(self._write("\n".join(lines) + "\n"), "access-lines")
+
+    async def _write(self, text: str) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._writer, _write_all, self._descriptor, text.encode())
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    try:
+        while data:
+            data = data[os.write(descriptor, data) :]
+    except OSError:
+        pass  # nobody reads the log; calls go on
+
+
+def _word(value: Any) -> str:
+    text = str(value)
+    return text if text.isprintable() and " " not in text and "=" not in text else json.dumps(text)

@@ -1,0 +1,90 @@
+"""Puts the parts of one worker together: the only place that names concrete ones."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from gateway.config import Config
+from gateway.lease import Books
+from gateway.pipeline import Parts
+from gateway.records import Standing
+from gateway.rules import keys
+from gateway.store import Ledger, StoreAway, open_store
+from gateway.tasks import Tasks
+from gateway.telemetry import Telemetry
+from gateway.upstream.pool import Pool
+
+from .access import AccessLog
+from .admin import Admin
+from .endpoints import DataPlane, claims_of
+from .middleware import FrontDoor, Handler
+from .ops import Ops, Status
+
+CLOSE_STORE_WITHIN_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """One worker's live parts."""
+
+    app: web.Application
+    parts: Parts
+    status: Status
+
+
+@asynccontextmanager
+async def build(config: Config, telemetry: Telemetry, scrape: Callable[[], Awaitable[bytes]]) -> AsyncIterator[Worker]:
+    """Open every part, and close them in reverse. Raises `StoreAway` where the store cannot be opened."""
+    ledger = open_store(config.store)
+    access_log = AccessLog(config.server.access_log)
+    pools: dict[str, Pool] = {}
+    tasks = Tasks()
+    try:
+        for name, upstream in config.upstreams.items():
+            pools[name] = Pool(name, upstream, -(-upstream.max_connections // config.server.workers))
+        books = Books(ledger, telemetry, access_log.write_record)
+        parts = Parts(config, books, pools, tasks)
+        status = Status()
+        app = _application(parts, status, scrape, access_log)
+        yield Worker(app, parts, status)
+    finally:
+        await tasks.cancel_all()
+        for pool in pools.values():
+            await pool.close()
+        if left := await ledger.close(CLOSE_STORE_WITHIN_S):
+            logging.getLogger("gateway").error("%d usage records could not be delivered to the store", left)
+        await access_log.close()
+
+
+def _application(
+    parts: Parts, status: Status, scrape: Callable[[], Awaitable[bytes]], access_log: AccessLog
+) -> web.Application:
+    config, books = parts.config, parts.books
+    door = FrontDoor(books.telemetry, access_log, config.server.max_request_bytes)
+
+    @web.middleware
+    async def front_door(request: web.Request, handler: Handler) -> web.StreamResponse:
+        return await door.handle(request, handler)
+
+    app = web.Application(middlewares=[front_door], client_max_size=config.server.max_request_bytes)
+    app.add_routes(DataPlane(parts, keys.index(config.keys), status).routes())
+    app.add_routes(Ops(books.ledger, status, scrape, config.metrics.token).routes())
+    if config.admin.token is not None:
+        app.add_routes(Admin(books.ledger, config.admin.token).routes())
+    return app
+
+
+async def key_standings(config: Config, ledger: Ledger) -> list[Standing]:
+    """How every configured key's windows stand; empty while the store is away."""
+    now = time.time()
+    claims = [claim for key in keys.index(config.keys).values() for claim in claims_of(key, config, now)]
+    try:
+        return await ledger.standings(claims, now)
+    except StoreAway:
+        return []

@@ -1,0 +1,244 @@
+"""Completions, chat, embeddings and models, as rows of a table.
+
+The order of the checks is the order of their cost: the key on the head, before one byte of the body; then size, type
+and content of the body; then the model; then the limits of key and model. Only what has passed all of them is leased.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from aiohttp import hdrs, web
+
+from gateway import pipeline
+from gateway.config import Config
+from gateway.errors import BodyTimeout, BodyTooLarge, InvalidRequest, ModelNotFound, NotFound, Unavailable
+from gateway.records import Call, Endpoint, Key
+from gateway.relay import Answer
+from gateway.rules import keys, limits, params
+from gateway.store import StoreAway
+
+from .middleware import VISIT, Handler, Visit
+from .ops import Status
+from .responses import EventStream, Whole, json_response
+
+PATHS: Mapping[str, Endpoint] = {
+    "/v1/completions": "completions",
+    "/v1/chat/completions": "chat",
+    "/v1/embeddings": "embeddings",
+}
+
+_WRONG_ENDPOINT = {
+    "completions": "This model is not supported in the v1/completions endpoint.",
+    "chat": "This is not a chat model and thus not supported in the v1/chat/completions endpoint. Did you mean to use "
+    "v1/completions?",
+    "embeddings": "This model is not supported in the v1/embeddings endpoint.",
+}
+_CHAT_ONLY = (
+    "This is a chat model and not supported in the v1/completions endpoint. Did you mean to use v1/chat/completions?"
+)
+
+_FORWARDED = frozenset({"content-type", "accept", "user-agent", "traceparent", "tracestate"})
+MAX_CLIENT_ID = 512
+
+
+class DataPlane:
+    """The endpoints that clients call."""
+
+    def __init__(self, parts: pipeline.Parts, known_keys: Mapping[bytes, Key], status: Status) -> None:
+        self._parts = parts
+        self._keys = known_keys
+        self._status = status
+
+    def routes(self) -> list[web.RouteDef]:
+        """Every route, with the handler of its endpoint."""
+        posts = [
+            web.post(path, self._handler(endpoint), expect_handler=_continue_later) for path, endpoint in PATHS.items()
+        ]
+        return [
+            *posts,
+            web.get("/v1/models", self.list_models),
+            web.get("/v1/models/{model:.+}", self.show_model),
+            web.get("/v1/key", self.show_key),
+        ]
+
+    def _handler(self, endpoint: Endpoint) -> Handler:
+        async def handle(request: web.Request) -> web.StreamResponse:
+            return await self.carry(request, endpoint)
+
+        return handle
+
+    async def carry(self, request: web.Request, endpoint: Endpoint) -> web.StreamResponse:
+        """One call: check it, serve it."""
+        visit = request[VISIT]
+        visit.endpoint = endpoint
+        call = await self._check(request, visit, endpoint)
+
+        def open_stream(headers: Sequence[tuple[str, str]]) -> EventStream:
+            visit.stream = EventStream(request, (*headers, ("x-request-id", visit.id)))
+            return visit.stream
+
+        def begin() -> None:
+            visit.is_recorded = True
+
+        served = await pipeline.serve(call, self._parts, open_stream, begin)
+        if isinstance(served.answer, Answer):
+            return Whole(served.answer.status, (*served.answer.headers, *served.headers), served.answer.body)
+        if visit.stream is None:
+            raise RuntimeError("a stream was finished that was never opened")
+        visit.stream.finish(served.answer.last)
+        return visit.stream
+
+    async def _check(self, request: web.Request, visit: Visit, endpoint: Endpoint) -> Call:
+        key = self._caller(request, visit)
+        self._status.refuse_when_draining()
+        config = self._parts.config
+        _check_type(request)
+        waited_from = time.perf_counter()
+        raw = await self._read_body(request)
+        body_wait_s = time.perf_counter() - waited_from
+        asked = params.read(endpoint, raw)
+        visit.model = asked.model if asked.model in config.models else "other"
+        model = config.model(asked.model)
+        if model is None or not keys.may_use(key, asked.model):
+            raise ModelNotFound(asked.model)
+        if endpoint not in model.endpoints:
+            is_chat_only = endpoint == "completions" and "chat" in model.endpoints
+            raise NotFound(_CHAT_ONLY if is_chat_only else _WRONG_ENDPOINT[endpoint], param="model")
+        asked = params.restrict(asked, endpoint, key.limits, model.limits)
+        client_id = request.headers.get("X-Client-Request-Id")
+        return Call(
+            id=visit.id,
+            started=time.time(),
+            key=key,
+            endpoint=endpoint,
+            params=asked,
+            model=model,
+            label_model=visit.model,
+            arrived=visit.arrived,
+            body_wait_s=body_wait_s,
+            forwarded_headers=_forwarded(request),
+            client_request_id=client_id[:MAX_CLIENT_ID] if client_id else None,
+        )
+
+    def _caller(self, request: web.Request, visit: Visit) -> Key:
+        secret = keys.bearer(request.headers.getall(hdrs.AUTHORIZATION, []))
+        key = keys.find(self._keys, secret, now=time.time(), remote=request.remote)
+        visit.key = key.id
+        return key
+
+    async def _read_body(self, request: web.Request) -> bytes:
+        server = self._parts.config.server
+        length = request.content_length
+        if length is not None and length > server.max_request_bytes:
+            raise BodyTooLarge(
+                f"Maximum content size limit ({server.max_request_bytes}) exceeded ({length} bytes announced)"
+            )
+        if request.headers.get(hdrs.EXPECT, "").lower() == "100-continue" and request.transport is not None:
+            request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        if request.content.is_eof():
+            return await request.read()
+        try:
+            async with asyncio.timeout(server.client_body_timeout_s):
+                return await request.read()
+        except TimeoutError:
+            raise BodyTimeout(
+                f"The request body did not arrive within {server.client_body_timeout_s:g} seconds."
+            ) from None
+
+    async def list_models(self, request: web.Request) -> web.StreamResponse:
+        """What this key may use."""
+        key = self._caller(request, request[VISIT])
+        models = [_model(name) for name in keys.offered(key, self._parts.config)]
+        return json_response(json.dumps({"object": "list", "data": models}).encode())
+
+    async def show_model(self, request: web.Request) -> web.StreamResponse:
+        """One model, if this key may use it."""
+        key = self._caller(request, request[VISIT])
+        name = request.match_info["model"]
+        if self._parts.config.model(name) is None or not keys.may_use(key, name):
+            raise ModelNotFound(name)
+        return json_response(json.dumps(_model(name)).encode())
+
+    async def show_key(self, request: web.Request) -> web.StreamResponse:
+        """The caller's own limits, usage and reset times."""
+        key = self._caller(request, request[VISIT])
+        return json_response(json.dumps(await describe_key(key, self._parts)).encode())
+
+
+async def describe_key(key: Key, parts: pipeline.Parts) -> dict[str, Any]:
+    """A key's limits and how its windows stand, its team's and the gateway's included."""
+    now = time.time()
+    claims = claims_of(key, parts.config, now)
+    try:
+        standings = await parts.books.ledger.standings(claims, now)
+    except StoreAway:
+        raise Unavailable("The gateway cannot reach its ledger right now.", code="store_unavailable") from None
+    return {
+        "object": "key",
+        "id": key.id,
+        "team": key.team,
+        "models": list(key.models),
+        "expires": key.expires.isoformat() if key.expires else None,
+        "limits": key.limits.model_dump(exclude_none=True, exclude_defaults=True),
+        "on_exceeded": "shadow" if key.is_shadow else "deny",
+        "quotas": [
+            {
+                "scope": standing.claim.scope,
+                "unit": standing.claim.unit,
+                "per": standing.claim.per or None,
+                "model": standing.claim.model,
+                "limit": standing.claim.limit,
+                "used": standing.used,
+                "reserved": standing.reserved,
+                "remaining": standing.remaining,
+                "reset_s": round(standing.reset_us / 1e6, 3),
+            }
+            for standing in standings
+        ],
+    }
+
+
+def claims_of(key: Key, config: Config, now: float) -> list[Any]:
+    """A claim on nothing for every window that touches the key: for looking at them."""
+    claims = [limits.claim_on(scope, quota, 0, now) for scope, quota, _ in limits.quotas_of(key, config)]
+    if key.max_parallel is not None:
+        claims.append(limits.parallel_claim(key, 0))
+    return claims
+
+
+async def _continue_later(request: web.Request) -> None:
+    """`100 Continue` is sent when the body is wanted: not before the key is known (RFC 9110, 10.1.1).
+
+    Any other expectation is ignored, as the same section allows.
+    """
+
+
+def _check_type(request: web.Request) -> None:
+    if request.content_type != "application/json" or hdrs.CONTENT_TYPE not in request.headers:
+        given = request.headers.get(hdrs.CONTENT_TYPE, "")[:100]
+        shown = given if given.isprintable() else ""
+        raise InvalidRequest(
+            f"Unsupported content type: '{shown}'. This API method only accepts 'application/json' requests, but you "
+            f"specified the header 'Content-Type: {shown}'. Please try again with a supported content type.",
+            code="unsupported_content_type",
+        )
+    if request.headers.get(hdrs.CONTENT_ENCODING, "identity").lower() != "identity":
+        raise InvalidRequest("Unsupported Content-Encoding. Send the body as it is, without compression.")
+
+
+def _forwarded(request: web.Request) -> tuple[tuple[str, str], ...]:
+    found = []
+    for name, value in request.headers.items():
+        lower = name.lower()
+        if lower in _FORWARDED or lower.startswith("x-stainless-"):
+            found.append((name, value))
+    return tuple(found)
+
+
+def _model(name: str) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "gateway"}

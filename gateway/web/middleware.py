@@ -1,0 +1,148 @@
+"""The front door: a request id, one way from an error to JSON, one access line.
+
+Every answer of the gateway passes here, so that all of them carry `x-request-id` and every error is the OpenAI object
+with its four keys. Faults of a client are logged quietly, ours loudly.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from aiohttp import web
+
+from gateway.errors import (
+    BodyTooLarge,
+    GatewayError,
+    InvalidRequest,
+    MethodNotAllowed,
+    NotFound,
+    UpstreamFailed,
+    UpstreamRefused,
+    internal_error,
+)
+from gateway.records import Endpoint
+from gateway.rules import sse
+from gateway.telemetry import Telemetry
+
+from .access import AccessLog
+from .responses import EventStream, Whole
+
+log = logging.getLogger("gateway")
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+_ELSEWHERE = {
+    "/v1/responses": "use POST /v1/chat/completions",
+    "/v1/edits": "use POST /v1/chat/completions",
+    "/v1/engines": "use POST /v1/completions with the model in the body",
+}
+
+
+def new_id() -> str:
+    """A request id, in the form of OpenAI's."""
+    return f"req_{os.urandom(16).hex()}"
+
+
+@dataclass(slots=True)
+class Visit:
+    """One request on its way through the house: what the access line needs to know, as it becomes known."""
+
+    request: web.Request
+    id: str = field(default_factory=new_id)
+    arrived: float = field(default_factory=time.perf_counter)
+    endpoint: Endpoint | None = None
+    key: str = ""
+    model: str = ""
+    """The model's label: a configured name, `other`, or empty."""
+    is_recorded: bool = False
+    """A lease was drawn: its record tells of this call."""
+    is_quiet: bool = False
+    """Not worth a line: probes and scrapes."""
+    stream: EventStream | None = None
+
+
+VISIT = web.RequestKey("visit", Visit)
+
+
+class FrontDoor:
+    """The one middleware."""
+
+    def __init__(self, telemetry: Telemetry, access_log: AccessLog, max_request_bytes: int) -> None:
+        self._telemetry = telemetry
+        self._access_log = access_log
+        self._max_request_bytes = max_request_bytes
+
+    async def handle(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        visit = request[VISIT] = Visit(request)
+        self._telemetry.entered()
+        try:
+            response = await handler(request)
+        except asyncio.CancelledError:
+            self._note(visit, 499, "client_gone")
+            raise
+        except GatewayError as error:
+            response = self._fail(visit, error)
+        except web.HTTPException as error:
+            response = self._fail(visit, self._translate(request, error))
+        except Exception:
+            log.exception("request %s failed", visit.id)
+            response = self._fail(visit, internal_error(visit.id))
+        else:
+            self._note(visit, response.status, None)
+        finally:
+            self._telemetry.left()
+        if isinstance(response, Whole):
+            response.add_header("x-request-id", visit.id)
+        return response
+
+    def _fail(self, visit: Visit, error: GatewayError) -> web.StreamResponse:
+        self._note(visit, error.status, error.code or error.type)
+        if visit.endpoint is not None and not isinstance(error, UpstreamFailed | UpstreamRefused):
+            self._telemetry.rejected(error.reason)
+        if visit.stream is not None:
+            visit.stream.finish(sse.write_event(error.body()))
+            return visit.stream
+        headers = [("Content-Type", "application/json"), *error.headers.items()]
+        return Whole(error.status, headers, error.body(), is_last=error.status == 413)
+
+    def _note(self, visit: Visit, status: int, error: str | None) -> None:
+        """Count and log a request that no record tells of."""
+        if visit.is_recorded or visit.is_quiet:
+            return
+        if visit.endpoint is not None:
+            self._telemetry.answered(
+                key=visit.key, model=visit.model, endpoint=visit.endpoint, upstream="", status=status
+            )
+        self._access_log.write(
+            id=visit.id,
+            key=visit.key or None,
+            endpoint=visit.endpoint,
+            method=visit.request.method,
+            path=visit.request.rel_url.raw_path[:200],
+            model=visit.model or None,
+            status=status,
+            error=error,
+            remote=visit.request.remote,
+            duration_ms=round((time.perf_counter() - visit.arrived) * 1000, 1),
+        )
+
+    def _translate(self, request: web.Request, error: web.HTTPException) -> GatewayError:
+        """aiohttp's own errors in OpenAI's words."""
+        path = request.rel_url.raw_path[:200]
+        if isinstance(error, web.HTTPMethodNotAllowed):
+            return MethodNotAllowed(
+                f"Not allowed to {request.method} on {path}. (HINT: Perhaps you meant to use a different HTTP method?)",
+                headers={"Allow": ", ".join(sorted(error.allowed_methods))},
+            )
+        if isinstance(error, web.HTTPRequestEntityTooLarge):
+            return BodyTooLarge(f"Maximum content size limit ({self._max_request_bytes}) exceeded.")
+        if error.status == 404:
+            hint = next((hint for start, hint in _ELSEWHERE.items() if path.startswith(start)), None)
+            advice = f". The gateway does not have this endpoint: {hint}." if hint else ""
+            return NotFound(f"Invalid URL ({request.method} {path}){advice}")
+        return InvalidRequest(f"The request was refused: {error.reason}.")

@@ -1,0 +1,84 @@
+"""Health, readiness, metrics: what a platform asks a gateway."""
+
+from __future__ import annotations
+
+import hmac
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from aiohttp import hdrs, web
+from pydantic import SecretStr
+
+from gateway.errors import Unauthorized, Unavailable
+from gateway.rules import keys
+from gateway.store import Ledger, StoreAway
+
+from .middleware import VISIT
+from .responses import Whole, json_response
+
+
+@dataclass(slots=True)
+class Status:
+    """Where a worker stands between start and stop. Private to the worker."""
+
+    is_ready: bool = True
+    """Whether a balancer should send calls here."""
+    is_draining: bool = False
+    """No new calls; those under way may end."""
+
+    def refuse_when_draining(self) -> None:
+        """Raises `Unavailable` while draining."""
+        if self.is_draining:
+            raise Unavailable("The gateway is shutting down. Please try again.", code="shutting_down")
+
+
+def check_token(request: web.Request, token: SecretStr) -> None:
+    """Raises `Unauthorized` unless the request bears this token; compared in constant time."""
+    given = keys.bearer(request.headers.getall(hdrs.AUTHORIZATION, []))
+    if not hmac.compare_digest(keys.digest(given), keys.digest(token.get_secret_value())):
+        raise Unauthorized("Incorrect token provided.", code="invalid_api_key")
+
+
+class Ops:
+    """The endpoints of operations."""
+
+    def __init__(
+        self, ledger: Ledger, status: Status, scrape: Callable[[], Awaitable[bytes]], token: SecretStr | None
+    ) -> None:
+        self._ledger = ledger
+        self._status = status
+        self._scrape = scrape
+        self._token = token
+
+    def routes(self) -> list[web.RouteDef]:
+        """Every route."""
+        return [
+            web.get("/healthz", self.show_health),
+            web.get("/readyz", self.show_readiness),
+            web.get("/metrics", self.show_metrics),
+        ]
+
+    async def show_health(self, request: web.Request) -> web.StreamResponse:
+        """The process answers."""
+        request[VISIT].is_quiet = True
+        return json_response(b'{"status": "ok"}')
+
+    async def show_readiness(self, request: web.Request) -> web.StreamResponse:
+        """Calls would be served: not draining, and the store answers."""
+        request[VISIT].is_quiet = True
+        if not self._status.is_ready:
+            raise Unavailable("Not ready: the gateway is shutting down.", code="shutting_down")
+        try:
+            await self._ledger.standings((), time.time())
+        except StoreAway:
+            raise Unavailable("Not ready: the store does not answer.", code="store_unavailable") from None
+        return json_response(b'{"status": "ready"}')
+
+    async def show_metrics(self, request: web.Request) -> web.StreamResponse:
+        """The whole gateway's metrics in the Prometheus text format."""
+        request[VISIT].is_quiet = True
+        if self._token is not None:
+            check_token(request, self._token)
+        content_type = "text/plain; version=0.0.4; charset=utf-8"
+        return Whole(200, [("Content-Type", content_type)], await self._scrape())

@@ -1,0 +1,136 @@
+"""The two aiohttp responses of the hot path, which write pre-joined bytes.
+
+`Whole` is one answer in one write; `EventStream` is chunked and written to from the upstream's reading callback. Both
+keep aiohttp's promises to its server loop (`prepare`, `write_eof`, `keep_alive`) and leave out its header machinery,
+which costs more than the rest of a short answer (NUMBERS: 10 to 20 us).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from http import HTTPStatus
+
+from aiohttp import web
+from aiohttp.abc import AbstractStreamWriter
+
+CONGESTED_BYTES = 65536
+"""Bytes that may wait for a slow client before its upstream is told to pause."""
+
+_REASONS = {status.value: status.phrase for status in HTTPStatus}
+_UNSAFE = re.compile(r"[^\x20-\x7e\x80-\xff]")
+
+
+def head(status: int, headers: Iterable[tuple[str, str]]) -> bytes:
+    """The head of an answer up to its blank line. What no header may hold becomes a space."""
+    lines = [f"HTTP/1.1 {status} {_REASONS.get(status, 'Unknown')}"]
+    lines += [f"{name}: {_UNSAFE.sub(' ', value)}" for name, value in headers]
+    lines.append("\r\n")
+    return "\r\n".join(lines).encode("latin-1", "replace")
+
+
+class Whole(web.StreamResponse):
+    """A whole answer. `is_last` closes the connection behind it."""
+
+    def __init__(self, status: int, headers: Iterable[tuple[str, str]], body: bytes, *, is_last: bool = False) -> None:
+        super().__init__(status=status)
+        self._own_headers = list(headers)
+        self._bytes = body
+        self._request: web.BaseRequest | None = None
+        self._is_last = is_last
+
+    def add_header(self, name: str, value: str) -> None:
+        """Add a header; only before the answer is sent."""
+        self._own_headers.append((name, value))
+
+    @property
+    def body_length(self) -> int:
+        return len(self._bytes)
+
+    async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
+        self._request = request
+        self._keep_alive = request.keep_alive and not self._is_last
+        return None
+
+    async def write_eof(self, data: bytes = b"") -> None:
+        request, self._request = self._request, None
+        if request is None or request.transport is None or request.transport.is_closing():
+            return
+        self._own_headers.append(("Content-Length", str(len(self._bytes))))
+        if not self._keep_alive:
+            self._own_headers.append(("Connection", "close"))
+        elif request.version < (1, 1):
+            self._own_headers.append(("Connection", "keep-alive"))
+        body = b"" if request.method == "HEAD" else self._bytes
+        request.transport.write(head(self.status, self._own_headers) + body)
+        await request.writer.drain()
+
+
+class EventStream(web.StreamResponse):
+    """A stream of server-sent events. Its head goes with the first bytes; `finish` ends it.
+
+    An EventStream that is not finished ends with a closed connection and an incomplete message, so that a client never
+    takes a cut stream for a whole one.
+    """
+
+    def __init__(self, request: web.BaseRequest, headers: Iterable[tuple[str, str]]) -> None:
+        super().__init__(status=200)
+        self._request = request
+        self._transport = request.transport
+        self._is_chunked = request.version >= (1, 1)
+        self._keep_alive = False
+        lines = [*headers, ("Cache-Control", "no-cache"), ("X-Accel-Buffering", "no")]
+        lines.append(("Transfer-Encoding", "chunked") if self._is_chunked else ("Connection", "close"))
+        self._head = head(200, lines)
+        self._is_finished = False
+        self._sent = 0
+
+    @property
+    def body_length(self) -> int:
+        return self._sent
+
+    @property
+    def is_congested(self) -> bool:
+        transport = self._transport
+        return transport is not None and transport.get_write_buffer_size() > CONGESTED_BYTES
+
+    def write(self, data: bytes) -> None:  # type: ignore[override] # not a coroutine: called from a reading callback
+        transport = self._transport
+        if transport is None or transport.is_closing() or self._is_finished:
+            return
+        self._sent += len(data)
+        framed = b"%x\r\n%b\r\n" % (len(data), data) if self._is_chunked else data
+        if self._head:
+            framed, self._head = self._head + framed, b""
+        transport.write(framed)
+
+    async def wait_until_writable(self) -> None:
+        await self._request.writer.drain()
+
+    def finish(self, last: bytes) -> None:
+        """Send the last event, if any, and the end of the message."""
+        if last:
+            self.write(last)
+        transport = self._transport
+        if transport is None or transport.is_closing() or self._is_finished:
+            return
+        self._is_finished = True
+        end = b"0\r\n\r\n" if self._is_chunked else b""
+        if self._head or end:
+            transport.write(self._head + end)
+            self._head = b""
+        self._keep_alive = self._is_chunked and self._request.keep_alive
+
+    async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
+        return None
+
+    async def write_eof(self, data: bytes = b"") -> None:
+        if not self._is_finished and self._transport is not None:
+            self._transport.close()
+        elif self._transport is not None and not self._transport.is_closing():
+            await self._request.writer.drain()
+
+
+def json_response(body: bytes, status: int = 200, headers: Iterable[tuple[str, str]] = ()) -> Whole:
+    """A whole answer of JSON."""
+    return Whole(status, [("Content-Type", "application/json"), *headers], body)

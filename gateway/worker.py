@@ -1,0 +1,142 @@
+"""One worker process: `python -m gateway.worker SOCKET CONTROL`, both inherited file descriptors.
+
+It takes its configuration from the supervisor, serves until it is told to drain, and drains by itself when the
+supervisor is gone. Ready means: the store is open and connections are accepted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import signal
+import socket
+import sys
+import time
+from typing import Any
+
+import uvloop
+from aiohttp import web
+from prometheus_client import CollectorRegistry, generate_latest
+
+from .config import Config, build
+from .control import Line
+from .store import Ledger, StoreAway
+from .tasks import Tasks
+from .telemetry import QuotaCollector, Telemetry
+from .web import app, server
+
+BACKLOG = 2048
+WATCH_STORE_S = 0.5
+
+log = logging.getLogger("gateway")
+
+
+class WorkerProcess:
+    """The life of one worker."""
+
+    def __init__(self, listener: socket.socket, line: Line, config: Config) -> None:
+        self._listener = listener
+        self._line = line
+        self._config = config
+        self._telemetry = Telemetry((key.id for key in config.keys), config.metrics.max_keys)
+        self._scrapes: dict[int, asyncio.Future[str]] = {}
+        self._drain_delay_s: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+        self._tasks = Tasks()
+        self._ledger: Ledger
+
+    async def run(self) -> None:
+        """Serve until told to drain, then drain."""
+        self._tasks.spawn(self._listen(), "control-line")
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, self._drain, self._config.server.drain_delay_s)
+        async with app.build(self._config, self._telemetry, self._scrape) as worker:
+            self._ledger = worker.parts.books.ledger
+            runner = server.runner_of(worker.app, self._config.server.drain_timeout_s)
+            await runner.setup()
+            site = web.SockSite(runner, self._listener, backlog=BACKLOG)
+            await site.start()
+            self._tasks.spawn(self._watch_store(), "watch-store")
+            _settle_memory()
+            self._line.send(ready=True)
+            delay_s = await self._drain_delay_s
+            worker.status.is_ready = False
+            await asyncio.sleep(delay_s)
+            worker.status.is_draining = True
+            deadline = time.monotonic() + self._config.server.drain_timeout_s
+            await runner.cleanup()  # closes the listener, waits for running calls, then cancels them
+            await worker.parts.tasks.wait_until_idle(max(0.0, deadline - time.monotonic()))
+        await self._tasks.cancel_all()
+
+    def _drain(self, delay_s: float) -> None:
+        if not self._drain_delay_s.done():
+            self._drain_delay_s.set_result(delay_s)
+
+    async def _listen(self) -> None:
+        while (message := await self._line.receive()) is not None:
+            if "drain" in message:
+                self._drain(message["drain"])
+            elif "scraped" in message:
+                waiter = self._scrapes.pop(message["scraped"])
+                if not waiter.done():  # else whoever asked has left
+                    waiter.set_result(message["text"])
+        self._drain(0.0)  # the supervisor is gone: nobody will replace or stop this worker
+
+    async def _scrape(self) -> bytes:
+        """The gateway's metrics: the supervisor sums up the workers; the quotas are read here."""
+        waiter: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        number = id(waiter)
+        self._scrapes[number] = waiter
+        self._line.send(scrape=number)
+        standings = await app.key_standings(self._config, self._ledger)
+        registry = CollectorRegistry()
+        registry.register(QuotaCollector(standings, self._telemetry.key_label))
+        return (await waiter).encode() + generate_latest(registry)
+
+    async def _watch_store(self) -> None:
+        """Show how the store is doing, also while no call comes."""
+        shown = 0
+        while True:
+            self._telemetry.show_pending(self._ledger.pending)
+            for _ in range(self._ledger.errors - shown):
+                self._telemetry.store_failed()
+            shown = self._ledger.errors
+            await asyncio.sleep(WATCH_STORE_S)
+
+
+def _settle_memory() -> None:
+    """What is loaded by now stays: it need not be looked at by every collection."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20000, 20, 100)
+
+
+async def _main(listener: socket.socket, end: socket.socket) -> int:
+    line = await Line.over(end)
+    message: dict[str, Any] | None = await line.receive()
+    if message is None:
+        return 1
+    try:
+        await WorkerProcess(listener, line, build(message["config"])).run()
+    except (StoreAway, OSError) as error:
+        line.send(failed=str(error))
+        return 1
+    finally:
+        line.close()
+    return 0
+
+
+def main() -> int:
+    """Run one worker on the inherited descriptors named in the arguments."""
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to every process; the supervisor decides
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    listener = socket.socket(fileno=int(sys.argv[1]))
+    listener.setblocking(False)
+    end = socket.socket(fileno=int(sys.argv[2]))
+    end.setblocking(False)
+    return uvloop.run(_main(listener, end))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,93 @@
+"""Fixtures for whole gateways. Nothing leaves this machine: every server is on 127.0.0.1, on a port that was free."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fakes.scripted import Behaviour, Scripted
+from tests.flows.house import Gateway, Process
+
+StartsGateways = Callable[..., Gateway]
+StartsProcesses = Callable[..., Process]
+
+
+class Stage(Scripted):
+    """A scripted upstream for many tests: each puts on its own play."""
+
+    def play(self, *script: Behaviour, always: Behaviour | None = None) -> None:
+        """From now on: these answers in this order, and nothing else."""
+        self.requests.clear()
+        self._script = list(script)
+        self._always = always
+
+    def check(self) -> None:
+        """Whether the play went as written."""
+        troubles, self.troubles = self.troubles, []
+        assert not troubles, f"unexpected at {self!r}: {troubles}"
+
+
+def _starter(folder: Path) -> Iterator[StartsGateways]:
+    """Starts gateways, and stops them at the end, looking whether they have behaved."""
+    numbers = itertools.count()
+    started: list[Gateway] = []
+
+    def start(config: dict[str, Any], *arguments: str, **more: Any) -> Gateway:
+        made = Gateway(folder / f"gateway-{next(numbers)}", config, *arguments, **more)
+        started.append(made)
+        return made
+
+    yield start
+    try:
+        for made in reversed(started):
+            made.stop()
+    finally:
+        for made in started:
+            made.end()
+
+
+@pytest.fixture
+def gateway(tmp_path: Path) -> Iterator[StartsGateways]:
+    """Starts gateways for one test."""
+    yield from _starter(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def gateways(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartsGateways]:
+    """Starts gateways for the tests of one file."""
+    yield from _starter(tmp_path_factory.mktemp("gateways"))
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Iterator[StartsProcesses]:
+    """Starts other commands that go on until they are stopped."""
+    numbers = itertools.count()
+    started: list[Process] = []
+
+    def start(*arguments: str, **more: Any) -> Process:
+        made = Process(tmp_path / f"process-{next(numbers)}", *arguments, **more)
+        started.append(made)
+        return made
+
+    yield start
+    for made in started:
+        made.end()
+
+
+@pytest.fixture(scope="module")
+def theatre() -> Iterator[Stage]:
+    """The scripted upstream of one file; tests ask for `upstream` instead."""
+    with Stage() as stage:
+        yield stage
+
+
+@pytest.fixture
+def upstream(theatre: Stage) -> Iterator[Stage]:
+    """The file's scripted upstream, with an empty script."""
+    theatre.play()
+    yield theatre
+    theatre.check()

@@ -1,0 +1,286 @@
+"""A whole gateway in processes of its own, as an operator would start it.
+
+    house = Gateway(folder, settings(upstream.url))         # waits for its ready line
+    house.post("/v1/completions", {...}, key="alice")
+    house.stop()                                            # TERM; exit code 0, no traceback, no secret in its logs
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlencode
+
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+from .client import Answer, Raw, request
+
+ADMIN_TOKEN = "admin-token-that-nobody-may-see"
+UPSTREAM_KEY = "sk-upstream-key-that-nobody-may-see"
+COMPLETIONS = "gpt-3.5-turbo-instruct"
+CHAT = "gpt-4o-mini"
+EMBEDDINGS = "text-embedding-3-small"
+
+START_S = 20.0
+STOP_S = 20.0
+
+T = TypeVar("T")
+
+
+def eventually(look: Callable[[], T], timeout_s: float = 10.0) -> T:
+    """Look again and again until there is something to see; fails the test when there never is."""
+    end = time.monotonic() + timeout_s
+    while not (seen := look()):
+        assert time.monotonic() < end, f"this never came true within {timeout_s:g} s"
+        time.sleep(0.005)
+    return seen
+
+
+def secret(key: str) -> str:
+    """The secret of the key with this id, the same in every test."""
+    return f"sk-gw-{key}-{hashlib.sha256(key.encode()).hexdigest()[:24]}"
+
+
+def key(name: str, **more: Any) -> dict[str, Any]:
+    """A key as it stands in a configuration."""
+    return {"id": name, "secret": secret(name), **more}
+
+
+def model(endpoint: str, upstream: str = "main", **more: Any) -> dict[str, Any]:
+    """A model of one endpoint and one route."""
+    return {"endpoints": [endpoint], "routes": [{"upstream": upstream}], "max_output_tokens": 4096, **more}
+
+
+def settings(upstream: str, **changes: Any) -> dict[str, Any]:
+    """A configuration in front of this address, with these changes merged into it; lists are replaced."""
+    plain = {
+        "server": {"port": 0, "drain_delay_s": 0, "drain_timeout_s": 10},
+        "admin": {"token": ADMIN_TOKEN},
+        "upstreams": {"main": {"base_url": upstream, "api_key": UPSTREAM_KEY}},
+        "models": {COMPLETIONS: model("completions"), CHAT: model("chat"), EMBEDDINGS: model("embeddings")},
+        "keys": [key("alice"), key("bob"), key("carol")],
+    }
+    return _merged(plain, changes)
+
+
+def _merged(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(one)
+    for name, value in other.items():
+        mine = merged.get(name)
+        merged[name] = _merged(mine, value) if isinstance(mine, dict) and isinstance(value, dict) else value
+    return merged
+
+
+def command(*arguments: str) -> list[str]:
+    """The gateway's command line."""
+    return [sys.executable, "-m", "gateway", *arguments]
+
+
+def run(*arguments: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """One command that ends by itself."""
+    given = {**os.environ, **(env or {})}
+    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=30, env=given, check=False)
+
+
+def children(pid: int) -> list[int]:
+    """The processes that this one has started and that still run."""
+    listed = subprocess.run(["ps", "-A", "-o", "pid=,ppid=,stat="], capture_output=True, text=True, check=True).stdout
+    rows = [line.split() for line in listed.splitlines()]
+    return sorted(int(child) for child, parent, state in rows if int(parent) == pid and not state.startswith("Z"))
+
+
+class Process:
+    """One process with its standard output and error in files, alone in its process group."""
+
+    def __init__(self, folder: Path, *arguments: str, env: Mapping[str, str] | None = None) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        with (folder / "stdout").open("wb") as out, (folder / "stderr").open("wb") as err:
+            self.process = subprocess.Popen(
+                command(*arguments), stdout=out, stderr=err, stdin=subprocess.DEVNULL,
+                start_new_session=True, cwd=folder, env={**os.environ, **(env or {})},
+            )  # fmt: skip
+
+    @property
+    def stdout(self) -> str:
+        return (self.folder / "stdout").read_text()
+
+    @property
+    def stderr(self) -> str:
+        return (self.folder / "stderr").read_text()
+
+    def wait_for(self, pattern: str, timeout_s: float = START_S) -> re.Match[str]:
+        """Wait until this stands in its standard output."""
+
+        def look() -> re.Match[str] | None:
+            code = self.process.poll()
+            found = re.search(pattern, self.stdout)
+            assert found or code is None, f"ended with {code} before it said {pattern!r}: {self.stderr}"
+            return found
+
+        return eventually(look, timeout_s)
+
+    def kill(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def wait(self, timeout_s: float = STOP_S) -> int:
+        """Its exit code."""
+        return self.process.wait(timeout_s)
+
+    def end(self) -> None:
+        """Leave nothing of it behind, whatever the test has done to it."""
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            pass  # its whole group has ended (macOS says so with EPERM)
+        self.process.wait(STOP_S)
+
+
+class Gateway(Process):
+    """`gateway serve` with a configuration, started and ready."""
+
+    def __init__(
+        self,
+        folder: Path,
+        config: Mapping[str, Any],
+        *arguments: str,
+        env: Mapping[str, str] | None = None,
+        is_awaited: bool = True,
+    ) -> None:
+        self.config = _merged({"store": {"url": f"embedded:{folder / 'data'}"}}, config)
+        folder.mkdir(parents=True, exist_ok=True)
+        self.file = folder / "gateway.yaml"
+        self.file.write_text(yaml.safe_dump(self.config))
+        super().__init__(folder, "serve", "--config", str(self.file), *arguments, env=env)
+        self.url = ""
+        self.port = 0
+        self.expected_code = 0
+        if is_awaited:
+            self.wait_until_ready()
+
+    def __repr__(self) -> str:
+        return f"<Gateway {self.url or 'starting'}, pid {self.process.pid}>"
+
+    def wait_until_ready(self) -> None:
+        found = self.wait_for(r"serves (http://127\.0\.0\.1:(\d+)) with")
+        self.url, self.port = found[1], int(found[2])
+
+    # ----------------------------------------------------------------------------------------------- as a client
+
+    def send(
+        self, method: str, path: str, body: Any = None, *, key: str | None = "alice", headers: Mapping[str, str] = {}
+    ) -> Answer:
+        """One request with the secret of this key."""
+        given = dict(headers)
+        if key is not None:
+            given.setdefault("Authorization", f"Bearer {secret(key)}")
+        if body is not None and not isinstance(body, bytes):
+            body = json.dumps(body).encode()
+        if body is not None:
+            given.setdefault("Content-Type", "application/json")
+        return request(self.port, method, path, body, given)
+
+    def post(self, path: str, body: Any, **more: Any) -> Answer:
+        return self.send("POST", path, body, **more)
+
+    def complete(self, key: str = "alice", **changes: Any) -> Answer:
+        """A small completion."""
+        return self.post("/v1/completions", {"model": COMPLETIONS, "prompt": "Hello"} | changes, key=key)
+
+    def chat(self, key: str = "alice", **changes: Any) -> Answer:
+        """A small chat."""
+        members = {"model": CHAT, "messages": [{"role": "user", "content": "Hello"}]} | changes
+        return self.post("/v1/chat/completions", members, key=key)
+
+    def get(self, path: str, **more: Any) -> Answer:
+        return self.send("GET", path, **more)
+
+    def connect(self) -> Raw:
+        """A socket, for those who write HTTP by hand."""
+        return Raw(self.port)
+
+    def stream(self, key: str = "alice", version: str = "1.1", path: str = "/v1/completions", **changes: Any) -> Raw:
+        """A streamed completion on a socket of its own; the head of the answer has still to be read."""
+        raw = self.connect()
+        members = {"model": COMPLETIONS, "prompt": "Hello", "stream": True} | changes
+        raw.post(path, json.dumps(members).encode(), secret(key), version)
+        return raw
+
+    # --------------------------------------------------------------------------------------------- as an operator
+
+    def admin(self, path: str, **query: str) -> Answer:
+        shown = f"/admin/api/{path}" + (f"?{urlencode(query)}" if query else "")
+        return self.send("GET", shown, key=None, headers={"Authorization": f"Bearer {ADMIN_TOKEN}"})
+
+    def usage(self, **query: str) -> list[dict[str, Any]]:
+        """Rows of the usage report."""
+        rows: list[dict[str, Any]] = self.admin("usage", **query).json["data"]
+        return rows
+
+    def calls(self, key: str | None = None, limit: int = 100) -> list[dict[str, Any]]:
+        """The newest usage records of a key, the newest first."""
+        query = {"limit": str(limit)} | ({"key": key} if key else {})
+        rows: list[dict[str, Any]] = self.admin("calls", **query).json["data"]
+        return rows
+
+    def call(self, answer_id: str) -> dict[str, Any]:
+        """The usage record of one call, as soon as it is there."""
+        return eventually(lambda: next((call for call in self.calls(limit=1000) if call["id"] == answer_id), None))
+
+    def metrics(self) -> Iterator[tuple[str, Mapping[str, str], float]]:
+        """Every sample of one scrape."""
+        for family in text_string_to_metric_families(self.get("/metrics", key=None).body.decode()):
+            for sample in family.samples:
+                yield sample.name, sample.labels, sample.value
+
+    def metric(self, name: str, **labels: str) -> float:
+        """The sum of the samples with this name and these labels."""
+        return sum(
+            value for found, has, value in self.metrics() if found == name and labels.items() <= dict(has).items()
+        )
+
+    def lines(self) -> list[dict[str, Any]]:
+        """The access lines that are written so far."""
+        whole = self.stdout.rpartition("\n")[0]
+        return [json.loads(line) for line in whole.splitlines() if line.startswith("{")]
+
+    def line(self, **fields: Any) -> dict[str, Any]:
+        """The access line with these fields, as soon as it is there."""
+        return eventually(
+            lambda: next((line for line in self.lines() if fields.items() <= line.items()), None), timeout_s=5
+        )
+
+    def workers(self) -> list[int]:
+        """The process ids of its workers."""
+        return children(self.process.pid)
+
+    # ------------------------------------------------------------------------------------------------------- the end
+
+    def stop(self, number: int = signal.SIGTERM) -> None:
+        """Stop it politely, and look whether it has behaved."""
+        if self.process.poll() is None:
+            self.kill(number)
+        try:
+            code = self.wait()
+        finally:
+            self.end()
+        assert code == self.expected_code, f"exit code {code}: {self.stderr}"
+        self.check_logs()
+
+    def check_logs(self) -> None:
+        """No traceback, nothing that asyncio has to complain of, and no secret."""
+        for words in ("Traceback", "was never retrieved", "was never awaited", "background task"):
+            assert words not in self.stderr, self.stderr
+        secrets = [UPSTREAM_KEY, ADMIN_TOKEN, *(key["secret"] for key in self.config["keys"] if "secret" in key)]
+        for text in (self.stdout, self.stderr):
+            assert not [each for each in secrets if each in text], text

@@ -1,0 +1,509 @@
+"""What a streaming client lives through, looked at on the socket itself."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.conftest import Stage, StartsGateways
+from tests.fakes.scripted import (
+    CHUNKED,
+    Behaviour,
+    Wire,
+    answer,
+    chunk,
+    cut_stream,
+    error_json,
+    event,
+    ok_json,
+    raw,
+    reset_without_answer,
+    silent,
+    stalled_stream,
+    stream,
+)
+
+from .client import Raw, events
+from .house import CHAT, COMPLETIONS, Gateway, eventually, key, settings
+
+
+@pytest.fixture(scope="module")
+def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
+    quota = [{"tokens": 10_000_000, "per": "day"}]
+    keys = [key("alice"), key("bob"), key("leaver", quotas=quota), key("cutter", quotas=quota), key("single")]
+    keys += [key("waiter", max_parallel=1)]
+    return gateways(settings(theatre.url, keys=keys))
+
+
+def piece(text: str = "", finish: str | None = None, index: int = 0, **more: Any) -> dict[str, Any]:
+    """One chunk of a streamed completion."""
+    choice = {"text": text, "index": index, "logprobs": None, "finish_reason": finish}
+    return {"id": "cmpl-1", "object": "text_completion", "created": 1, "model": "up", "choices": [choice], **more}
+
+
+USAGE = {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7}
+USAGE_CHUNK = piece() | {"choices": [], "usage": USAGE}
+WHOLE = [piece("a"), piece("b", "stop"), USAGE_CHUNK]
+
+
+def bytes_of(*items: Any) -> bytes:
+    return b"".join(event(item) for item in items)
+
+
+def read_stream(raw_: Raw) -> bytes:
+    """A whole answer that has to be an event stream."""
+    head = raw_.read_head()
+    assert head.status == 200
+    assert head.headers["content-type"] == "text/event-stream"
+    return raw_.read_chunks()
+
+
+def ended_with_error(body: bytes) -> dict[str, Any]:
+    """The error event that ends a stream, behind which nothing may come."""
+    last = events(body)[-1]
+    assert list(last) == ["error"]
+    assert sorted(last["error"]) == ["code", "message", "param", "type"]
+    assert b"[DONE]" not in body
+    assert body.endswith(b"\n\n")
+    error: dict[str, Any] = last["error"]
+    return error
+
+
+# --------------------------------------------------------------------------------------------------- byte for byte
+
+
+class Conductor:
+    """An upstream that sends one event each time the test says so."""
+
+    def __init__(self, *pieces: bytes) -> None:
+        self._pieces = pieces
+        self._turn = threading.Semaphore(0)
+
+    def next(self) -> None:
+        self._turn.release()
+
+    async def __call__(self, wire: Wire) -> None:
+        await wire.write(CHUNKED)
+        for data in self._pieces:
+            await asyncio.to_thread(self._turn.acquire)
+            await wire.write(chunk(data))
+        await wire.write(b"0\r\n\r\n")
+
+
+def test_each_event_arrives_before_the_next_is_sent(house: Gateway, upstream: Stage) -> None:
+    pieces = [event(piece(f"token {number} é ")) for number in range(20)]
+    pieces += [event(piece("", "stop")), event(USAGE_CHUNK), event("[DONE]")]
+    conductor = Conductor(*pieces)
+    upstream.play(conductor)
+    with house.stream(stream_options={"include_usage": True}) as client:
+        conductor.next()
+        client.read_head()
+        for number, data in enumerate(pieces):
+            if number:
+                conductor.next()
+            assert client.read_chunk() == data
+        assert client.read_chunk() == b""
+
+
+ODD_EVENTS: list[bytes] = [
+    b'data:{"id":"no space","choices":[{"index":0,"text":"x","finish_reason":null}]}\n\n',
+    b'data: {"choices": [{"text": "crlf", "index": 0}]}\r\n\r\n',
+    b'data: {"choices": [{"text": "bare cr", "index": 0}]}\r\r',
+    b": a comment\n\n",
+    b'data: {"choices":\ndata: [{"text": "two lines", "index": 0}]}\n\n',
+    b'event: message\ndata: {"choices": [{"text": "named", "index": 0}]}\n\n',
+    b'data: {"choices": [], "obfuscation": "\\u00e9\\"finish_reason\\": \\"stop\\""}\n\n',
+    "data: {\"choices\": [{\"text\": \"\u2603 \U0001f600\", \"index\": 0}]}\n\n".encode(),
+    b'data: {"choices": [{"index": 0, "delta": {"reasoning_content": "hm"}}], "unknown": [1, 2.50, 1e3]}\n\n',
+    b'data: {"choices": [{"text": "' + b"long " * 30_000 + b'", "index": 0}]}\n\n',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000, 1 << 20])
+def test_stream_reaches_client_byte_for_byte(house: Gateway, upstream: Stage, size: int) -> None:
+    whole = b"".join(ODD_EVENTS if size > 7 else ODD_EVENTS[:-1]) + bytes_of(piece("", "stop"), USAGE_CHUNK, "[DONE]")
+    cut = [chunk(whole[at : at + size]) for at in range(0, len(whole), size)]
+    upstream.play(raw(CHUNKED, *cut, b"0\r\n\r\n"))
+    with house.stream(stream_options={"include_usage": True}) as client:
+        assert read_stream(client) == whole
+    assert house.calls("alice", limit=1)[0]["prompt_tokens"] == 5
+
+
+def test_answer_says_that_nobody_may_hold_it_back(house: Gateway, upstream: Stage) -> None:
+    upstream.play(stream(WHOLE))
+    with house.stream() as client:
+        head = client.read_head()
+        client.read_chunks()
+    assert head.headers["cache-control"] == "no-cache"
+    assert head.headers["x-accel-buffering"] == "no"
+    assert head.headers["x-gateway-upstream"] == "main"
+    assert head.headers["x-gateway-attempts"] == "1"
+    assert head.id.startswith("req_")
+    assert len(head.headers) == len(head.header_lines)
+
+
+def test_connection_serves_the_next_call_after_a_stream(house: Gateway, upstream: Stage) -> None:
+    upstream.play(stream(WHOLE), stream(WHOLE), ok_json())
+    body = json.dumps({"model": COMPLETIONS, "prompt": "Hi", "stream": True}).encode()
+    secret = house.config["keys"][0]["secret"]
+    with house.connect() as client:
+        for _ in range(2):
+            client.post("/v1/completions", body, secret)
+            assert read_stream(client).endswith(b"data: [DONE]\n\n")
+        client.post("/v1/completions", body.replace(b"true", b"false"), secret)
+        assert client.read_answer().status == 200
+    assert upstream.requests[0].connection == upstream.requests[1].connection
+
+
+def test_lines_that_break_clients_are_left_out(house: Gateway, upstream: Stage) -> None:
+    """openai-python decodes an empty event for each `id:`, `retry:` or lone `event:`."""
+    named = b"id: 7\n" + event(piece("a"))
+    upstream.play(stream([b"retry: 100\n\n", named, b"event: ping\n\n", b"id: 8\n\n", *WHOLE[1:]]))
+    with house.stream() as client:
+        assert read_stream(client) == bytes_of(piece("a"), piece("b", "stop"), "[DONE]")
+
+
+def test_nothing_passes_after_done(house: Gateway, upstream: Stage) -> None:
+    upstream.play(stream([*WHOLE, "[DONE]", piece("too late")]))
+    with house.stream() as client:
+        assert read_stream(client) == bytes_of(*WHOLE[:2], "[DONE]")
+
+
+def test_last_event_without_its_blank_line_gets_one(house: Gateway, upstream: Stage) -> None:
+    whole = bytes_of(*WHOLE[:2]) + b"data: [DONE]\n"
+    upstream.play(raw(CHUNKED, chunk(whole), b"0\r\n\r\n"))
+    with house.stream() as client:
+        assert read_stream(client) == bytes_of(*WHOLE[:2], "[DONE]")
+
+
+def test_missing_done_is_not_invented(house: Gateway, upstream: Stage) -> None:
+    upstream.play(stream(WHOLE, done=False))
+    with house.stream() as client:
+        assert read_stream(client) == bytes_of(*WHOLE[:2])
+    assert house.calls("alice", limit=1)[0]["ended"] == "done"
+
+
+def test_close_delimited_stream_is_taken(house: Gateway, upstream: Stage) -> None:
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\nConnection: close\r\n\r\n"
+    upstream.play(raw(head, bytes_of(*WHOLE, "[DONE]"), then_close=True))
+    with house.stream() as client:
+        assert client.read_head().headers["content-type"] == "text/event-stream; charset=utf-8"
+        assert client.read_chunks() == bytes_of(*WHOLE[:2], "[DONE]")
+
+
+def test_plain_json_for_a_stream_is_relayed_as_what_it_is(house: Gateway, upstream: Stage) -> None:
+    upstream.play(ok_json())
+    with house.stream() as client:
+        got = client.read_answer()
+    assert got.headers["content-type"] == "application/json"
+    assert got.json["usage"]["total_tokens"] == 2
+
+
+def test_http_1_0_client_gets_a_body_that_ends_with_the_connection(house: Gateway, upstream: Stage) -> None:
+    upstream.play(stream(WHOLE))
+    with house.stream(version="1.0") as client:
+        head = client.read_head()
+        assert "transfer-encoding" not in head.headers
+        assert client.read_to_end() == bytes_of(*WHOLE[:2], "[DONE]")
+
+
+def test_slow_reader_loses_nothing(house: Gateway, upstream: Stage) -> None:
+    sent = [event(piece(f"{number} " + "x" * 2000)) for number in range(4000)]
+    upstream.play(stream([*sent, *WHOLE[1:]]))
+    with house.stream() as client:
+        head = client.read_head()
+        assert head.status == 200
+        got = []
+        for number in range(4001):
+            if number in (1, 100, 2000):  # long enough for every buffer on the way to fill
+                time.sleep(0.2)
+            got.append(client.read_chunk())
+            if b"[DONE]" in got[-1]:
+                break
+        else:
+            got.append(client.read_chunks())
+    assert b"".join(got) == b"".join(sent) + bytes_of(piece("b", "stop"), "[DONE]")
+
+
+# ------------------------------------------------------------------------------------------------------------ usage
+
+
+def test_usage_is_asked_for_and_hidden_from_a_client_that_did_not_ask(house: Gateway, upstream: Stage) -> None:
+    upstream.play(stream(WHOLE))
+    with house.stream() as client:
+        head = client.read_head()
+        assert client.read_chunks() == bytes_of(*WHOLE[:2], "[DONE]")
+    assert upstream.requests[0].json["stream_options"] == {"include_usage": True}
+    record = house.call(head.id)
+    assert (record["prompt_tokens"], record["completion_tokens"]) == (5, 2)
+    assert (record["usage_source"], record["ended"], record["stream"]) == ("reported", "done", True)
+
+
+def test_other_stream_options_are_kept(house: Gateway, upstream: Stage) -> None:
+    upstream.play(stream(WHOLE))
+    with house.stream(stream_options={"include_obfuscation": False}) as client:
+        read_stream(client)
+    assert upstream.requests[0].json["stream_options"] == {"include_obfuscation": False, "include_usage": True}
+
+
+def test_body_of_a_client_that_asked_for_usage_is_not_touched(house: Gateway, upstream: Stage) -> None:
+    sent = b'{ "model" : "gpt-3.5-turbo-instruct", "prompt": "H\\u00e9" ,"stream":true,  "stream_options":{"include_usage":true}, "x": 1.0 }'
+    upstream.play(stream(WHOLE))
+    with house.connect() as client:
+        client.post("/v1/completions", sent, house.config["keys"][0]["secret"])
+        assert read_stream(client) == bytes_of(*WHOLE, "[DONE]")
+    assert upstream.requests[0].body == sent
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        piece("", None, 0) | {"choices": [{"index": 0}], "usage": USAGE},
+        piece("", None, 0) | {"choices": [{"index": 0, "text": "", "delta": {}, "finish_reason": None}], "usage": USAGE},
+    ],
+    ids=["as LiteLLM sends it", "with an empty choice"],
+)  # fmt: skip
+def test_odd_usage_chunks_are_hidden_too(house: Gateway, upstream: Stage, sent: dict[str, Any]) -> None:
+    upstream.play(stream([*WHOLE[:2], sent]))
+    with house.stream() as client:
+        assert read_stream(client) == bytes_of(*WHOLE[:2], "[DONE]")
+    assert house.calls("alice", limit=1)[0]["completion_tokens"] == 2
+
+
+def test_usage_on_the_last_chunk_becomes_null(house: Gateway, upstream: Stage) -> None:
+    upstream.play(stream([piece("a"), piece("b", "stop", usage=USAGE)]))
+    with house.stream() as client:
+        got = events(read_stream(client))
+    assert got == [piece("a"), piece("b", "stop", usage=None), "[DONE]"]
+    assert house.calls("alice", limit=1)[0]["completion_tokens"] == 2
+
+
+def test_usage_nobody_reports_is_estimated_and_marked(house: Gateway, upstream: Stage) -> None:
+    upstream.play(stream([piece("four chars and more "), piece("x", "stop")]))
+    with house.stream(prompt="x" * 40) as client:
+        head = client.read_head()
+        client.read_chunks()
+    record = house.call(head.id)
+    assert record["usage_source"] == "estimated"
+    assert (record["prompt_tokens"], record["completion_tokens"]) == (10, 6)
+
+
+def test_client_that_saw_the_end_sees_its_usage(house: Gateway, upstream: Stage) -> None:
+    upstream.play(always=stream(WHOLE))
+    for number in range(1, 21):
+        with house.stream("single") as client:
+            client.read_head()
+            while client.read_chunk() != b"data: [DONE]\n\n":
+                pass
+            rows = house.usage(group_by="key")
+            assert [row["requests"] for row in rows if row["key"] == "single"] == [number]
+            assert len(house.calls("single")) == number
+    upstream.play()
+
+
+# ---------------------------------------------------------------------------------------------------------- failures
+
+
+@pytest.mark.parametrize("is_done_said", [False, True], ids=["without DONE", "with a false DONE"])
+def test_failure_mid_stream_ends_with_error_event(house: Gateway, upstream: Stage, is_done_said: bool) -> None:
+    """A reseller says [DONE] also when its own upstream was cut: only the finish_reason of every index is proof."""
+    upstream.play(cut_stream([piece("hello "), piece("world"), *(["[DONE]"] if is_done_said else [])]))
+    with house.stream("cutter") as client:
+        head = client.read_head()
+        body = client.read_chunks()
+    assert body.startswith(bytes_of(piece("hello "), piece("world")))
+    assert ended_with_error(body)["code"] == "upstream_error"
+    record = house.call(head.id)
+    assert (record["ended"], record["truncated"], record["usage_source"]) == ("error", True, "estimated")
+    assert record["completion_tokens"] == 3
+    assert house.line(id=head.id)["status"] == 502
+
+
+def test_reset_mid_stream_ends_with_error_event(house: Gateway, upstream: Stage) -> None:
+    async def rude(wire: Wire) -> None:
+        await wire.write(CHUNKED + chunk(event(piece("a"))))
+        await asyncio.sleep(0.1)
+        wire.reset()
+
+    upstream.play(rude)
+    with house.stream() as client:
+        assert ended_with_error(read_stream(client))["code"] == "upstream_error"
+
+
+def test_one_unfinished_choice_of_two_is_a_cut_stream(house: Gateway, upstream: Stage) -> None:
+    upstream.play(stream([piece("a", "stop", 0), piece("b", None, 1)]))
+    with house.stream(n=2) as client:
+        ended_with_error(read_stream(client))
+
+
+def test_two_finished_choices_are_a_whole_stream(house: Gateway, upstream: Stage) -> None:
+    whole = [piece("a", None, 1), piece("b", "stop", 1), piece("c", "length", 0), USAGE_CHUNK]
+    upstream.play(stream(whole))
+    with house.stream(n=2) as client:
+        assert read_stream(client) == bytes_of(*whole[:3], "[DONE]")
+
+
+def test_silence_mid_stream_ends_with_error_event(gateway: StartsGateways, upstream: Stage) -> None:
+    house = gateway(settings(upstream.url, upstreams={"main": {"timeouts": {"idle_s": 0.3}}}))
+
+    async def only_comments(wire: Wire) -> None:
+        await wire.write(CHUNKED + chunk(event(piece("a"))))
+        await wire.until_gone()
+
+    upstream.play(only_comments)
+    with house.stream() as client:
+        assert ended_with_error(read_stream(client))["code"] == "upstream_timeout"
+    assert house.calls("alice")[0]["status"] == 504
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        ({"message": "The server had an error", "type": "server_error", "param": None, "code": None}, "upstream_error"),
+        ({"message": "no money", "type": "new_api_error", "code": "insufficient_user_quota"}, "upstream_quota_exceeded"),
+        ({"message": "slow down", "code": "rate_limit_exceeded"}, "upstream_rate_limited"),
+        ({"message": "bad key", "code": "invalid_api_key"}, "upstream_auth_failed"),
+        ({"message": "too long", "type": "invalid_request_error", "param": "", "code": "context_length_exceeded"},
+         "context_length_exceeded"),
+    ],
+)  # fmt: skip
+def test_error_inside_a_stream_is_judged_and_ends_it(
+    house: Gateway, upstream: Stage, error: dict[str, Any], code: str
+) -> None:
+    upstream.play(stream([piece("a"), {"error": error}, piece("never seen")]))
+    with house.stream() as client:
+        head = client.read_head()
+        body = client.read_chunks()
+    told = ended_with_error(body)
+    assert told["code"] == code
+    assert told["param"] is None
+    assert b"never seen" not in body
+    assert house.call(head.id)["ended"] == "error"
+
+
+BEFORE: list[tuple[Behaviour, int, str]] = [
+    (error_json(500), 502, "upstream_error"),
+    (error_json(503, [("Retry-After", "7")]), 503, "upstream_error"),
+    (error_json(429, [("Retry-After", "7")]), 429, "upstream_rate_limited"),
+    (error_json(401, code="invalid_api_key"), 502, "upstream_auth_failed"),
+    (error_json(400, code="context_length_exceeded", type="invalid_request_error"), 400, "context_length_exceeded"),
+    (raw(CHUNKED, then_close=True), 502, "upstream_error"),
+    (raw(CHUNKED + chunk(b"data: {"), then_close=True), 502, "upstream_error"),
+    (reset_without_answer, 502, "upstream_error"),
+]
+
+
+@pytest.mark.parametrize(("behaviour", "status", "code"), BEFORE)
+def test_failure_before_the_first_byte_is_a_true_status(
+    house: Gateway, upstream: Stage, behaviour: Behaviour, status: int, code: str
+) -> None:
+    upstream.play(behaviour)
+    with house.stream() as client:
+        got = client.read_answer()
+    assert (got.status, got.error["code"]) == (status, code)
+    if status in (429, 503):
+        assert got.headers["retry-after"] == "7"
+
+
+# ---------------------------------------------------------------------------------------------------- client is gone
+
+
+def test_disconnect_closes_the_upstream_and_settles_once(house: Gateway, upstream: Stage) -> None:
+    upstream.play(stalled_stream([piece("some text that was delivered")]))
+    before = house.metric("gateway_client_disconnects_total")
+    with house.stream("leaver", prompt="x" * 40, max_tokens=1000) as client:
+        head = client.read_head()
+        client.read_chunk()
+        assert upstream.open_now >= 1
+        open_before = upstream.open_now
+    eventually(lambda: upstream.open_now < open_before, timeout_s=1)
+    record = house.call(head.id)
+    assert (record["ended"], record["client_gone"], record["status"]) == ("client_gone", True, 499)
+    assert (record["usage_source"], record["truncated"]) == ("estimated", True)
+    assert (record["prompt_tokens"], record["completion_tokens"]) == (10, 7)
+    (window,) = house.get("/v1/key", key="leaver").json["quotas"]
+    assert (window["used"], window["reserved"]) == (17, 0)
+    assert house.metric("gateway_client_disconnects_total") == before + 1
+    assert house.line(id=head.id)["status"] == 499
+    assert len([line for line in house.lines() if line.get("id") == head.id]) == 1
+
+
+def test_disconnect_before_the_first_byte_closes_the_upstream(house: Gateway, upstream: Stage) -> None:
+    upstream.play(silent)
+    open_before = upstream.open_now
+    with house.stream("waiter"):
+        eventually(lambda: upstream.hits == 1)
+    eventually(lambda: upstream.open_now <= open_before, timeout_s=1)
+    record = eventually(lambda: house.calls("waiter"))[0]
+    assert (record["ended"], record["usage_source"]) == ("client_gone", "estimated")
+    upstream.play(ok_json())
+    assert house.complete("waiter").status == 200  # its one slot is free again
+
+
+def test_plain_answer_whose_client_left_is_read_for_its_usage(house: Gateway, upstream: Stage) -> None:
+    gone = threading.Event()
+
+    async def late(wire: Wire) -> None:
+        await asyncio.to_thread(gone.wait)
+        await asyncio.sleep(0.1)
+        await ok_json({"model": "up", "usage": {"prompt_tokens": 11, "completion_tokens": 22}})(wire)
+
+    upstream.play(late)
+    with house.connect() as client:
+        body = json.dumps({"model": COMPLETIONS, "prompt": "Hi"}).encode()
+        client.post("/v1/completions", body, house.config["keys"][1]["secret"])
+        eventually(lambda: upstream.hits == 1)
+    gone.set()
+    record = eventually(lambda: house.calls("bob"))[0]
+    assert (record["ended"], record["usage_source"]) == ("client_gone", "reported")
+    assert (record["prompt_tokens"], record["completion_tokens"]) == (11, 22)
+
+
+def test_client_that_leaves_in_the_middle_of_its_body_is_no_fault(house: Gateway, upstream: Stage) -> None:
+    before = len(house.calls("alice", limit=1000))
+    with house.connect() as client:
+        client.send(
+            b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n"
+            b"Authorization: Bearer " + house.config["keys"][0]["secret"].encode() + b'\r\n\r\n{"model": '
+        )
+        time.sleep(0.05)
+    house.line(status=499, path="/v1/completions")
+    assert len(house.calls("alice", limit=1000)) == before
+    assert upstream.hits == 0
+
+
+@pytest.fixture(autouse=True)
+def in_flight_is_zero_again(house: Gateway) -> Iterator[None]:
+    """Whatever happened to a call, it is not counted as under way for ever (the scrape counts itself)."""
+    yield
+    eventually(lambda: house.metric("gateway_in_flight_requests") == 1, timeout_s=5)
+
+
+def test_chat_chunks_pass_as_they_are(house: Gateway, upstream: Stage) -> None:
+    def delta(finish: str | None = None, **members: Any) -> dict[str, Any]:
+        choice = {"index": 0, "delta": members, "finish_reason": finish}
+        return {"id": "c", "object": "chat.completion.chunk", "model": "up", "choices": [choice], "usage": None}
+
+    whole = [
+        delta(role="assistant", content=""),
+        delta(tool_calls=[{"index": 0, "id": "t", "function": {"name": "f", "arguments": ""}}]),
+        delta(tool_calls=[{"index": 0, "function": {"arguments": '{"usage": 1, "error": "no"}'}}]),
+        delta("tool_calls"),
+    ]
+    upstream.play(stream([*whole, USAGE_CHUNK]))
+    messages = [{"role": "user", "content": "Hi"}]
+    with house.stream(path="/v1/chat/completions", model=CHAT, messages=messages) as client:
+        assert read_stream(client) == bytes_of(*whole, "[DONE]")
+
+
+def test_events_on_an_answer_that_is_not_a_stream(house: Gateway, upstream: Stage) -> None:
+    """A client that did not ask for a stream gets none, whatever the upstream does."""
+    upstream.play(answer(bytes_of(*WHOLE, "[DONE]"), headers=[("Content-Type", "text/event-stream")]))
+    got = house.complete()
+    assert (got.status, got.error["code"]) == (502, "upstream_error")

@@ -1,0 +1,795 @@
+"""What a caller of the simulated upstream may rely on: the API's shapes, the same text every time, counts that add up.
+
+The official SDK is the client wherever it can say what is meant; what it cannot (malformed bodies, a broken stream, the
+ledger) goes over aiohttp's client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import math
+import socket
+import struct
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+import aiohttp
+import openai
+import pytest
+from aiohttp.test_utils import TestClient, TestServer
+
+from gateway.simulator import Settings, build_app, count_tokens, serve, serve_on, split_tokens
+from gateway.simulator.choices import bound
+from gateway.simulator.examples import example
+from gateway.simulator.text import VOCABULARY, dice, key_of, speak
+
+KEY = "sk-simulated-0123456789abcdef"
+INSTRUCT = "gpt-3.5-turbo-instruct"
+CHAT = "gpt-4o-mini"
+REASONER = "deepseek-reasoner"
+EMBEDDING = "text-embedding-3-small"
+
+HELLO: list[Any] = [{"role": "user", "content": "Tell me a story."}]
+WEATHER: dict[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "city": {"type": "string"},
+                "unit": {"type": "string", "enum": ["celsius", "fahrenheit"]},
+                "days": {"type": "integer", "minimum": 2},
+            },
+            "required": ["city", "unit"],
+        },
+    },
+}
+
+
+@dataclass
+class Upstream:
+    """A served simulator: by the SDK, by plain HTTP, and its ledger."""
+
+    url: str
+    sdk: openai.AsyncOpenAI
+    http: aiohttp.ClientSession
+
+    async def post(self, path: str, body: Any, headers: dict[str, str] | None = None) -> tuple[int, Any]:
+        sent = {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json", **(headers or {})}
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        async with self.http.post(self.url + path, data=data, headers=sent) as response:
+            return response.status, await response.json()
+
+    async def ledger(self) -> Any:
+        async with self.http.get(f"{self.url}/simulator/ledger") as response:
+            return await response.json()
+
+    async def ledger_with(self, calls: int) -> Any:
+        """The ledger once so many calls have ended."""
+        async with asyncio.timeout(2):
+            while (ledger := await self.ledger())["totals"]["calls"] < calls:
+                await asyncio.sleep(0.005)
+        return ledger
+
+
+@pytest.fixture
+async def upstream() -> AsyncIterator[Upstream]:
+    runner, port = await serve("127.0.0.1", 0, Settings(api_key=KEY))
+    url = f"http://127.0.0.1:{port}"
+    async with (
+        openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0) as sdk,
+        aiohttp.ClientSession() as http,
+    ):
+        yield Upstream(url, sdk, http)
+    await runner.cleanup()
+
+
+# -------------------------------------------------------------------------------------------------------------- tokens
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        ("", []),
+        ("Say hi.", ["Say", " hi", "."]),
+        ("a  b\n\nc", ["a", " ", " b", "\n", "\n", "c"]),
+        ("<|endoftext|>", ["<|endoftext|>"]),
+        ("f(x) !", ["f", "(", "x", ")", " !"]),
+        ("Grüße, 世界", ["Grüße", ",", " 世界"]),
+    ],
+)
+def test_token_rule(text: str, tokens: list[str]) -> None:
+    assert split_tokens(text) == tokens
+    assert "".join(tokens) == text
+
+
+@pytest.mark.parametrize("number", range(50))
+def test_generated_tokens_are_those_that_a_caller_counts(number: int) -> None:
+    tokens = speak(key_of(number), None)
+    assert 20 <= len(tokens) <= 65
+    assert split_tokens("".join(tokens)) == tokens
+    assert speak(key_of(number), 500)[: len(tokens)] == tokens
+    assert len(speak(key_of(number), 500)) == 500
+
+
+def test_no_word_that_may_follow_an_article_begins_with_a_vowel() -> None:
+    text = "".join("".join(speak(key_of(number), 400)) for number in range(20))
+    words = text.split()
+    followers = {b for a, b in zip(words, words[1:], strict=False) if a.lower() == "a"}
+    assert followers
+    assert not [word for word in followers if word[0] in "aeiou"]
+
+
+@pytest.mark.parametrize(
+    ("limit", "stops", "text", "reason"),
+    [
+        (None, [], "one two, two three", "stop"),
+        (4, [], "one two, two", "length"),
+        (5, [], "one two, two three", "stop"),
+        (None, ["two"], "one ", "stop"),
+        (None, ["three", ","], "one two", "stop"),
+        (
+            None,
+            ["wo", "two"],
+            "one t",
+            "stop",
+        ),  # the one that was complete first; both are, and the longer begins earlier
+        (2, ["three"], "one two", "length"),
+        (None, ["one"], "", "stop"),
+        (0, [], "", "length"),
+        (None, [""], "one two, two three", "stop"),
+    ],
+)
+def test_limit_then_stop(limit: int | None, stops: list[str], text: str, reason: str) -> None:
+    tokens, finish_reason = bound(["one", " two", ",", " two", " three"], limit, stops)
+    assert ("".join(tokens), finish_reason) == (text, reason)
+    assert tokens == split_tokens(text)
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        ({"type": "integer", "minimum": 7}, 7),
+        ({"type": ["number", "null"]}, 1),
+        ({"const": "x"}, "x"),
+        ({"enum": ["only"]}, "only"),
+        ({"anyOf": [{"type": "null"}, {"type": "string"}]}, None),
+        ({"type": "array", "items": {"type": "null"}}, [None]),
+        ({"properties": {"a": {"const": 1}, "b": {}}, "required": ["a"]}, {"a": 1}),
+        ({"$ref": "#/$defs/N", "$defs": {"N": {"type": "integer"}}}, 1),
+        ({"type": "object"}, {}),
+        (True, None),
+    ],
+)
+def test_example_fits_its_schema(schema: Any, value: Any) -> None:
+    assert example(schema, dice(b"key")) == value
+
+
+def test_example_of_a_schema_that_contains_itself_ends() -> None:
+    assert json.dumps(example({"properties": {"child": {"$ref": "#"}}}, dice(b"key")))
+
+
+# --------------------------------------------------------------------------------------------------------- completions
+
+
+@pytest.mark.parametrize(
+    ("prompt", "prompts", "tokens"),
+    [
+        ("Say hi.", 1, 3),
+        ("", 1, 0),
+        (None, 1, 1),
+        (["one two", "three"], 2, 3),
+        ([1, 2, 3, 4], 1, 4),
+        ([[1, 2], [3], [70000]], 3, 4),
+    ],
+)
+async def test_prompt_forms(upstream: Upstream, prompt: Any, prompts: int, tokens: int) -> None:
+    status, answer = await upstream.post("/v1/completions", {"model": INSTRUCT, "prompt": prompt, "n": 2})
+    assert status == 200
+    assert answer["object"] == "text_completion"
+    assert [choice["index"] for choice in answer["choices"]] == list(range(2 * prompts))
+    assert {choice["finish_reason"] for choice in answer["choices"]} == {"length"}
+    assert answer["usage"] == {
+        "prompt_tokens": tokens,
+        "completion_tokens": 16 * 2 * prompts,
+        "total_tokens": tokens + 16 * 2 * prompts,
+    }
+
+
+async def test_same_request_same_text_and_other_seed_other_text(upstream: Upstream) -> None:
+    async def texts(**changes: Any) -> list[str]:
+        answer = await upstream.sdk.completions.create(**{"model": INSTRUCT, "prompt": "Once", "n": 2, **changes})
+        return [choice.text for choice in answer.choices]
+
+    first = await texts()
+    assert first == await texts()
+    assert first[0] != first[1]
+    assert first[0].startswith(" ")
+    assert first != await texts(seed=7)
+    assert await texts(seed=7) == await texts(seed=7)
+    assert await texts(prompt=["Twice", "Once"]) == [*await texts(prompt="Twice"), *first]
+    assert [text[: len(short)] for text, short in zip(await texts(max_tokens=30), first, strict=True)] == first
+
+
+async def test_natural_end_is_stop_and_the_count_is_the_rule(upstream: Upstream) -> None:
+    answer = await upstream.sdk.completions.create(model=INSTRUCT, prompt="Once", max_tokens=500)
+    assert answer.choices[0].finish_reason == "stop"
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == count_tokens(answer.choices[0].text)
+
+
+async def test_stop_cuts_before_it_and_what_is_left_is_counted(upstream: Upstream) -> None:
+    whole = await upstream.sdk.completions.create(model=INSTRUCT, prompt="Once", max_tokens=60)
+    stop = whole.choices[0].text[11:14]
+    cut = await upstream.sdk.completions.create(model=INSTRUCT, prompt="Once", max_tokens=60, stop=["@@", stop])
+    assert cut.choices[0].text == whole.choices[0].text.partition(stop)[0]
+    assert cut.choices[0].finish_reason == "stop"
+    assert cut.usage is not None
+    assert cut.usage.completion_tokens == count_tokens(cut.choices[0].text)
+
+
+async def test_best_of_pays_for_every_candidate_and_returns_the_likeliest(upstream: Upstream) -> None:
+    body: dict[str, Any] = {"model": INSTRUCT, "prompt": ["Once", "Twice"], "max_tokens": 10, "logprobs": 0}
+    every = await upstream.sdk.completions.create(**body, n=4)
+    best = await upstream.sdk.completions.create(**body, n=1, best_of=4)
+    assert best.usage is not None
+    assert best.usage.completion_tokens == 2 * 4 * 10
+    assert [choice.index for choice in best.choices] == [0, 1]
+
+    def total(choice: Any) -> float:
+        return sum(choice.logprobs.token_logprobs)
+
+    for number, choice in enumerate(best.choices):
+        assert choice.text == max(every.choices[4 * number : 4 * number + 4], key=total).text
+
+
+@pytest.mark.parametrize("prompt", ["Once upon a time, Grüße", [5, 6, 7], ""])
+@pytest.mark.parametrize("echo", [True, False])
+async def test_logprobs_and_offsets_fit_the_text(upstream: Upstream, prompt: Any, echo: bool) -> None:
+    answer = await upstream.sdk.completions.create(
+        model=INSTRUCT, prompt=prompt, echo=echo, logprobs=3, max_tokens=5, n=2
+    )
+    read = prompt if isinstance(prompt, str) else "".join(VOCABULARY[number] for number in prompt)
+    for choice in answer.choices:
+        logprobs = choice.logprobs
+        assert logprobs is not None
+        assert logprobs.tokens is not None
+        assert logprobs.token_logprobs is not None
+        assert logprobs.top_logprobs is not None
+        assert logprobs.text_offset is not None
+        assert "".join(logprobs.tokens) == choice.text
+        assert choice.text.startswith(read if echo else " ")
+        full = choice.text if echo else read + choice.text
+        for offset, token in zip(logprobs.text_offset, logprobs.tokens, strict=True):
+            assert full[offset : offset + len(token)] == token
+        has_no_past = echo and read != ""
+        assert [value is None for value in logprobs.token_logprobs] == [
+            has_no_past and i == 0 for i in range(len(logprobs.tokens))
+        ]
+        for token, value, top in zip(logprobs.tokens, logprobs.token_logprobs, logprobs.top_logprobs, strict=True):
+            if value is not None:
+                assert len(top) == 3
+                assert top[token] == value == max(top.values())
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == 10
+
+
+async def test_echo_of_nothing_more_is_the_prompt(upstream: Upstream) -> None:
+    answer = await upstream.sdk.completions.create(
+        model=INSTRUCT, prompt="Just this", echo=True, max_tokens=0, logprobs=1, suffix="ignored"
+    )
+    assert answer.choices[0].text == "Just this"
+    assert answer.choices[0].logprobs is not None
+    assert answer.choices[0].logprobs.tokens == ["Just", " this"]
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == 0
+
+
+@pytest.mark.parametrize("tokens_per_event", [1, 3, 7])
+@pytest.mark.parametrize("echo", [True, False])
+async def test_completion_stream_joined_is_the_plain_answer(
+    upstream: Upstream, tokens_per_event: int, echo: bool
+) -> None:
+    body: dict[str, Any] = {
+        "model": INSTRUCT, "prompt": ["Once", "Twice upon"], "n": 2, "echo": echo, "logprobs": 2, "max_tokens": 25,
+        "extra_body": {"simulate": {"tokens_per_event": tokens_per_event}},
+    }  # fmt: skip
+    plain = await upstream.sdk.completions.create(**body)
+    texts = [""] * 4
+    logprobs: list[dict[str, list[Any]]] = [{} for _ in texts]
+    finish: list[str | None] = [None] * 4
+    order: list[int] = []
+    usages = []
+    stream = await upstream.sdk.completions.create(**body, stream=True, stream_options={"include_usage": True})
+    async for chunk in stream:
+        assert chunk.object == "text_completion"
+        usages.append(chunk.usage)
+        for choice in chunk.choices:
+            assert finish[choice.index] is None
+            order.append(choice.index)
+            texts[choice.index] += choice.text
+            finish[choice.index] = choice.finish_reason
+            assert choice.logprobs is not None
+            for name, values in choice.logprobs.model_dump().items():
+                logprobs[choice.index].setdefault(name, []).extend(values)
+    assert texts == [choice.text for choice in plain.choices]
+    assert finish == [choice.finish_reason for choice in plain.choices]
+    assert logprobs == [choice.logprobs.model_dump() for choice in plain.choices if choice.logprobs]
+    assert usages == [None] * (len(usages) - 1) + [plain.usage]
+    assert order[:8] == [0, 1, 2, 3, 0, 1, 2, 3]
+
+
+# ---------------------------------------------------------------------------------------------------------------- chat
+
+
+async def test_chat_answer(upstream: Upstream) -> None:
+    answer = await upstream.sdk.chat.completions.create(model=CHAT, messages=HELLO, n=3)
+    assert [choice.index for choice in answer.choices] == [0, 1, 2]
+    assert len({choice.message.content for choice in answer.choices}) == 3
+    assert {choice.finish_reason for choice in answer.choices} == {"stop"}
+    assert answer.usage is not None
+    assert answer.usage.prompt_tokens == 1 + count_tokens("Tell me a story.")
+    assert answer.usage.completion_tokens == sum(count_tokens(c.message.content or "") for c in answer.choices)
+    assert answer.usage.prompt_tokens_details is not None
+    assert answer.usage.prompt_tokens_details.cached_tokens == 0
+
+
+@pytest.mark.parametrize(
+    "limits", [{"max_tokens": 5}, {"max_completion_tokens": 5}, {"max_tokens": 5, "max_completion_tokens": 9}]
+)
+async def test_chat_limit(upstream: Upstream, limits: dict[str, int]) -> None:
+    answer = await upstream.sdk.chat.completions.create(model=CHAT, messages=HELLO, **limits)
+    assert answer.choices[0].finish_reason == "length"
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == 5
+
+
+async def test_chat_prompt_counts_parts_tools_and_earlier_calls(upstream: Upstream) -> None:
+    calls = [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
+    messages: list[Any] = [
+        {"role": "system", "content": "Be kind."},
+        {
+            "role": "user",
+            "content": [{"type": "text", "text": "What is it?"}, {"type": "image_url", "image_url": {"url": "data:,"}}],
+        },
+        {"role": "assistant", "content": None, "tool_calls": calls},
+    ]
+    answer = await upstream.sdk.chat.completions.create(
+        model=CHAT, messages=messages, tools=[WEATHER], tool_choice="none"
+    )
+    compact = (json.dumps(value, separators=(",", ":")) for value in (calls, [WEATHER]))
+    assert answer.usage is not None
+    assert answer.usage.prompt_tokens == (1 + 3) + (1 + 4 + 85) + 1 + sum(map(count_tokens, compact))
+    assert answer.choices[0].message.tool_calls is None
+
+
+async def test_chat_logprobs(upstream: Upstream) -> None:
+    answer = await upstream.sdk.chat.completions.create(model=CHAT, messages=HELLO, logprobs=True, top_logprobs=2)
+    choice = answer.choices[0]
+    assert choice.logprobs is not None
+    assert choice.logprobs.content is not None
+    assert "".join(entry.token for entry in choice.logprobs.content) == choice.message.content
+    for entry in choice.logprobs.content:
+        assert entry.bytes is not None
+        assert bytes(entry.bytes).decode() == entry.token
+        assert [top.token for top in entry.top_logprobs][0] == entry.token
+        assert len(entry.top_logprobs) == 2
+
+
+async def collect(stream: Any) -> tuple[list[dict[str, Any]], list[Any]]:
+    """The messages of a chat stream, put together, and the usage of each chunk."""
+    messages: dict[int, dict[str, Any]] = {}
+    usages = []
+    async for chunk in stream:
+        assert chunk.object == "chat.completion.chunk"
+        usages.append(chunk.usage)
+        for choice in chunk.choices:
+            delta = choice.delta.model_dump(exclude_none=True)
+            if choice.index not in messages:
+                assert delta["role"] == "assistant"
+                messages[choice.index] = {"content": "", "reasoning_content": "", "calls": [], "finish": None}
+            message = messages[choice.index]
+            assert message["finish"] is None
+            message["finish"] = choice.finish_reason
+            for name in ("content", "reasoning_content"):
+                message[name] += delta.get(name, "")
+            for call in delta.get("tool_calls", []):
+                if "id" in call:
+                    message["calls"].append([call["id"], call["function"]["name"], ""])
+                message["calls"][call["index"]][2] += call["function"]["arguments"]
+    return [messages[index] for index in sorted(messages)], usages
+
+
+@pytest.mark.parametrize("tokens_per_event", [1, 4])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"model": CHAT},
+        {"model": CHAT, "stop": "."},
+        {"model": CHAT, "tools": [WEATHER]},
+        {"model": CHAT, "response_format": {"type": "json_object"}},
+        {"model": REASONER},
+        {"model": REASONER, "tools": [WEATHER]},
+        {"model": REASONER, "max_tokens": 3},
+    ],
+)
+async def test_chat_stream_joined_is_the_plain_answer(
+    upstream: Upstream, changes: dict[str, Any], tokens_per_event: int
+) -> None:
+    body: dict[str, Any] = {
+        "messages": HELLO, "n": 2, "extra_body": {"simulate": {"tokens_per_event": tokens_per_event}}, **changes
+    }  # fmt: skip
+    plain = await upstream.sdk.chat.completions.create(**body)
+    stream = await upstream.sdk.chat.completions.create(**body, stream=True, stream_options={"include_usage": True})
+    messages, usages = await collect(stream)
+    for message, choice in zip(messages, plain.choices, strict=True):
+        said = choice.message.model_dump()
+        assert message["content"] == (said["content"] or "")
+        assert message["reasoning_content"] == said.get("reasoning_content", "")
+        called = [[c["id"], c["function"]["name"], c["function"]["arguments"]] for c in said["tool_calls"] or []]
+        assert message["calls"] == called
+        assert message["finish"] == choice.finish_reason
+    assert usages == [None] * (len(usages) - 1) + [plain.usage]
+    ledger = await upstream.ledger()
+    plain_entry, stream_entry = ledger["calls"][1], ledger["calls"][0]
+    for name in ("prompt_tokens", "completion_tokens", "reasoning_tokens"):
+        assert plain_entry[name] == stream_entry[name]
+
+
+async def test_no_usage_in_a_stream_that_did_not_ask(upstream: Upstream) -> None:
+    body = {"model": CHAT, "messages": HELLO, "stream": True}
+    headers = {"Authorization": f"Bearer {KEY}"}
+    async with upstream.http.post(f"{upstream.url}/v1/chat/completions", json=body, headers=headers) as response:
+        assert response.headers["Content-Type"].startswith("text/event-stream")
+        text = await response.text()
+    assert text.endswith("\n\ndata: [DONE]\n\n")
+    events = [json.loads(event.removeprefix("data: ")) for event in text.split("\n\n")[:-2]]
+    assert all("usage" not in event for event in events)
+    assert all(event["choices"] for event in events)
+
+
+# ------------------------------------------------------------------------------------------------------ tools and JSON
+
+
+@pytest.mark.parametrize("tool_choice", ["auto", "required", {"type": "function", "function": {"name": "get_weather"}}])
+async def test_tool_call_has_the_required_arguments(upstream: Upstream, tool_choice: Any) -> None:
+    answer = await upstream.sdk.chat.completions.create(
+        model=CHAT, messages=HELLO, tools=[WEATHER], tool_choice=tool_choice
+    )
+    choice = answer.choices[0]
+    assert choice.finish_reason == "tool_calls"
+    assert choice.message.content is None
+    assert choice.message.tool_calls is not None
+    (call,) = choice.message.tool_calls
+    assert call.type == "function"
+    assert call.function.name == "get_weather"
+    arguments = json.loads(call.function.arguments)
+    assert set(arguments) == {"city", "unit"}
+    assert arguments["unit"] in ("celsius", "fahrenheit")
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == 1 + count_tokens(call.function.arguments)
+
+
+async def test_tool_result_is_answered_in_words(upstream: Upstream) -> None:
+    messages = [*HELLO, {"role": "tool", "tool_call_id": "call_1", "content": "sunny"}]
+    answer = await upstream.sdk.chat.completions.create(model=CHAT, messages=messages, tools=[WEATHER])
+    assert answer.choices[0].finish_reason == "stop"
+    assert answer.choices[0].message.content
+
+
+@pytest.mark.parametrize(("limit", "arguments"), [(0, None), (1, ""), (4, '{"city')])
+async def test_tool_call_is_cut_by_the_limit(upstream: Upstream, limit: int, arguments: str | None) -> None:
+    answer = await upstream.sdk.chat.completions.create(
+        model=CHAT, messages=HELLO, tools=[WEATHER], max_completion_tokens=limit
+    )
+    choice = answer.choices[0]
+    assert choice.finish_reason == "length"
+    said = [call.function.arguments for call in choice.message.tool_calls or [] if call.type == "function"]
+    assert said == ([] if arguments is None else [arguments])
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == limit
+
+
+async def test_json_mode_parses(upstream: Upstream) -> None:
+    answer = await upstream.sdk.chat.completions.create(
+        model=CHAT, messages=HELLO, response_format={"type": "json_object"}
+    )
+    assert isinstance(json.loads(answer.choices[0].message.content or ""), dict)
+    schema: dict[str, object] = {
+        "type": "object",
+        "properties": {"name": {"type": "string"}, "ages": {"type": "array", "items": {"type": "integer"}}},
+        "required": ["name", "ages"],
+    }
+    answer = await upstream.sdk.chat.completions.create(
+        model=CHAT,
+        messages=HELLO,
+        response_format={"type": "json_schema", "json_schema": {"name": "person", "schema": schema}},
+    )
+    person = json.loads(answer.choices[0].message.content or "")
+    assert isinstance(person["name"], str)
+    assert person["ages"] == [1]
+
+
+async def test_reasoning_comes_first_and_is_part_of_the_completion(upstream: Upstream) -> None:
+    answer = await upstream.sdk.chat.completions.create(model=REASONER, messages=HELLO)
+    message = answer.choices[0].message.model_dump()
+    thought, said = count_tokens(message["reasoning_content"]), count_tokens(message["content"])
+    assert thought > 0
+    assert said > 0
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == thought + said
+    assert answer.usage.completion_tokens_details is not None
+    assert answer.usage.completion_tokens_details.reasoning_tokens == thought
+
+
+# ---------------------------------------------------------------------------------------------------------- embeddings
+
+
+@pytest.mark.parametrize(
+    ("given", "vectors", "tokens"),
+    [("Say hi.", 1, 3), (["one", "two three"], 2, 3), ([1, 2, 3], 1, 3), ([[1], [2, 3]], 2, 3), (" ", 1, 1)],
+)
+async def test_embeddings_in_both_encodings_are_the_same_unit_vectors(
+    upstream: Upstream, given: Any, vectors: int, tokens: int
+) -> None:
+    body = {"model": EMBEDDING, "input": given, "dimensions": 8}
+    _, floats = await upstream.post("/v1/embeddings", {**body, "encoding_format": "float"})
+    _, packed = await upstream.post("/v1/embeddings", {**body, "encoding_format": "base64"})
+    assert [item["index"] for item in floats["data"]] == list(range(vectors))
+    for plain, encoded in zip(floats["data"], packed["data"], strict=True):
+        assert plain["embedding"] == list(struct.unpack("<8f", base64.b64decode(encoded["embedding"])))
+        assert math.isclose(math.hypot(*plain["embedding"]), 1, abs_tol=1e-6)
+    assert floats["usage"] == packed["usage"] == {"prompt_tokens": tokens, "total_tokens": tokens}
+    answer = await upstream.sdk.embeddings.create(**body)
+    assert [item.embedding for item in answer.data] == [item["embedding"] for item in floats["data"]]
+
+
+async def test_embedding_without_dimensions_has_openais(upstream: Upstream) -> None:
+    answer = await upstream.sdk.embeddings.create(model=EMBEDDING, input="hi")
+    assert len(answer.data[0].embedding) == 1536
+
+
+# -------------------------------------------------------------------------------------------------- models and refusals
+
+
+async def test_models(upstream: Upstream) -> None:
+    names = [model.id async for model in upstream.sdk.models.list()]
+    assert names == [INSTRUCT, CHAT, "gpt-4.1-mini", REASONER, EMBEDDING]
+    assert (await upstream.sdk.models.retrieve(CHAT)).id == CHAT
+    with pytest.raises(openai.NotFoundError, match="does not exist"):
+        await upstream.sdk.models.retrieve("gpt-9")
+
+
+_COMPLETION = {"model": INSTRUCT, "prompt": "hi"}
+_CHAT = {"model": CHAT, "messages": HELLO}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "param", "code", "message"),
+    [
+        ("completions", b"{", 400, None, None, "We could not parse the JSON body"),
+        ("completions", b"[]", 400, None, None, "We could not parse the JSON body"),
+        ("completions", {"prompt": "hi"}, 400, "model", "missing_required_parameter", "'model'"),
+        ("completions", {"model": INSTRUCT}, 400, "prompt", "missing_required_parameter", "'prompt'"),
+        ("completions", {**_COMPLETION, "prompt": []}, 400, "prompt", "empty_array", "empty array"),
+        ("completions", {**_COMPLETION, "prompt": [[1], []]}, 400, "prompt", "empty_array", "empty array"),
+        ("completions", {**_COMPLETION, "prompt": [1, "a"]}, 400, "prompt", "invalid_type", "an array of strings"),
+        ("completions", {**_COMPLETION, "n": 129}, 400, "n", "integer_above_max_value", "<= 128, but got 129"),
+        ("completions", {**_COMPLETION, "n": "2"}, 400, "n", "invalid_type", "an integer, but got a string"),
+        ("completions", {**_COMPLETION, "n": 100, "prompt": ["a", "b"]}, 400, "n", "invalid_value", "at most 128"),
+        ("completions", {**_COMPLETION, "max_tokens": -1}, 400, "max_tokens", "integer_below_min_value", ">= 0"),
+        ("completions", {**_COMPLETION, "temperature": 3}, 400, "temperature", "decimal_above_max_value", "<= 2"),
+        ("completions", {**_COMPLETION, "stop": list("abcde")}, 400, "stop", "array_above_max_length", "length 5"),
+        ("completions", {**_COMPLETION, "n": 3, "best_of": 2}, 400, "best_of", None, "HINT: you must set 'n'"),
+        ("completions", {**_COMPLETION, "best_of": 2, "stream": True}, 400, "best_of", "invalid_value", "streamed"),
+        ("completions", {**_COMPLETION, "stream_options": {}}, 400, "stream_options", None, "only allowed when"),
+        ("completions", {**_COMPLETION, "model": "gpt-9"}, 404, None, "model_not_found", "`gpt-9` does not exist"),
+        ("completions", {**_COMPLETION, "model": CHAT}, 404, "model", None, "This is a chat model and not supported"),
+        ("chat/completions", {**_CHAT, "model": INSTRUCT}, 404, "model", None, "Did you mean to use v1/completions?"),
+        ("chat/completions", {"model": CHAT}, 400, "messages", "missing_required_parameter", "'messages'"),
+        ("chat/completions", {**_CHAT, "messages": []}, 400, "messages", "empty_array", "minimum length 1"),
+        ("chat/completions", {**_CHAT, "messages": [{}]}, 400, "messages[0].role", "missing_required_parameter", "'"),
+        ("chat/completions", {**_CHAT, "top_logprobs": 1}, 400, "top_logprobs", "invalid_value", "'logprobs'"),
+        ("chat/completions", {**_CHAT, "logprobs": 1}, 400, "logprobs", "invalid_type", "a boolean"),
+        ("chat/completions", {**_CHAT, "tools": [{}]}, 400, "tools[0].function.name", "missing_required_parameter", "'"),
+        ("chat/completions", {**_CHAT, "tool_choice": {"function": {"name": "f"}}}, 400, "tool_choice", "invalid_value", "'tools'"),
+        ("embeddings", {"model": EMBEDDING, "input": ""}, 400, "input", "invalid_value", "empty"),
+        ("embeddings", {"model": EMBEDDING, "input": []}, 400, "input", "empty_array", "empty"),
+        ("embeddings", {"model": EMBEDDING, "input": "a", "dimensions": 0}, 400, "dimensions", "integer_below_min_value", ">= 1"),
+        ("embeddings", {"model": EMBEDDING, "input": "a", "encoding_format": "x"}, 400, "encoding_format", "invalid_value", "base64"),
+        ("embeddings", {"model": CHAT, "input": "a"}, 404, "model", None, "Did you mean to use v1/chat/completions?"),
+        ("completions", {**_COMPLETION, "simulate": {"speed": 1}}, 400, "simulate.speed", "unknown_parameter", "speed"),
+        ("completions", {**_COMPLETION, "simulate": 1}, 400, "simulate", "invalid_type", "an object"),
+        ("completions", {**_COMPLETION, "simulate": {"status": 99}}, 400, "simulate.status", "integer_below_min_value", "200"),
+        ("completions", {**_COMPLETION, "simulate": {"tokens_per_s": 0}}, 400, "simulate.tokens_per_s", "decimal_below_min_value", "> 0"),
+        ("completions", {**_COMPLETION, "simulate": {"cut_after_events": 1}}, 400, "simulate.cut_after_events", "invalid_value", "stream"),
+        ("nothing", {}, 404, None, None, "Invalid URL (POST /v1/nothing)"),
+        ("models", {}, 405, None, None, "Not allowed to POST on /v1/models"),
+    ],
+)  # fmt: skip
+async def test_refusals(
+    upstream: Upstream, path: str, body: Any, status: int, param: str | None, code: str | None, message: str
+) -> None:
+    got, answer = await upstream.post(f"/v1/{path}", body)
+    error = answer["error"]
+    assert (got, error["param"], error["code"]) == (status, param, code)
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["type"] == "invalid_request_error"
+    assert message in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("header", "code"),
+    [({}, None), ({"Authorization": "Basic eA=="}, None), ({"Authorization": "Bearer wrong"}, "invalid_api_key")],
+)
+async def test_key_is_asked_for(upstream: Upstream, header: dict[str, str], code: str | None) -> None:
+    async with upstream.http.post(f"{upstream.url}/v1/completions", json=_COMPLETION, headers=header) as response:
+        assert response.status == 401
+        assert (await response.json())["error"]["code"] == code
+
+
+async def test_content_type_is_asked_for(upstream: Upstream) -> None:
+    status, answer = await upstream.post("/v1/completions", _COMPLETION, {"Content-Type": "text/plain"})
+    assert (status, answer["error"]["code"]) == (400, "unsupported_content_type")
+
+
+async def test_headers_and_an_application_without_a_key() -> None:
+    async with TestClient(TestServer(build_app(Settings()), host="127.0.0.1")) as client:
+        response = await client.post("/v1/completions", json=_COMPLETION)
+        assert response.status == 200
+        assert response.headers["x-request-id"].startswith("req_")
+        assert response.headers["openai-version"] == "2020-10-01"
+        assert int(response.headers["openai-processing-ms"]) >= 0
+        ledger = await (await client.get("/simulator/ledger")).json()
+        assert ledger["calls"][0]["id"] == response.headers["x-request-id"]
+
+
+# ------------------------------------------------------------------------------------------------- simulate and ledger
+
+
+async def test_simulated_length_decides_both_endpoints(upstream: Upstream) -> None:
+    wish = {"extra_body": {"simulate": {"tokens": 333}}}
+    answer = await upstream.sdk.completions.create(model=INSTRUCT, prompt="hi", max_tokens=1000, **wish)  # type: ignore[call-overload]
+    said = await upstream.sdk.chat.completions.create(model=CHAT, messages=HELLO, **wish)  # type: ignore[call-overload]
+    assert answer.usage.completion_tokens == said.usage.completion_tokens == 333
+
+
+@pytest.mark.parametrize(
+    ("wish", "status", "code"),
+    [
+        ({"status": 503}, 503, None),
+        ({"error": {"message": "no", "type": "t", "code": "c"}}, 500, "c"),
+        ({"status": 429, "error": {"code": "rate_limit_exceeded"}}, 429, "rate_limit_exceeded"),
+        ({"status": 200, "error": {"message": "in a 200"}}, 200, None),
+    ],
+)
+async def test_simulated_error(upstream: Upstream, wish: Any, status: int, code: str | None) -> None:
+    got, answer = await upstream.post("/v1/chat/completions", {**_CHAT, "stream": True, "simulate": wish})
+    assert (got, answer["error"]["code"]) == (status, code)
+    entry = (await upstream.ledger())["calls"][0]
+    assert (entry["status"], entry["ended"], entry["completion_tokens"]) == (status, "error", 0)
+
+
+@pytest.mark.parametrize("events", [0, 1, 4])
+async def test_simulated_cut_breaks_the_stream_without_done(upstream: Upstream, events: int) -> None:
+    body = {**_CHAT, "stream": True, "simulate": {"cut_after_events": events}}
+    received = b""
+    headers = {"Authorization": f"Bearer {KEY}"}
+    async with upstream.http.post(f"{upstream.url}/v1/chat/completions", json=body, headers=headers) as response:
+        assert response.status == 200
+        with pytest.raises(aiohttp.ClientPayloadError):
+            async for data in response.content.iter_any():
+                received += data
+    assert received.count(b"data: {") == events
+    assert b"[DONE]" not in received
+    entry = (await upstream.ledger())["calls"][0]
+    assert (entry["ended"], entry["completion_tokens"]) == ("cut", max(0, events - 1))
+
+
+async def test_pace_is_kept(upstream: Upstream) -> None:
+    loop = asyncio.get_running_loop()
+    wish = {"delay_s": 0.05, "tokens_per_s": 200, "tokens_per_event": 5, "tokens": 20}
+    for stream in (False, True):
+        started = loop.time()
+        body = {**_CHAT, "n": 2, "stream": stream, "simulate": wish}
+        headers = {"Authorization": f"Bearer {KEY}"}
+        async with upstream.http.post(f"{upstream.url}/v1/chat/completions", json=body, headers=headers) as response:
+            head_s = loop.time() - started
+            await response.read()
+        assert head_s >= 0.05
+        assert 0.15 <= loop.time() - started < 0.5
+
+
+async def test_client_that_leaves_a_stream_is_aborted_with_what_was_generated(upstream: Upstream) -> None:
+    stream = await upstream.sdk.chat.completions.create(
+        model=CHAT,
+        messages=HELLO,
+        stream=True,
+        extra_body={"simulate": {"tokens": 1000, "tokens_per_s": 100}},
+    )
+    seen = 0
+    async for chunk in stream:
+        seen += bool(chunk.choices[0].delta.content)
+        if seen == 3:
+            break
+    assert (await upstream.ledger())["open"] == 1
+    await stream.close()
+    ledger = await upstream.ledger_with(1)
+    entry = ledger["calls"][0]
+    assert entry["aborted"] is True
+    assert entry["ended"] == "aborted"
+    assert 3 <= entry["completion_tokens"] < 100
+    assert ledger["open"] == 0
+    assert ledger["totals"] == {
+        "calls": 1,
+        "prompt_tokens": 1 + count_tokens("Tell me a story."),
+        "completion_tokens": entry["completion_tokens"],
+        "reasoning_tokens": 0,
+        "aborted": 1,
+        "errors": 0,
+    }
+
+
+async def test_client_that_leaves_a_plain_answer_is_aborted(upstream: Upstream) -> None:
+    with pytest.raises(openai.APITimeoutError):
+        await upstream.sdk.with_options(timeout=0.1).chat.completions.create(
+            model=CHAT, messages=HELLO, extra_body={"simulate": {"tokens": 1000, "tokens_per_s": 100}}
+        )
+    entry = (await upstream.ledger_with(1))["calls"][0]
+    assert entry["ended"] == "aborted"
+    assert 0 < entry["completion_tokens"] < 200
+
+
+async def test_ledger_keeps_requests_without_secrets_and_can_be_reset(upstream: Upstream) -> None:
+    await upstream.post("/v1/chat/completions", {**_CHAT, "user": "me"}, {"X-Trace": "t", "Cookie": "a=b"})
+    await upstream.post("/v1/completions", b"{ no json")
+    ledger = await upstream.ledger()
+    newest, entry = ledger["calls"]
+    assert newest["request"]["body"] == "{ no json"
+    assert entry["request"]["body"] == {**_CHAT, "user": "me"}
+    assert entry["request"]["headers"]["x-trace"] == "t"
+    assert entry["request"]["headers"]["authorization"] == f"sha256:{sha256(f'Bearer {KEY}'.encode()).hexdigest()}"
+    assert KEY not in json.dumps(ledger)
+    assert "a=b" not in json.dumps(ledger)
+    assert ledger["totals"]["calls"] == 2
+    assert ledger["totals"]["errors"] == 1
+    async with upstream.http.delete(f"{upstream.url}/simulator/ledger") as response:
+        assert response.status == 204
+    ledger = await upstream.ledger()
+    assert ledger["calls"] == []
+    assert set(ledger["totals"].values()) == {0}
+
+
+async def test_ledger_is_bounded_and_its_sums_are_not(upstream: Upstream) -> None:
+    large = "word " * 60_000
+    await upstream.post("/v1/completions", {**_COMPLETION, "prompt": large, "max_tokens": 0})
+    entry = (await upstream.ledger())["calls"][0]
+    assert entry["request"]["body"] is None
+    assert entry["request"]["body_bytes"] > len(large)
+    assert entry["prompt_tokens"] == 60_001
+    for _ in range(100):
+        await upstream.post("/v1/completions", {**_COMPLETION, "max_tokens": 1})
+    ledger = await upstream.ledger()
+    assert len(ledger["calls"]) == 100
+    assert ledger["totals"]["calls"] == 101
+    assert ledger["totals"]["completion_tokens"] == 100
+
+
+async def test_serving_on_a_taken_port_and_on_a_socket() -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    runner = await serve_on(listener, Settings())
+    with pytest.raises(OSError, match="in use"):
+        await serve("127.0.0.1", listener.getsockname()[1], Settings())
+    await runner.cleanup()
+    assert listener.fileno() == -1
+
+
+@pytest.mark.parametrize("fault", [{"tokens_per_event": 0}, {"tokens_per_s": 0}, {"first_token_delay_s": -1}])
+def test_settings_refuse_nonsense(fault: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="must be"):
+        Settings(**fault)

@@ -1,0 +1,33 @@
+"""Everything in this folder runs on asyncio's own loop and on uvloop, and leaves no complaint on either."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+
+import pytest
+import uvloop
+
+from tests.fakes.scripted import Authority
+
+
+def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+
+
+@pytest.fixture(autouse=True)
+async def quiet_loop(caplog: pytest.LogCaptureFixture) -> AsyncIterator[None]:
+    """Whatever the peer does, the loop has nothing to complain of: no traceback, no exception that nobody retrieved."""
+    complaints: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(repr(context)))
+    yield
+    await asyncio.sleep(0)
+    assert not complaints
+    assert not [r for r in caplog.records if r.name == "asyncio" and r.levelno >= logging.WARNING]
+
+
+@pytest.fixture(scope="session")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(Path(tmp_path_factory.mktemp("authority")))

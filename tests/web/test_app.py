@@ -1,0 +1,103 @@
+"""The web floor, in one process: what every answer has in common."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from tests.fakes.scripted import Scripted, ok_json
+
+from .conftest import ADMIN_TOKEN, AUTH, KEY, Inside
+
+CALL = {"model": "m", "prompt": "Say hello", "max_tokens": 5}
+NOWHERE = "http://127.0.0.1:9/v1"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "message"),
+    [
+        ("GET", "/v1/foo", 404, "Invalid URL (GET /v1/foo)"),
+        (
+            "POST",
+            "/v1/responses",
+            404,
+            "Invalid URL (POST /v1/responses). The gateway does not have this endpoint: use",
+        ),
+        ("GET", "/v1/completions", 405, "Not allowed to GET on /v1/completions. (HINT: Perhaps you meant to use"),
+        ("DELETE", "/v1/models", 405, "Not allowed to DELETE on /v1/models."),
+        ("GET", "/v1/models/no-such", 404, "The model `no-such` does not exist or you do not have access to it."),
+        ("GET", "/admin/api/usage?group_by=colour", 401, "Incorrect token"),
+        ("GET", "/dashboard", 404, "Invalid URL (GET /dashboard)"),
+    ],
+)
+async def test_refusals_are_worded_as_openai_words_them(
+    inside: Inside, method: str, path: str, status: int, message: str
+) -> None:
+    client = await inside(NOWHERE)
+    answer = await client.request(method, path, headers=AUTH)
+    error = (await answer.json())["error"]
+    assert answer.status == status
+    assert error["message"].startswith(message)
+    assert set(error) == {"message", "type", "param", "code"}
+    assert re.fullmatch(r"req_[0-9a-f]{32}", answer.headers["x-request-id"])
+
+
+async def test_call_is_answered_counted_and_seen(inside: Inside) -> None:
+    async with Scripted(ok_json()) as upstream:
+        client = await inside(upstream.url)
+        answer = await client.post("/v1/completions", json=CALL, headers={**AUTH, "X-Client-Request-Id": "mine"})
+        assert answer.status == 200
+        assert answer.headers["x-gateway-upstream"] == "up"
+        assert answer.headers["x-gateway-attempts"] == "1"
+        admin = {"Authorization": f"Bearer {ADMIN_TOKEN}"}
+        (row,) = (await (await client.get("/admin/api/usage?group_by=key,model", headers=admin)).json())["data"]
+        assert (row["key"], row["model"], row["requests"], row["total_tokens"]) == ("k", "m", 1, 2)
+        (call,) = (await (await client.get("/admin/api/calls?key=k", headers=admin)).json())["data"]
+        assert call["id"] == answer.headers["x-request-id"]
+        assert call["client_request_id"] == "mine"
+        assert call["usage_source"] == "reported"
+        text = await (await client.get("/metrics")).text()
+        assert 'gateway_requests_total{endpoint="completions",key="k",model="m",status="200",upstream="up"} 1.0' in text
+    assert json.loads(upstream.requests[0].body) == CALL
+
+
+async def test_our_own_bug_shows_nothing_of_the_inside(
+    inside: Inside, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail(*_: Any) -> None:
+        raise ZeroDivisionError(f"inner detail {KEY}")
+
+    client = await inside(NOWHERE)
+    monkeypatch.setattr("gateway.pipeline.serve", fail)
+    answer = await client.post("/v1/completions", json=CALL, headers=AUTH)
+    error = (await answer.json())["error"]
+    assert (answer.status, error["type"]) == (500, "server_error")
+    assert "inner detail" not in error["message"]
+    assert answer.headers["x-request-id"] in error["message"]
+    assert "ZeroDivisionError" in caplog.text
+
+
+@pytest.mark.parametrize("query", ["group_by=colour", "since=yesterday", "format=xml", "limit=0", "limit=all"])
+async def test_admin_says_which_parameter_is_wrong(inside: Inside, query: str) -> None:
+    client = await inside(NOWHERE)
+    answer = await client.get(f"/admin/api/usage?{query}", headers={"Authorization": f"Bearer {ADMIN_TOKEN}"})
+    assert (answer.status, (await answer.json())["error"]["param"]) == (400, query.partition("=")[0])
+
+
+async def test_key_tells_its_own_limits(inside: Inside) -> None:
+    quotas = [{"requests": 10, "per": "day"}, {"tokens": 500, "per": 864000, "model": "m*"}]
+    key = {"id": "k", "secret": KEY, "team": "t", "quotas": quotas, "max_parallel": 2, "limits": {"n": 3}}
+    async with Scripted(ok_json()) as upstream:
+        client = await inside(upstream.url, keys=[key], teams={"t": {"quotas": [{"requests": 100, "per": "month"}]}})
+        await client.post("/v1/completions", json=CALL, headers=AUTH)
+        told = await (await client.get("/v1/key", headers=AUTH)).json()
+    assert (told["id"], told["team"], told["limits"]) == ("k", "t", {"n": 3})
+    assert [(q["scope"], q["unit"], q["per"], q["limit"], q["used"], q["reserved"]) for q in told["quotas"]] == [
+        ("key:k", "requests", "day", 10, 1, 0),
+        ("key:k", "tokens", "864000", 500, 2, 0),
+        ("team:t", "requests", "month", 100, 1, 0),
+        ("key:k", "parallel", None, 2, 0, 0),
+    ]
