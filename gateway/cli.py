@@ -197,11 +197,11 @@ The gateway serves {address} in front of a simulated upstream. Nothing leaves th
 
 Talk to it:
 
-  curl {address}/v1/chat/completions \\
+  curl -N {address}/v1/chat/completions \\
     -H "Authorization: Bearer {self.key}" -H "Content-Type: application/json" \\
     -d '{{"model": "gpt-4o-mini", "stream": true, "messages": [{{"role": "user", "content": "Hello!"}}]}}'
 
-Or with the official SDK (pip install openai):
+Or with the official SDK (`pip install openai`; .venv/bin/python has it):
 
   from openai import OpenAI
   client = OpenAI(base_url="{address}/v1", api_key="{self.key}")

@@ -186,7 +186,7 @@ class Timeouts(Section):
     connect_s: SomeSeconds = 5
     """Until a connection stands, TLS included; also the longest wait for a free one."""
     head_s: SomeSeconds = 60
-    """From the request's last byte until the whole head of the answer is there."""
+    """From sending the request until the whole head of the answer is there."""
     idle_s: SomeSeconds = 60
     """The longest silence inside an answer."""
     total_s: SomeSeconds = 600
@@ -514,10 +514,7 @@ def resolve(text: str, env: Mapping[str, str], read_file: Callable[[str], str] =
     Raises `ConfigError` with every reference that leads nowhere, or with the place where the YAML is broken.
     """
     references = _References(env, read_file)
-    try:
-        resolved = references.replace_in(_load(text), ())
-    except RecursionError:
-        raise ConfigError([ConfigFault("", "not usable YAML: something in it contains itself")]) from None
+    resolved = references.replace_in(_load(text), ())
     if references.faults:
         # A missing reference leaves an empty string, whose own fault would only repeat this one.
         known = {fault.path for fault in references.faults}

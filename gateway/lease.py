@@ -139,6 +139,10 @@ async def leased(books: Books, call: Call, claims: Sequence[Claim]) -> AsyncIter
     lease = Lease(books, call, claims, verdict)
     try:
         yield lease
+    except GatewayError as error:
+        lease.close_after(error)
+        await lease.acknowledged()  # who is told to come back finds its place free
+        raise
     except BaseException as error:
         lease.close_after(error)
         raise

@@ -110,9 +110,12 @@ class Exchange:
         self._lease = lease
         self._tasks = tasks
         self._is_held_back = False
+        self._alive_at = 0.0
+        """When something other than a comment came last, on the clock of `time.perf_counter`."""
 
     def head_received(self, head: Head) -> None:
         self.head = head
+        self._alive_at = time.perf_counter()
         is_events = (head.get("content-type") or "").lower().startswith("text/event-stream")
         if head.status == 200 and is_events and self._attempt.call.params.stream:
             params = self._attempt.call.params
@@ -127,6 +130,7 @@ class Exchange:
         passed, is_over = self.scan.feed(data)
         if passed:
             self._pass_on(passed)
+            self._look_for_life(passed)
         if is_over:
             self._finish(None)
 
@@ -151,7 +155,6 @@ class Exchange:
         if self.client is None:
             head = self.head
             assert head is not None
-            self._lease.note_first_byte()
             self.client = self._open_stream(_down(head))
         return self.client
 
@@ -171,12 +174,24 @@ class Exchange:
             self.connection.pause_reading()
             self._tasks.spawn(self._let_go_when_writable(client), "back-pressure")
 
+    def _look_for_life(self, passed: bytes) -> None:
+        """Comments keep a connection open; that somebody is writing an answer they do not show."""
+        now = time.perf_counter()
+        idle_s = self._attempt.upstream.timeouts.idle_s
+        if not passed.startswith(b":") or not sse.is_comment(passed):
+            self._lease.note_first_byte()
+            self._alive_at = now
+        elif now - self._alive_at > idle_s:
+            self.stop()
+            self._finish(self.failure(Fault.TIMEOUT, f"nothing but comments for {idle_s:g} s"))
+
     async def _let_go_when_writable(self, client: Client) -> None:
         try:
             await client.wait_until_writable()
         except ConnectionError:
             return  # the client is gone; whoever holds this exchange is being cancelled
         self._is_held_back = False
+        self._alive_at = time.perf_counter()
         if self.connection is not None:
             self.connection.resume_reading()
 
@@ -276,7 +291,10 @@ async def _finish_plain(this: Attempt, exchange: Exchange, lease: Lease, failure
     lease.close(status=200, usage=tokens, ended="done", returned_model=model)
     await lease.acknowledged()
     assert exchange.head is not None
-    return Answer(200, _down(exchange.head), bytes(exchange.body))
+    headers = _down(exchange.head)
+    if exchange.head.get("content-type") is None:
+        headers = (*headers, ("content-type", "application/json"))  # it is, and clients look
+    return Answer(200, headers, bytes(exchange.body))
 
 
 def _read_plain(this: Attempt, exchange: Exchange, failure: Failure | None) -> tuple[Usage, str | None] | Failure:

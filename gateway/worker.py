@@ -21,6 +21,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from .config import Config, build
 from .control import Line
+from .errors import Unavailable
 from .store import Ledger, StoreAway
 from .tasks import Tasks
 from .telemetry import QuotaCollector, Telemetry
@@ -40,7 +41,7 @@ class WorkerProcess:
         self._line = line
         self._config = config
         self._telemetry = Telemetry((key.id for key in config.keys), config.metrics.max_keys)
-        self._scrapes: dict[int, asyncio.Future[str]] = {}
+        self._scrapes: dict[int, asyncio.Future[str | None]] = {}
         self._drain_delay_s: asyncio.Future[float] = asyncio.get_running_loop().create_future()
         self._tasks = Tasks()
         self._ledger: Ledger
@@ -84,14 +85,16 @@ class WorkerProcess:
 
     async def _scrape(self) -> bytes:
         """The gateway's metrics: the supervisor sums up the workers; the quotas are read here."""
-        waiter: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        waiter: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
         number = id(waiter)
         self._scrapes[number] = waiter
         self._line.send(scrape=number)
         standings = await app.key_standings(self._config, self._ledger)
         registry = CollectorRegistry()
         registry.register(QuotaCollector(standings, self._telemetry.key_label))
-        return (await waiter).encode() + generate_latest(registry)
+        if (text := await waiter) is None:
+            raise Unavailable("The metrics cannot be read right now.", code="metrics_unavailable")
+        return text.encode() + generate_latest(registry)
 
     async def _watch_store(self) -> None:
         """Show how the store is doing, also while no call comes."""

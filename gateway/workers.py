@@ -180,8 +180,7 @@ class Supervisor:
             elif "failed" in message:
                 log.error("worker %d: %s", slot, message["failed"])
             elif "scrape" in message:
-                text = await asyncio.to_thread(self._render)
-                line.send(scraped=message["scrape"], text=text.decode())
+                line.send(scraped=message["scrape"], text=await self._scrape())
         line.close()
 
     def _gone(self, slot: int, process: asyncio.subprocess.Process) -> None:
@@ -193,6 +192,14 @@ class Supervisor:
     def _fail(self, why: str) -> None:
         if not self._failed.done():
             self._failed.set_exception(CannotServe(why))
+
+    async def _scrape(self) -> str | None:
+        """The metrics as text; None where they cannot be read, for instance while a new worker is making its files."""
+        try:
+            return (await asyncio.to_thread(self._render)).decode()
+        except Exception:
+            log.warning("the metrics could not be read", exc_info=True)
+            return None
 
     def _render(self) -> bytes:
         registry = CollectorRegistry()

@@ -28,8 +28,8 @@ _OVERLAP = 64
 class StreamScan:
     """Follows one streamed answer.
 
-    `finished` are the indexes whose `finish_reason` has come (a negative one where nobody knows which); `error` is the error object of an in-band error;
-    `is_done` that `[DONE]` has come. After either, nothing more is passed on.
+    `finished` are the indexes whose `finish_reason` has come (a negative number where nobody knows which); `error` is
+    the error object of an in-band error; `is_done` that `[DONE]` has come. After either, nothing more is passed on.
     """
 
     def __init__(self, *, choices: int, shows_usage: bool) -> None:

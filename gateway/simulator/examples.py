@@ -61,8 +61,8 @@ class _Example:
         properties = schema.get("properties")
         if not isinstance(properties, dict):
             return {}
-        names = _list(schema.get("required")) or list(properties)
-        return {str(name): self.value(properties.get(name), depth + 1) for name in names}
+        names = [name for name in _list(schema.get("required")) if isinstance(name, str)] or list(properties)
+        return {name: self.value(properties.get(name), depth + 1) for name in names}
 
     def _resolve(self, reference: str) -> Any:
         at = self._root

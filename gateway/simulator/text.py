@@ -18,7 +18,7 @@ from zlib import crc32
 
 END_OF_TEXT = "<|endoftext|>"
 
-_TOKEN = re.compile(r"<\|endoftext\|>| ?\w+| ?[^\w\s]|\s")
+_TOKEN = re.compile(r" ?\w+|<\|endoftext\|>| ?[^\w\s]|\s")
 
 _Slot = tuple[str, ...]
 

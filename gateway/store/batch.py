@@ -94,6 +94,7 @@ class Batcher:
                     return
                 self._wake.clear()
                 await self._wake.wait()
+                continue
             batch, self._waiting = self._waiting[: self._size], self._waiting[self._size :]
             self._in_flight = sum(isinstance(entry.wish, Settlement) for entry in batch)
             try:
@@ -133,11 +134,13 @@ class Batcher:
         log.error("the store cannot take call %s", entry.wish.record.id, exc_info=error)
         if not entry.answer.done():
             entry.answer.set_exception(StoreAway(f"{type(error).__name__}: {error}"))
+            if isinstance(entry.wish, Settlement):
+                entry.answer.exception()  # nobody has to ask for it
 
     async def _pause(self, away: StoreAway) -> None:
+        log.warning("the store is away (%s); %d settlements wait for it", away, len(self._waiting))
         if not self._waiting:
             return
-        log.warning("the store is away (%s); %d settlements wait for it", away, len(self._waiting))
         self._in_flight = 0
         self._wake.clear()
         try:

@@ -17,6 +17,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar, cast
@@ -29,7 +30,7 @@ from . import StoreAway
 from .batch import Batcher
 from .presence import Presence
 from .reports import Reader
-from .sqlite import ADD_SUM, SCHEMA_VERSION, create, path_of, transaction
+from .sqlite import ADD_SUM, create, path_of, transaction
 
 TRIM_EVERY = 1000
 """Settlements between two looks at what may be forgotten."""
@@ -56,19 +57,9 @@ class _File:
     def __init__(self, settings: Store, clock_us: Callable[[], int]) -> None:
         self._settings = settings
         self._clock_us = clock_us
-        self.presence = Presence(settings.folder)
         self._since_trim = 0
         self.db = create(settings)
-        self._check_version()
-
-    def _check_version(self) -> None:
-        with transaction(self.db):
-            self.db.execute("INSERT OR IGNORE INTO meta VALUES ('schema', ?)", (SCHEMA_VERSION,))
-            (version,) = self.db.execute("SELECT value FROM meta WHERE name = 'schema'").fetchone()
-        if version > SCHEMA_VERSION:
-            raise StoreAway(
-                f"{path_of(self._settings)} was written by a newer gateway (schema {version}, not {SCHEMA_VERSION})"
-            )
+        self.presence = Presence(settings.folder)
 
     def apply(self, wishes: Sequence[Draw | Settlement]) -> list[Granted | Refused | None]:
         """One batch, in the order of arrival, all of it or nothing."""
@@ -202,11 +193,16 @@ class EmbeddedLedger:
         self._writer = ThreadPoolExecutor(1, "store-write")
         self._reading = ThreadPoolExecutor(1, "store-read")
         try:
-            self._file = _File(settings, clock_us)
-            self._reader = Reader(settings)
-            self.lost_calls = self._file.take_over()
+            with ExitStack() as opened:
+                self._file = _File(settings, clock_us)
+                opened.callback(self._file.close)
+                self._reader = Reader(settings)
+                opened.callback(self._reader.close)
+                self.lost_calls = self._file.take_over()
+                opened.pop_all()
         except (sqlite3.Error, OSError) as error:
             raise StoreAway(f"{path_of(settings)}: {error}") from None
+        self._is_closed = False
         self._batcher = Batcher(self._apply, self._count_error)
 
     def __repr__(self) -> str:
@@ -240,6 +236,9 @@ class EmbeddedLedger:
         return await self._read(lambda: self._reader.calls(limit, key))
 
     async def close(self, timeout_s: float) -> int:
+        if self._is_closed:
+            return self.pending
+        self._is_closed = True
         left = await self._batcher.close(timeout_s)
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self._writer, self._file.close)
@@ -251,10 +250,14 @@ class EmbeddedLedger:
     async def _apply(self, wishes: Sequence[Draw | Settlement]) -> Sequence[Granted | Refused | None]:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._writer, self._file.apply, wishes)
+        except (sqlite3.IntegrityError, sqlite3.ProgrammingError):
+            raise  # what was to be written is at fault, not the file
         except (sqlite3.Error, OSError) as error:
             raise StoreAway(str(error)) from None
 
     async def _read(self, read: Callable[[], T]) -> T:
+        if self._is_closed:
+            raise StoreAway("the ledger is closed")
         try:
             return await asyncio.get_running_loop().run_in_executor(self._reading, read)
         except (sqlite3.Error, OSError) as error:

@@ -17,8 +17,9 @@ SCHEMA_VERSION = 1
 BUSY_TIMEOUT_S = 0.25
 """Longest wait for another worker's transaction; then the store counts as away."""
 
-SCHEMA = """
-CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
+META = "CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID"
+
+TABLES = """
 CREATE TABLE IF NOT EXISTS windows (
     id TEXT PRIMARY KEY, used INTEGER NOT NULL, reserved INTEGER NOT NULL, at_us INTEGER NOT NULL,
     resets_us INTEGER NOT NULL) WITHOUT ROWID;
@@ -52,16 +53,34 @@ def path_of(settings: Store) -> Path:
 
 def connect(path: Path) -> sqlite3.Connection:
     db = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
-    db.execute("PRAGMA journal_mode = WAL")
-    db.execute("PRAGMA synchronous = NORMAL")
+    try:
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("PRAGMA synchronous = NORMAL")
+    except BaseException:
+        db.close()
+        raise
     return db
 
 
 def create(settings: Store) -> sqlite3.Connection:
-    """Open the file, its tables made where there are none. Raises `sqlite3.Error`, or `OSError` for the folder."""
+    """Open the file, its tables made where there are none. A newer gateway's file is refused and left as it is.
+
+    Raises `sqlite3.Error`, or `OSError` for the folder.
+    """
     settings.folder.mkdir(parents=True, exist_ok=True)
     db = connect(path_of(settings))
-    db.executescript("BEGIN IMMEDIATE;" + SCHEMA + "COMMIT;")
+    try:
+        with transaction(db):
+            db.execute(META)
+            db.execute("INSERT OR IGNORE INTO meta VALUES ('schema', ?)", (SCHEMA_VERSION,))
+            (version,) = db.execute("SELECT value FROM meta WHERE name = 'schema'").fetchone()
+            if version > SCHEMA_VERSION:
+                raise sqlite3.DatabaseError(f"written by a newer gateway (schema {version}, not {SCHEMA_VERSION})")
+            for table in TABLES.split(";"):
+                db.execute(table)
+    except BaseException:
+        db.close()
+        raise
     return db
 
 

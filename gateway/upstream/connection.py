@@ -114,6 +114,10 @@ class _NotHTTP(Exception):
     """Raised inside a parser callback to stop the parser at something that llhttp would let through."""
 
 
+def _line_bytes(header: tuple[bytes, bytes]) -> int:
+    return len(header[0]) + len(header[1]) + 4  # with `: ` and CRLF
+
+
 class Connection(asyncio.BufferedProtocol):
     """One connection, used from one event loop. Made by a `Pool`, which hands it out for one exchange at a time.
 
@@ -353,7 +357,8 @@ class Connection(asyncio.BufferedProtocol):
             raise _NotHTTP(f"HTTP version {version}")
         if status < 100 or status == 101:
             raise _NotHTTP(f"status {status:03d}")
-        if sum(len(name) + len(value) + 4 for name, value in raw) > MAX_HEAD_BYTES:
+        # Counted only where it can be too much: this costs more than all the rest of a small head.
+        if self._unproductive > MAX_HEAD_BYTES and sum(map(_line_bytes, raw)) > MAX_HEAD_BYTES:
             raise _NotHTTP(f"the head is over {MAX_HEAD_BYTES} bytes")
         if status < 200:
             return  # interim: the head that counts is still to come, and the head limit goes on running

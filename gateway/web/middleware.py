@@ -13,7 +13,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from aiohttp import web
+from aiohttp import hdrs, web
 
 from gateway.errors import (
     BodyTooLarge,
@@ -108,7 +108,7 @@ class FrontDoor:
             visit.stream.finish(sse.write_event(error.body()))
             return visit.stream
         headers = [("Content-Type", "application/json"), *error.headers.items()]
-        return Whole(error.status, headers, error.body(), is_last=error.status == 413)
+        return Whole(error.status, headers, error.body(), is_last=_has_unread_body(visit.request, error.status))
 
     def _note(self, visit: Visit, status: int, error: str | None) -> None:
         """Count and log a request that no record tells of."""
@@ -146,3 +146,11 @@ class FrontDoor:
             advice = f". The gateway does not have this endpoint: {hint}." if hint else ""
             return NotFound(f"Invalid URL ({request.method} {path}){advice}")
         return InvalidRequest(f"The request was refused: {error.reason}.")
+
+
+def _has_unread_body(request: web.Request, status: int) -> bool:
+    """Whether nobody can tell where the next request on this connection begins, or waiting for it costs too much.
+
+    A client that was not told `100 Continue` may leave out the body that it announced.
+    """
+    return status in (408, 413) or (hdrs.EXPECT in request.headers and not request.content.is_eof())

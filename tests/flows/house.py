@@ -1,8 +1,8 @@
 """A whole gateway in processes of its own, as an operator would start it.
 
-    house = Gateway(folder, settings(upstream.url))         # waits for its ready line
-    house.post("/v1/completions", {...}, key="alice")
-    house.stop()                                            # TERM; exit code 0, no traceback, no secret in its logs
+house = Gateway(folder, settings(upstream.url))         # waits for its ready line
+house.post("/v1/completions", {...}, key="alice")
+house.stop()                                            # TERM; exit code 0, no traceback, no secret in its logs
 """
 
 from __future__ import annotations

@@ -1,12 +1,435 @@
-from tests.fakes.scripted import ok_json
-from .house import settings
+"""What a platform and an operator see: health, metrics, reports, the access log, and errors that say what to do."""
 
-def test_it(gateway, upstream):
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from tests.conftest import Stage, StartsGateways
+from tests.fakes.scripted import error_json, ok_json
+
+from .house import ADMIN_TOKEN, CHAT, COMPLETIONS, EMBEDDINGS, Gateway, eventually, key, secret, settings
+
+METRICS_TOKEN = "metrics-token-0123456789"
+BODY = json.dumps({"model": COMPLETIONS, "prompt": "Hello"}).encode()
+
+
+@pytest.fixture(scope="module")
+def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
+    keys = [key("alice"), key("bob"), key("carol", quotas=[{"requests": 9, "per": "day"}]), key("teamed", team="crew")]
+    server = {"max_request_bytes": 100_000, "client_body_timeout_s": 0.3}
+    return gateways(settings(theatre.url, keys=keys, server=server, teams={"crew": {}}))
+
+
+@pytest.fixture(scope="module")
+def closed(gateways: StartsGateways, theatre: Stage) -> Gateway:
+    """Without an admin token, with a metrics token, and with lines for people."""
+    changes: dict[str, Any] = {"admin": {"token": None}, "metrics": {"token": METRICS_TOKEN, "max_keys": 1}}
+    return gateways(settings(theatre.url, server={"access_log": "text"}, **changes))
+
+
+def usage_json(prompt: int, completion: int, **more: Any) -> Any:
+    return ok_json(
+        {"model": "up", "choices": [], "usage": {"prompt_tokens": prompt, "completion_tokens": completion} | more}
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------ health
+
+
+def test_health_and_readiness(house: Gateway, upstream: Stage) -> None:
+    assert (house.get("/healthz", key=None).status, house.get("/readyz", key=None).status) == (200, 200)
+    assert house.send("HEAD", "/healthz", key=None).status == 200
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics", "/v1/models", "/v1/key", "/nothing"])
+def test_every_answer_has_an_id_of_its_own(house: Gateway, upstream: Stage, path: str) -> None:
+    ids = {house.get(path).id for _ in range(3)}
+    assert len(ids) == 3
+    assert all(re.fullmatch(r"req_[0-9a-f]{32}", each) for each in ids)
+
+
+def test_probes_leave_no_line(house: Gateway, upstream: Stage) -> None:
+    probes = [house.get(path, key=None).id for path in ("/healthz", "/readyz", "/metrics")]
+    house.line(id=house.get("/nothing").id)
+    assert not [line for line in house.lines() if line["id"] in probes]
+
+
+# ----------------------------------------------------------------------------------------------------------- metrics
+
+
+def test_metrics_tell_of_a_call(house: Gateway, upstream: Stage) -> None:
+    details = {"prompt_tokens_details": {"cached_tokens": 3}, "completion_tokens_details": {"reasoning_tokens": 2}}
+    upstream.play(usage_json(11, 7, **details), error_json(500))
+    before = {each: house.metric(*each[:1], **dict(each[1])) for each in COUNTED}
+    assert house.complete("bob").status == 200
+    assert house.complete("bob").status == 502
+    after = {each: house.metric(*each[:1], **dict(each[1])) for each in COUNTED}
+    assert [after[each] - before[each] for each in COUNTED] == list(COUNTED.values())
+
+
+LABELS = (("key", "bob"), ("model", COMPLETIONS))
+COUNTED: dict[tuple[str, tuple[tuple[str, str], ...]], int] = {
+    ("gateway_requests_total", (*LABELS, ("status", "200"), ("endpoint", "completions"), ("upstream", "main"))): 1,
+    ("gateway_requests_total", (*LABELS, ("status", "502"))): 1,
+    ("gateway_tokens_total", (*LABELS, ("type", "prompt"), ("source", "reported"))): 11,
+    ("gateway_tokens_total", (*LABELS, ("type", "completion"))): 7,
+    ("gateway_tokens_total", (*LABELS, ("type", "cached"))): 3,
+    ("gateway_tokens_total", (*LABELS, ("type", "reasoning"))): 2,
+    ("gateway_request_duration_seconds_count", (("model", COMPLETIONS), ("upstream", "main"))): 2,
+    ("gateway_time_to_first_token_seconds_count", (("model", COMPLETIONS), ("upstream", "main"))): 2,
+    ("gateway_overhead_seconds_count", (("endpoint", "completions"),)): 2,
+    ("gateway_upstream_attempts_total", (("upstream", "main"), ("outcome", "ok"))): 1,
+    ("gateway_upstream_attempts_total", (("upstream", "main"), ("outcome", "status"))): 1,
+}
+
+
+def test_metrics_tell_of_refusals_and_of_the_house(house: Gateway, upstream: Stage) -> None:
+    before = house.metric("gateway_rejections_total", reason="unauthorized")
+    house.post("/v1/completions", BODY, key="nobody")
+    assert house.metric("gateway_rejections_total", reason="unauthorized") == before + 1
+    assert house.metric("gateway_build_info") == 1
+    assert house.metric("gateway_config_generation") == 1
+    assert house.metric("gateway_in_flight_requests") == 1
+    assert house.metric("gateway_journal_pending_records") == 0
+    assert house.metric("gateway_store_errors_total") == 0
+
+
+def test_metrics_tell_of_quotas(house: Gateway, upstream: Stage) -> None:
     upstream.play(ok_json())
-    g = gateway(settings(upstream.url))
-    a = g.complete()
-    print(a)
-    print(g.calls())
-    print(g.line(id=a.id))
-    print(g.metric("gateway_requests_total"))
-    print(g.admin("usage").json, g.get("/v1/key").json)
+    assert house.complete("carol").status == 200
+    assert house.metric("gateway_quota_used", key="carol", unit="requests", per="day") == 1
+    assert house.metric("gateway_quota_limit", key="carol", unit="requests", per="day") == 9
+
+
+def test_names_that_clients_make_up_are_no_labels(house: Gateway, upstream: Stage) -> None:
+    for name in ("made-up", 'qu"ote', "x" * 200):
+        assert house.complete(model=name).status == 404
+    assert "made-up" not in house.get("/metrics", key=None).body.decode()
+    assert house.metric("gateway_requests_total", key="alice", model="other", status="404") >= 3
+
+
+def test_metrics_token(closed: Gateway, upstream: Stage) -> None:
+    assert closed.get("/metrics", key=None).told == (401, "invalid_request_error", None, None)
+    assert closed.get("/metrics").told == (401, "invalid_request_error", None, "invalid_api_key")
+    answer = closed.get("/metrics", headers={"Authorization": f"Bearer {METRICS_TOKEN}"})
+    assert answer.status == 200
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+
+
+def test_keys_beyond_max_keys_share_a_label(closed: Gateway, upstream: Stage) -> None:
+    upstream.play(ok_json(), ok_json(), ok_json())
+    for who in ("alice", "bob", "carol"):
+        assert closed.complete(who).status == 200
+    text = closed.get("/metrics", headers={"Authorization": f"Bearer {METRICS_TOKEN}"}).body.decode()
+    counted = {label for label in ("alice", "bob", "carol", "other") if f'key="{label}"' in text}
+    assert counted == {"alice", "other"}
+
+
+def test_scrape_that_is_given_up_harms_nobody(house: Gateway, upstream: Stage) -> None:
+    for _ in range(20):
+        with house.connect() as client:
+            client.send(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert house.metric("gateway_build_info") == 1
+
+
+# ------------------------------------------------------------------------------------------------------------- errors
+
+
+def test_address_that_does_not_exist(house: Gateway, upstream: Stage) -> None:
+    answer = house.post("/v1/foo", {})
+    assert answer.told == (404, "invalid_request_error", None, None)
+    assert answer.error["message"] == "Invalid URL (POST /v1/foo)"
+
+
+@pytest.mark.parametrize("path", ["/v1/responses", "/v1/responses/resp_1", "/v1/edits", "/v1/engines/x/completions"])
+def test_endpoint_that_the_gateway_does_not_have_says_what_to_use(house: Gateway, upstream: Stage, path: str) -> None:
+    answer = house.post(path, {"model": CHAT, "input": "Hi"})
+    assert answer.told == (404, "invalid_request_error", None, None)
+    assert "use POST /v1/" in answer.error["message"]
+
+
+@pytest.mark.parametrize(("method", "path", "allowed"), [
+    ("GET", "/v1/completions", "POST"),
+    ("DELETE", "/v1/chat/completions", "POST"),
+    ("PUT", "/v1/embeddings", "POST"),
+    ("POST", "/v1/models", "GET"),
+    ("DELETE", "/v1/models/x", "GET"),
+    ("POST", "/metrics", "GET"),
+])  # fmt: skip
+def test_method_that_does_not_fit(house: Gateway, upstream: Stage, method: str, path: str, allowed: str) -> None:
+    answer = house.send(method, path)
+    assert answer.told == (405, "invalid_request_error", None, None)
+    assert answer.error["message"].startswith(f"Not allowed to {method} on {path}. (HINT:")
+    assert allowed in answer.headers["allow"]
+
+
+@pytest.mark.parametrize("given", ["text/plain", "multipart/form-data; boundary=x", "application/jsonp", "", None])
+def test_content_type_that_is_not_json(house: Gateway, upstream: Stage, given: str | None) -> None:
+    with house.connect() as client:
+        more = [] if given is None else [f"Content-Type: {given}"]
+        lines = ["POST /v1/completions HTTP/1.1", "Host: x", f"Authorization: Bearer {secret('alice')}", *more]
+        client.send("\r\n".join([*lines, f"Content-Length: {len(BODY)}", "", ""]).encode() + BODY)
+        answer = client.read_answer()
+    assert answer.told == (400, "invalid_request_error", None, "unsupported_content_type")
+
+
+@pytest.mark.parametrize("given", ["application/json; charset=utf-8", "Application/JSON"])
+def test_content_type_that_is_json(house: Gateway, upstream: Stage, given: str) -> None:
+    upstream.play(ok_json())
+    assert house.post("/v1/completions", BODY, headers={"Content-Type": given}).status == 200
+
+
+def test_compressed_body_is_refused(house: Gateway, upstream: Stage) -> None:
+    answer = house.post("/v1/completions", BODY, headers={"Content-Encoding": "gzip"})
+    assert answer.status == 400
+    assert answer.error["type"] == "invalid_request_error"
+
+
+HEAD = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {secret('alice')}\r\nContent-Type: application/json\r\n"
+
+
+def test_body_that_is_announced_too_long_is_refused_at_once(house: Gateway, upstream: Stage) -> None:
+    with house.connect() as client:
+        client.send(f"{HEAD}Content-Length: 100001\r\n\r\n".encode())
+        answer = client.read_answer()
+    assert answer.told == (413, "server_error", None, None)
+    assert answer.error["message"] == "Maximum content size limit (100000) exceeded (100001 bytes announced)"
+    assert answer.headers["connection"] == "close"
+
+
+def test_body_that_grows_too_long_is_refused(house: Gateway, upstream: Stage) -> None:
+    with house.connect() as client:
+        client.send(f"{HEAD}Transfer-Encoding: chunked\r\n\r\n".encode() + b"186A1\r\n" + b" " * 100_001 + b"\r\n")
+        assert client.read_answer().told == (413, "server_error", None, None)
+
+
+def test_body_of_just_the_allowed_length_is_taken(house: Gateway, upstream: Stage) -> None:
+    upstream.play(ok_json(), ok_json())
+    assert house.post("/v1/completions", BODY.ljust(100_000)).status == 200
+    with house.connect() as client:
+        client.send(f"{HEAD}Transfer-Encoding: chunked\r\n\r\n".encode())
+        client.send(b"%x\r\n%s\r\n0\r\n\r\n" % (100_000, BODY.ljust(100_000)))
+        assert client.read_answer().status == 200
+
+
+def test_body_that_trickles_is_given_up(house: Gateway, upstream: Stage) -> None:
+    with house.connect() as client:
+        client.send(f"{HEAD}Content-Length: 50\r\n\r\n".encode())
+        answer = trickle_until_answered(client)
+    assert answer.told == (408, "invalid_request_error", None, None)
+    assert answer.headers["connection"] == "close"
+
+
+def trickle_until_answered(client: Any) -> Any:
+    """A byte now and then keeps no request alive."""
+    for _ in range(8):
+        client.send(b" ")
+        time.sleep(0.05)
+    return client.read_answer()
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        b"GET /v1/models HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer SECRET\r\nbad header\r\n\r\n",
+        b"GET /v1/models HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer SECRET\r\nX: a\0b\r\n\r\n",
+        b"GET /SECRET HTTP/9.9\r\nHost: x\r\n\r\n",
+        b"SECRET\r\n\r\n",
+        b"GET /v1/models HTTP/1.1\r\nHost: x\r\nX-Long: " + b"SECRET" * 2000 + b"\r\n\r\n",
+        b"POST /v1/completions HTTP/1.1\r\nAuthorization: Bearer SECRET\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"POST /v1/completions HTTP/1.1\r\nAuthorization: Bearer SECRET\r\nContent-Length: 5, 6\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01SECRET\r\n\r\n",
+    ],
+    ids=["no colon", "NUL", "version", "no request", "long line", "CL and TE", "two lengths", "TLS"],
+)  # fmt: skip
+def test_malformed_head_is_answered_and_not_logged(house: Gateway, upstream: Stage, request_: bytes) -> None:
+    with house.connect() as client:
+        client.send(request_.replace(b"SECRET", secret("alice").encode()))
+        answer = client.read_answer()
+    assert answer.told == (400, "invalid_request_error", None, None)
+    assert secret("alice") not in answer.body.decode()
+    assert answer.headers["connection"] == "close"
+    house.check_logs()
+
+
+def test_malformed_chunk_ends_as_a_body_that_never_came(house: Gateway, upstream: Stage) -> None:
+    with house.connect() as client:
+        client.send(f"{HEAD}Transfer-Encoding: chunked\r\n\r\n".encode())
+        time.sleep(0.05)
+        client.send(b"zz\r\n" + secret("alice").encode() + b"\r\n")
+        assert client.read_answer().told == (408, "invalid_request_error", None, None)
+    house.check_logs()
+
+
+# ------------------------------------------------------------------------------------------------------- admin reports
+
+
+@pytest.fixture
+def ledger(house: Gateway, upstream: Stage) -> Iterator[Gateway]:
+    upstream.play(usage_json(10, 1), usage_json(20, 2), usage_json(30, 0), error_json(400, message="no"))
+    assert house.complete("teamed").status == 200
+    assert house.chat("teamed").status == 200
+    assert house.post("/v1/embeddings", {"model": EMBEDDINGS, "input": "x"}, key="teamed").status == 200
+    assert house.complete("teamed").status == 400
+    return house
+
+
+TODAY = datetime.now(UTC).strftime("%Y-%m-%d")
+
+
+def test_usage_is_grouped(ledger: Gateway) -> None:
+    rows = ledger.usage(group_by="team,model,endpoint")
+    mine = [row for row in rows if row["team"] == "crew"]
+    assert {row["model"] for row in mine} == {COMPLETIONS, CHAT, EMBEDDINGS}
+    chat = next(row for row in mine if row["endpoint"] == "chat")
+    assert chat["requests"] > 0
+    assert chat["prompt_tokens"] == 20 * chat["requests"]
+    assert chat["total_tokens"] == 22 * chat["requests"]
+    assert (chat["cost_usd"], chat["errors"], chat["estimated_tokens"]) == (None, 0, 0)
+    refused = next(row for row in mine if row["endpoint"] == "completions")
+    assert refused["errors"] == refused["requests"] // 2
+    everything = ledger.usage(group_by="day")
+    assert [row["day"] for row in everything] in ([TODAY], [TODAY, datetime.now(UTC).strftime("%Y-%m-%d")])
+    assert sum(row["requests"] for row in everything) == len(ledger.calls(limit=10_000))
+
+
+def test_usage_is_bounded_by_days(ledger: Gateway) -> None:
+    now = datetime.now(UTC)
+    yesterday, tomorrow = ((now + timedelta(days=days)).strftime("%Y-%m-%d") for days in (-1, 1))
+    assert ledger.usage(since=yesterday, until=tomorrow) == ledger.usage()
+    assert ledger.usage(since=tomorrow) == []
+    assert ledger.usage(until=yesterday) == []
+    assert len(ledger.usage(group_by="key,model", limit="2")) == 2
+
+
+def test_usage_as_csv(ledger: Gateway) -> None:
+    answer = ledger.admin("usage", group_by="key,month", format="csv")
+    assert answer.headers["content-type"].startswith("text/csv")
+    rows = list(csv.DictReader(io.StringIO(answer.body.decode())))
+    assert {(row["key"], row["month"]) for row in rows} >= {("teamed", datetime.now(UTC).strftime("%Y-%m"))}
+    assert all(int(row["requests"]) > 0 for row in rows)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [{"group_by": "key,secret"}, {"since": "yesterday"}, {"until": "2026-1-1"}, {"limit": "0"}, {"limit": "x"},
+     {"format": "xml"}],
+)  # fmt: skip
+def test_question_that_makes_no_sense(house: Gateway, upstream: Stage, query: dict[str, str]) -> None:
+    answer = house.admin("usage", **query)
+    assert (answer.status, answer.error["param"]) == (400, *query)
+
+
+def test_newest_calls(ledger: Gateway) -> None:
+    newest = ledger.calls("teamed", limit=2)
+    assert [(call["endpoint"], call["status"], call["ended"]) for call in newest] == [
+        ("completions", 400, "error"),
+        ("embeddings", 200, "done"),
+    ]
+    call = newest[1]
+    assert (call["key"], call["team"], call["upstream"]) == ("teamed", "crew", "main")
+    assert (call["prompt_tokens"], call["completion_tokens"], call["usage_source"]) == (30, 0, "reported")
+    assert (call["cost_usd"], call["client_gone"], call["truncated"], call["attempts"]) == (None, False, False, 1)
+    assert call["first_byte_s"] <= call["duration_s"] < 10
+    assert abs(call["time"] - time.time()) < 60
+
+
+@pytest.mark.parametrize("path", ["/admin/api/usage", "/admin/api/calls"])
+def test_admin_token(house: Gateway, closed: Gateway, upstream: Stage, path: str) -> None:
+    assert house.get(path, key=None).told == (401, "invalid_request_error", None, None)
+    assert house.get(path).told == (401, "invalid_request_error", None, "invalid_api_key")
+    assert house.get(path, headers={"Authorization": f"Bearer {ADMIN_TOKEN}x"}).status == 401
+    assert house.get(path, headers={"Authorization": f"Bearer {ADMIN_TOKEN}"}).status == 200
+    assert closed.get(path, headers={"Authorization": f"Bearer {ADMIN_TOKEN}"}).status == 404
+
+
+def test_admin_token_opens_no_other_door(house: Gateway, upstream: Stage) -> None:
+    assert house.get("/v1/models", headers={"Authorization": f"Bearer {ADMIN_TOKEN}"}).status == 401
+
+
+# -------------------------------------------------------------------------------------------------------- access log
+
+
+def test_line_of_a_call(house: Gateway, upstream: Stage) -> None:
+    upstream.play(usage_json(4, 5))
+    answer = house.post("/v1/completions", BODY, headers={"X-Client-Request-Id": "mine-1", "User-Agent": "test/1"})
+    line = house.line(id=answer.id)
+    assert line | {"first_byte_ms": 0, "duration_ms": 0} == {
+        "time": line["time"], "id": answer.id, "key": "alice", "endpoint": "completions", "model": COMPLETIONS,
+        "upstream": "main", "status": 200, "stream": False, "ended": "done", "truncated": False, "prompt_tokens": 4,
+        "completion_tokens": 5, "usage_source": "reported", "attempts": 1, "first_byte_ms": 0, "duration_ms": 0,
+        "client_request_id": "mine-1",
+    }  # fmt: skip
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", line["time"])
+    assert house.call(answer.id)["client_request_id"] == "mine-1"
+    assert upstream.requests[0].headers["user-agent"] == "test/1"
+    assert "x-client-request-id" not in upstream.requests[0].headers
+
+
+def test_line_of_a_refusal(house: Gateway, upstream: Stage) -> None:
+    line = house.line(id=house.complete(n=500).id)
+    assert (line["status"], line["key"], line["error"]) == (400, "alice", "integer_above_max_value")
+    assert (line["method"], line["path"], line["remote"]) == ("POST", "/v1/completions", "127.0.0.1")
+    line = house.line(id=house.get("/nothing?secret=1").id)
+    assert (line["status"], line["path"]) == (404, "/nothing")
+
+
+def test_one_line_for_each_call(house: Gateway, upstream: Stage) -> None:
+    upstream.play(ok_json(), error_json(500), error_json(404))
+    answers = [house.complete() for _ in range(3)] + [house.complete(n=0), house.get("/nothing")]
+    for answer in answers:
+        house.line(id=answer.id)
+    assert all(sum(line["id"] == answer.id for line in house.lines()) == 1 for answer in answers)
+
+
+def test_lines_for_people(closed: Gateway, upstream: Stage) -> None:
+    upstream.play(ok_json())
+    answer = closed.complete()
+    line = eventually(lambda: next((text for text in closed.stdout.splitlines() if answer.id in text), ""))
+    assert " key=alice endpoint=completions " in line
+    assert " status=200 " in line
+
+
+# ----------------------------------------------------------------------------------------------------------- headers
+
+
+def test_headers_that_go_up(house: Gateway, upstream: Stage) -> None:
+    upstream.play(ok_json())
+    sent = {
+        "Accept": "application/json", "User-Agent": "u/1", "X-Stainless-Lang": "python", "traceparent": "00-1",
+        "tracestate": "a=b", "Cookie": "c=d", "X-Forwarded-For": "1.2.3.4", "OpenAI-Organization": "theirs", "X-Api-Key": "k",
+    }  # fmt: skip
+    house.post("/v1/completions", BODY, headers=sent)
+    up = upstream.requests[0].headers
+    for name in ("Accept", "User-Agent", "X-Stainless-Lang", "traceparent", "tracestate"):
+        assert up[name.lower()] == sent[name]
+    assert not {"cookie", "x-forwarded-for", "openai-organization", "x-api-key", "x-client-request-id"} & set(up)
+    assert len(up) == len(upstream.requests[0].header_lines)
+
+
+def test_headers_that_come_down(house: Gateway, upstream: Stage) -> None:
+    theirs = [("openai-processing-ms", "12"), ("openai-version", "2020-10-01"), ("x-request-id", "theirs")]
+    theirs += [
+        ("Set-Cookie", "a=b"),
+        ("openai-organization", "org-secret"),
+        ("x-ratelimit-limit-requests", "1"),
+        ("Server", "s"),
+    ]
+    upstream.play(ok_json(headers=theirs))
+    answer = house.complete("carol")
+    assert sorted(answer.headers) == sorted([
+        "content-type", "content-length", "openai-processing-ms", "openai-version", "x-request-id", "x-gateway-upstream",
+        "x-gateway-attempts", "x-ratelimit-limit-requests", "x-ratelimit-remaining-requests", "x-ratelimit-reset-requests",
+    ])  # fmt: skip
+    assert answer.headers["x-ratelimit-limit-requests"] == "9"
+    assert answer.id.startswith("req_")
+    assert len(answer.headers) == len(answer.header_lines)

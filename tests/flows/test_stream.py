@@ -349,17 +349,42 @@ def test_two_finished_choices_are_a_whole_stream(house: Gateway, upstream: Stage
         assert read_stream(client) == bytes_of(*whole[:3], "[DONE]")
 
 
-def test_silence_mid_stream_ends_with_error_event(gateway: StartsGateways, upstream: Stage) -> None:
-    house = gateway(settings(upstream.url, upstreams={"main": {"timeouts": {"idle_s": 0.3}}}))
+@pytest.fixture(scope="module")
+def impatient(gateways: StartsGateways, theatre: Stage) -> Gateway:
+    return gateways(settings(theatre.url, upstreams={"main": {"timeouts": {"idle_s": 0.4, "head_s": 0.4}}}))
 
-    async def only_comments(wire: Wire) -> None:
-        await wire.write(CHUNKED + chunk(event(piece("a"))))
-        await wire.until_gone()
 
-    upstream.play(only_comments)
-    with house.stream() as client:
-        assert ended_with_error(read_stream(client))["code"] == "upstream_timeout"
-    assert house.calls("alice")[0]["status"] == 504
+def test_silence_mid_stream_ends_with_error_event(impatient: Gateway, upstream: Stage) -> None:
+    upstream.play(stalled_stream([piece("a")]))
+    with impatient.stream() as client:
+        head = client.read_head()
+        assert ended_with_error(client.read_chunks())["code"] == "upstream_timeout"
+    assert impatient.call(head.id)["status"] == 504
+
+
+async def comments(wire: Wire) -> None:
+    """An upstream that is busy with something else."""
+    await wire.write(CHUNKED)
+    while not wire.reader.at_eof():
+        await wire.write(chunk(b": PING\n\n"))
+        await asyncio.sleep(0.05)
+
+
+def test_comments_are_no_sign_of_life(impatient: Gateway, upstream: Stage) -> None:
+    upstream.play(comments)
+    with impatient.stream() as client:
+        head = client.read_head()
+        body = client.read_chunks()
+    assert body.startswith(b": PING\n\n")
+    assert ended_with_error(body)["code"] == "upstream_timeout"
+    assert impatient.call(head.id)["first_byte_s"] is None
+
+
+def test_events_between_comments_are_one(impatient: Gateway, upstream: Stage) -> None:
+    noise = [b": PING\n\n", piece("a")] * 10
+    upstream.play(stream([*noise, *WHOLE[1:]], delay_s=0.06))
+    with impatient.stream() as client:
+        assert read_stream(client) == bytes_of(*noise, WHOLE[1], "[DONE]")
 
 
 @pytest.mark.parametrize(

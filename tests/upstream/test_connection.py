@@ -19,6 +19,9 @@ from .ear import Ear, acquired, ask, begin, pool_of
 
 # ------------------------------------------------------------------------------------------------ fed by hand
 
+by_hand = pytest.mark.asyncio(loop_factories=["asyncio"])
+"""No loop has a part in it: once is enough."""
+
 
 class Socketless(asyncio.Transport):
     """A transport whose peer is the test."""
@@ -199,6 +202,7 @@ def cuts(data: bytes) -> Iterator[tuple[bytes, ...]]:
     yield tuple(data[at : at + 1] for at in range(len(data)))
 
 
+@by_hand
 @pytest.mark.parametrize("name", WHOLE)
 async def test_whole_answer_is_the_same_however_it_is_cut(name: str) -> None:
     data, status, body, may_stay = WHOLE[name]
@@ -224,6 +228,7 @@ async def test_whole_answer_is_the_same_however_it_is_cut(name: str) -> None:
         bench.connection.retire()
 
 
+@by_hand
 @pytest.mark.parametrize("name", UNTIL_EOF)
 async def test_body_without_a_length_ends_with_the_connection(name: str) -> None:
     data = UNTIL_EOF[name]
@@ -241,6 +246,7 @@ async def test_body_without_a_length_ends_with_the_connection(name: str) -> None
     assert ear.failure is None
 
 
+@by_hand
 async def test_body_without_a_length_is_cut_when_the_connection_is_reset() -> None:
     bench = Bench()
     ear = bench.ask()
@@ -249,6 +255,7 @@ async def test_body_without_a_length_is_cut_when_the_connection_is_reset() -> No
     assert ear.failure == Failure("up", Phase.WAITING, Fault.CUT, "lost (reset by peer) inside the body")
 
 
+@by_hand
 @pytest.mark.parametrize("name", BAD)
 async def test_what_is_not_exact_http_is_refused_however_it_is_cut(name: str) -> None:
     stories = set()
@@ -266,6 +273,7 @@ async def test_what_is_not_exact_http_is_refused_however_it_is_cut(name: str) ->
     assert len(stories) == 1
 
 
+@by_hand
 @pytest.mark.parametrize("name", WHOLE)
 async def test_answer_that_stops_short_is_cut_wherever_it_stops(name: str) -> None:
     data, _, body, _ = WHOLE[name]
@@ -283,6 +291,7 @@ async def test_answer_that_stops_short_is_cut_wherever_it_stops(name: str) -> No
     assert at > 10
 
 
+@by_hand
 async def test_headers_are_kept_in_order_and_decoded_without_loss() -> None:
     bench = Bench()
     ear = bench.ask()
@@ -301,6 +310,7 @@ def head_of(size: int) -> bytes:
     return b"HTTP/1.1 200 OK\r\n" + lines + last + b"\r\n"
 
 
+@by_hand
 async def test_head_has_a_size_limit() -> None:
     bench = Bench()
     ear = bench.ask()
@@ -324,6 +334,7 @@ async def test_head_has_a_size_limit() -> None:
         assert "over 65536 bytes" in ear.failure.detail
 
 
+@by_hand
 @pytest.mark.parametrize("flood", [b"0\r\nX: " + b"y" * 200_000, b"5;" + b"y" * 200_000], ids=["trailer", "extension"])
 async def test_framing_has_a_size_limit(flood: bytes) -> None:
     bench = Bench()
@@ -334,6 +345,7 @@ async def test_framing_has_a_size_limit(flood: bytes) -> None:
     assert ear.failure.fault is Fault.PROTOCOL
 
 
+@by_hand
 async def test_many_small_chunks_are_no_flood() -> None:
     bench = Bench()
     ear = bench.ask()
@@ -342,6 +354,7 @@ async def test_many_small_chunks_are_no_flood() -> None:
     assert ear.body == b"x" * 50_000
 
 
+@by_hand
 async def test_bytes_nobody_asked_for_close_an_idle_connection() -> None:
     for surplus in (b"\r\n", b"x", OK):
         bench = Bench()
@@ -354,6 +367,7 @@ async def test_bytes_nobody_asked_for_close_an_idle_connection() -> None:
         assert not bench.connection.hold()
 
 
+@by_hand
 async def test_bytes_between_acquire_and_send_are_not_taken_for_the_answer() -> None:
     bench = Bench()
     bench.feed(OK)
@@ -365,6 +379,7 @@ async def test_bytes_between_acquire_and_send_are_not_taken_for_the_answer() -> 
     assert failure.phase is Phase.CONNECT
 
 
+@by_hand
 async def test_connection_that_ends_between_acquire_and_send_is_stale() -> None:
     bench = Bench()
     bench.ask()
@@ -382,11 +397,12 @@ async def test_connection_that_ends_between_acquire_and_send_is_stale() -> None:
     assert not ear.has_ended
 
 
+@by_hand
 async def test_reused_connection_that_ends_without_a_byte_is_stale() -> None:
     for error in (None, ConnectionResetError("reset by peer")):
         bench = Bench()
         bench.ask()
-        bench.feed(OK)
+        bench.feed(CHUNKS + HELLO[:-5], HELLO[-5:])
         assert bench.connection.hold()
         ear = bench.ask()
         bench.hang_up(error)
@@ -394,6 +410,7 @@ async def test_reused_connection_that_ends_without_a_byte_is_stale() -> None:
         assert (ear.failure.phase, ear.failure.fault) == (Phase.STALE, Fault.CUT)
 
 
+@by_hand
 async def test_not_stale_when_fresh_or_answering_or_late(monkeypatch: pytest.MonkeyPatch) -> None:
     fresh = Bench()
     ear = fresh.ask()
@@ -420,6 +437,7 @@ async def test_not_stale_when_fresh_or_answering_or_late(monkeypatch: pytest.Mon
     assert ear.failure.phase is Phase.WAITING
 
 
+@by_hand
 async def test_not_reused_while_the_request_is_unsent() -> None:
     bench = Bench()
     ear = bench.ask()
@@ -429,6 +447,17 @@ async def test_not_reused_while_the_request_is_unsent() -> None:
     assert bench.transport.is_aborted
 
 
+@by_hand
+async def test_not_kept_beyond_its_age() -> None:
+    bench = Bench()
+    bench.connection._expires_at = 0.0
+    ear = bench.ask()
+    bench.feed(OK)
+    assert ear.failure is None
+    assert (bench.returns, bench.leaves) == (0, 1)
+
+
+@by_hand
 async def test_abort_inside_a_callback_silences_everything() -> None:
     class Impatient(Ear):
         def __init__(self, at: str) -> None:
@@ -462,6 +491,7 @@ async def test_abort_inside_a_callback_silences_everything() -> None:
         assert bench.leaves == 1
 
 
+@by_hand
 async def test_receiver_that_raises_is_our_bug_and_loud(caplog: pytest.LogCaptureFixture) -> None:
     class Clumsy(Ear):
         def body_received(self, data: bytes) -> None:
@@ -477,6 +507,7 @@ async def test_receiver_that_raises_is_our_bug_and_loud(caplog: pytest.LogCaptur
     assert "ZeroDivisionError" in caplog.text
 
 
+@by_hand
 async def test_two_exchanges_at_once_are_a_mistake() -> None:
     bench = Bench()
     bench.ask()
@@ -488,6 +519,7 @@ async def test_two_exchanges_at_once_are_a_mistake() -> None:
     bench.connection.retire()
 
 
+@by_hand
 async def test_repr_tells_the_story() -> None:
     bench = Bench()
     assert "held, 0 exchanges" in repr(bench.connection)
@@ -647,10 +679,19 @@ async def test_time_limit_ends_the_exchange(name: str) -> None:
         await pool.close()
 
 
+async def test_short_idle_limit_is_not_kept_waiting_by_a_long_head_limit() -> None:
+    async with Scripted(scripted.stalled_stream([])) as upstream:
+        pool = pool_of(upstream.url, idle_s=0.05)
+        failure = (await ask(pool)).failure
+        assert failure is not None
+        assert failure.detail == "no body byte for 0.05 s"
+        await pool.close()
+
+
 async def test_time_limits_leave_a_slow_but_living_answer_alone() -> None:
     """Head after a while, then an event now and then, for longer than the head and idle limits together."""
-    async with Scripted(always=scripted.after(0.05, scripted.stream([{"a": 1}] * 10, 0.04))) as upstream:
-        pool = pool_of(upstream.url, head_s=0.2, idle_s=0.15, total_s=5)
+    async with Scripted(always=scripted.after(0.05, scripted.stream([{"a": 1}] * 6, 0.03))) as upstream:
+        pool = pool_of(upstream.url, head_s=0.12, idle_s=0.12, total_s=5)
         for _ in range(2):
             ear = await ask(pool)
             assert ear.failure is None
@@ -661,13 +702,13 @@ async def test_time_limits_leave_a_slow_but_living_answer_alone() -> None:
 
 async def test_limits_run_anew_in_each_exchange() -> None:
     """A timer left over from one exchange neither ends the next nor lets it off."""
-    async with Scripted(*[scripted.after(0.07, scripted.ok_json())] * 4, scripted.silent) as upstream:
-        pool = pool_of(upstream.url, head_s=0.15, total_s=0.2)
+    async with Scripted(*[scripted.after(0.04, scripted.ok_json())] * 4, scripted.silent) as upstream:
+        pool = pool_of(upstream.url, head_s=0.1, total_s=0.12)
         for _ in range(4):
             assert (await ask(pool)).failure is None
         failure = (await ask(pool)).failure
         assert failure is not None
-        assert failure.detail == "no complete head within 0.15 s"
+        assert failure.detail == "no complete head within 0.1 s"
         assert upstream.connections == 1
         await pool.close()
 
@@ -691,9 +732,9 @@ async def test_pause_really_stops_reading(kind: str, authority: Authority) -> No
         await until(lambda: ear.pieces)
         connection.pause_reading()
         connection.pause_reading()
-        await asyncio.sleep(0.25)  # longer than idle_s: the pause is ours, not the upstream's silence
+        await asyncio.sleep(0.15)  # longer than idle_s: the pause is ours, not the upstream's silence
         received, reached = len(ear.body), written
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.05)
         assert (len(ear.body), written) == (received, reached)
         assert written < 200 * 65536, "the sockets held everything: this tests nothing"
         assert not ear.has_ended
@@ -706,28 +747,28 @@ async def test_pause_really_stops_reading(kind: str, authority: Authority) -> No
 
 async def test_idle_limit_runs_again_after_a_pause() -> None:
     async with Scripted(scripted.stalled_stream([{"a": 1}])) as upstream:
-        pool = pool_of(upstream.url, idle_s=0.1)
+        pool = pool_of(upstream.url, idle_s=0.05)
         connection, ear = await begin(pool)
         await until(lambda: ear.pieces)
         connection.pause_reading()
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(0.1)
         assert not ear.has_ended
         connection.resume_reading()
         failure = await ear.end()
         assert failure is not None
-        assert failure.detail == "no body byte for 0.1 s"
+        assert failure.detail == "no body byte for 0.05 s"
         await pool.close()
 
 
 async def test_total_limit_runs_through_a_pause() -> None:
     async with Scripted(scripted.stalled_stream([{"a": 1}])) as upstream:
-        pool = pool_of(upstream.url, idle_s=0.1, total_s=0.25)
+        pool = pool_of(upstream.url, idle_s=0.05, total_s=0.12)
         connection, ear = await begin(pool)
         await until(lambda: ear.pieces)
         connection.pause_reading()
         failure = await ear.end()
         assert failure is not None
-        assert failure.detail == "not finished within 0.25 s"
+        assert failure.detail == "not finished within 0.12 s"
         await pool.close()
 
 

@@ -1,0 +1,266 @@
+"""Who may call, and that nobody else learns anything: neither a caller from an answer, nor a reader of the logs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Stage, StartsGateways
+from tests.fakes.scripted import error_json, ok_json
+
+from .client import Answer
+from .house import ADMIN_TOKEN, CHAT, COMPLETIONS, UPSTREAM_KEY, Gateway, eventually, key, model, secret, settings
+
+BODY = json.dumps({"model": COMPLETIONS, "prompt": "Hello"}).encode()
+PATHS = ["/v1/completions", "/v1/chat/completions", "/v1/embeddings"]
+
+
+@pytest.fixture(scope="module")
+def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
+    past, future = (datetime.now(UTC) + timedelta(days=days) for days in (-1, 1))
+    keys = [
+        key("alice"),
+        key("expired", expires=past.isoformat()),
+        key("lasting", expires=future.isoformat()),
+        {"id": "hashed", "sha256": hashlib.sha256(secret("hashed").encode()).hexdigest().upper()},
+        key("instruct-only", models=["gpt-3.5-*"]),
+        key("chat-only", models=[CHAT]),
+        key("nothing", models=[]),
+        key("local", ips=["127.0.0.0/8", "::1/128"]),
+        key("elsewhere", ips=["10.0.0.0/8"]),
+    ]
+    models = {"*": model("chat"), "org/team/model:v1": model("completions")}
+    return gateways(settings(theatre.url, keys=keys, models=models))
+
+
+def post(house: Gateway, authorization: str | None, path: str = "/v1/completions") -> Answer:
+    headers = {} if authorization is None else {"Authorization": authorization}
+    return house.post(path, BODY, key=None, headers=headers)
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize(
+    "authorization",
+    [None, "", "Bearer", "Bearer ", "Basic YWxpY2U6c2VjcmV0", secret("alice"), f"Token {secret('alice')}"],
+)
+def test_no_key(house: Gateway, upstream: Stage, authorization: str | None, path: str) -> None:
+    answer = post(house, authorization, path)
+    assert answer.told == (401, "invalid_request_error", None, None)
+    assert answer.error["message"].startswith("You didn't provide an API key.")
+    assert answer.headers["www-authenticate"] == "Bearer"
+
+
+@pytest.mark.parametrize("path", [*PATHS, "/v1/models", "/v1/models/x", "/v1/key"])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "sk-gw-nobody-0123456789abcdef0123456789",
+        secret("alice")[:-1],
+        secret("alice") + "x",
+        secret("alice").upper(),
+        "short",
+        "two words of it",
+        UPSTREAM_KEY,
+        ADMIN_TOKEN,
+        hashlib.sha256(secret("hashed").encode()).hexdigest(),
+    ],
+)
+def test_wrong_key(house: Gateway, upstream: Stage, wrong: str, path: str) -> None:
+    headers = {"Authorization": f"Bearer {wrong}"}
+    answer = house.send(
+        "POST" if path in PATHS else "GET", path, BODY if path in PATHS else None, key=None, headers=headers
+    )
+    assert answer.told == (401, "invalid_request_error", None, "invalid_api_key")
+    assert answer.headers["www-authenticate"] == "Bearer"
+    assert wrong not in answer.body.decode()
+
+
+def test_key_with_bytes_that_are_no_text(house: Gateway, upstream: Stage) -> None:
+    with house.connect() as client:
+        client.send(b"GET /v1/models HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer \xff\xfe\xe9\r\n\r\n")
+        assert client.read_answer().told == (401, "invalid_request_error", None, "invalid_api_key")
+
+
+@pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER", "Bearer "])
+def test_good_key(house: Gateway, upstream: Stage, scheme: str) -> None:
+    upstream.play(ok_json())
+    assert post(house, f"{scheme} {secret('alice')}").status == 200
+    assert secret("alice").encode() not in upstream.requests[0].head
+    assert upstream.requests[0].headers["authorization"] == f"Bearer {UPSTREAM_KEY}"
+
+
+def test_two_authorization_headers(house: Gateway, upstream: Stage) -> None:
+    bearer = f"Authorization: Bearer {secret('alice')}\r\n"
+    with house.connect() as client:
+        client.send(f"GET /v1/models HTTP/1.1\r\nHost: x\r\n{bearer}{bearer}\r\n".encode())
+        answer = client.read_answer()
+    assert answer.told == (401, "invalid_request_error", None, None)
+    assert "more than one" in answer.error["message"]
+
+
+def test_expiry(house: Gateway, upstream: Stage) -> None:
+    answer = house.complete("expired")
+    assert answer.told == (401, "invalid_request_error", None, "invalid_api_key")
+    assert "expired" in answer.error["message"]
+    upstream.play(ok_json())
+    assert house.complete("lasting").status == 200
+
+
+def test_key_that_expires_while_the_gateway_runs(gateway: StartsGateways, upstream: Stage) -> None:
+    upstream.play(always=ok_json())
+    soon = datetime.now(UTC) + timedelta(seconds=2)
+    house = gateway(settings(upstream.url, keys=[key("alice", expires=soon.isoformat())]))
+    if time.time() < soon.timestamp() - 0.5:
+        assert house.complete().status == 200
+    eventually(lambda: house.complete().status == 401)
+    upstream.play()
+
+
+def test_key_that_is_known_by_its_hash(house: Gateway, upstream: Stage) -> None:
+    upstream.play(ok_json())
+    assert house.complete("hashed").status == 200
+    assert house.calls("hashed")[0]["key"] == "hashed"
+
+
+@pytest.mark.parametrize(
+    ("who", "name", "status"),
+    [
+        ("instruct-only", COMPLETIONS, 200),
+        ("instruct-only", "org/team/model:v1", 404),
+        ("chat-only", COMPLETIONS, 404),
+        ("nothing", COMPLETIONS, 404),
+        ("alice", "org/team/model:v1", 200),
+    ],
+)
+def test_model_patterns(house: Gateway, upstream: Stage, who: str, name: str, status: int) -> None:
+    upstream.play(*[ok_json()] * (status == 200))
+    answer = house.complete(who, model=name)
+    assert answer.status == status
+    if status == 404:
+        assert answer.told == (404, "invalid_request_error", None, "model_not_found")
+        assert answer.error["message"] == f"The model `{name}` does not exist or you do not have access to it."
+    assert house.get(f"/v1/models/{name}", key=who).status == status
+
+
+def test_models_that_a_key_may_use(house: Gateway, upstream: Stage) -> None:
+    listed = house.get("/v1/models", key="instruct-only").json
+    assert listed["object"] == "list"
+    assert [each["id"] for each in listed["data"]] == [COMPLETIONS]
+    assert {each["object"] for each in listed["data"]} == {"model"}
+    assert house.get("/v1/models", key="nothing").json["data"] == []
+    shown = house.get("/v1/models/org/team/model:v1").json
+    assert (shown["id"], shown["object"]) == ("org/team/model:v1", "model")
+    assert isinstance(shown["created"], int)
+    assert isinstance(shown["owned_by"], str)
+
+
+def test_model_of_another_endpoint(house: Gateway, upstream: Stage) -> None:
+    answer = house.complete(model=CHAT)
+    assert answer.told == (404, "invalid_request_error", "model", None)
+    assert "v1/chat/completions" in answer.error["message"]
+    answer = house.chat(model=COMPLETIONS)
+    assert answer.told == (404, "invalid_request_error", "model", None)
+    assert "Did you mean to use v1/completions?" in answer.error["message"]
+
+
+def test_networks(house: Gateway, upstream: Stage) -> None:
+    upstream.play(ok_json())
+    assert house.complete("local").status == 200
+    answer = house.complete("elsewhere")
+    assert (answer.status, answer.error["code"]) == (401, "ip_not_authorized")
+
+
+# ----------------------------------------------------------------------------------- 401 before one byte of the body
+
+
+HUGE = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 20000000\r\n"
+
+
+def test_wrong_key_is_refused_before_the_body(house: Gateway, upstream: Stage) -> None:
+    with house.connect() as client:
+        client.send(HUGE + b"Authorization: Bearer sk-wrong\r\n\r\n")
+        assert client.read_answer().status == 401
+
+
+def test_wrong_key_gets_no_100_continue(house: Gateway, upstream: Stage) -> None:
+    """The connection ends with the answer: who was not told to go on need not send the body, and may not go on as if."""
+    with house.connect() as client:
+        client.send(HUGE + b"Authorization: Bearer sk-wrong\r\nExpect: 100-continue\r\n\r\n")
+        answer = client.read_answer()
+        assert answer.status == 401
+        assert answer.headers["connection"] == "close"
+
+
+@pytest.mark.parametrize("expects", ["100-continue", "100-Continue"])
+def test_good_key_gets_100_continue(house: Gateway, upstream: Stage, expects: str) -> None:
+    upstream.play(ok_json(), ok_json())
+    with house.connect() as client:
+        head = f"Authorization: Bearer {secret('alice')}\r\nContent-Type: application/json\r\nExpect: {expects}\r\n"
+        client.send(f"POST /v1/completions HTTP/1.1\r\nHost: x\r\n{head}Content-Length: {len(BODY)}\r\n\r\n".encode())
+        assert client.read_until(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        assert upstream.hits == 0
+        client.send(BODY)
+        assert client.read_answer().status == 200
+        client.post("/v1/completions", BODY, secret("alice"))
+        assert client.read_answer().status == 200
+
+
+def test_other_expectations_are_ignored(house: Gateway, upstream: Stage) -> None:
+    upstream.play(ok_json())
+    with house.connect() as client:
+        client.post("/v1/completions", BODY, secret("alice"), "1.1", "Expect: wonders")
+        assert client.read_answer().status == 200
+
+
+# ------------------------------------------------------------------------------------------------- secrets stay inside
+
+
+def test_secrets_are_nowhere_to_be_seen(house: Gateway, upstream: Stage) -> None:
+    echo = f"Incorrect API key provided: {UPSTREAM_KEY}. Model up at {upstream.url}"
+    upstream.play(error_json(400, message=echo, type="invalid_request_error"), error_json(500, message=echo))
+    shown = [house.complete(), house.complete(), house.complete("expired"), house.get("/v1/key"), house.get("/metrics")]
+    shown += [house.admin("calls"), house.admin("usage"), post(house, f"Bearer {secret('alice')}x")]
+    with house.connect() as client:
+        client.send(f"GET /v1/models HTTP/1.1\r\nHost: x\r\nX-Bad\0: {secret('alice')}\r\n\r\n".encode())
+        shown.append(client.read_answer())
+    assert [answer.status for answer in shown] == [400, 502, 401, 200, 200, 200, 200, 401, 400]
+    for answer in shown:
+        text = answer.body.decode() + str(answer.header_lines)
+        for each in (UPSTREAM_KEY, ADMIN_TOKEN, secret("alice"), secret("expired"), upstream.url):
+            assert each not in text
+    house.line(id=shown[0].id)
+    house.check_logs()
+
+
+def test_secrets_do_not_travel_in_arguments_or_environment(house: Gateway, upstream: Stage) -> None:
+    """`ps` shows the arguments to everybody, and the environment is inherited."""
+    for pid in [house.process.pid, *house.workers()]:
+        for place in ("cmdline", "environ"):
+            shown = read_proc(pid, place)
+            assert not [each for each in (UPSTREAM_KEY, ADMIN_TOKEN, secret("alice")) if each.encode() in shown]
+
+
+def read_proc(pid: int, place: str) -> bytes:
+    """Empty where there is no /proc."""
+    path = Path(f"/proc/{pid}/{place}")
+    return path.read_bytes() if path.exists() else b""
+
+
+def test_prompts_are_not_logged(house: Gateway, upstream: Stage) -> None:
+    upstream.play(ok_json(), error_json(500))
+    prompt = "a prompt that nobody else should read"
+    answers: list[Any] = [
+        house.complete(prompt=prompt),
+        house.complete(prompt=prompt),
+        house.complete(prompt=[prompt, 5]),
+    ]
+    for answer in answers:
+        house.line(id=answer.id)
+    assert [answer.status for answer in answers] == [200, 502, 400]
+    assert prompt not in house.stdout + house.stderr

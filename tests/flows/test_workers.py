@@ -1,0 +1,264 @@
+"""Several workers, their deaths, and a gateway's own end: what clients and the books live through."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from tests.conftest import Stage, StartsGateways
+from tests.fakes.scripted import CHUNKED, Wire, chunk, event, ok_json, silent, stalled_stream
+
+from .client import Raw, events
+from .house import Gateway, children, eventually, key, settings
+
+TWO = {"workers": 2}
+DAY_10 = [{"requests": 10, "per": "day"}]
+TOKENS = [{"tokens": 100_000, "per": "day"}]
+
+
+def piece(text: str, finish: str | None = None) -> dict[str, Any]:
+    return {"model": "up", "choices": [{"text": text, "index": 0, "finish_reason": finish}]}
+
+
+class Held:
+    """A stream that says one event, and the rest when the test lets it."""
+
+    def __init__(self) -> None:
+        self.let_go = threading.Event()
+
+    async def __call__(self, wire: Wire) -> None:
+        await wire.write(CHUNKED + chunk(event(piece("one"))))
+        await asyncio.to_thread(self.let_go.wait, 30)
+        usage = {"prompt_tokens": 3, "completion_tokens": 2}
+        await wire.write(chunk(event(piece("two", "stop"))) + chunk(event({"choices": [], "usage": usage})))
+        await wire.write(chunk(event("[DONE]")) + b"0\r\n\r\n")
+
+
+def begun(house: Gateway, **more: Any) -> Raw:
+    """A stream whose first event has come."""
+    client = house.stream(**more)
+    assert client.read_head().status == 200
+    assert b"one" in client.read_chunk()
+    return client
+
+
+def is_refused(port: int) -> bool:
+    """Whether nobody listens any more."""
+    with socket.socket() as sock:
+        return sock.connect_ex(("127.0.0.1", port)) != 0
+
+
+def counters(house: Gateway) -> Mapping[tuple[str, frozenset[tuple[str, str]]], float]:
+    return {
+        (name, frozenset(labels.items())): value
+        for name, labels, value in house.metrics()
+        if name.endswith(("_total", "_count", "_bucket", "_sum")) and "estimate_error" not in name
+    }
+
+
+# ----------------------------------------------------------------------------------------------------------- together
+
+
+def test_two_workers_share_one_limit(gateway: StartsGateways, upstream: Stage) -> None:
+    upstream.play(always=ok_json())
+    house = gateway(settings(upstream.url, server=TWO, keys=[key("alice", quotas=DAY_10)]))
+    assert "with 2 workers" in house.stdout
+    assert len(house.workers()) == 2
+    statuses = [house.complete().status for _ in range(20)]  # each on a connection of its own
+    assert statuses == [200] * 10 + [429] * 10
+    for _ in range(5):  # whichever worker answers, it tells of both
+        assert house.metric("gateway_requests_total", key="alice", status="200") == 10
+        assert house.metric("gateway_build_info") == 1
+        assert len(house.calls()) == 10
+
+
+def test_command_line_overrides_the_file(gateway: StartsGateways, upstream: Stage) -> None:
+    house = gateway(
+        settings(upstream.url, server={"workers": 7}), "--workers", "2", "--port", "0", "--host", "127.0.0.1"
+    )
+    assert len(house.workers()) == 2
+
+
+# --------------------------------------------------------------------------------------------------------------- deaths
+
+
+def test_killed_worker_is_replaced_and_its_call_is_recorded_as_lost(gateway: StartsGateways, upstream: Stage) -> None:
+    upstream.play(stalled_stream([piece("one")]), ok_json())
+    house = gateway(settings(upstream.url, keys=[key("alice", quotas=TOKENS, max_parallel=1)]))
+    (worker,) = house.workers()
+    with begun(house, prompt="x" * 40, max_tokens=100) as client:
+        os.kill(worker, signal.SIGKILL)
+        assert client.read_to_end() == b""  # no end of the message: nobody takes a cut stream for a whole one
+    eventually(lambda: house.workers() not in ([], [worker]))
+    answer = house.complete()  # its parallel slot is free again
+    assert answer.status == 200
+    lost = house.calls()[1]
+    assert (lost["ended"], lost["usage_source"], lost["key"], lost["status"]) == ("lost", "estimated", "alice", 0)
+    assert (lost["prompt_tokens"], lost["completion_tokens"]) == (10, 100)
+    windows = {quota["unit"]: quota for quota in house.get("/v1/key").json["quotas"]}
+    assert (windows["tokens"]["used"], windows["tokens"]["reserved"]) == (110 + 2, 0)
+    assert f"worker 0 (pid {worker}) ended with signal SIGKILL; starting another" in house.stderr
+
+
+def test_deaths_of_workers_cost_no_count_and_no_service(gateway: StartsGateways, upstream: Stage) -> None:
+    held = Held()
+    house = gateway(settings(upstream.url, server=TWO))
+    upstream.play(*[ok_json()] * 20, held, always=ok_json())
+    assert [house.complete().status for _ in range(20)] == [200] * 20
+    client = begun(house, key="bob")
+    seen = counters(house)
+    for victim in house.workers():
+        os.kill(victim, signal.SIGKILL)
+        eventually(lambda gone=victim: gone not in house.workers())
+        assert house.complete().status == 200  # the other one serves on
+        now = counters(house)
+        assert not {name: (value, now.get(name)) for name, value in seen.items() if now.get(name, -1) < value}
+        seen = now
+        eventually(lambda: len(house.workers()) == 2)
+    assert house.metric("gateway_requests_total", key="alice", status="200") == 22
+    assert client.read_to_end() == b""  # one of the two carried it
+    client.close()
+    held.let_go.set()
+    lost = eventually(lambda: house.calls("bob"))
+    assert [call["ended"] for call in lost] == ["lost"]
+    assert house.metric("gateway_in_flight_requests") == 1  # gauges of the dead have gone with them
+
+
+def test_five_deaths_within_a_minute_end_the_gateway(gateway: StartsGateways, upstream: Stage) -> None:
+    house = gateway(settings(upstream.url))
+    seen: set[int] = set()
+    while house.process.poll() is None and len(seen) < 5:
+        fresh = [worker for worker in house.workers() if worker not in seen]
+        for worker in fresh:
+            seen.add(worker)
+            os.kill(worker, signal.SIGKILL)
+        time.sleep(0.01)
+    house.expected_code = 1
+    assert house.wait() == 1
+    assert len(seen) == 5
+    assert "5 workers died within 60 s; giving up" in house.stderr
+    assert is_refused(house.port)
+
+
+def test_workers_end_by_themselves_when_the_supervisor_is_killed(gateway: StartsGateways, upstream: Stage) -> None:
+    held = Held()
+    upstream.play(held)
+    house = gateway(settings(upstream.url, server=TWO))
+    workers = house.workers()
+    house.expected_code = -signal.SIGKILL
+    with begun(house) as client:
+        house.kill(signal.SIGKILL)
+        house.wait()
+        eventually(lambda: is_refused(house.port))  # another gateway may take the port
+        held.let_go.set()
+        assert events(client.read_chunks())[-1] == "[DONE]"  # what was running ends well
+    eventually(lambda: not any(is_alive(worker) for worker in workers))
+    assert "Traceback" not in house.stderr
+    again = gateway({**house.config, "server": {**house.config["server"], "port": house.port}})
+    assert [call["ended"] for call in again.calls()] == ["done"]
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_worker_that_cannot_open_the_store_says_so(gateway: StartsGateways, upstream: Stage, tmp_path: Any) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    (folder / "gateway.sqlite").write_bytes(b"this is no database, and it is long enough to be looked at" * 100)
+    house = gateway(settings(upstream.url, store={"url": f"embedded:{folder}"}), is_awaited=False)
+    house.expected_code = 1
+    assert house.wait() == 1
+    assert str(folder) in house.stderr
+    assert "file is not a database" in house.stderr
+
+
+# ---------------------------------------------------------------------------------------------------------------- ends
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_term_drains(gateway: StartsGateways, upstream: Stage, workers: int) -> None:
+    held = Held()
+    upstream.play(held, ok_json())
+    house = gateway(settings(upstream.url, server={"workers": workers, "drain_delay_s": 1.5}))
+    client = begun(house)
+    house.kill(signal.SIGTERM)
+    # A balancer is told to send nobody any more, and whoever comes in the meantime is served.
+    not_ready = eventually(lambda: (found := house.get("/readyz", key=None)).status == 503 and found)
+    assert not_ready.error["code"] == "shutting_down"
+    assert not_ready.headers["retry-after"]
+    assert house.get("/healthz", key=None).status == 200
+    assert house.complete().status == 200
+    eventually(lambda: is_refused(house.port))
+    held.let_go.set()
+    assert events(client.read_chunks())[-1] == "[DONE]"
+    client.close()
+    assert house.wait() == 0
+    again = gateway({**house.config, "server": {"port": 0, "drain_delay_s": 0}})
+    assert [call["ended"] for call in again.calls()] == ["done", "done"]
+    assert again.calls()[1]["usage_source"] == "reported"
+
+
+def test_int_does_not_wait_for_balancers(gateway: StartsGateways, upstream: Stage) -> None:
+    house = gateway(settings(upstream.url, server={"drain_delay_s": 600}))
+    began = time.monotonic()
+    house.stop(signal.SIGINT)
+    assert time.monotonic() - began < 15
+
+
+def test_drain_ends_with_its_time(gateway: StartsGateways, upstream: Stage) -> None:
+    """A stream that does not end is cut, charged and recorded; the gateway ends all the same."""
+    upstream.play(stalled_stream([piece("one")]))
+    house = gateway(settings(upstream.url, server={"drain_timeout_s": 0.6}))
+    with begun(house, prompt="x" * 40) as client:
+        house.kill(signal.SIGTERM)
+        assert client.read_to_end() == b""
+    assert house.wait() == 0
+    again = gateway(house.config)
+    (record,) = again.calls()
+    assert (record["ended"], record["usage_source"], record["prompt_tokens"]) == ("client_gone", "estimated", 10)
+
+
+@pytest.mark.parametrize("seconds", [0, 30])
+def test_idle_connections_do_not_hold_up_the_end(gateway: StartsGateways, upstream: Stage, seconds: int) -> None:
+    house = gateway(settings(upstream.url, server={"drain_timeout_s": seconds}))
+    with house.connect() as idle, house.connect() as used:
+        used.send(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert used.read_answer().status == 200
+        began = time.monotonic()
+        house.stop()
+        assert time.monotonic() - began < 10
+        assert idle.read_to_end() == used.read_to_end() == b""
+
+
+def test_second_signal_ends_it_at_once(gateway: StartsGateways, upstream: Stage) -> None:
+    upstream.play(silent)
+    house = gateway(settings(upstream.url, server={"drain_timeout_s": 600, "drain_delay_s": 600}))
+    with house.stream():
+        eventually(lambda: upstream.hits == 1)
+        house.kill(signal.SIGTERM)
+        eventually(lambda: house.get("/readyz", key=None).status == 503)
+        house.kill(signal.SIGINT)
+        house.wait()
+    assert children(house.process.pid) == []
+    assert "Traceback" not in house.stderr
+
+
+def test_scrapes_that_are_given_up_do_not_stop_the_end(gateway: StartsGateways, upstream: Stage) -> None:
+    house = gateway(settings(upstream.url))
+    for _ in range(50):
+        with house.connect() as client:
+            client.send(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+    house.stop()

@@ -1,0 +1,154 @@
+"""What a caller is told of its limits."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.errors import QuotaSpent, RateLimited
+from gateway.records import Claim, Refused, Standing
+from gateway.rules import notices
+
+
+@pytest.mark.parametrize(
+    ("us", "spelt"),
+    [
+        (0, "0s"),
+        (-5, "0s"),
+        (1, "1ms"),
+        (1000, "1ms"),
+        (1001, "2ms"),
+        (20_000, "20ms"),
+        (999_000, "999ms"),
+        (999_001, "1s"),
+        (1_000_000, "1s"),
+        (1_500_000, "1.5s"),
+        (18_642_000, "18.642s"),
+        (59_999_999, "1m0s"),
+        (60_000_000, "1m0s"),
+        (90_250_000, "1m30.25s"),
+        (360_000_000, "6m0s"),
+        (3_600_000_000, "1h0m0s"),
+        (3_661_001_000, "1h1m1.001s"),
+        (86_400_000_000, "24h0m0s"),
+        (2_678_400_000_000, "744h0m0s"),
+    ],
+)
+def test_go_duration(us: int, spelt: str) -> None:
+    assert notices.go_duration(us) == spelt
+
+
+@given(st.integers(0, 10**13))
+def test_go_duration_can_be_read_back(us: int) -> None:
+    """To the millisecond, and never too short: who comes back then is not early."""
+    parts = re.fullmatch(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)(?:\.(\d+))?s)?|(\d+)ms", notices.go_duration(us))
+    assert parts is not None
+    hours, minutes, seconds, fraction, only_ms = parts.groups()
+    ms = int(only_ms or 0) + 1000 * (3600 * int(hours or 0) + 60 * int(minutes or 0) + int(seconds or 0))
+    ms += int((fraction or "").ljust(3, "0"))
+    assert ms == -(-us // 1000)
+
+
+def claim(unit: str = "requests", per: str = "minute", limit: int = 10, **changes: Any) -> Claim:
+    return Claim(changes.pop("scope", "key:k"), unit, per, changes.pop("model", None), limit, 3, **changes)  # type: ignore[arg-type]
+
+
+def test_headers_tell_of_the_tightest_window_of_each_unit() -> None:
+    headers = notices.rate_headers([
+        Standing(claim(limit=100), 50, 0, 30_000_000),
+        Standing(claim(per="day", limit=10), 2, 6, 60_000_000),  # a fifth is left: less than a half, though more in all
+        Standing(claim("tokens", limit=1000), 0, 0, 0),
+        Standing(claim("parallel", per="", limit=1), 1, 0, 0),
+    ])  # fmt: skip
+    assert headers == {
+        "x-ratelimit-limit-requests": "10",
+        "x-ratelimit-remaining-requests": "2",
+        "x-ratelimit-reset-requests": "1m0s",
+        "x-ratelimit-limit-tokens": "1000",
+        "x-ratelimit-remaining-tokens": "1000",
+        "x-ratelimit-reset-tokens": "0s",
+    }
+
+
+def test_what_is_overdrawn_has_nothing_remaining() -> None:
+    headers = notices.rate_headers([Standing(claim(), 25, 0, 1)])
+    assert headers["x-ratelimit-remaining-requests"] == "0"
+
+
+def test_no_windows_no_headers() -> None:
+    assert notices.rate_headers([]) == {}
+    assert notices.rate_headers([Standing(claim("parallel", per=""), 1, 0, 0)]) == {}
+
+
+@pytest.mark.parametrize(
+    ("refused", "error_type", "message", "headers"),
+    [
+        (
+            Refused(Standing(claim(), 10, 0, 60_000_000), 18_000_000),
+            "requests",
+            (
+                "Rate limit reached for your key on requests per minute: Limit 10, Used 10, Reserved 0, Requested 3. "
+                "Please try again in 18s."
+            ),
+            {"Retry-After": "18", "Retry-After-Ms": "18000", "x-ratelimit-remaining-requests": "0"},
+        ),
+        (
+            Refused(Standing(claim("tokens", "90", scope="team:red", model="gpt-4*"), 9, 0, 1), 1_001),
+            "tokens",
+            (
+                "Rate limit reached for your team red on tokens per 90 seconds for models gpt-4*: Limit 10, Used 9, "
+                "Reserved 0, Requested 3. Please try again in 2ms."
+            ),
+            {"Retry-After": "1", "Retry-After-Ms": "2", "x-ratelimit-remaining-tokens": "1"},
+        ),
+        (
+            Refused(Standing(claim("tokens", "day", scope="gateway", starts="2026-11-20"), 2, 8, 1), 1_000_000),
+            "tokens",
+            (
+                "Rate limit reached for the whole gateway on tokens per day: Limit 10, Used 2, Reserved 8, "
+                "Requested 3. Please try again in 1s."
+            ),
+            {"Retry-After": "1", "Retry-After-Ms": "1000", "x-ratelimit-limit-tokens": "10"},
+        ),
+        (
+            Refused(Standing(claim("parallel", ""), 10, 0, 0), 1_000_000),
+            "requests",
+            (
+                "Rate limit reached for your key on parallel requests: Limit 10, Used 10, Reserved 0, Requested 3. "
+                "Please try again in 1s."
+            ),
+            {"Retry-After": "1", "Retry-After-Ms": "1000"},
+        ),
+    ],
+)
+def test_a_wait_that_helps(refused: Refused, error_type: str, message: str, headers: dict[str, str]) -> None:
+    error = notices.refusal(refused)
+    assert isinstance(error, RateLimited)
+    assert (error.status, error.type, error.code, error.param) == (429, error_type, "rate_limit_exceeded", None)
+    assert error.message == message
+    assert headers.items() <= dict(error.headers).items()
+    assert "X-Should-Retry" not in error.headers
+
+
+def test_no_wait_helps() -> None:
+    spent = Standing(claim("tokens", "month", starts="2026-11", limit=1000), 998, 0, 90_000_000)
+    error = notices.refusal(Refused(spent, None))
+    assert isinstance(error, QuotaSpent)
+    assert (error.status, error.type, error.code) == (429, "insufficient_quota", "insufficient_quota")
+    assert "the quota of your key of tokens per month: Limit 1000, Used 998, Reserved 0, Requested 3." in error.message
+    assert "starts anew in 1m30s" in error.message
+    assert error.headers["X-Should-Retry"] == "false"
+    assert error.headers["x-ratelimit-reset-tokens"] == "1m30s"
+    assert not {"Retry-After", "Retry-After-Ms"} & set(error.headers)
+
+
+@given(st.integers(1, 10**12))
+def test_retry_after_is_never_too_early_and_never_0(us: int) -> None:
+    headers = notices.refusal(Refused(Standing(claim(), 10, 0, 0), us)).headers
+    ms, seconds = int(headers["Retry-After-Ms"]), int(headers["Retry-After"])
+    assert us <= ms * 1000 < us + 2000  # a millisecond of rounding, and one of arithmetic in seconds
+    assert us <= seconds * 1_000_000 < us + 1_000_000 or seconds == 1

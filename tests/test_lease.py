@@ -1,0 +1,163 @@
+"""A lease is closed exactly once, however the block that holds it is left."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+
+from gateway.config import Model, Route
+from gateway.errors import InvalidRequest, QuotaSpent, RateLimited, Unavailable
+from gateway.lease import Books, leased
+from gateway.records import (
+    Call,
+    Claim,
+    Draw,
+    Granted,
+    Key,
+    Params,
+    Record,
+    Refused,
+    Settlement,
+    Standing,
+    Usage,
+)
+from gateway.rules.document import parse
+from gateway.store import Ledger, StoreAway
+from gateway.telemetry import Telemetry
+
+CLAIM = Claim("key:k", "requests", "day", None, 10, 1, starts="2026-11-20", resets_us=1)
+SPENT = Standing(CLAIM, used=10, reserved=0, reset_us=3_600_000_000)
+
+
+@dataclass
+class ScriptedLedger:
+    """Answers each draw with what the test put in, and keeps every settlement."""
+
+    verdict: Granted | Refused | StoreAway | None
+    settled: list[Settlement] = field(default_factory=list)
+    drawing: asyncio.Future[Any] | None = None
+
+    def draw(self, draw: Draw) -> asyncio.Future[Any]:
+        self.drawing = asyncio.get_running_loop().create_future()
+        if isinstance(self.verdict, StoreAway):
+            self.drawing.set_exception(self.verdict)
+        elif self.verdict is not None:
+            self.drawing.set_result(self.verdict)
+        return self.drawing
+
+    def settle(self, settlement: Settlement) -> asyncio.Future[None]:
+        self.settled.append(settlement)
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        done.set_result(None)
+        return done
+
+
+def books_of(ledger: ScriptedLedger, lines: list[Record]) -> Books:
+    return Books(cast(Ledger, ledger), Telemetry(["k"], 10), lines.append)
+
+
+def a_call() -> Call:
+    document = parse(b'{"model": "m", "prompt": "hi", "max_tokens": 7}')
+    params = Params(document, "m", prompt_tokens=3, output_limit=7, n=2)
+    model = Model(routes=(Route(upstream="up"),))
+    return Call("req_1", 1795200000.0, Key("k"), "completions", params, model, label_model="m", arrived=0.0)
+
+
+async def leave(ledger: ScriptedLedger, how: Callable[[Any], None]) -> list[Record]:
+    lines: list[Record] = []
+    async with leased(books_of(ledger, lines), a_call(), [CLAIM]) as lease:
+        how(lease)
+    return lines
+
+
+def raising(error: BaseException) -> Callable[[Any], None]:
+    def raise_it(_: Any) -> None:
+        raise error
+
+    return raise_it
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "ended"),
+    [
+        (InvalidRequest("no"), 400, "error"),
+        (RuntimeError("bug"), 500, "error"),
+        (asyncio.CancelledError(), 499, "client_gone"),
+    ],
+)
+async def test_every_exit_settles_once_and_charges_nothing(error: BaseException, status: int, ended: str) -> None:
+    ledger = ScriptedLedger(Granted())
+    with pytest.raises(type(error)):
+        await leave(ledger, raising(error))
+    (settlement,) = ledger.settled
+    assert (settlement.record.id, settlement.record.status, settlement.record.ended) == ("req_1", status, ended)
+    assert settlement.record.usage == Usage()
+    assert settlement.claims == (CLAIM,)
+
+
+async def test_second_closing_is_ignored() -> None:
+    ledger = ScriptedLedger(Granted())
+
+    def close_twice(lease: Any) -> None:
+        lease.close(status=200, usage=Usage(3, 9, source="reported"), ended="done")
+        lease.close(status=500, usage=Usage(), ended="error")
+
+    lines = await leave(ledger, close_twice)
+    assert [settlement.record.status for settlement in ledger.settled] == [200]
+    assert [line.usage.total_tokens for line in lines] == [12]
+
+
+async def test_handed_over_lease_stays_open() -> None:
+    ledger = ScriptedLedger(Granted())
+    await leave(ledger, lambda lease: lease.hand_over())
+    assert ledger.settled == []
+
+
+async def test_refused_draw_settles_nothing() -> None:
+    ledger = ScriptedLedger(Refused(SPENT, None))
+    with pytest.raises(QuotaSpent, match="quota of your key of requests per day: Limit 10, Used 10"):
+        await leave(ledger, raising(AssertionError("entered")))
+    ledger = ScriptedLedger(Refused(SPENT, 1_500_000))
+    with pytest.raises(RateLimited) as caught:
+        await leave(ledger, raising(AssertionError("entered")))
+    assert (caught.value.headers["Retry-After-Ms"], caught.value.headers["Retry-After"]) == ("1500", "2")
+    assert ledger.settled == []
+
+
+async def test_store_away_is_said_and_nothing_settled() -> None:
+    ledger = ScriptedLedger(StoreAway("disk"))
+    with pytest.raises(Unavailable) as caught:
+        await leave(ledger, raising(AssertionError("entered")))
+    assert (caught.value.code, caught.value.status, ledger.settled) == ("store_unavailable", 503, [])
+
+
+async def test_client_that_leaves_during_the_draw_gets_it_back() -> None:
+    ledger = ScriptedLedger(None)
+    caller = asyncio.ensure_future(leave(ledger, raising(AssertionError("entered"))))
+    await asyncio.sleep(0)
+    caller.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await caller
+    assert ledger.drawing is not None
+    assert ledger.settled == []
+    ledger.drawing.set_result(Granted())
+    await asyncio.sleep(0)
+    (settlement,) = ledger.settled
+    assert (settlement.record.ended, settlement.record.usage) == ("client_gone", Usage())
+
+
+async def test_draw_says_what_a_lost_call_may_have_cost() -> None:
+    drawn: list[Draw] = []
+
+    class Ledgerlike(ScriptedLedger):
+        def draw(self, draw: Draw) -> asyncio.Future[Any]:
+            drawn.append(draw)
+            return super().draw(draw)
+
+    await leave(Ledgerlike(Granted()), lambda lease: None)
+    record = drawn[0].record
+    assert (record.ended, record.usage) == ("lost", Usage(3, 14, source="estimated"))

@@ -1,0 +1,75 @@
+"""What of a client's body is changed on its way to the upstream, and what is not."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from gateway.config import Config, build
+from gateway.pipeline import changed_members
+from gateway.records import Call, Endpoint
+from gateway.rules import document, keys, params
+
+TOKENS = [{"tokens": 100000, "per": "day"}]
+
+
+def config(quotas: Any = (), limits: Any = None, route: Any = None, capabilities: Any = None) -> Config:
+    return build(
+        {
+            "upstreams": {"up": {"base_url": "http://up/v1", "capabilities": capabilities or {}}},
+            "models": {"m": {"routes": [{"upstream": "up", **(route or {})}], "max_output_tokens": 50}},
+            "keys": [{"id": "k", "secret": "s" * 24, "quotas": list(quotas), "limits": limits or {}}],
+        }
+    )
+
+
+def call(settings: Config, endpoint: Endpoint, body: bytes) -> Call:
+    (key,) = keys.index(settings.keys).values()
+    asked = params.restrict(params.read(endpoint, body), endpoint, key.limits, settings.models["m"].limits)
+    return Call("req_1", 0.0, key, endpoint, asked, settings.models["m"], label_model="m", arrived=0.0)
+
+
+CHAT = b'{"model":"m", "messages":[{"role":"user","content":"\\u00e9 hi"}]%s}'
+USAGE = {"include_usage": True}
+
+ROWS: list[tuple[str, Endpoint, bytes, dict[str, Any], dict[str, Any]]] = [
+    ("plain chat", "chat", CHAT % b"", {}, {}),
+    ("plain completion", "completions", b'{"model":"m","prompt":"x"}', {"quotas": TOKENS}, {}),
+    ("alias", "chat", CHAT % b"", {"route": {"model": "m-2024"}}, {"model": "m-2024"}),
+    ("alias of itself", "chat", CHAT % b"", {"route": {"model": "m"}}, {}),
+    ("stream", "chat", CHAT % b',"stream":true', {}, {"stream_options": USAGE}),
+    ("usage asked", "chat", CHAT % b',"stream":true,"stream_options":{"include_usage":true}', {}, {}),
+    (
+        "stream, other options kept", "chat",
+        CHAT % b',"stream":true,"stream_options":{"include_obfuscation":false}', {},
+        {"stream_options": {"include_obfuscation": False, **USAGE}},
+    ),
+    ("stream, options null", "chat", CHAT % b',"stream":true,"stream_options":null', {}, {"stream_options": USAGE}),
+    ("upstream without usage", "chat", CHAT % b',"stream":true', {"capabilities": {"stream_usage": False}}, {}),
+    ("options without stream", "chat", CHAT % b',"stream_options":{"include_usage":true}', {}, {}),
+    ("token quota", "chat", CHAT % b"", {"quotas": TOKENS}, {"max_completion_tokens": 50}),
+    ("token quota, own limit", "chat", CHAT % b',"max_tokens":9', {"quotas": TOKENS}, {}),
+    (
+        "token quota, other field", "chat", CHAT % b"",
+        {"quotas": TOKENS, "capabilities": {"max_tokens_field": "max_tokens"}}, {"max_tokens": 50},
+    ),
+    ("key's limit", "chat", CHAT % b"", {"limits": {"max_tokens": 20}}, {"max_completion_tokens": 20}),
+    ("key's limit on completions", "completions", b'{"model":"m","prompt":"x"}', {"limits": {"max_tokens": 20}},
+     {"max_tokens": 20}),
+    ("embeddings", "embeddings", b'{"model":"m","input":"x"}', {"quotas": TOKENS, "limits": {"max_tokens": 20}}, {}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("endpoint", "body", "settings", "changes"), [pytest.param(*r[1:], id=r[0]) for r in ROWS])
+def test_only_what_must_change_is_changed(
+    endpoint: Endpoint, body: bytes, settings: dict[str, Any], changes: dict[str, Any]
+) -> None:
+    made = config(**settings)
+    this = call(made, endpoint, body)
+    assert changed_members(this, this.model.routes[0], made) == changes
+    forwarded = document.replace(this.params.document, changes)
+    assert json.loads(forwarded) == {**json.loads(body), **changes}
+    if not changes:
+        assert forwarded == body
