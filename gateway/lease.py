@@ -44,6 +44,8 @@ class Lease:
         self.route: Route | None = None
         self.upstream_s = 0.0
         """Time spent waiting for upstreams."""
+        self.may_have_cost = False
+        """An attempt was sent and not wholly answered: the upstream may bill what nobody has seen."""
         self._books = books
         self._claims = tuple(claims)
         self._first_byte_s: float | None = None
@@ -97,7 +99,12 @@ class Lease:
         )
         self._settled = self._books.ledger.settle(Settlement(record, self._claims))
         overhead_s = max(0.0, duration_s - self.upstream_s - self.call.body_wait_s)
-        self._books.telemetry.recorded(record, self.call.params.prompt_tokens, overhead_s)
+        self._books.telemetry.recorded(
+            record,
+            estimated_prompt_tokens=self.call.params.prompt_tokens,
+            overhead_s=overhead_s,
+            is_usage_unknown=usage.source == "estimated" or (usage.source == "none" and self.may_have_cost),
+        )
         self._books.write_line(record)
 
     async def acknowledged(self) -> None:
@@ -153,7 +160,7 @@ async def leased(books: Books, call: Call, claims: Sequence[Claim]) -> AsyncIter
 def _void(books: Books, call: Call, claims: Sequence[Claim], drawing: asyncio.Future[Granted | Refused]) -> None:
     """The client left while the draw was under way: what was drawn goes back."""
     if not drawing.cancelled() and drawing.exception() is None and isinstance(drawing.result(), Granted):
-        record = replace(_if_lost(call), status=499, usage=Usage(), ended="client_gone")
+        record = replace(_if_lost(call), upstream="", status=499, usage=Usage(), ended="client_gone")
         books.ledger.settle(Settlement(record, tuple(claims)))
 
 

@@ -17,7 +17,7 @@ from . import relay
 from .config import Config, Route
 from .errors import UpstreamFailed, UpstreamRefused
 from .lease import Books, Lease, leased
-from .records import Call, Failure
+from .records import Call, Failure, Phase
 from .relay import Answer, OpensStreams, Streamed
 from .rules import document, limits, notices
 from .rules.attempts import GiveUp, Try, next_step
@@ -95,6 +95,7 @@ async def serve(call: Call, parts: Parts, open_stream: OpensStreams, leased_now:
                         "upstream %s: %s while %s (%s), call %s",
                         result.upstream, result.fault.value, result.phase.value, result.detail, call.id,
                     )  # fmt: skip
+                    lease.may_have_cost |= result.phase is Phase.WAITING
                     failures.append(result)
 
 

@@ -262,7 +262,10 @@ async def _finish_stream(
     lease.close(status=error.status, usage=tokens, ended="error", is_truncated=True, returned_model=scan.model)
     await lease.acknowledged()
     exchange.open()
-    return Streamed(sse.write_event(error.body()), trouble.fault if isinstance(trouble, Failure) else Fault.IN_BAND)
+    end_of_event = b"\n\n" if scan.is_inside_event else b""
+    return Streamed(
+        end_of_event + sse.write_event(error.body()), trouble.fault if isinstance(trouble, Failure) else Fault.IN_BAND
+    )
 
 
 def _stream_trouble(this: Attempt, scan: StreamScan, failure: Failure | None) -> Failure | UpstreamRefused:

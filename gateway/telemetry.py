@@ -94,7 +94,9 @@ class Telemetry:
         """Any request of the data plane got its answer. `model` is a configured name, `other`, or empty."""
         self._child(self._requests, self.key_label(key), model, endpoint, upstream, str(status)).inc()
 
-    def recorded(self, record: Record, estimated_prompt_tokens: int, overhead_s: float) -> None:
+    def recorded(
+        self, record: Record, *, estimated_prompt_tokens: int, overhead_s: float, is_usage_unknown: bool
+    ) -> None:
         """A call has ended and its usage record stands."""
         key, model, upstream, usage = self.key_label(record.key), record.label_model, record.upstream, record.usage
         self.answered(key=record.key, model=model, endpoint=record.endpoint, upstream=upstream, status=record.status)
@@ -115,7 +117,7 @@ class Telemetry:
         self._child(self._overhead, record.endpoint).observe(overhead_s)
         if usage.source == "reported":
             self._estimate_error.observe(estimated_prompt_tokens - usage.prompt_tokens)
-        elif record.attempts:
+        if is_usage_unknown:
             self._unknown.inc()
         if record.ended == "client_gone":
             self._gone.inc()

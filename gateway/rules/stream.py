@@ -51,6 +51,11 @@ class StreamScan:
         return self.is_done or self.error is not None
 
     @property
+    def is_inside_event(self) -> bool:
+        """Whether half of a long event has been passed on: what comes next needs a blank line first."""
+        return self._splitter.is_inside_long
+
+    @property
     def is_complete(self) -> bool:
         """Whether every choice that was asked for has had its `finish_reason`."""
         return len(self.finished) >= self._choices

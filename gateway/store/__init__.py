@@ -43,6 +43,9 @@ class Ledger(Protocol):
         Tried until it succeeds; cancelling the future does not take it back.
         """
 
+    async def ping(self) -> None:
+        """Whether draws would be answered now. Raises `StoreAway`."""
+
     async def standings(self, claims: Sequence[Claim], now: float) -> list[Standing]:
         """How these windows stand at the Unix time `now` (seconds). Raises `StoreAway`."""
 
@@ -60,6 +63,12 @@ class Ledger(Protocol):
 
 USAGE_GROUPS = ("key", "team", "model", "upstream", "endpoint", "day", "month")
 """What a usage report may be grouped by."""
+
+USAGE_COLUMNS = (
+    "requests", "errors", "prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens",
+    "estimated_tokens", "total_tokens", "cost_usd",
+)  # fmt: skip
+"""What each row of a usage report holds beside its groups."""
 
 
 def check_groups(groups: Iterable[str]) -> list[str]:

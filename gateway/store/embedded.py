@@ -218,6 +218,9 @@ class EmbeddedLedger:
     def settle(self, settlement: Settlement) -> asyncio.Future[None]:
         return cast("asyncio.Future[None]", self._batcher.submit(settlement))
 
+    async def ping(self) -> None:
+        await self._apply(())
+
     async def standings(self, claims: Sequence[Claim], now: float) -> list[Standing]:
         states = await self._read(lambda: self._reader.windows([claim.window for claim in claims]))
         now_us = int(now * 1e6)

@@ -27,8 +27,8 @@ from typing import Any, Protocol, cast
 
 from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrade, HttpResponseParser
 
-from ..config import Timeouts
-from ..records import Failure, Fault, Phase
+from gateway.config import Timeouts
+from gateway.records import Failure, Fault, Phase
 
 log = logging.getLogger("gateway")
 

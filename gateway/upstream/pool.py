@@ -21,9 +21,10 @@ from urllib.parse import urlsplit
 import aiohappyeyeballs
 from aiohappyeyeballs import AddrInfoType
 
-from .. import config
-from ..records import Failure, Fault, Phase
-from ..tasks import Tasks
+from gateway import config
+from gateway.records import Failure, Fault, Phase
+from gateway.tasks import Tasks
+
 from .connection import READ_BUFFER_BYTES, Connection
 
 _HAPPY_EYEBALLS_S = 0.25

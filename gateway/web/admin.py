@@ -7,18 +7,17 @@ import io
 import json
 import re
 from collections.abc import Mapping
+from datetime import date
 from typing import Any
 
 from aiohttp import web
 from pydantic import SecretStr
 
 from gateway.errors import InvalidRequest, Unavailable
-from gateway.store import USAGE_GROUPS, Ledger, StoreAway, check_groups
+from gateway.store import USAGE_COLUMNS, USAGE_GROUPS, Ledger, StoreAway, check_groups
 
 from .ops import check_token
 from .responses import Whole, json_response
-
-_DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 
 class Admin:
@@ -39,11 +38,11 @@ class Admin:
         """Daily sums: `group_by=key,model,day&since=2026-11-01&until=2026-11-30&limit=10&format=json|csv`."""
         check_token(request, self._token)
         query = request.query
-        groups = [name for name in query.get("group_by", "key").split(",") if name]
+        groups = [name for name in dict.fromkeys(query.get("group_by", "key").split(",")) if name]
         if unknown := check_groups(groups):
             raise _bad("group_by", f"{unknown[0]!r} is not one of {', '.join(USAGE_GROUPS)}")
         for name in ("since", "until"):
-            if name in query and not _DAY.fullmatch(query[name]):
+            if name in query and not _is_day(query[name]):
                 raise _bad(name, "expected a day such as 2026-11-20")
         shape = query.get("format", "json")
         if shape not in ("json", "csv"):
@@ -53,7 +52,7 @@ class Admin:
         except StoreAway:
             raise _away() from None
         if shape == "csv":
-            return Whole(200, [("Content-Type", "text/csv; charset=utf-8")], _csv(rows))
+            return Whole(200, [("Content-Type", "text/csv; charset=utf-8")], _csv(groups, rows))
         return json_response(json.dumps({"data": rows}).encode())
 
     async def list_calls(self, request: web.Request) -> web.StreamResponse:
@@ -80,6 +79,13 @@ def _shown(call: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _is_day(text: str) -> bool:
+    try:
+        return date.fromisoformat(text).isoformat() == text
+    except ValueError:
+        return False
+
+
 def _limit(text: str | None) -> int | None:
     if text is None:
         return None
@@ -96,10 +102,9 @@ def _away() -> Unavailable:
     return Unavailable("The store does not answer.", code="store_unavailable")
 
 
-def _csv(rows: list[dict[str, Any]]) -> bytes:
+def _csv(groups: list[str], rows: list[dict[str, Any]]) -> bytes:
     text = io.StringIO()
-    if rows:
-        writer = csv.DictWriter(text, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
+    writer = csv.DictWriter(text, [*groups, *USAGE_COLUMNS])
+    writer.writeheader()
+    writer.writerows(rows)
     return text.getvalue().encode()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hmac
-import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
@@ -70,7 +69,7 @@ class Ops:
         if not self._status.is_ready:
             raise Unavailable("Not ready: the gateway is shutting down.", code="shutting_down")
         try:
-            await self._ledger.standings((), time.time())
+            await self._ledger.ping()
         except StoreAway:
             raise Unavailable("Not ready: the store does not answer.", code="store_unavailable") from None
         return json_response(b'{"status": "ready"}')

@@ -11,6 +11,7 @@ import logging
 from typing import Any
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from gateway.errors import InvalidRequest, internal_error
 
@@ -25,10 +26,12 @@ SHORTEST_WAIT_S = 0.001
 
 
 class QuietServerLog(logging.Filter):
-    """Keeps of a record only the name of what went wrong."""
+    """Leaves out what a client did wrong, which it is told; of the rest, keeps only the name of what went wrong."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, HttpProcessingError | web.RequestPayloadError | ConnectionError):
+            return False
         record.msg = "HTTP server: a connection ended with %s"
         record.args = (type(error).__name__ if error is not None else "an error",)
         record.exc_info = None

@@ -108,7 +108,7 @@ class Process:
         with (folder / "stdout").open("wb") as out, (folder / "stderr").open("wb") as err:
             self.process = subprocess.Popen(
                 command(*arguments), stdout=out, stderr=err, stdin=subprocess.DEVNULL,
-                start_new_session=True, cwd=folder, env={**os.environ, **(env or {})},
+                start_new_session=True, cwd=folder, env={**os.environ, "TMPDIR": str(folder), **(env or {})},
             )  # fmt: skip
 
     @property

@@ -90,7 +90,7 @@ def test_check_of_a_good_file(tmp_path: Path) -> None:
         assert words in done.stdout
     for each in (secret("alice"), UPSTREAM_KEY, ADMIN_TOKEN, "b" * 24):
         assert each not in done.stdout
-    assert os.listdir(tmp_path) == ["gateway.yaml"]  # looking changes nothing
+    assert [path.name for path in tmp_path.iterdir()] == ["gateway.yaml"]  # looking changes nothing
 
 
 def test_check_tells_every_fault_at_once(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_check_tells_every_fault_at_once(tmp_path: Path) -> None:
         f"gateway: {file}: server.prot: there is no such setting; did you mean 'port'?",
         "server.workers: ",
         "upstreams.main.base_url: expected an address",
-        "keys[0]: a secret needs at least 24 characters",
+        "keys[0].secret: a secret needs at least 24 characters",
         "keys[1].id: ",
         "keys[2].secret: the environment variable NOT_SET_ANYWHERE is not set",
         "nonsense: there is no such setting",
@@ -133,14 +133,17 @@ def test_file_that_cannot_be_read(tmp_path: Path, name: str) -> None:
         ("- a\n- b", "expected settings as 'name: value' lines"),
         ("", "expected settings as 'name: value' lines"),
         ("server: {port: 1}\nserver: {port: 2}", "'server' is given twice"),
-        ("server: hello", "server: expected settings as 'name: value' lines"),
-        ("server: [1, 2]", "server: expected settings as 'name: value' lines"),
         ("a: &a [*a]", ""),
     ],
 )
-@pytest.mark.parametrize("arguments", [["check"], ["serve", "--port", "0"]], ids=" ".join)
-def test_broken_file(tmp_path: Path, text: str, words: str, arguments: list[str]) -> None:
-    says(run(*arguments, "--config", written(tmp_path, text)), words)
+def test_broken_file(tmp_path: Path, text: str, words: str) -> None:
+    says(run("check", "--config", written(tmp_path, text)), words)
+
+
+@pytest.mark.parametrize("text", ["server: hello", "server: [1, 2]"])
+def test_option_has_no_place_in_a_broken_file(tmp_path: Path, text: str) -> None:
+    done = run("serve", "--port", "0", "--config", written(tmp_path, text))
+    says(done, "server: expected settings as 'name: value' lines")
 
 
 @pytest.mark.parametrize("arguments", [["--port", "99999"], ["--port", "-1"], ["--workers", "0"]], ids=" ".join)

@@ -1,4 +1,4 @@
-"""What a client lives through when an upstream fails: a true status, plain words, nothing of ours, and a good next call."""
+"""What a client lives through when an upstream fails: a true status, plain words, and a good next call."""
 
 from __future__ import annotations
 
@@ -91,7 +91,9 @@ FAILURES: dict[str, tuple[Behaviour, int, str]] = {
     "504": (status(504), 502, "upstream_error"),
     "529": (status(529), 502, "upstream_error"),
     "an error in a 200": (ok_json({"error": {"message": "oops", "type": "server_error"}}), 502, "upstream_error"),
-    "a spent balance in a 200": (ok_json({"error": {"code": "insufficient_user_quota"}}), 502, "upstream_quota_exceeded"),
+    "a spent balance in a 200": (
+        ok_json({"error": {"code": "insufficient_user_quota"}}), 502, "upstream_quota_exceeded"
+    ),
     "the client's fault in a 200": (
         ok_json({"error": {"message": "no", "type": "invalid_request_error", "code": "bad", "param": ""}}), 400, "bad"
     ),
@@ -232,7 +234,7 @@ def test_connection_that_the_upstream_closes_between_calls_is_not_noticed(house:
     for _ in range(5):
         open_before = upstream.connections
         assert house.complete().status == 200
-        eventually(lambda: upstream.open_now == 0 or upstream.connections > open_before)
+        eventually(lambda before=open_before: upstream.open_now == 0 or upstream.connections > before)
 
 
 def test_call_that_was_sent_and_not_answered_is_repeated_only_where_the_model_says_so(

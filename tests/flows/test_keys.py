@@ -189,7 +189,7 @@ def test_wrong_key_is_refused_before_the_body(house: Gateway, upstream: Stage) -
 
 
 def test_wrong_key_gets_no_100_continue(house: Gateway, upstream: Stage) -> None:
-    """The connection ends with the answer: who was not told to go on need not send the body, and may not go on as if."""
+    """The connection ends with the answer: who was not told to go on need not send the body."""
     with house.connect() as client:
         client.send(HUGE + b"Authorization: Bearer sk-wrong\r\nExpect: 100-continue\r\n\r\n")
         answer = client.read_answer()

@@ -194,7 +194,10 @@ def test_compressed_body_is_refused(house: Gateway, upstream: Stage) -> None:
     assert answer.error["type"] == "invalid_request_error"
 
 
-HEAD = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {secret('alice')}\r\nContent-Type: application/json\r\n"
+HEAD = (
+    f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {secret('alice')}\r\n"
+    "Content-Type: application/json\r\n"
+)
 
 
 def test_body_that_is_announced_too_long_is_refused_at_once(house: Gateway, upstream: Stage) -> None:
@@ -245,8 +248,8 @@ def trickle_until_answered(client: Any) -> Any:
         b"GET /SECRET HTTP/9.9\r\nHost: x\r\n\r\n",
         b"SECRET\r\n\r\n",
         b"GET /v1/models HTTP/1.1\r\nHost: x\r\nX-Long: " + b"SECRET" * 2000 + b"\r\n\r\n",
-        b"POST /v1/completions HTTP/1.1\r\nAuthorization: Bearer SECRET\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
-        b"POST /v1/completions HTTP/1.1\r\nAuthorization: Bearer SECRET\r\nContent-Length: 5, 6\r\n\r\n",
+        b"POST /SECRET HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"POST /SECRET HTTP/1.1\r\nHost: x\r\nContent-Length: 5, 6\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01SECRET\r\n\r\n",
     ],
     ids=["no colon", "NUL", "version", "no request", "long line", "CL and TE", "two lengths", "TLS"],
@@ -406,7 +409,8 @@ def test_headers_that_go_up(house: Gateway, upstream: Stage) -> None:
     upstream.play(ok_json())
     sent = {
         "Accept": "application/json", "User-Agent": "u/1", "X-Stainless-Lang": "python", "traceparent": "00-1",
-        "tracestate": "a=b", "Cookie": "c=d", "X-Forwarded-For": "1.2.3.4", "OpenAI-Organization": "theirs", "X-Api-Key": "k",
+        "tracestate": "a=b", "Cookie": "c=d", "X-Forwarded-For": "1.2.3.4", "OpenAI-Organization": "theirs",
+        "X-Api-Key": "k",
     }  # fmt: skip
     house.post("/v1/completions", BODY, headers=sent)
     up = upstream.requests[0].headers
@@ -427,9 +431,62 @@ def test_headers_that_come_down(house: Gateway, upstream: Stage) -> None:
     upstream.play(ok_json(headers=theirs))
     answer = house.complete("carol")
     assert sorted(answer.headers) == sorted([
-        "content-type", "content-length", "openai-processing-ms", "openai-version", "x-request-id", "x-gateway-upstream",
-        "x-gateway-attempts", "x-ratelimit-limit-requests", "x-ratelimit-remaining-requests", "x-ratelimit-reset-requests",
+        "content-type", "content-length", "openai-processing-ms", "openai-version", "x-request-id",
+        "x-gateway-upstream", "x-gateway-attempts",
+        "x-ratelimit-limit-requests", "x-ratelimit-remaining-requests", "x-ratelimit-reset-requests",
     ])  # fmt: skip
     assert answer.headers["x-ratelimit-limit-requests"] == "9"
     assert answer.id.startswith("req_")
     assert len(answer.headers) == len(answer.header_lines)
+
+
+# ---------------------------------------------------------------------------------------------------------- odd clients
+
+
+def test_pipelined_calls_are_answered_in_order(house: Gateway, upstream: Stage) -> None:
+    upstream.play(usage_json(1, 1), usage_json(2, 2), usage_json(3, 3))
+    with house.connect() as client:
+        for _ in range(3):
+            client.post("/v1/completions", BODY, secret("alice"))
+        assert [client.read_answer().json["usage"]["prompt_tokens"] for _ in range(3)] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+def test_connection_that_the_client_wants_closed(house: Gateway, upstream: Stage, version: str) -> None:
+    upstream.play(ok_json())
+    with house.connect() as client:
+        client.post("/v1/completions", BODY, secret("alice"), version, "Connection: close")
+        answer = client.read_answer()
+        assert (answer.status, answer.headers["connection"]) == (200, "close")
+        assert client.read_to_end() == b""
+
+
+def test_http_1_0_client_that_wants_to_stay(house: Gateway, upstream: Stage) -> None:
+    upstream.play(ok_json(), ok_json())
+    with house.connect() as client:
+        for _ in range(2):
+            client.post("/v1/completions", BODY, secret("alice"), "1.0", "Connection: keep-alive")
+            answer = client.read_answer()
+            assert (answer.status, answer.headers["connection"]) == (200, "keep-alive")
+
+
+def test_offer_of_another_protocol_is_declined(house: Gateway, upstream: Stage) -> None:
+    """Java's HTTP client makes it with every first request."""
+    upstream.play(ok_json(), ok_json())
+    offer = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABkAAQAoAAAAAIAAAAA")
+    with house.connect() as client:
+        for _ in range(2):
+            client.post("/v1/completions", BODY, secret("alice"), "1.1", *offer)
+            assert client.read_answer().status == 200
+
+
+def test_header_bytes_that_are_no_text(house: Gateway, upstream: Stage) -> None:
+    upstream.play(ok_json())
+    with house.connect() as client:
+        client.send(HEAD.encode() + b"User-Agent: caf\xe9 \xff\r\nX-Client-Request-Id: \xfe\r\n")
+        client.send(f"Content-Length: {len(BODY)}\r\n\r\n".encode() + BODY)
+        answer = client.read_answer()
+    assert answer.status == 200
+    assert b"User-Agent: caf\xe9 \xff\r\n" in upstream.requests[0].head
+    assert house.line(id=answer.id)["status"] == 200
+    assert house.call(answer.id)["status"] == 200

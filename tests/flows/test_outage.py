@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -40,11 +41,17 @@ def test_store_that_is_away_is_told_at_once_and_the_house_recovers(gateway: Star
             assert int(refused.headers["retry-after"]) >= 1
         assert house.metric("gateway_rejections_total", reason="store_unavailable") == 3
         eventually(lambda: house.metric("gateway_store_errors_total") > 0)
-        assert house.get("/readyz", key=None).told == (503, "server_error", None, "store_unavailable")
         assert house.get("/healthz", key=None).status == 200
     eventually(lambda: house.complete().status == 200, timeout_s=2)
-    eventually(lambda: house.get("/readyz", key=None).status == 200, timeout_s=2)
     assert upstream.hits == house.get("/v1/key").json["quotas"][0]["used"] == len(house.calls())
+
+
+def test_store_that_is_away_is_not_ready(gateway: StartsGateways, upstream: Stage) -> None:
+    house = gateway(settings(upstream.url))
+    with locked(house):
+        assert house.complete().status == 503
+        assert house.get("/readyz", key=None).told == (503, "server_error", None, "store_unavailable")
+    eventually(lambda: house.get("/readyz", key=None).status == 200, timeout_s=2)
 
 
 def test_call_that_ends_while_the_store_is_away_is_settled_later(gateway: StartsGateways, upstream: Stage) -> None:
@@ -52,7 +59,7 @@ def test_call_that_ends_while_the_store_is_away_is_settled_later(gateway: Starts
         await wire.write(CHUNKED + chunk(event({"choices": [{"index": 0, "text": "a"}]})))
         while not is_locked:
             await wire.write(chunk(b": still here\n\n"))
-            time.sleep(0.02)
+            await asyncio.sleep(0.02)
         last = {"choices": [{"index": 0, "text": "", "finish_reason": "stop"}]}
         usage = {"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 1}}
         await wire.write(chunk(event(last) + event(usage) + event("[DONE]")) + b"0\r\n\r\n")

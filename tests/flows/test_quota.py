@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import random
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -162,7 +163,8 @@ def test_spent_calendar_window(house: Gateway, who: str, limit: int, longest_s: 
     refused = house.complete(who)
     is_spent(refused)
     assert refused.error["message"].startswith(
-        f"You exceeded the quota of your key of requests per {who}: Limit {limit}, Used {limit}, Reserved 0, Requested 1."
+        f"You exceeded the quota of your key of requests per {who}: "
+        f"Limit {limit}, Used {limit}, Reserved 0, Requested 1."
     )
     assert 0 < go_seconds(refused.headers["x-ratelimit-reset-requests"]) <= longest_s
     assert refused.headers["x-ratelimit-remaining-requests"] == "0"
@@ -312,7 +314,7 @@ def test_long_text_alone_is_no_reason_to_refuse_for_ever(house: Gateway, upstrea
     assert house.complete("small", prompt="x" * 4000, max_tokens=20).status == 200
 
 
-# ------------------------------------------------------------------------------------------ the output limit that is added
+# --------------------------------------------------------------------------------------- the output limit that is added
 
 
 @pytest.mark.parametrize(
@@ -495,3 +497,39 @@ async def test_exactly_100_of_500(gateway: StartsGateways, upstream: Stage) -> N
     assert now["reserved"] == 0
     assert now["used"] == 6 * statuses.count(200) <= 1500
     assert sum(row["total_tokens"] for row in house.usage(group_by="key") if row["key"] == "bob") == now["used"]
+
+
+def test_books_balance_whenever_clients_leave(gateway: StartsGateways, upstream: Stage) -> None:
+    seed = random.randrange(10**6)
+    print(f"seed {seed}")
+    dice = random.Random(seed)
+    pieces: list[Any] = [{"choices": [{"text": "a b c ", "index": 0, "finish_reason": None}]}] * 5
+    pieces += [{"choices": [{"text": "", "index": 0, "finish_reason": "stop"}]}]
+    pieces += [{"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 5}}]
+    upstream.play(always=stream(pieces, delay_s=0.005))
+    keys = [key("alice", quotas=[tokens_per(DAY, 1_000_000)], max_parallel=50)]
+    house = gateway(settings(upstream.url, keys=keys, server={"workers": 2}))
+
+    def leave(times_s: list[float]) -> None:
+        for time_s in times_s:
+            with house.stream(max_tokens=50) as client:
+                client.socket.settimeout(time_s)
+                try:
+                    while client.socket.recv(4096):
+                        pass
+                except OSError:
+                    pass
+
+    threads = [threading.Thread(target=leave, args=([dice.uniform(0.001, 0.06) for _ in range(30)],)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    eventually(lambda: house.metric("gateway_in_flight_requests") == 1)
+    eventually(lambda: window(house, "alice")["reserved"] == window(house, "alice", "parallel")["used"] == 0)
+    calls = house.calls(limit=1000)
+    assert {call["ended"] for call in calls} <= {"done", "client_gone"}
+    charged = sum(call["prompt_tokens"] + call["completion_tokens"] for call in calls)
+    (row,) = house.usage(group_by="key")
+    assert window(house, "alice")["used"] == charged == row["total_tokens"]
+    assert len(calls) == row["requests"]

@@ -17,7 +17,7 @@ from tests.conftest import Stage, StartsGateways
 from tests.fakes.scripted import CHUNKED, Wire, chunk, event, ok_json, silent, stalled_stream
 
 from .client import Raw, events
-from .house import Gateway, children, eventually, key, settings
+from .house import Gateway, children, eventually, key, secret, settings
 
 TWO = {"workers": 2}
 DAY_10 = [{"requests": 10, "per": "day"}]
@@ -192,7 +192,7 @@ def test_worker_that_cannot_open_the_store_says_so(gateway: StartsGateways, upst
 def test_term_drains(gateway: StartsGateways, upstream: Stage, workers: int) -> None:
     held = Held()
     upstream.play(held, ok_json())
-    house = gateway(settings(upstream.url, server={"workers": workers, "drain_delay_s": 1.5}))
+    house = gateway(settings(upstream.url, server={"workers": workers, "drain_delay_s": 0.8}))
     client = begun(house)
     house.kill(signal.SIGTERM)
     # A balancer is told to send nobody any more, and whoever comes in the meantime is served.
@@ -262,3 +262,40 @@ def test_scrapes_that_are_given_up_do_not_stop_the_end(gateway: StartsGateways, 
         with house.connect() as client:
             client.send(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
     house.stop()
+
+
+def test_end_between_a_death_and_its_replacement(gateway: StartsGateways, upstream: Stage) -> None:
+    house = gateway(settings(upstream.url))
+    (worker,) = house.workers()
+    os.kill(worker, signal.SIGKILL)
+    eventually(lambda: "starting another" in house.stderr)
+    house.stop()
+
+
+def test_hup_is_answered_in_words_and_harms_nobody(gateway: StartsGateways, upstream: Stage) -> None:
+    upstream.play(ok_json())
+    house = gateway(settings(upstream.url))
+    for pid in (*house.workers(), house.process.pid):
+        os.kill(pid, signal.SIGHUP)
+    eventually(lambda: "reloading does not work yet" in house.stderr)
+    assert house.complete().status == 200
+
+
+def test_end_waits_for_the_usage_of_an_answer_whose_client_left(gateway: StartsGateways, upstream: Stage) -> None:
+    let_go = threading.Event()
+
+    async def late(wire: Wire) -> None:
+        await asyncio.to_thread(let_go.wait, 30)
+        await ok_json({"model": "up", "usage": {"prompt_tokens": 3, "completion_tokens": 4}})(wire)
+
+    upstream.play(late)
+    house = gateway(settings(upstream.url))
+    with house.connect() as client:
+        client.post("/v1/completions", b'{"model": "gpt-3.5-turbo-instruct", "prompt": "x"}', secret("alice"))
+        eventually(lambda: upstream.hits == 1)
+    house.kill(signal.SIGTERM)
+    eventually(lambda: is_refused(house.port))
+    let_go.set()
+    assert house.wait() == 0
+    (record,) = gateway(house.config).calls()
+    assert (record["ended"], record["usage_source"], record["completion_tokens"]) == ("client_gone", "reported", 4)

@@ -12,6 +12,7 @@ from gateway.rules.attempts import GiveUp, Try, next_step
 
 CONNECT = Failure("up", Phase.CONNECT, Fault.CONNECT)
 SLOW_CONNECT = Failure("up", Phase.CONNECT, Fault.TIMEOUT)
+CUT_BEFORE_SENT = Failure("up", Phase.CONNECT, Fault.CUT)
 BUSY = Failure("up", Phase.CONNECT, Fault.BUSY)
 STALE = Failure("up", Phase.STALE, Fault.CUT)
 REFUSED = Failure("up", Phase.REFUSED, Fault.STATUS, status=503)
@@ -37,6 +38,8 @@ def model(**changes: Any) -> Model:
         ([CONNECT, CONNECT, CONNECT], False, (0.4, False)),
         ([CONNECT] * 4, False, GIVE_UP),
         ([CONNECT] * 4, True, GIVE_UP),
+        ([CUT_BEFORE_SENT], False, (0.1, False)),
+        ([CONNECT, CUT_BEFORE_SENT], False, (0.4, False)),
         # It took its time already, or it is full: waiting in front of it once more would help nobody.
         ([SLOW_CONNECT], True, GIVE_UP),
         ([BUSY], True, GIVE_UP),

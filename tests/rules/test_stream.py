@@ -189,6 +189,7 @@ USAGE = {"prompt_tokens": 1, "completion_tokens": 2}
         ({"usage": USAGE}, None),
         ({"choices": None, "usage": USAGE}, None),
         ({"choices": [{"index": 0}], "usage": USAGE}, None),
+        ({"choices": [{"index": 0}, {"index": 1}], "usage": USAGE}, None),
         ({"choices": [{"index": 0, "text": "", "finish_reason": None}], "usage": USAGE}, None),
         ({"choices": [{"index": 0, "delta": {}}], "usage": USAGE}, None),
         ({"choices": [], "usage": {}}, None),
@@ -263,6 +264,12 @@ def test_every_index_has_to_finish(
     passed, scan = run([text + b"data: [DONE]\n\n"], choices)
     assert passed == text
     assert scan.is_complete is is_complete
+
+
+def test_an_empty_finish_reason_is_none_on_a_chunk_that_is_looked_at() -> None:
+    _, scan = run([chunk(finish="", model="a"), chunk(finish="", usage=USAGE)])
+    assert scan.model == "a"
+    assert not scan.is_complete
 
 
 def test_an_index_is_0_where_none_is_given() -> None:

@@ -177,7 +177,8 @@ async def test_damage_found_later_is_away_too(ledger: Ledger, folder: Path) -> N
 
 def test_a_folder_belongs_to_one_gateway(folder: Path) -> None:
     with (
-        exclusive_folder(settings_of(folder)), pytest.raises(FolderInUse, match=f"another gateway is using {folder}"),
+        exclusive_folder(settings_of(folder)),
+        pytest.raises(FolderInUse, match=f"another gateway is using {folder}"),
         exclusive_folder(settings_of(folder)),
     ):
         pass
@@ -316,6 +317,8 @@ async def test_workers_that_left_in_order_leave_nothing(open_ledger: OpensLedger
 
 async def test_time_does_not_run_backwards_over_a_restart(open_ledger: OpensLedgers, clock: Clock) -> None:
     first = open_ledger()
+    await first.draw(draw(rate(60, 30)))
+    clock.advance(100)
     await first.draw(draw(rate(60, 60)))
     await first.close(1)
     clock.advance(-3600)
@@ -323,5 +326,5 @@ async def test_time_does_not_run_backwards_over_a_restart(open_ledger: OpensLedg
     verdict = await second.draw(draw(rate(60, 1)))
     assert isinstance(verdict, Refused)
     assert verdict.retry_after_us == SECOND
-    clock.now_us = NOON + SECOND
+    clock.now_us = NOON + 101 * SECOND
     assert isinstance(await second.draw(draw(rate(60, 1))), Granted)

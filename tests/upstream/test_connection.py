@@ -690,8 +690,8 @@ async def test_short_idle_limit_is_not_kept_waiting_by_a_long_head_limit() -> No
 
 async def test_time_limits_leave_a_slow_but_living_answer_alone() -> None:
     """Head after a while, then an event now and then, for longer than the head and idle limits together."""
-    async with Scripted(always=scripted.after(0.05, scripted.stream([{"a": 1}] * 6, 0.03))) as upstream:
-        pool = pool_of(upstream.url, head_s=0.12, idle_s=0.12, total_s=5)
+    async with Scripted(always=scripted.after(0.25, scripted.stream([{"a": 1}] * 6, 0.15))) as upstream:
+        pool = pool_of(upstream.url, head_s=0.6, idle_s=0.6, total_s=10)
         for _ in range(2):
             ear = await ask(pool)
             assert ear.failure is None
@@ -702,13 +702,13 @@ async def test_time_limits_leave_a_slow_but_living_answer_alone() -> None:
 
 async def test_limits_run_anew_in_each_exchange() -> None:
     """A timer left over from one exchange neither ends the next nor lets it off."""
-    async with Scripted(*[scripted.after(0.04, scripted.ok_json())] * 4, scripted.silent) as upstream:
-        pool = pool_of(upstream.url, head_s=0.1, total_s=0.12)
+    async with Scripted(*[scripted.after(0.2, scripted.ok_json())] * 4, scripted.silent) as upstream:
+        pool = pool_of(upstream.url, head_s=0.5, total_s=0.6)
         for _ in range(4):
             assert (await ask(pool)).failure is None
         failure = (await ask(pool)).failure
         assert failure is not None
-        assert failure.detail == "no complete head within 0.1 s"
+        assert failure.detail == "no complete head within 0.5 s"
         assert upstream.connections == 1
         await pool.close()
 
@@ -733,9 +733,11 @@ async def test_pause_really_stops_reading(kind: str, authority: Authority) -> No
         connection.pause_reading()
         connection.pause_reading()
         await asyncio.sleep(0.15)  # longer than idle_s: the pause is ours, not the upstream's silence
-        received, reached = len(ear.body), written
-        await asyncio.sleep(0.05)
-        assert (len(ear.body), written) == (received, reached)
+        received, reached = len(ear.body), -1
+        while reached != written:  # the kernel's buffers go on growing for a while
+            reached = written
+            await asyncio.sleep(0.2)
+        assert len(ear.body) == received
         assert written < 200 * 65536, "the sockets held everything: this tests nothing"
         assert not ear.has_ended
         connection.resume_reading()

@@ -1,29 +1,21 @@
-"""Settings: text and environment in, a frozen `Config` or every fault at once out.
+"""The sections of the file: each field with its type, its default and one sentence.
 
-This module only parses. `resolve` turns YAML and its `${...}` references into plain values, `build` checks them; the
-two are apart because the supervisor resolves once and hands the plain values to its workers, who build the same
-`Config` without looking at the file or the environment again.
-
-Unknown names are faults, because a misspelt limit is not "no limit"; so is a setting that does not work yet, unless it
-is given the value that asks for nothing. Each field carries its default and one sentence (`description`).
+A setting that does not work yet is declared all the same, with `pending`: it is refused in a plain sentence unless it
+is given the value that asks for nothing.
 """
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import re
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from datetime import datetime
 from fnmatch import fnmatchcase
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar, cast
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
-import yaml
 from pydantic import (
     AfterValidator,
     AwareDatetime,
@@ -32,34 +24,9 @@ from pydantic import (
     ConfigDict,
     Field,
     SecretStr,
-    ValidationError,
     field_validator,
     model_validator,
 )
-
-# ---------------------------------------------------------------------------------------------------------- faults
-
-
-@dataclass(frozen=True, slots=True)
-class ConfigFault:
-    """One mistake: where it stands in the file, and what to do about it."""
-
-    path: str
-    message: str
-
-    def __str__(self) -> str:
-        return f"{self.path}: {self.message}" if self.path else self.message
-
-
-class ConfigError(Exception):
-    """The configuration cannot be used. `faults` holds every mistake that was found, not only the first."""
-
-    def __init__(self, faults: list[ConfigFault]) -> None:
-        super().__init__("\n".join(str(fault) for fault in faults))
-        self.faults = faults
-
-
-# ----------------------------------------------------------------------------------------------------- field types
 
 
 def _refuse_bool(value: Any) -> Any:
@@ -419,12 +386,17 @@ class FileKey(Section):
     on_exceeded: Literal["deny", "shadow"] = "deny"
     """deny, or shadow: count and report, never block."""
 
+    @field_validator("secret")
+    @classmethod
+    def _long_enough(cls, secret: SecretStr | None) -> SecretStr | None:
+        if secret is not None and len(secret.get_secret_value()) < 24:
+            raise ValueError("a secret needs at least 24 characters")
+        return secret
+
     @model_validator(mode="after")
     def _one_secret(self) -> Self:
         if (self.secret is None) == (self.sha256 is None):
             raise ValueError("expected exactly one of secret, sha256")
-        if self.secret is not None and len(self.secret.get_secret_value()) < 24:
-            raise ValueError("a secret needs at least 24 characters")
         return self
 
     @property
@@ -467,317 +439,6 @@ class Config(Section):
     def model(self, name: str) -> Model | None:
         """The settings that serve this model name, or None where it is not offered."""
         return self.models.get(name) or self.models.get("*")
-
-
-# --------------------------------------------------------------------------------------------------------- parsing
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML in which a name given twice is a fault, and a date stays text until its field is known."""
-
-
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-
-
-def _construct_mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
-    seen: set[Any] = set()
-    for name_node, _ in node.value:
-        if name_node.tag == "tag:yaml.org,2002:merge":
-            continue
-        name = loader.construct_object(name_node)
-        if not isinstance(name, str | int | float | bool):
-            continue
-        if name in seen:
-            problem = f"{name!r} is given twice, the second time"
-            raise yaml.MarkedYAMLError(problem=problem, problem_mark=name_node.start_mark)
-        seen.add(name)
-    return yaml.SafeLoader.construct_mapping(loader, node, deep=True)
-
-
-_Loader.add_constructor("tag:yaml.org,2002:map", _construct_mapping)
-
-_REFERENCE = re.compile(
-    r"\$\{(?:file:(?P<file>[^}]+)|(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?)\}|(?P<broken>\$\{)"
-)
-
-
-def _read_text(path: str) -> str:
-    return Path(path).read_text(encoding="utf-8").rstrip("\r\n")
-
-
-def resolve(text: str, env: Mapping[str, str], read_file: Callable[[str], str] = _read_text) -> dict[str, Any]:
-    """Turn the file's text into plain values, each `${...}` replaced.
-
-    Raises `ConfigError` with every reference that leads nowhere, or with the place where the YAML is broken.
-    """
-    references = _References(env, read_file)
-    resolved = references.replace_in(_load(text), ())
-    if references.faults:
-        # A missing reference leaves an empty string, whose own fault would only repeat this one.
-        known = {fault.path for fault in references.faults}
-        try:
-            build(resolved)
-        except ConfigError as error:
-            references.faults += [fault for fault in error.faults if fault.path not in known]
-        raise ConfigError(references.faults)
-    return cast("dict[str, Any]", resolved)
-
-
-def _load(text: str) -> dict[Any, Any]:
-    try:
-        values = yaml.load(text, _Loader)  # noqa: S506 - a SafeLoader
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "somewhere"
-        problem = str(error.problem or error.context)
-        if problem.startswith(("found undefined alias", "could not determine a constructor")):
-            problem = "text that begins with * or ! has to be in quotes"  # the parser would show it: it may be a secret
-        raise ConfigError([ConfigFault("", f"not valid YAML at {where}: {problem}")]) from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ConfigError([ConfigFault("", f"not valid YAML: {type(error).__name__}")]) from None
-    if not isinstance(values, dict):
-        raise ConfigError([ConfigFault("", "expected settings as 'name: value' lines, such as 'upstreams:'")])
-    return values
-
-
-class _References:
-    """Replaces `${...}` in plain values, and keeps the faults of those that lead nowhere."""
-
-    def __init__(self, env: Mapping[str, str], read_file: Callable[[str], str]) -> None:
-        self._env = env
-        self._read_file = read_file
-        self.faults: list[ConfigFault] = []
-
-    def replace_in(self, value: Any, path: tuple[str | int, ...]) -> Any:
-        if isinstance(value, dict):
-            for name in value:
-                if not isinstance(name, str):
-                    self.faults.append(ConfigFault(spell(path), f"the name {name!r} has to be text: put it in quotes"))
-            return {str(name): self.replace_in(item, (*path, str(name))) for name, item in value.items()}
-        if isinstance(value, list):
-            return [self.replace_in(item, (*path, index)) for index, item in enumerate(value)]
-        if isinstance(value, str):
-            return _REFERENCE.sub(lambda match: self._value_of(match, spell(path)), value)
-        if value is not None and not isinstance(value, int | float):  # !!binary, !!timestamp and the like
-            self.faults.append(ConfigFault(spell(path), "expected text or a number; put the value in quotes"))
-            return ""
-        return value
-
-    def _value_of(self, match: re.Match[str], path: str) -> str:
-        if match["broken"]:
-            forms = "${NAME}, ${NAME:-default} or ${file:/path}"
-            self.faults.append(ConfigFault(path, f"'${{' begins none of {forms}"))
-        elif match["file"]:
-            try:
-                return self._read_file(match["file"])
-            except (OSError, UnicodeDecodeError) as error:
-                reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-                self.faults.append(ConfigFault(path, f"cannot read {match['file']!r}: {reason}"))
-        elif match["default"] is not None:
-            return self._env.get(match["name"]) or match["default"]  # as in a shell: also where it is empty
-        elif (value := self._env.get(match["name"])) is not None:
-            return value
-        else:
-            self.faults.append(ConfigFault(path, f"the environment variable {match['name']} is not set"))
-        return ""
-
-
-def build(values: Mapping[str, Any]) -> Config:
-    """Check plain values. Raises `ConfigError` with every fault."""
-    try:
-        config = Config.model_validate(values)
-    except ValidationError as error:
-        found = dict.fromkeys(_explain(detail) for detail in error.errors(include_url=False))
-        paths = {fault.path for fault in found}
-        between = [fault for fault in _cross_check(_Parts.sound_in(values)) if fault.path not in paths]
-        raise ConfigError([*found, *between]) from None
-    if faults := list(_cross_check(_Parts.of(config))):
-        raise ConfigError(faults)
-    return config
-
-
-def parse(text: str, env: Mapping[str, str]) -> Config:
-    """`resolve` and `build` in one step. Raises `ConfigError` with every fault."""
-    return build(resolve(text, env))
-
-
-def spell(path: tuple[str | int, ...]) -> str:
-    """A path as a person would point at it: keys[0].limits.n, models."gpt-4.1".routes[0]."""
-    spelt = ""
-    for part in path:
-        if isinstance(part, int):
-            spelt += f"[{part}]"
-        else:
-            name = part if re.fullmatch(r"[\w-]+", part) else f'"{part}"'
-            spelt += f".{name}" if spelt else name
-    return spelt
-
-
-def _names_at(path: tuple[str | int, ...]) -> list[str]:
-    """The settings that exist at this place of the file."""
-    at: Any = Config
-    for part in path:
-        if not (isinstance(at, type) and issubclass(at, BaseModel)) or part not in at.model_fields:
-            continue  # an index, or a name that the operator chose
-        found = re.search(r"\.([A-Z]\w+)", str(at.model_fields[str(part)].annotation))
-        at = globals().get(found[1]) if found else None
-        if at is None:
-            return []
-    return list(at.model_fields) if isinstance(at, type) and issubclass(at, BaseModel) else []
-
-
-def _explain(detail: Any) -> ConfigFault:
-    """One pydantic error in an operator's words. Never shows the value, which may be a secret."""
-    # pydantic names the arm of a union in the path ("int", "literal[...]"); the file has no such level.
-    is_arm = re.compile(r"^(?:constrained-|literal\[|function-|lax-or-strict|int$|float$|str$|bool$|ipv[46]network$)")
-    path = tuple(p for p in detail["loc"] if isinstance(p, int) or not is_arm.match(p))
-    match detail["type"]:
-        case "extra_forbidden":
-            close = difflib.get_close_matches(str(path[-1]), _names_at(path[:-1]), n=1)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
-            message = f"there is no such setting{hint}"
-        case "missing":
-            message = "is required"
-        case "string_type":
-            message = "expected text; put the value in quotes"
-        case "value_error":
-            message = str(detail["ctx"]["error"])
-        case "dict_type" | "model_type" | "model_attributes_type":
-            message = "expected settings as 'name: value' lines"
-        case "timezone_aware":
-            message = "expected a time with its zone, such as 2027-01-01T00:00:00Z"
-        case _:
-            message = detail["msg"].replace("Input should be", "expected").replace("String should", "expected to")
-    return ConfigFault(spell(path), message)
-
-
-S = TypeVar("S", bound=Section)
-K = TypeVar("K")
-Place = tuple[str | int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Parts:
-    """What is checked against each other. Lists are by index, because some of their items may be missing."""
-
-    upstreams: Sequence[str]
-    models: Mapping[str, Model]
-    teams: Mapping[str, Mapping[int, Quota]]
-    keys: Mapping[int, FileKey]
-    quotas: Mapping[int, Quota]
-
-    @classmethod
-    def of(cls, config: Config) -> _Parts:
-        return cls(
-            upstreams=list(config.upstreams),
-            models=config.models,
-            teams={name: dict(enumerate(team.quotas)) for name, team in config.teams.items()},
-            keys=dict(enumerate(config.keys)),
-            quotas=dict(enumerate(config.quotas)),
-        )
-
-    @classmethod
-    def sound_in(cls, values: Mapping[str, Any]) -> _Parts:
-        """Those of plain values that are sound by themselves, so that all faults are told at once.
-
-        Of an upstream and a team the name is enough: what refers to one is right, whatever is wrong inside.
-        """
-        teams = _named(values, "teams")
-        return cls(
-            upstreams=list(_named(values, "upstreams")),
-            models=_sound(Model, _named(values, "models")),
-            teams={name: _sound(Quota, _listed(team, "quotas")) for name, team in teams.items()},
-            keys=_sound(FileKey, _listed(values, "keys")),
-            quotas=_sound(Quota, _listed(values, "quotas")),
-        )
-
-
-def _named(values: Any, name: str) -> dict[str, Any]:
-    found = values.get(name) if isinstance(values, Mapping) else None
-    return found if isinstance(found, dict) else {}
-
-
-def _listed(values: Any, name: str) -> dict[int, Any]:
-    found = values.get(name) if isinstance(values, Mapping) else None
-    return dict(enumerate(found)) if isinstance(found, list) else {}
-
-
-def _sound(kind: type[S], parts: Mapping[K, Any]) -> dict[K, S]:
-    sound = {}
-    for place, part in parts.items():
-        try:
-            sound[place] = kind.model_validate(part)
-        except ValidationError:
-            continue
-    return sound
-
-
-def _quota_lists(parts: _Parts) -> Iterator[tuple[Place, Mapping[int, Quota], tuple[str, ...]]]:
-    """Every list of quotas with its path and the model patterns of whoever it binds."""
-    yield ("quotas",), parts.quotas, ("*",)
-    for name, quotas in parts.teams.items():
-        yield ("teams", name, "quotas"), quotas, ("*",)
-    for number, key in parts.keys.items():
-        yield ("keys", number, "quotas"), dict(enumerate(key.quotas)), key.models
-
-
-def _cross_check(parts: _Parts) -> Iterator[ConfigFault]:
-    """What no single field can know."""
-    yield from _check_models(parts)
-    yield from _check_keys(parts)
-    yield from _check_quotas(parts)
-
-
-def _check_models(parts: _Parts) -> Iterator[ConfigFault]:
-    for name, model in parts.models.items():
-        for index, route in enumerate(model.routes):
-            if route.upstream not in parts.upstreams:
-                known = ", ".join(parts.upstreams) or "none"
-                yield ConfigFault(
-                    spell(("models", name, "routes", index, "upstream")),
-                    f"there is no upstream {route.upstream!r}; there are: {known}",
-                )
-        if "chat" in model.endpoints and model.max_output_tokens is None and (path := _token_quota(parts, name)):
-            yield ConfigFault(
-                spell(("models", name, "max_output_tokens")),
-                f"is required, because {spell(path)} counts the tokens of this model's chat calls",
-            )
-
-
-def _token_quota(parts: _Parts, model: str) -> Place | None:
-    """The first quota that counts this model's tokens."""
-    for path, quotas, patterns in _quota_lists(parts):
-        for index, quota in quotas.items():
-            is_bound = model == "*" or (quota.covers(model) and any(fnmatchcase(model, p) for p in patterns))
-            if quota.unit == "tokens" and is_bound:
-                return (*path, index)
-    return None
-
-
-def _check_keys(parts: _Parts) -> Iterator[ConfigFault]:
-    ids = Counter(key.id for key in parts.keys.values())
-    secrets: dict[bytes, int] = {}
-    for number, key in parts.keys.items():
-        if ids[key.id] > 1:
-            yield ConfigFault(spell(("keys", number, "id")), f"{key.id!r} is the id of {ids[key.id]} keys")
-        if key.id == "other":
-            yield ConfigFault(spell(("keys", number, "id")), "'other' is what metrics call the rest; choose another id")
-        if key.team is not None and key.team not in parts.teams:
-            yield ConfigFault(spell(("keys", number, "team")), f"there is no team {key.team!r} under teams")
-        if (first := secrets.setdefault(key.digest, number)) != number:
-            yield ConfigFault(spell(("keys", number)), f"has the same secret as {spell(('keys', first))}")
-
-
-def _check_quotas(parts: _Parts) -> Iterator[ConfigFault]:
-    """A window is told by owner, unit, length and models, not by its limit: two such quotas would both count in it."""
-    for path, quotas, _ in _quota_lists(parts):
-        seen: dict[tuple[object, ...], int] = {}
-        for index, quota in quotas.items():
-            if (first := seen.setdefault((quota.unit, quota.per, quota.model), index)) != index:
-                yield ConfigFault(spell((*path, index)), f"counts the same as {spell((*path, first))}; keep one")
 
 
 def is_expired(expires: datetime | None, now: float) -> bool:

@@ -1,0 +1,100 @@
+"""Settings: text and environment in, a frozen `Config` or every fault at once out.
+
+This package only parses. `resolve` turns YAML and its `${...}` references into plain values, `build` checks them; the
+two are apart because the supervisor resolves once and hands the plain values to its workers, who build the same
+`Config` without looking at the file or the environment again.
+
+Unknown names are faults, because a misspelt limit is not "no limit"; so is a setting that does not work yet, unless it
+is given the value that asks for nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+from pydantic import ValidationError
+
+from .checks import Parts, cross_check, explain
+from .faults import ConfigError, ConfigFault, spell
+from .references import References, load, read_text
+from .sections import (
+    Admin,
+    Capabilities,
+    Config,
+    FileKey,
+    Limits,
+    Model,
+    Quota,
+    Route,
+    Section,
+    Server,
+    Store,
+    Team,
+    Timeouts,
+    Upstream,
+    is_expired,
+    pending,
+)
+
+__all__ = [
+    "Admin",
+    "Capabilities",
+    "Config",
+    "ConfigError",
+    "ConfigFault",
+    "FileKey",
+    "Limits",
+    "Model",
+    "Quota",
+    "Route",
+    "Section",
+    "Server",
+    "Store",
+    "Team",
+    "Timeouts",
+    "Upstream",
+    "build",
+    "is_expired",
+    "parse",
+    "pending",
+    "resolve",
+    "spell",
+]
+
+
+def resolve(text: str, env: Mapping[str, str], read_file: Callable[[str], str] = read_text) -> dict[str, Any]:
+    """Turn the file's text into plain values, each `${...}` replaced.
+
+    Raises `ConfigError` with every reference that leads nowhere, or with the place where the YAML is broken.
+    """
+    references = References(env, read_file)
+    resolved = references.replace_in(load(text), ())
+    if references.faults:
+        # A missing reference leaves an empty string, whose own fault would only repeat this one.
+        known = {fault.path for fault in references.faults}
+        try:
+            build(resolved)
+        except ConfigError as error:
+            references.faults += [fault for fault in error.faults if fault.path not in known]
+        raise ConfigError(references.faults)
+    return cast("dict[str, Any]", resolved)
+
+
+def build(values: Mapping[str, Any]) -> Config:
+    """Check plain values. Raises `ConfigError` with every fault."""
+    try:
+        config = Config.model_validate(values)
+    except ValidationError as error:
+        found = dict.fromkeys(explain(detail) for detail in error.errors(include_url=False))
+        paths = {fault.path for fault in found}
+        between = [fault for fault in cross_check(Parts.sound_in(values)) if fault.path not in paths]
+        raise ConfigError([*found, *between]) from None
+    if faults := list(cross_check(Parts.of(config))):
+        raise ConfigError(faults)
+    return config
+
+
+def parse(text: str, env: Mapping[str, str]) -> Config:
+    """`resolve` and `build` in one step. Raises `ConfigError` with every fault."""
+    return build(resolve(text, env))

@@ -1,0 +1,181 @@
+"""What no single field can know, and the words for what one field refuses."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from . import sections
+from .faults import ConfigFault, spell
+from .sections import Config, FileKey, Model, Quota, Section
+
+
+def _names_at(path: tuple[str | int, ...]) -> list[str]:
+    """The settings that exist at this place of the file."""
+    at: Any = Config
+    for part in path:
+        if not (isinstance(at, type) and issubclass(at, BaseModel)) or part not in at.model_fields:
+            continue  # an index, or a name that the operator chose
+        found = re.search(r"\.([A-Z]\w+)", str(at.model_fields[str(part)].annotation))
+        at = getattr(sections, found[1], None) if found else None
+        if at is None:
+            return []
+    return list(at.model_fields) if isinstance(at, type) and issubclass(at, BaseModel) else []
+
+
+def explain(detail: Any) -> ConfigFault:
+    """One pydantic error in an operator's words. Never shows the value, which may be a secret."""
+    # pydantic names the arm of a union in the path ("int", "literal[...]"); the file has no such level.
+    is_arm = re.compile(r"^(?:constrained-|literal\[|function-|lax-or-strict|int$|float$|str$|bool$|ipv[46]network$)")
+    path = tuple(p for p in detail["loc"] if isinstance(p, int) or not is_arm.match(p))
+    match detail["type"]:
+        case "extra_forbidden":
+            close = difflib.get_close_matches(str(path[-1]), _names_at(path[:-1]), n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            message = f"there is no such setting{hint}"
+        case "missing":
+            message = "is required"
+        case "string_type":
+            message = "expected text; put the value in quotes"
+        case "value_error":
+            message = str(detail["ctx"]["error"])
+        case "dict_type" | "model_type" | "model_attributes_type":
+            message = "expected settings as 'name: value' lines"
+        case "timezone_aware":
+            message = "expected a time with its zone, such as 2027-01-01T00:00:00Z"
+        case _:
+            message = detail["msg"].replace("Input should be", "expected").replace("String should", "expected to")
+    return ConfigFault(spell(path), message)
+
+
+S = TypeVar("S", bound=Section)
+K = TypeVar("K")
+Place = tuple[str | int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What is checked against each other. Lists are by index, because some of their items may be missing."""
+
+    upstreams: Sequence[str]
+    models: Mapping[str, Model]
+    teams: Mapping[str, Mapping[int, Quota]]
+    keys: Mapping[int, FileKey]
+    quotas: Mapping[int, Quota]
+
+    @classmethod
+    def of(cls, config: Config) -> Parts:
+        return cls(
+            upstreams=list(config.upstreams),
+            models=config.models,
+            teams={name: dict(enumerate(team.quotas)) for name, team in config.teams.items()},
+            keys=dict(enumerate(config.keys)),
+            quotas=dict(enumerate(config.quotas)),
+        )
+
+    @classmethod
+    def sound_in(cls, values: Mapping[str, Any]) -> Parts:
+        """Those of plain values that are sound by themselves, so that all faults are told at once.
+
+        Of an upstream and a team the name is enough: what refers to one is right, whatever is wrong inside.
+        """
+        teams = _named(values, "teams")
+        return cls(
+            upstreams=list(_named(values, "upstreams")),
+            models=_sound(Model, _named(values, "models")),
+            teams={name: _sound(Quota, _listed(team, "quotas")) for name, team in teams.items()},
+            keys=_sound(FileKey, _listed(values, "keys")),
+            quotas=_sound(Quota, _listed(values, "quotas")),
+        )
+
+
+def _named(values: Any, name: str) -> dict[str, Any]:
+    found = values.get(name) if isinstance(values, Mapping) else None
+    return found if isinstance(found, dict) else {}
+
+
+def _listed(values: Any, name: str) -> dict[int, Any]:
+    found = values.get(name) if isinstance(values, Mapping) else None
+    return dict(enumerate(found)) if isinstance(found, list) else {}
+
+
+def _sound(kind: type[S], parts: Mapping[K, Any]) -> dict[K, S]:
+    sound = {}
+    for place, part in parts.items():
+        try:
+            sound[place] = kind.model_validate(part)
+        except ValidationError:
+            continue
+    return sound
+
+
+def _quota_lists(parts: Parts) -> Iterator[tuple[Place, Mapping[int, Quota], tuple[str, ...]]]:
+    """Every list of quotas with its path and the model patterns of whoever it binds."""
+    yield ("quotas",), parts.quotas, ("*",)
+    for name, quotas in parts.teams.items():
+        yield ("teams", name, "quotas"), quotas, ("*",)
+    for number, key in parts.keys.items():
+        yield ("keys", number, "quotas"), dict(enumerate(key.quotas)), key.models
+
+
+def cross_check(parts: Parts) -> Iterator[ConfigFault]:
+    """What no single field can know."""
+    yield from _check_models(parts)
+    yield from _check_keys(parts)
+    yield from _check_quotas(parts)
+
+
+def _check_models(parts: Parts) -> Iterator[ConfigFault]:
+    for name, model in parts.models.items():
+        for index, route in enumerate(model.routes):
+            if route.upstream not in parts.upstreams:
+                known = ", ".join(parts.upstreams) or "none"
+                yield ConfigFault(
+                    spell(("models", name, "routes", index, "upstream")),
+                    f"there is no upstream {route.upstream!r}; there are: {known}",
+                )
+        if "chat" in model.endpoints and model.max_output_tokens is None and (path := _token_quota(parts, name)):
+            yield ConfigFault(
+                spell(("models", name, "max_output_tokens")),
+                f"is required, because {spell(path)} counts the tokens of this model's chat calls",
+            )
+
+
+def _token_quota(parts: Parts, model: str) -> Place | None:
+    """The first quota that counts this model's tokens."""
+    for path, quotas, patterns in _quota_lists(parts):
+        for index, quota in quotas.items():
+            is_bound = model == "*" or (quota.covers(model) and any(fnmatchcase(model, p) for p in patterns))
+            if quota.unit == "tokens" and is_bound:
+                return (*path, index)
+    return None
+
+
+def _check_keys(parts: Parts) -> Iterator[ConfigFault]:
+    ids = Counter(key.id for key in parts.keys.values())
+    secrets: dict[bytes, int] = {}
+    for number, key in parts.keys.items():
+        if ids[key.id] > 1:
+            yield ConfigFault(spell(("keys", number, "id")), f"{key.id!r} is the id of {ids[key.id]} keys")
+        if key.id == "other":
+            yield ConfigFault(spell(("keys", number, "id")), "'other' is what metrics call the rest; choose another id")
+        if key.team is not None and key.team not in parts.teams:
+            yield ConfigFault(spell(("keys", number, "team")), f"there is no team {key.team!r} under teams")
+        if (first := secrets.setdefault(key.digest, number)) != number:
+            yield ConfigFault(spell(("keys", number)), f"has the same secret as {spell(('keys', first))}")
+
+
+def _check_quotas(parts: Parts) -> Iterator[ConfigFault]:
+    """A window is told by owner, unit, length and models, not by its limit: two such quotas would both count in it."""
+    for path, quotas, _ in _quota_lists(parts):
+        seen: dict[tuple[object, ...], int] = {}
+        for index, quota in quotas.items():
+            if (first := seen.setdefault((quota.unit, quota.per, quota.model), index)) != index:
+                yield ConfigFault(spell((*path, index)), f"counts the same as {spell((*path, first))}; keep one")

@@ -1,0 +1,37 @@
+"""Mistakes in a configuration: where each stands in the file, and what to do about it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigFault:
+    """One mistake: where it stands in the file, and what to do about it."""
+
+    path: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.message}" if self.path else self.message
+
+
+class ConfigError(Exception):
+    """The configuration cannot be used. `faults` holds every mistake that was found, not only the first."""
+
+    def __init__(self, faults: list[ConfigFault]) -> None:
+        super().__init__("\n".join(str(fault) for fault in faults))
+        self.faults = faults
+
+
+def spell(path: tuple[str | int, ...]) -> str:
+    """A path as a person would point at it: keys[0].limits.n, models."gpt-4.1".routes[0]."""
+    spelt = ""
+    for part in path:
+        if isinstance(part, int):
+            spelt += f"[{part}]"
+        else:
+            name = part if re.fullmatch(r"[\w-]+", part) else f'"{part}"'
+            spelt += f".{name}" if spelt else name
+    return spelt

@@ -1,0 +1,109 @@
+"""From the file's text to plain values: YAML, and its `${...}` references replaced."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from .faults import ConfigError, ConfigFault, spell
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML in which a name given twice is a fault, and a date stays text until its field is known."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+def _construct_mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
+    seen: set[Any] = set()
+    for name_node, _ in node.value:
+        if name_node.tag == "tag:yaml.org,2002:merge":
+            continue
+        name = loader.construct_object(name_node)
+        if not isinstance(name, str | int | float | bool):
+            continue
+        if name in seen:
+            problem = f"{name!r} is given twice, the second time"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=name_node.start_mark)
+        seen.add(name)
+    return yaml.SafeLoader.construct_mapping(loader, node, deep=True)
+
+
+_Loader.add_constructor("tag:yaml.org,2002:map", _construct_mapping)
+
+_REFERENCE = re.compile(
+    r"\$\{(?:file:(?P<file>[^}]+)|(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?)\}|(?P<broken>\$\{)"
+)
+
+
+def read_text(path: str) -> str:
+    """A file's text without the line break at its end."""
+    return Path(path).read_text(encoding="utf-8").rstrip("\r\n")
+
+
+def load(text: str) -> dict[Any, Any]:
+    """The YAML's own values. Raises `ConfigError` with the place where it is broken."""
+    try:
+        values = yaml.load(text, _Loader)  # noqa: S506 - a SafeLoader
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "somewhere"
+        problem = str(error.problem or error.context)
+        if problem.startswith(("found undefined alias", "could not determine a constructor")):
+            problem = "text that begins with * or ! has to be in quotes"  # the parser would show it: it may be a secret
+        raise ConfigError([ConfigFault("", f"not valid YAML at {where}: {problem}")]) from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ConfigError([ConfigFault("", f"not valid YAML: {type(error).__name__}")]) from None
+    if not isinstance(values, dict):
+        raise ConfigError([ConfigFault("", "expected settings as 'name: value' lines, such as 'upstreams:'")])
+    return values
+
+
+class References:
+    """Replaces `${...}` in plain values, and keeps the faults of those that lead nowhere."""
+
+    def __init__(self, env: Mapping[str, str], read_file: Callable[[str], str]) -> None:
+        self._env = env
+        self._read_file = read_file
+        self.faults: list[ConfigFault] = []
+
+    def replace_in(self, value: Any, path: tuple[str | int, ...]) -> Any:
+        if isinstance(value, dict):
+            for name in value:
+                if not isinstance(name, str):
+                    self.faults.append(ConfigFault(spell(path), f"the name {name!r} has to be text: put it in quotes"))
+            return {str(name): self.replace_in(item, (*path, str(name))) for name, item in value.items()}
+        if isinstance(value, list):
+            return [self.replace_in(item, (*path, index)) for index, item in enumerate(value)]
+        if isinstance(value, str):
+            return _REFERENCE.sub(lambda match: self._value_of(match, spell(path)), value)
+        if value is not None and not isinstance(value, int | float):  # !!binary, !!timestamp and the like
+            self.faults.append(ConfigFault(spell(path), "expected text or a number; put the value in quotes"))
+            return ""
+        return value
+
+    def _value_of(self, match: re.Match[str], path: str) -> str:
+        if match["broken"]:
+            forms = "${NAME}, ${NAME:-default} or ${file:/path}"
+            self.faults.append(ConfigFault(path, f"'${{' begins none of {forms}"))
+        elif match["file"]:
+            try:
+                return self._read_file(match["file"])
+            except (OSError, UnicodeDecodeError) as error:
+                reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+                self.faults.append(ConfigFault(path, f"cannot read {match['file']!r}: {reason}"))
+        elif match["default"] is not None:
+            return self._env.get(match["name"]) or match["default"]  # as in a shell: also where it is empty
+        elif (value := self._env.get(match["name"])) is not None:
+            return value
+        else:
+            self.faults.append(ConfigFault(path, f"the environment variable {match['name']} is not set"))
+        return ""

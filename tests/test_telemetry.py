@@ -1,0 +1,286 @@
+"""Every metric, its labels, and that their number is bounded."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from gateway.records import Claim, Standing, Usage
+from gateway.telemetry import QuotaCollector, Telemetry
+from tests.store.wishes import record
+
+ROOT = Path(__file__).parent.parent
+
+# CONTRACT 6, as far as a worker has them, and what stands on each as labels.
+METRICS = {
+    "gateway_requests_total": {"key", "model", "endpoint", "upstream", "status"},
+    "gateway_tokens_total": {"key", "model", "upstream", "type", "source"},
+    "gateway_request_duration_seconds": {"model", "upstream"},
+    "gateway_time_to_first_token_seconds": {"model", "upstream"},
+    "gateway_time_per_output_token_seconds": {"model", "upstream"},
+    "gateway_overhead_seconds": {"endpoint"},
+    "gateway_upstream_attempts_total": {"upstream", "outcome"},
+    "gateway_rejections_total": {"reason"},
+    "gateway_in_flight_requests": set(),
+    "gateway_journal_pending_records": set(),
+    "gateway_store_errors_total": set(),
+    "gateway_usage_unknown_total": set(),
+    "gateway_client_disconnects_total": set(),
+    "gateway_estimate_error_tokens": set(),
+}
+TYPES = {"total": "counter", "seconds": "histogram", "tokens": "histogram", "requests": "gauge", "records": "gauge"}
+
+CALL = record(
+    "c", usage=Usage(10, 5, 4, 2, source="reported"), stream=True, first_byte_s=0.2, duration_s=1.0, label_model="m"
+)
+BESIDE: dict[str, Any] = {"estimated_prompt_tokens": 12, "overhead_s": 0.001, "is_usage_unknown": False}
+
+
+def telemetry(*key_ids: str, max_keys: int = 200) -> Telemetry:
+    return Telemetry(key_ids or ("k",), max_keys)
+
+
+def everything(made: Telemetry) -> None:
+    """Each verb once."""
+    made.recorded(CALL, **BESIDE)
+    made.rejected("rate_limited")
+    made.attempted("up", "ok")
+    made.entered()
+    made.store_failed()
+    made.show_pending(3)
+
+
+def value(made: Telemetry, name: str, **labels: str) -> float:
+    return made.registry.get_sample_value(name, labels) or 0.0
+
+
+def test_every_metric_is_there_with_its_labels_and_help() -> None:
+    made = telemetry()
+    everything(made)
+    found = text_string_to_metric_families(generate_latest(made.registry).decode())
+    families = {family.name: family for family in found if not family.name.endswith("_created")}
+    for name, labels in METRICS.items():
+        family = families.pop(name.removesuffix("_total"))
+        assert family.type == TYPES[name.rpartition("_")[2]], name
+        assert len(family.documentation) > 10, name
+        assert family.samples, name
+        assert {frozenset(set(s.labels) - {"le"}) for s in family.samples} == {frozenset(labels)}
+    assert not families, "a metric that METRICS here does not name: write it down, and in the documentation too"
+
+
+def test_an_ended_call() -> None:
+    made = telemetry()
+    made.recorded(CALL, **BESIDE)
+    of_call = {"key": "k", "model": "m", "upstream": "up"}
+    assert value(made, "gateway_requests_total", **of_call, endpoint="chat", status="200") == 1
+    for kind, count in {"prompt": 10, "completion": 5, "cached": 4, "reasoning": 2}.items():
+        assert value(made, "gateway_tokens_total", **of_call, type=kind, source="reported") == count
+    place = {"model": "m", "upstream": "up"}
+    assert value(made, "gateway_request_duration_seconds_sum", **place) == 1.0
+    assert value(made, "gateway_time_to_first_token_seconds_sum", **place) == 0.2
+    assert value(made, "gateway_time_per_output_token_seconds_sum", **place) == pytest.approx(0.2)
+    assert value(made, "gateway_overhead_seconds_sum", endpoint="chat") == 0.001
+    errors = {le: value(made, "gateway_estimate_error_tokens_bucket", le=le) for le in ("0.0", "16.0")}
+    assert errors == {"0.0": 0, "16.0": 1}  # two too many
+    assert value(made, "gateway_usage_unknown_total") == 0
+    assert value(made, "gateway_client_disconnects_total") == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"ended": "client_gone"}, {"gateway_client_disconnects_total": 1}),
+        ({"ended": "error"}, {"gateway_client_disconnects_total": 0}),
+        ({"usage": Usage(3, 4, source="estimated")}, {"gateway_estimate_error_tokens_count": 0}),
+    ],
+)
+def test_calls_that_ended_otherwise(changes: dict[str, Any], expected: dict[str, float]) -> None:
+    made = telemetry()
+    made.recorded(replace(CALL, **changes), **BESIDE)
+    assert {name: value(made, name) for name in expected} == expected
+
+
+def test_unknown_usage_is_counted() -> None:
+    made = telemetry()
+    made.recorded(CALL, **BESIDE)
+    made.recorded(CALL, **{**BESIDE, "is_usage_unknown": True})
+    assert value(made, "gateway_usage_unknown_total") == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "firsts", "per_token"),
+    [
+        ({}, 1, 1),
+        ({"stream": False}, 1, 0),
+        ({"first_byte_s": None}, 0, 0),
+        ({"usage": Usage(1, 1, source="reported")}, 1, 0),
+        ({"usage": Usage(1, 0, source="reported")}, 1, 0),
+    ],
+)
+def test_times_of_tokens(changes: dict[str, Any], firsts: int, per_token: int) -> None:
+    made = telemetry()
+    made.recorded(replace(CALL, **changes), **BESIDE)
+    place = {"model": "m", "upstream": "up"}
+    assert value(made, "gateway_time_to_first_token_seconds_count", **place) == firsts
+    assert value(made, "gateway_time_per_output_token_seconds_count", **place) == per_token
+
+
+def test_other_verbs() -> None:
+    made = telemetry()
+    for _ in range(3):
+        made.entered()
+    made.left()
+    made.rejected("rate_limited")
+    made.attempted("up", "timeout")
+    made.store_failed()
+    made.show_pending(7)
+    made.show_pending(2)
+    made.answered(key="", model="", endpoint="chat", upstream="", status=401)
+    assert value(made, "gateway_in_flight_requests") == 2
+    assert value(made, "gateway_rejections_total", reason="rate_limited") == 1
+    assert value(made, "gateway_upstream_attempts_total", upstream="up", outcome="timeout") == 1
+    assert value(made, "gateway_store_errors_total") == 1
+    assert value(made, "gateway_journal_pending_records") == 2
+    unknown = {"key": "", "model": "", "upstream": "", "endpoint": "chat", "status": "401"}
+    assert value(made, "gateway_requests_total", **unknown) == 1
+
+
+def test_labels_are_bounded_whatever_clients_make_up() -> None:
+    made = telemetry(*(f"key-{number}" for number in range(500)), max_keys=5)
+    dice = random.Random(7)
+    for _ in range(10_000):
+        key = f"key-{dice.randrange(500)}" if dice.random() < 0.5 else f"{dice.random()}"
+        name = f"model-{dice.random()}"
+        made.recorded(replace(CALL, key=key, model=name, returned_model=name, label_model="other"), **BESIDE)
+        made.answered(key=key, model="other", endpoint="chat", upstream="", status=429)
+    keys = {sample.labels["key"] for f in made.registry.collect() for sample in f.samples if "key" in sample.labels}
+    assert keys == {"other", *(f"key-{number}" for number in range(5))}
+    text = generate_latest(made.registry).decode()
+    assert "model-" not in text
+    assert len(text.splitlines()) < 300
+    served = [s.value for f in made.registry.collect() for s in f.samples if s.name == "gateway_requests_total"]
+    assert sum(served) == 20_000
+
+
+def test_key_label() -> None:
+    made = telemetry("a", "b", "c", max_keys=2)
+    assert [made.key_label(key) for key in ("a", "b", "c", "d", "")] == ["a", "b", "other", "other", ""]
+    assert telemetry("a", max_keys=0).key_label("a") == "other"
+
+
+def test_children_are_looked_up_once() -> None:
+    made = telemetry()
+    everything(made)
+    before = dict(made._children)
+    everything(made)
+    assert made._children == before
+    assert all(made._children[labels] is child for labels, child in before.items())
+
+
+def test_workers_of_one_process_do_not_share_metrics() -> None:
+    one, other = telemetry(), telemetry()
+    one.store_failed()
+    assert value(other, "gateway_store_errors_total") == 0
+
+
+def standing(scope: str, unit: str = "tokens", per: str = "day", model: str | None = None) -> Standing:
+    return Standing(Claim(scope, unit, per, model, 100, 1), used=30, reserved=12, reset_us=0)  # type: ignore[arg-type]
+
+
+def test_quotas_of_keys_with_a_label_of_their_own() -> None:
+    made = telemetry("a", "b", max_keys=1)
+    standings = [
+        standing("key:a"),
+        standing("key:a", "requests", "90"),
+        standing("key:a", model="gpt-*"),
+        standing("key:a", "parallel", ""),
+        standing("key:b"),
+        standing("team:a"),
+        standing("gateway"),
+    ]
+    made.registry.register(QuotaCollector(standings, made.key_label))
+    samples = [s for f in made.registry.collect() if f.name.startswith("gateway_quota") for s in f.samples]
+    assert {(s.name, *s.labels.values()): s.value for s in samples} == {
+        ("gateway_quota_used", "a", "tokens", "day"): 42,
+        ("gateway_quota_used", "a", "requests", "90"): 42,
+        ("gateway_quota_limit", "a", "tokens", "day"): 100,
+        ("gateway_quota_limit", "a", "requests", "90"): 100,
+    }
+
+
+# ----------------------------------------------------------------------------------------------- several processes
+
+CHILD = """
+import sys
+from tests.test_telemetry import everything, telemetry
+made = telemetry()
+for _ in range(int(sys.argv[1])):
+    everything(made)
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+SUM = """
+import sys
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
+folder = sys.argv[1]
+for pid in sys.argv[2:]:
+    mark_process_dead(int(pid), folder)
+registry = CollectorRegistry()
+MultiProcessCollector(registry, path=folder)
+print(generate_latest(registry).decode())
+"""
+
+
+def test_one_scrape_is_the_sum_and_no_counter_falls_with_a_worker(tmp_path: Path) -> None:
+    env = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
+
+    def start(times: int) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-c", CHILD, str(times)],
+            cwd=ROOT, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def scrape(*dead: int) -> dict[str, float]:
+        text = subprocess.run(
+            [sys.executable, "-c", SUM, str(tmp_path), *map(str, dead)],
+            cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True, check=True,
+        ).stdout  # fmt: skip
+        sums: dict[str, float] = {}
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                sums[sample.name] = sums.get(sample.name, 0.0) + sample.value
+        return sums
+
+    workers = [start(2), start(3)]
+    for worker in workers:
+        assert worker.stdout is not None
+        assert worker.stdout.readline() == "ready\n"
+    before = scrape()
+    assert before["gateway_requests_total"] == 5
+    assert before["gateway_tokens_total"] == 5 * 21
+    assert before["gateway_overhead_seconds_count"] == 5
+    assert before["gateway_in_flight_requests"] == 5
+    assert before["gateway_journal_pending_records"] == 6
+
+    os.kill(workers[0].pid, signal.SIGKILL)
+    workers[0].communicate()
+    after = scrape(workers[0].pid)
+    for name in before:
+        if name.endswith(("_total", "_count", "_sum", "_bucket")):
+            assert after[name] == before[name], name
+    assert after["gateway_in_flight_requests"] == 3  # what was under way there is no more
+    assert after["gateway_journal_pending_records"] == 3
+
+    workers[1].communicate("")
