@@ -184,10 +184,6 @@ class Record:
     truncated: bool = False
     client_request_id: str | None = None
 
-    @property
-    def is_client_gone(self) -> bool:
-        return self.ended == "client_gone"
-
 
 Unit = Literal["requests", "tokens", "parallel"]
 
@@ -256,7 +252,6 @@ class Granted:
     """Every window of the call was drawn on."""
 
     standings: tuple[Standing, ...] = ()
-    drawn_at_us: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from ipaddress import ip_address
 
 from gateway.config import Config, FileKey, is_expired
 from gateway.errors import Unauthorized
-from gateway.records import Endpoint, Key
+from gateway.records import Key
 
 NO_KEY = (
     "You didn't provide an API key. You need to provide your API key in an Authorization header using Bearer auth "
@@ -92,9 +92,3 @@ def may_use(key: Key, model: str) -> bool:
 def offered(key: Key, config: Config) -> list[str]:
     """The configured models that this key may use, by name. What only "*" serves is not listed."""
     return sorted(name for name in config.models if name != "*" and may_use(key, name))
-
-
-def serves(config: Config, model: str, endpoint: Endpoint) -> bool:
-    """Whether the model is offered on this endpoint."""
-    found = config.model(model)
-    return found is not None and endpoint in found.endpoints

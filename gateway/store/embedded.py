@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -31,6 +32,8 @@ from .batch import Batcher
 from .presence import Presence
 from .reports import Reader
 from .sqlite import ADD_SUM, create, path_of, transaction
+
+log = logging.getLogger("gateway")
 
 TRIM_EVERY = 1000
 """Settlements between two looks at what may be forgotten."""
@@ -127,7 +130,7 @@ class _File:
             batch.changed[claim.window] = claim
         batch.leases[draw.record.id] = (batch.now_us, draw)
         standings = tuple(limits.standing(c, batch.windows[c.window], batch.now_us) for c in draw.claims)
-        return Granted(standings, batch.now_us)
+        return Granted(standings)
 
     def _settle(self, batch: _Batch, settlement: Settlement) -> None:
         lease = settlement.record.id
@@ -199,10 +202,15 @@ class EmbeddedLedger:
                 self._reader = Reader(settings)
                 opened.callback(self._reader.close)
                 self.lost_calls = self._file.take_over()
+                """Calls of workers that died, recorded at this start."""
                 opened.pop_all()
         except (sqlite3.Error, OSError) as error:
             raise StoreAway(f"{path_of(settings)}: {error}") from None
         self._is_closed = False
+        if self.lost_calls:
+            log.warning(
+                "%d calls of a worker that died are charged at their estimates and recorded as lost", self.lost_calls
+            )
         self._batcher = Batcher(self._apply, self._count_error)
 
     def __repr__(self) -> str:

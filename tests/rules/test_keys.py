@@ -177,12 +177,8 @@ def test_may_use(patterns: tuple[str, ...], model: str, works: bool) -> None:
     assert keys.may_use(Key("k", models=patterns), model) is works
 
 
-def test_offered_and_serves() -> None:
+def test_offered() -> None:
     routes = {"routes": [{"upstream": "up"}]}
     settings = config(offers={"b": routes, "a": {**routes, "endpoints": ["chat"]}, "x-1": routes, "*": routes})
     assert keys.offered(Key("k", models=("?",)), settings) == ["a", "b"]
     assert keys.offered(Key("k"), settings) == ["a", "b", "x-1"]
-    assert keys.serves(settings, "a", "chat")
-    assert not keys.serves(settings, "a", "completions")
-    assert keys.serves(settings, "made-up", "embeddings")
-    assert not keys.serves(config(), "made-up", "chat")

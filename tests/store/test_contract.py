@@ -55,7 +55,6 @@ async def test_a_grant_tells_how_the_windows_stand_after_it(ledger: Ledger) -> N
     assert [(found.used, found.reserved, found.remaining) for found in answer.standings] == [
         (0, 30, 70), (12, 0, 48), (1, 0, 1),
     ]  # fmt: skip
-    assert answer.drawn_at_us == NOON
 
 
 async def test_a_call_without_quotas_is_recorded_too(ledger: Ledger) -> None:
