@@ -104,8 +104,6 @@ class Supervisor:
                 _signal(process, signal.SIGKILL)
             return
         self._stopping = delay_s
-        # Workers close theirs when they stop accepting; with ours open, new connections would wait for nobody.
-        asyncio.get_running_loop().call_later(delay_s, self._listener.close)
         self._listener.close()  # else the kernel would go on accepting for it, when no worker does any more
         for line in self._lines.values():
             line.send(drain=delay_s)

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 
 from gateway.config import Config, Quota
 from gateway.errors import InvalidRequest
@@ -109,7 +110,13 @@ def parallel_claim(key: Key, amount: int) -> Claim:
 
 def calendar_window(per: str, now: float) -> tuple[str, int]:
     """The UTC day or month of a Unix time in seconds: its name, and its end in Unix microseconds."""
-    day = datetime.fromtimestamp(now, UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    return _window_of_day(per, int(now // 86400))
+
+
+@lru_cache(maxsize=16)
+def _window_of_day(per: str, number: int) -> tuple[str, int]:
+    """By the day's number since 1970. Kept, because every call of a day asks the same, and calendars are slow."""
+    day = datetime.fromtimestamp(number * 86400, UTC)
     if per == "day":
         return day.strftime("%Y-%m-%d"), int((day + timedelta(days=1)).timestamp()) * 1_000_000
     first = (day.replace(day=28) + timedelta(days=4)).replace(day=1)
