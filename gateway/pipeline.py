@@ -89,6 +89,10 @@ async def serve(call: Call, parts: Parts, open_stream: OpensStreams, leased_now:
                         raise
                     fault = None if isinstance(result, Answer) else result.fault
                     parts.books.telemetry.attempted(route.upstream, fault.value if fault else "ok")
+                    if isinstance(result, Streamed) and result.fault is not None:
+                        log.warning(
+                            "upstream %s: %s inside a stream, call %s", route.upstream, result.fault.value, call.id
+                        )
                     if not isinstance(result, Failure):
                         return Served(result, own_headers(lease))
                     log.warning(
@@ -106,6 +110,7 @@ def prepare(call: Call, route: Route, parts: Parts) -> relay.Attempt:
     changes = changed_members(call, route, parts.config)
     body = document.replace(call.params.document, changes)
     hidden = [(upstream.api_key.get_secret_value(), "***")] if upstream.api_key is not None else []
+    hidden += [(value.get_secret_value(), "***") for value in upstream.headers.values()]
     hidden.append((upstream.base_url, "the upstream"))
     hidden.append((pool.host, "the upstream"))
     if route.model is not None:

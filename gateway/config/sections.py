@@ -73,13 +73,13 @@ class Server(Section):
     """A longer request body is refused with 413, on its announced length already."""
     max_response_bytes: Positive = 67108864
     """A longer answer that is not streamed is refused with 502."""
-    max_buffered_bytes: Annotated[Positive, pending("a budget of buffered bytes", 536870912)] = 536870912
+    max_buffered_bytes: Annotated[Positive, pending("a budget of buffered bytes")] = 536870912
     """All request and non-streamed answer bytes held at once."""
-    client_head_timeout_s: Annotated[SomeSeconds, pending("a time limit on request heads", 10)] = 10
+    client_head_timeout_s: Annotated[SomeSeconds, pending("a time limit on request heads")] = 10
     """How long a request head may take."""
     client_body_timeout_s: SomeSeconds = 60
     """How long a whole request body may take, however it trickles; then 408."""
-    max_in_flight: Annotated[Positive, pending("a limit of calls in flight", 10000)] = 10000
+    max_in_flight: Annotated[Positive, pending("a limit of calls in flight")] = 10000
     """Calls under way at once, all workers together."""
     drain_delay_s: Seconds = 5
     """After SIGTERM: not ready, still serving, for this long. SIGINT does not wait."""
@@ -107,7 +107,7 @@ class Store(Section):
     """Where keys, quotas and usage live: embedded:FOLDER."""
     namespace: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")] = "gateway"
     """The name of the ledger; gateways that share it share quotas."""
-    journal_dir: Annotated[str, pending("the usage journal", "./gateway-journal")] = "./gateway-journal"
+    journal_dir: Annotated[str, pending("the usage journal")] = "./gateway-journal"
     """Usage that is not yet delivered to the store."""
     on_outage: Annotated[Literal["deny", "allow"], pending("serving while the store is away", "deny")] = "deny"
     """deny: 503 while the store is away."""

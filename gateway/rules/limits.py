@@ -128,6 +128,8 @@ def _never_fits(call: Call, scope: str, quota: Quota, sure: int) -> InvalidReque
     name = _OUTPUT_PARAM[call.endpoint]
     if "max_tokens" in params.document.members and call.endpoint == "chat":
         name = "max_tokens"
+    if params.is_prompt_exact and params.prompt_tokens > quota.limit:
+        name = "input" if call.endpoint == "embeddings" else "prompt"  # no smaller output would make it fit
     what = f"up to {sure} tokens ({output_limit(call)} for each of {params.candidates} outputs)"
     if params.is_prompt_exact:
         what = f"up to {sure} tokens, its prompt of {params.prompt_tokens} included"

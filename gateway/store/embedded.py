@@ -173,7 +173,7 @@ class _File:
         )
         self.db.executemany(ADD_SUM, [_sum_row(record) for record in batch.records])
         self._since_trim += len(batch.records)
-        if self._since_trim >= TRIM_EVERY:
+        if self._since_trim >= min(TRIM_EVERY, self._settings.usage_records_max):
             self._trim(batch.now_us)
 
     def _trim(self, now_us: int) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from gateway.config import Store
 
 SCHEMA_VERSION = 1
-BUSY_TIMEOUT_S = 0.25
+BUSY_TIMEOUT_S = 0.7
 """Longest wait for another worker's transaction; then the store counts as away."""
 
 META = "CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID"

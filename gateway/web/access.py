@@ -9,15 +9,16 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
 
 from gateway.records import Record
-from gateway.tasks import Tasks
 
 FLUSH_S = 0.1
 MAX_WAITING = 20_000
+CLOSE_WITHIN_S = 1.0
+"""How long the end of a worker waits for the last lines to be taken."""
 
 
 class AccessLog:
@@ -28,8 +29,7 @@ class AccessLog:
         self._descriptor = descriptor
         self._waiting: list[str] = []
         self._left_out = 0
-        self._writer = ThreadPoolExecutor(1, "access-log")
-        self._tasks = Tasks()
+        self._writer: threading.Thread | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     def write_record(self, record: Record) -> None:
@@ -77,20 +77,32 @@ class AccessLog:
         """Write what waits."""
         if self._timer is not None:
             self._timer.cancel()
+        deadline = time.monotonic() + CLOSE_WITHIN_S
+        while self._waiting or self._is_writing():
             self._flush()
-        await self._tasks.wait_until_idle(1.0)
-        self._writer.shutdown(wait=False)
+            if time.monotonic() > deadline:
+                return  # nobody reads the log
+            await asyncio.sleep(0.005)
+        if self._timer is not None:
+            self._timer.cancel()
 
     def _flush(self) -> None:
         self._timer = None
+        if self._is_writing():  # the reader is slow: what comes meanwhile waits, up to MAX_WAITING
+            self._timer = asyncio.get_running_loop().call_later(FLUSH_S, self._flush)
+            return
         lines, self._waiting = self._waiting, []
         if self._left_out:
             lines.append(json.dumps({"message": "access lines left out", "count": self._left_out}))
             self._left_out = 0
-        self._tasks.spawn(self._write("\n".join(lines) + "\n"), "access-lines")
+        if lines:
+            # A daemon: a log that nobody reads must not hold the end of the process.
+            data = ("\n".join(lines) + "\n").encode()
+            self._writer = threading.Thread(target=_write_all, args=(self._descriptor, data), daemon=True)
+            self._writer.start()
 
-    async def _write(self, text: str) -> None:
-        await asyncio.get_running_loop().run_in_executor(self._writer, _write_all, self._descriptor, text.encode())
+    def _is_writing(self) -> bool:
+        return self._writer is not None and self._writer.is_alive()
 
 
 def _write_all(descriptor: int, data: bytes) -> None:
