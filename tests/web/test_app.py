@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.fakes.scripted import Scripted, ok_json
+from tests.fakes.scripted import Scripted, error_json, ok_json
 
 from .conftest import ADMIN_TOKEN, AUTH, KEY, Inside
 
@@ -101,3 +101,21 @@ async def test_key_tells_its_own_limits(inside: Inside) -> None:
         ("team:t", "requests", "month", 100, 1, 0),
         ("key:k", "parallel", None, 2, 0, 0),
     ]
+
+
+async def test_what_is_ours_in_an_upstream_error_stays_ours(inside: Inside) -> None:
+    leak = {"message": "upstream-secret-key and header-secret-value", "type": "invalid_request_error", "param": ""}
+    async with Scripted(error_json(400, **leak)) as upstream:
+        up = {"base_url": upstream.url, "api_key": "upstream-secret-key", "headers": {"X-Org": "header-secret-value"}}
+        client = await inside(upstream.url, upstreams={"up": up})
+        answer = await client.post("/v1/completions", json=CALL, headers=AUTH)
+    error = (await answer.json())["error"]
+    assert (answer.status, error["message"], error["param"]) == (400, "*** and ***", None)
+
+
+async def test_prompt_that_never_fits_is_told_to_be_shorter(inside: Inside) -> None:
+    client = await inside(NOWHERE, keys=[{"id": "k", "secret": KEY, "quotas": [{"tokens": 10, "per": "day"}]}])
+    body = {"model": "m", "prompt": [1] * 20, "max_tokens": 1}
+    answer = await client.post("/v1/completions", json=body, headers=AUTH)
+    error = (await answer.json())["error"]
+    assert (answer.status, error["param"], error["code"]) == (400, "prompt", "quota_too_small")
