@@ -55,12 +55,12 @@ def _parser() -> argparse.ArgumentParser:
     serve = commands.add_parser("serve", help="serve until SIGTERM or SIGINT", description="Serve until a signal.")
     serve.add_argument("--config", required=True, metavar="FILE", help="the configuration, in YAML")
     serve.add_argument("--host", help="listen here instead of server.host")
-    serve.add_argument("--port", type=int, help="listen here instead of server.port; 0 takes a free one")
+    serve.add_argument("--port", type=port_number, help="listen here instead of server.port; 0 takes a free one")
     serve.add_argument("--workers", type=int, help="so many instead of server.workers")
     serve.set_defaults(run=_serve)
 
     demo = commands.add_parser("demo", help="try it: no network, no key, no server needed")
-    demo.add_argument("--port", type=int, default=8080, help="default: 8080; 0 takes a free one")
+    demo.add_argument("--port", type=port_number, default=8080, help="default: 8080; 0 takes a free one")
     demo.set_defaults(run=_demo, config="demo")
 
     check = commands.add_parser("check", help="check a configuration and say every fault at once")
@@ -68,9 +68,17 @@ def _parser() -> argparse.ArgumentParser:
     check.set_defaults(run=_check)
 
     simulate = commands.add_parser("simulate", help="run the simulated upstream alone")
-    simulate.add_argument("--port", type=int, default=8081, help="default: 8081; 0 takes a free one")
+    simulate.add_argument("--port", type=port_number, default=8081, help="default: 8081; 0 takes a free one")
     simulate.set_defaults(run=_simulate, config="simulate")
     return parser
+
+
+def port_number(text: str) -> int:
+    """A port as an argument; 0 takes a free one."""
+    number = int(text)
+    if not 0 <= number <= 65535:
+        raise argparse.ArgumentTypeError(f"{number} is not a port: expected 0 to 65535")
+    return number
 
 
 # ------------------------------------------------------------------------------------------------------------- check
