@@ -79,12 +79,11 @@ class AccessLog:
             self._timer.cancel()
         deadline = time.monotonic() + CLOSE_WITHIN_S
         while self._waiting or self._is_writing():
-            self._flush()
+            if not self._is_writing():
+                self._flush()
             if time.monotonic() > deadline:
                 return  # nobody reads the log
             await asyncio.sleep(0.005)
-        if self._timer is not None:
-            self._timer.cancel()
 
     def _flush(self) -> None:
         self._timer = None
