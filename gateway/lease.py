@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
 
 from .config import Route
 from .errors import GatewayError, Unavailable
@@ -35,11 +36,15 @@ class Books:
 
 
 class Lease:
-    """The right of one call to spend, and how far the call has come."""
+    """The right of one call to spend, and how far the call has come.
 
-    def __init__(self, books: Books, call: Call, claims: Sequence[Claim], granted: Granted) -> None:
+    An asynchronous context: entering draws on every window of the call, or raises why not (`RateLimited`, `QuotaSpent`,
+    `Unavailable`); however the block is left, the lease has been closed once.
+    """
+
+    def __init__(self, books: Books, call: Call, claims: tuple[Claim, ...]) -> None:
         self.call = call
-        self.standings: tuple[Standing, ...] = granted.standings
+        self.standings: tuple[Standing, ...] = ()
         self.attempts = 0
         self.route: Route | None = None
         self.upstream_s = 0.0
@@ -47,14 +52,45 @@ class Lease:
         self.may_have_cost = False
         """An attempt was sent and not wholly answered: the upstream may bill what nobody has seen."""
         self._books = books
-        self._claims = tuple(claims)
+        self._draw = Draw(_if_lost(call), claims)
         self._first_byte_s: float | None = None
         self._settled: asyncio.Future[None] | None = None
         self._is_handed_over = False
 
+    async def __aenter__(self) -> Self:
+        drawing = self._books.ledger.draw(self._draw)
+        try:
+            verdict = await drawing
+        except StoreAway:
+            raise Unavailable(
+                "The gateway cannot reach its ledger, so it cannot admit requests right now. Please try again in a "
+                "moment.",
+                code="store_unavailable",
+            ) from None
+        except asyncio.CancelledError:
+            # A draw under way is taken back by the ledger; one that was granted in this very turn is ours to take back.
+            if not drawing.cancelled() and drawing.exception() is None and isinstance(drawing.result(), Granted):
+                self._books.ledger.settle(self._draw.taken_back())
+            raise
+        if isinstance(verdict, Refused):
+            raise notices.refusal(verdict)
+        self.standings = verdict.standings
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._close_after(error)
+        if isinstance(error, GatewayError):
+            await self.acknowledged()  # who is told to come back finds its place free
+
     def __repr__(self) -> str:
         state = "open" if self._settled is None else "closed"
         return f"<Lease {self.call.id} {state}, {self.attempts} attempts>"
+
+    @property
+    def claims(self) -> tuple[Claim, ...]:
+        return self._draw.claims
 
     @property
     def is_open(self) -> bool:
@@ -76,28 +112,20 @@ class Lease:
         if self._settled is not None:
             return
         duration_s = time.perf_counter() - self.call.arrived
-        record = Record(
-            id=self.call.id,
-            time=self.call.started,
-            key=self.call.key.id,
-            team=self.call.key.team,
-            endpoint=self.call.endpoint,
-            model=self.call.params.model,
-            label_model=self.call.label_model,
-            routed_model=(self.route.model if self.route else None) or self.call.params.model,
+        route = self.route
+        record = self._draw.record._replace(
+            routed_model=(route.model if route else None) or self.call.params.model,
             returned_model=returned_model,
-            upstream=self.route.upstream if self.route else "",
+            upstream=route.upstream if route else "",
             status=status,
-            stream=self.call.params.stream,
             usage=usage,
             ended=ended,
             first_byte_s=self._first_byte_s,
             duration_s=duration_s,
             attempts=self.attempts,
             truncated=is_truncated,
-            client_request_id=self.call.client_request_id,
         )
-        self._settled = self._books.ledger.settle(Settlement(record, self._claims))
+        self._settled = self._books.ledger.settle(Settlement(record, self._draw.claims))
         overhead_s = max(0.0, duration_s - self.upstream_s - self.call.body_wait_s)
         self._books.telemetry.recorded(
             record,
@@ -109,10 +137,16 @@ class Lease:
 
     async def acknowledged(self) -> None:
         """Wait until the store has the settlement, but not for long."""
-        if self._settled is not None and not self._settled.done():
-            await asyncio.wait([self._settled], timeout=ACKNOWLEDGED_WITHIN_S)
+        settled = self._settled
+        if settled is None or settled.done():
+            return
+        timer = asyncio.get_running_loop().call_later(ACKNOWLEDGED_WITHIN_S, _wait_no_longer, settled)
+        try:
+            await settled  # neither a cancellation nor the timer takes the settlement back
+        finally:
+            timer.cancel()
 
-    def close_after(self, error: BaseException | None) -> None:
+    def _close_after(self, error: BaseException | None) -> None:
         """Close what the block left open: nothing was delivered, so nothing but the request itself is charged."""
         if self._is_handed_over:
             return
@@ -124,44 +158,9 @@ class Lease:
             self.close(status=500, usage=Usage(), ended="error")
 
 
-@asynccontextmanager
-async def leased(books: Books, call: Call, claims: Sequence[Claim]) -> AsyncIterator[Lease]:
-    """Draw on all windows of a call, or raise why not; however the block is left, the lease is closed once.
-
-    Raises `RateLimited`, `QuotaSpent` or `Unavailable`.
-    """
-    drawing = books.ledger.draw(Draw(_if_lost(call), tuple(claims)))
-    try:
-        verdict = await asyncio.shield(drawing)
-    except StoreAway:
-        raise Unavailable(
-            "The gateway cannot reach its ledger, so it cannot admit requests right now. Please try again in a moment.",
-            code="store_unavailable",
-        ) from None
-    except asyncio.CancelledError:
-        drawing.add_done_callback(lambda done: _void(books, call, claims, done))
-        raise
-    if isinstance(verdict, Refused):
-        raise notices.refusal(verdict)
-    lease = Lease(books, call, claims, verdict)
-    try:
-        yield lease
-    except GatewayError as error:
-        lease.close_after(error)
-        await lease.acknowledged()  # who is told to come back finds its place free
-        raise
-    except BaseException as error:
-        lease.close_after(error)
-        raise
-    else:
-        lease.close_after(None)
-
-
-def _void(books: Books, call: Call, claims: Sequence[Claim], drawing: asyncio.Future[Granted | Refused]) -> None:
-    """The client left while the draw was under way: what was drawn goes back."""
-    if not drawing.cancelled() and drawing.exception() is None and isinstance(drawing.result(), Granted):
-        record = replace(_if_lost(call), upstream="", status=499, usage=Usage(), ended="client_gone")
-        books.ledger.settle(Settlement(record, tuple(claims)))
+def _wait_no_longer(settled: asyncio.Future[None]) -> None:
+    if not settled.done():
+        settled.set_result(None)
 
 
 def _if_lost(call: Call) -> Record:

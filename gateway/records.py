@@ -1,7 +1,10 @@
 """The facts passed between floors.
 
-Everything here is a value: frozen, without behaviour beyond what follows from its fields. A call is told once, as a
-`Call`; what became of it is told once, as a `Record`.
+Everything here is a value: it never changes, and has no behaviour beyond what follows from its fields. A call is told
+once, as a `Call`; what became of it is told once, as a `Record`.
+
+What is made for every call is a NamedTuple, which costs half of a frozen dataclass to make (0.9 against 1.9 us for the
+fields of a record); the rest are dataclasses.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
 from ipaddress import IPv4Network, IPv6Network
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from .config import Limits, Model, Quota
 
@@ -34,21 +37,14 @@ class Key:
     is_shadow: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
-    """A JSON object as the client wrote it.
-
-    `members` are its parsed values; `spans` say where each top-level value stands in `text`, so that one can be
-    changed and all the rest stay the client's own bytes.
-    """
+class Document(NamedTuple):
+    """A JSON object as the client wrote it, and its parsed values."""
 
     text: str
     members: dict[str, Any]
-    spans: dict[str, tuple[int, int]]
 
 
-@dataclass(frozen=True, slots=True)
-class Params:
+class Params(NamedTuple):
     """What a checked body asks for. Token counts are tokens, `prompt_tokens` an estimate unless `is_prompt_exact`."""
 
     document: Document
@@ -75,8 +71,7 @@ class Params:
         return self.prompts * max(self.n, self.best_of)
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """One checked call. From here on nobody reads the raw request again."""
 
     id: str
@@ -142,8 +137,7 @@ class Failure:
     retry_after_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(NamedTuple):
     """Tokens of one call, and who says so."""
 
     prompt_tokens: int = 0
@@ -158,8 +152,7 @@ class Usage:
         return self.prompt_tokens + self.completion_tokens
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """The one usage record of a call, as it is kept in the store and shown in reports (CONTRACT 4)."""
 
     id: str
@@ -188,10 +181,12 @@ class Record:
 Unit = Literal["requests", "tokens", "parallel"]
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """What one call draws on one window, in units."""
+class Window(NamedTuple):
+    """What a limit counts in: made by `rules/limits`."""
 
+    id: str
+    """Scope, unit, period and, of a calendar window, its name; never the limit, so that changing a limit keeps what
+    was used."""
     scope: str
     """Whose window: `key:ID`, `team:NAME` or `gateway`."""
     unit: Unit
@@ -200,7 +195,6 @@ class Claim:
     model: str | None
     """Pattern of the models that the window counts."""
     limit: int
-    amount: int
     period_us: int = 0
     """Over which a rate refills; 0 for calendar windows and parallel calls."""
     starts: str = ""
@@ -209,14 +203,15 @@ class Claim:
     """Unix time in microseconds at which a calendar window ends."""
     is_enforced: bool = True
 
-    @property
-    def window(self) -> str:
-        """Its identity: scope, unit and period, never its limit, so that changing a limit keeps what was used."""
-        return "|".join((self.scope, self.unit, self.per, self.model or "", self.starts))
+
+class Claim(NamedTuple):
+    """What one call draws on one window, in units."""
+
+    window: Window
+    amount: int
 
 
-@dataclass(frozen=True, slots=True)
-class WindowState:
+class WindowState(NamedTuple):
     """What a store keeps of one window. `at_us` is when `used` was last leaked (rates only)."""
 
     used: int = 0
@@ -224,11 +219,10 @@ class WindowState:
     at_us: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """How a window stands for a claim at one moment, for headers, messages and reports."""
+class Standing(NamedTuple):
+    """How a window stands at one moment, for headers, messages and reports."""
 
-    claim: Claim
+    window: Window
     used: int
     reserved: int
     reset_us: int
@@ -236,36 +230,38 @@ class Standing:
 
     @property
     def remaining(self) -> int:
-        return max(0, self.claim.limit - self.used - self.reserved)
+        return max(0, self.window.limit - self.used - self.reserved)
 
 
-@dataclass(frozen=True, slots=True)
-class Draw:
-    """A wish to spend. `record` is what will be written if nobody ever settles: the call, at its estimate, lost."""
-
-    record: Record
-    claims: tuple[Claim, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Granted:
+class Granted(NamedTuple):
     """Every window of the call was drawn on."""
 
     standings: tuple[Standing, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """No window was drawn on, because of this one."""
+class Refused(NamedTuple):
+    """No window was drawn on, because this one has no room for so many units."""
 
     standing: Standing
+    asked: int
     retry_after_us: int | None
     """None: settled usage alone fills the window, and no wait before its end helps."""
 
 
-@dataclass(frozen=True, slots=True)
-class Settlement:
+class Settlement(NamedTuple):
     """The end of a call: what it really used. The record's id is the call's and the lease's."""
 
     record: Record
     claims: tuple[Claim, ...]
+
+
+class Draw(NamedTuple):
+    """A wish to spend. `record` is what will be written if nobody ever settles: the call, at its estimate, lost."""
+
+    record: Record
+    claims: tuple[Claim, ...]
+
+    def taken_back(self) -> Settlement:
+        """The end of a call that never was: its client left while it was being drawn."""
+        record = self.record._replace(upstream="", status=499, usage=Usage(), ended="client_gone")
+        return Settlement(record, self.claims)

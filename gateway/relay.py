@@ -9,19 +9,21 @@ because clients close there.
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from .config import Route, Upstream
 from .errors import GatewayError, UpstreamFailed, UpstreamRefused
 from .lease import Lease
+from .outlet import Client, Outlet
 from .records import Call, Failure, Fault, Phase, Usage
 from .rules import sse, usage
-from .rules.stream import StreamScan
+from .rules.stream import StreamScan, as_event
 from .tasks import Tasks
 from .upstream import quirks
 from .upstream.connection import Connection, Head
@@ -33,25 +35,8 @@ LEFT_TO_END_S = 1.0
 _DOWN = ("content-type", "openai-processing-ms", "openai-version")
 """Headers of an upstream's answer that a client sees."""
 
-
-class Client(Protocol):
-    """The side that asked, while its answer is streamed. Implemented by web/responses.py."""
-
-    @property
-    def is_congested(self) -> bool:
-        """Whether more is waiting to be sent than should be."""
-
-    def write(self, data: bytes) -> None:
-        """Send, without waiting; the head goes first. Nothing happens once the client is gone."""
-
-    async def wait_until_writable(self) -> None:
-        """Wait until the client has taken what was sent."""
-
-
-class OpensStreams(Protocol):
-    """Makes the client's side of a stream when the upstream's has begun."""
-
-    def __call__(self, headers: Sequence[tuple[str, str]]) -> Client: ...
+_MAY_HOLD_CONSTANT = re.compile(rb"NaN|Infinity")
+"""Pydantic takes these for numbers; JSON has no such thing, and most clients stumble over them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +65,13 @@ class Attempt:
     pool: Pool
     upstream: Upstream
     request: list[bytes]
-    hidden: tuple[tuple[str, str], ...]
-    """Texts of ours that no client may see, each with its stand-in."""
     max_response_bytes: int
+
+    @property
+    def hidden(self) -> tuple[tuple[str, str], ...]:
+        """Texts of ours that no client may see, each with its stand-in."""
+        own_name = self.route.model
+        return self.pool.hidden if own_name is None else (*self.pool.hidden, (own_name, self.call.params.model))
 
 
 class _Body(BaseModel):
@@ -96,41 +85,60 @@ class _Body(BaseModel):
 class Exchange:
     """Receives one answer. Private to `attempt`."""
 
-    def __init__(self, attempt: Attempt, open_stream: OpensStreams, lease: Lease, tasks: Tasks) -> None:
+    def __init__(self, attempt: Attempt, outlet: Outlet, lease: Lease, tasks: Tasks) -> None:
+        loop = asyncio.get_running_loop()
         self.head: Head | None = None
         self.body = bytearray()
         self.scan: StreamScan | None = None
-        self.client: Client | None = None
-        self.over: asyncio.Future[Failure | None] = asyncio.get_running_loop().create_future()
+        self.has_passed = False
+        """Whether anything of this answer has gone to the client."""
+        self.over: asyncio.Future[Failure | None] = loop.create_future()
         """Done when nothing more may be passed on: the answer has ended, failed, or said `[DONE]` or an error."""
         self.is_ended = False
         self.connection: Connection | None = None
         self._attempt = attempt
-        self._open_stream = open_stream
+        self._outlet = outlet
         self._lease = lease
         self._tasks = tasks
+        self._clock = loop.time
         self._is_held_back = False
+        self._has_spoken = False
         self._alive_at = 0.0
-        """When something other than a comment came last, on the clock of `time.perf_counter`."""
+        """When something other than a comment came last, on the loop's clock."""
+
+    @property
+    def may_be_interrupted(self) -> bool:
+        """Whether a comment may go to the client now."""
+        is_inside_event = self.scan is not None and self.scan.is_inside_event
+        return not (is_inside_event or self._is_held_back or self.over.done())
 
     def head_received(self, head: Head) -> None:
         self.head = head
-        self._alive_at = time.perf_counter()
+        self._alive_at = self._clock()
+        coding = (head.get("content-encoding") or "identity").lower()
+        if head.status == 200 and coding != "identity":
+            # We asked for identity, and so did not promise the client that it can read anything else.
+            self._give_up(Fault.NOT_JSON, f"content-encoding {coding}"[:200])
+            return
         is_events = (head.get("content-type") or "").lower().startswith("text/event-stream")
         if head.status == 200 and is_events and self._attempt.call.params.stream:
             params = self._attempt.call.params
             self.scan = StreamScan(choices=params.choices, shows_usage=params.include_usage)
+            return
+        announced = head.get("content-length") or ""
+        if announced.isdecimal() and int(announced) > self._attempt.max_response_bytes:
+            self._refuse_length()
 
     def body_received(self, data: bytes) -> None:
-        if self.scan is None:
+        scan = self.scan
+        if scan is None:
             self._collect(data)
             return
-        if self.scan.is_over:
-            return
-        passed, is_over = self.scan.feed(data)
+        passed, is_over = scan.feed(data)
         if passed:
             self._pass_on(passed)
-            self._look_for_life(passed)
+        elif scan.is_between_events:
+            self._look_for_life()  # what was dropped says as little as a comment
         if is_over:
             self._finish(None)
 
@@ -152,38 +160,44 @@ class Exchange:
 
     def open(self) -> Client:
         """The client's side of the stream, opened at the first need."""
-        if self.client is None:
-            head = self.head
-            assert head is not None
-            self.client = self._open_stream(_down(head))
-        return self.client
+        assert self.head is not None
+        return self._outlet.open(_down(self.head))
 
     def _collect(self, data: bytes) -> None:
         if not self.body:
             self._lease.note_first_byte()
         self.body += data
         if len(self.body) > self._attempt.max_response_bytes:
-            self.stop()
-            self._finish(self.failure(Fault.TOO_LARGE, f"more than {self._attempt.max_response_bytes} bytes"))
+            self._refuse_length()
+
+    def _refuse_length(self) -> None:
+        self._give_up(Fault.TOO_LARGE, f"more than {self._attempt.max_response_bytes} bytes")
 
     def _pass_on(self, data: bytes) -> None:
-        client = self.open()
-        client.write(data)
-        if client.is_congested and not self._is_held_back and self.connection is not None:
+        outlet = self._outlet
+        client = outlet.client
+        if client is None or not self.has_passed:
+            client = self.open()
+            self.has_passed = True
+        is_congested = client.write(data)
+        now = outlet.spoke_at = self._clock()
+        if data[0] == 0x3A and sse.is_comment(data):  # a colon
+            self._look_for_life()
+        else:
+            self._alive_at = now
+            if not self._has_spoken:
+                self._has_spoken = True
+                self._lease.note_first_byte()
+        if is_congested and not self._is_held_back and self.connection is not None:
             self._is_held_back = True
             self.connection.pause_reading()
             self._tasks.spawn(self._let_go_when_writable(client), "back-pressure")
 
-    def _look_for_life(self, passed: bytes) -> None:
+    def _look_for_life(self) -> None:
         """Comments keep a connection open; that somebody is writing an answer they do not show."""
-        now = time.perf_counter()
         idle_s = self._attempt.upstream.timeouts.idle_s
-        if not passed.startswith(b":") or not sse.is_comment(passed):
-            self._lease.note_first_byte()
-            self._alive_at = now
-        elif now - self._alive_at > idle_s:
-            self.stop()
-            self._finish(self.failure(Fault.TIMEOUT, f"nothing but comments for {idle_s:g} s"))
+        if self._clock() - self._alive_at > idle_s:
+            self._give_up(Fault.TIMEOUT, f"nothing but comments for {idle_s:g} s")
 
     async def _let_go_when_writable(self, client: Client) -> None:
         try:
@@ -191,9 +205,13 @@ class Exchange:
         except ConnectionError:
             return  # the client is gone; whoever holds this exchange is being cancelled
         self._is_held_back = False
-        self._alive_at = time.perf_counter()
+        self._alive_at = self._clock()
         if self.connection is not None:
             self.connection.resume_reading()
+
+    def _give_up(self, fault: Fault, detail: str) -> None:
+        self.stop()
+        self._finish(self.failure(fault, detail))
 
     def _finish(self, failure: Failure | None) -> None:
         if not self.over.done():
@@ -205,9 +223,9 @@ class Exchange:
 
 
 async def attempt(
-    this: Attempt, lease: Lease, open_stream: OpensStreams, tasks: Tasks, *, is_fresh: bool = False
+    this: Attempt, lease: Lease, outlet: Outlet, tasks: Tasks, *, is_fresh: bool = False
 ) -> Answer | Streamed | Failure:
-    """Try one route once. Expected trouble is returned as a `Failure`; then nothing has reached the client.
+    """Try one route once. Expected trouble is returned as a `Failure`; then nothing of it has reached the client.
 
     Raises `UpstreamRefused` when the client has to change its request. Cancelled (the client is gone): a stream is
     stopped and charged for what was delivered; a plain answer is waited for by a background task, for its usage.
@@ -217,7 +235,7 @@ async def attempt(
     if isinstance(connection, Failure):
         lease.upstream_s += time.perf_counter() - began
         return connection
-    exchange = Exchange(this, open_stream, lease, tasks)
+    exchange = outlet.speaker = Exchange(this, outlet, lease, tasks)
     exchange.connection = connection
     try:
         connection.send(this.request, exchange)
@@ -225,7 +243,7 @@ async def attempt(
         lease.upstream_s += time.perf_counter() - began
         if exchange.scan is not None:
             return await _finish_stream(this, exchange, lease, tasks, failure)
-        return await _finish_plain(this, exchange, lease, failure)
+        return await _finish_plain(this, exchange, lease, outlet, failure)
     except asyncio.CancelledError:
         if not exchange.over.done():
             lease.upstream_s += time.perf_counter() - began
@@ -234,6 +252,8 @@ async def attempt(
     except BaseException:
         exchange.stop()
         raise
+    finally:
+        outlet.speaker = None
 
 
 # ---------------------------------------------------------------------------------------------------------- streams
@@ -246,12 +266,14 @@ async def _finish_stream(
     assert scan is not None
     if exchange.is_ended and failure is None:
         exchange.pass_rest()
-    if failure is not None and exchange.client is None and not scan.is_over:
-        return failure  # not one byte has left: this may still become a true status, or another route
+    if not exchange.has_passed and scan.error is None and not scan.is_complete:
+        # Not one byte has left: this may still become a true status, or another route.
+        exchange.stop()
+        return failure or exchange.failure(Fault.CUT, "a stream without an event")
     if exchange.connection is not None:
         tasks.spawn(_await_end(exchange), "end-of-stream")
     tokens = scan.usage or scan.estimate(this.call.params.prompt_tokens)
-    if scan.error is None and scan.is_complete:
+    if scan.error is None and scan.is_complete and not scan.is_inside_event:
         # Without `[DONE]` the answer ends without: both SDKs take that, and an invented one would be a lie.
         lease.close(status=200, usage=tokens, ended="done", returned_model=scan.model)
         await lease.acknowledged()
@@ -286,18 +308,26 @@ async def _await_end(exchange: Exchange) -> None:
 # ----------------------------------------------------------------------------------------------------- plain answers
 
 
-async def _finish_plain(this: Attempt, exchange: Exchange, lease: Lease, failure: Failure | None) -> Answer | Failure:
+async def _finish_plain(
+    this: Attempt, exchange: Exchange, lease: Lease, outlet: Outlet, failure: Failure | None
+) -> Answer | Streamed | Failure:
     read = _read_plain(this, exchange, failure)
     if isinstance(read, Failure):
         return read
     tokens, model = read
     lease.close(status=200, usage=tokens, ended="done", returned_model=model)
     await lease.acknowledged()
+    if outlet.client is not None:  # by a comment: the client has been promised events
+        return Streamed(as_event(bytes(exchange.body), shows_usage=this.call.params.include_usage))
     assert exchange.head is not None
     headers = _down(exchange.head)
     if exchange.head.get("content-type") is None:
         headers = (*headers, ("content-type", "application/json"))  # it is, and clients look
     return Answer(200, headers, bytes(exchange.body))
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(name)
 
 
 def _read_plain(this: Attempt, exchange: Exchange, failure: Failure | None) -> tuple[Usage, str | None] | Failure:
@@ -313,7 +343,9 @@ def _read_plain(this: Attempt, exchange: Exchange, failure: Failure | None) -> t
         return judged
     try:
         answer = _Body.model_validate_json(body)
-    except ValidationError:
+        if _MAY_HOLD_CONSTANT.search(body):
+            json.loads(body, parse_constant=_refuse_constant)
+    except ValueError:  # ValidationError is one
         return exchange.failure(Fault.NOT_JSON, f"content-type {head.get('content-type')}"[:200])
     if answer.error and (error := quirks.error_of(body)) is not None:
         in_band = quirks.judge_in_band(this.route.upstream, error, hide=this.hidden)

@@ -22,7 +22,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from .config import Config, build
 from .control import Line
 from .errors import Unavailable
-from .store import Ledger, StoreAway
+from .pipeline import Parts
+from .store import StoreAway
 from .tasks import Tasks
 from .telemetry import QuotaCollector, Telemetry
 from .web import app, server
@@ -40,11 +41,12 @@ class WorkerProcess:
         self._listener = listener
         self._line = line
         self._config = config
-        self._telemetry = Telemetry((key.id for key in config.keys), config.metrics.max_keys)
+        loop = asyncio.get_running_loop()
+        self._telemetry = Telemetry((key.id for key in config.keys), config.metrics.max_keys, defer=loop.call_soon)
         self._scrapes: dict[int, asyncio.Future[str | None]] = {}
-        self._drain_delay_s: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+        self._drain_delay_s: asyncio.Future[float] = loop.create_future()
         self._tasks = Tasks()
-        self._ledger: Ledger
+        self._parts: Parts
 
     async def run(self) -> None:
         """Serve until told to drain, then drain."""
@@ -52,7 +54,7 @@ class WorkerProcess:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self._drain, self._config.server.drain_delay_s)
         async with app.build(self._config, self._telemetry, self._scrape) as worker:
-            self._ledger = worker.parts.books.ledger
+            self._parts = worker.parts
             runner = server.runner_of(worker.app, self._config.server.drain_timeout_s)
             await runner.setup()
             site = web.SockSite(runner, self._listener, backlog=BACKLOG)
@@ -68,6 +70,7 @@ class WorkerProcess:
             await runner.cleanup()  # closes the listener, waits for running calls, then cancels them
             await worker.parts.tasks.wait_until_idle(max(0.0, deadline - time.monotonic()))
         await self._tasks.cancel_all()
+        self._telemetry.write()
 
     def _drain(self, delay_s: float) -> None:
         if not self._drain_delay_s.done():
@@ -89,7 +92,7 @@ class WorkerProcess:
         number = id(waiter)
         self._scrapes[number] = waiter
         self._line.send(scrape=number)
-        standings = await app.key_standings(self._config, self._ledger)
+        standings = await app.key_standings(self._parts)
         registry = CollectorRegistry()
         registry.register(QuotaCollector(standings, self._telemetry.key_label))
         if (text := await waiter) is None:
@@ -98,12 +101,12 @@ class WorkerProcess:
 
     async def _watch_store(self) -> None:
         """Show how the store is doing, also while no call comes."""
-        shown = 0
+        ledger, shown = self._parts.books.ledger, 0
         while True:
-            self._telemetry.show_pending(self._ledger.pending)
-            for _ in range(self._ledger.errors - shown):
+            self._telemetry.show_pending(ledger.pending)
+            for _ in range(ledger.errors - shown):
                 self._telemetry.store_failed()
-            shown = self._ledger.errors
+            shown = ledger.errors
             await asyncio.sleep(WATCH_STORE_S)
 
 

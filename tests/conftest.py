@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,15 @@ from tests.flows.house import Gateway, Process
 
 StartsGateways = Callable[..., Gateway]
 StartsProcesses = Callable[..., Process]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_proxies() -> Iterator[None]:
+    """The proxies of the machine are no business of the tests, nor of the processes that they start."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
+            patch.delenv(name)
+        yield
 
 
 class Stage(Scripted):

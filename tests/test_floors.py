@@ -24,7 +24,7 @@ FLOORS: dict[str, int] = {
     "rules": 4,
     "telemetry": 5,
     "store": 6, "upstream": 6, "simulator": 6, "control": 6,
-    "lease": 7,
+    "lease": 7, "outlet": 7,
     "relay": 8,
     "pipeline": 9,
     "web": 10,

@@ -11,7 +11,7 @@ import pytest
 
 from gateway.config import Model, Route
 from gateway.errors import InvalidRequest, QuotaSpent, RateLimited, Unavailable
-from gateway.lease import Books, leased
+from gateway.lease import Books, Lease
 from gateway.records import (
     Call,
     Claim,
@@ -24,13 +24,15 @@ from gateway.records import (
     Settlement,
     Standing,
     Usage,
+    Window,
 )
 from gateway.rules.document import parse
 from gateway.store import Ledger, StoreAway
 from gateway.telemetry import Telemetry
 
-CLAIM = Claim("key:k", "requests", "day", None, 10, 1, starts="2026-11-20", resets_us=1)
-SPENT = Standing(CLAIM, used=10, reserved=0, reset_us=3_600_000_000)
+WINDOW = Window("w", "key:k", "requests", "day", None, 10, starts="2026-11-20", resets_us=1)
+CLAIM = Claim(WINDOW, 1)
+SPENT = Standing(WINDOW, used=10, reserved=0, reset_us=3_600_000_000)
 
 
 @dataclass
@@ -69,7 +71,7 @@ def a_call() -> Call:
 
 async def leave(ledger: ScriptedLedger, how: Callable[[Any], None]) -> list[Record]:
     lines: list[Record] = []
-    async with leased(books_of(ledger, lines), a_call(), [CLAIM]) as lease:
+    async with Lease(books_of(ledger, lines), a_call(), (CLAIM,)) as lease:
         how(lease)
     return lines
 
@@ -118,10 +120,10 @@ async def test_handed_over_lease_stays_open() -> None:
 
 
 async def test_refused_draw_settles_nothing() -> None:
-    ledger = ScriptedLedger(Refused(SPENT, None))
+    ledger = ScriptedLedger(Refused(SPENT, 1, None))
     with pytest.raises(QuotaSpent, match="quota of your key of requests per day: Limit 10, Used 10"):
         await leave(ledger, raising(AssertionError("entered")))
-    ledger = ScriptedLedger(Refused(SPENT, 1_500_000))
+    ledger = ScriptedLedger(Refused(SPENT, 1, 1_500_000))
     with pytest.raises(RateLimited) as caught:
         await leave(ledger, raising(AssertionError("entered")))
     assert (caught.value.headers["Retry-After-Ms"], caught.value.headers["Retry-After"]) == ("1500", "2")
@@ -135,7 +137,8 @@ async def test_store_away_is_said_and_nothing_settled() -> None:
     assert (caught.value.code, caught.value.status, ledger.settled) == ("store_unavailable", 503, [])
 
 
-async def test_client_that_leaves_during_the_draw_gets_it_back() -> None:
+async def test_client_that_leaves_during_the_draw_cancels_it() -> None:
+    """The ledger takes back a draw that was cancelled (tests/store)."""
     ledger = ScriptedLedger(None)
     caller = asyncio.ensure_future(leave(ledger, raising(AssertionError("entered"))))
     await asyncio.sleep(0)
@@ -143,11 +146,34 @@ async def test_client_that_leaves_during_the_draw_gets_it_back() -> None:
     with pytest.raises(asyncio.CancelledError):
         await caller
     assert ledger.drawing is not None
+    assert ledger.drawing.cancelled()
     assert ledger.settled == []
-    ledger.drawing.set_result(Granted())
+
+
+async def test_client_that_leaves_in_the_turn_of_its_grant_gets_it_back() -> None:
+    ledger = ScriptedLedger(None)
+    caller = asyncio.ensure_future(leave(ledger, raising(AssertionError("entered"))))
     await asyncio.sleep(0)
+    assert ledger.drawing is not None
+    ledger.drawing.set_result(Granted())
+    caller.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await caller
     (settlement,) = ledger.settled
     assert (settlement.record.ended, settlement.record.usage) == ("client_gone", Usage())
+
+
+async def test_who_waits_for_a_sick_store_waits_not_for_long() -> None:
+    class Sick(ScriptedLedger):
+        def settle(self, settlement: Settlement) -> asyncio.Future[None]:
+            self.settled.append(settlement)
+            return asyncio.get_running_loop().create_future()
+
+    ledger = Sick(Granted())
+    async with Lease(books_of(ledger, []), a_call(), (CLAIM,)) as lease:
+        lease.close(status=200, usage=Usage(), ended="done")
+        await lease.acknowledged()
+    assert len(ledger.settled) == 1
 
 
 async def test_draw_says_what_a_lost_call_may_have_cost() -> None:

@@ -10,7 +10,7 @@ import pytest
 from gateway.config import Config, build
 from gateway.pipeline import changed_members
 from gateway.records import Call, Endpoint
-from gateway.rules import document, keys, params
+from gateway.rules import document, keys, limits, params
 
 TOKENS = [{"tokens": 100000, "per": "day"}]
 
@@ -68,7 +68,9 @@ def test_only_what_must_change_is_changed(
 ) -> None:
     made = config(**settings)
     this = call(made, endpoint, body)
-    assert changed_members(this, this.model.routes[0], made) == changes
+    claims = limits.claims(this, limits.Terms(made).of(this.key))
+    capabilities = made.upstreams["up"].capabilities
+    assert changed_members(this, claims, this.model.routes[0], capabilities) == changes
     forwarded = document.replace(this.params.document, changes)
     assert json.loads(forwarded) == {**json.loads(body), **changes}
     if not changes:

@@ -7,16 +7,18 @@ import random
 import signal
 import subprocess
 import sys
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from prometheus_client import generate_latest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.records import Claim, Standing, Usage
-from gateway.telemetry import QuotaCollector, Telemetry
+from gateway.records import Standing, Usage, Window
+from gateway.telemetry import QuotaCollector, Telemetry, _Distribution, _Gathered
 from tests.store.wishes import record
 
 ROOT = Path(__file__).parent.parent
@@ -43,6 +45,7 @@ TYPES = {"total": "counter", "seconds": "histogram", "tokens": "histogram", "req
 CALL = record(
     "c", usage=Usage(10, 5, 4, 2, source="reported"), stream=True, first_byte_s=0.2, duration_s=1.0, label_model="m"
 )
+TOKENS = {"key": "k", "model": "m", "upstream": "up", "source": "reported"}
 BESIDE: dict[str, Any] = {"estimated_prompt_tokens": 12, "overhead_s": 0.001, "is_usage_unknown": False}
 
 
@@ -106,7 +109,7 @@ def test_an_ended_call() -> None:
 )
 def test_calls_that_ended_otherwise(changes: dict[str, Any], expected: dict[str, float]) -> None:
     made = telemetry()
-    made.recorded(replace(CALL, **changes), **BESIDE)
+    made.recorded(CALL._replace(**changes), **BESIDE)
     assert {name: value(made, name) for name in expected} == expected
 
 
@@ -129,7 +132,7 @@ def test_unknown_usage_is_counted() -> None:
 )
 def test_times_of_tokens(changes: dict[str, Any], firsts: int, per_token: int) -> None:
     made = telemetry()
-    made.recorded(replace(CALL, **changes), **BESIDE)
+    made.recorded(CALL._replace(**changes), **BESIDE)
     place = {"model": "m", "upstream": "up"}
     assert value(made, "gateway_time_to_first_token_seconds_count", **place) == firsts
     assert value(made, "gateway_time_per_output_token_seconds_count", **place) == per_token
@@ -161,7 +164,7 @@ def test_labels_are_bounded_whatever_clients_make_up() -> None:
     for _ in range(10_000):
         key = f"key-{dice.randrange(500)}" if dice.random() < 0.5 else f"{dice.random()}"
         name = f"model-{dice.random()}"
-        made.recorded(replace(CALL, key=key, model=name, returned_model=name, label_model="other"), **BESIDE)
+        made.recorded(CALL._replace(key=key, model=name, returned_model=name, label_model="other"), **BESIDE)
         made.answered(key=key, model="other", endpoint="chat", upstream="", status=429)
     keys = {sample.labels["key"] for f in made.registry.collect() for sample in f.samples if "key" in sample.labels}
     assert keys == {"other", *(f"key-{number}" for number in range(5))}
@@ -178,13 +181,36 @@ def test_key_label() -> None:
     assert telemetry("a", max_keys=0).key_label("a") == "other"
 
 
-def test_children_are_looked_up_once() -> None:
-    made = telemetry()
+def test_one_turn_is_written_at_its_end() -> None:
+    later: list[Callable[[], None]] = []
+    made = Telemetry(["k"], 10, defer=later.append)
     everything(made)
-    before = dict(made._children)
     everything(made)
-    assert made._children == before
-    assert all(made._children[labels] is child for labels, child in before.items())
+    assert value(made, "gateway_tokens_total", **TOKENS, type="prompt") == 0
+    (write,) = later
+    write()
+    assert value(made, "gateway_tokens_total", **TOKENS, type="prompt") == 2 * CALL.usage.prompt_tokens
+    assert value(made, "gateway_in_flight_requests") == 2
+    everything(made)
+    later.pop()()
+    assert value(made, "gateway_tokens_total", **TOKENS, type="prompt") == 3 * CALL.usage.prompt_tokens
+
+
+@given(st.lists(st.floats(-5000, 5000) | st.sampled_from([0.05, 0.1, 600, 601, 0]), max_size=50))
+def test_gathered_observations_are_those_of_prometheus(values: list[float]) -> None:
+    """Its private names are used to write them: this is what notices when they change."""
+    ours, theirs = (Histogram("h", "h", buckets=(-10, 0.05, 0.1, 600), registry=CollectorRegistry()) for _ in "ab")
+    gathered = _Gathered(lambda write: None)
+    distribution = _Distribution(ours, gathered)
+    for number in values:
+        distribution.observe(number)
+        theirs.observe(number)
+    gathered.write()
+    samples = [
+        [(s.name, s.labels, pytest.approx(s.value)) for s in next(iter(h.collect())).samples if "created" not in s.name]
+        for h in (ours, theirs)
+    ]
+    assert samples[0] == [(name, labels, value.expected) for name, labels, value in samples[1]]
 
 
 def test_workers_of_one_process_do_not_share_metrics() -> None:
@@ -194,7 +220,7 @@ def test_workers_of_one_process_do_not_share_metrics() -> None:
 
 
 def standing(scope: str, unit: str = "tokens", per: str = "day", model: str | None = None) -> Standing:
-    return Standing(Claim(scope, unit, per, model, 100, 1), used=30, reserved=12, reset_us=0)  # type: ignore[arg-type]
+    return Standing(Window("w", scope, unit, per, model, 100), used=30, reserved=12, reset_us=0)  # type: ignore[arg-type]
 
 
 def test_quotas_of_keys_with_a_label_of_their_own() -> None:
@@ -222,6 +248,7 @@ def test_quotas_of_keys_with_a_label_of_their_own() -> None:
 
 CHILD = """
 import sys
+from collections.abc import Callable
 from tests.test_telemetry import everything, telemetry
 made = telemetry()
 for _ in range(int(sys.argv[1])):
@@ -232,6 +259,7 @@ sys.stdin.read()
 
 SUM = """
 import sys
+from collections.abc import Callable
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 folder = sys.argv[1]

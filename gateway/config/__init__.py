@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from .checks import Parts, cross_check, explain
 from .faults import ConfigError, ConfigFault, spell
+from .proxies import Proxy, apply_environment
 from .references import References, load, read_text
 from .sections import (
     Admin,
@@ -46,6 +47,7 @@ __all__ = [
     "FileKey",
     "Limits",
     "Model",
+    "Proxy",
     "Quota",
     "Route",
     "Section",
@@ -64,20 +66,22 @@ __all__ = [
 
 
 def resolve(text: str, env: Mapping[str, str], read_file: Callable[[str], str] = read_text) -> dict[str, Any]:
-    """Turn the file's text into plain values, each `${...}` replaced.
+    """Turn the file's text into plain values, each `${...}` replaced, and the environment's proxies filled in.
 
-    Raises `ConfigError` with every reference that leads nowhere, or with the place where the YAML is broken.
+    Raises `ConfigError` with every reference that leads nowhere and every proxy that cannot be used, or with the place
+    where the YAML is broken.
     """
     references = References(env, read_file)
     resolved = references.replace_in(load(text), ())
-    if references.faults:
+    faults = [*references.faults, *apply_environment(resolved, env)]
+    if faults:
         # A missing reference leaves an empty string, whose own fault would only repeat this one.
-        known = {fault.path for fault in references.faults}
+        known = {fault.path for fault in faults}
         try:
             build(resolved)
         except ConfigError as error:
-            references.faults += [fault for fault in error.faults if fault.path not in known]
-        raise ConfigError(references.faults)
+            faults += [fault for fault in error.faults if fault.path not in known]
+        raise ConfigError(faults)
     return cast("dict[str, Any]", resolved)
 
 

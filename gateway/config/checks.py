@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 
 from . import sections
 from .faults import ConfigFault, spell
-from .sections import Config, FileKey, Model, Quota, Section
+from .sections import Config, FileKey, Model, Quota, Section, Server, Upstream
 
 
 def _names_at(path: tuple[str | int, ...]) -> list[str]:
@@ -64,7 +64,10 @@ Place = tuple[str | int, ...]
 class Parts:
     """What is checked against each other. Lists are by index, because some of their items may be missing."""
 
+    workers: int
     upstreams: Sequence[str]
+    connections: Mapping[str, int]
+    """The limit of each sound upstream."""
     models: Mapping[str, Model]
     teams: Mapping[str, Mapping[int, Quota]]
     keys: Mapping[int, FileKey]
@@ -73,7 +76,9 @@ class Parts:
     @classmethod
     def of(cls, config: Config) -> Parts:
         return cls(
+            workers=config.server.workers,
             upstreams=list(config.upstreams),
+            connections={name: upstream.max_connections for name, upstream in config.upstreams.items()},
             models=config.models,
             teams={name: dict(enumerate(team.quotas)) for name, team in config.teams.items()},
             keys=dict(enumerate(config.keys)),
@@ -87,8 +92,12 @@ class Parts:
         Of an upstream and a team the name is enough: what refers to one is right, whatever is wrong inside.
         """
         teams = _named(values, "teams")
+        server = _sound(Server, {"server": values.get("server", {})}).get("server", Server())
+        upstreams = _sound(Upstream, _named(values, "upstreams"))
         return cls(
+            workers=server.workers,
             upstreams=list(_named(values, "upstreams")),
+            connections={name: upstream.max_connections for name, upstream in upstreams.items()},
             models=_sound(Model, _named(values, "models")),
             teams={name: _sound(Quota, _listed(team, "quotas")) for name, team in teams.items()},
             keys=_sound(FileKey, _listed(values, "keys")),
@@ -127,9 +136,18 @@ def _quota_lists(parts: Parts) -> Iterator[tuple[Place, Mapping[int, Quota], tup
 
 def cross_check(parts: Parts) -> Iterator[ConfigFault]:
     """What no single field can know."""
+    yield from _check_connections(parts)
     yield from _check_models(parts)
     yield from _check_keys(parts)
     yield from _check_quotas(parts)
+
+
+def _check_connections(parts: Parts) -> Iterator[ConfigFault]:
+    """They are split over the workers, each of which needs at least one, and may not exceed the limit together."""
+    for name, limit in parts.connections.items():
+        if limit < parts.workers:
+            path = spell(("upstreams", name, "max_connections"))
+            yield ConfigFault(path, f"{limit} is too few: each of the {parts.workers} workers needs at least one")
 
 
 def _check_models(parts: Parts) -> Iterator[ConfigFault]:

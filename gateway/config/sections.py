@@ -28,6 +28,8 @@ from pydantic import (
     model_validator,
 )
 
+from .proxies import Proxy, read_proxy
+
 
 def _refuse_bool(value: Any) -> Any:
     if isinstance(value, bool):
@@ -85,8 +87,8 @@ class Server(Section):
     """After SIGTERM: not ready, still serving, for this long. SIGINT does not wait."""
     drain_timeout_s: Seconds = 120
     """Then no new calls; running ones may end for this long."""
-    keepalive_comment_s: Annotated[Seconds, pending("keep-alive comments", 0)] = 0
-    """Send a comment to streaming clients after this much silence; 0 is off."""
+    keepalive_comment_s: Seconds = 0
+    """Send a comment to streaming clients while the upstream is silent for this long; 0 is off."""
     trusted_proxies: Annotated[tuple[str, ...], pending("X-Forwarded-For", ())] = ()
     """Whose X-Forwarded-For counts."""
     access_log: Literal["json", "text", "off"] = "json"
@@ -193,6 +195,12 @@ _OWN_HEADERS = frozenset({
 })  # fmt: skip
 
 
+def _proxy_address(address: SecretStr | None) -> SecretStr | None:
+    if address is not None:
+        read_proxy(address.get_secret_value())
+    return address
+
+
 class Upstream(Section):
     base_url: str
     """Address of the API, version included: https://api.openai.com/v1."""
@@ -202,8 +210,8 @@ class Upstream(Section):
     """Several keys, used in turn."""
     headers: dict[str, SecretStr] = {}
     """Added to every request, for instance OpenAI-Organization."""
-    proxy: Annotated[SecretStr | None, pending("a proxy", None)] = None
-    """http://user:pw@proxy:3128, by CONNECT."""
+    proxy: Annotated[SecretStr | None, AfterValidator(_proxy_address)] = None
+    """http://user:password@proxy:3128, asked with CONNECT; "" is none; default: the environment's, as curl reads it."""
     ca_file: str | None = None
     """PEM file with the certificate authorities to trust, instead of the system's."""
     timeouts: Timeouts = Timeouts()
@@ -220,6 +228,11 @@ class Upstream(Section):
     """Interval of active probes; 0 is off."""
     capabilities: Capabilities = Capabilities()
     """Where this upstream differs from OpenAI."""
+
+    @property
+    def way(self) -> Proxy | None:
+        """The proxy through which this upstream is reached; None: directly."""
+        return read_proxy(self.proxy.get_secret_value()) if self.proxy is not None else None
 
     @field_validator("base_url")
     @classmethod

@@ -1,8 +1,8 @@
 """A request body as the client wrote it: read once, changed in single places.
 
 The client's own bytes are what is forwarded; only a member that must change (a model's alias, an output limit) is
-written anew. So the top level is walked here, with the standard library's C decoder doing names and values, and one
-pass yields both the values and where each of them stands in the text.
+written anew. New members go in front; only where one that is there has to change is the top level walked a second time,
+to learn where its values stand in the text. What cannot be read is walked as well, to say where it ceases to be JSON.
 
 Upstreams do not agree on what sloppy JSON means, and whoever reads a body differently from us can be made to do what
 we did not check. Everything on which parsers differ is therefore refused instead of read in one way: duplicate names
@@ -56,20 +56,21 @@ def parse(raw: bytes) -> Document:
     text = _decode(raw)
     _refuse_depth(raw)
     try:
-        members, spans = _walk(text)
-    except json.JSONDecodeError as error:
-        # Only the decoder's own fixed words: some versions add a piece of the input after a colon.
-        _refuse(error.msg.partition(":")[0].removesuffix(" starting at").removesuffix(" at"), text, error.pos)
-    except RecursionError:
-        _refuse_nesting()
-    except ValueError:
-        # int() itself refuses more than 4,300 digits (sys.set_int_max_str_digits): its time grows with their square.
-        _refuse("A number has too many digits")
+        members = _DECODER.decode(text)
+    except (ValueError, RecursionError):
+        members = None
+    if type(members) is not dict:
+        _refuse_unreadable(text)
     if "\\" in text:
         end = _end(_WHOLE_TEXT, text, 0)
         if end != len(text):
             _refuse("A \\u escape is half of a surrogate pair, which is no character", text, end)
-    return Document(text=text, members=members, spans=spans)
+    return Document(text, members)
+
+
+def spans(document: Document) -> dict[str, tuple[int, int]]:
+    """Where the value of each top-level member stands in the text. Reads it a second time: few calls need to know."""
+    return _walk(document.text)
 
 
 def replace(document: Document, values: Mapping[str, Any]) -> bytes:
@@ -78,17 +79,21 @@ def replace(document: Document, values: Mapping[str, Any]) -> bytes:
     A member that is there keeps its place and its name as it was written; new ones come first. Values are written in
     ASCII, so there is none that could not be encoded.
     """
-    text = document.text
+    text, members = document
+    if not values:
+        return text.encode()
     written = {name: json.dumps(value, allow_nan=False, separators=(",", ":")) for name, value in values.items()}
-    added = ",".join(f"{json.dumps(name)}:{value}" for name, value in written.items() if name not in document.spans)
-    if added and document.spans:
+    added = ",".join([f"{json.dumps(name)}:{value}" for name, value in written.items() if name not in members])
+    if added and members:
         added += ","
     # All that stands before the object is whitespace.
     at = text.index("{") + 1
     pieces = [text[:at], added]
-    for (start, end), value in sorted((document.spans[n], v) for n, v in written.items() if n in document.spans):
-        pieces += (text[at:start], value)
-        at = end
+    if any(name in members for name in written):
+        places = spans(document)
+        for (start, end), value in sorted((places[n], v) for n, v in written.items() if n in places):
+            pieces += (text[at:start], value)
+            at = end
     pieces.append(text[at:])
     return "".join(pieces).encode()
 
@@ -114,21 +119,34 @@ def _refuse_depth(raw: bytes) -> None:
         _refuse_nesting()
 
 
-def _walk(text: str) -> tuple[dict[str, Any], dict[str, tuple[int, int]]]:
-    """Members and spans of the one object that the text has to be."""
-    members: dict[str, Any] = {}
-    spans: dict[str, tuple[int, int]] = {}
+def _refuse_unreadable(text: str) -> NoReturn:
+    """Say what keeps the text from being one JSON object, and where."""
+    try:
+        _walk(text)
+    except json.JSONDecodeError as error:
+        # Only the decoder's own fixed words: some versions add a piece of the input after a colon.
+        _refuse(error.msg.partition(":")[0].removesuffix(" starting at").removesuffix(" at"), text, error.pos)
+    except RecursionError:
+        _refuse_nesting()
+    except ValueError:
+        # int() itself refuses more than 4,300 digits (sys.set_int_max_str_digits): its time grows with their square.
+        _refuse("A number has too many digits")
+    _refuse("It could not be read")
+
+
+def _walk(text: str) -> dict[str, tuple[int, int]]:
+    """Where the values of the one object stand that the text has to be."""
+    places: dict[str, tuple[int, int]] = {}
     at = _enter(text)
     if text[at : at + 1] == "}":
         _refuse_rest(text, _end(_WHITESPACE, text, at + 1))
-        return members, spans
+        return places
     name, start = _name(text, at)
     while True:
-        value, at = _DECODER.raw_decode(text, start)
-        if name in members:
+        _, at = _DECODER.raw_decode(text, start)
+        if name in places:
             _refuse_duplicate(name)
-        members[name] = value
-        spans[name] = (start, at)
+        places[name] = (start, at)
         plain = _PLAIN_NAME.match(text, at)
         if plain is not None:
             name, start = plain[1], plain.end()
@@ -139,7 +157,7 @@ def _walk(text: str) -> tuple[dict[str, Any], dict[str, tuple[int, int]]]:
             _refuse("Expecting ',' or '}'" if at < len(text) else "The object has no end", text, at)
         if mark[1] == "}":
             _refuse_rest(text, mark.end())
-            return members, spans
+            return places
         name, start = _name(text, mark.end())
 
 

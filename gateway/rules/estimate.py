@@ -15,6 +15,8 @@ from typing import Any
 
 from gateway.records import Document
 
+from .document import spans
+
 BYTES_PER_TOKEN = 4
 MESSAGE_TOKENS = 4
 
@@ -62,10 +64,9 @@ def chat(document: Document) -> Estimate:
             count = _MESSAGE_FIELDS.get(name)
             if count is not None:
                 size += count(value)
-    for name in _DEFINITIONS:
-        if name in document.spans and document.members[name] is not None:
-            start, end = document.spans[name]
-            size += end - start if document.text.isascii() else _bytes(document.text[start:end])
+    if definitions := [name for name in _DEFINITIONS if document.members.get(name) is not None]:
+        places = spans(document)
+        size += sum(_bytes(document.text[slice(*places[name])]) for name in definitions)
     return Estimate(tokens=_tokens(size) + MESSAGE_TOKENS * len(messages))
 
 

@@ -10,24 +10,25 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gateway.errors import GatewayError, QuotaSpent, RateLimited
-from gateway.records import Claim, Refused, Standing, Unit
+from gateway.records import Refused, Standing, Unit, Window
 
 from .limits import spell_per, spell_scope
 
 
 def rate_headers(standings: Iterable[Standing]) -> dict[str, str]:
     """`x-ratelimit-{limit,remaining,reset}-{requests,tokens}` of the tightest window of each unit."""
-    tightest: dict[Unit, Standing] = {}
+    tightest: dict[Unit, tuple[float, Standing]] = {}
     for standing in standings:
-        unit = standing.claim.unit
-        if unit == "parallel":
+        window = standing.window
+        if window.unit == "parallel":
             continue
-        share = standing.remaining / standing.claim.limit
-        if unit not in tightest or share < tightest[unit].remaining / tightest[unit].claim.limit:
-            tightest[unit] = standing
+        share = standing.remaining / window.limit
+        known = tightest.get(window.unit)
+        if known is None or share < known[0]:
+            tightest[window.unit] = (share, standing)
     headers = {}
-    for unit, standing in tightest.items():
-        headers[f"x-ratelimit-limit-{unit}"] = str(standing.claim.limit)
+    for unit, (_, standing) in tightest.items():
+        headers[f"x-ratelimit-limit-{unit}"] = str(standing.window.limit)
         headers[f"x-ratelimit-remaining-{unit}"] = str(standing.remaining)
         headers[f"x-ratelimit-reset-{unit}"] = go_duration(standing.reset_us)
     return headers
@@ -35,30 +36,30 @@ def rate_headers(standings: Iterable[Standing]) -> dict[str, str]:
 
 def refusal(refused: Refused) -> GatewayError:
     """The 429 for a draw that was refused."""
-    standing, claim = refused.standing, refused.standing.claim
+    standing, window = refused.standing, refused.standing.window
     headers = rate_headers([standing])
-    numbers = f"Limit {claim.limit}, Used {standing.used}, Reserved {standing.reserved}, Requested {claim.amount}."
-    whose = spell_scope(claim.scope)
+    numbers = f"Limit {window.limit}, Used {standing.used}, Reserved {standing.reserved}, Requested {refused.asked}."
+    whose = spell_scope(window.scope)
     if refused.retry_after_us is None:
         return QuotaSpent(
-            f"You exceeded the quota of {whose} of {_what(claim)}: {numbers} It starts anew in "
+            f"You exceeded the quota of {whose} of {_what(window)}: {numbers} It starts anew in "
             f"{go_duration(standing.reset_us)}; ask whoever runs the gateway if you need more before.",
             headers=headers,
         )
     wait = go_duration(refused.retry_after_us)
     return RateLimited(
-        f"Rate limit reached for {whose} on {_what(claim)}: {numbers} Please try again in {wait}.",
-        unit=claim.unit,
+        f"Rate limit reached for {whose} on {_what(window)}: {numbers} Please try again in {wait}.",
+        unit=window.unit,
         retry_after_s=refused.retry_after_us / 1e6,
         headers=headers,
     )
 
 
-def _what(claim: Claim) -> str:
-    if claim.unit == "parallel":
+def _what(window: Window) -> str:
+    if window.unit == "parallel":
         return "parallel requests"
-    models = f" for models {claim.model}" if claim.model else ""
-    return f"{claim.unit} per {spell_per(claim.per)}{models}"
+    models = f" for models {window.model}" if window.model else ""
+    return f"{window.unit} per {spell_per(window.per)}{models}"
 
 
 def go_duration(us: int) -> str:

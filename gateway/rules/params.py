@@ -12,7 +12,7 @@ without having been checked here.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
@@ -55,10 +55,11 @@ def restrict(params: Params, endpoint: Endpoint, key: Limits, model: Limits = _N
     `is_output_limit_added` says that it has to be written into the forwarded body.
     """
     for limits, owner in ((key, "key"), (model, "model")):
-        _refuse_beyond(params.document.members, limits, owner)
+        if limits.model_fields_set:  # nearly always none
+            _refuse_beyond(params.document.members, limits, owner)
     bounds = [limits.max_tokens for limits in (key, model) if limits.max_tokens is not None]
     if bounds and params.output_limit is None and endpoint != "embeddings":
-        return replace(params, output_limit=min(bounds), is_output_limit_added=True)
+        return params._replace(output_limit=min(bounds), is_output_limit_added=True)
     return params
 
 

@@ -3,21 +3,26 @@
 An event ends with a blank line; lines end with LF, CRLF or a bare CR (WHATWG HTML, "event stream interpretation").
 `EventSplitter` hands out whole events as the bytes they came in. An event that is longer than `LONG_EVENT` is handed
 out in pieces as it comes, because nothing that has to be changed is that long, and holding it would cost memory.
+
+What comes out never depends on how the bytes were cut, with one exception that has to be: an event that ends with a
+CR is handed out at once, so the LF of a CRLF that was cut there is left to the next event. `StreamScan` mends that.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 LONG_EVENT = 65536
-"""Bytes of an unfinished event that are held back at most."""
+"""Bytes before its blank line that make an event a long one; so much of an unfinished event is held back at most."""
 
-# Atomic groups: without them, CRLF would also be read as two line ends, and so as a blank line.
-_BLANK_LINE = re.compile(rb"(?>\r\n|\n|\r)(?>\r\n|\n|\r)")
+# A CRLF is one line end, never two. The first character is a set, which `re` looks for at full speed.
+_BLANK_LINE = re.compile(rb"[\r\n](?:(?<=\r)\n)?+(?>\r\n|\n|\r)")
 _LINE_END = re.compile(rb"\r\n|\n|\r")
+_FIELD = re.compile(rb"(?:id|retry)[:\r\n]")
 _LATER_FIELD = re.compile(rb"[\r\n](?:id|retry)[:\r\n]")
 _FIELDS = (b"id", b"retry")
+_LONGEST_END = 3
+"""A blank line has at most four bytes: so many may be there already before its last one comes."""
 
 
 class EventSplitter:
@@ -26,6 +31,7 @@ class EventSplitter:
     def __init__(self) -> None:
         self._held = bytearray()
         self._searched = 0
+        self._has_cr = False
         self.is_inside_long = False
 
     @property
@@ -33,37 +39,60 @@ class EventSplitter:
         """Bytes of an unfinished event that wait for its end."""
         return len(self._held)
 
-    def split(self, data: bytes) -> Iterator[tuple[bytes, bool]]:
-        """Yield (bytes, whether they are one whole event). What is not whole is a piece of a long event."""
-        held = self._held
-        held += data
-        start = 0
-        while (match := _BLANK_LINE.search(held, max(start, self._searched))) is not None:
-            end = match.end()
-            event = bytes(held[start:end])
-            start = self._searched = end
-            yield event, not self.is_inside_long
+    def split(self, data: bytes) -> list[tuple[bytes, bool]]:
+        """Pairs of bytes and whether they are one whole event. What is not whole is a piece of a long event."""
+        text: bytes | bytearray = data
+        if self._held:
+            self._held += data
+            text = self._held
+        self._has_cr = self._has_cr or 0x0D in data
+        found: list[tuple[bytes, bool]] = []
+        start, at = 0, self._searched
+        while (blank := self._blank_line(text, at)) is not None:
+            content_end, at = blank
+            is_long = self.is_inside_long or content_end - start > LONG_EVENT
+            found.append((bytes(text[start:at]), not is_long))
+            start = at
             self.is_inside_long = False
-        del held[:start]
-        # A blank line may be cut in the middle: look again at the last line end.
-        self._searched = max(0, len(held) - 3)
-        if len(held) - 3 > LONG_EVENT:
-            piece = bytes(held[: self._searched])
-            del held[: self._searched]
+        self._hold(text, start)
+        if self.is_inside_long or len(self._held) - _LONGEST_END >= LONG_EVENT:
+            piece = bytes(self._held[:-_LONGEST_END])
+            del self._held[:-_LONGEST_END]
             self._searched = 0
             self.is_inside_long = True
-            yield piece, False
+            if piece:
+                found.append((piece, False))
+        return found
 
     def rest(self) -> bytes:
         """What is left when the stream has ended: an event without its blank line, or nothing."""
         rest = bytes(self._held)
         self._held.clear()
         self._searched = 0
+        self.is_inside_long = False
         return rest
+
+    def _blank_line(self, text: bytes | bytearray, at: int) -> tuple[int, int] | None:
+        """Where the next blank line begins and ends."""
+        if self._has_cr:
+            match = _BLANK_LINE.search(text, at)
+            return None if match is None else match.span()
+        start = text.find(b"\n\n", at)
+        return None if start < 0 else (start, start + 2)
+
+    def _hold(self, text: bytes | bytearray, start: int) -> None:
+        """Keep what no blank line has ended. A blank line may be cut: its beginning is looked at again."""
+        if text is self._held:
+            del self._held[:start]
+        elif start < len(text):
+            self._held += text[start:] if start else text
+        self._searched = max(0, len(self._held) - _LONGEST_END)
 
 
 def data_of(event: bytes) -> bytes | None:
     """The event's data, its lines joined by LF; None where it has none (comments, `id:`, `retry:`, a lone `event:`)."""
+    if event.startswith(b"data: ") and event.find(b"\n") == len(event) - 2 and 0x0D not in event:
+        return event[6:-2]  # as nearly all are
     lines = [line for line in _LINE_END.split(event) if line.startswith(b"data") and line[4:5] in (b":", b"")]
     if not lines:
         return None
@@ -82,8 +111,8 @@ def without_fields(event: bytes) -> bytes:
 
 
 def has_fields(event: bytes) -> bool:
-    """Whether the event may carry an `id:` or `retry:` line."""
-    return event.startswith(_FIELDS) or _LATER_FIELD.search(event) is not None
+    """Whether the event carries an `id:` or `retry:` line."""
+    return _FIELD.match(event) is not None or _LATER_FIELD.search(event) is not None
 
 
 def write_event(data: bytes) -> bytes:
@@ -92,3 +121,4 @@ def write_event(data: bytes) -> bytes:
 
 
 DONE = write_event(b"[DONE]")
+KEEPALIVE = b": keepalive\n\n"

@@ -48,6 +48,11 @@ def text_bytes(data: bytes) -> int:
     return sum(map(len, _TEXT.findall(data)))
 
 
+def texts(data: bytes) -> list[tuple[int, int]]:
+    """Where each generated text that is not empty stands in an answer or an event."""
+    return [match.span(1) for match in _TEXT.finditer(data)]
+
+
 def tokens_of_bytes(size: int) -> int:
     """The estimate for so many bytes of text."""
     return -(-size // BYTES_PER_TOKEN)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from gateway.config import Store
-from gateway.records import Claim, Draw, Granted, Refused, Settlement, Standing
+from gateway.records import Draw, Granted, Refused, Settlement, Standing, Window
 
 
 class StoreAway(Exception):
@@ -35,7 +35,10 @@ class Ledger(Protocol):
         """Requests to the store that failed, since the start of this worker."""
 
     def draw(self, draw: Draw) -> Future[Granted | Refused]:
-        """Draw on every window of a call, or on none. The future raises `StoreAway`."""
+        """Draw on every window of a call, or on none. The future raises `StoreAway`.
+
+        Cancelling the future takes the draw back: what was or will be granted is settled as never used.
+        """
 
     def settle(self, settlement: Settlement) -> Future[None]:
         """Replace a draw by the truth. Handed over at once; the future is done when the store has it.
@@ -46,7 +49,7 @@ class Ledger(Protocol):
     async def ping(self) -> None:
         """Whether draws would be answered now. Raises `StoreAway`."""
 
-    async def standings(self, claims: Sequence[Claim], now: float) -> list[Standing]:
+    async def standings(self, windows: Sequence[Window], now: float) -> list[Standing]:
         """How these windows stand at the Unix time `now` (seconds). Raises `StoreAway`."""
 
     async def usage(

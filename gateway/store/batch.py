@@ -7,6 +7,8 @@ queue and are tried again, in order, until they are delivered.
 
 A batch can also fail for what is in it, which would be our bug. Then its wishes go one by one, and the one that fails
 alone is given up with a line in the log: a poisoned settlement must not keep all others from the store for ever.
+
+A draw whose future was cancelled is carried out nevertheless, because it may be under way already, and then taken back.
 """
 
 from __future__ import annotations
@@ -115,6 +117,8 @@ class Batcher:
                 for entry, answer in zip(batch, answers, strict=True):
                     if not entry.answer.done():
                         entry.answer.set_result(answer)
+                    elif isinstance(answer, Granted) and isinstance(entry.wish, Draw):
+                        self.submit(entry.wish.taken_back())  # whoever asked has left
             finally:
                 self._in_flight = 0
 

@@ -16,7 +16,7 @@ import json
 import logging
 import sqlite3
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -24,19 +24,45 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar, cast
 
 from gateway.config import Store
-from gateway.records import Claim, Draw, Granted, Record, Refused, Settlement, Standing, Usage, WindowState
+from gateway.records import (
+    Claim,
+    Draw,
+    Granted,
+    Record,
+    Refused,
+    Settlement,
+    Standing,
+    Usage,
+    Window,
+    WindowState,
+)
 from gateway.rules import limits
 
 from . import StoreAway
 from .batch import Batcher
 from .presence import Presence
-from .reports import Reader
-from .sqlite import ADD_SUM, create, path_of, transaction
+from .reports import Reader, record_row, sum_rows
+from .sqlite import (
+    ADD_SUMS,
+    LEASE,
+    RECORD,
+    SET_WINDOW,
+    SUM_GROUP,
+    SUMS,
+    WINDOW,
+    create,
+    insert,
+    path_of,
+    transaction,
+)
 
 log = logging.getLogger("gateway")
 
 TRIM_EVERY = 1000
 """Settlements between two looks at what may be forgotten."""
+
+NOTE_CLOCK_US = 1_000_000
+"""How much of the ledger's time a restart may forget."""
 
 T = TypeVar("T")
 
@@ -46,11 +72,12 @@ class _Batch:
     """What one transaction has read and will write."""
 
     now_us: int
-    windows: dict[str, WindowState] = field(default_factory=dict)
-    changed: dict[str, Claim] = field(default_factory=dict)
-    leases: dict[str, tuple[int, Draw]] = field(default_factory=dict)
-    """Drawn inside this batch, so that a settlement in the same batch finds them."""
-    settled: list[str] = field(default_factory=list)
+    states: dict[str, WindowState]
+    """Of every window that the batch touches, leaked up to now."""
+    drawn_us: dict[str, int]
+    """When each open lease was drawn that the batch may settle: those of the file, and those drawn in the batch."""
+    changed: dict[str, Window] = field(default_factory=dict)
+    leases: list[Draw] = field(default_factory=list)
     records: list[Record] = field(default_factory=list)
 
 
@@ -61,13 +88,15 @@ class _File:
         self._settings = settings
         self._clock_us = clock_us
         self._since_trim = 0
+        self._noted_us = 0
         self.db = create(settings)
         self.presence = Presence(settings.folder)
 
     def apply(self, wishes: Sequence[Draw | Settlement]) -> list[Granted | Refused | None]:
         """One batch, in the order of arrival, all of it or nothing."""
         with transaction(self.db):
-            batch = self._begin_batch()
+            settled = [wish.record.id for wish in wishes if isinstance(wish, Settlement)]
+            batch = self._begin_batch(wishes, settled)
             answers: list[Granted | Refused | None] = []
             for wish in wishes:
                 if isinstance(wish, Draw):
@@ -85,12 +114,12 @@ class _File:
         lost = 0
         for worker in gone:
             with transaction(self.db):
-                batch = self._begin_batch()
-                rows = self.db.execute("SELECT id, drawn_us, draw FROM leases WHERE worker = ?", (worker,)).fetchall()
-                for lease, drawn_us, text in rows:
-                    draw = _load_draw(text)
-                    self._close_lease(batch, lease, draw.claims, drawn_us, draw.record)
-                lost += len(rows)
+                rows = self.db.execute("SELECT draw FROM leases WHERE worker = ?", (worker,)).fetchall()
+                draws = [_load_draw(text) for (text,) in rows]
+                batch = self._begin_batch(draws, [draw.record.id for draw in draws])
+                for draw in draws:
+                    self._settle(batch, Settlement(*draw))
+                lost += len(draws)
                 self._write(batch)
             self.presence.forget(worker)
         for path in self._settings.folder.glob("workers/*.lock"):  # of workers that left no lease behind
@@ -102,76 +131,69 @@ class _File:
         self.db.close()
         self.presence.leave()
 
-    def _begin_batch(self) -> _Batch:
+    def _begin_batch(self, wishes: Sequence[Draw | Settlement], settled: Sequence[str]) -> _Batch:
         """The ledger's clock never runs backwards, whatever the machine's does."""
-        row = self.db.execute("SELECT value FROM meta WHERE name = 'now_us'").fetchone()
-        now_us = max(row[0] if row else 0, self._clock_us())
-        self.db.execute("INSERT OR REPLACE INTO meta VALUES ('now_us', ?)", (now_us,))
-        return _Batch(now_us)
-
-    def _state(self, batch: _Batch, claim: Claim) -> WindowState:
-        window = claim.window
-        if (state := batch.windows.get(window)) is None:
-            row = self.db.execute("SELECT used, reserved, at_us FROM windows WHERE id = ?", (window,)).fetchone()
-            state = WindowState(*row) if row else WindowState(0, 0, batch.now_us)
-        state = batch.windows[window] = limits.leaked(claim, state, batch.now_us)
-        return state
+        now_us = self._clock_us()
+        if now_us > self._noted_us + NOTE_CLOCK_US:
+            row = self.db.execute("SELECT value FROM meta WHERE name = 'now_us'").fetchone()
+            self._noted_us = max(row[0] if row else 0, now_us)
+            self.db.execute("INSERT OR REPLACE INTO meta VALUES ('now_us', ?)", (self._noted_us,))
+        now_us = max(self._noted_us, now_us)
+        windows = {claim.window.id: claim.window for wish in wishes for claim in wish.claims}
+        states = dict.fromkeys(windows, WindowState(0, 0, now_us))
+        if windows:
+            found = self.db.execute(_among("SELECT id, used, reserved, at_us FROM windows", windows), [*windows])
+            for name, *state in found:
+                states[name] = limits.leaked(windows[name], WindowState(*state), now_us)
+        drawn_us: dict[str, int] = {}
+        if settled:
+            drawn_us.update(self.db.execute(_among("SELECT id, drawn_us FROM leases", settled), settled))
+        return _Batch(now_us, states, drawn_us)
 
     def _draw(self, batch: _Batch, draw: Draw) -> Granted | Refused:
-        states = [self._state(batch, claim) for claim in draw.claims]
         refused: Refused | None = None
-        for claim, state in zip(draw.claims, states, strict=True):
-            if (short := limits.shortage(claim, state, batch.now_us)) is not None:
+        states, now_us = batch.states, batch.now_us
+        for claim in draw.claims:
+            if (short := limits.shortage(claim, states[claim.window.id], now_us)) is not None:
                 refused = limits.worse(refused, short)
         if refused is not None:
             return refused
+        standings = []
         for claim in draw.claims:
-            batch.windows[claim.window] = limits.drawn(claim, batch.windows[claim.window])
-            batch.changed[claim.window] = claim
-        batch.leases[draw.record.id] = (batch.now_us, draw)
-        standings = tuple(limits.standing(c, batch.windows[c.window], batch.now_us) for c in draw.claims)
-        return Granted(standings)
+            window = claim.window
+            state = states[window.id] = limits.drawn(claim, states[window.id])
+            batch.changed[window.id] = window
+            standings.append(limits.standing(window, state, now_us))
+        batch.leases.append(draw)
+        batch.drawn_us[draw.record.id] = now_us
+        return Granted(tuple(standings))
 
     def _settle(self, batch: _Batch, settlement: Settlement) -> None:
-        lease = settlement.record.id
-        if (fresh := batch.leases.pop(lease, None)) is not None:
-            drawn_us: int | None = fresh[0]
-        else:
-            row = self.db.execute("SELECT drawn_us FROM leases WHERE id = ?", (lease,)).fetchone()
-            drawn_us = row[0] if row else None
-        if drawn_us is not None and lease not in batch.settled:
-            self._close_lease(batch, lease, settlement.claims, drawn_us, settlement.record)
-
-    def _close_lease(self, batch: _Batch, lease: str, claims: Sequence[Claim], drawn_us: int, record: Record) -> None:
+        """Once: a settlement whose lease is not open has been applied already."""
+        record, claims = settlement
+        drawn_us = batch.drawn_us.pop(record.id, None)
+        if drawn_us is None:
+            return
         for claim in claims:
-            state = self._state(batch, claim)
-            actual = limits.actual_units(claim.unit, record)
-            batch.windows[claim.window] = limits.settled(claim, state, actual, batch.now_us - drawn_us)
-            batch.changed[claim.window] = claim
-        batch.settled.append(lease)
+            window = claim.window
+            actual = limits.actual_units(window.unit, record)
+            batch.states[window.id] = limits.settled(claim, batch.states[window.id], actual, batch.now_us - drawn_us)
+            batch.changed[window.id] = window
         batch.records.append(record)
 
     def _write(self, batch: _Batch) -> None:
-        self.db.executemany(
-            "INSERT OR REPLACE INTO windows VALUES (?, ?, ?, ?, ?)",
-            [
-                (window, (state := batch.windows[window]).used, state.reserved, state.at_us, claim.resets_us)
-                for window, claim in batch.changed.items()
-            ],
-        )
-        if batch.leases:
-            self.db.executemany(
-                "INSERT INTO leases VALUES (?, ?, ?, ?)",
-                [(lease, self.presence.worker, us, _dump_draw(draw)) for lease, (us, draw) in batch.leases.items()],
-            )
+        settled = {record.id for record in batch.records}
+        if batch.changed:
+            rows = [(name, *batch.states[name], window.resets_us) for name, window in batch.changed.items()]
+            insert(self.db, "windows", WINDOW, rows, SET_WINDOW)
+        if opened := [draw for draw in batch.leases if draw.record.id not in settled]:
+            worker, now_us = self.presence.worker, batch.now_us
+            insert(self.db, "leases", LEASE, [(draw.record.id, worker, now_us, _dump_draw(draw)) for draw in opened])
         if not batch.records:
             return
-        self.db.executemany("DELETE FROM leases WHERE id = ?", [(lease,) for lease in batch.settled])
-        self.db.executemany(
-            "INSERT INTO records (id, key, record) VALUES (?, ?, ?)",
-            [(record.id, record.key, json.dumps(_plain_record(record))) for record in batch.records],
-        )
-        self.db.executemany(ADD_SUM, [_sum_row(record) for record in batch.records])
+        self.db.execute(_among("DELETE FROM leases", settled), [*settled])
+        insert(self.db, "records", RECORD, [record_row(record) for record in batch.records])
+        insert(self.db, "sums", SUM_GROUP + SUMS, sum_rows(batch.records), ADD_SUMS)
         self._since_trim += len(batch.records)
         if self._since_trim >= min(TRIM_EVERY, self._settings.usage_records_max):
             self._trim(batch.now_us)
@@ -229,13 +251,13 @@ class EmbeddedLedger:
     async def ping(self) -> None:
         await self._apply(())
 
-    async def standings(self, claims: Sequence[Claim], now: float) -> list[Standing]:
-        states = await self._read(lambda: self._reader.windows([claim.window for claim in claims]))
+    async def standings(self, windows: Sequence[Window], now: float) -> list[Standing]:
+        states = await self._read(lambda: self._reader.windows([window.id for window in windows]))
         now_us = int(now * 1e6)
         empty = WindowState(0, 0, now_us)
         return [
-            limits.standing(claim, limits.leaked(claim, states.get(claim.window, empty), now_us), now_us)
-            for claim in claims
+            limits.standing(window, limits.leaked(window, states.get(window.id, empty), now_us), now_us)
+            for window in windows
         ]
 
     async def usage(
@@ -279,30 +301,17 @@ class EmbeddedLedger:
         self.errors += 1
 
 
-def _plain(record: Record | Claim | Usage) -> dict[str, Any]:
-    """The fields of one record; `dataclasses.asdict` would copy every value, at ten times the cost."""
-    return {name: getattr(record, name) for name in record.__slots__}
-
-
-def _plain_record(record: Record) -> dict[str, Any]:
-    return {**_plain(record), "usage": _plain(record.usage)}
+def _among(statement: str, ids: Collection[str]) -> str:
+    return f"{statement} WHERE id IN ({', '.join('?' * len(ids))})"
 
 
 def _dump_draw(draw: Draw) -> str:
-    return json.dumps({"record": _plain_record(draw.record), "claims": [_plain(claim) for claim in draw.claims]})
+    """As nested arrays. Read again only by a gateway with the same schema."""
+    return json.dumps(draw)
 
 
 def _load_draw(text: str) -> Draw:
-    values = json.loads(text)
-    record = Record(**{**values["record"], "usage": Usage(**values["record"]["usage"])})
-    return Draw(record, tuple(Claim(**claim) for claim in values["claims"]))
-
-
-def _sum_row(record: Record) -> tuple[str | int, ...]:
-    usage = record.usage
-    day = datetime.fromtimestamp(record.time, UTC).strftime("%Y-%m-%d")
-    return (
-        day, record.key, record.team or "", record.label_model, record.upstream, record.endpoint,
-        1, int(record.ended == "error"), usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens,
-        usage.reasoning_tokens, usage.total_tokens if usage.source == "estimated" else 0,
-    )  # fmt: skip
+    record, claims = json.loads(text)
+    at = Record._fields.index("usage")
+    record[at] = Usage(*record[at])
+    return Draw(Record(*record), tuple(Claim(Window(*window), amount) for window, amount in claims))

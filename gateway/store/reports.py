@@ -1,16 +1,18 @@
-"""Reports from the embedded store, on a connection of their own."""
+"""What the embedded store keeps of usage: how a record becomes a row and part of a daily sum, and both a report."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import lru_cache
+from operator import add
 from typing import Any
 
 from gateway.config import Store
-from gateway.records import WindowState
+from gateway.records import Record, WindowState
 
 from . import USAGE_GROUPS
-from .sqlite import SUMS, connect, path_of
+from .sqlite import RECORD, SUMS, connect, path_of
 
 _GROUP_SQL = {name: name for name in USAGE_GROUPS} | {"month": "substr(day, 1, 7)"}
 
@@ -44,11 +46,59 @@ class Reader:
 
     def calls(self, limit: int, key: str | None) -> list[Mapping[str, Any]]:
         where, args = ("WHERE key = ? ", (key, limit)) if key is not None else ("", (limit,))
-        rows = self._db.execute(f"SELECT record FROM records {where}ORDER BY seq DESC LIMIT ?", args)  # noqa: S608 - constants only
-        return [json.loads(row[0]) for row in rows]
+        columns = ", ".join(RECORD)
+        rows = self._db.execute(f"SELECT {columns} FROM records {where}ORDER BY seq DESC LIMIT ?", args)  # noqa: S608 - constants only
+        return [_record_of(dict(zip(RECORD, row, strict=True))) for row in rows]
 
     def close(self) -> None:
         self._db.close()
+
+
+def record_row(record: Record) -> tuple[Any, ...]:
+    """A record as a row of the columns `RECORD`."""
+    at = Record._fields.index("usage")
+    model, client_id = record.returned_model, record.client_request_id  # outsiders write these
+    if not (model or "").isascii() or not (client_id or "").isascii():
+        record = record._replace(returned_model=_storable(model), client_request_id=_storable(client_id))
+    return (*record[:at], *record.usage, *record[at + 1 :])
+
+
+def _storable(text: str | None) -> str | None:
+    """Without halves of surrogate pairs, which no UTF-8 can hold."""
+    return text and text.encode("utf-8", "replace").decode()
+
+
+def sum_rows(records: Iterable[Record]) -> list[tuple[Any, ...]]:
+    """What records add to the daily sums: one row of `SUM_GROUP + SUMS` for each group."""
+    sums: dict[tuple[str, ...], list[int]] = {}
+    for record in records:
+        usage = record.usage
+        group = (
+            _day_of(int(record.time // 86400)), record.key, record.team or "", record.label_model, record.upstream,
+            record.endpoint,
+        )  # fmt: skip
+        added = (
+            1, int(record.ended == "error"), usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens,
+            usage.reasoning_tokens, usage.total_tokens if usage.source == "estimated" else 0,
+        )  # fmt: skip
+        known = sums.get(group)
+        sums[group] = [*added] if known is None else [*map(add, known, added)]
+    return [(*group, *row) for group, row in sums.items()]
+
+
+@lru_cache(maxsize=4)
+def _day_of(number: int) -> str:
+    """The name of a day by its number since 1970. Kept, because every call of a day asks the same."""
+    return datetime.fromtimestamp(number * 86400, UTC).strftime("%Y-%m-%d")
+
+
+def _record_of(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of `RECORD` in the form of a record: usage apart, flags as such."""
+    usage = {
+        name: row.pop(name) for name in ("prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens")
+    }
+    usage["source"] = row.pop("usage_source")
+    return row | {"usage": usage, "stream": bool(row["stream"]), "truncated": bool(row["truncated"])}
 
 
 def _report_row(row: dict[str, Any]) -> dict[str, Any]:

@@ -7,13 +7,15 @@ file. Every writing transaction is `BEGIN IMMEDIATE`, so that what is read insid
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from gateway.config import Store
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 BUSY_TIMEOUT_S = 0.7
 """Longest wait for another worker's transaction; then the store counts as away."""
 
@@ -26,7 +28,12 @@ CREATE TABLE IF NOT EXISTS windows (
 CREATE TABLE IF NOT EXISTS leases (
     id TEXT PRIMARY KEY, worker TEXT NOT NULL, drawn_us INTEGER NOT NULL, draw TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS records (
-    seq INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, key TEXT NOT NULL, record TEXT NOT NULL);
+    seq INTEGER PRIMARY KEY, id TEXT NOT NULL, time REAL NOT NULL, key TEXT NOT NULL, team TEXT, endpoint TEXT NOT NULL,
+    model TEXT NOT NULL, label_model TEXT NOT NULL, routed_model TEXT NOT NULL, returned_model TEXT,
+    upstream TEXT NOT NULL, status INTEGER NOT NULL, stream INTEGER NOT NULL, prompt_tokens INTEGER NOT NULL,
+    completion_tokens INTEGER NOT NULL, cached_tokens INTEGER NOT NULL, reasoning_tokens INTEGER NOT NULL,
+    usage_source TEXT NOT NULL, ended TEXT NOT NULL, first_byte_s REAL, duration_s REAL NOT NULL,
+    attempts INTEGER NOT NULL, truncated INTEGER NOT NULL, client_request_id TEXT);
 CREATE INDEX IF NOT EXISTS records_by_key ON records (key, seq);
 CREATE TABLE IF NOT EXISTS sums (
     day TEXT, key TEXT, team TEXT, model TEXT, upstream TEXT, endpoint TEXT,
@@ -36,15 +43,45 @@ CREATE TABLE IF NOT EXISTS sums (
     PRIMARY KEY (day, key, team, model, upstream, endpoint)) WITHOUT ROWID;
 """
 
+WINDOW = ("id", "used", "reserved", "at_us", "resets_us")
+
+SET_WINDOW = (
+    "ON CONFLICT (id) DO UPDATE SET used = excluded.used, reserved = excluded.reserved, at_us = excluded.at_us, "
+    "resets_us = excluded.resets_us"
+)
+
+LEASE = ("id", "worker", "drawn_us", "draw")
+
+RECORD = (
+    "id", "time", "key", "team", "endpoint", "model", "label_model", "routed_model", "returned_model", "upstream",
+    "status", "stream", "prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens", "usage_source",
+    "ended", "first_byte_s", "duration_s", "attempts", "truncated", "client_request_id",
+)  # fmt: skip
+
+SUM_GROUP = ("day", "key", "team", "model", "upstream", "endpoint")
+
 SUMS = (
     "requests", "errors", "prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens", "estimated_tokens",
 )  # fmt: skip
 
-ADD_SUM = (
-    f"INSERT INTO sums VALUES ({', '.join('?' * (6 + len(SUMS)))}) "  # noqa: S608 - constants only
-    "ON CONFLICT (day, key, team, model, upstream, endpoint) DO UPDATE SET "
-    + ", ".join(f"{name} = {name} + excluded.{name}" for name in SUMS)
+ADD_SUMS = f"ON CONFLICT ({', '.join(SUM_GROUP)}) DO UPDATE SET " + ", ".join(
+    f"{name} = {name} + excluded.{name}" for name in SUMS
 )
+
+STATEMENTS_KEPT = 1000
+"""Prepared statements; one for each table and number of rows that a batch may write (`insert`)."""
+
+
+def insert(
+    db: sqlite3.Connection, table: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], end: str = ""
+) -> None:
+    """Insert all rows by one statement.
+
+    `executemany` would let go of the interpreter and fight for it again with every row, while the event loop runs.
+    """
+    marks = ", ".join([f"({', '.join('?' * len(columns))})"] * len(rows))
+    text = f"INSERT INTO {table} ({', '.join(columns)}) VALUES {marks} {end}"  # noqa: S608 - constants only
+    db.execute(text, list(chain.from_iterable(rows)))
 
 
 def path_of(settings: Store) -> Path:
@@ -52,7 +89,13 @@ def path_of(settings: Store) -> Path:
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    db = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+    db = sqlite3.connect(
+        path,
+        timeout=BUSY_TIMEOUT_S,
+        isolation_level=None,
+        check_same_thread=False,
+        cached_statements=STATEMENTS_KEPT,
+    )
     try:
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = NORMAL")
@@ -74,8 +117,12 @@ def create(settings: Store) -> sqlite3.Connection:
             db.execute(META)
             db.execute("INSERT OR IGNORE INTO meta VALUES ('schema', ?)", (SCHEMA_VERSION,))
             (version,) = db.execute("SELECT value FROM meta WHERE name = 'schema'").fetchone()
-            if version > SCHEMA_VERSION:
-                raise sqlite3.DatabaseError(f"written by a newer gateway (schema {version}, not {SCHEMA_VERSION})")
+            if version != SCHEMA_VERSION:
+                age = "a newer" if version > SCHEMA_VERSION else "an older"
+                raise sqlite3.DatabaseError(
+                    f"written by {age} gateway (schema {version}, not {SCHEMA_VERSION}); "
+                    "use that one, or move the file away"
+                )
             for table in TABLES.split(";"):
                 db.execute(table)
     except BaseException:

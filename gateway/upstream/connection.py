@@ -10,8 +10,9 @@ Where it stands is in `State`; `_timer_fired` says which limit runs in which. Le
 
 A connection is used again only after exact framing, because a byte too many would become the beginning of somebody
 else's answer. httptools (llhttp) refuses Content-Length beside Transfer-Encoding, any second Content-Length, folded
-headers and bare LF; what it lets through and we do not: answers that are not HTTP/1.x, 101, a transfer coding other
-than chunked, a body after an interim answer, and line breaks between two messages.
+headers and bare LF; what it lets through and we do not: answers that are not HTTP/1.x, 101, any transfer coding but
+one chunked, a body after an interim answer, and line breaks between two messages. Answers whose framing is plain and
+yet no good sign (chunks in HTTP/1.0, a 204 that announces a body) are taken, and their connection is not used again.
 """
 
 from __future__ import annotations
@@ -66,6 +67,8 @@ class State(Enum):
     CLOSED = "closed"
 
 
+# Asked for every piece of a stream, where looking a member up in its Enum takes longer than the question (Python 3.11).
+_WAITING, _DONE, _CLOSED = State.WAITING, State.DONE, State.CLOSED
 _IN_BODY = frozenset({State.BODY, State.BODY_UNTIL_EOF})
 _ANSWERING = _IN_BODY | {State.WAITING, State.DONE}
 
@@ -132,6 +135,7 @@ class Connection(asyncio.BufferedProtocol):
         "_exchanges",
         "_expires_at",
         "_headers",
+        "_is_head",
         "_is_paused",
         "_loop",
         "_max_age_s",
@@ -164,6 +168,7 @@ class Connection(asyncio.BufferedProtocol):
         self._headers: list[tuple[bytes, bytes]] = []
         self._unproductive = 0  # bytes since the last body byte; since the send, as long as there is none
         self._may_stay = False  # the answer allows another exchange, and nothing came after it
+        self._is_head = False  # the request: its answer announces a body and has none
         self._is_paused = False
         self._exchanges = 0
         self._connected_at = self._expires_at = self._sent_at = self._active_at = 0.0
@@ -217,6 +222,7 @@ class Connection(asyncio.BufferedProtocol):
             self._state = State.WAITING
             self._unproductive = 0
             self._may_stay = False
+            self._is_head = request[0].startswith(b"HEAD ")
             now = self._sent_at = self._loop.time()
             limit_s = min(self._timeouts.head_s, self._timeouts.total_s)
             self._arm(now + limit_s)
@@ -295,12 +301,12 @@ class Connection(asyncio.BufferedProtocol):
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        if self._receiver is None or self._state is State.CLOSED:
+        if self._receiver is None or self._state is _CLOSED:
             # Idle, or held and nothing sent: nobody asked for these bytes. Closed: the rest of a read after an abort.
             self._leave()
             return
         buffer = self._buffer
-        if not self._unproductive and self._state is State.WAITING and buffer[0] != _H:
+        if self._state is _WAITING and not self._unproductive and buffer[0] != _H:
             # llhttp would take RTSP and ICE for HTTP, and skip line breaks.
             self._fail(Fault.PROTOCOL, "the answer does not begin with HTTP/")
             return
@@ -311,16 +317,16 @@ class Connection(asyncio.BufferedProtocol):
                 # seen. Fed apart, the last byte tells: when the message was over before it, it is one too many.
                 if nbytes > 1:
                     self._parser.feed_data(buffer[: nbytes - 1])
-                    if self._is_in(State.DONE):
+                    if self._state is _DONE:
                         self._may_stay = False
                 self._parser.feed_data(buffer[nbytes - 1 : nbytes])
             else:
                 self._parser.feed_data(buffer[:nbytes])
         except (HttpParserError, HttpParserUpgrade) as error:
             self._parser_stopped(error)
-        if self._is_in(State.DONE):
+        if self._state is _DONE:
             self._finish()
-        elif self._is_in(State.CLOSED):
+        elif self._state is _CLOSED:
             pass
         elif not self._unproductive:
             self._active_at = self._loop.time()
@@ -364,26 +370,32 @@ class Connection(asyncio.BufferedProtocol):
             return  # interim: the head that counts is still to come, and the head limit goes on running
         headers = tuple([(name.decode("latin-1").lower(), value.decode("latin-1").strip()) for name, value in raw])
         head = Head(status, headers)
-        coding = head.get("transfer-encoding")
-        if coding is not None and coding.lower() != "chunked":
+        codings = [value.lower() for name, value in headers if name == "transfer-encoding"]
+        if codings and codings != ["chunked"]:
             raise _NotHTTP("a transfer coding other than chunked")
-        has_length = coding is not None or status in (204, 304) or head.get("content-length") is not None
-        self._state = State.BODY if has_length else State.BODY_UNTIL_EOF
+        has_length = bool(codings) or head.get("content-length") is not None
+        is_empty = self._is_head or status in (204, 304)  # whatever it announces (RFC 9112, 6.3)
+        # Who announces a body where there is none, or sends chunks in HTTP/1.0 (RFC 9112, 6.1), may have bytes left to
+        # send that would begin the next answer.
+        self._may_stay = has_length is not is_empty and not (codings and version == "1.0")
+        self._state = State.BODY if has_length or is_empty else State.BODY_UNTIL_EOF
+        if self._is_head:  # llhttp waits for the body and cannot be told: this connection ends here
+            self._state, self._may_stay = State.DONE, False
         now = self._active_at = self._loop.time()
         self._arm(now + self._timeouts.idle_s)
         if self._receiver is not None:
             self._receiver.head_received(head)
 
     def _body_parsed(self, data: bytes) -> None:
-        if self._state is State.WAITING:
+        if self._state is _WAITING:
             raise _NotHTTP("an interim answer with a body")
         self._unproductive = 0
-        if self._receiver is not None and self._state is not State.DONE:
+        if self._receiver is not None and self._state is not _DONE:
             self._receiver.body_received(data)
 
     def _message_parsed(self) -> None:
         if self._state in _IN_BODY:  # in WAITING the end of an interim answer, in DONE of a surplus one
-            self._may_stay = self._parser.should_keep_alive()
+            self._may_stay = self._may_stay and self._parser.should_keep_alive()
             self._state = State.DONE
 
     def _parser_stopped(self, error: Exception) -> None:
@@ -391,15 +403,12 @@ class Connection(asyncio.BufferedProtocol):
         if cause is not None and not isinstance(cause, _NotHTTP):
             log.error("the receiver of an answer raised, on %r", self, exc_info=cause)
             self._fail(Fault.CUT, "the answer could not be taken")
-        elif self._is_in(State.DONE):
+        elif self._state is _DONE:
             self._may_stay = False  # the answer itself was whole
         else:
             self._fail(Fault.PROTOCOL, str(cause or error))
 
     # ------------------------------------------------------------------------------------------------------ ends
-
-    def _is_in(self, state: State) -> bool:
-        return self._state is state
 
     def _finish(self) -> None:
         """The answer is whole. Idle again only where nothing at all speaks against it."""

@@ -7,6 +7,9 @@ thrown into the open. Hence: while somebody waits there is neither an idle conne
 cannot overtake.
 
 Idle connections are taken last in, first out: under light load the same few stay warm and the rest grow old and close.
+
+Where there is a proxy, it is dialled instead, and asked for a tunnel; the upstream's name is then the proxy's to look
+up. What goes through the tunnel, TLS included, is between us and the upstream.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from gateway.records import Failure, Fault, Phase
 from gateway.tasks import Tasks
 
 from .connection import READ_BUFFER_BYTES, Connection
+from .tunnel import open_tunnel
 
 _HAPPY_EYEBALLS_S = 0.25
 """Head start of one address before the next is tried beside it: RFC 8305 recommends it."""
@@ -55,6 +59,10 @@ class Pool:
         url = urlsplit(settings.base_url)
         self._host = url.hostname or ""
         self._port = url.port or (443 if url.scheme == "https" else 80)
+        self._proxy = settings.way
+        self._dialled = (self._host, self._port) if self._proxy is None else (self._proxy.host, self._proxy.port)
+        self.hidden = _hidden(settings, self._host, self._proxy)
+        """What of the upstream and of the way to it no client may see, each with its stand-in."""
         self._tls = _tls_context(settings.ca_file) if url.scheme == "https" else None
         self._base_path = url.path.rstrip("/")
         self._static_head = _static_head(self._host, url.port, settings)
@@ -71,7 +79,7 @@ class Pool:
 
     def __repr__(self) -> str:
         return (
-            f"<Pool {self._name} {self._host}:{self._port}: {self.in_flight} in flight, {len(self._idle)} idle, "
+            f"<Pool {self._name} {self._where}: {self.in_flight} in flight, {len(self._idle)} idle, "
             f"{self._places_promised} dialling, {len(self._waiters)} waiting, of {self._max_connections}"
             f"{', closed' if self._is_closed else ''}>"
         )
@@ -83,18 +91,13 @@ class Pool:
         """Connections that somebody has acquired and that are not back, nor closed."""
         return len(self._connections) - len(self._idle)
 
-    @property
-    def host(self) -> str:
-        """The upstream's host name."""
-        return self._host
-
     async def acquire(self, *, is_fresh: bool = False) -> Connection | Failure:
         """A connection for one exchange: an idle one, else a new one. `is_fresh` lets go of the idle ones first: one
         of them was just found closed, so the others are likely to be.
 
-        Waits at most `connect_s` in all, for a free place, the name, TCP and TLS; with an idle connection at hand it
-        does not wait at all. Whoever gets a connection has to `send` on it or to `abort` it. Cancelled: nothing is
-        left behind, neither a place in the queue nor a dial; what had just been handed over goes to the next in line.
+        Waits at most `connect_s` in all, for a free place, the name, TCP, the proxy and TLS; with an idle connection at
+        hand it does not wait at all. Whoever gets a connection has to `send` on it or to `abort` it. Cancelled: nothing
+        is left behind, neither a place in the queue nor a dial; what had just been handed over goes to the next waiter.
         """
         if is_fresh:
             for idle in list(self._idle):
@@ -113,7 +116,7 @@ class Pool:
                 return await self._dial()
         except TimeoutError:
             if is_dialling:
-                return self._failure(Fault.TIMEOUT, f"no connection to {self._target} within {limit_s:g} s")
+                return self._failure(Fault.TIMEOUT, f"no connection to {self._where} within {limit_s:g} s")
             return self._failure(Fault.BUSY, f"all {self._max_connections} connections were in use for {limit_s:g} s")
 
     def request(
@@ -224,7 +227,12 @@ class Pool:
 
     @property
     def _target(self) -> str:
-        return f"{self._host}:{self._port}"
+        return f"[{self._host}]:{self._port}" if ":" in self._host else f"{self._host}:{self._port}"
+
+    @property
+    def _where(self) -> str:
+        """For people."""
+        return self._target if self._proxy is None else f"{self._target} through the proxy {self._proxy}"
 
     def _failure(self, fault: Fault, detail: str) -> Failure:
         return Failure(self._name, Phase.CONNECT, fault, detail)
@@ -235,10 +243,10 @@ class Pool:
         try:
             addresses = await self._resolve()
             if isinstance(addresses, OSError):
-                return self._failure(Fault.CONNECT, f"cannot resolve {self._host}: {addresses.strerror or addresses}")
+                name = self._host if self._proxy is None else f"the proxy {self._proxy.host}"
+                return self._failure(Fault.CONNECT, f"cannot resolve {name}: {addresses.strerror or addresses}")
             loop = asyncio.get_running_loop()
-            sock = await aiohappyeyeballs.start_connection(addresses, happy_eyeballs_delay=_HAPPY_EYEBALLS_S)
-            _set_options(sock)
+            sock = await self._open_socket(addresses)
             limits = self._settings.timeouts
             connection = Connection(self._name, self, limits, self._settings.max_connection_age_s, self._buffer)
             dialled = connection
@@ -254,25 +262,37 @@ class Pool:
             # RuntimeError is uvloop's for some addresses, UnicodeError a label of a name that IDNA cannot write.
             self._addresses_until = 0.0  # perhaps the name leads elsewhere by now
             fault = Fault.TIMEOUT if isinstance(error, TimeoutError) else Fault.CONNECT
-            return self._failure(fault, f"cannot connect to {self._target}: {_in_words(error)}")
+            return self._failure(fault, f"cannot connect to {self._where}: {_in_words(error)}")
         except BaseException:
             if connection is not None:
                 connection.abort()
             raise
         else:
             if connection.is_closed:
-                return self._failure(Fault.CONNECT, f"{self._target} hung up at once")
+                return self._failure(Fault.CONNECT, f"{self._where} hung up at once")
             self._connections.add(connection)
             return connection
         finally:
             self._give_up_place()
+
+    async def _open_socket(self, addresses: Sequence[AddrInfoType]) -> socket.socket:
+        """A socket on which every byte is the upstream's."""
+        sock = await aiohappyeyeballs.start_connection(addresses, happy_eyeballs_delay=_HAPPY_EYEBALLS_S)
+        try:
+            _set_options(sock)
+            if self._proxy is not None:
+                await open_tunnel(sock, self._proxy, self._target)
+        except BaseException:
+            sock.close()
+            raise
+        return sock
 
     async def _resolve(self) -> list[AddrInfoType] | OSError:
         """Addresses, the next one first each time. Dials that ask at the same time share one look-up."""
         loop = asyncio.get_running_loop()
         if not self._addresses or loop.time() >= self._addresses_until:
             if self._lookup is None:
-                self._lookup = self._tasks.spawn(self._look_up(), f"look up {self._host}")
+                self._lookup = self._tasks.spawn(self._look_up(), f"look up {self._dialled[0]}")
             found = await asyncio.shield(self._lookup)  # one dial given up does not take it from the others
             if isinstance(found, OSError):
                 return found
@@ -296,7 +316,8 @@ class Pool:
 
     async def _ask_resolver(self) -> Sequence[AddrInfoType]:
         loop = asyncio.get_running_loop()
-        return await loop.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
+        host, port = self._dialled
+        return await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
 
 
 def _tls_context(ca_file: str | None) -> ssl.SSLContext:
@@ -304,6 +325,16 @@ def _tls_context(ca_file: str | None) -> ssl.SSLContext:
     context = ssl.create_default_context(cafile=ca_file)
     context.set_alpn_protocols(["http/1.1"])
     return context
+
+
+def _hidden(settings: config.Upstream, host: str, proxy: config.Proxy | None) -> tuple[tuple[str, str], ...]:
+    secrets = [] if settings.api_key is None else [settings.api_key.get_secret_value()]
+    secrets += [value.get_secret_value() for value in settings.headers.values()]
+    names = [(settings.base_url, "the upstream"), (host, "the upstream")]
+    if proxy is not None:
+        secrets += proxy.secrets
+        names.append((proxy.host, "the proxy"))
+    return *((secret, "***") for secret in secrets), *names
 
 
 def _static_head(host: str, port: int | None, settings: config.Upstream) -> str:

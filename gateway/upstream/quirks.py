@@ -33,6 +33,8 @@ _FOREIGN_TYPE = re.compile(r"\w+_api_error|upstream_error")
 """Types that only resellers have: new_api_error, one_api_error, upstream_error."""
 _WRAPPING = re.compile(r"^litellm\.\w+: (?:\w+ - )?|\s?\(request id: [^()]*\)\s*$", re.IGNORECASE)
 """What resellers put around a message: their product's name before it, their own request id behind it."""
+_PORT = re.compile(r"\b(the upstream|the proxy):[0-9]{1,5}\b")
+"""What is left of an address when the stand-in has taken its host's place."""
 
 RELAYED = frozenset({400, 404, 413, 422})
 """Statuses that say the client's request has to change."""
@@ -125,8 +127,10 @@ def _refused(status: int, error: dict[str, Any], hide: Iterable[tuple[str, str]]
         text = str(value)
         for secret, stand_in in hide:
             if secret:
-                text = text.replace(secret, stand_in)
-        return text
+                # In any spelling: host names are the same in capitals, and upstreams repeat them as they like.
+                said = stand_in.replace("\\", r"\\")
+                text = re.sub(re.escape(secret), said, text, flags=re.IGNORECASE)
+        return _PORT.sub(r"\1", text)
 
     message = _WRAPPING.sub("", clean(error.get("message")) or "")
     code, param, error_type = clean(error.get("code")), clean(error.get("param")), clean(error.get("type"))

@@ -14,15 +14,15 @@ from gateway.config import Config
 from gateway.lease import Books
 from gateway.pipeline import Parts
 from gateway.records import Standing
-from gateway.rules import keys
-from gateway.store import Ledger, StoreAway, open_store
+from gateway.rules import keys, limits
+from gateway.store import StoreAway, open_store
 from gateway.tasks import Tasks
 from gateway.telemetry import Telemetry
 from gateway.upstream.pool import Pool
 
 from .access import AccessLog
 from .admin import Admin
-from .endpoints import DataPlane, claims_of
+from .endpoints import DataPlane
 from .middleware import FrontDoor, Handler
 from .ops import Ops, Status
 
@@ -47,9 +47,9 @@ async def build(config: Config, telemetry: Telemetry, scrape: Callable[[], Await
     tasks = Tasks()
     try:
         for name, upstream in config.upstreams.items():
-            pools[name] = Pool(name, upstream, -(-upstream.max_connections // config.server.workers))
+            pools[name] = Pool(name, upstream, upstream.max_connections // config.server.workers)
         books = Books(ledger, telemetry, access_log.write_record)
-        parts = Parts(config, books, pools, tasks)
+        parts = Parts(config, keys.index(config.keys), limits.Terms(config), books, pools, tasks)
         status = Status()
         app = _application(parts, status, scrape, access_log)
         yield Worker(app, parts, status)
@@ -73,18 +73,18 @@ def _application(
         return await door.handle(request, handler)
 
     app = web.Application(middlewares=[front_door], client_max_size=config.server.max_request_bytes)
-    app.add_routes(DataPlane(parts, keys.index(config.keys), status).routes())
+    app.add_routes(DataPlane(parts, status).routes())
     app.add_routes(Ops(books.ledger, status, scrape, config.metrics.token).routes())
     if config.admin.token is not None:
         app.add_routes(Admin(books.ledger, config.admin.token).routes())
     return app
 
 
-async def key_standings(config: Config, ledger: Ledger) -> list[Standing]:
+async def key_standings(parts: Parts) -> list[Standing]:
     """How every configured key's windows stand; empty while the store is away."""
     now = time.time()
-    claims = [claim for key in keys.index(config.keys).values() for claim in claims_of(key, config, now)]
+    windows = [term.window(now) for key in parts.keys.values() for term in parts.terms.of(key)]
     try:
-        return await ledger.standings(claims, now)
+        return await parts.books.ledger.standings(windows, now)
     except StoreAway:
         return []

@@ -15,11 +15,10 @@ from typing import Any
 from aiohttp import hdrs, web
 
 from gateway import pipeline
-from gateway.config import Config
 from gateway.errors import BodyTimeout, BodyTooLarge, InvalidRequest, ModelNotFound, NotFound, Unavailable
 from gateway.records import Call, Endpoint, Key
 from gateway.relay import Answer
-from gateway.rules import keys, limits, params
+from gateway.rules import keys, params
 from gateway.store import StoreAway
 
 from .middleware import VISIT, Handler, Visit
@@ -49,9 +48,8 @@ MAX_CLIENT_ID = 512
 class DataPlane:
     """The endpoints that clients call."""
 
-    def __init__(self, parts: pipeline.Parts, known_keys: Mapping[bytes, Key], status: Status) -> None:
+    def __init__(self, parts: pipeline.Parts, status: Status) -> None:
         self._parts = parts
-        self._keys = known_keys
         self._status = status
 
     def routes(self) -> list[web.RouteDef]:
@@ -127,7 +125,7 @@ class DataPlane:
 
     def _caller(self, request: web.Request, visit: Visit) -> Key:
         secret = keys.bearer(request.headers.getall(hdrs.AUTHORIZATION, []))
-        key = keys.find(self._keys, secret, now=time.time(), remote=request.remote)
+        key = keys.find(self._parts.keys, secret, now=time.time(), remote=request.remote)
         visit.key = key.id
         return key
 
@@ -173,9 +171,9 @@ class DataPlane:
 async def describe_key(key: Key, parts: pipeline.Parts) -> dict[str, Any]:
     """A key's limits and how its windows stand, its team's and the gateway's included."""
     now = time.time()
-    claims = claims_of(key, parts.config, now)
+    windows = [term.window(now) for term in parts.terms.of(key)]
     try:
-        standings = await parts.books.ledger.standings(claims, now)
+        standings = await parts.books.ledger.standings(windows, now)
     except StoreAway:
         raise Unavailable("The gateway cannot reach its ledger right now.", code="store_unavailable") from None
     return {
@@ -188,11 +186,11 @@ async def describe_key(key: Key, parts: pipeline.Parts) -> dict[str, Any]:
         "on_exceeded": "shadow" if key.is_shadow else "deny",
         "quotas": [
             {
-                "scope": standing.claim.scope,
-                "unit": standing.claim.unit,
-                "per": standing.claim.per or None,
-                "model": standing.claim.model,
-                "limit": standing.claim.limit,
+                "scope": standing.window.scope,
+                "unit": standing.window.unit,
+                "per": standing.window.per or None,
+                "model": standing.window.model,
+                "limit": standing.window.limit,
                 "used": standing.used,
                 "reserved": standing.reserved,
                 "remaining": standing.remaining,
@@ -201,14 +199,6 @@ async def describe_key(key: Key, parts: pipeline.Parts) -> dict[str, Any]:
             for standing in standings
         ],
     }
-
-
-def claims_of(key: Key, config: Config, now: float) -> list[Any]:
-    """A claim on nothing for every window that touches the key: for looking at them."""
-    claims = [limits.claim_on(scope, quota, 0, now) for scope, quota, _ in limits.quotas_of(key, config)]
-    if key.max_parallel is not None:
-        claims.append(limits.parallel_claim(key, 0))
-    return claims
 
 
 async def _continue_later(request: web.Request) -> None:

@@ -94,15 +94,18 @@ class EventStream(web.StreamResponse):
         transport = self._transport
         return transport is not None and transport.get_write_buffer_size() > CONGESTED_BYTES
 
-    def write(self, data: bytes) -> None:  # type: ignore[override] # not a coroutine: called from a reading callback
+    def write(self, data: bytes) -> bool:  # type: ignore[override] # not a coroutine: called from a reading callback
         transport = self._transport
         if transport is None or transport.is_closing() or self._is_finished:
-            return
-        self._sent += len(data)
-        framed = b"%x\r\n%b\r\n" % (len(data), data) if self._is_chunked else data
+            return False
+        size = len(data)
+        self._sent += size
+        if self._is_chunked:
+            data = b"%x\r\n%b\r\n" % (size, data)
         if self._head:
-            framed, self._head = self._head + framed, b""
-        transport.write(framed)
+            data, self._head = self._head + data, b""
+        transport.write(data)
+        return transport.get_write_buffer_size() > CONGESTED_BYTES
 
     async def wait_until_writable(self) -> None:
         await self._request.writer.drain()

@@ -21,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 import ipaddress
+import itertools
 import json
 import socket
 import ssl
@@ -59,6 +60,8 @@ class Request:
     connection: int
     """Number of the connection, counted from 0 in the order of arrival."""
     body: bytes = b""
+    turn: int = 0
+    """Number of the request on its connection, counted from 0."""
 
     @property
     def headers(self) -> dict[str, str]:
@@ -115,12 +118,17 @@ class Scripted:
         tls: ssl.SSLContext | None = None,
         reads_body: bool = True,
         prefix: str = "/v1",
+        greeting: Behaviour | None = None,
+        sock: socket.socket | None = None,
     ) -> None:
         self._script = list(script)
         self._always = always
         self._tls = tls
         self._reads_body = reads_body
         self._prefix = prefix
+        self.greeting = greeting
+        """Plays on every new connection before a request is read from it; its `Wire` has an empty request."""
+        self._sock = sock
         self._thread = threading.Thread(target=self._run, name="scripted upstream", daemon=True)
         self._is_ready = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -191,7 +199,10 @@ class Scripted:
             talks[talk] = writer
             talk.add_done_callback(talks.pop)
 
-        server = await asyncio.start_server(accept, "127.0.0.1", 0, ssl=self._tls, backlog=1024)
+        if self._sock is None:
+            server = await asyncio.start_server(accept, "127.0.0.1", 0, ssl=self._tls, backlog=1024)
+        else:
+            server = await asyncio.start_server(accept, sock=self._sock, ssl=self._tls, backlog=1024)
         self.port = server.sockets[0].getsockname()[1]
         self._is_ready.set()
         await stop.wait()
@@ -211,10 +222,15 @@ class Scripted:
         self.open_now += 1
         self.most_open = max(self.most_open, self.open_now)
         try:
-            while not writer.is_closing():
+            if self.greeting is not None:
+                await self.greeting(Wire(Request(b"", "", "", [], number), reader, writer, self))
+            for turn in itertools.count():
+                if writer.is_closing():
+                    break
                 request = await self._read_request(reader, number)
                 if request is None:
                     break
+                request.turn = turn
                 behaviour = self._next_behaviour(request)
                 if behaviour is None:
                     break

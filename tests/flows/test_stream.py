@@ -14,16 +14,12 @@ import pytest
 from tests.conftest import Stage, StartsGateways
 from tests.fakes.scripted import (
     CHUNKED,
-    Behaviour,
     Wire,
-    answer,
     chunk,
     cut_stream,
-    error_json,
     event,
     ok_json,
     raw,
-    reset_without_answer,
     silent,
     stalled_stream,
     stream,
@@ -328,17 +324,6 @@ def test_failure_mid_stream_ends_with_error_event(house: Gateway, upstream: Stag
     assert house.line(id=head.id)["status"] == 502
 
 
-def test_reset_mid_stream_ends_with_error_event(house: Gateway, upstream: Stage) -> None:
-    async def rude(wire: Wire) -> None:
-        await wire.write(CHUNKED + chunk(event(piece("a"))))
-        await asyncio.sleep(0.1)
-        wire.reset()
-
-    upstream.play(rude)
-    with house.stream() as client:
-        assert ended_with_error(read_stream(client))["code"] == "upstream_error"
-
-
 def test_one_unfinished_choice_of_two_is_a_cut_stream(house: Gateway, upstream: Stage) -> None:
     upstream.play(stream([piece("a", "stop", 0), piece("b", None, 1)]))
     with house.stream(n=2) as client:
@@ -355,14 +340,6 @@ def test_two_finished_choices_are_a_whole_stream(house: Gateway, upstream: Stage
 @pytest.fixture(scope="module")
 def impatient(gateways: StartsGateways, theatre: Stage) -> Gateway:
     return gateways(settings(theatre.url, upstreams={"main": {"timeouts": {"idle_s": 0.4, "head_s": 0.4}}}))
-
-
-def test_silence_mid_stream_ends_with_error_event(impatient: Gateway, upstream: Stage) -> None:
-    upstream.play(stalled_stream([piece("a")]))
-    with impatient.stream() as client:
-        head = client.read_head()
-        assert ended_with_error(client.read_chunks())["code"] == "upstream_timeout"
-    assert impatient.call(head.id)["status"] == 504
 
 
 async def comments(wire: Wire) -> None:
@@ -388,55 +365,6 @@ def test_events_between_comments_are_one(impatient: Gateway, upstream: Stage) ->
     upstream.play(stream([*noise, *WHOLE[1:]], delay_s=0.06))
     with impatient.stream() as client:
         assert read_stream(client) == bytes_of(*noise, WHOLE[1], "[DONE]")
-
-
-@pytest.mark.parametrize(
-    ("error", "code"),
-    [
-        ({"message": "The server had an error", "type": "server_error", "param": None, "code": None}, "upstream_error"),
-        ({"message": "no money", "code": "insufficient_user_quota"}, "upstream_quota_exceeded"),
-        ({"message": "slow down", "code": "rate_limit_exceeded"}, "upstream_rate_limited"),
-        ({"message": "bad key", "code": "invalid_api_key"}, "upstream_auth_failed"),
-        ({"message": "too long", "type": "invalid_request_error", "param": "", "code": "context_length_exceeded"},
-         "context_length_exceeded"),
-    ],
-)  # fmt: skip
-def test_error_inside_a_stream_is_judged_and_ends_it(
-    house: Gateway, upstream: Stage, error: dict[str, Any], code: str
-) -> None:
-    upstream.play(stream([piece("a"), {"error": error}, piece("never seen")]))
-    with house.stream() as client:
-        head = client.read_head()
-        body = client.read_chunks()
-    told = ended_with_error(body)
-    assert told["code"] == code
-    assert told["param"] is None
-    assert b"never seen" not in body
-    assert house.call(head.id)["ended"] == "error"
-
-
-BEFORE: list[tuple[Behaviour, int, str]] = [
-    (error_json(500), 502, "upstream_error"),
-    (error_json(503, [("Retry-After", "7")]), 503, "upstream_error"),
-    (error_json(429, [("Retry-After", "7")]), 429, "upstream_rate_limited"),
-    (error_json(401, code="invalid_api_key"), 502, "upstream_auth_failed"),
-    (error_json(400, code="context_length_exceeded", type="invalid_request_error"), 400, "context_length_exceeded"),
-    (raw(CHUNKED, then_close=True), 502, "upstream_error"),
-    (raw(CHUNKED + chunk(b"data: {"), then_close=True), 502, "upstream_error"),
-    (reset_without_answer, 502, "upstream_error"),
-]
-
-
-@pytest.mark.parametrize(("behaviour", "status", "code"), BEFORE)
-def test_failure_before_the_first_byte_is_a_true_status(
-    house: Gateway, upstream: Stage, behaviour: Behaviour, status: int, code: str
-) -> None:
-    upstream.play(behaviour)
-    with house.stream() as client:
-        got = client.read_answer()
-    assert (got.status, got.error["code"]) == (status, code)
-    if status in (429, 503):
-        assert got.headers["retry-after"] == "7"
 
 
 # ---------------------------------------------------------------------------------------------------- client is gone
@@ -528,10 +456,3 @@ def test_chat_chunks_pass_as_they_are(house: Gateway, upstream: Stage) -> None:
     messages = [{"role": "user", "content": "Hi"}]
     with house.stream(path="/v1/chat/completions", model=CHAT, messages=messages) as client:
         assert read_stream(client) == bytes_of(*whole, "[DONE]")
-
-
-def test_events_on_an_answer_that_is_not_a_stream(house: Gateway, upstream: Stage) -> None:
-    """A client that did not ask for a stream gets none, whatever the upstream does."""
-    upstream.play(answer(bytes_of(*WHOLE, "[DONE]"), headers=[("Content-Type", "text/event-stream")]))
-    got = house.complete()
-    assert (got.status, got.error["code"]) == (502, "upstream_error")

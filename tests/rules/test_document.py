@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from gateway.errors import InvalidRequest
 from gateway.records import Document
-from gateway.rules.document import MAX_DEPTH, parse, replace
+from gateway.rules.document import MAX_DEPTH, parse, replace, spans
 
 
 def outcome(raw: bytes) -> Document | InvalidRequest:
@@ -60,8 +60,8 @@ def test_members_and_spans(case: tuple[dict[str, Any], str]) -> None:
     document = parse(text.encode())
     assert document.text == text
     assert document.members == members
-    assert list(document.spans) == list(members)
-    for name, (start, end) in document.spans.items():
+    assert list(spans(document)) == list(members)
+    for name, (start, end) in spans(document).items():
         assert json.loads(text[start:end]) == members[name]
         assert text[start:end].strip() == text[start:end]
 
@@ -78,7 +78,7 @@ def test_replaced_members_change_and_nothing_else(case: tuple[dict[str, Any], st
     assert changed.members == members | values
     before = parse(text.encode())
     for name in members.keys() - values.keys():
-        assert result_part(result, name) == text[slice(*before.spans[name])]
+        assert result_part(result, name) == text[slice(*spans(before)[name])]
     # Members that were there keep their order, behind the new ones.
     assert list(changed.members) == [name for name in values if name not in members] + list(members)
     if not values:
@@ -87,7 +87,7 @@ def test_replaced_members_change_and_nothing_else(case: tuple[dict[str, Any], st
 
 def result_part(raw: bytes, name: str) -> str:
     document = parse(raw)
-    return document.text[slice(*document.spans[name])]
+    return document.text[slice(*spans(document)[name])]
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from typing import Any
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 
 from gateway.config import Config, Model, Quota
 from gateway.errors import InvalidRequest
-from gateway.records import Call, Claim, Key, Params, Record, Refused, Usage, WindowState
+from gateway.records import Call, Claim, Key, Params, Record, Refused, Usage, Window, WindowState
 from gateway.rules import limits
 from gateway.rules.document import parse
 
@@ -40,16 +39,22 @@ def call(endpoint: str = "completions", key: Key | None = None, **changes: Any) 
     return Call("c1", NOW, key or Key("k"), endpoint, params, routes, "gpt-x", 0.0)  # type: ignore[arg-type]
 
 
+def claims(this: Call, settings: Config) -> tuple[Claim, ...]:
+    return limits.claims(this, limits.Terms(settings).of(this.key))
+
+
 def rate(limit: int = 60, amount: int = 1, period_s: int = 60, **changes: Any) -> Claim:
-    return Claim("key:k", "requests", "minute", None, limit, amount, period_us=period_s * SECOND, **changes)
+    window = Window("w", "key:k", "requests", "minute", None, limit, period_us=period_s * SECOND, **changes)
+    return Claim(window, amount)
 
 
 def daily(limit: int = 100, amount: int = 1, **changes: Any) -> Claim:
-    return Claim("key:k", "tokens", "day", None, limit, amount, starts="2026-11-20", resets_us=10**15, **changes)
+    window = Window("w", "key:k", "tokens", "day", None, limit, starts="2026-11-20", resets_us=10**15, **changes)
+    return Claim(window, amount)
 
 
 def parallel(limit: int = 2) -> Claim:
-    return Claim("key:k", "parallel", "", None, limit, 1)
+    return Claim(Window("w", "key:k", "parallel", "", None, limit), 1)
 
 
 # ------------------------------------------------------------------------------------------------ what a call claims
@@ -62,28 +67,50 @@ EVERYONE = {
 
 def test_a_call_draws_on_key_team_and_gateway() -> None:
     key = Key("k", team="t", max_parallel=3, quotas=(quota(requests=5, per=90), quota(tokens=9000)))
-    drawn = limits.claims(call(key=key, prompt_tokens=10, output_limit=20, n=2), config(**EVERYONE))
-    assert [(claim.window, claim.limit, claim.amount, claim.period_us) for claim in drawn] == [
+    drawn = claims(call(key=key, prompt_tokens=10, output_limit=20, n=2), config(**EVERYONE))
+    assert [(claim.window.id, claim.window.limit, claim.amount, claim.window.period_us) for claim in drawn] == [
         ("key:k|requests|90||", 5, 1, 90 * SECOND),
         ("key:k|tokens|day||2026-11-20", 9000, 50, 0),
         ("team:t|requests|hour||", 50, 1, 3600 * SECOND),
         ("gateway|tokens|month||2026-11", 10**6, 50, 0),
         ("key:k|parallel|||", 3, 1, 0),
     ]
-    assert all(claim.is_enforced for claim in drawn)
+    assert all(claim.window.is_enforced for claim in drawn)
 
 
 def test_a_key_without_quotas_draws_on_nothing() -> None:
-    assert limits.claims(call(), config()) == ()
-    assert limits.claims(call(key=Key("k", team="gone")), config()) == ()
+    assert claims(call(), config()) == ()
+    assert claims(call(key=Key("k", team="gone")), config()) == ()
 
 
 def test_a_window_is_told_by_scope_unit_and_period_not_by_its_limit() -> None:
-    windows = {limits.claim_on("key:k", quota(requests=number, per=60), 1, NOW).window for number in (1, 2, 3)}
+    windows = {window_id("k", quota(requests=number, per=60)) for number in (1, 2, 3)}
     assert windows == {"key:k|requests|60||"}
     others = [quota(requests=1, per=60, model="gpt-*"), quota(tokens=1, per=60), quota(requests=1, per="minute")]
-    assert len(windows | {limits.claim_on("key:k", other, 1, NOW).window for other in others}) == 4
-    assert limits.claim_on("team:k", quota(requests=1, per=60), 1, NOW).window not in windows
+    assert len(windows | {window_id("k", other) for other in others}) == 4
+    assert window_id("other", quota(requests=1, per=60)) not in windows
+
+
+def window_id(key: str, its: Quota) -> str:
+    (term,) = limits.Terms(config()).of(Key(key, quotas=(its,)))
+    return term.window(NOW).id
+
+
+def test_a_calendar_window_is_that_of_the_day_in_which_the_call_began() -> None:
+    (term,) = limits.Terms(config()).of(Key("k", quotas=(quota(tokens=5),)))
+    assert [term.window(NOW + 86400 * days).starts for days in (0, 1, 0)] == ["2026-11-20", "2026-11-21", "2026-11-20"]
+    assert term.window(NOW) is term.window(NOW + 60)
+
+
+def test_terms_follow_the_key_and_are_worked_out_once() -> None:
+    terms = limits.Terms(config(**EVERYONE))
+    key = Key("k", team="t", quotas=(quota(tokens=5),))
+    assert terms.of(key) is terms.of(key)
+    changed = Key("k", quotas=(quota(tokens=7),))
+    assert [term.limit for term in terms.of(changed)] == [7, 10**6]
+    for number in range(limits.KEPT_TERMS + 1):
+        terms.of(Key(f"k{number}"))
+    assert len(terms._known) <= limits.KEPT_TERMS
 
 
 @pytest.mark.parametrize(
@@ -92,8 +119,7 @@ def test_a_window_is_told_by_scope_unit_and_period_not_by_its_limit() -> None:
 )
 def test_a_quota_may_count_some_models_only(pattern: str | None, model: str, is_counted: bool) -> None:
     key = Key("k", quotas=(quota(tokens=1000, model=pattern),))
-    assert len(limits.claims(call(key=key, model=model), config())) == int(is_counted)
-    assert limits.counts_tokens(key, config(), model) is is_counted
+    assert len(claims(call(key=key, model=model), config())) == int(is_counted)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +138,7 @@ def test_a_quota_may_count_some_models_only(pattern: str | None, model: str, is_
 )
 def test_tokens_that_a_call_claims(endpoint: str, params: dict[str, Any], tokens: int) -> None:
     key = Key("k", quotas=(quota(tokens=10**6),))
-    assert [claim.amount for claim in limits.claims(call(endpoint, key, **params), config())] == [tokens]
+    assert [claim.amount for claim in claims(call(endpoint, key, **params), config())] == [tokens]
 
 
 @pytest.mark.parametrize(
@@ -132,7 +158,7 @@ def test_tokens_that_a_call_claims(endpoint: str, params: dict[str, Any], tokens
 def test_what_can_never_fit_is_refused_by_name(endpoint: str, params: dict[str, Any], body: bytes, names: str) -> None:
     key = Key("k", quotas=(quota(tokens=100, per="hour"),))
     with pytest.raises(InvalidRequest) as caught:
-        limits.claims(call(endpoint, key, body=body, **params), config())
+        claims(call(endpoint, key, body=body, **params), config())
     error = caught.value
     assert (error.status, error.param, error.code) == (400, names, "quota_too_small")
     assert "100 tokens per hour of your key" in error.message
@@ -142,17 +168,17 @@ def test_what_can_never_fit_is_refused_by_name(endpoint: str, params: dict[str, 
 def test_what_only_an_estimate_keeps_from_fitting_is_not(params: dict[str, Any]) -> None:
     """An estimated prompt alone never makes a call impossible: it asks for the whole window at most."""
     key = Key("k", quotas=(quota(tokens=100),))
-    (claim,) = limits.claims(call(key=key, **{"prompt_tokens": 30, **params}), config())
+    (claim,) = claims(call(key=key, **{"prompt_tokens": 30, **params}), config())
     assert claim.amount == 100
     assert limits.shortage(claim, WindowState(), 0) is None
 
 
 def test_a_shadow_key_is_counted_and_never_refused() -> None:
     key = Key("k", team="t", is_shadow=True, max_parallel=1, quotas=(quota(tokens=100), quota(requests=1)))
-    drawn = limits.claims(call(key=key, output_limit=1000), config(**EVERYONE))
+    drawn = claims(call(key=key, output_limit=1000), config(**EVERYONE))
     assert [claim.amount for claim in drawn] == [1000, 1, 1, 1000, 1]
     full = WindowState(10**9, 10**9, 0)
-    assert not any(claim.is_enforced or limits.shortage(claim, full, 0) for claim in drawn)
+    assert not any(claim.window.is_enforced or limits.shortage(claim, full, 0) for claim in drawn)
 
 
 @pytest.mark.parametrize(
@@ -194,7 +220,7 @@ def test_spell_scope(scope: str, spelt: str) -> None:
 
 
 def test_spell_per() -> None:
-    assert [limits.spell_per(per) for per in ("day", "90", 90)] == ["day", "90 seconds", "90 seconds"]
+    assert [limits.spell_per(per) for per in ("day", "90")] == ["day", "90 seconds"]
 
 
 # -------------------------------------------------------------------------------------------------- what a store does
@@ -219,7 +245,7 @@ def test_spell_per() -> None:
     ],
 )
 def test_leaked(claim: Claim, used: int, at_us: int, now_us: int, left: int, left_at: int) -> None:
-    assert limits.leaked(claim, WindowState(used, 3, at_us), now_us) == WindowState(left, 3, left_at)
+    assert limits.leaked(claim.window, WindowState(used, 3, at_us), now_us) == WindowState(left, 3, left_at)
 
 
 @given(st.integers(1, 10**6), st.integers(1, 10**4), st.lists(st.integers(0, 10**8), max_size=20))
@@ -229,8 +255,8 @@ def test_looking_often_leaks_as_much_as_looking_once(limit: int, period_s: int, 
     state, now_us = WindowState(used, 0, 0), 0
     for pause in looks:
         now_us += pause
-        state = limits.leaked(claim, state, now_us)
-    once = limits.leaked(claim, WindowState(used, 0, 0), now_us)
+        state = limits.leaked(claim.window, state, now_us)
+    once = limits.leaked(claim.window, WindowState(used, 0, 0), now_us)
     assume(once.used > 0)
     lost = len(looks) * -(-limit // (period_s * SECOND))  # a microsecond's worth each
     assert once.used <= state.used <= once.used + lost + 1
@@ -278,24 +304,24 @@ def test_who_waits_exactly_so_long_is_admitted_and_nobody_sooner(
     limit: int, period_s: int, used: int, since_us: int, data: st.DataObject
 ) -> None:
     claim = rate(limit=limit, period_s=period_s, amount=data.draw(st.integers(1, limit)))
-    state = limits.leaked(claim, WindowState(used, 0, 0), since_us)
+    state = limits.leaked(claim.window, WindowState(used, 0, 0), since_us)
     short = limits.shortage(claim, state, since_us)
     if short is None:
         return
     assert short.retry_after_us is not None
     assert short.retry_after_us > 0
     then = since_us + short.retry_after_us
-    assert limits.shortage(claim, limits.leaked(claim, state, then), then) is None
-    assert limits.shortage(claim, limits.leaked(claim, state, then - 1), then - 1) is not None
+    assert limits.shortage(claim, limits.leaked(claim.window, state, then), then) is None
+    assert limits.shortage(claim, limits.leaked(claim.window, state, then - 1), then - 1) is not None
 
 
 @given(st.integers(1, 10**6), st.integers(1, 10**5), st.integers(1, 2 * 10**6), st.integers(0, 10**9))
 def test_reset_is_when_the_whole_limit_is_free_again(limit: int, period_s: int, used: int, now_us: int) -> None:
     claim = rate(limit=limit, period_s=period_s)
-    state = limits.leaked(claim, WindowState(used, 0, 0), now_us)
-    reset_us = limits.standing(claim, state, now_us).reset_us
-    assert limits.leaked(claim, state, now_us + reset_us).used == 0
-    assert reset_us == 0 or limits.leaked(claim, state, now_us + reset_us - 1).used > 0
+    state = limits.leaked(claim.window, WindowState(used, 0, 0), now_us)
+    reset_us = limits.standing(claim.window, state, now_us).reset_us
+    assert limits.leaked(claim.window, state, now_us + reset_us).used == 0
+    assert reset_us == 0 or limits.leaked(claim.window, state, now_us + reset_us - 1).used > 0
 
 
 @pytest.mark.parametrize(
@@ -312,7 +338,7 @@ def test_reset_is_when_the_whole_limit_is_free_again(limit: int, period_s: int, 
     ],
 )
 def test_standing(claim: Claim, state: WindowState, now_us: int, reset_us: int, remaining: int) -> None:
-    found = limits.standing(claim, state, now_us)
+    found = limits.standing(claim.window, state, now_us)
     assert (found.reset_us, found.remaining) == (reset_us, remaining)
 
 
@@ -363,7 +389,7 @@ def test_actual_units() -> None:
 
 
 def refused(retry_after_us: int | None, reset_us: int = 0) -> Refused:
-    return Refused(replace(limits.standing(rate(), WindowState(), 0), reset_us=reset_us), retry_after_us)
+    return Refused(limits.standing(rate().window, WindowState(), 0)._replace(reset_us=reset_us), 1, retry_after_us)
 
 
 @pytest.mark.parametrize(
@@ -411,16 +437,16 @@ class Trial:
 
     def step(self, pause_us: int, deed: str, units: int) -> None:
         self.now_us += pause_us
-        self.state = limits.leaked(self.claim, self.state, self.now_us)
+        self.state = limits.leaked(self.claim.window, self.state, self.now_us)
         if deed == "draw":
-            claim = replace(self.claim, amount=min(units, self.claim.limit))
+            claim = self.claim._replace(amount=min(units, self.claim.window.limit))
             if limits.shortage(claim, self.state, self.now_us) is None:
                 self.state = limits.drawn(claim, self.state)
                 self.open.append((self.now_us, claim.amount))
                 self.admitted.append((self.now_us, claim.amount))
         elif self.open:
             drawn_us, amount = self.open.pop(0 if deed == "settle first" else -1)
-            claim = replace(self.claim, amount=amount)
+            claim = self.claim._replace(amount=amount)
             self.state = limits.settled(claim, self.state, units, self.now_us - drawn_us)
             self.actual.append((drawn_us, units))
             self.excess += max(0, units - amount)
@@ -449,7 +475,7 @@ def test_a_rate_is_never_ahead_of_itself(limit: int, period_s: int, steps: list[
 
 def honest_level(trial: Trial) -> Fraction:
     """The level of a bucket that had known the truth at once: each call charged when it was drawn, at what it used."""
-    per_us = Fraction(trial.claim.limit, trial.claim.period_us)
+    per_us = Fraction(trial.claim.window.limit, trial.claim.window.period_us)
     level, at_us = Fraction(0), 0
     for drawn_us, units in sorted(trial.actual):
         level = max(Fraction(0), level - (drawn_us - at_us) * per_us) + units
@@ -474,13 +500,13 @@ def test_a_refund_after_a_long_stream_does_not_admit_two_bursts() -> None:
     """What a naive refund does: draw all, let it leak, let others draw it, and then get it back as well."""
     claim = rate(limit=60, amount=60)
     state = limits.drawn(claim, WindowState(0, 0, 0))
-    state = limits.drawn(claim, limits.leaked(claim, state, 60 * SECOND))
+    state = limits.drawn(claim, limits.leaked(claim.window, state, 60 * SECOND))
     assert limits.settled(claim, state, 0, 60 * SECOND) == state
 
 
 @given(st.integers(1, 1000), st.integers(1, 1000), st.integers(0, 1000))
 def test_changing_a_limit_keeps_what_was_used(old: int, new: int, used: int) -> None:
     state = WindowState(used, 0, 0)
-    assert limits.standing(rate(limit=new), limits.leaked(rate(limit=new), state, 0), 0).used == used
-    short = limits.shortage(rate(limit=new), limits.leaked(rate(limit=old), state, 0), 0)
+    assert limits.standing(rate(limit=new).window, limits.leaked(rate(limit=new).window, state, 0), 0).used == used
+    short = limits.shortage(rate(limit=new), limits.leaked(rate(limit=old).window, state, 0), 0)
     assert (short is None) == (used + 1 <= new)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import QuotaSpent, RateLimited
-from gateway.records import Claim, Refused, Standing
+from gateway.records import Refused, Standing, Window
 from gateway.rules import notices
 
 
@@ -53,16 +53,16 @@ def test_go_duration_can_be_read_back(us: int) -> None:
     assert ms == -(-us // 1000)
 
 
-def claim(unit: str = "requests", per: str = "minute", limit: int = 10, **changes: Any) -> Claim:
-    return Claim(changes.pop("scope", "key:k"), unit, per, changes.pop("model", None), limit, 3, **changes)  # type: ignore[arg-type]
+def window(unit: str = "requests", per: str = "minute", limit: int = 10, **changes: Any) -> Window:
+    return Window("w", changes.pop("scope", "key:k"), unit, per, changes.pop("model", None), limit, **changes)  # type: ignore[arg-type]
 
 
 def test_headers_tell_of_the_tightest_window_of_each_unit() -> None:
     headers = notices.rate_headers([
-        Standing(claim(limit=100), 50, 0, 30_000_000),
-        Standing(claim(per="day", limit=10), 2, 6, 60_000_000),  # a fifth is left: less than a half, though more in all
-        Standing(claim("tokens", limit=1000), 0, 0, 0),
-        Standing(claim("parallel", per="", limit=1), 1, 0, 0),
+        Standing(window(limit=100), 50, 0, 30_000_000),
+        Standing(window(per="day", limit=10), 2, 6, 60_000_000),  # a fifth is left: less than a half
+        Standing(window("tokens", limit=1000), 0, 0, 0),
+        Standing(window("parallel", per="", limit=1), 1, 0, 0),
     ])  # fmt: skip
     assert headers == {
         "x-ratelimit-limit-requests": "10",
@@ -75,20 +75,20 @@ def test_headers_tell_of_the_tightest_window_of_each_unit() -> None:
 
 
 def test_what_is_overdrawn_has_nothing_remaining() -> None:
-    headers = notices.rate_headers([Standing(claim(), 25, 0, 1)])
+    headers = notices.rate_headers([Standing(window(), 25, 0, 1)])
     assert headers["x-ratelimit-remaining-requests"] == "0"
 
 
 def test_no_windows_no_headers() -> None:
     assert notices.rate_headers([]) == {}
-    assert notices.rate_headers([Standing(claim("parallel", per=""), 1, 0, 0)]) == {}
+    assert notices.rate_headers([Standing(window("parallel", per=""), 1, 0, 0)]) == {}
 
 
 @pytest.mark.parametrize(
     ("refused", "error_type", "message", "headers"),
     [
         (
-            Refused(Standing(claim(), 10, 0, 60_000_000), 18_000_000),
+            Refused(Standing(window(), 10, 0, 60_000_000), 3, 18_000_000),
             "requests",
             (
                 "Rate limit reached for your key on requests per minute: Limit 10, Used 10, Reserved 0, Requested 3. "
@@ -97,7 +97,7 @@ def test_no_windows_no_headers() -> None:
             {"Retry-After": "18", "Retry-After-Ms": "18000", "x-ratelimit-remaining-requests": "0"},
         ),
         (
-            Refused(Standing(claim("tokens", "90", scope="team:red", model="gpt-4*"), 9, 0, 1), 1_001),
+            Refused(Standing(window("tokens", "90", scope="team:red", model="gpt-4*"), 9, 0, 1), 3, 1_001),
             "tokens",
             (
                 "Rate limit reached for your team red on tokens per 90 seconds for models gpt-4*: Limit 10, Used 9, "
@@ -106,7 +106,7 @@ def test_no_windows_no_headers() -> None:
             {"Retry-After": "1", "Retry-After-Ms": "2", "x-ratelimit-remaining-tokens": "1"},
         ),
         (
-            Refused(Standing(claim("tokens", "day", scope="gateway", starts="2026-11-20"), 2, 8, 1), 1_000_000),
+            Refused(Standing(window("tokens", "day", scope="gateway", starts="2026-11-20"), 2, 8, 1), 3, 1_000_000),
             "tokens",
             (
                 "Rate limit reached for the whole gateway on tokens per day: Limit 10, Used 2, Reserved 8, "
@@ -115,7 +115,7 @@ def test_no_windows_no_headers() -> None:
             {"Retry-After": "1", "Retry-After-Ms": "1000", "x-ratelimit-limit-tokens": "10"},
         ),
         (
-            Refused(Standing(claim("parallel", ""), 10, 0, 0), 1_000_000),
+            Refused(Standing(window("parallel", ""), 10, 0, 0), 3, 1_000_000),
             "requests",
             (
                 "Rate limit reached for your key on parallel requests: Limit 10, Used 10, Reserved 0, Requested 3. "
@@ -135,8 +135,8 @@ def test_a_wait_that_helps(refused: Refused, error_type: str, message: str, head
 
 
 def test_no_wait_helps() -> None:
-    spent = Standing(claim("tokens", "month", starts="2026-11", limit=1000), 998, 0, 90_000_000)
-    error = notices.refusal(Refused(spent, None))
+    spent = Standing(window("tokens", "month", starts="2026-11", limit=1000), 998, 0, 90_000_000)
+    error = notices.refusal(Refused(spent, 3, None))
     assert isinstance(error, QuotaSpent)
     assert (error.status, error.type, error.code) == (429, "insufficient_quota", "insufficient_quota")
     assert "the quota of your key of tokens per month: Limit 1000, Used 998, Reserved 0, Requested 3." in error.message
@@ -148,7 +148,7 @@ def test_no_wait_helps() -> None:
 
 @given(st.integers(1, 10**12))
 def test_retry_after_is_never_too_early_and_never_0(us: int) -> None:
-    headers = notices.refusal(Refused(Standing(claim(), 10, 0, 0), us)).headers
+    headers = notices.refusal(Refused(Standing(window(), 10, 0, 0), 3, us)).headers
     ms, seconds = int(headers["Retry-After-Ms"]), int(headers["Retry-After"])
     assert us <= ms * 1000 < us + 2000  # a millisecond of rounding, and one of arithmetic in seconds
     assert us <= seconds * 1_000_000 < us + 1_000_000 or seconds == 1

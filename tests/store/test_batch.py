@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
-from gateway.records import Draw, Granted, Refused, Settlement
+from gateway.records import Draw, Granted, Refused, Settlement, Usage
 from gateway.store import StoreAway
 from gateway.store import batch as batches
 from gateway.store.batch import MAX_BATCH, Batcher
@@ -24,6 +24,7 @@ class Store:
     def __init__(self) -> None:
         self.batches: list[list[str]] = []
         self.applied: list[str] = []
+        self.wishes: list[Wish] = []
         self.under_way = 0
         self.errors = 0
         self.poison: set[str] = set()
@@ -46,6 +47,7 @@ class Store:
             if self.poison & set(names):
                 raise OverflowError("poisoned")
             self.applied += names
+            self.wishes += wishes
             return [Granted() if isinstance(wish, Draw) else None for wish in wishes]
         finally:
             self.under_way -= 1
@@ -153,7 +155,7 @@ async def test_a_new_draw_tries_again_without_waiting(
     assert store.applied == ["a", "b"]
 
 
-async def test_cancelling_an_answer_takes_nothing_back(store: Store, batcher: Batcher) -> None:
+async def test_a_cancelled_draw_is_carried_out_and_taken_back(store: Store, batcher: Batcher) -> None:
     first = await in_flight(store, batcher, draw(call="a"))
     later = [batcher.submit(draw(call="b")), batcher.submit(settle("c"))]
     last = batcher.submit(draw(call="d"))
@@ -161,7 +163,9 @@ async def test_cancelling_an_answer_takes_nothing_back(store: Store, batcher: Ba
         answer.cancel()
     store.gate.set()
     assert await last == Granted()
-    assert store.applied == ["a", "b", "c", "d"]
+    assert await batcher.close(1) == 0
+    assert store.applied == ["a", "b", "c", "d", "a", "b"]
+    assert [(wish.record.ended, wish.record.usage) for wish in store.wishes[-2:]] == [("client_gone", Usage())] * 2
 
 
 async def test_cancelling_is_harmless_when_the_store_is_away(store: Store, batcher: Batcher) -> None:

@@ -58,7 +58,7 @@ async def test_draws_are_refused_while_the_store_is_away(ledger: Ledger, folder:
         # One time-out for all of them: each batch waiting for its own would be over a second.
         assert ledger.errors == 1
     assert isinstance(await ledger.draw(draw(daily(500))), Granted)
-    (found,) = await ledger.standings([daily(500)], clock.now)
+    (found,) = await ledger.standings([daily(500).window], clock.now)
     assert found.reserved == 2
 
 
@@ -72,10 +72,10 @@ async def test_settlements_wait_for_the_store_to_return(ledger: Ledger, folder: 
         assert ledger.pending == 150
         assert not any(end.done() for end in ends)
         # Reading goes on meanwhile.
-        assert [found.reserved for found in await ledger.standings([tokens(1000)], clock.now)] == [1000]
+        assert [found.reserved for found in await ledger.standings([tokens(1000).window], clock.now)] == [1000]
     await asyncio.gather(*ends)
     assert ledger.pending == 0
-    assert [(s.used, s.reserved) for s in await ledger.standings([tokens(1000)], clock.now)] == [(400, 0)]
+    assert [(s.used, s.reserved) for s in await ledger.standings([tokens(1000).window], clock.now)] == [(400, 0)]
     delivered = [row["id"] for row in await ledger.calls(1000)]
     assert delivered == [wish.record.id for wish in wishes[:100]][::-1]
 
@@ -105,7 +105,7 @@ async def test_a_call_that_is_drawn_twice_does_not_stop_the_others(
     assert isinstance(await ledger.draw(wish), Granted)
     answers = await asyncio.gather(ledger.draw(wish), ledger.draw(draw(tokens(100, 5))), return_exceptions=True)
     assert [type(answer) for answer in answers] == [StoreAway, Granted]
-    assert [found.reserved for found in await ledger.standings([tokens(100)], clock.now)] == [15]
+    assert [found.reserved for found in await ledger.standings([tokens(100).window], clock.now)] == [15]
     caplog.clear()
 
 
@@ -260,16 +260,18 @@ async def test_processes_share_one_limit_exactly(open_ledger: OpensLedgers, fold
     assert ours + sum(theirs) == 100
     for child in children:
         child.end()
-    assert [(s.used, s.reserved) for s in await ledger.standings([daily(100)], clock.now)] == [(sum(theirs), ours)]
+    assert [(s.used, s.reserved) for s in await ledger.standings([daily(100).window], clock.now)] == [
+        (sum(theirs), ours)
+    ]
 
 
 async def test_leases_of_a_killed_worker_are_taken_over(open_ledger: OpensLedgers, folder: Path, clock: Clock) -> None:
     child = Child(folder, 9, 4)
     granted = child.granted()
-    claims = [daily(100), tokens(10**6), rate(10**6), parallel(10**6)]
+    windows = [claim.window for claim in (daily(100), tokens(10**6), rate(10**6), parallel(10**6))]
 
     watching = open_ledger()
-    assert [(s.used, s.reserved) for s in await watching.standings(claims, clock.now)] == [
+    assert [(s.used, s.reserved) for s in await watching.standings(windows, clock.now)] == [
         (4, 5), (28, 200), (228, 0), (5, 0),
     ]  # fmt: skip
     assert {row["ended"] for row in await watching.calls(99)} == {"done"}
@@ -278,7 +280,7 @@ async def test_leases_of_a_killed_worker_are_taken_over(open_ledger: OpensLedger
     ledgers = [open_ledger(), open_ledger()]
     assert [ledger.lost_calls for ledger in ledgers if isinstance(ledger, EmbeddedLedger)] == [5, 0]
     for ledger in (watching, *ledgers):
-        assert [(s.used, s.reserved) for s in await ledger.standings(claims, clock.now)] == [
+        assert [(s.used, s.reserved) for s in await ledger.standings(windows, clock.now)] == [
             (9, 0), (228, 0), (228, 0), (0, 0),
         ]  # fmt: skip
     calls = await ledgers[0].calls(99)
@@ -299,7 +301,7 @@ async def test_a_late_settlement_of_a_lost_call_counts_nothing_twice(
     ledger = open_ledger()
     await ledger.settle(settlement(draw(daily(100), tokens(10**6, 40), call="late-0"), 7))
     assert [row["ended"] for row in await ledger.calls(9)] == ["lost"]
-    assert [(s.used, s.reserved) for s in await ledger.standings([tokens(10**6)], clock.now)] == [(40, 0)]
+    assert [(s.used, s.reserved) for s in await ledger.standings([tokens(10**6).window], clock.now)] == [(40, 0)]
 
 
 async def test_workers_that_left_in_order_leave_nothing(open_ledger: OpensLedgers, folder: Path) -> None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from gateway.records import Claim, Draw, Record, Settlement, Usage
+from gateway.records import Claim, Draw, Record, Settlement, Usage, Window
 
 SECOND = 1_000_000
 NOON = int(datetime(2026, 11, 20, 12, tzinfo=UTC).timestamp()) * SECOND
@@ -46,11 +45,15 @@ def lost(call: str, tokens: int) -> Record:
     return record(call, usage=Usage(0, tokens, source="estimated"), ended="lost", status=0)
 
 
+def claim(amount: int, **window: Any) -> Claim:
+    """A claim on a window of the key `k`, named as `rules/limits` would."""
+    values = {"scope": "key:k", "unit": "requests", "per": "day", "model": None, "starts": "", **window}
+    parts = (values["scope"], values["unit"], values["per"], values["model"] or "", values["starts"])
+    return Claim(Window("|".join(parts), **values), amount)
+
+
 def daily(limit: int = 100, amount: int = 1, **changes: Any) -> Claim:
-    return replace(
-        Claim("key:k", "requests", "day", None, limit, amount, starts="2026-11-20", resets_us=NOON + 43_200 * SECOND),
-        **changes,
-    )
+    return claim(amount, limit=limit, **{"starts": "2026-11-20", "resets_us": NOON + 43_200 * SECOND, **changes})
 
 
 def tokens(limit: int = 100, amount: int = 1, **changes: Any) -> Claim:
@@ -58,18 +61,19 @@ def tokens(limit: int = 100, amount: int = 1, **changes: Any) -> Claim:
 
 
 def rate(limit: int = 60, amount: int = 1, period_s: int = 60, **changes: Any) -> Claim:
-    return replace(Claim("key:k", "tokens", "minute", None, limit, amount, period_us=period_s * SECOND), **changes)
+    window = {"unit": "tokens", "per": "minute", "period_us": period_s * SECOND, **changes}
+    return claim(amount, limit=limit, **window)
 
 
 def parallel(limit: int = 2) -> Claim:
-    return Claim("key:k", "parallel", "", None, limit, 1)
+    return claim(1, unit="parallel", per="", limit=limit)
 
 
 def draw(*claims: Claim, call: str | None = None, **changes: Any) -> Draw:
     """A wish to draw; what it will be charged if it is lost is what it claims of tokens."""
     name = call or f"call-{next(NUMBERS)}"
-    estimate = max((claim.amount for claim in claims if claim.unit == "tokens"), default=0)
-    return Draw(replace(lost(name, estimate), **changes), claims)
+    estimate = max((claim.amount for claim in claims if claim.window.unit == "tokens"), default=0)
+    return Draw(lost(name, estimate)._replace(**changes), claims)
 
 
 def settlement(drawn: Draw, used: int = 0, **changes: Any) -> Settlement:

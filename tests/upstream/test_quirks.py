@@ -169,6 +169,7 @@ def test_a_status_without_an_error_object_is_relayed_too(body: Any) -> None:
         (("see https://api.reseller.example/v1/models", "x", None, None), ("see the upstream/models", "x", None, None)),
         (("No model `vendor/model-7b`", "x", None, None), ("No model `our-model`", "x", None, None)),
         ((["vendor/model-7b"], {"a": 1}, 7, True), ("['our-model']", "{'a': 1}", "7", "True")),
+        (("API.Reseller.Example: no Vendor/Model-7B", "x", None, None), ("the upstream: no our-model", "x", None, None)),
     ],
 )  # fmt: skip
 def test_what_the_client_sees(given: tuple[Any, ...], shown: tuple[Any, ...]) -> None:
@@ -176,6 +177,14 @@ def test_what_the_client_sees(given: tuple[Any, ...], shown: tuple[Any, ...]) ->
     assert isinstance(found, UpstreamRefused)
     assert (found.message, found.type, found.param, found.code) == shown
     assert set(json.loads(found.body())["error"]) == {"message", "type", "param", "code"}
+
+
+def test_a_stand_in_is_shown_as_it_is() -> None:
+    """It may be the client's own name of a model: nothing in it means anything."""
+    body = json.dumps(error("no c++(1).model")).encode()
+    found = judge("up", Head(400, ()), body, now=NOW, hide=[("C++(1).model", r"\1 \g<0> \n")])
+    assert isinstance(found, UpstreamRefused)
+    assert found.message == r"no \1 \g<0> \n"
 
 
 @pytest.mark.parametrize(

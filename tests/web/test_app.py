@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from typing import Any
 
 import pytest
 
-from tests.fakes.scripted import Scripted, error_json, ok_json
+from tests.fakes.scripted import Scripted, after, error_json, ok_json
 
 from .conftest import ADMIN_TOKEN, AUTH, KEY, Inside
 
@@ -111,6 +112,16 @@ async def test_what_is_ours_in_an_upstream_error_stays_ours(inside: Inside) -> N
         answer = await client.post("/v1/completions", json=CALL, headers=AUTH)
     error = (await answer.json())["error"]
     assert (answer.status, error["message"], error["param"]) == (400, "*** and ***", None)
+
+
+async def test_workers_together_never_open_more_than_max_connections(inside: Inside) -> None:
+    """One of three workers may have a third of five, which is one."""
+    async with Scripted(always=after(0.02, ok_json())) as upstream:
+        up = {"base_url": upstream.url, "max_connections": 5}
+        client = await inside(upstream.url, upstreams={"up": up}, server={"workers": 3, "access_log": "off"})
+        answers = await asyncio.gather(*(client.post("/v1/completions", json=CALL, headers=AUTH) for _ in range(4)))
+        assert {answer.status for answer in answers} == {200}
+        assert upstream.most_open == 1
 
 
 async def test_prompt_that_never_fits_is_told_to_be_shorter(inside: Inside) -> None:
