@@ -1,0 +1,420 @@
+"""What a client must see of each row of the fault catalogue (tests/fakes/faults.py).
+
+Each row has what must come of a plain call and of a streamed one, None where it cannot be asked for that.
+Where two answers stand, either may come: only so where RST may overtake bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tests.fakes.faults import PLAIN, RETRY_S, Ask, Kind
+
+from .client import ERROR_KEYS, Answer
+
+RETRYABLE = (429, 503)
+AT_ONCE = ("1", "1000")
+"""retry-after and retry-after-ms where the upstream says nothing: a second."""
+
+
+@dataclass(frozen=True)
+class Whole:
+    """Status 200 and the whole good answer."""
+
+    has_done: bool = True
+    """Of a stream: whether `[DONE]` comes. It must come from the upstream."""
+    is_json: bool = False
+    """Of a streamed call: the upstream has answered in JSON all the same."""
+    events: Callable[[Ask], list[Any]] = lambda ask: ask.events[:3]
+    """Of a stream: what comes before `[DONE]`. Nobody asked for the usage."""
+
+    def check(self, ask: Ask, answer: Answer) -> None:
+        assert answer.status == 200
+        if self.is_json or not ask.kind.is_streamed:
+            assert answer.json == Ask(Kind(ask.kind.endpoint, False), ask.user).document
+            return
+        assert answer.headers["content-type"].lower().startswith("text/event-stream")
+        seen = data_of_events(answer.body)
+        assert seen == [*self.events(ask), *(["[DONE]"] if self.has_done else [])]
+
+
+@dataclass(frozen=True)
+class Error:
+    """A true status and the error object."""
+
+    status: int
+    code: str | None
+    retry: tuple[str, str] | None = None
+    """retry-after and retry-after-ms; None: `AT_ONCE` where the status says to come back, else neither header."""
+    message: str = ""
+    """How it ends."""
+    param: str | None = None
+
+    def check(self, ask: Ask, answer: Answer) -> None:
+        error = answer.error
+        assert (answer.status, error["code"], error["param"]) == (self.status, self.code, self.param)
+        assert error["type"]
+        assert len(error["message"]) < 250
+        assert error["message"].endswith(self.message)
+        told = answer.headers.get("retry-after"), answer.headers.get("retry-after-ms")
+        retry = self.retry or (AT_ONCE if self.status in RETRYABLE else (None, None))
+        if self.retry == SOON:
+            assert 0 < int(str(told[0])) <= RETRY_S
+            assert 0 < int(str(told[1])) <= RETRY_S * 1000
+        else:
+            assert told == retry
+        assert "x-should-retry" not in answer.headers
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A stream that has begun and ends with an error event, behind which nothing comes."""
+
+    code: str | None
+    events: Callable[[Ask], list[Any]] = lambda ask: ask.events[:3]
+    """Of which the first ones come."""
+
+    def check(self, ask: Ask, answer: Answer) -> None:
+        assert answer.status == 200
+        assert answer.headers["content-type"].lower().startswith("text/event-stream")
+        assert b"[DONE]" not in answer.body
+        assert answer.body.endswith(b"\n\n")
+        *passed, last = data_of_events(answer.body)
+        assert list(last) == ["error"]
+        assert sorted(last["error"]) == ERROR_KEYS
+        assert (last["error"]["code"], last["error"]["param"]) == (self.code, None)
+        assert len(last["error"]["message"]) < 250
+        assert passed == self.events(ask)[: len(passed)]
+
+
+Expected = Whole | Error | Broken
+Either = Expected | tuple[Expected, ...] | None
+
+
+def data_of_events(body: bytes) -> list[Any]:
+    """The data of every event, as JSON where it is, whatever its line ends."""
+    found: list[Any] = []
+    for block in re.split(rb"\n\n+", body.replace(b"\r\n", b"\n").replace(b"\r", b"\n")):
+        lines = [line[5:].removeprefix(b" ") for line in block.split(b"\n") if line.startswith(b"data:")]
+        if lines:
+            text = b"\n".join(lines).decode()
+            try:
+                found.append(json.loads(text))
+            except ValueError:
+                found.append(text)
+    return found
+
+
+WHOLE, WITHOUT_DONE = Whole(), Whole(has_done=False)
+FAILED, LATE = Error(502, "upstream_error"), Error(504, "upstream_timeout")
+CUT, SILENT = Broken("upstream_error"), Broken("upstream_timeout")
+BUSY = Error(503, "upstream_error")
+LIMITED = Error(429, "upstream_rate_limited")
+AUTH, BALANCE = Error(502, "upstream_auth_failed"), Error(502, "upstream_quota_exceeded")
+SOON = ("soon", "soon")
+CLEANED = " says no to the key ***, and so does the upstream."
+RELAYED = Error(400, "some_code", message=CLEANED)
+
+TABLE: dict[str, tuple[Either, Either]] = {
+    "refused": (FAILED, FAILED),
+    "never accepted": (LATE, LATE),
+    "accepts and closes": (FAILED, FAILED),
+    "accepts and resets": (FAILED, FAILED),
+    "accepts and does not read": (LATE, LATE),
+    "greets like a mail server": (FAILED, FAILED),
+    "closes without an answer": (FAILED, FAILED),
+    "resets without an answer": (FAILED, FAILED),
+    "silent": (LATE, LATE),
+    "closed in the status line": (FAILED, FAILED),
+    "reset in the status line": (FAILED, FAILED),
+    "stalled in the status line": (LATE, LATE),
+    "closed in the head": (FAILED, FAILED),
+    "reset in the head": (FAILED, FAILED),
+    "stalled in the head": (LATE, LATE),
+    "closed after the head, with a length": (FAILED, FAILED),
+    "reset after the head, with a length": (FAILED, FAILED),
+    "stalled after the head, with a length": (LATE, LATE),
+    "closed after the head, in chunks": (FAILED, FAILED),
+    "reset after the head, in chunks": (FAILED, FAILED),
+    "stalled after the head, in chunks": (LATE, LATE),
+    "closed in the body, with a length": (FAILED, CUT),
+    "reset in the body, with a length": (FAILED, (CUT, FAILED)),
+    "stalled in the body, with a length": (LATE, SILENT),
+    "closed in the body, in a chunk": (FAILED, CUT),
+    "reset in the body, in a chunk": (FAILED, (CUT, FAILED)),
+    "stalled in the body, in a chunk": (LATE, SILENT),
+    "closed in a chunk size": (FAILED, CUT),
+    "reset in a chunk size": (FAILED, (CUT, FAILED)),
+    "stalled in a chunk size": (LATE, SILENT),
+    "closed before the last chunk": (None, WHOLE),
+    "reset before the last chunk": (None, (WHOLE, FAILED)),
+    "stalled before the last chunk": (None, WHOLE),
+    "closed before the last chunk of JSON": (FAILED, None),
+    "reset before the last chunk of JSON": (FAILED, None),
+    "stalled before the last chunk of JSON": (LATE, None),
+    "closed between two events": (None, CUT),
+    "reset between two events": (None, (CUT, FAILED)),
+    "stalled between two events": (None, SILENT),
+    "closed in the first event": (None, FAILED),
+    "reset in the first event": (None, FAILED),
+    "stalled in the first event": (None, LATE),
+    "closed in an event": (None, CUT),
+    "reset in an event": (None, (CUT, FAILED)),
+    "stalled in an event": (None, SILENT),
+    "closed after a false DONE": (None, CUT),
+    "reset after a false DONE": (None, (CUT, FAILED)),
+    "stalled after a false DONE": (None, CUT),
+    "closed after the finish_reason": (None, WITHOUT_DONE),
+    "reset after the finish_reason": (None, (WITHOUT_DONE, FAILED)),
+    "stalled after the finish_reason": (None, WITHOUT_DONE),
+    "closed after the usage": (None, WITHOUT_DONE),
+    "reset after the usage": (None, (WITHOUT_DONE, FAILED)),
+    "stalled after the usage": (None, WITHOUT_DONE),
+    # Slow.
+    "a head without end, byte by byte": (LATE, LATE),
+    "every byte by itself": (WHOLE, WHOLE),
+    "nothing but comments": (None, SILENT),
+    "nothing but comments after an event": (None, SILENT),
+    "comments between events": (None, WHOLE),
+    "blank lines before the JSON": (WHOLE, None),
+    "blank lines for ever": (LATE, None),
+    # Too much.
+    "an endless body": (FAILED, None),
+    "an endless stream": (None, Broken("upstream_timeout", lambda ask: [ask.piece("more ")] * 1000)),
+    "a body that is too long": (FAILED, None),
+    "a body announced as too long": (FAILED, None),
+    "one header too long": (FAILED, FAILED),
+    "a header without end": (FAILED, FAILED),
+    "thousands of headers": (FAILED, FAILED),
+    "a thousand headers": (WHOLE, WHOLE),
+    "a chunk extension without end": (FAILED, FAILED),
+    "long chunk extensions": (WHOLE, WHOLE),
+    "a flood of chunk extensions": (FAILED, FAILED),
+    "trailers": (WHOLE, WHOLE),
+    "trailers without end": (FAILED, WHOLE),
+    # Interim answers.
+    "early hints": (WHOLE, WHOLE),
+    "a hundred interim answers": (WHOLE, WHOLE),
+    "a flood of interim answers": (FAILED, FAILED),
+    "interim answers for ever": (LATE, LATE),
+    "an interim answer with a body": (FAILED, FAILED),
+    "an interim answer, then closed": (FAILED, FAILED),
+    "101": (FAILED, FAILED),
+    "offers an upgrade": (WHOLE, WHOLE),
+    # Not HTTP, or hardly.
+    "HTTP/2 frames": (FAILED, FAILED),
+    "a TLS alert": (FAILED, FAILED),
+    "an SSH banner": (FAILED, FAILED),
+    "every byte there is": (FAILED, FAILED),
+    "a page without a head": (FAILED, FAILED),
+    "HTTP/2.0 in the status line": (FAILED, FAILED),
+    "HTTP/9.9 in the status line": (FAILED, FAILED),
+    "ICY in the status line": (FAILED, FAILED),
+    "no status in the status line": (FAILED, FAILED),
+    "status 000": (FAILED, FAILED),
+    "a line break before the status line": (FAILED, FAILED),
+    "a header without a colon": (FAILED, FAILED),
+    "a folded header": (FAILED, FAILED),
+    "NUL in a header": (FAILED, FAILED),
+    "a space before the colon": (FAILED, FAILED),
+    "bytes beyond ASCII in a header": (WHOLE, WHOLE),
+    # HTTP/1.0, and bodies that end with the connection.
+    "HTTP/1.0, until it closes": (WHOLE, WHOLE),
+    "HTTP/1.1, until it closes": (WHOLE, WHOLE),
+    "HTTP/1.0 that stays": (WHOLE, WHOLE),
+    "says close and stays": (WHOLE, WHOLE),
+    "until it closes, cut": (FAILED, CUT),
+    "until it closes, reset": (FAILED, (CUT, FAILED)),
+    "until it closes, stalled": (LATE, SILENT),
+    # Framing that contradicts itself.
+    "two lengths that differ": (FAILED, FAILED),
+    "two lengths that agree": (FAILED, FAILED),
+    "a length and chunks": (FAILED, FAILED),
+    "a length that is negative": (FAILED, FAILED),
+    "a length beyond all numbers": (FAILED, FAILED),
+    "a length that is no number": (FAILED, FAILED),
+    "a length that is too short": (FAILED, CUT),
+    "a length that is too long, closed": (FAILED, WHOLE),
+    "a length that is too long, stalled": (LATE, WHOLE),
+    "a transfer coding nobody knows": (FAILED, FAILED),
+    "a chunk size that is no number": (FAILED, CUT),
+    "a chunk size that is negative": (FAILED, CUT),
+    "a chunk size beyond all numbers": (FAILED, CUT),
+    "a chunk longer than it says": (FAILED, CUT),
+    "an empty chunk too early": (FAILED, CUT),
+    # More than was asked for, and connections that have been used before.
+    "a surplus answer": (WHOLE, WHOLE),
+    "half a surplus answer": (WHOLE, WHOLE),
+    "surplus bytes": (WHOLE, WHOLE),
+    "a surplus line break": (WHOLE, WHOLE),
+    "closes behind the answer": (WHOLE, WHOLE),
+    "resets behind the answer": (WHOLE, WHOLE),
+    "used again, closes": (WHOLE, WHOLE),
+    "used again, resets": (WHOLE, WHOLE),
+    "used again, silent": (LATE, LATE),
+    "used again, closes in the status line": (FAILED, FAILED),
+    # Errors that say what they are.
+    "429": (LIMITED, LIMITED),
+    "429 with Retry-After": (Error(429, "upstream_rate_limited", ("7", "7000")),) * 2,
+    "500": (FAILED, FAILED),
+    "500 with Retry-After": (FAILED, FAILED),
+    "502": (FAILED, FAILED),
+    "502 with Retry-After": (FAILED, FAILED),
+    "503": (BUSY, BUSY),
+    "503 with Retry-After": (Error(503, "upstream_error", ("7", "7000")),) * 2,
+    "504": (FAILED, FAILED),
+    "504 with Retry-After": (FAILED, FAILED),
+    "529": (FAILED, FAILED),
+    "529 with Retry-After": (FAILED, FAILED),
+    "429 with Retry-After-Ms": (Error(429, "upstream_rate_limited", ("2", "1500")),) * 2,
+    "429 with a past date": (Error(429, "upstream_rate_limited", ("1", "1")),) * 2,
+    "429 with a date": (Error(429, "upstream_rate_limited", SOON),) * 2,
+    "429 with a garbled Retry-After": (LIMITED, LIMITED),
+    "429 with Retry-After 0": (Error(429, "upstream_rate_limited", ("1", "1")),) * 2,
+    "429 with an endless Retry-After": (LIMITED, LIMITED),
+    "503 with Retry-After-Ms": (Error(503, "upstream_error", ("2", "1500")),) * 2,
+    "503 with a past date": (Error(503, "upstream_error", ("1", "1")),) * 2,
+    "503 with a date": (Error(503, "upstream_error", SOON),) * 2,
+    "503 with a garbled Retry-After": (BUSY, BUSY),
+    "503 with Retry-After 0": (Error(503, "upstream_error", ("1", "1")),) * 2,
+    "503 with an endless Retry-After": (BUSY, BUSY),
+    "401": (AUTH, AUTH),
+    "402": (BALANCE, BALANCE),
+    "403": (AUTH, AUTH),
+    "403 of a spent balance": (BALANCE, BALANCE),
+    "429 of a spent balance": (BALANCE, BALANCE),
+    "400": (RELAYED, RELAYED),
+    "404": (Error(404, "some_code", message=CLEANED),) * 2,
+    "413": (Error(413, "some_code", message=CLEANED),) * 2,
+    "422": (Error(422, "some_code", message=CLEANED),) * 2,
+    "400 that means the credential": (AUTH, AUTH),
+    "500 that means the request": (Error(400, "invalid_request", message=CLEANED),) * 2,
+    "408": (FAILED, FAILED),
+    "409": (FAILED, FAILED),
+    "418": (FAILED, FAILED),
+    "status 299": (FAILED, FAILED),
+    "status 600": (FAILED, FAILED),
+    "status 999": (FAILED, FAILED),
+    "400 without a body": (Error(400, None), Error(400, None)),
+    "429 without a body": (LIMITED, LIMITED),
+    "400 with a page": (Error(400, None), Error(400, None)),
+    "400 with another kind of error": (Error(400, None), Error(400, None)),
+    "400 with only a text": (Error(400, None, message=CLEANED),) * 2,
+    "400 with odd members": (Error(400, "{}", param="7"),) * 2,
+    "429 cut in its body": (FAILED, FAILED),
+    "500 stalled in its body": (LATE, LATE),
+    "500 until it closes": (FAILED, FAILED),
+    "503 as a stream": (BUSY, BUSY),
+    # Answers of another kind than was asked for.
+    "a page with 200": (FAILED, FAILED),
+    "a page with 502": (FAILED, FAILED),
+    "a page with 503": (BUSY, BUSY),
+    "nothing with 200": (FAILED, FAILED),
+    "no chunks with 200": (FAILED, FAILED),
+    "nothing until it closes": (FAILED, FAILED),
+    "204": (FAILED, FAILED),
+    "205": (FAILED, FAILED),
+    "206": (FAILED, FAILED),
+    "304": (FAILED, FAILED),
+    "301": (FAILED, FAILED),
+    "302": (FAILED, FAILED),
+    "303": (FAILED, FAILED),
+    "307": (FAILED, FAILED),
+    "308": (FAILED, FAILED),
+    "302 without a Location": (FAILED, FAILED),
+    "gzip": (FAILED, FAILED),
+    "gzip in chunks, not said": (FAILED, FAILED),
+    "JSON for a stream": (None, Whole(is_json=True)),
+    "an error as JSON for a stream": (None, FAILED),
+    "a stream for a plain call": (FAILED, None),
+    "events said to be JSON": (None, FAILED),
+    "events said to be nothing": (None, FAILED),
+    "events in capitals, with a charset": (None, WHOLE),
+    "JSON said to be text": (WHOLE, None),
+    "JSON said to be nothing": (WHOLE, None),
+    # JSON that is none.
+    "words": (FAILED, None),
+    "JSON cut in half": (FAILED, None),
+    "JSON without its last byte": (FAILED, None),
+    "JSON and then some": (FAILED, None),
+    "two JSON texts": (FAILED, None),
+    "NaN in JSON": (FAILED, None),
+    "Infinity in JSON": (FAILED, None),
+    "a comma too many": (FAILED, None),
+    "bytes that are not UTF-8": (FAILED, None),
+    "UTF-16": (FAILED, None),
+    "a byte order mark": (FAILED, None),
+    "an array": (FAILED, None),
+    "an empty array": (FAILED, None),
+    "a number": (FAILED, None),
+    "a string": (FAILED, None),
+    "null": (FAILED, None),
+    "true": (FAILED, None),
+    "blanks": (FAILED, None),
+    "brackets without end": (FAILED, None),
+    "brackets too deep": (FAILED, None),
+    # Errors inside a 200.
+    "an error in a 200": (FAILED, None),
+    "an error as the first event": (None, CUT),
+    "an error as a later event": (None, CUT),
+    "an error with a status as its code in a 200": (FAILED, None),
+    "an error with a status as its code as the first event": (None, CUT),
+    "an error with a status as its code as a later event": (None, CUT),
+    "a spent balance in a 200": (BALANCE, None),
+    "a spent balance as the first event": (None, Broken("upstream_quota_exceeded")),
+    "a spent balance as a later event": (None, Broken("upstream_quota_exceeded")),
+    "a refused credential in a 200": (AUTH, None),
+    "a refused credential as the first event": (None, Broken("upstream_auth_failed")),
+    "a refused credential as a later event": (None, Broken("upstream_auth_failed")),
+    "a rate limit in a 200": (LIMITED, None),
+    "a rate limit as the first event": (None, Broken("upstream_rate_limited")),
+    "a rate limit as a later event": (None, Broken("upstream_rate_limited")),
+    "the client's fault in a 200": (RELAYED, None),
+    "the client's fault as the first event": (None, Broken("some_code")),
+    "the client's fault as a later event": (None, Broken("some_code")),
+    "an error in a 200 that is only a text": (FAILED, None),
+    "an error in a 200 beside an answer": (FAILED, None),
+    "an event with an error that is only a text": (None, CUT),
+    "an event named error": (None, CUT),
+    "an error behind the finish_reason": (None, CUT),
+    "an error behind DONE": (None, WHOLE),
+    "an error, then closed": (None, CUT),
+    "an error, then stalled": (None, CUT),
+    # Streams that end oddly, or are written oddly.
+    "DONE without a finish_reason": (None, CUT),
+    "only DONE": (None, FAILED),
+    "only a comment": (None, CUT),
+    "only the usage": (None, FAILED),
+    "an empty finish_reason": (None, Broken("upstream_error", lambda ask: [ask.piece("x", "")])),
+    "an end without a finish_reason": (None, CUT),
+    "an end without DONE": (None, WITHOUT_DONE),
+    "an end inside an event": (None, CUT),
+    "an end inside the finish_reason": (None, CUT),
+    "DONE without its blank line": (None, WHOLE),
+    "DONE without a line end": (None, WHOLE),
+    "a finish_reason without its blank line": (None, WITHOUT_DONE),
+    "bytes behind DONE": (None, WHOLE),
+    "DONE twice": (None, WHOLE),
+    "CRLF": (None, WHOLE),
+    "bare CR": (None, WHOLE),
+    "no space behind the colon": (None, WHOLE),
+    "ids, retries and named events": (None, WHOLE),
+    "a chunk for every byte": (None, WHOLE),
+    "everything in one chunk": (None, WHOLE),
+    "an event that is not JSON": (
+        None, Whole(events=lambda ask: [ask.events[0], "{oops", *ask.events[1:3]])
+    ),
+    "a page as events": (None, FAILED),
+    "an answer as one event": (
+        None, Whole(events=lambda ask: [{**Ask(PLAIN[0], ask.user).document, "usage": None}])
+    ),
+    "a stream with a length": (None, WHOLE),
+    "DONE, then stalled": (None, WHOLE),
+    "DONE, then bytes for ever": (None, WHOLE),
+    "DONE, then a bad chunk": (None, WHOLE),
+    "many words in its headers": (WHOLE, WHOLE),
+}  # fmt: skip

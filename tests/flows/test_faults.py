@@ -1,0 +1,220 @@
+"""Every row of the fault catalogue through a whole gateway: what a client sees, and that the next call is good.
+
+All rows play at once, each on an upstream of its own, when the first test asks; each test then looks at its own. What a
+client must see stands in faults_table.py. Beside that, of every row: it never hangs; an answer is whole, or visibly an
+error; nothing of ours is shown; the next call on the same upstream is good, on the same client connection.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.conftest import StartsGateways
+from tests.fakes.faults import FAULTS, KINDS, POISON, Ask, Fault, Kind, Playhouse
+
+from .client import Answer, Raw
+from .faults_table import TABLE, Expected, Whole, data_of_events
+from .house import UPSTREAM_KEY, Gateway, eventually, key, model, secret, settings
+
+REAL_MODEL = "up-model-v2-0914"
+AT_ONCE = 32
+PATIENT: dict[str, float] = {"connect_s": 5, "head_s": 10, "idle_s": 10, "total_s": 60}
+"""For most rows: more than they need, so that a busy machine is no fault, and longer than a client of the tests waits
+where the wrong limit would have to end it."""
+HASTY = PATIENT | {"connect_s": 0.8, "head_s": 0.8, "idle_s": 0.8}
+"""For rows that end in one of these limits."""
+ENDLESS = PATIENT | {"total_s": 1.5}
+"""For rows that only this limit can end."""
+
+ATTEMPTS = {"refused": 3, "used again, closes": 2, "used again, resets": 2}
+"""Of a call. What was sent is not sent again, unless it is certain that nobody has read it."""
+STATUSES = {"upstream_timeout": 504, "upstream_rate_limited": 429, "some_code": 400}
+"""What a stream with an error event would have had as its status: 502 where nothing stands here."""
+
+CASES = [(fault, kind) for fault in FAULTS for kind in fault.kinds]
+
+
+@dataclass
+class Story:
+    """What a client has asked and seen: perhaps a good answer, then what the row is about, then a good answer."""
+
+    asks: list[Ask] = field(default_factory=list)
+    answers: list[Answer] = field(default_factory=list)
+
+    @property
+    def ask(self) -> Ask:
+        return self.asks[-2]
+
+    @property
+    def answer(self) -> Answer:
+        return self.answers[-2]
+
+    @property
+    def next_ask(self) -> Ask:
+        return self.asks[-1]
+
+    @property
+    def next_answer(self) -> Answer:
+        return self.answers[-1]
+
+
+def expected(fault: Fault, kind: Kind) -> tuple[Expected, ...]:
+    """What a client may see: mostly one thing."""
+    found = TABLE[fault.name][kind.is_streamed]
+    assert found is not None
+    return found if isinstance(found, tuple) else (found,)
+
+
+def limits(fault: Fault, kind: Kind) -> dict[str, float]:
+    """The time limits of this upstream."""
+    if fault.name in ("an endless stream", "blank lines for ever"):
+        return ENDLESS
+    codes = [one.code for one in expected(fault, kind) if not isinstance(one, Whole)]
+    return HASTY if "upstream_timeout" in codes or fault.name.startswith("stalled") else PATIENT
+
+
+def name_of(fault: Fault, kind: Kind) -> str:
+    return f"{FAULTS.index(fault)}-{kind}"
+
+
+class Run:
+    """All rows at once."""
+
+    def __init__(self, house: Gateway, playhouse: Playhouse, pool: ThreadPoolExecutor) -> None:
+        self.house = house
+        self._playhouse = playhouse
+        self._stories = {(fault.name, kind): pool.submit(self._play, fault, kind) for fault, kind in CASES}
+
+    def story(self, fault: Fault, kind: Kind) -> Story:
+        return self._stories[fault.name, kind].result()
+
+    def _play(self, fault: Fault, kind: Kind) -> Story:
+        name, story = name_of(fault, kind), Story()
+        with ExitStack() as stack:
+            client = stack.enter_context(self.house.connect())
+            for when in ("before", "now", "after") if fault.is_primed else ("now", "after"):
+                if when == "after":
+                    self._playhouse.heal(fault, kind)
+                story.asks.append(Ask(kind, f"{when} {name}"))
+                story.answers.append(call(client, story.asks[-1], name))
+                if story.answers[-1].headers.get("connection") == "close":  # a 413
+                    client = stack.enter_context(self.house.connect())
+        if fault.is_primed:
+            Whole().check(story.asks[0], story.answers[0])
+        return story
+
+
+def call(client: Raw, ask: Ask, model: str) -> Answer:
+    """One call, whose answer has to have true framing."""
+    members: dict[str, Any] = {"model": model, "user": ask.user, "max_tokens": 20, "stream": ask.kind.is_streamed}
+    if ask.kind.endpoint == "chat":
+        path, members["messages"] = "/v1/chat/completions", [{"role": "user", "content": "Hello"}]
+    else:
+        path, members["prompt"] = "/v1/completions", "Hello"
+    client.post(path, json.dumps(members).encode(), secret(str(ask.kind)))
+    answer = client.read_head()
+    if "content-length" in answer.headers:
+        answer.body = client.read(int(answer.headers["content-length"]))
+    else:
+        answer.body = client.read_chunks()
+    assert not client.held
+    return answer
+
+
+@pytest.fixture(scope="module")
+def run(gateways: StartsGateways) -> Iterator[Run]:
+    with Playhouse() as playhouse, ThreadPoolExecutor(AT_ONCE) as pool:
+        upstreams, models = {}, {}
+        for fault, kind in CASES:
+            name = name_of(fault, kind)
+            upstreams[name] = {
+                "base_url": playhouse.url(fault, kind),
+                "api_key": UPSTREAM_KEY,
+                "timeouts": limits(fault, kind),
+            }
+            models[name] = model(kind.endpoint, routes=[{"upstream": name, "model": REAL_MODEL}])
+        quotas = [{"requests": 100_000, "per": "month"}, {"tokens": 10_000_000, "per": "month"}]
+        keys = [key(str(kind), quotas=quotas, max_parallel=1000) for kind in KINDS]
+        config = settings("http://127.0.0.1:1/v1", keys=keys, server={"max_response_bytes": 200_000})
+        yield Run(gateways(config | {"upstreams": upstreams, "models": models}), playhouse, pool)
+
+
+def test_table_has_every_row() -> None:
+    assert set(TABLE) == {fault.name for fault in FAULTS}
+    assert len(TABLE) == len(FAULTS)
+    for fault in FAULTS:
+        streams = {kind.is_streamed for kind in fault.kinds}
+        assert [False in streams, True in streams] == [one is not None for one in TABLE[fault.name]], fault.name
+
+
+@pytest.mark.parametrize(("fault", "kind"), CASES, ids=str)
+def test_client_sees_the_truth_and_the_next_call_is_good(run: Run, fault: Fault, kind: Kind) -> None:
+    story = run.story(fault, kind)
+    port = urlsplit(run.house.config["upstreams"][name_of(fault, kind)]["base_url"]).port
+    for answer in (story.answer, story.next_answer):
+        shown = repr(answer.header_lines) + answer.body.decode()
+        assert not [each for each in (UPSTREAM_KEY, REAL_MODEL, "127.0.0.1", POISON, "up-1") if each in shown]
+        assert not re.search(rf":{port}\b", shown)
+        assert answer.id.startswith("req_")
+        assert answer.headers["x-gateway-upstream"] == name_of(fault, kind)
+    *others, last = expected(fault, kind)
+    if not any(is_as(other, story) for other in others):
+        last.check(story.ask, story.answer)
+    Whole().check(story.next_ask, story.next_answer)
+    if fault.stage != "connection":  # there it depends on who was faster
+        assert story.answer.headers["x-gateway-attempts"] == str(ATTEMPTS.get(fault.name, 1))
+
+
+def is_as(one: Expected, story: Story) -> bool:
+    try:
+        one.check(story.ask, story.answer)
+    except AssertionError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_books_balance_after_all_of_it(run: Run, kind: Kind) -> None:
+    """One record and one line a call, nothing reserved; what failed before its first byte costs no tokens."""
+    stories = [run.story(fault, kind) for fault in FAULTS if kind in fault.kinds]
+    ids = [answer.id for story in stories for answer in story.answers]
+    records = {record["id"]: record for record in run.house.calls(str(kind), limit=2 * len(ids))}
+    assert len(ids) == len(records)
+    assert set(ids) == set(records)
+    for story in stories:
+        record, next_record = records[story.answer.id], records[story.next_answer.id]
+        if story.answer.status != 200:
+            assert (record["status"], record["ended"]) == (story.answer.status, "error")
+            assert (record["usage_source"], record["prompt_tokens"], record["completion_tokens"]) == ("none", 0, 0)
+        elif b'data: {"error": ' in story.answer.body:
+            code = data_of_events(story.answer.body)[-1]["error"]["code"]
+            told = (record["status"], record["ended"], record["truncated"])
+            assert told == (STATUSES.get(code, 502), "error", True)
+        else:
+            assert (record["status"], record["ended"], record["truncated"]) == (200, "done", False)
+        assert (next_record["status"], next_record["ended"], next_record["usage_source"]) == (200, "done", "reported")
+        assert (next_record["prompt_tokens"], next_record["completion_tokens"]) == (1, 3)
+    lines = {line["id"]: line["status"] for line in run.house.lines() if "id" in line}
+    assert all(lines[number] == record["status"] for number, record in records.items())
+    tokens = sum(record["prompt_tokens"] + record["completion_tokens"] for record in records.values())
+    quotas = run.house.get("/v1/key", key=str(kind)).json["quotas"]
+    held = {quota["unit"]: (quota["used"], quota["reserved"]) for quota in quotas}
+    assert held == {"requests": (len(records), 0), "tokens": (tokens, 0), "parallel": (0, 0)}
+
+
+def test_gateway_is_quiet_after_all_of_it(run: Run) -> None:
+    """Nobody is in flight any more (the scrape counts itself), and nothing was worth a traceback."""
+    for fault, kind in CASES:
+        run.story(fault, kind)
+    eventually(lambda: b"\ngateway_in_flight_requests 1.0\n" in run.house.get("/metrics", key=None).body)
+    run.house.check_logs()
+    assert len(run.house.workers()) == 1
