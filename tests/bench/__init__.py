@@ -1,0 +1,1 @@
+"""What the gateway costs beside nginx, on this machine: `make bench`."""

@@ -1,0 +1,65 @@
+"""The calls that every measurement makes, and the bytes that its upstreams answer."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+PATH = "/v1/chat/completions"
+MODEL = "gpt-4o-mini"
+SECRET = "sk-gw-bench-0123456789abcdef01234567"
+HEADERS = {"Authorization": f"Bearer {SECRET}", "Content-Type": "application/json"}
+
+REQUEST_BYTES = 1024
+ANSWER_BYTES = 549
+
+STAMP = "@" * 20
+"""Stands where the time goes, in nanoseconds."""
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _padded(text: str, size: int) -> bytes:
+    """The text with its `~` grown to words, so that it is of this size."""
+    words = "the quick brown fox jumps over the lazy dog " * 30
+    return text.replace("~", words[: size - len(text) + 1]).encode()
+
+
+def request(*, is_streamed: bool = False) -> bytes:
+    """A chat call of 1 KB, without an output limit, as most clients send it."""
+    told = [{"role": "system", "content": "You are a helpful assistant."}, {"role": "user", "content": "~"}]
+    members = {"model": MODEL, "messages": told, "temperature": 0.7} | ({"stream": True} if is_streamed else {})
+    return _padded(_json(members), REQUEST_BYTES)
+
+
+def answer() -> bytes:
+    """A whole answer."""
+    message = {"role": "assistant", "content": "~", "refusal": None}
+    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}
+    usage = {"prompt_tokens": 210, "completion_tokens": 34, "total_tokens": 244}
+    return _padded(_json(_head("chat.completion") | {"choices": [choice], "usage": usage}), ANSWER_BYTES)
+
+
+def event() -> tuple[bytes, bytes]:
+    """A chunk of a stream, of about 210 B: what stands before and after its stamp."""
+    choice = {"index": 0, "delta": {"content": STAMP}, "finish_reason": None}
+    before, _, after = _event(_head("chat.completion.chunk") | {"choices": [choice]}).partition(STAMP)
+    return before.encode(), after.encode()
+
+
+def ending() -> bytes:
+    """The end of a stream: the reason, the usage, which the gateway has asked for, and the last line."""
+    head = _head("chat.completion.chunk")
+    usage = {"prompt_tokens": 210, "completion_tokens": 34, "total_tokens": 244}
+    stop = _event(head | {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
+    return f"{stop}{_event(head | {'choices': [], 'usage': usage})}data: [DONE]\n\n".encode()
+
+
+def _head(kind: str) -> dict[str, Any]:
+    return {"id": "chatcmpl-bench", "object": kind, "created": 1760000000, "model": "gpt-4o-mini-2024-07-18"}
+
+
+def _event(value: Any) -> str:
+    return f"data: {_json(value)}\n\n"

@@ -1,0 +1,139 @@
+"""Programs pinned to a core, and what the kernel says of them: CPU time and memory, with all their children."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import re
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Self
+
+from tests.flows.client import request
+
+from . import calls
+
+START_S = 20.0
+STOP_S = 15.0
+_LOOK_S = 0.002
+_SERVES = re.compile(r"serves http://127\.0\.0\.1:(\d+) ")
+_TICKS = os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+class BenchError(Exception):
+    """A measurement that does not count, and why."""
+
+
+@contextmanager
+def pinned(core: int) -> Iterator[None]:
+    """What is started inside inherits this core."""
+    mine = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {core})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, mine)
+
+
+def listener() -> socket.socket:
+    """A listening socket on a port that the kernel chose."""
+    return socket.create_server(("127.0.0.1", 0), backlog=1024)
+
+
+class Program:
+    """A program that answers calls, with its children on one core and in a session of their own.
+
+    Whoever of them is there at its first answer is measured; a death later on, even with a successor, is an error.
+    Its output goes to files in `folder`. A `port` of None is read there, from the gateway's ready line.
+    """
+
+    def __init__(
+        self, name: str, command: Sequence[str], folder: Path, core: int, port: int | None = None,
+        *, env: Mapping[str, str] = {}, inherited: Sequence[int] = (),
+    ) -> None:  # fmt: skip
+        self.name = name
+        self.port = port or 0
+        self.start_s = 0.0
+        self._output, self._errors = folder / "stdout", folder / "stderr"
+        with self._output.open("wb") as out, self._errors.open("wb") as err, pinned(core):
+            self._began = time.monotonic()
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, cwd=folder, env={**os.environ, **env},
+                pass_fds=inherited, start_new_session=True,
+            )  # fmt: skip
+        self.pids = [self._process.pid]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """INT is a quick and orderly end for nginx and for the gateway; whoever is left after that is killed."""
+        try:
+            self._process.send_signal(signal.SIGINT)
+            self._process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            pass
+        finally:
+            try:
+                os.killpg(self._process.pid, signal.SIGKILL)  # its session: only what it has started itself
+            except ProcessLookupError:
+                pass
+            self._process.wait()
+
+    def wait_until_answered(self) -> None:
+        """Until it has answered a chat call with 200, to the byte; `start_s` is how long that took from its start."""
+        while not self._answers():
+            self._check()
+            if time.monotonic() > self._began + START_S:
+                raise BenchError(f"{self.name} did not answer a call within {START_S:g} s")
+            time.sleep(_LOOK_S)
+        self.start_s = time.monotonic() - self._began
+        listed = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+        self.pids += [pid for pid in listed if _parent(pid) == self._process.pid]
+
+    def _answers(self) -> bool:
+        if not self.port and (found := _SERVES.search(self._output.read_text())):
+            self.port = int(found[1])
+        if not self.port:
+            return False
+        try:
+            told = request(self.port, "POST", calls.PATH, calls.request(), calls.HEADERS)
+        except (OSError, http.client.HTTPException):
+            return False
+        if (told.status, told.body) != (200, calls.answer()):
+            raise BenchError(f"{self.name} answered {told.status}: {told.body.decode(errors='replace')[:500]}")
+        return True
+
+    def _check(self) -> None:
+        if (code := self._process.poll()) is not None:
+            raise BenchError(f"{self.name} ended with {code}: {self._errors.read_text().strip()[-2000:]}")
+
+    def cpu_s(self) -> float:
+        """User and system time so far, in the kernel's ticks of 10 ms."""
+        try:
+            return sum(int(field) for pid in self.pids for field in _stat(pid)[11:13]) / _TICKS
+        except OSError:
+            raise BenchError(f"a process of {self.name} has died: {self._errors.read_text().strip()[-2000:]}") from None
+
+    def rss_mb(self) -> float:
+        """Resident memory; a page that two processes share counts twice."""
+        self.cpu_s()
+        return sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in self.pids) * _PAGE / 1e6
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat (proc(5)) from the third on; the second is a name that may hold anything."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
+def _parent(pid: int) -> int | None:
+    try:
+        return int(_stat(pid)[1])
+    except OSError:
+        return None  # it has just ended

@@ -1,0 +1,187 @@
+"""Streams: an upstream that stamps each event with the time, and clients that read how old it is when it arrives.
+
+Both are asyncio protocols in this one process, so that they share a clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import cast
+
+import httptools
+
+from . import calls
+from .processes import BenchError, listener
+
+WAIT_S = 30.0
+"""For all streams to begin, and to end."""
+
+MAX_AHEAD = 2
+"""Events under way for each stream; who falls behind is given fewer instead of a backlog."""
+
+_HEAD = "HTTP/1.1 200 OK\r\nContent-Type: {}\r\n{}\r\n\r\n"
+_STREAM = _HEAD.format("text/event-stream", "Transfer-Encoding: chunked").encode()
+_WHOLE = _HEAD.format("application/json", f"Content-Length: {calls.ANSWER_BYTES}").encode() + calls.answer()
+_LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
+_BEFORE, _AFTER = calls.event()
+_EVENT = b"%x\r\n%s%%020d%s\r\n" % (len(_BEFORE) + 20 + len(_AFTER), _BEFORE, _AFTER)
+_STAMP = re.compile(rb'"content":"(\d{20})"')
+_REASON = b'"finish_reason":"stop"'
+_LAST = b"%x\r\n%s\r\n0\r\n\r\n" % (len(calls.ending()), calls.ending())
+_REQUEST = b"\r\n".join([
+    b"POST %s HTTP/1.1" % calls.PATH.encode(), b"Host: bench", b"Content-Length: %d" % calls.REQUEST_BYTES,
+    *(f"{name}: {value}".encode() for name, value in calls.HEADERS.items()), b"", calls.request(is_streamed=True),
+])  # fmt: skip
+
+
+class Upstream:
+    """Answers whole, or with a stream: an event every `period_s` until it `is_ending`."""
+
+    def __init__(self) -> None:
+        self.port = 0
+        self.period_s = 0.02
+        self.is_ending = False
+        self.begun = 0
+        self.written = 0
+        self.arrived: list[int] = []
+        """How old each event was when a client had it, in nanoseconds."""
+
+    async def start(self) -> asyncio.Server:
+        """To be closed."""
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(lambda: _Source(self), sock=listener(), backlog=1024)
+        self.port = server.sockets[0].getsockname()[1]
+        return server
+
+    def is_behind(self) -> bool:
+        """Whether enough events are under way."""
+        return self.written - len(self.arrived) >= MAX_AHEAD * self.begun
+
+
+class _Source(asyncio.Protocol):
+    """One connection of the upstream."""
+
+    def __init__(self, upstream: Upstream) -> None:
+        self._upstream = upstream
+        self._loop = asyncio.get_running_loop()
+        self._held = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._held += data
+        head, _, body = self._held.partition(b"\r\n\r\n")
+        length = _LENGTH.search(head)
+        if length is None or len(body) < int(length[1]):
+            return
+        self._held = b""
+        if b'"stream"' not in body:
+            self._transport.write(_WHOLE)
+            return
+        self._transport.write(_STREAM)
+        # Streams begin together and go on apart: their events are spread over the whole period.
+        self._upstream.begun += 1
+        self._due = self._loop.time() + self._upstream.period_s * (self._upstream.begun % 20) / 20
+        self._write()
+        self._loop.call_at(self._due, self._go_on)
+
+    def _go_on(self) -> None:
+        if self._transport.is_closing():
+            return
+        if self._upstream.is_ending:
+            self._transport.write(_LAST)
+            return
+        if not self._upstream.is_behind():
+            self._write()
+        self._due = max(self._due + self._upstream.period_s, self._loop.time())
+        self._loop.call_at(self._due, self._go_on)
+
+    def _write(self) -> None:
+        self._upstream.written += 1
+        self._transport.write(_EVENT % time.monotonic_ns())
+
+
+class Client(asyncio.Protocol):
+    """One connection of a client, with one stream at a time."""
+
+    def __init__(self, upstream: Upstream) -> None:
+        self._arrived = upstream.arrived
+        self._loop = asyncio.get_running_loop()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+
+    def ask(self) -> None:
+        """Ask for a stream: `begun` with its first event, `ended` when it has ended whole."""
+        self.begun: asyncio.Future[float] = self._loop.create_future()
+        self.ended: asyncio.Future[None] = self._loop.create_future()
+        self._parser = httptools.HttpResponseParser(self)
+        self._held = b""
+        self._has_reason = self._is_done = False
+        self._asked = time.monotonic()
+        self.transport.write(_REQUEST)
+
+    def data_received(self, data: bytes) -> None:
+        self._now = time.monotonic_ns()
+        self._parser.feed_data(data)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._fail("the connection was lost")
+
+    def on_body(self, data: bytes) -> None:
+        """Of the parser: a piece of the body, which need not end where an event does."""
+        events, _, self._held = (self._held + data).rpartition(b"\n\n")
+        stamps = _STAMP.findall(events)
+        self._arrived.extend(self._now - int(stamp) for stamp in stamps)
+        if stamps and not self.begun.done():
+            self.begun.set_result(time.monotonic() - self._asked)
+        self._has_reason |= _REASON in events
+        self._is_done = events.endswith(b"data: [DONE]")
+
+    def on_message_complete(self) -> None:
+        """Of the parser: the body has ended as HTTP has it; whether the stream is whole is another question."""
+        status = self._parser.get_status_code()
+        if status == 200 and self._has_reason and self._is_done and not self._held:
+            self.ended.set_result(None)
+        else:
+            self._fail(f"status {status}, and at the end {self._held[-500:]!r}")
+
+    def _fail(self, why: str) -> None:
+        for future in (self.begun, self.ended):
+            if not future.done():
+                future.set_exception(BenchError(f"a stream did not end whole: {why}"))
+                future.exception()  # one of many is enough to be told
+
+
+@asynccontextmanager
+async def streams(port: int, upstream: Upstream, count: int, period_s: float) -> AsyncIterator[list[Client]]:
+    """So many streams through this port, all begun. At the end of the `with` each has to end whole."""
+    upstream.period_s, upstream.is_ending = period_s, False
+    upstream.begun = upstream.written = 0
+    upstream.arrived.clear()
+    loop = asyncio.get_running_loop()
+    clients: list[Client] = []
+    try:
+        async with asyncio.timeout(WAIT_S):
+            for _ in range(count):
+                _, client = await loop.create_connection(lambda: Client(upstream), "127.0.0.1", port)
+                clients.append(client)
+                client.ask()
+            await asyncio.gather(*(client.begun for client in clients))
+        yield clients
+        upstream.is_ending = True
+        async with asyncio.timeout(WAIT_S):
+            await asyncio.gather(*(client.ended for client in clients))
+    except TimeoutError:
+        raise BenchError(f"{count} streams did not begin or did not end within {WAIT_S:g} s") from None
+    finally:
+        upstream.is_ending = True
+        for client in clients:
+            client.transport.close()
+    if len(upstream.arrived) != upstream.written:
+        raise BenchError(f"of {upstream.written} events {len(upstream.arrived)} arrived")
