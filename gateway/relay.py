@@ -92,8 +92,10 @@ class Exchange:
         self.scan: StreamScan | None = None
         self.has_passed = False
         """Whether anything of this answer has gone to the client."""
-        self.over: asyncio.Future[Failure | None] = loop.create_future()
-        """Done when nothing more may be passed on: the answer has ended, failed, or said `[DONE]` or an error."""
+        self.is_over = False
+        """Nothing more may be passed on: the answer has ended, failed, or said `[DONE]` or an error."""
+        self.trouble: Failure | None = None
+        """Why it is over, where it failed."""
         self.is_ended = False
         self.connection: Connection | None = None
         self._attempt = attempt
@@ -101,16 +103,24 @@ class Exchange:
         self._lease = lease
         self._tasks = tasks
         self._clock = loop.time
+        self._waiter: asyncio.Future[None] | None = None
         self._is_held_back = False
         self._has_spoken = False
         self._alive_at = 0.0
         """When something other than a comment came last, on the loop's clock."""
 
+    async def wait_until_over(self) -> Failure | None:
+        """`trouble`, as soon as `is_over`. May be cancelled, and waited for again by somebody else."""
+        if not self.is_over:
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        return self.trouble
+
     @property
     def may_be_interrupted(self) -> bool:
         """Whether a comment may go to the client now."""
         is_inside_event = self.scan is not None and self.scan.is_inside_event
-        return not (is_inside_event or self._is_held_back or self.over.done())
+        return not (is_inside_event or self._is_held_back or self.is_over)
 
     def head_received(self, head: Head) -> None:
         self.head = head
@@ -214,8 +224,12 @@ class Exchange:
         self._finish(self.failure(fault, detail))
 
     def _finish(self, failure: Failure | None) -> None:
-        if not self.over.done():
-            self.over.set_result(failure)
+        if self.is_over:
+            return
+        self.is_over = True
+        self.trouble = failure
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     def failure(self, fault: Fault, detail: str = "") -> Failure:
         """A failure of this attempt, after it was sent."""
@@ -239,13 +253,13 @@ async def attempt(
     exchange.connection = connection
     try:
         connection.send(this.request, exchange)
-        failure = await asyncio.shield(exchange.over)
+        failure = await exchange.wait_until_over()
         lease.upstream_s += time.perf_counter() - began
         if exchange.scan is not None:
             return await _finish_stream(this, exchange, lease, tasks, failure)
         return await _finish_plain(this, exchange, lease, outlet, failure)
     except asyncio.CancelledError:
-        if not exchange.over.done():
+        if not exchange.is_over:
             lease.upstream_s += time.perf_counter() - began
         _client_left(this, exchange, lease, tasks)
         raise
@@ -386,7 +400,7 @@ async def _drain(this: Attempt, exchange: Exchange, lease: Lease) -> None:
     tokens = usage.estimated(this.call.params.prompt_tokens, 0)
     model: str | None = None
     try:
-        read = _read_plain(this, exchange, await exchange.over)
+        read = _read_plain(this, exchange, await exchange.wait_until_over())
         if isinstance(read, Failure):
             tokens = Usage() if read.phase is not Phase.WAITING else tokens
         else:

@@ -55,7 +55,7 @@ class WorkerProcess:
         loop.add_signal_handler(signal.SIGTERM, self._drain, self._config.server.drain_delay_s)
         async with app.build(self._config, self._telemetry, self._scrape) as worker:
             self._parts = worker.parts
-            runner = server.runner_of(worker.app, self._config.server.drain_timeout_s)
+            runner = server.runner_of(worker.app, worker.shortcuts, self._config.server.drain_timeout_s)
             await runner.setup()
             site = web.SockSite(runner, self._listener, backlog=BACKLOG)
             await site.start()

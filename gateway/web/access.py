@@ -21,6 +21,9 @@ CLOSE_WITHIN_S = 1.0
 """How long the end of a worker waits for the last lines to be taken."""
 
 
+_ENCODER = json.JSONEncoder(check_circular=False)
+
+
 class AccessLog:
     """Writes access lines to a file descriptor. Has to be closed, or the last lines are lost."""
 
@@ -31,11 +34,11 @@ class AccessLog:
         self._left_out = 0
         self._writer: threading.Thread | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._second = 0
+        self._spelt = ""
 
     def write_record(self, record: Record) -> None:
         """The line of a call that was carried."""
-        if self._style == "off":
-            return
         usage = record.usage
         self.write(
             id=record.id,
@@ -64,14 +67,22 @@ class AccessLog:
         if len(self._waiting) >= MAX_WAITING:
             self._left_out += 1
             return
-        shown = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
+        shown = {"time": self._stamp()}
         shown |= {name: value for name, value in fields.items() if value is not None}
         if self._style == "json":
-            self._waiting.append(json.dumps(shown))
+            self._waiting.append(_ENCODER.encode(shown))
         else:
             self._waiting.append(" ".join(f"{name}={_word(value)}" for name, value in shown.items()))
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(FLUSH_S, self._flush)
+
+    def _stamp(self) -> str:
+        """The time in seconds, spelt out once for all lines of a second."""
+        now = int(time.time())
+        if now != self._second:
+            self._second = now
+            self._spelt = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now))
+        return self._spelt
 
     async def close(self) -> None:
         """Write what waits."""

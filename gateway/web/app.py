@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from aiohttp import web
 
@@ -34,6 +35,8 @@ class Worker:
     """One worker's live parts."""
 
     app: web.Application
+    shortcuts: Mapping[str, Handler]
+    """What of the application is so hot that it is reached without its router: by path, for POST."""
     parts: Parts
     status: Status
 
@@ -51,8 +54,11 @@ async def build(config: Config, telemetry: Telemetry, scrape: Callable[[], Await
         books = Books(ledger, telemetry, access_log.write_record)
         parts = Parts(config, keys.index(config.keys), limits.Terms(config), books, pools, tasks)
         status = Status()
-        app = _application(parts, status, scrape, access_log)
-        yield Worker(app, parts, status)
+        door = FrontDoor(telemetry, access_log, config.server.max_request_bytes)
+        plane = DataPlane(parts, status)
+        app = _application(parts, door, plane, Ops(ledger, status, scrape, config.metrics.token))
+        shortcuts = {path: partial(door.handle, handler=handler) for path, handler in plane.calls.items()}
+        yield Worker(app, shortcuts, parts, status)
     finally:
         await tasks.cancel_all()
         for pool in pools.values():
@@ -62,21 +68,18 @@ async def build(config: Config, telemetry: Telemetry, scrape: Callable[[], Await
         await access_log.close()
 
 
-def _application(
-    parts: Parts, status: Status, scrape: Callable[[], Awaitable[bytes]], access_log: AccessLog
-) -> web.Application:
-    config, books = parts.config, parts.books
-    door = FrontDoor(books.telemetry, access_log, config.server.max_request_bytes)
+def _application(parts: Parts, door: FrontDoor, plane: DataPlane, ops: Ops) -> web.Application:
+    config = parts.config
 
     @web.middleware
     async def front_door(request: web.Request, handler: Handler) -> web.StreamResponse:
         return await door.handle(request, handler)
 
     app = web.Application(middlewares=[front_door], client_max_size=config.server.max_request_bytes)
-    app.add_routes(DataPlane(parts, status).routes())
-    app.add_routes(Ops(books.ledger, status, scrape, config.metrics.token).routes())
+    app.add_routes(plane.routes())
+    app.add_routes(ops.routes())
     if config.admin.token is not None:
-        app.add_routes(Admin(books.ledger, config.admin.token).routes())
+        app.add_routes(Admin(parts.books.ledger, config.admin.token).routes())
     return app
 
 

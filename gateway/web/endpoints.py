@@ -10,6 +10,7 @@ import asyncio
 import json
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from aiohttp import hdrs, web
@@ -51,24 +52,20 @@ class DataPlane:
     def __init__(self, parts: pipeline.Parts, status: Status) -> None:
         self._parts = parts
         self._status = status
+        self.calls: Mapping[str, Handler] = {
+            path: partial(self.carry, endpoint=endpoint) for path, endpoint in PATHS.items()
+        }
+        """The handlers of the calls that are carried to an upstream, by their paths."""
 
     def routes(self) -> list[web.RouteDef]:
         """Every route, with the handler of its endpoint."""
-        posts = [
-            web.post(path, self._handler(endpoint), expect_handler=_continue_later) for path, endpoint in PATHS.items()
-        ]
+        posts = [web.post(path, handler, expect_handler=_continue_later) for path, handler in self.calls.items()]
         return [
             *posts,
             web.get("/v1/models", self.list_models),
             web.get("/v1/models/{model:.+}", self.show_model),
             web.get("/v1/key", self.show_key),
         ]
-
-    def _handler(self, endpoint: Endpoint) -> Handler:
-        async def handle(request: web.Request) -> web.StreamResponse:
-            return await self.carry(request, endpoint)
-
-        return handle
 
     async def carry(self, request: web.Request, endpoint: Endpoint) -> web.StreamResponse:
         """One call: check it, serve it."""
@@ -136,10 +133,13 @@ class DataPlane:
             raise BodyTooLarge(
                 f"Maximum content size limit ({server.max_request_bytes}) exceeded ({length} bytes announced)"
             )
+        if request.content.is_eof():  # it came with the head, as short ones do
+            body = request.content.read_nowait()
+            if len(body) > server.max_request_bytes:
+                raise BodyTooLarge(f"Maximum content size limit ({server.max_request_bytes}) exceeded.")
+            return body
         if request.headers.get(hdrs.EXPECT, "").lower() == "100-continue" and request.transport is not None:
             request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        if request.content.is_eof():
-            return await request.read()
         try:
             async with asyncio.timeout(server.client_body_timeout_s):
                 return await request.read()
@@ -222,12 +222,13 @@ def _check_type(request: web.Request) -> None:
 
 
 def _forwarded(request: web.Request) -> tuple[tuple[str, str], ...]:
-    found = []
-    for name, value in request.headers.items():
-        lower = name.lower()
-        if lower in _FORWARDED or lower.startswith("x-stainless-"):
-            found.append((name, value))
-    return tuple(found)
+    return tuple(
+        [
+            (name, value)
+            for name, value in request.headers.items()
+            if (lower := name.lower()) in _FORWARDED or lower.startswith("x-stainless-")
+        ]
+    )
 
 
 def _model(name: str) -> dict[str, Any]:

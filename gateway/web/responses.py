@@ -17,14 +17,17 @@ from aiohttp.abc import AbstractStreamWriter
 CONGESTED_BYTES = 65536
 """Bytes that may wait for a slow client before its upstream is told to pause."""
 
-_REASONS = {status.value: status.phrase for status in HTTPStatus}
+_STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}" for status in HTTPStatus}
 _UNSAFE = re.compile(r"[^\x20-\x7e\x80-\xff]")
 
 
 def head(status: int, headers: Iterable[tuple[str, str]]) -> bytes:
     """The head of an answer up to its blank line. What no header may hold becomes a space."""
-    lines = [f"HTTP/1.1 {status} {_REASONS.get(status, 'Unknown')}"]
-    lines += [f"{name}: {_UNSAFE.sub(' ', value)}" for name, value in headers]
+    given = list(headers)
+    if _UNSAFE.search("".join([value for _, value in given])):
+        given = [(name, _UNSAFE.sub(" ", value)) for name, value in given]
+    lines = [_STATUS_LINES.get(status) or f"HTTP/1.1 {status} Unknown"]
+    lines += [f"{name}: {value}" for name, value in given]
     lines.append("\r\n")
     return "\r\n".join(lines).encode("latin-1", "replace")
 
@@ -33,7 +36,8 @@ class Whole(web.StreamResponse):
     """A whole answer. `is_last` closes the connection behind it."""
 
     def __init__(self, status: int, headers: Iterable[tuple[str, str]], body: bytes, *, is_last: bool = False) -> None:
-        super().__init__(status=status)
+        # Not aiohttp's own __init__, which makes a map of headers and a state that nothing here looks at.
+        self._status = status
         self._own_headers = list(headers)
         self._bytes = body
         self._request: web.BaseRequest | None = None
@@ -54,7 +58,8 @@ class Whole(web.StreamResponse):
 
     async def write_eof(self, data: bytes = b"") -> None:
         request, self._request = self._request, None
-        if request is None or request.transport is None or request.transport.is_closing():
+        transport = None if request is None else request.transport
+        if request is None or transport is None or transport.is_closing():
             return
         self._own_headers.append(("Content-Length", str(len(self._bytes))))
         if not self._keep_alive:
@@ -62,8 +67,9 @@ class Whole(web.StreamResponse):
         elif request.version < (1, 1):
             self._own_headers.append(("Connection", "keep-alive"))
         body = b"" if request.method == "HEAD" else self._bytes
-        request.transport.write(head(self.status, self._own_headers) + body)
-        await request.writer.drain()
+        transport.write(head(self._status, self._own_headers) + body)
+        if transport.get_write_buffer_size():
+            await request.writer.drain()
 
 
 class EventStream(web.StreamResponse):
