@@ -126,7 +126,8 @@ def changed_members(call: Call, claims: Iterable[Claim], route: Route, capabilit
 
     A chat call that gave no limit gets one where tokens are counted: what is drawn has to be all that it can use.
     """
-    params, changes = call.params, dict[str, Any]()
+    params = call.params
+    changes: dict[str, Any] = {}
     if route.model is not None and route.model != params.model:
         changes["model"] = route.model
     if params.stream and not params.include_usage and capabilities.stream_usage:

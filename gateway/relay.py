@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import time
 from dataclasses import dataclass, replace
 from typing import Any
@@ -34,9 +33,6 @@ LEFT_TO_END_S = 1.0
 
 _DOWN = ("content-type", "openai-processing-ms", "openai-version")
 """Headers of an upstream's answer that a client sees."""
-
-_MAY_HOLD_CONSTANT = re.compile(rb"NaN|Infinity")
-"""Pydantic takes these for numbers; JSON has no such thing, and most clients stumble over them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,8 +311,10 @@ def _stream_trouble(this: Attempt, scan: StreamScan, failure: Failure | None) ->
 
 async def _await_end(exchange: Exchange) -> None:
     """`[DONE]` has come; let the upstream end its message, so that its connection can be used again."""
-    await asyncio.sleep(LEFT_TO_END_S)
-    exchange.stop()
+    try:
+        await asyncio.sleep(LEFT_TO_END_S)
+    finally:
+        exchange.stop()
 
 
 # ----------------------------------------------------------------------------------------------------- plain answers
@@ -357,7 +355,8 @@ def _read_plain(this: Attempt, exchange: Exchange, failure: Failure | None) -> t
         return judged
     try:
         answer = _Body.model_validate_json(body)
-        if _MAY_HOLD_CONSTANT.search(body):
+        if b"NaN" in body or b"Infinity" in body:
+            # Pydantic takes these for numbers; JSON has no such thing, and most clients stumble over them.
             json.loads(body, parse_constant=_refuse_constant)
     except ValueError:  # ValidationError is one
         return exchange.failure(Fault.NOT_JSON, f"content-type {head.get('content-type')}"[:200])

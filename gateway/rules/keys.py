@@ -86,7 +86,7 @@ def _is_from(key: Key, remote: str | None) -> bool:
 
 def may_use(key: Key, model: str) -> bool:
     """Whether one of the key's model patterns matches."""
-    return any(pattern == "*" or fnmatchcase(model, pattern) for pattern in key.models)
+    return "*" in key.models or any(fnmatchcase(model, pattern) for pattern in key.models)
 
 
 def offered(key: Key, config: Config) -> list[str]:

@@ -32,8 +32,6 @@ COMPLETIONS_DEFAULT_OUTPUT = 16
 IN_THE_WAY_US = 1_000_000
 """How long to wait for running calls to end. Nobody knows; a second is polite and soon enough."""
 
-CALENDAR = ("day", "month")
-
 KEPT_TERMS = 10_000
 """Keys whose terms are kept; a kilobyte each."""
 
@@ -64,6 +62,7 @@ class Term:
     limit: int
     period_us: int = 0
     is_enforced: bool = True
+    is_calendar: bool = False
     _day: int = -1
     _window: Window | None = None
 
@@ -73,13 +72,13 @@ class Term:
 
     def window(self, started: float) -> Window:
         """The window to which a call belongs that began at this Unix time in seconds."""
-        day = int(started // 86400) if self.per in CALENDAR else 0
+        day = int(started // 86400) if self.is_calendar else 0
         if self._window is None or self._day != day:
             self._window, self._day = self._open(started), day
         return self._window
 
     def _open(self, started: float) -> Window:
-        starts, resets_us = calendar_window(self.per, started) if self.per in CALENDAR else ("", 0)
+        starts, resets_us = calendar_window(self.per, started) if self.is_calendar else ("", 0)
         name = "|".join((self.scope, self.unit, self.per, self.model or "", starts))
         return Window(
             name, self.scope, self.unit, self.per, self.model, self.limit, self.period_us, starts, resets_us,
@@ -115,8 +114,11 @@ class Terms:
 
 
 def _term(scope: str, quota: Quota, is_enforced: bool) -> Term:
-    period_us = (quota.per_s or 0) * 1_000_000
-    return Term(scope, quota.unit, str(quota.per), quota.model, quota.limit, period_us, is_enforced)
+    seconds = quota.per_s
+    return Term(
+        scope, quota.unit, str(quota.per), quota.model, quota.limit, (seconds or 0) * 1_000_000, is_enforced,
+        is_calendar=seconds is None,
+    )  # fmt: skip
 
 
 def claims(call: Call, terms: Iterable[Term]) -> tuple[Claim, ...]:
@@ -126,7 +128,7 @@ def claims(call: Call, terms: Iterable[Term]) -> tuple[Claim, ...]:
     sure = output + (params.prompt_tokens if params.is_prompt_exact else 0)
     drawn: list[Claim] = []
     for term in terms:
-        if not term.covers(params.model):
+        if term.model is not None and not term.covers(params.model):
             continue
         amount = 1
         if term.unit == "tokens":

@@ -28,7 +28,7 @@ _FINISHES = re.compile(rb'"finish_reason"\s{0,9}:\s{0,9}"(?=[^"])')
 """In a long event, where its length has to be bounded by `_OVERLAP`."""
 _OVERLAP = 64
 """Bytes of a long event's last piece that are looked at again with the next, in case a name was cut."""
-_STRING = re.compile(rb'(?:[^"\\\r\n]|\\[^\r\n])*+')
+_STRING = re.compile(rb'[^"\\\r\n]*+(?:\\[^\r\n][^"\\\r\n]*+)*+')
 """What may stand between the quotes of a JSON string that is on one line."""
 _PADDING = re.compile(rb'"obfuscation"\s*:\s*"')
 """OpenAI pads its chat chunks with a string of random length."""

@@ -25,13 +25,9 @@ def reported(report: Any) -> Usage | None:
     prompt, completion = _count(report.get("prompt_tokens")), _count(report.get("completion_tokens"))
     if prompt is None and completion is None:
         return None
-    return Usage(
-        prompt_tokens=prompt or 0,
-        completion_tokens=completion or 0,
-        cached_tokens=_detail(report, "prompt_tokens_details", "cached_tokens"),
-        reasoning_tokens=_detail(report, "completion_tokens_details", "reasoning_tokens"),
-        source="reported",
-    )
+    cached = _detail(report.get("prompt_tokens_details"), "cached_tokens")
+    reasoning = _detail(report.get("completion_tokens_details"), "reasoning_tokens")
+    return Usage(prompt or 0, completion or 0, cached, reasoning, "reported")
 
 
 def estimated(prompt_tokens: int, delivered_bytes: int, events: int = 0) -> Usage:
@@ -62,6 +58,5 @@ def _count(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53 else None
 
 
-def _detail(report: dict[str, Any], group: str, name: str) -> int:
-    details = report.get(group)
+def _detail(details: Any, name: str) -> int:
     return (_count(details.get(name)) or 0) if isinstance(details, dict) else 0

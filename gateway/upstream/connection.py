@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from math import inf
 from types import SimpleNamespace
@@ -73,19 +73,20 @@ _IN_BODY = frozenset({State.BODY, State.BODY_UNTIL_EOF})
 _ANSWERING = _IN_BODY | {State.WAITING, State.DONE}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Head:
     """Status and headers of an answer. Names are in lower case; values are decoded as latin-1, without loss."""
 
     status: int
     headers: tuple[tuple[str, str], ...]
+    _first: dict[str, str] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self._first = dict(reversed(self.headers))
 
     def get(self, name: str) -> str | None:
         """The first value of a header, by its name in lower case."""
-        for known, value in self.headers:
-            if known == name:
-                return value
-        return None
+        return self._first.get(name)
 
 
 class Receiver(Protocol):
@@ -370,9 +371,11 @@ class Connection(asyncio.BufferedProtocol):
             return  # interim: the head that counts is still to come, and the head limit goes on running
         headers = tuple([(name.decode("latin-1").lower(), value.decode("latin-1").strip()) for name, value in raw])
         head = Head(status, headers)
-        codings = [value.lower() for name, value in headers if name == "transfer-encoding"]
-        if codings and codings != ["chunked"]:
-            raise _NotHTTP("a transfer coding other than chunked")
+        codings = []
+        if head.get("transfer-encoding") is not None:
+            codings = [value.lower() for name, value in headers if name == "transfer-encoding"]
+            if codings != ["chunked"]:
+                raise _NotHTTP("a transfer coding other than chunked")
         has_length = bool(codings) or head.get("content-length") is not None
         is_empty = self._is_head or status in (204, 304)  # whatever it announces (RFC 9112, 6.3)
         # Who announces a body where there is none, or sends chunks in HTTP/1.0 (RFC 9112, 6.1), may have bytes left to

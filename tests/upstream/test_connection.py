@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -69,9 +71,9 @@ class Bench:
     def left(self, connection: Connection) -> None:
         self.leaves += 1
 
-    def ask(self) -> Ear:
+    def ask(self, method: bytes = b"GET") -> Ear:
         ear = Ear()
-        self.connection.send([b"GET / HTTP/1.1\r\n\r\n"], ear)
+        self.connection.send([method + b" / HTTP/1.1\r\n\r\n"], ear)
         return ear
 
     def feed(self, *pieces: bytes) -> None:
@@ -283,6 +285,49 @@ async def test_what_is_not_exact_http_is_refused_however_it_is_cut(name: str) ->
     assert len(stories) == 1
 
 
+HEADS = {
+    "a length": OK.removesuffix(b"hello"),
+    "no length": b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\n",
+    "chunks": CHUNKS,
+    "nothing": b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
+    "an interim answer": b"HTTP/1.1 103 Early\r\nLink: x\r\n\r\n" + OK.removesuffix(b"hello"),
+    "HTTP/1.0": b"HTTP/1.0 404 No\r\nContent-Length: 5\r\n\r\n",
+}
+
+
+@by_hand
+@pytest.mark.parametrize("surplus", [b"", b"hello", HELLO, OK], ids=["alone", "body", "chunks", "answer"])
+@pytest.mark.parametrize("name", HEADS)
+async def test_answer_to_head_is_over_with_its_head(name: str, surplus: bytes) -> None:
+    """It says what the answer to a GET would have, a length too; and no body follows."""
+    stories = set()
+    for pieces in cuts(HEADS[name] + surplus):
+        bench = Bench()
+        ear = bench.ask(b"HEAD")
+        bench.feed(*pieces)
+        assert ear.has_ended, pieces
+        assert ear.failure is None
+        assert ear.body == b""
+        assert (bench.returns, bench.leaves) == (0, 1)
+        stories.add(ear.story)
+    assert len(stories) == 1
+
+
+@by_hand
+async def test_answer_to_head_is_read_as_http_all_the_same() -> None:
+    for bad in ("gzip, chunked", "length and chunks", "101", "another protocol"):
+        bench = Bench()
+        ear = bench.ask(b"HEAD")
+        bench.feed(BAD[bad])
+        assert ear.failure is not None
+        assert ear.failure.fault is Fault.PROTOCOL
+    bench = Bench()
+    ear = bench.ask(b"HEAD")
+    bench.feed(HEADS["a length"][:-2])
+    bench.hang_up()
+    assert ear.failure == Failure("up", Phase.WAITING, Fault.CUT, "closed inside the head")
+
+
 @by_hand
 @pytest.mark.parametrize("name", WHOLE)
 async def test_answer_that_stops_short_is_cut_wherever_it_stops(name: str) -> None:
@@ -387,6 +432,25 @@ async def test_bytes_between_acquire_and_send_are_not_taken_for_the_answer() -> 
     failure = await ear.end()
     assert failure is not None
     assert failure.phase is Phase.CONNECT
+
+
+@by_hand
+async def test_nothing_is_written_to_a_transport_that_is_closing() -> None:
+    """The socket has been found lost, and `connection_lost` is still on its way."""
+    bench = Bench()
+    bench.transport.is_aborted = True
+    ear = bench.ask()  # the transport itself insists on it
+    failure = await ear.end()
+    assert failure is not None
+    assert failure.phase is Phase.CONNECT
+    assert (bench.transport.written, bench.leaves) == (b"", 1)
+
+    kept = Bench()
+    kept.ask()
+    kept.feed(OK)
+    kept.transport.is_aborted = True
+    assert not kept.connection.hold()
+    assert kept.leaves == 1
 
 
 @by_hand
@@ -628,6 +692,26 @@ async def test_early_answer_on_a_connection_that_stays_is_not_reused() -> None:
         assert ear.head.status == 413
         assert "0 in flight, 0 idle" in repr(pool)
         await until(lambda: upstream.open_now == 0)
+        await pool.close()
+
+
+@pytest.mark.parametrize("kind", ["plain", "tls", "tls without a goodbye"])
+async def test_body_ends_with_the_connection(kind: str, authority: Authority) -> None:
+    async def until_it_closes(wire: Wire) -> None:
+        await wire.write(b"HTTP/1.1 200 OK\r\n\r\n" + b"hello" * 1000)
+        if kind == "tls without a goodbye":
+            with socket.socket(fileno=os.dup(wire.writer.get_extra_info("socket").fileno())) as beneath:
+                beneath.shutdown(socket.SHUT_WR)
+        else:
+            wire.close()
+
+    tls = authority.server_context("127.0.0.1") if kind != "plain" else None
+    async with Scripted(until_it_closes, tls=tls) as upstream:
+        pool = pool_of(upstream.url, ca_file=str(authority.ca_file))
+        ear = await ask(pool)
+        assert ear.failure is None
+        assert ear.body == b"hello" * 1000
+        assert "0 in flight, 0 idle" in repr(pool)
         await pool.close()
 
 

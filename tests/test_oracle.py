@@ -1,0 +1,367 @@
+"""Every row of the fault catalogue through our own upstream client and through aiohttp's: their clients see the same.
+
+Both run behind the same door in the same gateway, in this process: `Pool` in gateway/upstream/pool.py and the one in
+upstream/aiohttp_door.py. Where the two read HTTP differently, the row stands in `DIFFERS` with what comes of it with
+each of them and why ours is right; a row there that does not differ (any more) fails as well. What a client must see of
+a row is said in flows/faults_table.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import uvloop
+from aiohttp.test_utils import TestServer
+from prometheus_client import generate_latest
+
+from gateway.config import build
+from gateway.records import Failure, Phase, Record
+from gateway.records import Fault as Outcome
+from gateway.telemetry import Telemetry
+from gateway.upstream import pool
+from gateway.web import app
+from gateway.web.access import AccessLog
+from tests.fakes.faults import FAULTS, Ask, Fault, Kind, Playhouse
+from tests.fakes.scripted import Scripted, answer, silent, until
+from tests.upstream import aiohttp_door
+from tests.upstream.ear import Ear, settings
+
+KEY = "sk-test-0123456789abcdefghijkl"
+UPSTREAM_KEY = "sk-upstream-0123456789abcdefg"
+pytestmark = pytest.mark.timeout(120)
+"""The first test of each client plays all rows."""
+
+AT_ONCE = 32
+PLAYED_WITHIN_S = 50
+CASES = [(fault, kind) for fault in FAULTS for kind in fault.kinds]
+HASTY = {"connect_s": 1, "head_s": 1, "idle_s": 1, "total_s": 2.5}
+PATIENT = {"connect_s": 10, "head_s": 20, "idle_s": 20, "total_s": 20}
+"""For the rows that no time limit ends, so that a busy machine is no fault. The others play first, when there is little
+else to do: nearly all of them wait."""
+LIMITED = re.compile("stalled|silent|for ever|without end|flood of chunk|comments|never acc|not read|endless|announced")
+
+BY_CHANCE = {"accepts and closes", "accepts and resets", "greets like a mail server"}
+"""Whether the request has left when the upstream hangs up, or speaks first, is chance: only the error is compared."""
+BY_CLOCK = {"an endless stream", "429 with a date", "503 with a date"}
+"""When it happens has a part in the usage, or in Retry-After: these are not compared."""
+
+SURPLUS = (
+    "RFC 9112, 6.3: what comes behind a complete message may be discarded, and is no part of it. aiohttp refuses both "
+    "when they come in one read, and takes the answer when they come in two: ours is the same however it is cut"
+)
+ALREADY_THERE = (
+    "What came before the fault was well framed, and is passed on with an error event behind it (RFC 9112, 8: an "
+    "incomplete message). aiohttp loses it when both come in one read"
+)
+NO_LIMIT = "RFC 9110, 17.5: whoever reads ought to limit what it reads. aiohttp waits for the end of chunk extensions"
+UNASKED = "RFC 9110, 15.2.2: 101 agrees to an Upgrade, and nobody asked for one. What follows is another protocol"
+NOT_OFFERED = (
+    "RFC 9110, 10.1.4: a coding that nobody offered to take. aiohttp passes the coded bytes on; in this row they are "
+    "plain after all, so that the answer looks whole"
+)
+LOST = (
+    "RFC 9112, 8: a body without a length ends with the connection, unless the connection indicates an error. aiohttp "
+    "takes both for its end"
+)
+TOO_MANY = "RFC 9110, 17.5: the same. All heads of one answer have 64 KiB together; aiohttp counts each by itself"
+NOT_HTTP, NOT_HTTP_EVENT = "502 upstream_error, not_http", "event upstream_error, not_http"
+
+DIFFERS: dict[str, tuple[str, str, str]] = {
+    "101": (NOT_HTTP, "502 upstream_error, status", UNASKED),
+    "status 000": (
+        NOT_HTTP, "502 upstream_error, status", "RFC 9110, 15: a status code is a number between 100 and 599"
+    ),
+    "HTTP/2.0 in the status line": (
+        NOT_HTTP, "whole, ok", "RFC 9112, 2.3 and RFC 9113: HTTP/2 has no status line; its syntax is not this one"
+    ),
+    "a line break before the status line": (
+        NOT_HTTP, "whole, ok",
+        "RFC 9112, 2.2: only servers are to skip empty lines; to a client they are the rest of another message",
+    ),
+    "a folded header": (
+        NOT_HTTP, "whole, ok", "RFC 9112, 5.2: a gateway may answer with 502 or unfold. No upstream folds in earnest",
+    ),
+    "a transfer coding nobody knows": (NOT_HTTP, "whole, ok", NOT_OFFERED),
+    "until it closes, reset, plain": ("502 upstream_error, cut", "502 upstream_error, not_json", LOST),
+    "a flood of interim answers": (NOT_HTTP, "whole, ok", TOO_MANY),
+    "trailers without end, streamed": ("whole, ok", NOT_HTTP, ALREADY_THERE),
+    "a length that is too short, plain": ("502 upstream_error, not_json", NOT_HTTP, SURPLUS),
+    "a length that is too short, streamed": ("event upstream_error, cut", NOT_HTTP, SURPLUS),
+    "an empty chunk too early, plain": ("502 upstream_error, not_json", NOT_HTTP, SURPLUS),
+    "an empty chunk too early, streamed": ("event upstream_error, cut", NOT_HTTP, SURPLUS),
+    "surplus bytes": ("whole, ok", NOT_HTTP, SURPLUS),
+    "DONE, then a bad chunk": ("whole, ok", NOT_HTTP, ALREADY_THERE),
+    "a chunk size that is no number, streamed": (NOT_HTTP_EVENT, NOT_HTTP, ALREADY_THERE),
+    "a chunk size that is negative, streamed": (NOT_HTTP_EVENT, NOT_HTTP, ALREADY_THERE),
+    "a chunk size beyond all numbers, streamed": (NOT_HTTP_EVENT, NOT_HTTP, ALREADY_THERE),
+    "a chunk longer than it says, streamed": (NOT_HTTP_EVENT, NOT_HTTP, ALREADY_THERE),
+    "a chunk extension without end": (NOT_HTTP, "504 upstream_timeout, timeout", NO_LIMIT),
+    "a flood of chunk extensions": (NOT_HTTP, "504 upstream_timeout, timeout", NO_LIMIT),
+}  # fmt: skip
+"""Name of a row (with `, plain` or `, streamed` where only these differ): ours, aiohttp's, why ours is right."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What came of one call: for its client, and in the books."""
+
+    status: int
+    headers: tuple[str, ...]
+    body: bytes
+    """Events that come several times in a row stand for one: how often is a matter of time."""
+    is_whole: bool
+    ended: str
+    is_truncated: bool
+    usage: tuple[int, int, str]
+    outcomes: tuple[str, ...]
+    """Of every attempt."""
+
+    @property
+    def told(self) -> str:
+        """The answer in a few words, and what the last attempt came to."""
+        return f"{self.answer}, {self.outcomes[-1]}"
+
+    @property
+    def answer(self) -> str:
+        """The answer in a few words."""
+        if not self.is_whole:
+            return "cut"
+        events = [part.removeprefix(b"data: ") for part in self.body.split(b"\n\n") if part.startswith(b"data: ")]
+        last = events[-1] if events else self.body
+        if last == b"[DONE]":
+            return "whole"
+        try:
+            document = json.loads(last)
+        except ValueError:
+            return "neither JSON nor events"
+        error = document.get("error") if isinstance(document, dict) else None
+        if error:
+            return f"{'event' if events else self.status} {error['code'] or error['type']}"
+        return "no end" if events else "whole"
+
+
+@dataclass(frozen=True)
+class Story:
+    """A call into a row, and the next call after the upstream has recovered."""
+
+    seen: Seen
+    next: Seen
+
+
+Stories = Mapping[tuple[str, Kind], Story]
+
+
+class Notebook(Telemetry):
+    """Telemetry that remembers how the attempts at each upstream ended."""
+
+    def __init__(self) -> None:
+        super().__init__(("k",), 10)
+        self.outcomes = defaultdict[str, list[str]](list)
+
+    def attempted(self, upstream: str, outcome: str) -> None:
+        self.outcomes[upstream].append(outcome)
+        super().attempted(upstream, outcome)
+
+
+def name_of(fault: Fault, kind: Kind) -> str:
+    return f"{FAULTS.index(fault)}-{kind}"
+
+
+def upstream_of(house: Playhouse, fault: Fault, kind: Kind) -> dict[str, Any]:
+    limits = HASTY if is_hasty(fault) else PATIENT
+    return {"base_url": house.url(fault, kind), "api_key": UPSTREAM_KEY, "timeouts": limits}
+
+
+def is_hasty(fault: Fault) -> bool:
+    return LIMITED.search(fault.name) is not None
+
+
+class Stage:
+    """A gateway in this process in front of every row, each with an upstream and a model of its own."""
+
+    def __init__(self, house: Playhouse, folder: Path) -> None:
+        self._house = house
+        self._records: dict[str, Record] = {}
+        self._notebook = Notebook()
+        self._values = {
+            "server": {"access_log": "off", "max_response_bytes": 200_000},
+            "store": {"url": f"embedded:{folder}"},
+            "upstreams": {name_of(*case): upstream_of(house, *case) for case in CASES},
+            "models": {name_of(*case): {"routes": [{"upstream": name_of(*case)}]} for case in CASES},
+            "keys": [{"id": "k", "secret": KEY}],
+        }
+
+    async def play(self) -> Stories:
+        """All rows, many at once."""
+
+        async def scrape() -> bytes:
+            return generate_latest(self._notebook.registry)
+
+        places = asyncio.Semaphore(AT_ONCE)
+
+        async def play(fault: Fault, kind: Kind) -> Story:
+            async with places:
+                return await self._row(client, fault, kind)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(AccessLog, "write_record", lambda _, record: self._records.update({record.id: record}))
+            async with (
+                app.build(build(self._values), self._notebook, scrape) as worker,
+                TestServer(worker.app) as server,
+                aiohttp.ClientSession(server.make_url("/"), connector=aiohttp.TCPConnector(limit=AT_ONCE)) as client,
+                asyncio.timeout(PLAYED_WITHIN_S),
+            ):
+                plays = {}
+                for is_first in (True, False):
+                    async with asyncio.TaskGroup() as group:
+                        for fault, kind in CASES:
+                            if is_hasty(fault) is is_first:
+                                plays[fault.name, kind] = group.create_task(play(fault, kind))
+                await worker.parts.tasks.wait_until_idle(PLAYED_WITHIN_S)
+        return {case: play.result() for case, play in plays.items()}
+
+    async def _row(self, client: aiohttp.ClientSession, fault: Fault, kind: Kind) -> Story:
+        name = name_of(fault, kind)
+        if fault.is_primed:
+            first = await self._call(client, Ask(kind, f"first {name}"), name)
+            assert first.told == "whole, ok", first
+        seen = await self._call(client, Ask(kind, f"user {name}"), name)
+        self._house.heal(fault, kind)
+        return Story(seen, await self._call(client, Ask(kind, f"next {name}"), name))
+
+    async def _call(self, client: aiohttp.ClientSession, ask: Ask, name: str) -> Seen:
+        members: dict[str, Any] = {"model": name, "user": ask.user, "max_tokens": 20, "stream": ask.kind.is_streamed}
+        if ask.kind.endpoint == "chat":
+            path, members["messages"] = "/v1/chat/completions", [{"role": "user", "content": "Hello"}]
+        else:
+            path, members["prompt"] = "/v1/completions", "Hello"
+        body, is_whole = bytearray(), True
+        before = len(self._notebook.outcomes[name])
+        async with client.post(path, json=members, headers={"Authorization": f"Bearer {KEY}"}) as answer:
+            try:
+                async for piece in answer.content.iter_any():
+                    body += piece
+            except aiohttp.ClientPayloadError:
+                is_whole = False
+        record = self._records[answer.headers["x-request-id"]]
+        of_the_moment = {"date", "x-request-id", "content-length"}
+        headers = sorted(f"{k}: {v}".lower() for k, v in answer.headers.items() if k.lower() not in of_the_moment)
+        return Seen(
+            status=answer.status,
+            headers=tuple(headers),
+            body=_once_each(bytes(body)),
+            is_whole=is_whole,
+            ended=record.ended,
+            is_truncated=record.truncated,
+            usage=(record.usage.prompt_tokens, record.usage.completion_tokens, record.usage.source),
+            outcomes=tuple(self._notebook.outcomes[name][before:]),
+        )
+
+
+def _once_each(body: bytes) -> bytes:
+    blocks = body.split(b"\n\n")
+    return b"\n\n".join([block for block, last in zip(blocks, [None, *blocks], strict=False) if block != last])
+
+
+def play_through(door: type[Any], folder: Path) -> Stories:
+    """Every row through this client."""
+    complaints: list[str] = []
+    with (
+        Playhouse() as house,
+        pytest.MonkeyPatch.context() as patch,
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+    ):
+        patch.setattr(app, "Pool", door)
+        runner.get_loop().set_exception_handler(lambda _, context: complaints.append(repr(context)))
+        stories = runner.run(Stage(house, folder).play())
+    assert not complaints
+    return stories
+
+
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory: pytest.TempPathFactory) -> Stories:
+    return play_through(pool.Pool, tmp_path_factory.mktemp("ours"))
+
+
+@pytest.fixture(scope="module")
+def theirs(tmp_path_factory: pytest.TempPathFactory) -> Stories:
+    return play_through(aiohttp_door.Pool, tmp_path_factory.mktemp("aiohttp"))
+
+
+def difference(fault: Fault, kind: Kind) -> tuple[str, str, str] | None:
+    """What `DIFFERS` says of this case."""
+    return DIFFERS.get(f"{fault}, {'streamed' if kind.is_streamed else 'plain'}") or DIFFERS.get(fault.name)
+
+
+@pytest.mark.parametrize(("fault", "kind"), CASES, ids=str)
+def test_clients_of_both_see_the_same(ours: Stories, theirs: Stories, fault: Fault, kind: Kind) -> None:
+    ours_here, theirs_here = ours[fault.name, kind], theirs[fault.name, kind]
+    # An attempt more, on a connection that was just being closed, is chance.
+    assert ours_here.next == replace(theirs_here.next, headers=ours_here.next.headers, outcomes=ours_here.next.outcomes)
+    assert ours_here.next.told == "whole, ok"
+    mine, other = ours_here.seen, theirs_here.seen
+    if found := difference(fault, kind):
+        as_ours, as_theirs, why = found
+        assert (mine.told, other.told) == (as_ours, as_theirs), why
+        assert as_ours != as_theirs
+    elif fault.name in BY_CHANCE:
+        assert mine.answer == other.answer
+    elif fault.name in BY_CLOCK:
+        assert mine == replace(other, headers=mine.headers, usage=mine.usage)
+    else:
+        assert mine == other
+
+
+# What no row of the catalogue asks of the door.
+
+
+@pytest.mark.parametrize("door", [pool.Pool, aiohttp_door.Pool], ids=["ours", "aiohttp"])
+async def test_full_pool_is_busy(door: type[Any]) -> None:
+    async with Scripted(silent) as upstream:
+        both = door("up", settings(upstream.url, connect_s=0.2), 1)
+        first = await both.acquire()
+        first.send(both.request("/completions", [], b"{}"), Ear())
+        await until(lambda: upstream.hits == 1)
+        failure = await both.acquire()
+        if not isinstance(failure, Failure):
+            ear = Ear()
+            failure.send(both.request("/completions", [], b"{}"), ear)
+            failure = await ear.end()
+        assert (failure.phase, failure.fault) == (Phase.CONNECT, Outcome.BUSY)
+        first.abort()
+        await until(lambda: upstream.open_now == 0)
+        await both.close()
+
+
+@pytest.mark.parametrize("door", [pool.Pool, aiohttp_door.Pool], ids=["ours", "aiohttp"])
+async def test_pause_is_no_silence_of_the_upstream(door: type[Any]) -> None:
+    body = b"x" * 20_000_000
+    async with Scripted(answer(body)) as upstream:
+        both = door("up", settings(upstream.url, idle_s=0.3), 1)
+        connection, ear = await both.acquire(), Ear()
+        connection.send(both.request("/completions", [], b"{}"), ear)
+        await until(lambda: ear.pieces)
+        connection.pause_reading()
+        await asyncio.sleep(0.5)
+        assert not ear.has_ended
+        assert len(ear.body) < len(body)
+        connection.resume_reading()
+        assert await ear.end() is None
+        assert ear.body == body
+        await both.close()
+
+
+def test_every_difference_is_of_a_row() -> None:
+    names = {fault.name for fault in FAULTS}
+    cases = {f"{fault}, {'streamed' if kind.is_streamed else 'plain'}" for fault, kind in CASES}
+    assert not [name for name in (*DIFFERS, *BY_CHANCE, *BY_CLOCK) if name not in names and name not in cases]
+    assert not [name for name, (_, _, why) in DIFFERS.items() if "RFC" not in why]
