@@ -16,7 +16,7 @@ import json
 import logging
 import sqlite3
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -32,7 +32,6 @@ from gateway.records import (
     Refused,
     Settlement,
     Standing,
-    Usage,
     Window,
     WindowState,
 )
@@ -41,7 +40,7 @@ from gateway.rules import limits
 from . import StoreAway
 from .batch import Batcher
 from .presence import Presence
-from .reports import Reader, record_row, sum_rows
+from .reports import Reader, read_record, record_row, sum_rows
 from .sqlite import (
     ADD_SUMS,
     LEASE,
@@ -114,8 +113,7 @@ class _File:
         lost = 0
         for worker in gone:
             with transaction(self.db):
-                rows = self.db.execute("SELECT draw FROM leases WHERE worker = ?", (worker,)).fetchall()
-                draws = [_load_draw(text) for (text,) in rows]
+                draws = self._leases_of(worker)
                 batch = self._begin_batch(draws, [draw.record.id for draw in draws])
                 for draw in draws:
                     self._settle(batch, Settlement(*draw))
@@ -130,6 +128,20 @@ class _File:
     def close(self) -> None:
         self.db.close()
         self.presence.leave()
+
+    def _leases_of(self, worker: str) -> list[Draw]:
+        """What a worker has drawn and not settled."""
+        columns = ", ".join((*RECORD, "claims"))
+        rows = self.db.execute(f"SELECT {columns} FROM leases WHERE worker = ?", (worker,)).fetchall()  # noqa: S608 - constants only
+        drawn = [(read_record(row[:-1]), json.loads(row[-1])) for row in rows]
+        names = {name for _, claims in drawn for name, _ in claims}
+        columns = ", ".join(WINDOW)
+        found = self.db.execute(_among(f"SELECT {columns} FROM windows", names), [*names])  # noqa: S608 - constants only
+        windows = {row[0]: Window(*row[: len(Window._fields)]) for row in found}
+        return [
+            Draw(record, tuple(Claim(windows[name], amount) for name, amount in claims if name in windows))
+            for record, claims in drawn
+        ]
 
     def _begin_batch(self, wishes: Sequence[Draw | Settlement], settled: Sequence[str]) -> _Batch:
         """The ledger's clock never runs backwards, whatever the machine's does."""
@@ -184,11 +196,11 @@ class _File:
     def _write(self, batch: _Batch) -> None:
         settled = {record.id for record in batch.records}
         if batch.changed:
-            rows = [(name, *batch.states[name], window.resets_us) for name, window in batch.changed.items()]
+            rows = [(*window, *batch.states[name]) for name, window in batch.changed.items()]
             insert(self.db, "windows", WINDOW, rows, SET_WINDOW)
         if opened := [draw for draw in batch.leases if draw.record.id not in settled]:
-            worker, now_us = self.presence.worker, batch.now_us
-            insert(self.db, "leases", LEASE, [(draw.record.id, worker, now_us, _dump_draw(draw)) for draw in opened])
+            drawn = (self.presence.worker, batch.now_us)
+            insert(self.db, "leases", LEASE, [(*record_row(d.record), *drawn, _claimed(d.claims)) for d in opened])
         if not batch.records:
             return
         self.db.execute(_among("DELETE FROM leases", settled), [*settled])
@@ -305,13 +317,5 @@ def _among(statement: str, ids: Collection[str]) -> str:
     return f"{statement} WHERE id IN ({', '.join('?' * len(ids))})"
 
 
-def _dump_draw(draw: Draw) -> str:
-    """As nested arrays. Read again only by a gateway with the same schema."""
-    return json.dumps(draw)
-
-
-def _load_draw(text: str) -> Draw:
-    record, claims = json.loads(text)
-    at = Record._fields.index("usage")
-    record[at] = Usage(*record[at])
-    return Draw(Record(*record), tuple(Claim(Window(*window), amount) for window, amount in claims))
+def _claimed(claims: Iterable[Claim]) -> str:
+    return json.dumps([(claim.window.id, claim.amount) for claim in claims])

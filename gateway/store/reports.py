@@ -9,7 +9,7 @@ from operator import add
 from typing import Any
 
 from gateway.config import Store
-from gateway.records import Record, WindowState
+from gateway.records import Record, Usage, WindowState
 
 from . import USAGE_GROUPS
 from .sqlite import RECORD, SUMS, connect, path_of
@@ -48,7 +48,7 @@ class Reader:
         where, args = ("WHERE key = ? ", (key, limit)) if key is not None else ("", (limit,))
         columns = ", ".join(RECORD)
         rows = self._db.execute(f"SELECT {columns} FROM records {where}ORDER BY seq DESC LIMIT ?", args)  # noqa: S608 - constants only
-        return [_record_of(dict(zip(RECORD, row, strict=True))) for row in rows]
+        return [_plain(read_record(row)) for row in rows]
 
     def close(self) -> None:
         self._db.close()
@@ -61,6 +61,13 @@ def record_row(record: Record) -> tuple[Any, ...]:
     if not (model or "").isascii() or not (client_id or "").isascii():
         record = record._replace(returned_model=_storable(model), client_request_id=_storable(client_id))
     return (*record[:at], *record.usage, *record[at + 1 :])
+
+
+def read_record(row: Sequence[Any]) -> Record:
+    """The record of such a row."""
+    at = Record._fields.index("usage")
+    until = at + len(Usage._fields)
+    return Record._make((*row[:at], Usage._make(row[at:until]), *row[until:]))
 
 
 def _storable(text: str | None) -> str | None:
@@ -92,13 +99,10 @@ def _day_of(number: int) -> str:
     return datetime.fromtimestamp(number * 86400, UTC).strftime("%Y-%m-%d")
 
 
-def _record_of(row: dict[str, Any]) -> dict[str, Any]:
-    """A row of `RECORD` in the form of a record: usage apart, flags as such."""
-    usage = {
-        name: row.pop(name) for name in ("prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens")
-    }
-    usage["source"] = row.pop("usage_source")
-    return row | {"usage": usage, "stream": bool(row["stream"]), "truncated": bool(row["truncated"])}
+def _plain(record: Record) -> dict[str, Any]:
+    """A record by its field names, flags as such."""
+    flags = {"stream": bool(record.stream), "truncated": bool(record.truncated)}
+    return record._asdict() | flags | {"usage": record.usage._asdict()}
 
 
 def _report_row(row: dict[str, Any]) -> dict[str, Any]:

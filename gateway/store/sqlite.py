@@ -21,19 +21,24 @@ BUSY_TIMEOUT_S = 0.7
 
 META = "CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID"
 
-TABLES = """
-CREATE TABLE IF NOT EXISTS windows (
-    id TEXT PRIMARY KEY, used INTEGER NOT NULL, reserved INTEGER NOT NULL, at_us INTEGER NOT NULL,
-    resets_us INTEGER NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS leases (
-    id TEXT PRIMARY KEY, worker TEXT NOT NULL, drawn_us INTEGER NOT NULL, draw TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS records (
-    seq INTEGER PRIMARY KEY, id TEXT NOT NULL, time REAL NOT NULL, key TEXT NOT NULL, team TEXT, endpoint TEXT NOT NULL,
-    model TEXT NOT NULL, label_model TEXT NOT NULL, routed_model TEXT NOT NULL, returned_model TEXT,
-    upstream TEXT NOT NULL, status INTEGER NOT NULL, stream INTEGER NOT NULL, prompt_tokens INTEGER NOT NULL,
+_RECORD = """
+    id TEXT NOT NULL, time REAL NOT NULL, key TEXT NOT NULL, team TEXT, endpoint TEXT NOT NULL, model TEXT NOT NULL,
+    label_model TEXT NOT NULL, routed_model TEXT NOT NULL, returned_model TEXT, upstream TEXT NOT NULL,
+    status INTEGER NOT NULL, stream INTEGER NOT NULL, prompt_tokens INTEGER NOT NULL,
     completion_tokens INTEGER NOT NULL, cached_tokens INTEGER NOT NULL, reasoning_tokens INTEGER NOT NULL,
     usage_source TEXT NOT NULL, ended TEXT NOT NULL, first_byte_s REAL, duration_s REAL NOT NULL,
-    attempts INTEGER NOT NULL, truncated INTEGER NOT NULL, client_request_id TEXT);
+    attempts INTEGER NOT NULL, truncated INTEGER NOT NULL, client_request_id TEXT"""
+
+# A window stands with all that is needed to settle a claim on it. A lease is the record that will stand if nobody
+# settles, and what was drawn: pairs of a window and an amount.
+TABLES = f"""
+CREATE TABLE IF NOT EXISTS windows (
+    id TEXT PRIMARY KEY, scope TEXT NOT NULL, unit TEXT NOT NULL, per TEXT NOT NULL, model TEXT,
+    "limit" INTEGER NOT NULL, period_us INTEGER NOT NULL, starts TEXT NOT NULL, resets_us INTEGER NOT NULL,
+    is_enforced INTEGER NOT NULL, used INTEGER NOT NULL, reserved INTEGER NOT NULL, at_us INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS leases (
+    {_RECORD}, worker TEXT NOT NULL, drawn_us INTEGER NOT NULL, claims TEXT NOT NULL, PRIMARY KEY (id)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS records (seq INTEGER PRIMARY KEY, {_RECORD});
 CREATE INDEX IF NOT EXISTS records_by_key ON records (key, seq);
 CREATE TABLE IF NOT EXISTS sums (
     day TEXT, key TEXT, team TEXT, model TEXT, upstream TEXT, endpoint TEXT,
@@ -43,20 +48,23 @@ CREATE TABLE IF NOT EXISTS sums (
     PRIMARY KEY (day, key, team, model, upstream, endpoint)) WITHOUT ROWID;
 """
 
-WINDOW = ("id", "used", "reserved", "at_us", "resets_us")
+_STATE = ("used", "reserved", "at_us")
 
-SET_WINDOW = (
-    "ON CONFLICT (id) DO UPDATE SET used = excluded.used, reserved = excluded.reserved, at_us = excluded.at_us, "
-    "resets_us = excluded.resets_us"
+WINDOW = (
+    "id", "scope", "unit", "per", "model", '"limit"', "period_us", "starts", "resets_us", "is_enforced", *_STATE,
+)  # fmt: skip
+
+SET_WINDOW = 'ON CONFLICT (id) DO UPDATE SET "limit" = excluded."limit", ' + ", ".join(
+    f"{name} = excluded.{name}" for name in _STATE
 )
-
-LEASE = ("id", "worker", "drawn_us", "draw")
 
 RECORD = (
     "id", "time", "key", "team", "endpoint", "model", "label_model", "routed_model", "returned_model", "upstream",
     "status", "stream", "prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens", "usage_source",
     "ended", "first_byte_s", "duration_s", "attempts", "truncated", "client_request_id",
 )  # fmt: skip
+
+LEASE = (*RECORD, "worker", "drawn_us", "claims")
 
 SUM_GROUP = ("day", "key", "team", "model", "upstream", "endpoint")
 
