@@ -101,7 +101,6 @@ class Exchange:
         self._clock = loop.time
         self._waiter: asyncio.Future[None] | None = None
         self._is_held_back = False
-        self._has_spoken = False
         self._alive_at = 0.0
         """When something other than a comment came last, on the loop's clock."""
 
@@ -139,14 +138,11 @@ class Exchange:
         scan = self.scan
         if scan is None:
             self._collect(data)
-            return
-        passed, is_over = scan.feed(data)
-        if passed:
-            self._pass_on(passed)
-        elif scan.is_between_events:
-            self._look_for_life()  # what was dropped says as little as a comment
-        if is_over:
-            self._finish(None)
+        elif scan.is_at_start and scan.is_alike(data):  # as nearly all is
+            self._pass_on(data)
+            self._alive_at = self._outlet.spoke_at
+        else:
+            self._scan(scan, data)
 
     def ended(self, failure: Failure | None) -> None:
         self.is_ended = True
@@ -157,6 +153,7 @@ class Exchange:
         """The upstream ended its stream: pass on what it left without a blank line."""
         if self.scan is not None and (rest := self.scan.finish()):
             self._pass_on(rest)
+            self._look_for_life(self.scan, rest)
 
     def stop(self) -> None:
         """Nobody wants the answer any more."""
@@ -179,6 +176,14 @@ class Exchange:
     def _refuse_length(self) -> None:
         self._give_up(Fault.TOO_LARGE, f"more than {self._attempt.max_response_bytes} bytes")
 
+    def _scan(self, scan: StreamScan, data: bytes) -> None:
+        passed, is_over = scan.feed(data)
+        if passed:
+            self._pass_on(passed)
+        self._look_for_life(scan, passed)
+        if is_over:
+            self._finish(None)
+
     def _pass_on(self, data: bytes) -> None:
         outlet = self._outlet
         client = outlet.client
@@ -186,23 +191,23 @@ class Exchange:
             client = self.open()
             self.has_passed = True
         is_congested = client.write(data)
-        now = outlet.spoke_at = self._clock()
-        if data[0] == 0x3A and sse.is_comment(data):  # a colon
-            self._look_for_life()
-        else:
-            self._alive_at = now
-            if not self._has_spoken:
-                self._has_spoken = True
-                self._lease.note_first_byte()
+        outlet.spoke_at = self._clock()
         if is_congested and not self._is_held_back and self.connection is not None:
             self._is_held_back = True
             self.connection.pause_reading()
             self._tasks.spawn(self._let_go_when_writable(client), "back-pressure")
 
-    def _look_for_life(self) -> None:
-        """Comments keep a connection open; that somebody is writing an answer they do not show."""
+    def _look_for_life(self, scan: StreamScan, passed: bytes) -> None:
+        """Comments keep a connection open; that somebody is writing an answer they do not show.
+
+        Neither do events that are left out. Half an event does.
+        """
+        if passed and not (passed.startswith(b":") and sse.is_comment(passed)):
+            self._alive_at = self._outlet.spoke_at
+            self._lease.note_first_byte()
+            return
         idle_s = self._attempt.upstream.timeouts.idle_s
-        if self._clock() - self._alive_at > idle_s:
+        if self._clock() - self._alive_at > idle_s and (passed or scan.is_between_events):
             self._give_up(Fault.TIMEOUT, f"nothing but comments for {idle_s:g} s")
 
     async def _let_go_when_writable(self, client: Client) -> None:
@@ -329,7 +334,9 @@ async def _finish_plain(
     tokens, model = read
     lease.close(status=200, usage=tokens, ended="done", returned_model=model)
     await lease.acknowledged()
-    if outlet.client is not None:  # by a comment: the client has been promised events
+    if this.call.params.stream:
+        # Whoever asked for events cannot read anything else: to both SDKs a plain answer is a stream without an event.
+        outlet.open((("content-type", "text/event-stream"),))
         return Streamed(as_event(bytes(exchange.body), shows_usage=this.call.params.include_usage))
     assert exchange.head is not None
     headers = _down(exchange.head)

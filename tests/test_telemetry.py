@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.records import Standing, Usage, Window
-from gateway.telemetry import QuotaCollector, Telemetry, _Distribution, _Gathered
+from gateway.telemetry import QuotaCollector, Telemetry
 from tests.store.wishes import record
 
 ROOT = Path(__file__).parent.parent
@@ -200,12 +200,9 @@ def test_one_turn_is_written_at_its_end() -> None:
 def test_gathered_observations_are_those_of_prometheus(values: list[float]) -> None:
     """Its private names are used to write them: this is what notices when they change."""
     ours, theirs = (Histogram("h", "h", buckets=(-10, 0.05, 0.1, 600), registry=CollectorRegistry()) for _ in "ab")
-    gathered = _Gathered(lambda write: None)
-    distribution = _Distribution(ours, gathered)
+    telemetry()._observe(ours, (), values)
     for number in values:
-        distribution.observe(number)
         theirs.observe(number)
-    gathered.write()
     samples = [
         [(s.name, s.labels, pytest.approx(s.value)) for s in next(iter(h.collect())).samples if "created" not in s.name]
         for h in (ours, theirs)

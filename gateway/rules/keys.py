@@ -48,9 +48,10 @@ def bearer(authorization: list[str]) -> str:
     if len(authorization) > 1:
         raise Unauthorized("The request has more than one Authorization header. Send exactly one.")
     scheme, _, token = authorization[0].partition(" ")
-    if scheme.lower() != "bearer" or not token.strip():
+    token = token.strip()
+    if scheme.lower() != "bearer" or not token:
         raise Unauthorized(NO_KEY)
-    return token.strip()
+    return token
 
 
 def find(keys: Mapping[bytes, Key], secret: str, *, now: float, remote: str | None) -> Key:

@@ -64,18 +64,22 @@ class Term:
     is_enforced: bool = True
     is_calendar: bool = False
     _day: int = -1
-    _window: Window | None = None
+    _one: Claim | None = None
 
     def covers(self, model: str) -> bool:
         """Whether calls for this model count."""
         return self.model is None or fnmatchcase(model, self.model)
 
-    def window(self, started: float) -> Window:
-        """The window to which a call belongs that began at this Unix time in seconds."""
+    def one(self, started: float) -> Claim:
+        """A claim of one unit on the window to which a call belongs that began at this Unix time in seconds."""
         day = int(started // 86400) if self.is_calendar else 0
-        if self._window is None or self._day != day:
-            self._window, self._day = self._open(started), day
-        return self._window
+        if self._one is None or self._day != day:
+            self._one, self._day = Claim(self._open(started), 1), day
+        return self._one
+
+    def window(self, started: float) -> Window:
+        """That window."""
+        return self.one(started).window
 
     def _open(self, started: float) -> Window:
         starts, resets_us = calendar_window(self.per, started) if self.is_calendar else ("", 0)
@@ -130,13 +134,13 @@ def claims(call: Call, terms: Iterable[Term]) -> tuple[Claim, ...]:
     for term in terms:
         if term.model is not None and not term.covers(params.model):
             continue
-        amount = 1
+        claim = term.one(call.started)
         if term.unit == "tokens":
             if sure > term.limit and term.is_enforced:
                 raise _never_fits(call, term, sure)
             # The prompt is an estimate: it alone must not make a refusal that no wait can end.
-            amount = min(output + params.prompt_tokens, max(term.limit, sure))
-        drawn.append(Claim(term.window(call.started), amount))
+            claim = Claim(claim.window, min(output + params.prompt_tokens, max(term.limit, sure)))
+        drawn.append(claim)
     return tuple(drawn)
 
 

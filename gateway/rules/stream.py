@@ -7,7 +7,7 @@ Events leave as they came, except: the usage chunk is left out for a client that
 chunk becomes null for it; `id:` and `retry:` lines and events without data are dropped (openai-python would decode an
 empty event). `[DONE]` and an error are not passed on here: whether they may leave is for the relay to decide.
 
-Most events are the one before with another text, so that is what is looked at first (`_is_alike`): it costs a tenth of
+Most events are the one before with another text, so that is what is looked at first (`is_alike`): it costs a tenth of
 reading the event, and this is done for every token that passes the house.
 """
 
@@ -48,10 +48,10 @@ class StreamScan:
         self._choices = choices
         self._shows_usage = shows_usage
         self._splitter = sse.EventSplitter()
-        self.is_between_events = True
-        """Whether all that came was whole events."""
-        self._shape: tuple[bytes, bytes, bool] | None = None
-        """What stood before and behind the text of an event, and whether padding follows."""
+        self.is_at_start = True
+        """Whether the next byte begins an event, without doubt; only then `is_alike` may be asked."""
+        self._shape: tuple[bytes, int, bytes, bool] | None = None
+        """What stood before the text of an event, its length, what stood behind, and whether padding follows."""
         self._learn_at = 0
         self._cut_crlf: bytes | None = None
         """An event has ended with a CR that was the last byte so far. If an LF comes, it was a CRLF: what to pass."""
@@ -75,14 +75,17 @@ class StreamScan:
         return self._splitter.is_inside_long and not self.is_over
 
     @property
+    def is_between_events(self) -> bool:
+        """Whether all that came was whole events."""
+        return not (self._splitter.held or self._splitter.is_inside_long)
+
+    @property
     def is_complete(self) -> bool:
         """Whether every choice that was asked for has had its `finish_reason`."""
         return len(self.finished) >= self._choices
 
     def feed(self, data: bytes) -> tuple[bytes, bool]:
         """Take bytes from the upstream; return what may go to the client now, and whether that was all (`is_over`)."""
-        if self.is_between_events and self._is_alike(data):
-            return data, False
         if not data:
             return b"", self.is_over
         passed = []
@@ -97,10 +100,10 @@ class StreamScan:
                 break
             kept = self._event(piece) if is_whole else self._long_piece(piece)
             passed.append(kept)
-        self.is_between_events = not (self._splitter.held or self.is_inside_event or self.is_over)
-        if self.is_between_events and piece.endswith(b"\r"):
+        self.is_at_start = self.is_between_events and not self.is_over
+        if self.is_at_start and piece.endswith(b"\r"):
             self._cut_crlf = b"\n" if kept is piece else b""
-            self.is_between_events = False
+            self.is_at_start = False
         return b"".join(passed), self.is_over
 
     def finish(self) -> bytes:
@@ -125,7 +128,7 @@ class StreamScan:
         return usage.estimated(prompt_tokens, self.text_bytes, self.text_events)
 
     def _event(self, event: bytes) -> bytes:
-        if self._is_alike(event):
+        if self.is_alike(event):
             return event
         if event.isspace():
             return b""
@@ -147,17 +150,17 @@ class StreamScan:
             self._learn(event)
         return event
 
-    def _is_alike(self, data: bytes) -> bool:
+    def is_alike(self, data: bytes) -> bool:
         """Whether these bytes are one event that differs from an earlier one in nothing but its text; if so, count it.
 
-        All around its text is known to the last byte, and was found not to matter.
+        It may then be passed on as it is, without `feed`: all around its text is known to the last byte, and was found
+        not to matter.
         """
         if self._shape is None or len(data) > sse.LONG_EVENT:
             return False
-        before, behind, is_padded = self._shape
+        before, start, behind, is_padded = self._shape
         if not data.startswith(before):
             return False
-        start = len(before)
         end = data.find(behind, start)
         if end < 0 or _STRING.fullmatch(data, start, end) is None:
             return False
@@ -177,7 +180,7 @@ class StreamScan:
             start, end = texts[0]
             padding = _PADDING.search(event, end)
             behind = event[end : padding.end()] if padding else event[end:]
-            self._shape = event[:start], behind, padding is not None
+            self._shape = event[:start], start, behind, padding is not None
 
     def _matter(self, event: bytes, data: bytes) -> bytes:
         try:
@@ -241,8 +244,11 @@ def _without_usage(data: bytes, chunk: dict[str, Any]) -> bytes:
 
 
 def as_event(answer: bytes, *, shows_usage: bool) -> bytes:
-    """A whole answer as the one event of a stream, for a client that has been promised events."""
-    chunk = json.loads(answer)
+    """A whole answer, which is an object in JSON, as the one event of a stream: for a client that reads only events."""
+    try:
+        chunk = json.loads(answer)
+    except ValueError:  # a number of thousands of digits
+        return sse.write_event(b" ".join(answer.splitlines()))
     choices = chunk.get("choices")
     for choice in choices if isinstance(choices, list) else []:
         if isinstance(choice, dict) and isinstance(message := choice.pop("message", None), dict):

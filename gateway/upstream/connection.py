@@ -122,6 +122,15 @@ def _line_bytes(header: tuple[bytes, bytes]) -> int:
     return len(header[0]) + len(header[1]) + 4  # with `: ` and CRLF
 
 
+def _decode(raw: list[tuple[bytes, bytes]]) -> tuple[tuple[str, str], ...]:
+    """All at once, since an answer may well have 25: llhttp lets no line feed through in a name or a value."""
+    if not raw:
+        return ()
+    names = b"\n".join([name for name, _ in raw]).decode("latin-1").lower().split("\n")
+    values = b"\n".join([value for _, value in raw]).decode("latin-1").split("\n")
+    return tuple(zip(names, map(str.strip, values), strict=True))
+
+
 class Connection(asyncio.BufferedProtocol):
     """One connection, used from one event loop. Made by a `Pool`, which hands it out for one exchange at a time.
 
@@ -136,6 +145,7 @@ class Connection(asyncio.BufferedProtocol):
         "_exchanges",
         "_expires_at",
         "_headers",
+        "_interim_bytes",
         "_is_head",
         "_is_paused",
         "_loop",
@@ -167,6 +177,7 @@ class Connection(asyncio.BufferedProtocol):
         self._peer = ""
         self._receiver: Receiver | None = None
         self._headers: list[tuple[bytes, bytes]] = []
+        self._interim_bytes = 0  # of the heads before the one that counts
         self._unproductive = 0  # bytes since the last body byte; since the send, as long as there is none
         self._may_stay = False  # the answer allows another exchange, and nothing came after it
         self._is_head = False  # the request: its answer announces a body and has none
@@ -221,7 +232,7 @@ class Connection(asyncio.BufferedProtocol):
         if state is State.HELD and self._transport is not None and not self._transport.is_closing():
             self._receiver = receiver
             self._state = State.WAITING
-            self._unproductive = 0
+            self._unproductive = self._interim_bytes = 0
             self._may_stay = False
             self._is_head = request[0].startswith(b"HEAD ")
             now = self._sent_at = self._loop.time()
@@ -365,11 +376,14 @@ class Connection(asyncio.BufferedProtocol):
         if status < 100 or status == 101:
             raise _NotHTTP(f"status {status:03d}")
         # Counted only where it can be too much: this costs more than all the rest of a small head.
-        if self._unproductive > MAX_HEAD_BYTES and sum(map(_line_bytes, raw)) > MAX_HEAD_BYTES:
-            raise _NotHTTP(f"the head is over {MAX_HEAD_BYTES} bytes")
-        if status < 200:
-            return  # interim: the head that counts is still to come, and the head limit goes on running
-        headers = tuple([(name.decode("latin-1").lower(), value.decode("latin-1").strip()) for name, value in raw])
+        if self._interim_bytes or self._unproductive > MAX_HEAD_BYTES or status < 200:
+            size = self._interim_bytes + sum(map(_line_bytes, raw))
+            if size > MAX_HEAD_BYTES:
+                raise _NotHTTP(f"the head is over {MAX_HEAD_BYTES} bytes")
+            if status < 200:
+                self._interim_bytes = size
+                return  # the head that counts is still to come, and the head limit goes on running
+        headers = _decode(raw)
         head = Head(status, headers)
         codings = []
         if head.get("transfer-encoding") is not None:

@@ -10,7 +10,7 @@ import asyncio
 import json
 import time
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from aiohttp import hdrs, web
@@ -222,13 +222,13 @@ def _check_type(request: web.Request) -> None:
 
 
 def _forwarded(request: web.Request) -> tuple[tuple[str, str], ...]:
-    return tuple(
-        [
-            (name, value)
-            for name, value in request.headers.items()
-            if (lower := name.lower()) in _FORWARDED or lower.startswith("x-stainless-")
-        ]
-    )
+    return tuple([(name, value) for name, value in request.headers.items() if _is_forwarded(name)])
+
+
+@lru_cache(maxsize=256)
+def _is_forwarded(name: str) -> bool:
+    name = name.lower()
+    return name in _FORWARDED or name.startswith("x-stainless-")
 
 
 def _model(name: str) -> dict[str, Any]:

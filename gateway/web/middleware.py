@@ -154,4 +154,5 @@ def _has_unread_body(request: web.Request, status: int) -> bool:
 
     A client that was not told `100 Continue` may leave out the body that it announced.
     """
-    return status in (408, 413) or (hdrs.EXPECT in request.headers and not request.content.is_eof())
+    is_unread = not request.content.is_eof()
+    return status == 408 or (is_unread and (status == 413 or hdrs.EXPECT in request.headers))

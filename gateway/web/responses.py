@@ -89,11 +89,6 @@ class EventStream(web.StreamResponse):
         lines.append(("Transfer-Encoding", "chunked") if self._is_chunked else ("Connection", "close"))
         self._head = head(200, lines)
         self._is_finished = False
-        self._sent = 0
-
-    @property
-    def body_length(self) -> int:
-        return self._sent
 
     @property
     def is_congested(self) -> bool:
@@ -104,10 +99,8 @@ class EventStream(web.StreamResponse):
         transport = self._transport
         if transport is None or transport.is_closing() or self._is_finished:
             return False
-        size = len(data)
-        self._sent += size
         if self._is_chunked:
-            data = b"%x\r\n%b\r\n" % (size, data)
+            data = b"%x\r\n%b\r\n" % (len(data), data)
         if self._head:
             data, self._head = self._head + data, b""
         transport.write(data)

@@ -169,7 +169,8 @@ def test_a_status_without_an_error_object_is_relayed_too(body: Any) -> None:
         (("see https://api.reseller.example/v1/models", "x", None, None), ("see the upstream/models", "x", None, None)),
         (("No model `vendor/model-7b`", "x", None, None), ("No model `our-model`", "x", None, None)),
         ((["vendor/model-7b"], {"a": 1}, 7, True), ("['our-model']", "{'a': 1}", "7", "True")),
-        (("API.Reseller.Example: no Vendor/Model-7B", "x", None, None), ("the upstream: no our-model", "x", None, None)),
+        (("API.Reseller.Example: no Vendor/Model-7B", None, None, None),
+         ("the upstream: no our-model", "invalid_request_error", None, None)),
     ],
 )  # fmt: skip
 def test_what_the_client_sees(given: tuple[Any, ...], shown: tuple[Any, ...]) -> None:
