@@ -146,6 +146,7 @@ class Connection(asyncio.BufferedProtocol):
         "_expires_at",
         "_headers",
         "_interim_bytes",
+        "_is_chunked",
         "_is_head",
         "_is_paused",
         "_loop",
@@ -179,6 +180,7 @@ class Connection(asyncio.BufferedProtocol):
         self._headers: list[tuple[bytes, bytes]] = []
         self._interim_bytes = 0  # of the heads before the one that counts
         self._unproductive = 0  # bytes since the last body byte; since the send, as long as there is none
+        self._is_chunked = False
         self._may_stay = False  # the answer allows another exchange, and nothing came after it
         self._is_head = False  # the request: its answer announces a body and has none
         self._is_paused = False
@@ -233,7 +235,7 @@ class Connection(asyncio.BufferedProtocol):
             self._receiver = receiver
             self._state = State.WAITING
             self._unproductive = self._interim_bytes = 0
-            self._may_stay = False
+            self._may_stay = self._is_chunked = False
             self._is_head = request[0].startswith(b"HEAD ")
             now = self._sent_at = self._loop.time()
             limit_s = min(self._timeouts.head_s, self._timeouts.total_s)
@@ -324,7 +326,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._unproductive += nbytes
         try:
-            if buffer[nbytes - 1] in b"\r\n":
+            if buffer[nbytes - 1] in b"\r\n" and not (self._is_chunked and self._ends_with_event(nbytes)):
                 # Between two messages llhttp swallows line breaks without a word, so that a surplus one could not be
                 # seen. Fed apart, the last byte tells: when the message was over before it, it is one too many.
                 if nbytes > 1:
@@ -345,6 +347,14 @@ class Connection(asyncio.BufferedProtocol):
         elif self._unproductive > MAX_HEAD_BYTES:
             what = "the head is" if self._state is State.WAITING else "between two body bytes there are"
             self._fail(Fault.PROTOCOL, f"{what} over {MAX_HEAD_BYTES} bytes")
+
+    def _ends_with_event(self, nbytes: int) -> bool:
+        """Whether the last line breaks are those of an event and of its chunk, and so no end of a chunked message.
+
+        That would have the line breaks of its last, empty chunk and those behind it: CRLF CRLF.
+        """
+        end = bytes(self._buffer[max(0, nbytes - 5) : nbytes])
+        return end.endswith(b"\n\n\r\n") and end[0] not in b"\r\n"
 
     def eof_received(self) -> None:
         # Returning None closes the transport: we never go on writing to somebody who has hung up.
@@ -394,6 +404,7 @@ class Connection(asyncio.BufferedProtocol):
         is_empty = self._is_head or status in (204, 304)  # whatever it announces (RFC 9112, 6.3)
         # Who announces a body where there is none, or sends chunks in HTTP/1.0 (RFC 9112, 6.1), may have bytes left to
         # send that would begin the next answer.
+        self._is_chunked = bool(codings)
         self._may_stay = has_length is not is_empty and not (codings and version == "1.0")
         self._state = State.BODY if has_length or is_empty else State.BODY_UNTIL_EOF
         if self._is_head:  # llhttp waits for the body and cannot be told: this connection ends here

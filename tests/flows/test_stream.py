@@ -360,6 +360,20 @@ def test_comments_are_no_sign_of_life(impatient: Gateway, upstream: Stage) -> No
     assert impatient.call(head.id)["first_byte_s"] is None
 
 
+@pytest.mark.parametrize("noise", [b"event: ping\n\n", b"id: 1\n\n", b"retry: 5\r\r", b"\r\n", b"data:\n\n"])
+def test_what_is_left_out_is_no_sign_of_life_either(impatient: Gateway, upstream: Stage, noise: bytes) -> None:
+    async def ping(wire: Wire) -> None:
+        await wire.write(CHUNKED)
+        while not wire.reader.at_eof():
+            await wire.write(chunk(noise))
+            await asyncio.sleep(0.02)
+
+    upstream.play(ping)
+    with impatient.stream() as client:
+        got = client.read_answer()
+    assert (got.status, got.error["code"]) == (504, "upstream_timeout")
+
+
 def test_events_between_comments_are_one(impatient: Gateway, upstream: Stage) -> None:
     noise = [b": PING\n\n", piece("a")] * 10
     upstream.play(stream([*noise, *WHOLE[1:]], delay_s=0.06))

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from gateway.records import Usage
 from gateway.rules.sse import LONG_EVENT
-from gateway.rules.stream import StreamScan
+from gateway.rules.stream import StreamScan, as_event
 
 RECORDED = {path.stem: path.read_bytes() for path in sorted((Path(__file__).parents[1] / "recorded").glob("*.sse"))}
 LINE_ENDS = {"LF": b"\n", "CRLF": b"\r\n", "CR": b"\r"}
@@ -375,3 +375,38 @@ BITS = [b"data: ", b'{"usage":', b'{"error":', b'"x"', b"{}", b"null", b"}", b"[
 def test_no_bytes_hurt(text: bytes, shows: bool) -> None:
     run([text], shows=shows)
     run([text[at : at + 1] for at in range(len(text))], shows=shows)
+
+
+TEXT_COMPLETION = {"object": "text_completion", "choices": [{"text": "a"}]}
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (
+            {"object": "chat.completion", "choices": [{"index": 0, "message": {"content": "a"}}]},
+            {"object": "chat.completion.chunk", "choices": [{"index": 0, "delta": {"content": "a"}}]},
+        ),
+        (
+            {"choices": [{"message": {"tool_calls": [{"id": "a"}, {"id": "b", "index": 5}, 7]}}]},
+            {"choices": [{"delta": {"tool_calls": [{"id": "a", "index": 0}, {"id": "b", "index": 5}, 7]}}]},
+        ),
+        (
+            {"choices": [7, {"message": None}, {"message": {"tool_calls": 7}}]},
+            {"choices": [7, {}, {"delta": {"tool_calls": 7}}]},
+        ),
+        (TEXT_COMPLETION, TEXT_COMPLETION),
+        ({"choices": {}}, {"choices": {}}),
+        ({}, {}),
+    ],
+)
+def test_a_whole_answer_as_an_event(answer: dict[str, Any], told: dict[str, Any]) -> None:
+    for indent in (None, 1):
+        text = json.dumps(answer | {"usage": USAGE}, indent=indent).encode()
+        assert read(as_event(text, shows_usage=False)) == [told]
+        assert read(as_event(text, shows_usage=True)) == [told | {"usage": USAGE}]
+
+
+def test_a_whole_answer_that_cannot_be_read_is_an_event_all_the_same() -> None:
+    text = b'{"choices": [],\r\n "odd": ' + b"1" * 5000 + b"\n}"
+    assert as_event(text, shows_usage=False) == b'data: {"choices": [],  "odd": ' + b"1" * 5000 + b" }\n\n"

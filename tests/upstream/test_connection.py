@@ -149,6 +149,23 @@ WHOLE: dict[str, tuple[bytes, int, bytes, bool]] = {
     "surplus line break": (OK + b"\r\n", 200, b"hello", False),
     "surplus line feed": (OK + b"\n", 200, b"hello", False),
     "surplus line break after chunks": (CHUNKS + HELLO + b"\r\n", 200, b"hello", False),
+    **{
+        f"surplus {surplus!r} after events": (
+            CHUNKS + b"8\r\ndata: 1\n\r\n1\r\n\n\r\n0\r\n\r\n" + surplus,
+            200,
+            b"data: 1\n\n",
+            False,
+        )
+        for surplus in (b"\n", b"\r", b"\n\r\n", b"\n\n\r\n", b"\r\n\r\n", b"\n\n\n\r\n")
+    },
+    "an event in one chunk": (CHUNKS + b"9\r\ndata: 1\n\n\r\n0\r\n\r\n", 200, b"data: 1\n\n", True),
+    "surplus after an event in one chunk": (
+        CHUNKS + b"9\r\ndata: 1\n\n\r\n0\r\n\r\nx\n\n\r\n",
+        200,
+        b"data: 1\n\n",
+        False,
+    ),
+    "surplus like an event's end behind a length": (OK + b"\n\n\r\n", 200, b"hello", False),
     "surplus line breaks behind line breaks": (
         b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n\r\n\r\n" + b"\r\n",
         200,
@@ -379,6 +396,7 @@ async def test_head_has_a_size_limit() -> None:
         b"HTTP/1.1 200 OK\r\nX: " + b"y" * 200_000,
         b"HTTP/1.1 200 OK\r\n" + b"y" * 200_000,
         b"HTTP/1.1 100 Continue\r\n\r\n" * 10_000,
+        (b"HTTP/1.1 103 X\r\nX: " + b"y" * 30_000 + b"\r\n\r\n") * 3 + OK,
     ):
         bench = Bench()
         ear = bench.ask()
