@@ -88,7 +88,7 @@ class Telemetry:
         )
         self._rejections = self._counter("gateway_rejections_total", "Calls refused by the gateway itself.", "reason")
         self._in_flight = Gauge(
-            "gateway_in_flight_requests", "Requests under way.", registry=self.registry, multiprocess_mode="livesum"
+            "gateway_in_flight_requests", "Calls under way.", registry=self.registry, multiprocess_mode="livesum"
         )
         self._pending = Gauge(
             "gateway_journal_pending_records",
@@ -137,12 +137,12 @@ class Telemetry:
         self._add(self._attempts, (upstream, outcome))
 
     def entered(self) -> None:
-        """A request has begun."""
+        """A call has begun."""
         self._under_way += 1
         self._write_soon()
 
     def left(self) -> None:
-        """A request has ended."""
+        """A call has ended."""
         self._under_way -= 1
         self._write_soon()
 

@@ -71,8 +71,14 @@ class DataPlane:
         """One call: check it, serve it."""
         visit = request[VISIT]
         visit.endpoint = endpoint
-        call = await self._check(request, visit, endpoint)
+        telemetry = self._parts.books.telemetry
+        telemetry.entered()
+        try:
+            return await self._answer(request, visit, await self._check(request, visit, endpoint))
+        finally:
+            telemetry.left()
 
+    async def _answer(self, request: web.Request, visit: Visit, call: Call) -> web.StreamResponse:
         def open_stream(headers: Sequence[tuple[str, str]]) -> EventStream:
             visit.stream = EventStream(request, (*headers, ("x-request-id", visit.id)))
             return visit.stream

@@ -80,7 +80,6 @@ class FrontDoor:
 
     async def handle(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         visit = request[VISIT] = Visit(request, new_id(), time.perf_counter())
-        self._telemetry.entered()
         try:
             response = await handler(request)
         except asyncio.CancelledError:
@@ -95,8 +94,6 @@ class FrontDoor:
             response = self._fail(visit, internal_error(visit.id))
         else:
             self._note(visit, response.status, None)
-        finally:
-            self._telemetry.left()
         if isinstance(response, Whole):
             response.add_header("x-request-id", visit.id)
         return response

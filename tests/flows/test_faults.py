@@ -215,6 +215,6 @@ def test_gateway_is_quiet_after_all_of_it(run: Run) -> None:
     """Nobody is in flight any more (the scrape counts itself), and nothing was worth a traceback."""
     for fault, kind in CASES:
         run.story(fault, kind)
-    eventually(lambda: b"\ngateway_in_flight_requests 1.0\n" in run.house.get("/metrics", key=None).body)
+    eventually(lambda: b"\ngateway_in_flight_requests 0.0\n" in run.house.get("/metrics", key=None).body)
     run.house.check_logs()
     assert len(run.house.workers()) == 1
