@@ -87,6 +87,9 @@ async def _carry(call: Call, parts: Parts, lease: Lease, outlet: Outlet) -> Serv
                 this = prepare(call, lease.claims, route, parts)
                 try:
                     result = await relay.attempt(this, lease, outlet, parts.tasks, is_fresh=is_fresh)
+                except asyncio.CancelledError:
+                    parts.books.telemetry.attempted(route.upstream, "client_gone")
+                    raise
                 except UpstreamRefused as refused:
                     parts.books.telemetry.attempted(route.upstream, "refused")
                     refused.headers = {**refused.headers, **dict(own_headers(lease))}

@@ -126,7 +126,11 @@ class Telemetry:
         if is_usage_unknown:
             self._add(self._unknown)
         if record.ended == "client_gone":
-            self._add(self._gone)
+            self.client_left()
+
+    def client_left(self) -> None:
+        """A client did not wait for its answer."""
+        self._add(self._gone)
 
     def rejected(self, reason: str) -> None:
         """The gateway itself refused a call."""

@@ -84,6 +84,8 @@ class FrontDoor:
             response = await handler(request)
         except asyncio.CancelledError:
             self._note(visit, 499, "client_gone")
+            if visit.endpoint is not None and not visit.is_recorded:  # else its record tells
+                self._telemetry.client_left()
             raise
         except GatewayError as error:
             response = self._fail(visit, error)

@@ -400,6 +400,7 @@ def test_disconnect_closes_the_upstream_and_settles_once(house: Gateway, upstrea
     (window,) = house.get("/v1/key", key="leaver").json["quotas"]
     assert (window["used"], window["reserved"]) == (17, 0)
     assert house.metric("gateway_client_disconnects_total") == before + 1
+    assert house.metric("gateway_upstream_attempts_total", upstream="main", outcome="client_gone") == 1
     assert house.line(id=head.id)["status"] == 499
     assert len([line for line in house.lines() if line.get("id") == head.id]) == 1
 
@@ -437,6 +438,7 @@ def test_plain_answer_whose_client_left_is_read_for_its_usage(house: Gateway, up
 
 def test_client_that_leaves_in_the_middle_of_its_body_is_no_fault(house: Gateway, upstream: Stage) -> None:
     before = len(house.calls("alice", limit=1000))
+    gone_before = house.metric("gateway_client_disconnects_total")
     with house.connect() as client:
         client.send(
             b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n"
@@ -444,13 +446,14 @@ def test_client_that_leaves_in_the_middle_of_its_body_is_no_fault(house: Gateway
         )
         time.sleep(0.05)
     house.line(status=499, path="/v1/completions")
+    assert house.metric("gateway_client_disconnects_total") == gone_before + 1
     assert len(house.calls("alice", limit=1000)) == before
     assert upstream.hits == 0
 
 
 @pytest.fixture(autouse=True)
 def in_flight_is_zero_again(house: Gateway) -> Iterator[None]:
-    """Whatever happened to a call, it is not counted as under way for ever (the scrape counts itself)."""
+    """Whatever happened to a call, it is not counted as under way for ever."""
     yield
     eventually(lambda: house.metric("gateway_in_flight_requests") == 0, timeout_s=5)
 
