@@ -6,7 +6,9 @@ file. Every writing transaction is `BEGIN IMMEDIATE`, so that what is read insid
 
 from __future__ import annotations
 
+import random
 import sqlite3
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
@@ -18,6 +20,9 @@ from gateway.config import Store
 SCHEMA_VERSION = 2
 BUSY_TIMEOUT_S = 0.7
 """Longest wait for another worker's transaction; then the store counts as away."""
+
+LOOK_AGAIN_S = (0.0002, 0.001)
+"""Between two looks whether another worker's transaction has ended; by chance, so that nobody is always second."""
 
 META = "CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID"
 
@@ -134,6 +139,7 @@ def create(settings: Store) -> sqlite3.Connection:
                 )
             for table in TABLES.split(";"):
                 db.execute(table)
+        db.execute("PRAGMA busy_timeout = 0")  # `transaction` has a patience of its own
     except BaseException:
         db.close()
         raise
@@ -142,7 +148,7 @@ def create(settings: Store) -> sqlite3.Connection:
 
 @contextmanager
 def transaction(db: sqlite3.Connection) -> Iterator[None]:
-    db.execute("BEGIN IMMEDIATE")
+    _begin(db)
     try:
         yield
         db.execute("COMMIT")
@@ -150,3 +156,20 @@ def transaction(db: sqlite3.Connection) -> Iterator[None]:
         if db.in_transaction:
             db.execute("ROLLBACK")
         raise
+
+
+def _begin(db: sqlite3.Connection) -> None:
+    """Wait for the right to write, `BUSY_TIMEOUT_S` at most.
+
+    SQLite's own way of waiting sleeps for up to a tenth of a second between two looks. Among several busy workers,
+    whose transactions take a millisecond, that leaves the unlucky one without its turn for longer than it may wait.
+    """
+    deadline = time.monotonic() + BUSY_TIMEOUT_S
+    while True:
+        try:
+            db.execute("BEGIN IMMEDIATE")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+        time.sleep(random.uniform(*LOOK_AGAIN_S))  # noqa: S311 - no secret

@@ -48,6 +48,15 @@ def somebody_writing(folder: Path) -> Iterator[None]:
 # --------------------------------------------------------------------------------------------------- the store is away
 
 
+async def test_a_draw_waits_for_its_turn(ledger: Ledger, folder: Path) -> None:
+    with somebody_writing(folder):
+        drawing = ledger.draw(draw(daily(500)))
+        await asyncio.sleep(0.2)
+        assert not drawing.done()
+    assert isinstance(await drawing, Granted)
+    assert ledger.errors == 0
+
+
 async def test_draws_are_refused_while_the_store_is_away(ledger: Ledger, folder: Path, clock: Clock) -> None:
     await ledger.draw(draw(daily(500)))
     with somebody_writing(folder):
