@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
@@ -147,12 +148,13 @@ class Supervisor:
         ours, theirs = socket.socketpair()
         process = await asyncio.create_subprocess_exec(
             sys.executable,
+            "-P",  # a gateway.py in the folder where the gateway was started is not ours
             "-m",
             "gateway.worker",
             str(self._listener.fileno()),
             str(theirs.fileno()),
             pass_fds=(self._listener.fileno(), theirs.fileno()),
-            env={**os.environ, "PROMETHEUS_MULTIPROC_DIR": self._metrics_dir},
+            env={**os.environ, "PYTHONPATH": _python_path(), "PROMETHEUS_MULTIPROC_DIR": self._metrics_dir},
         )
         theirs.close()
         line = await Line.over(ours)
@@ -214,3 +216,9 @@ def _signal(process: asyncio.subprocess.Process, number: int) -> None:
 
 def _cause(code: int) -> str:
     return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+
+
+def _python_path() -> str:
+    """Where a worker finds this very package, also where it is not installed."""
+    own = str(Path(__file__).parent.parent)
+    return os.pathsep.join(filter(None, (own, os.environ.get("PYTHONPATH"))))

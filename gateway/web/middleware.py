@@ -40,7 +40,15 @@ _ELSEWHERE = {
     "/v1/responses": "use POST /v1/chat/completions",
     "/v1/edits": "use POST /v1/chat/completions",
     "/v1/engines": "use POST /v1/completions with the model in the body",
-}
+} | dict.fromkeys(
+    (
+        "/v1/assistants", "/v1/audio", "/v1/batches", "/v1/containers", "/v1/conversations", "/v1/evals", "/v1/files",
+        "/v1/fine_tuning", "/v1/images", "/v1/moderations", "/v1/realtime", "/v1/threads", "/v1/uploads",
+        "/v1/vector_stores", "/v1/videos",
+    ),
+    "it carries completions, chat completions and embeddings",
+)  # fmt: skip
+"""Endpoints of the API that the gateway does not have, and what to do instead."""
 
 
 def new_id() -> str:

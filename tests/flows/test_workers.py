@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -300,3 +304,18 @@ def test_end_waits_for_the_usage_of_an_answer_whose_client_left(gateway: StartsG
     assert house.wait() == 0
     (record,) = gateway(house.config).calls()
     assert (record["ended"], record["usage_source"], record["completion_tokens"]) == ("client_gone", "reported", 4)
+
+
+def test_files_of_the_folder_it_is_started_in_are_not_taken_for_its_own(tmp_path: Path, upstream: Stage) -> None:
+    for name in ("gateway", "yaml", "aiohttp"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('not ours')")
+    config = settings(upstream.url, store={"url": f"embedded:{tmp_path / 'data'}"})
+    (tmp_path / "own.yaml").write_text(json.dumps(config))
+    # As the installed command does, the first process does not look into the folder either.
+    command = [sys.executable, "-P", "-m", "gateway", "serve", "--config", "own.yaml"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        process.send_signal(signal.SIGTERM)
+        assert line.startswith("gateway "), line
+        assert process.wait(20) == 0

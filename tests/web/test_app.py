@@ -27,6 +27,12 @@ NOWHERE = "http://127.0.0.1:9/v1"
             404,
             "Invalid URL (POST /v1/responses). The gateway does not have this endpoint: use",
         ),
+        (
+            "POST",
+            "/v1/images/generations",
+            404,
+            "Invalid URL (POST /v1/images/generations). The gateway does not have this endpoint: it carries",
+        ),
         ("GET", "/v1/completions", 405, "Not allowed to GET on /v1/completions. (HINT: Perhaps you meant to use"),
         ("DELETE", "/v1/models", 405, "Not allowed to DELETE on /v1/models."),
         ("GET", "/v1/models/no-such", 404, "The model `no-such` does not exist or you do not have access to it."),
