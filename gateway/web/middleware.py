@@ -58,9 +58,12 @@ def new_id() -> str:
 
 @dataclass(slots=True)
 class Visit:
-    """One request on its way through the house: what the access line needs to know, as it becomes known."""
+    """One request on its way through the house: what the access line needs to know, as it becomes known.
 
-    request: web.Request
+    The request refers to it, so it must not refer to the request, nor to its answer when that is over: what is left in
+    a ring, bodies included, waits for the collector, and memory that is not free at once is cold when used again.
+    """
+
     id: str
     arrived: float
     """On the clock of `time.perf_counter`."""
@@ -73,6 +76,7 @@ class Visit:
     is_quiet: bool = False
     """Not worth a line: probes and scrapes."""
     stream: EventStream | None = None
+    """The answer, once it has begun to be streamed."""
 
 
 VISIT = web.RequestKey("visit", Visit)
@@ -87,38 +91,40 @@ class FrontDoor:
         self._max_request_bytes = max_request_bytes
 
     async def handle(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        visit = request[VISIT] = Visit(request, new_id(), time.perf_counter())
+        visit = request[VISIT] = Visit(new_id(), time.perf_counter())
         try:
             response = await handler(request)
         except asyncio.CancelledError:
-            self._note(visit, 499, "client_gone")
+            self._note(request, visit, 499, "client_gone")
             if visit.endpoint is not None and not visit.is_recorded:  # else its record tells
                 self._telemetry.client_left()
             raise
         except GatewayError as error:
-            response = self._fail(visit, error)
+            response = self._fail(request, visit, error)
         except web.HTTPException as error:
-            response = self._fail(visit, self._translate(request, error))
+            response = self._fail(request, visit, self._translate(request, error))
         except Exception:
             log.exception("request %s failed", visit.id)
-            response = self._fail(visit, internal_error(visit.id))
+            response = self._fail(request, visit, internal_error(visit.id))
         else:
-            self._note(visit, response.status, None)
+            self._note(request, visit, response.status, None)
+        finally:
+            visit.stream = None
         if isinstance(response, Whole):
             response.add_header("x-request-id", visit.id)
         return response
 
-    def _fail(self, visit: Visit, error: GatewayError) -> web.StreamResponse:
-        self._note(visit, error.status, error.code or error.type)
+    def _fail(self, request: web.Request, visit: Visit, error: GatewayError) -> web.StreamResponse:
+        self._note(request, visit, error.status, error.code or error.type)
         if visit.endpoint is not None and not isinstance(error, UpstreamFailed | UpstreamRefused):
             self._telemetry.rejected(error.reason)
         if visit.stream is not None:
             visit.stream.finish(sse.write_event(error.body()))
             return visit.stream
         headers = [("Content-Type", "application/json"), *error.headers.items()]
-        return Whole(error.status, headers, error.body(), is_last=_has_unread_body(visit.request, error.status))
+        return Whole(error.status, headers, error.body(), is_last=_has_unread_body(request, error.status))
 
-    def _note(self, visit: Visit, status: int, error: str | None) -> None:
+    def _note(self, request: web.Request, visit: Visit, status: int, error: str | None) -> None:
         """Count and log a request that no record tells of."""
         if visit.is_recorded or visit.is_quiet:
             return
@@ -130,12 +136,12 @@ class FrontDoor:
             id=visit.id,
             key=visit.key or None,
             endpoint=visit.endpoint,
-            method=visit.request.method,
-            path=visit.request.rel_url.raw_path[:200],
+            method=request.method,
+            path=request.rel_url.raw_path[:200],
             model=visit.model or None,
             status=status,
             error=error,
-            remote=visit.request.remote,
+            remote=request.remote,
             duration_ms=round((time.perf_counter() - visit.arrived) * 1000, 1),
         )
 
