@@ -24,6 +24,9 @@ ACKNOWLEDGED_WITHIN_S = 0.05
 """How long the end of an answer waits for the store. With a healthy store, who sees the end sees its own usage; a sick
 store never holds an answer."""
 
+MAX_RETURNED_MODEL = 256
+"""Characters of it that are kept, as many as a client may ask for: an upstream's word must not fill the books."""
+
 
 @dataclass(frozen=True, slots=True)
 class Books:
@@ -123,7 +126,7 @@ class Lease:
             model=call.params.model,
             label_model=call.label_model,
             routed_model=(route.model if route else None) or call.params.model,
-            returned_model=returned_model,
+            returned_model=returned_model and returned_model[:MAX_RETURNED_MODEL],
             upstream=route.upstream if route else "",
             status=status,
             stream=call.params.stream,
@@ -153,6 +156,8 @@ class Lease:
         timer = asyncio.get_running_loop().call_later(ACKNOWLEDGED_WITHIN_S, _wait_no_longer, settled)
         try:
             await settled  # neither a cancellation nor the timer takes the settlement back
+        except StoreAway:
+            pass  # the store has given it up, and said so in the log; the answer is good nevertheless
         finally:
             timer.cancel()
 

@@ -5,8 +5,9 @@ client made up is never a label.
 
 With several processes (PROMETHEUS_MULTIPROC_DIR set by the supervisor) values live in files that the supervisor sums:
 one scrape is the whole gateway, and no counter falls when a worker dies. Writing there costs more than a microsecond a
-value, and a call touches fourteen; so what one turn of the event loop adds is gathered and written once at its end,
-which is still before any answer ends whose call it tells of. A worker that is killed loses one turn.
+value, and a call touches fourteen; so what one turn of the event loop adds is gathered and written once at its end.
+What a record tells is still there before its answer ends, which waits for the store; what is told of a refusal comes
+just behind it. A worker that is killed loses one turn.
 """
 
 from __future__ import annotations
@@ -137,7 +138,7 @@ class Telemetry:
         self._add(self._rejections, (reason,))
 
     def attempted(self, upstream: str, outcome: str) -> None:
-        """One attempt at an upstream has ended: `ok`, or the fault."""
+        """One attempt at an upstream has ended: `ok`, the fault, `refused` (the request's own), or `client_gone`."""
         self._add(self._attempts, (upstream, outcome))
 
     def entered(self) -> None:

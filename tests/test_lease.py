@@ -113,6 +113,13 @@ async def test_second_closing_is_ignored() -> None:
     assert [line.usage.total_tokens for line in lines] == [12]
 
 
+async def test_what_the_upstream_calls_its_model_is_kept_within_bounds() -> None:
+    ledger = ScriptedLedger(Granted())
+    await leave(ledger, lambda lease: lease.close(status=200, usage=Usage(), ended="done", returned_model="x" * 10**6))
+    (settlement,) = ledger.settled
+    assert settlement.record.returned_model == "x" * 256
+
+
 async def test_handed_over_lease_stays_open() -> None:
     ledger = ScriptedLedger(Granted())
     await leave(ledger, lambda lease: lease.hand_over())
@@ -170,6 +177,21 @@ async def test_who_waits_for_a_sick_store_waits_not_for_long() -> None:
             return asyncio.get_running_loop().create_future()
 
     ledger = Sick(Granted())
+    async with Lease(books_of(ledger, []), a_call(), (CLAIM,)) as lease:
+        lease.close(status=200, usage=Usage(), ended="done")
+        await lease.acknowledged()
+    assert len(ledger.settled) == 1
+
+
+async def test_answer_does_not_suffer_from_a_settlement_that_the_store_gives_up() -> None:
+    class Picky(ScriptedLedger):
+        def settle(self, settlement: Settlement) -> asyncio.Future[None]:
+            self.settled.append(settlement)
+            given_up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            asyncio.get_running_loop().call_soon(given_up.set_exception, StoreAway("poison"))
+            return given_up
+
+    ledger = Picky(Granted())
     async with Lease(books_of(ledger, []), a_call(), (CLAIM,)) as lease:
         lease.close(status=200, usage=Usage(), ended="done")
         await lease.acknowledged()

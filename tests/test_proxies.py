@@ -55,6 +55,7 @@ def test_address(text: str, shown: str, credentials: str | None) -> None:
         ("http://u:secret%0A@proxy:3128", "a control character"),
         ("http://u:secret\n@proxy:3128", "without spaces"),
         (" http://u:secret@proxy:3128", "without spaces"),
+        ("http://u:secret\udcff@proxy:3128", "in UTF-8"),
         ("http://u:secret@proxy:3128/path", "expected http://host:port"),
         ("http://u:secret@proxy:3128?q", "expected http://host:port"),
         ("http://u:secret@pro|xy:3128", "expected http://host:port"),

@@ -37,7 +37,7 @@ class Ledger(Protocol):
     def draw(self, draw: Draw) -> Future[Granted | Refused]:
         """Draw on every window of a call, or on none. The future raises `StoreAway`.
 
-        Cancelling the future takes the draw back: what was or will be granted is settled as never used.
+        Cancelling the future takes the draw back: what was or will be granted is settled, and only the request counts.
         """
 
     def settle(self, settlement: Settlement) -> Future[None]:

@@ -38,7 +38,7 @@ from gateway.records import (
 from gateway.rules import limits
 
 from . import StoreAway
-from .batch import Batcher
+from .batch import MAX_BATCH, Batcher
 from .presence import Presence
 from .reports import Reader, read_record, record_row, sum_rows
 from .sqlite import (
@@ -91,9 +91,9 @@ class _File:
         self.db = create(settings)
         self.presence = Presence(settings.folder)
 
-    def apply(self, wishes: Sequence[Draw | Settlement]) -> list[Granted | Refused | None]:
+    def apply(self, wishes: Sequence[Draw | Settlement], wished_at: float) -> list[Granted | Refused | None]:
         """One batch, in the order of arrival, all of it or nothing."""
-        with transaction(self.db):
+        with transaction(self.db, wished_at):
             settled = [wish.record.id for wish in wishes if isinstance(wish, Settlement)]
             batch = self._begin_batch(wishes, settled)
             answers: list[Granted | Refused | None] = []
@@ -112,13 +112,8 @@ class _File:
         gone = [worker for worker in workers if self.presence.is_gone(worker)]
         lost = 0
         for worker in gone:
-            with transaction(self.db):
-                draws = self._leases_of(worker)
-                batch = self._begin_batch(draws, [draw.record.id for draw in draws])
-                for draw in draws:
-                    self._settle(batch, Settlement(*draw))
-                lost += len(draws)
-                self._write(batch)
+            while portion := self._take_from(worker):
+                lost += portion
             self.presence.forget(worker)
         for path in self._settings.folder.glob("workers/*.lock"):  # of workers that left no lease behind
             if self.presence.is_gone(path.stem):
@@ -129,10 +124,21 @@ class _File:
         self.db.close()
         self.presence.leave()
 
+    def _take_from(self, worker: str) -> int:
+        """Close some leases of a worker that is gone; how many. There may be thousands, and others want to write."""
+        with transaction(self.db):
+            draws = self._leases_of(worker)
+            batch = self._begin_batch(draws, [draw.record.id for draw in draws])
+            for draw in draws:
+                self._settle(batch, Settlement(*draw))
+            self._write(batch)
+        return len(draws)
+
     def _leases_of(self, worker: str) -> list[Draw]:
-        """What a worker has drawn and not settled."""
+        """What a worker has drawn and not settled, `MAX_BATCH` of it at most."""
         columns = ", ".join((*RECORD, "claims"))
-        rows = self.db.execute(f"SELECT {columns} FROM leases WHERE worker = ?", (worker,)).fetchall()  # noqa: S608 - constants only
+        text = f"SELECT {columns} FROM leases WHERE worker = ? LIMIT {MAX_BATCH}"  # noqa: S608 - constants only
+        rows = self.db.execute(text, (worker,)).fetchall()
         drawn = [(read_record(row[:-1]), json.loads(row[-1])) for row in rows]
         names = {name for _, claims in drawn for name, _ in claims}
         columns = ", ".join(WINDOW)
@@ -293,8 +299,9 @@ class EmbeddedLedger:
         return left
 
     async def _apply(self, wishes: Sequence[Draw | Settlement]) -> Sequence[Granted | Refused | None]:
+        apply, wished_at = self._file.apply, time.monotonic()
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._writer, self._file.apply, wishes)
+            return await asyncio.get_running_loop().run_in_executor(self._writer, apply, wishes, wished_at)
         except (sqlite3.IntegrityError, sqlite3.ProgrammingError):
             raise  # what was to be written is at fault, not the file
         except (sqlite3.Error, OSError) as error:

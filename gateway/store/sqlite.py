@@ -89,13 +89,16 @@ STATEMENTS_KEPT = 1000
 def insert(
     db: sqlite3.Connection, table: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], end: str = ""
 ) -> None:
-    """Insert all rows by one statement.
+    """Insert all rows by one statement, or by as few as SQLite's limit on values in one allows.
 
     `executemany` would let go of the interpreter and fight for it again with every row, while the event loop runs.
     """
-    marks = ", ".join([f"({', '.join('?' * len(columns))})"] * len(rows))
-    text = f"INSERT INTO {table} ({', '.join(columns)}) VALUES {marks} {end}"  # noqa: S608 - constants only
-    db.execute(text, list(chain.from_iterable(rows)))
+    most = db.getlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER) // len(columns)
+    for start in range(0, len(rows), most):
+        some = rows[start : start + most]
+        marks = ", ".join([f"({', '.join('?' * len(columns))})"] * len(some))
+        text = f"INSERT INTO {table} ({', '.join(columns)}) VALUES {marks} {end}"  # noqa: S608 - constants only
+        db.execute(text, list(chain.from_iterable(some)))
 
 
 def path_of(settings: Store) -> Path:
@@ -147,8 +150,10 @@ def create(settings: Store) -> sqlite3.Connection:
 
 
 @contextmanager
-def transaction(db: sqlite3.Connection) -> Iterator[None]:
-    _begin(db)
+def transaction(db: sqlite3.Connection, wished_at: float | None = None) -> Iterator[None]:
+    """All of the block or nothing. Its patience runs from `wished_at`, on the clock of `time.monotonic`: from now, or
+    from when it was put into a queue."""
+    _begin(db, (time.monotonic() if wished_at is None else wished_at) + BUSY_TIMEOUT_S)
     try:
         yield
         db.execute("COMMIT")
@@ -158,13 +163,12 @@ def transaction(db: sqlite3.Connection) -> Iterator[None]:
         raise
 
 
-def _begin(db: sqlite3.Connection) -> None:
-    """Wait for the right to write, `BUSY_TIMEOUT_S` at most.
+def _begin(db: sqlite3.Connection, deadline: float) -> None:
+    """Wait for the right to write until the deadline; look once, if it has passed.
 
     SQLite's own way of waiting sleeps for up to a tenth of a second between two looks. Among several busy workers,
     whose transactions take a millisecond, that leaves the unlucky one without its turn for longer than it may wait.
     """
-    deadline = time.monotonic() + BUSY_TIMEOUT_S
     while True:
         try:
             db.execute("BEGIN IMMEDIATE")

@@ -144,7 +144,8 @@ class DataPlane:
             if len(body) > server.max_request_bytes:
                 raise BodyTooLarge(f"Maximum content size limit ({server.max_request_bytes}) exceeded.")
             return body
-        if request.headers.get(hdrs.EXPECT, "").lower() == "100-continue" and request.transport is not None:
+        is_waiting = request.headers.get(hdrs.EXPECT, "").lower() == "100-continue" and request.version >= (1, 1)
+        if is_waiting and request.transport is not None:
             request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         try:
             async with asyncio.timeout(server.client_body_timeout_s):

@@ -218,6 +218,17 @@ def test_other_expectations_are_ignored(house: Gateway, upstream: Stage) -> None
         assert client.read_answer().status == 200
 
 
+def test_http_1_0_knows_no_100_continue(house: Gateway, upstream: Stage) -> None:
+    """RFC 9110, 10.1.1: a client of HTTP/1.0 would take it for the answer."""
+    upstream.play(ok_json())
+    with house.connect() as client:
+        head = f"Authorization: Bearer {secret('alice')}\r\nContent-Type: application/json\r\nExpect: 100-continue\r\n"
+        client.send(f"POST /v1/completions HTTP/1.0\r\n{head}Content-Length: {len(BODY)}\r\n\r\n".encode())
+        time.sleep(0.05)  # so that the body is missing when the head is read
+        client.send(BODY)
+        assert client.read_answer().status == 200
+
+
 # ------------------------------------------------------------------------------------------------- secrets stay inside
 
 

@@ -18,7 +18,7 @@ import pytest
 
 from gateway.config import Store
 from gateway.records import Granted, Refused
-from gateway.store import Ledger, StoreAway, open_store
+from gateway.store import Ledger, StoreAway, open_store, sqlite
 from gateway.store.embedded import EmbeddedLedger
 from gateway.store.presence import FolderInUse, Presence, exclusive_folder
 from gateway.store.sqlite import SCHEMA_VERSION, path_of
@@ -69,6 +69,15 @@ async def test_draws_are_refused_while_the_store_is_away(ledger: Ledger, folder:
     assert isinstance(await ledger.draw(draw(daily(500))), Granted)
     (found,) = await ledger.standings([daily(500).window], clock.now)
     assert found.reserved == 2
+
+
+async def test_probes_do_not_make_draws_wait_longer(ledger: Ledger, folder: Path) -> None:
+    with somebody_writing(folder):
+        probes = [asyncio.ensure_future(ledger.ping()) for _ in range(20)]
+        await asyncio.sleep(0)  # they stand before the draw, at the thread that writes
+        # One patience for all of them: each having its own would be 14 s.
+        answers = await asyncio.wait_for(asyncio.gather(ledger.draw(draw()), *probes, return_exceptions=True), 7)
+    assert all(isinstance(answer, StoreAway) for answer in answers)
 
 
 async def test_settlements_wait_for_the_store_to_return(ledger: Ledger, folder: Path, clock: Clock) -> None:
@@ -339,3 +348,39 @@ async def test_time_does_not_run_backwards_over_a_restart(open_ledger: OpensLedg
     assert verdict.retry_after_us == SECOND
     clock.now_us = NOON + 101 * SECOND
     assert isinstance(await second.draw(draw(rate(60, 1))), Granted)
+
+
+async def test_thousands_of_leases_are_taken_over(
+    open_ledger: OpensLedgers, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More than can stand in one statement; the limit of a SQLite that nobody has given a greater one."""
+
+    def connect(path: Path) -> sqlite3.Connection:
+        db = real(path)
+        db.setlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER, 32766)
+        return db
+
+    real = sqlite.connect
+    monkeypatch.setattr(sqlite, "connect", connect)
+    dying = open_ledger()
+    await asyncio.gather(*(dying.draw(draw(daily(5000), tokens(10**6, 3))) for _ in range(1500)))
+    assert isinstance(dying, EmbeddedLedger)
+    worker = dying._file.presence.worker
+    monkeypatch.setattr(Presence, "is_gone", lambda _, name: name == worker)
+
+    heir = open_ledger()
+    assert isinstance(heir, EmbeddedLedger)
+    assert heir.lost_calls == 1500
+    windows = [daily(5000).window, tokens(10**6).window]
+    assert [(s.used, s.reserved) for s in await heir.standings(windows, clock.now)] == [(1500, 0), (4500, 0)]
+    assert {row["ended"] for row in await heir.calls(9999)} == {"lost"}
+
+
+def test_rows_beyond_one_statement_are_inserted_by_several() -> None:
+    db = sqlite3.connect(":memory:")
+    db.setlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER, 7)
+    db.execute("CREATE TABLE pairs (one INTEGER, other INTEGER)")
+    rows = [(number, -number) for number in range(10)]
+    sqlite.insert(db, "pairs", ("one", "other"), rows)
+    assert db.execute("SELECT * FROM pairs").fetchall() == rows
+    db.close()
