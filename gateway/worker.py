@@ -1,4 +1,4 @@
-"""One worker process: `python -m gateway.worker SOCKET CONTROL`, both inherited file descriptors.
+"""One worker process, started by workers.py with two inherited file descriptors: the socket and the control line.
 
 It takes its configuration from the supervisor, serves until it is told to drain, and drains by itself when the
 supervisor is gone. Ready means: the store is open and connections are accepted.
@@ -142,7 +142,3 @@ def main() -> int:
     end = socket.socket(fileno=int(sys.argv[2]))
     end.setblocking(False)
     return uvloop.run(_main(listener, end))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

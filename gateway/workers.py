@@ -21,7 +21,6 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
@@ -148,13 +147,13 @@ class Supervisor:
         ours, theirs = socket.socketpair()
         process = await asyncio.create_subprocess_exec(
             sys.executable,
-            "-P",  # a gateway.py in the folder where the gateway was started is not ours
-            "-m",
-            "gateway.worker",
+            "-P",
+            "-c",
+            _start_code(),
             str(self._listener.fileno()),
             str(theirs.fileno()),
             pass_fds=(self._listener.fileno(), theirs.fileno()),
-            env={**os.environ, "PYTHONPATH": _python_path(), "PROMETHEUS_MULTIPROC_DIR": self._metrics_dir},
+            env={**os.environ, "PROMETHEUS_MULTIPROC_DIR": self._metrics_dir},
         )
         theirs.close()
         line = await Line.over(ours)
@@ -218,7 +217,7 @@ def _cause(code: int) -> str:
     return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 
 
-def _python_path() -> str:
-    """Where a worker finds this very package, also where it is not installed."""
-    own = str(Path(__file__).parent.parent)
-    return os.pathsep.join(filter(None, (own, os.environ.get("PYTHONPATH"))))
+def _start_code() -> str:
+    """What a worker runs: it imports from where this process does, and so not from the folder they are started in."""
+    places = [place for place in sys.path if place]
+    return f"import sys; sys.path[:] = {places!r}; from gateway.worker import main; sys.exit(main())"

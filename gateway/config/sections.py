@@ -94,6 +94,13 @@ class Server(Section):
     access_log: Literal["json", "text", "off"] = "json"
     """One line per call on standard output; never prompts, never secrets."""
 
+    @field_validator("keepalive_comment_s")
+    @classmethod
+    def _no_flood(cls, seconds: float) -> float:
+        if 0 < seconds < 0.01:
+            raise ValueError("expected 0, which is off, or at least 0.01")
+        return seconds
+
 
 def _embedded_only(url: str) -> str:
     scheme, _, folder = url.partition(":")
