@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from . import __version__
-from .config import Config, ConfigError, ConfigFault, build, resolve
+from .config import Config, ConfigError, ConfigFault, Upstream, build, resolve
 
 DEMO_MODELS = {
     "gpt-3.5-turbo-instruct": ["completions"],
@@ -105,11 +105,16 @@ def _check(args: argparse.Namespace) -> int:
     print(f"{args.config} is good.")
     print(f"  serves     http://{server.host}:{server.port} with {_count(server.workers, 'worker')}")
     print(f"  store      {config.store.url}, namespace {config.store.namespace}")
-    print(f"  upstreams  {', '.join(f'{name} ({up.base_url})' for name, up in config.upstreams.items())}")
+    print(f"  upstreams  {', '.join(f'{name} ({_where(upstream)})' for name, upstream in config.upstreams.items())}")
     print(f"  models     {', '.join(config.models)}")
     print(f"  keys       {', '.join(key.id for key in config.keys) or 'none: every call will be refused with 401'}")
     print(f"  admin API  {'on' if config.admin.token else 'off: admin.token is not set'}")
     return 0
+
+
+def _where(upstream: Upstream) -> str:
+    """Its address; and its proxy, which may come from the environment without anybody's having thought of it."""
+    return upstream.base_url if upstream.way is None else f"{upstream.base_url} through the proxy {upstream.way}"
 
 
 def _count(number: int, what: str) -> str:

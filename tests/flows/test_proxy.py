@@ -114,3 +114,15 @@ def test_check_tells_what_is_wrong_with_a_proxy(tmp_path: Path) -> None:
     file.write_text(json.dumps(config))
     done = run("check", "--config", str(file), env={"HTTPS_PROXY": f"socks5://{USERINFO}@proxy:1080"})
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_check_says_which_way_an_upstream_is_reached(tmp_path: Path) -> None:
+    config = settings(
+        "https://up.example/v1", upstreams={"other": {"base_url": "https://other.example/v1", "proxy": ""}}
+    )
+    file = tmp_path / "gateway.yaml"
+    file.write_text(yaml.safe_dump(config))
+    done = run("check", "--config", str(file), env={"HTTPS_PROXY": f"http://{USERINFO}@proxy:3128"})
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "main (https://up.example/v1 through the proxy proxy:3128), other (https://other.example/v1)" in done.stdout
+    assert "pw-Nobody" not in done.stdout
