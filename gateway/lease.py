@@ -114,30 +114,16 @@ class Lease:
         """Settle, once. Handed to the store at once, without waiting."""
         if self._settled is not None:
             return
-        call, route = self.call, self.route
+        call = self.call
         duration_s = time.perf_counter() - call.arrived
-        # Not `_replace` on the drawn record, which takes four times as long.
-        record = Record(
-            id=call.id,
-            time=call.started,
-            key=call.key.id,
-            team=call.key.team,
-            endpoint=call.endpoint,
-            model=call.params.model,
-            label_model=call.label_model,
-            routed_model=(route.model if route else None) or call.params.model,
+        record = _record(
+            call, self.route, status, usage, ended,
             returned_model=returned_model and returned_model[:MAX_RETURNED_MODEL],
-            upstream=route.upstream if route else "",
-            status=status,
-            stream=call.params.stream,
-            usage=usage,
-            ended=ended,
             first_byte_s=self._first_byte_s,
             duration_s=duration_s,
             attempts=self.attempts,
-            truncated=is_truncated,
-            client_request_id=call.client_request_id,
-        )
+            is_truncated=is_truncated,
+        )  # fmt: skip
         self._settled = self._books.ledger.settle(Settlement(record, self._draw.claims))
         overhead_s = max(0.0, duration_s - self.upstream_s - call.body_wait_s)
         self._books.telemetry.recorded(
@@ -181,7 +167,24 @@ def _wait_no_longer(settled: asyncio.Future[None]) -> None:
 def _if_lost(call: Call) -> Record:
     """The record that stands for a call whose worker died: everything it was allowed to use."""
     output = limits.output_limit(call) * call.params.candidates
-    route = call.model.routes[0]
+    usage = Usage(call.params.prompt_tokens, output, source="estimated")
+    return _record(call, call.model.routes[0], 0, usage, "lost")
+
+
+def _record(
+    call: Call,
+    route: Route | None,
+    status: int,
+    usage: Usage,
+    ended: Ended,
+    *,
+    returned_model: str | None = None,
+    first_byte_s: float | None = None,
+    duration_s: float = 0.0,
+    attempts: int = 0,
+    is_truncated: bool = False,
+) -> Record:
+    """A call and what became of it on this route; None: it was tried on none."""
     return Record(
         id=call.id,
         time=call.started,
@@ -190,15 +193,16 @@ def _if_lost(call: Call) -> Record:
         endpoint=call.endpoint,
         model=call.params.model,
         label_model=call.label_model,
-        routed_model=route.model or call.params.model,
-        returned_model=None,
-        upstream=route.upstream,
-        status=0,
+        routed_model=(route.model if route else None) or call.params.model,
+        returned_model=returned_model,
+        upstream=route.upstream if route else "",
+        status=status,
         stream=call.params.stream,
-        usage=Usage(call.params.prompt_tokens, output, source="estimated"),
-        ended="lost",
-        first_byte_s=None,
-        duration_s=0.0,
-        attempts=0,
+        usage=usage,
+        ended=ended,
+        first_byte_s=first_byte_s,
+        duration_s=duration_s,
+        attempts=attempts,
+        truncated=is_truncated,
         client_request_id=call.client_request_id,
     )

@@ -13,11 +13,9 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from .rules import sse
+from .upstream.connection import TIMER_GRAIN_S
 
 Headers = Sequence[tuple[str, str]]
-
-_GRAIN_S = 0.002
-"""A timer may fire this much early: uvloop's clock counts whole milliseconds."""
 
 
 class Client(Protocol):
@@ -83,7 +81,7 @@ class Outlet:
 
     def _break_silence(self) -> None:
         now = self._loop.time()
-        if now - self.spoke_at > self._keepalive_s - _GRAIN_S:
+        if now - self.spoke_at > self._keepalive_s - TIMER_GRAIN_S:
             self._comment()
             self.spoke_at = now
         self._timer = self._loop.call_at(self.spoke_at + self._keepalive_s, self._break_silence)

@@ -21,6 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
+from functools import lru_cache
 
 from gateway.config import Config, Quota
 from gateway.errors import InvalidRequest
@@ -65,10 +66,6 @@ class Term:
     is_calendar: bool = False
     _day: int = -1
     _one: Claim | None = None
-
-    def covers(self, model: str) -> bool:
-        """Whether calls for this model count."""
-        return self.model is None or fnmatchcase(model, self.model)
 
     def one(self, started: float) -> Claim:
         """A claim of one unit on the window to which a call belongs that began at this Unix time in seconds."""
@@ -132,7 +129,7 @@ def claims(call: Call, terms: Iterable[Term]) -> tuple[Claim, ...]:
     sure = output + (params.prompt_tokens if params.is_prompt_exact else 0)
     drawn: list[Claim] = []
     for term in terms:
-        if term.model is not None and not term.covers(params.model):
+        if term.model is not None and not fnmatchcase(params.model, term.model):
             continue
         claim = term.one(call.started)
         if term.unit == "tokens":
@@ -146,7 +143,13 @@ def claims(call: Call, terms: Iterable[Term]) -> tuple[Claim, ...]:
 
 def calendar_window(per: str, now: float) -> tuple[str, int]:
     """The UTC day or month of a Unix time in seconds: its name, and its end in Unix microseconds."""
-    day = datetime.fromtimestamp(now // 86400 * 86400, UTC)
+    return _window_of_day(per, int(now // 86400))
+
+
+@lru_cache(maxsize=16)
+def _window_of_day(per: str, number: int) -> tuple[str, int]:
+    """By the day's number since 1970. Kept, because every call of a day asks the same, and calendars are slow."""
+    day = datetime.fromtimestamp(number * 86400, UTC)
     if per == "day":
         return day.strftime("%Y-%m-%d"), int((day + timedelta(days=1)).timestamp()) * 1_000_000
     first = (day.replace(day=28) + timedelta(days=4)).replace(day=1)

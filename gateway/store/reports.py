@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
-from functools import lru_cache
 from operator import add
 from typing import Any
 
 from gateway.config import Store
 from gateway.records import Record, Usage, WindowState
+from gateway.rules.limits import calendar_window
 
 from . import USAGE_GROUPS
 from .sqlite import RECORD, SUMS, connect, path_of
@@ -81,7 +80,7 @@ def sum_rows(records: Iterable[Record]) -> list[tuple[Any, ...]]:
     for record in records:
         usage = record.usage
         group = (
-            _day_of(int(record.time // 86400)), record.key, record.team or "", record.label_model, record.upstream,
+            calendar_window("day", record.time)[0], record.key, record.team or "", record.label_model, record.upstream,
             record.endpoint,
         )  # fmt: skip
         added = (
@@ -91,12 +90,6 @@ def sum_rows(records: Iterable[Record]) -> list[tuple[Any, ...]]:
         known = sums.get(group)
         sums[group] = [*added] if known is None else [*map(add, known, added)]
     return [(*group, *row) for group, row in sums.items()]
-
-
-@lru_cache(maxsize=4)
-def _day_of(number: int) -> str:
-    """The name of a day by its number since 1970. Kept, because every call of a day asks the same."""
-    return datetime.fromtimestamp(number * 86400, UTC).strftime("%Y-%m-%d")
 
 
 def _plain(record: Record) -> dict[str, Any]:

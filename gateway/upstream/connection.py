@@ -44,7 +44,7 @@ READ_BUFFER_BYTES = 65536
 STALE_S = 1.0
 """A reused connection that ends this soon after a request, without one byte, was already being closed when we wrote."""
 
-_GRAIN_S = 0.002
+TIMER_GRAIN_S = 0.002
 """A timer may fire this much early: uvloop's clock counts whole milliseconds."""
 
 _H = 0x48
@@ -539,13 +539,13 @@ class Connection(asyncio.BufferedProtocol):
                 return
         if total_at < when:
             when, what = total_at, f"not finished within {limits.total_s:g} s"
-        if when - self._loop.time() > _GRAIN_S:
+        if when - self._loop.time() > TIMER_GRAIN_S:
             self._arm(when)
         else:
             self._fail(Fault.TIMEOUT, what)
 
     def _rest_or_retire(self) -> None:
-        if self._expires_at - self._loop.time() > _GRAIN_S:
+        if self._expires_at - self._loop.time() > TIMER_GRAIN_S:
             self._arm(self._expires_at)
         else:
             self._leave()

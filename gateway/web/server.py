@@ -8,7 +8,7 @@ id as everybody else does, and the log only says what kind of trouble it was.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Mapping
 from typing import Any, cast
 
 from aiohttp import hdrs, web
@@ -16,7 +16,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from gateway.errors import InvalidRequest, internal_error
 
-from .middleware import new_id
+from .middleware import Handler, new_id
 from .responses import Whole
 
 KEEP_ALIVE_S = 75.0
@@ -24,9 +24,6 @@ KEEP_ALIVE_S = 75.0
 
 SHORTEST_WAIT_S = 0.001
 """aiohttp takes 0 for "without end"."""
-
-
-Answers = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class QuietServerLog(logging.Filter):
@@ -83,7 +80,7 @@ class Runner(web.AppRunner):
 
     __slots__ = ("_shortcuts",)
 
-    def __init__(self, app: web.Application, shortcuts: Mapping[str, Answers], **settings: Any) -> None:
+    def __init__(self, app: web.Application, shortcuts: Mapping[str, Handler], **settings: Any) -> None:
         super().__init__(app, **settings)
         self._shortcuts = shortcuts
 
@@ -100,7 +97,7 @@ class Runner(web.AppRunner):
         return Server(handle, request_factory=made.request_factory, **self._kwargs)
 
 
-def runner_of(app: web.Application, shortcuts: Mapping[str, Answers], drain_timeout_s: float) -> Runner:
+def runner_of(app: web.Application, shortcuts: Mapping[str, Handler], drain_timeout_s: float) -> Runner:
     """The runner of a worker, which lets running calls go on for `drain_timeout_s` when it is cleaned up."""
     logger = logging.getLogger("gateway.http")
     if not logger.filters:

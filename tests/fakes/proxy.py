@@ -35,11 +35,7 @@ class ConnectProxy(Scripted):
         return [request.path for request in self.requests]
 
     async def _read_request(self, reader: asyncio.StreamReader, number: int) -> Request | None:
-        try:
-            head = await reader.readuntil(b"\r\n\r\n")
-        except asyncio.IncompleteReadError as error:
-            if error.partial:
-                self.troubles.append(f"half a request: {error.partial[:100]!r}")
+        if (head := await self._read_head(reader)) is None:
             return None
         first, *lines = head.decode().removesuffix("\r\n\r\n").split("\r\n")
         headers = [(name.lower(), value) for name, _, value in (line.partition(": ") for line in lines)]

@@ -249,12 +249,16 @@ class Scripted:
             finally:
                 self.open_now -= 1
 
-    async def _read_request(self, reader: asyncio.StreamReader, number: int) -> Request | None:
+    async def _read_head(self, reader: asyncio.StreamReader) -> bytes | None:
         try:
-            head = await reader.readuntil(b"\r\n\r\n")
+            return await reader.readuntil(b"\r\n\r\n")
         except asyncio.IncompleteReadError as error:
             if error.partial:
                 self.troubles.append(f"half a request: {error.partial[:100]!r}")
+            return None
+
+    async def _read_request(self, reader: asyncio.StreamReader, number: int) -> Request | None:
+        if (head := await self._read_head(reader)) is None:
             return None
         try:
             first, *lines = head.decode("latin-1").removesuffix("\r\n\r\n").split("\r\n")
