@@ -142,7 +142,7 @@ class DataPlane:
         if request.content.is_eof():  # it came with the head, as short ones do
             body = request.content.read_nowait()
             if len(body) > server.max_request_bytes:
-                raise BodyTooLarge(f"Maximum content size limit ({server.max_request_bytes}) exceeded.")
+                raise web.HTTPRequestEntityTooLarge(server.max_request_bytes)  # as `request.read` does
             return body
         is_waiting = request.headers.get(hdrs.EXPECT, "").lower() == "100-continue" and request.version >= (1, 1)
         if is_waiting and request.transport is not None:
