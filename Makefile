@@ -2,12 +2,13 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help demo test check format bench
+.PHONY: help demo test check format servers bench
 
 help:
 	@echo "make demo    run the gateway with a simulated upstream; no network, no key, no server needed"
 	@echo "make test    format, lint, strict types, tests"
 	@echo "make check   the same without the tests"
+	@echo "make servers install the servers that the tests run on; make test does it too"
 	@echo "make format  put the code into shape"
 	@echo "make bench   what it costs beside nginx, in 3 minutes; needs Linux, nginx and wrk"
 
@@ -24,7 +25,11 @@ check: .venv/.installed
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-test: check
+# Each says what it could not get; the tests that need it then fail and say so.
+servers: .venv/.installed
+	@.ci/servers .venv/servers
+
+test: check servers
 	$(BIN)/pytest
 
 format: .venv/.installed

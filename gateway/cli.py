@@ -1,4 +1,4 @@
-"""The commands: serve, demo, check, simulate.
+"""The commands: serve, demo, check, usage, simulate.
 
 Exit codes: 0 done, 1 failed while running, 2 wrong arguments or configuration. What a person can mend is said on
 standard error in one or few plain lines, never as a traceback.
@@ -12,21 +12,22 @@ import logging
 import os
 import secrets
 import signal
-import sqlite3
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from . import __version__
-from .config import Config, ConfigError, ConfigFault, Upstream, build, resolve
+from . import __version__, usage_command
+from .config import Config, ConfigError, ConfigFault, Store, Upstream, build, resolve
+from .folders import FolderInUse, exclusive
 
-DEMO_MODELS = {
-    "gpt-3.5-turbo-instruct": ["completions"],
-    "gpt-4o-mini": ["chat"],
-    "deepseek-reasoner": ["chat"],
-    "text-embedding-3-small": ["embeddings"],
+DEMO_MODELS: dict[str, dict[str, Any]] = {
+    "gpt-3.5-turbo-instruct": {"endpoints": ["completions"], "price": {"input": 1.5, "output": 2}},
+    "gpt-4o-mini": {"endpoints": ["chat"], "price": {"input": 0.15, "output": 0.6, "cached_input": 0.075}},
+    "deepseek-reasoner": {"endpoints": ["chat"], "price": {"input": 0.55, "output": 2.19}},
+    "text-embedding-3-small": {"endpoints": ["embeddings"], "price": {"input": 0.02}},
 }
 
 
@@ -67,6 +68,11 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("--config", required=True, metavar="FILE", help="the configuration, in YAML")
     check.set_defaults(run=_check)
 
+    usage = commands.add_parser("usage", help="what was used, by whom; beside a running gateway or without one")
+    usage.add_argument("--config", required=True, metavar="FILE", help="the configuration, in YAML")
+    usage_command.add_arguments(usage)
+    usage.set_defaults(run=lambda args: usage_command.run(args, _read(args.config, {})[0].store))
+
     simulate = commands.add_parser("simulate", help="run the simulated upstream alone")
     simulate.add_argument("--port", type=port_number, default=8081, help="default: 8081; 0 takes a free one")
     simulate.set_defaults(run=_simulate, config="simulate")
@@ -101,15 +107,34 @@ def _read(path: str, overrides: dict[str, Any]) -> tuple[Config, dict[str, Any]]
 
 def _check(args: argparse.Namespace) -> int:
     config, _ = _read(args.config, {})
-    server = config.server
+    server, warnings = config.server, _look_at(config.store)
     print(f"{args.config} is good.")
     print(f"  serves     http://{server.host}:{server.port} with {_count(server.workers, 'worker')}")
-    print(f"  store      {config.store.url}, namespace {config.store.namespace}")
+    print(f"  store      {config.store.shown_url}, namespace {config.store.namespace}")
     print(f"  upstreams  {', '.join(f'{name} ({_where(upstream)})' for name, upstream in config.upstreams.items())}")
     print(f"  models     {', '.join(config.models)}")
     print(f"  keys       {', '.join(key.id for key in config.keys) or 'none: every call will be refused with 401'}")
     print(f"  admin API  {'on' if config.admin.token else 'off: admin.token is not set'}")
+    for warning in warnings:
+        print(f"  warning    {warning}")
     return 0
+
+
+def _look_at(settings: Store) -> list[str]:
+    """Look at the places that the file names. Returns warnings; raises `ConfigError` for what cannot go well."""
+    from .journal import problem_with
+    from .store import StoreRefused, look_at
+
+    faults, warnings = [], []
+    try:
+        warnings = asyncio.run(look_at(settings))
+    except StoreRefused as error:
+        faults.append(ConfigFault("store.url", str(error)))
+    if problem := problem_with(Path(settings.journal_dir)):
+        faults.append(ConfigFault("store.journal_dir", problem))
+    if faults:
+        raise ConfigError(faults)
+    return warnings
 
 
 def _where(upstream: Upstream) -> str:
@@ -131,7 +156,8 @@ def _serve(args: argparse.Namespace) -> int:
 
 def _supervise(config: Config, values: dict[str, Any], demo: Demo | None = None) -> int:
     from . import workers  # after the configuration: a fault in it is said sooner
-    from .store.presence import FolderInUse, exclusive_folder
+    from .store import StoreRefused
+    from .store.folder import exclusive_folder
 
     async def run() -> None:
         if demo is not None:
@@ -152,14 +178,19 @@ def _supervise(config: Config, values: dict[str, Any], demo: Demo | None = None)
             await workers.Supervisor(config, values, listener).run(say_ready)
 
     try:
-        with exclusive_folder(config.store):
+        with ExitStack() as held:
+            if config.store.is_embedded:
+                held.enter_context(exclusive_folder(config.store))
+            held.enter_context(exclusive(Path(config.store.journal_dir), "store.journal_dir"))
             asyncio.run(run())
     except (workers.CannotServe, FolderInUse) as error:
         print(f"gateway: {error}", file=sys.stderr)
         return 1
-    except (OSError, sqlite3.Error) as error:
-        why = error.strerror if isinstance(error, OSError) else error
-        print(f"gateway: cannot use {config.store.url}: {why}", file=sys.stderr)
+    except StoreRefused as error:
+        print(f"gateway: cannot use {config.store.shown_url}: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"gateway: cannot use {error.filename}: {(error.strerror or str(error)).lower()}", file=sys.stderr)
         return 1
     return 0
 
@@ -178,20 +209,24 @@ class Demo:
         upstream_port = self._upstream.getsockname()[1]
         self.values: dict[str, Any] = {
             "server": {"port": port, "access_log": "off", "drain_delay_s": 0, "drain_timeout_s": 5},
-            "store": {"url": f"embedded:{folder}"},
+            "store": {"url": f"embedded:{folder}/data", "journal_dir": f"{folder}/journal"},
             "admin": {"token": self.admin_token},
             "upstreams": {
                 "simulator": {"base_url": f"http://127.0.0.1:{upstream_port}/v1", "api_key": self._upstream_key}
             },
             "models": {
-                name: {"endpoints": endpoints, "routes": [{"upstream": "simulator"}], "max_output_tokens": 4096}
-                for name, endpoints in DEMO_MODELS.items()
+                name: {**model, "routes": [{"upstream": "simulator"}], "max_output_tokens": 4096}
+                for name, model in DEMO_MODELS.items()
             },
             "keys": [
                 {
                     "id": "demo",
                     "secret": self.key,
-                    "quotas": [{"requests": 600, "per": "minute"}, {"tokens": 1000000, "per": "day"}],
+                    "quotas": [
+                        {"requests": 600, "per": "minute"},
+                        {"tokens": 1000000, "per": "day"},
+                        {"usd": 5, "per": "month"},
+                    ],
                 }
             ],
         }

@@ -84,6 +84,22 @@ class ModelNotFound(NotFound):
         super().__init__(f"The model `{model}` does not exist or you do not have access to it.")
 
 
+class ModelNotPriced(GatewayError):
+    """403: the call would be paid from a quota of money, and nobody knows what this model costs."""
+
+    status = 403
+    type = "invalid_request_error"
+    code = "model_not_priced"
+    reason = "model_not_priced"
+
+    def __init__(self, model: str) -> None:
+        super().__init__(
+            f"The model `{model}` has no price in the gateway, and your usage is limited in US dollars. Use another "
+            "model, or ask whoever runs the gateway to give this one a price.",
+            param="model",
+        )
+
+
 class MethodNotAllowed(GatewayError):
     """405: the address exists, this method does not."""
 

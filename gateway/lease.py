@@ -16,13 +16,16 @@ from typing import Self
 from .config import Route
 from .errors import GatewayError, Unavailable
 from .records import Call, Claim, Draw, Ended, Granted, Record, Refused, Settlement, Standing, Usage
-from .rules import limits, notices
-from .store import Ledger, StoreAway
+from .rules import limits, notices, pricing
+from .store import JournalFull, Ledger, StoreAway
 from .telemetry import Telemetry
 
-ACKNOWLEDGED_WITHIN_S = 0.05
-"""How long the end of an answer waits for the store. With a healthy store, who sees the end sees its own usage; a sick
-store never holds an answer."""
+_WHY_NOT = {
+    StoreAway.code: "The gateway cannot reach its ledger, so it cannot admit requests right now. Please try again in "
+    "a moment.",
+    JournalFull.code: "The gateway cannot write its journal, so it cannot admit requests right now. Please try again "
+    "in a moment.",
+}
 
 MAX_RETURNED_MODEL = 256
 """Characters of it that are kept, as many as a client may ask for: an upstream's word must not fill the books."""
@@ -64,12 +67,8 @@ class Lease:
         drawing = self._books.ledger.draw(self._draw)
         try:
             verdict = await drawing
-        except StoreAway:
-            raise Unavailable(
-                "The gateway cannot reach its ledger, so it cannot admit requests right now. Please try again in a "
-                "moment.",
-                code="store_unavailable",
-            ) from None
+        except StoreAway as away:
+            raise Unavailable(_WHY_NOT[away.code], code=away.code) from None
         except asyncio.CancelledError:
             # A draw under way is taken back by the ledger; one that was granted in this very turn is ours to take back.
             if not drawing.cancelled() and drawing.exception() is None and isinstance(drawing.result(), Granted):
@@ -116,6 +115,7 @@ class Lease:
             return
         call = self.call
         duration_s = time.perf_counter() - call.arrived
+        is_usage_known = usage.source != "none" or not self.may_have_cost
         record = _record(
             call, self.route, status, usage, ended,
             returned_model=returned_model and returned_model[:MAX_RETURNED_MODEL],
@@ -123,6 +123,7 @@ class Lease:
             duration_s=duration_s,
             attempts=self.attempts,
             is_truncated=is_truncated,
+            is_usage_known=is_usage_known,
         )  # fmt: skip
         self._settled = self._books.ledger.settle(Settlement(record, self._draw.claims))
         overhead_s = max(0.0, duration_s - self.upstream_s - call.body_wait_s)
@@ -130,22 +131,14 @@ class Lease:
             record,
             estimated_prompt_tokens=call.params.prompt_tokens,
             overhead_s=overhead_s,
-            is_usage_unknown=usage.source == "estimated" or (usage.source == "none" and self.may_have_cost),
+            is_usage_unknown=usage.source == "estimated" or not is_usage_known,
         )
         self._books.write_line(record)
 
     async def acknowledged(self) -> None:
-        """Wait until the store has the settlement, but not for long."""
-        settled = self._settled
-        if settled is None or settled.done():
-            return
-        timer = asyncio.get_running_loop().call_later(ACKNOWLEDGED_WITHIN_S, _wait_no_longer, settled)
-        try:
-            await settled  # neither a cancellation nor the timer takes the settlement back
-        except StoreAway:
-            pass  # the store has given it up, and said so in the log; the answer is good nevertheless
-        finally:
-            timer.cancel()
+        """Wait until the settlement is safe: in the store or, where that takes its time, in the journal."""
+        if self._settled is not None and not self._settled.done():
+            await self._settled  # a cancellation does not take the settlement back
 
     def _close_after(self, error: BaseException | None) -> None:
         """Close what the block left open: nothing was delivered, so nothing but the request itself is charged."""
@@ -157,11 +150,6 @@ class Lease:
             self.close(status=499, usage=Usage(), ended="client_gone")
         else:
             self.close(status=500, usage=Usage(), ended="error")
-
-
-def _wait_no_longer(settled: asyncio.Future[None]) -> None:
-    if not settled.done():
-        settled.set_result(None)
 
 
 def _if_lost(call: Call) -> Record:
@@ -183,6 +171,7 @@ def _record(
     duration_s: float = 0.0,
     attempts: int = 0,
     is_truncated: bool = False,
+    is_usage_known: bool = True,
 ) -> Record:
     """A call and what became of it on this route; None: it was tried on none."""
     return Record(
@@ -205,4 +194,5 @@ def _record(
         attempts=attempts,
         truncated=is_truncated,
         client_request_id=call.client_request_id,
+        cost_nusd=pricing.cost_nusd(call.model.price, usage) if is_usage_known else None,
     )

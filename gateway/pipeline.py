@@ -127,7 +127,8 @@ def prepare(call: Call, claims: Sequence[Claim], route: Route, parts: Parts) -> 
 def changed_members(call: Call, claims: Iterable[Claim], route: Route, capabilities: Capabilities) -> dict[str, Any]:
     """What has to be different in the forwarded body: the model's name, the usage report, an output limit.
 
-    A chat call that gave no limit gets one where tokens are counted: what is drawn has to be all that it can use.
+    A chat call that gave no limit gets one where tokens or money are counted: what is drawn has to be all that it can
+    use.
     """
     params = call.params
     changes: dict[str, Any] = {}
@@ -141,7 +142,7 @@ def changed_members(call: Call, claims: Iterable[Claim], route: Route, capabilit
     elif (
         call.endpoint == "chat"
         and params.output_limit is None
-        and any(claim.window.unit == "tokens" for claim in claims)
+        and any(claim.window.unit in ("tokens", "usd") for claim in claims)
     ):
         changes[limit_field] = limits.output_limit(call)
     return changes

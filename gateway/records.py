@@ -176,9 +176,12 @@ class Record(NamedTuple):
     attempts: int
     truncated: bool = False
     client_request_id: str | None = None
+    cost_nusd: int | None = None
+    """In billionths of a US dollar; None where no price is known."""
 
 
-Unit = Literal["requests", "tokens", "parallel"]
+Unit = Literal["requests", "tokens", "usd", "parallel"]
+"""What windows count. Money is in billionths of a US dollar."""
 
 
 class Window(NamedTuple):
@@ -263,5 +266,6 @@ class Draw(NamedTuple):
 
     def taken_back(self) -> Settlement:
         """The end of a call that never was: its client left while it was being drawn."""
-        record = self.record._replace(upstream="", status=499, usage=Usage(), ended="client_gone")
+        cost_nusd = None if self.record.cost_nusd is None else 0
+        record = self.record._replace(upstream="", status=499, usage=Usage(), ended="client_gone", cost_nusd=cost_nusd)
         return Settlement(record, self.claims)

@@ -23,6 +23,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from .records import Record, Standing
+from .rules import pricing
 
 _SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 _TOKEN_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1)
@@ -69,6 +70,9 @@ class Telemetry:
         )
         self._tokens = self._counter(
             "gateway_tokens_total", "Tokens, by who says so.", "key", "model", "upstream", "type", "source"
+        )
+        self._cost = self._counter(
+            "gateway_cost_usd_total", "US dollars, of calls whose price is known.", "key", "model"
         )
         self._duration = self._histogram(
             "gateway_request_duration_seconds", "Whole calls.", _SECONDS, "model", "upstream"
@@ -198,6 +202,8 @@ class Telemetry:
             if amount := sum(amounts):
                 self._child(self._tokens, (key, model, upstream, name, source)).inc(amount)
         route, records = (model, upstream), [call.record for call in calls]
+        if cost_nusd := sum([record.cost_nusd or 0 for record in records]):
+            self._child(self._cost, (key, model)).inc(pricing.usd(cost_nusd))
         self._observe(self._duration, route, [record.duration_s for record in records])
         first = [record for record in records if record.first_byte_s is not None]
         self._observe(self._first_token, route, [record.first_byte_s or 0 for record in first])
@@ -245,13 +251,19 @@ class QuotaCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         labels = ("key", "unit", "per")
-        used = GaugeMetricFamily("gateway_quota_used", "Used and reserved units of a key's quota.", labels=labels)
-        limit = GaugeMetricFamily("gateway_quota_limit", "Limit of a key's quota, in units.", labels=labels)
+        used = GaugeMetricFamily(
+            "gateway_quota_used", "Used and reserved units of a key's quota; of usd, US dollars.", labels=labels
+        )
+        limit = GaugeMetricFamily(
+            "gateway_quota_limit", "Limit of a key's quota, in units; of usd, in US dollars.", labels=labels
+        )
         for standing in self._standings:
             window = standing.window
             kind, _, name = window.scope.partition(":")
             if kind == "key" and self._label(name) == name and window.model is None and window.unit != "parallel":
-                used.add_metric((name, window.unit, window.per), standing.used + standing.reserved)
-                limit.add_metric((name, window.unit, window.per), window.limit)
+                is_money = window.unit == "usd"
+                for metric, units in ((used, standing.used + standing.reserved), (limit, window.limit)):
+                    amount = pricing.usd(units) if is_money else units
+                    metric.add_metric((name, window.unit, window.per), amount)
         yield used
         yield limit

@@ -23,7 +23,7 @@ from .config import Config, build
 from .control import Line
 from .errors import Unavailable
 from .pipeline import Parts
-from .store import StoreAway
+from .store import StoreRefused
 from .tasks import Tasks
 from .telemetry import QuotaCollector, Telemetry
 from .web import app, server
@@ -124,7 +124,7 @@ async def _main(listener: socket.socket, end: socket.socket) -> int:
         return 1
     try:
         await WorkerProcess(listener, line, build(message["config"])).run()
-    except (StoreAway, OSError) as error:
+    except (StoreRefused, OSError) as error:
         line.send(failed=str(error))
         return 1
     finally:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.fakes.redis_servers import RedisServer, name_of, servers_to_test
 from tests.fakes.scripted import Behaviour, Scripted
 from tests.flows.house import Gateway, Process
 
@@ -101,3 +102,25 @@ def upstream(theatre: Stage) -> Iterator[Stage]:
     theatre.play()
     yield theatre
     theatre.check()
+
+
+@pytest.fixture
+def redis_server(tmp_path: Path) -> Iterator[RedisServer]:
+    """A Redis for one test, which may do with it as it likes."""
+    with RedisServer(tmp_path / "redis") as server:
+        yield server
+
+
+@pytest.fixture(scope="module", params=servers_to_test(), ids=name_of)
+def redis_house(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """The Redis of one file, once of each kind; tests ask for `any_redis` instead."""
+    with RedisServer(tmp_path_factory.mktemp("redis"), binary=request.param) as server:
+        yield server
+
+
+@pytest.fixture
+def any_redis(redis_house: RedisServer) -> RedisServer:
+    """Each kind of server in turn, shared by the tests of a file and empty; it has to be left running."""
+    redis_house.call("FLUSHALL")
+    redis_house.call("SCRIPT", "FLUSH")
+    return redis_house

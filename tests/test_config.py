@@ -228,6 +228,28 @@ def test_a_key_with_everything() -> None:
     assert requests.covers("anything")
 
 
+@pytest.mark.parametrize(
+    ("spelt", "nusd"),
+    [
+        ("50", 50 * 10**9), ("0.1", 10**8), ("1.10", 1_100_000_000), ("0.000000001", 1), ("1.0e-5", 10_000),
+        ("'12.34'", 12_340_000_000), ("9007199.25", 9_007_199_250_000_000), ("5.000000000000", 5 * 10**9),
+        ("'${BUDGET}'", 2_675_000_000),
+    ],
+)  # fmt: skip
+def test_a_quota_in_usd_is_counted_in_billionths(spelt: str, nusd: int) -> None:
+    (quota,) = parse(GOOD + f"quotas: [{{usd: {spelt}, per: month}}]", {**ENV, "BUDGET": "2.675"}).quotas
+    assert (quota.unit, quota.limit) == ("usd", nusd)
+
+
+def test_a_price_needs_what_its_endpoints_use() -> None:
+    text = GOOD + "  e: {endpoints: [embeddings], routes: [{upstream: up}], price: {input: 0.02}}\n"
+    price = parse(text, ENV).models["e"].price
+    assert price is not None
+    assert price.nusd_per_million == (20_000_000, 20_000_000, 0)
+    model = parse(GOOD, ENV).models["m"]
+    assert (model.price, model.unpriced) == (None, "deny")
+
+
 @pytest.mark.parametrize(("per", "seconds"), [("second", 1), ("minute", 60), ("hour", 3600), ("day", None), (7, 7)])
 def test_per(per: str | int, seconds: int | None) -> None:
     (quota,) = build({**resolve(GOOD, ENV), "quotas": [{"requests": 1, "per": per}]}).quotas

@@ -18,17 +18,17 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "gateway"
 
 FLOORS: dict[str, int] = {
-    "config": 1, "tasks": 1,
+    "config": 1, "tasks": 1, "mounts": 1, "folders": 1,
     "records": 2,
     "errors": 3,
     "rules": 4,
     "telemetry": 5,
-    "store": 6, "upstream": 6, "simulator": 6, "control": 6,
-    "lease": 7, "outlet": 7,
+    "store": 6, "journal": 6, "upstream": 6, "simulator": 6, "control": 6,
+    "ledger": 7, "lease": 7, "outlet": 7, "usage_report": 7,
     "relay": 8,
     "pipeline": 9,
     "web": 10,
-    "cli": 11, "workers": 11, "worker": 11, "__main__": 11,
+    "cli": 11, "usage_command": 11, "workers": 11, "worker": 11, "__main__": 11,
 }  # fmt: skip
 TOP = max(FLOORS.values())
 

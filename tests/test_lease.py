@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from gateway.config import Model, Route
+from gateway.config import Model, Price, Route
 from gateway.errors import InvalidRequest, QuotaSpent, RateLimited, Unavailable
 from gateway.lease import Books, Lease
 from gateway.records import (
@@ -27,7 +27,7 @@ from gateway.records import (
     Window,
 )
 from gateway.rules.document import parse
-from gateway.store import Ledger, StoreAway
+from gateway.store import JournalFull, Ledger, StoreAway
 from gateway.telemetry import Telemetry
 
 WINDOW = Window("w", "key:k", "requests", "day", None, 10, starts="2026-11-20", resets_us=1)
@@ -170,32 +170,10 @@ async def test_client_that_leaves_in_the_turn_of_its_grant_gets_it_back() -> Non
     assert (settlement.record.ended, settlement.record.usage) == ("client_gone", Usage())
 
 
-async def test_who_waits_for_a_sick_store_waits_not_for_long() -> None:
-    class Sick(ScriptedLedger):
-        def settle(self, settlement: Settlement) -> asyncio.Future[None]:
-            self.settled.append(settlement)
-            return asyncio.get_running_loop().create_future()
-
-    ledger = Sick(Granted())
-    async with Lease(books_of(ledger, []), a_call(), (CLAIM,)) as lease:
-        lease.close(status=200, usage=Usage(), ended="done")
-        await lease.acknowledged()
-    assert len(ledger.settled) == 1
-
-
-async def test_answer_does_not_suffer_from_a_settlement_that_the_store_gives_up() -> None:
-    class Picky(ScriptedLedger):
-        def settle(self, settlement: Settlement) -> asyncio.Future[None]:
-            self.settled.append(settlement)
-            given_up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            asyncio.get_running_loop().call_soon(given_up.set_exception, StoreAway("poison"))
-            return given_up
-
-    ledger = Picky(Granted())
-    async with Lease(books_of(ledger, []), a_call(), (CLAIM,)) as lease:
-        lease.close(status=200, usage=Usage(), ended="done")
-        await lease.acknowledged()
-    assert len(ledger.settled) == 1
+async def test_a_full_journal_is_told_apart_from_a_store_that_is_away() -> None:
+    with pytest.raises(Unavailable, match="journal") as caught:
+        await leave(ScriptedLedger(JournalFull("disk")), raising(AssertionError("entered")))
+    assert (caught.value.code, caught.value.status) == ("journal_full", 503)
 
 
 async def test_draw_says_what_a_lost_call_may_have_cost() -> None:
@@ -209,3 +187,54 @@ async def test_draw_says_what_a_lost_call_may_have_cost() -> None:
     await leave(Ledgerlike(Granted()), lambda lease: None)
     record = drawn[0].record
     assert (record.ended, record.usage) == ("lost", Usage(3, 14, source="estimated"))
+
+
+# --------------------------------------------------------------------------------------------------------------- money
+
+PRICED = Model(routes=(Route(upstream="up"),), price=Price.model_validate({"input": 1.5, "output": 2}))
+
+
+async def costs(how: Callable[[Any], None], model: Model = PRICED) -> tuple[int | None, int | None]:
+    """What a call of 3 prompt and 2 x 7 output tokens costs if it is lost, and what it costs in the end."""
+    drawn: list[Draw] = []
+
+    class Ledgerlike(ScriptedLedger):
+        def draw(self, draw: Draw) -> asyncio.Future[Any]:
+            drawn.append(draw)
+            return super().draw(draw)
+
+    ledger = Ledgerlike(Granted())
+    async with Lease(books_of(ledger, []), a_call()._replace(model=model), (CLAIM,)) as lease:
+        how(lease)
+    (settlement,) = ledger.settled
+    return drawn[0].record.cost_nusd, settlement.record.cost_nusd
+
+
+def closing(usage: Usage, *, may_have_cost: bool = False) -> Callable[[Any], None]:
+    def close(lease: Any) -> None:
+        lease.may_have_cost = may_have_cost
+        lease.close(status=200, usage=usage, ended="done")
+
+    return close
+
+
+@pytest.mark.parametrize(
+    ("usage", "may_have_cost", "cost_nusd"),
+    [
+        (Usage(3, 5, source="reported"), False, 14_500),
+        (Usage(3, 5, source="estimated"), True, 14_500),
+        (Usage(3, 5, source="reported"), True, 14_500),  # after an attempt that came to nothing
+        (Usage(), False, 0),
+        (Usage(), True, None),  # it was sent, and what became of it nobody knows
+    ],
+)
+async def test_cost_of_what_was_used(usage: Usage, may_have_cost: bool, cost_nusd: int | None) -> None:
+    assert await costs(closing(usage, may_have_cost=may_have_cost)) == (32_500, cost_nusd)
+    assert await costs(closing(usage), a_call().model) == (None, None)
+
+
+def test_a_draw_that_is_taken_back_cost_nothing() -> None:
+    call = a_call()
+    for model, cost_nusd in ((PRICED, 0), (call.model, None)):
+        draw = Lease(books_of(ScriptedLedger(Granted()), []), call._replace(model=model), (CLAIM,))._draw
+        assert draw.taken_back().record.cost_nusd == cost_nusd

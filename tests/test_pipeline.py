@@ -13,13 +13,20 @@ from gateway.records import Call, Endpoint
 from gateway.rules import document, keys, limits, params
 
 TOKENS = [{"tokens": 100000, "per": "day"}]
+USD = [{"usd": 5, "per": "month"}]
 
 
 def config(quotas: Any = (), limits: Any = None, route: Any = None, capabilities: Any = None) -> Config:
     return build(
         {
             "upstreams": {"up": {"base_url": "http://up/v1", "capabilities": capabilities or {}}},
-            "models": {"m": {"routes": [{"upstream": "up", **(route or {})}], "max_output_tokens": 50}},
+            "models": {
+                "m": {
+                    "routes": [{"upstream": "up", **(route or {})}],
+                    "max_output_tokens": 50,
+                    "price": {"input": 1, "output": 2},
+                }
+            },
             "keys": [{"id": "k", "secret": "s" * 24, "quotas": list(quotas), "limits": limits or {}}],
         }
     )
@@ -55,6 +62,10 @@ ROWS: list[tuple[str, Endpoint, bytes, dict[str, Any], dict[str, Any]]] = [
         "token quota, other field", "chat", CHAT % b"",
         {"quotas": TOKENS, "capabilities": {"max_tokens_field": "max_tokens"}}, {"max_tokens": 50},
     ),
+    ("money quota", "chat", CHAT % b"", {"quotas": USD}, {"max_completion_tokens": 50}),
+    ("money quota, own limit", "chat", CHAT % b',"max_completion_tokens":9', {"quotas": USD}, {}),
+    ("money quota, completion", "completions", b'{"model":"m","prompt":"x"}', {"quotas": USD}, {}),
+    ("money quota of other models", "chat", CHAT % b"", {"quotas": [{**USD[0], "model": "gpt-*"}]}, {}),
     ("key's limit", "chat", CHAT % b"", {"limits": {"max_tokens": 20}}, {"max_completion_tokens": 20}),
     ("key's limit on completions", "completions", b'{"model":"m","prompt":"x"}', {"limits": {"max_tokens": 20}},
      {"max_tokens": 20}),

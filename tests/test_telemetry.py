@@ -27,6 +27,7 @@ ROOT = Path(__file__).parent.parent
 METRICS = {
     "gateway_requests_total": {"key", "model", "endpoint", "upstream", "status"},
     "gateway_tokens_total": {"key", "model", "upstream", "type", "source"},
+    "gateway_cost_usd_total": {"key", "model"},
     "gateway_request_duration_seconds": {"model", "upstream"},
     "gateway_time_to_first_token_seconds": {"model", "upstream"},
     "gateway_time_per_output_token_seconds": {"model", "upstream"},
@@ -43,8 +44,9 @@ METRICS = {
 TYPES = {"total": "counter", "seconds": "histogram", "tokens": "histogram", "requests": "gauge", "records": "gauge"}
 
 CALL = record(
-    "c", usage=Usage(10, 5, 4, 2, source="reported"), stream=True, first_byte_s=0.2, duration_s=1.0, label_model="m"
-)
+    "c", usage=Usage(10, 5, 4, 2, source="reported"), stream=True, first_byte_s=0.2, duration_s=1.0, label_model="m",
+    cost_nusd=25_000,
+)  # fmt: skip
 TOKENS = {"key": "k", "model": "m", "upstream": "up", "source": "reported"}
 BESIDE: dict[str, Any] = {"estimated_prompt_tokens": 12, "overhead_s": 0.001, "is_usage_unknown": False}
 
@@ -111,6 +113,15 @@ def test_calls_that_ended_otherwise(changes: dict[str, Any], expected: dict[str,
     made = telemetry()
     made.recorded(CALL._replace(**changes), **BESIDE)
     assert {name: value(made, name) for name in expected} == expected
+
+
+def test_money_is_summed_in_dollars_where_it_is_known() -> None:
+    made = telemetry("k", "l")
+    for cost_nusd in (25_000, 1, None, 0, 2_000_000_000):
+        made.recorded(CALL._replace(cost_nusd=cost_nusd), **BESIDE)
+    made.recorded(CALL._replace(key="l", cost_nusd=None), **BESIDE)
+    assert value(made, "gateway_cost_usd_total", key="k", model="m") == pytest.approx(2.000025001)
+    assert made.registry.get_sample_value("gateway_cost_usd_total", {"key": "l", "model": "m"}) is None
 
 
 def test_unknown_usage_is_counted() -> None:
@@ -225,6 +236,7 @@ def test_quotas_of_keys_with_a_label_of_their_own() -> None:
     standings = [
         standing("key:a"),
         standing("key:a", "requests", "90"),
+        Standing(Window("w", "key:a", "usd", "month", None, 50 * 10**9), 30 * 10**9, 12 * 10**9, reset_us=0),
         standing("key:a", model="gpt-*"),
         standing("key:a", "parallel", ""),
         standing("key:b"),
@@ -235,8 +247,10 @@ def test_quotas_of_keys_with_a_label_of_their_own() -> None:
     samples = [s for f in made.registry.collect() if f.name.startswith("gateway_quota") for s in f.samples]
     assert {(s.name, *s.labels.values()): s.value for s in samples} == {
         ("gateway_quota_used", "a", "tokens", "day"): 42,
+        ("gateway_quota_used", "a", "usd", "month"): 42,
         ("gateway_quota_used", "a", "requests", "90"): 42,
         ("gateway_quota_limit", "a", "tokens", "day"): 100,
+        ("gateway_quota_limit", "a", "usd", "month"): 50,
         ("gateway_quota_limit", "a", "requests", "90"): 100,
     }
 

@@ -18,14 +18,17 @@ from pydantic import ValidationError
 from .checks import Parts, cross_check, explain
 from .faults import ConfigError, ConfigFault, spell
 from .proxies import Proxy, apply_environment
+from .redis_url import RedisURL
 from .references import References, load, read_text
 from .sections import (
+    NUSD,
     Admin,
     Capabilities,
     Config,
     FileKey,
     Limits,
     Model,
+    Price,
     Quota,
     Route,
     Section,
@@ -39,6 +42,7 @@ from .sections import (
 )
 
 __all__ = [
+    "NUSD",
     "Admin",
     "Capabilities",
     "Config",
@@ -47,8 +51,10 @@ __all__ = [
     "FileKey",
     "Limits",
     "Model",
+    "Price",
     "Proxy",
     "Quota",
+    "RedisURL",
     "Route",
     "Section",
     "Server",

@@ -159,20 +159,27 @@ def _check_models(parts: Parts) -> Iterator[ConfigFault]:
                     spell(("models", name, "routes", index, "upstream")),
                     f"there is no upstream {route.upstream!r}; there are: {known}",
                 )
-        if "chat" in model.endpoints and model.max_output_tokens is None and (path := _token_quota(parts, name)):
+        if "chat" in model.endpoints and model.max_output_tokens is None and (found := _token_quota(parts, name)):
+            path, what = found
             yield ConfigFault(
                 spell(("models", name, "max_output_tokens")),
-                f"is required, because {spell(path)} counts the tokens of this model's chat calls",
+                f"is required, because {spell(path)} counts {what} of this model's chat calls",
+            )
+        generating = [endpoint for endpoint in model.endpoints if endpoint != "embeddings"]
+        if model.price is not None and model.price.output is None and generating:
+            yield ConfigFault(
+                spell(("models", name, "price", "output")), f"is required, because this model serves {generating[0]}"
             )
 
 
-def _token_quota(parts: Parts, model: str) -> Place | None:
-    """The first quota that counts this model's tokens."""
+def _token_quota(parts: Parts, model: str) -> tuple[Place, str] | None:
+    """The first quota that depends on how many tokens calls of this model use, and what it counts."""
+    counted = {"tokens": "the tokens", "usd": "the cost"}
     for path, quotas, patterns in _quota_lists(parts):
         for index, quota in quotas.items():
             is_bound = model == "*" or (quota.covers(model) and any(fnmatchcase(model, p) for p in patterns))
-            if quota.unit == "tokens" and is_bound:
-                return (*path, index)
+            if quota.unit in counted and is_bound:
+                return (*path, index), counted[quota.unit]
     return None
 
 

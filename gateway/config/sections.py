@@ -10,7 +10,9 @@ import hashlib
 import re
 from collections.abc import Mapping
 from datetime import datetime
+from decimal import Decimal, InvalidOperation
 from fnmatch import fnmatchcase
+from functools import cached_property
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -29,6 +31,7 @@ from pydantic import (
 )
 
 from .proxies import Proxy, read_proxy
+from .redis_url import FORMS, RedisURL, read_redis_url
 
 
 def _refuse_bool(value: Any) -> Any:
@@ -42,6 +45,40 @@ Count = Annotated[int, _not_bool, Field(ge=0, le=2**53 - 1)]
 Positive = Annotated[int, _not_bool, Field(ge=1, le=2**53 - 1)]
 Seconds = Annotated[float, _not_bool, Field(ge=0, allow_inf_nan=False)]
 SomeSeconds = Annotated[float, _not_bool, Field(gt=0, allow_inf_nan=False)]
+
+NUSD = 10**9
+"""Billionths in a US dollar: money is counted in them, in whole numbers."""
+MAX_USD = Decimal(2**53 - 1) / NUSD
+"""What can be counted: Redis scripts know whole numbers below 2^53 only."""
+
+
+def _read_usd(value: Any) -> Decimal:
+    """The number as it stands in the file: `str` of a float is its shortest text, which is the one it was read from."""
+    try:
+        usd = Decimal("nan" if isinstance(value, bool) else str(value))
+    except (InvalidOperation, ValueError):
+        usd = Decimal("nan")
+    if not usd.is_finite():
+        raise ValueError("expected a number of US dollars")
+    if not 0 <= usd <= MAX_USD:
+        raise ValueError(f"expected a number of US dollars from 0 to {MAX_USD:.0f}")
+    if usd != round(usd, 9):
+        raise ValueError("expected a number of US dollars with at most 9 decimals")
+    return usd
+
+
+def _refuse_nothing(usd: Decimal) -> Decimal:
+    if not usd:
+        raise ValueError("expected a number of US dollars greater than 0")
+    return usd
+
+
+def _nusd(usd: Decimal) -> int:
+    return int(round(usd, 9).scaleb(9))
+
+
+Usd = Annotated[Decimal, BeforeValidator(_read_usd)]
+SomeUsd = Annotated[Usd, AfterValidator(_refuse_nothing)]
 
 
 def pending(what: str, *off: Any) -> AfterValidator:
@@ -102,32 +139,53 @@ class Server(Section):
         return seconds
 
 
-def _embedded_only(url: str) -> str:
+def _store_url(url: str) -> str:
     scheme, _, folder = url.partition(":")
-    if scheme in ("redis", "rediss", "redis+sentinel", "redis+cluster"):
-        raise ValueError("the Redis store does not work yet; use embedded:FOLDER")
-    if scheme != "embedded" or not folder or folder.startswith("//"):
-        raise ValueError("expected embedded:FOLDER, for instance embedded:./gateway-data")
+    if scheme in FORMS:
+        read_redis_url(url)
+    elif scheme != "embedded" or not folder or folder.startswith("//"):
+        raise ValueError("expected embedded:FOLDER, for instance embedded:./gateway-data, or redis://host:6379/0")
     return url
 
 
 class Store(Section):
-    url: Annotated[str, AfterValidator(_embedded_only)] = "embedded:./gateway-data"
-    """Where keys, quotas and usage live: embedded:FOLDER."""
+    url: Annotated[str, AfterValidator(_store_url), Field(repr=False)] = "embedded:./gateway-data"
+    """Where keys, quotas and usage live: embedded:FOLDER, redis://, rediss://, redis+sentinel:// or redis+cluster://."""
     namespace: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")] = "gateway"
     """The name of the ledger; gateways that share it share quotas."""
-    journal_dir: Annotated[str, pending("the usage journal")] = "./gateway-journal"
-    """Usage that is not yet delivered to the store."""
-    on_outage: Annotated[Literal["deny", "allow"], pending("serving while the store is away", "deny")] = "deny"
-    """deny: 503 while the store is away."""
-    outage_share: Annotated[float, _not_bool, pending("outage_share", 0.1)] = 0.1
+    journal_dir: Annotated[str, Field(min_length=1)] = "./gateway-journal"
+    """Usage that is not yet delivered to the store; one folder per gateway, on a local disk that outlives it."""
+    on_outage: Literal["deny", "allow"] = "deny"
+    """deny: 503 while the store is away; allow: a share of each limit, journalled and settled later."""
+    outage_share: Annotated[float, _not_bool, Field(gt=0, le=1)] = 0.1
     """With on_outage: allow, the share of each limit that each worker may spend alone."""
-    outage_max_s: Annotated[Seconds, pending("outage_max_s", 900)] = 900
+    outage_max_s: Seconds = 900
     """With on_outage: allow, for how long at most."""
     usage_records_max: Positive = 1000000
     """The newest usage records that are kept; daily sums stay for sums_days."""
     sums_days: Annotated[int, _not_bool, Field(ge=1, le=36500)] = 800
     """For how many days the daily sums are kept."""
+
+    @property
+    def is_embedded(self) -> bool:
+        """Whether the store is a folder of this node, and no server."""
+        return self.url.startswith("embedded:")
+
+    @property
+    def origin(self) -> str:
+        """Which ledger this is, without credentials: a journal is only delivered where it belongs."""
+        where = str(self.folder.resolve()) if self.is_embedded else self.shown_url
+        return f"{where} {self.namespace}"
+
+    @property
+    def shown_url(self) -> str:
+        """`url` without the credentials that it may hold: what people may see of it."""
+        return self.url if self.is_embedded else str(self.redis)
+
+    @property
+    def redis(self) -> RedisURL:
+        """The address of a Redis store."""
+        return read_redis_url(self.url)
 
     @property
     def folder(self) -> Path:
@@ -306,6 +364,30 @@ class Route(Section):
 EndpointName = Literal["completions", "chat", "embeddings"]
 
 
+class Price(Section):
+    """USD per million tokens."""
+
+    input: Usd
+    """USD per million prompt tokens."""
+    output: Usd | None = None
+    """USD per million completion tokens; only a model of embeddings alone can do without."""
+    cached_input: Usd | None = None
+    """USD per million prompt tokens that the upstream had in its cache; default: as input."""
+
+    @model_validator(mode="after")
+    def _cached_is_cheaper(self) -> Self:
+        # What is drawn before a call takes the whole prompt for uncached: it has to be the most that it can cost.
+        if self.cached_input is not None and self.cached_input > self.input:
+            raise ValueError("cached_input is more than input; the two are probably swapped")
+        return self
+
+    @cached_property
+    def nusd_per_million(self) -> tuple[int, int, int]:
+        """Billionths of a USD for a million tokens: prompt, cached prompt, completion."""
+        cached = self.input if self.cached_input is None else self.cached_input
+        return _nusd(self.input), _nusd(cached), _nusd(self.output or Decimal(0))
+
+
 class Model(Section):
     endpoints: tuple[EndpointName, ...] = ("completions", "chat", "embeddings")
     """The endpoints that serve this model; default: whatever the upstream takes."""
@@ -316,13 +398,13 @@ class Model(Section):
     repeat_when_waiting: bool = False
     """Whether a call that was sent and not answered may be sent again."""
     max_output_tokens: Positive | None = None
-    """What a chat call without a limit is taken to want; needed where a token quota can apply."""
+    """What a chat call without a limit is taken to want; needed where a token or USD quota can apply."""
     limits: Limits = Limits()
     """Stricter limits for this model."""
-    price: Annotated[dict[str, float] | None, pending("a price", None)] = None
-    """USD per million tokens."""
-    unpriced: Annotated[Literal["deny", "allow"], pending("unpriced", "deny")] = "deny"
-    """What happens without a price under a USD quota."""
+    price: Price | None = None
+    """What its tokens cost; without it the cost of a call is unknown, which is not 0."""
+    unpriced: Literal["deny", "allow"] = "deny"
+    """Without a price under a USD quota: deny (403 model_not_priced), or allow, and nothing is drawn on that quota."""
 
     @field_validator("routes")
     @classmethod
@@ -343,8 +425,8 @@ class Quota(Section):
     """Number of calls."""
     tokens: Positive | None = None
     """Number of prompt and completion tokens."""
-    usd: Annotated[float | None, pending("a quota in USD", None)] = None
-    """Money in US dollars."""
+    usd: SomeUsd | None = None
+    """Money in US dollars, by the prices of the models."""
     per: Per | Positive
     """second, minute, hour, day, month, or a number of seconds; day and month are calendar windows in UTC."""
     model: str | None = None
@@ -352,18 +434,20 @@ class Quota(Section):
 
     @model_validator(mode="after")
     def _one_unit(self) -> Self:
-        if (self.requests is None) == (self.tokens is None):
-            raise ValueError("expected exactly one of requests, tokens")
+        if [self.requests, self.tokens, self.usd].count(None) != 2:
+            raise ValueError("expected exactly one of requests, tokens, usd")
         return self
 
     @property
-    def unit(self) -> Literal["requests", "tokens"]:
+    def unit(self) -> Literal["requests", "tokens", "usd"]:
+        if self.usd is not None:
+            return "usd"
         return "tokens" if self.requests is None else "requests"
 
     @property
     def limit(self) -> int:
-        """In units: requests or tokens."""
-        return self.requests or self.tokens or 0
+        """In units: requests, tokens, or billionths of a USD."""
+        return _nusd(self.usd) if self.usd is not None else self.requests or self.tokens or 0
 
     @property
     def per_s(self) -> int | None:

@@ -24,8 +24,10 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 
 from gateway.config import Config, Quota
-from gateway.errors import InvalidRequest
-from gateway.records import Call, Claim, Key, Params, Record, Refused, Standing, Unit, Window, WindowState
+from gateway.errors import InvalidRequest, ModelNotPriced
+from gateway.records import Call, Claim, Key, Params, Record, Refused, Standing, Unit, Usage, Window, WindowState
+
+from .pricing import cost_nusd, spell_usd
 
 COMPLETIONS_DEFAULT_OUTPUT = 16
 """OpenAI's default of max_tokens on /v1/completions (openai-openapi, CreateCompletionRequest)."""
@@ -123,22 +125,36 @@ def _term(scope: str, quota: Quota, is_enforced: bool) -> Term:
 
 
 def claims(call: Call, terms: Iterable[Term]) -> tuple[Claim, ...]:
-    """Everything the call draws on. Raises `InvalidRequest` where it could never fit, however long it waits."""
+    """Everything the call draws on.
+
+    Raises `InvalidRequest` where it could never fit, however long it waits, and `ModelNotPriced` where it would be paid
+    from a quota of money and nobody knows what it costs.
+    """
     params = call.params
     output = output_limit(call) * params.candidates
-    sure = output + (params.prompt_tokens if params.is_prompt_exact else 0)
     drawn: list[Claim] = []
     for term in terms:
         if term.model is not None and not fnmatchcase(params.model, term.model):
             continue
         claim = term.one(call.started)
-        if term.unit == "tokens":
+        if term.unit == "usd" and call.model.price is None and call.model.unpriced == "deny" and term.is_enforced:
+            raise ModelNotPriced(params.model)
+        if term.unit == "tokens" or term.unit == "usd":
+            sure = _amount(call, term.unit, params.prompt_tokens if params.is_prompt_exact else 0, output)
             if sure > term.limit and term.is_enforced:
                 raise _never_fits(call, term, sure)
             # The prompt is an estimate: it alone must not make a refusal that no wait can end.
-            claim = Claim(claim.window, min(output + params.prompt_tokens, max(term.limit, sure)))
+            most = _amount(call, term.unit, params.prompt_tokens, output)
+            claim = Claim(claim.window, min(most, max(term.limit, sure)))
         drawn.append(claim)
     return tuple(drawn)
+
+
+def _amount(call: Call, unit: Unit, prompt_tokens: int, output_tokens: int) -> int:
+    """So many tokens of this call, in tokens or in money; in money nothing where the price is unknown."""
+    if unit == "usd":
+        return cost_nusd(call.model.price, Usage(prompt_tokens, output_tokens)) or 0
+    return prompt_tokens + output_tokens
 
 
 def calendar_window(per: str, now: float) -> tuple[str, int]:
@@ -161,13 +177,20 @@ def _never_fits(call: Call, term: Term, sure: int) -> InvalidRequest:
     name = _OUTPUT_PARAM[call.endpoint]
     if "max_tokens" in params.document.members and call.endpoint == "chat":
         name = "max_tokens"
-    if params.is_prompt_exact and params.prompt_tokens > term.limit:
+    if params.is_prompt_exact and _amount(call, term.unit, params.prompt_tokens, 0) > term.limit:
         name = "input" if call.endpoint == "embeddings" else "prompt"  # no smaller output would make it fit
-    what = f"up to {sure} tokens ({output_limit(call)} for each of {params.candidates} outputs)"
+    what = f"use up to {sure} tokens ({output_limit(call)} for each of {params.candidates} outputs)"
     if params.is_prompt_exact:
-        what = f"up to {sure} tokens, its prompt of {params.prompt_tokens} included"
+        what = f"use up to {sure} tokens, its prompt of {params.prompt_tokens} included"
+    whole = f"{term.limit} tokens"
+    if term.unit == "usd":
+        parts = f"{output_limit(call)} tokens for each of {params.candidates} outputs"
+        if params.is_prompt_exact:
+            parts = f"a prompt of {params.prompt_tokens} tokens and {parts}"
+        what = f"cost up to {spell_usd(sure)} ({parts})"
+        whole = spell_usd(term.limit)
     return InvalidRequest(
-        f"This request may use {what}, more than the whole quota of {term.limit} tokens per {spell_per(term.per)} of "
+        f"This request may {what}, more than the whole quota of {whole} per {spell_per(term.per)} of "
         f"{spell_scope(term.scope)}. Waiting would not help: ask for fewer tokens with '{name}'.",
         param=name,
         code="quota_too_small",
@@ -241,16 +264,56 @@ def settled(claim: Claim, state: WindowState, actual: int, age_us: int) -> Windo
         return WindowState(max(0, state.used - amount), state.reserved, state.at_us)
     if actual >= amount:
         return WindowState(state.used + actual - amount, state.reserved, state.at_us)
-    gone = max(0, age_us) * window.limit // window.period_us
-    give_back = max(0, amount - actual - gone)
+    give_back = max(0, amount - actual - _leaked_since(window, age_us))
     return WindowState(max(0, state.used - give_back), state.reserved, state.at_us)
 
 
+def voided(claim: Claim, state: WindowState, age_us: int) -> WindowState:
+    """The (leaked) state after a draw of this age was taken back: the call never was, not even as a request."""
+    return settled(claim, state, 0, age_us)
+
+
+def charged(window: Window, state: WindowState, actual: int, age_us: int) -> WindowState:
+    """The (leaked) state after `actual` units of a call that began so long ago and whose draw nobody knows.
+
+    A rate is charged what would be left of it if it had been charged when the call began.
+    """
+    if window.starts:
+        return WindowState(state.used + actual, state.reserved, state.at_us)
+    if not window.period_us:
+        return state
+    return WindowState(state.used + max(0, actual - _leaked_since(window, age_us)), state.reserved, state.at_us)
+
+
+def corrected(window: Window, state: WindowState, charged: int, actual: int, age_us: int) -> WindowState:
+    """The (leaked) state after a draw of this age that was closed as lost and `charged` turned out to be `actual`.
+
+    By the difference: more is charged in full, and of less a rate gives back what has not leaked since the draw. To
+    take a lost call back altogether, `actual` is 0. The slot of a parallel call was freed when it was lost.
+    """
+    if window.starts:
+        return WindowState(max(0, state.used + actual - charged), state.reserved, state.at_us)
+    if not window.period_us:
+        return state
+    if actual >= charged:
+        return WindowState(state.used + actual - charged, state.reserved, state.at_us)
+    give_back = max(0, charged - actual - _leaked_since(window, age_us))
+    return WindowState(max(0, state.used - give_back), state.reserved, state.at_us)
+
+
+def _leaked_since(window: Window, age_us: int) -> int:
+    """Units that a rate has leaked in so much time."""
+    return max(0, age_us) * window.limit // window.period_us
+
+
+def actuals(record: Record) -> dict[Unit, int]:
+    """What a finished call used of every unit. A parallel call uses nothing up."""
+    return {"requests": 1, "tokens": record.usage.total_tokens, "usd": record.cost_nusd or 0, "parallel": 0}
+
+
 def actual_units(unit: Unit, record: Record) -> int:
-    """What a finished call used of one unit."""
-    if unit == "requests":
-        return 1
-    return record.usage.total_tokens if unit == "tokens" else 0
+    """What it used of one."""
+    return actuals(record)[unit]
 
 
 def standing(window: Window, state: WindowState, now_us: int) -> Standing:

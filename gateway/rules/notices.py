@@ -13,14 +13,18 @@ from gateway.errors import GatewayError, QuotaSpent, RateLimited
 from gateway.records import Refused, Standing, Unit, Window
 
 from .limits import spell_per, spell_scope
+from .pricing import spell_usd
 
 
 def rate_headers(standings: Iterable[Standing]) -> dict[str, str]:
-    """`x-ratelimit-{limit,remaining,reset}-{requests,tokens}` of the tightest window of each unit."""
+    """`x-ratelimit-{limit,remaining,reset}-{requests,tokens}` of the tightest window of each unit.
+
+    Of money and of parallel calls OpenAI has no such headers: clients would not know them.
+    """
     tightest: dict[Unit, tuple[float, Standing]] = {}
     for standing in standings:
         window = standing.window
-        if window.unit == "parallel":
+        if window.unit in ("parallel", "usd"):
             continue
         share = standing.remaining / window.limit
         known = tightest.get(window.unit)
@@ -38,7 +42,9 @@ def refusal(refused: Refused) -> GatewayError:
     """The 429 for a draw that was refused."""
     standing, window = refused.standing, refused.standing.window
     headers = rate_headers([standing])
-    numbers = f"Limit {window.limit}, Used {standing.used}, Reserved {standing.reserved}, Requested {refused.asked}."
+    amounts = (window.limit, standing.used, standing.reserved, refused.asked)
+    limit, used, reserved, asked = [spell_usd(each) if window.unit == "usd" else str(each) for each in amounts]
+    numbers = f"Limit {limit}, Used {used}, Reserved {reserved}, Requested {asked}."
     whose = spell_scope(window.scope)
     if refused.retry_after_us is None:
         return QuotaSpent(
@@ -59,7 +65,8 @@ def _what(window: Window) -> str:
     if window.unit == "parallel":
         return "parallel requests"
     models = f" for models {window.model}" if window.model else ""
-    return f"{window.unit} per {spell_per(window.per)}{models}"
+    unit = "US dollars" if window.unit == "usd" else window.unit
+    return f"{unit} per {spell_per(window.per)}{models}"
 
 
 def go_duration(us: int) -> str:

@@ -2,24 +2,177 @@
 
 Call id = lease id = record id. A lease is drawn before the first upstream byte and settled once, at the end; settling
 applies the refund or charge, the usage record and the daily sums together, so that quotas and reports cannot disagree.
+
+Two promises. `Ledger` is what a call sees: one instance per worker (`gateway/ledger.py`). `Store` is what the ledger
+stands on: it applies batches, all of one or nothing, and forgets no batch that it has applied without saying so.
 """
 
 from __future__ import annotations
 
 from asyncio import Future
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from gateway.config import Store
+from gateway.config import Store as Settings
 from gateway.records import Draw, Granted, Refused, Settlement, Standing, Window
 
 
 class StoreAway(Exception):
-    """The store did not answer in time, or refused to. Nothing is known to have been drawn."""
+    """The store did not answer in time, or refused to. Whether it has applied what it was sent is not known."""
+
+    code = "store_unavailable"
+
+
+class JournalFull(StoreAway):
+    """The journal cannot be written, so nothing may be begun."""
+
+    code = "journal_full"
+
+
+class StoreBehind(Exception):
+    """The store has forgotten batches that it had applied: another server, or one that came back without its data.
+
+    Nothing of the batch was applied.
+    """
+
+    def __init__(self, progress: Progress) -> None:
+        super().__init__(f"the store knows {progress}")
+        self.progress = progress
+
+
+class StoreRefused(Exception):
+    """The store cannot be used as it is, and a person has to mend it: a wrong password, a newer gateway's data."""
+
+
+# ------------------------------------------------------------------------------------------------- what a store takes
+
+
+class Opening(NamedTuple):
+    """A draw on its way to the store."""
+
+    draw: Draw
+    text: str
+    """Its entry (rules/entries): what stands if nobody ever settles."""
+    is_forced: bool = False
+    """Drawn whether there is room or not: it was granted before, by a server that has forgotten it, or by the worker
+    itself while there was none."""
+
+
+class Closing(NamedTuple):
+    """A settlement on its way to the store."""
+
+    number: int
+    settlement: Settlement
+    text: str
+    """Its entry (rules/entries)."""
+
+
+class Voiding(NamedTuple):
+    """The end of a lease that was perhaps drawn, for a call that never was: all is given back, and no record stands."""
+
+    number: int
+    lease: str
+
+
+Item = Opening | Closing | Voiding
+
+
+class Batch(NamedTuple):
+    """What one worker sends at once; applied in this order, all of it or nothing."""
+
+    worker: str
+    """The worker's incarnation, which is the name of its journal."""
+    seq: int
+    """Of the worker's batches: higher than of any before."""
+    acked: int
+    """The last batch that the worker knows to be applied; a store that does not know it either is behind."""
+    items: Sequence[Item] = ()
+
+
+class Progress(NamedTuple):
+    """How far a worker has come, as the store knows it; zeros for a worker that it does not know."""
+
+    seq: int = 0
+    """Its last batch that was applied."""
+    mark: int = 0
+    """Its last journal entry that was applied. Entries come in order; one at or below the mark is skipped."""
+
+
+class Applied(NamedTuple):
+    """What became of a batch."""
+
+    verdicts: Sequence[Granted | Refused | None]
+    """One for each item; None for what is no draw."""
+    lost: int = 0
+    """Leases of silent workers that were closed on this occasion."""
+
+
+class Store(Protocol):
+    """Who keeps the books. Used from one event loop, one batch at a time; shared with any number of other workers.
+
+    Guarantees, for every batch:
+
+    - An `Opening` takes all of its windows or none; what is admitted never exceeds a window's limit. One whose lease
+      is open already is granted again and draws nothing; a forced one whose lease was closed as lost draws nothing.
+    - A `Closing` replaces the draw by the truth: windows, record and daily sums together. Of a lease that was closed
+      as lost it corrects all three by the difference. Of a lease that is not known (the server has forgotten it, or
+      never heard of it) it charges the truth. What it gives back of a rate is bounded by what has not leaked away.
+    - A `Voiding` gives everything back; of a lease that was closed as lost it takes back charge, record and sums.
+    - A batch whose `seq` is not higher than the last one applied does nothing at all, and raises `StoreAway`: it is a
+      late copy of a batch that was given up. Entries at or below the mark are skipped.
+    - A batch whose `acked` the store does not know raises `StoreBehind`, and does nothing.
+
+    Each batch is also a sign of life. The leases of a worker that gave none for `SILENT_S` are closed as lost by any
+    other worker's batch, at most `REAPED_AT_ONCE` each time: charged at their estimates, their records written.
+    """
+
+    @property
+    def may_forget(self) -> bool:
+        """Whether what was applied can be lost by a failover or a restart, so that it has to be kept for a while."""
+
+    async def apply(self, batch: Batch) -> Applied:
+        """Apply a batch. Raises `StoreAway` (it may have been applied or not) or `StoreBehind`."""
+
+    async def progress(self, worker: str) -> Progress:
+        """How far this worker has come. Raises `StoreAway`."""
+
+    async def retire(self, worker: str) -> None:
+        """Forget a worker whose journal was delivered to its end. What leases it has left came to nothing: they are
+        voided. Raises `StoreAway`."""
+
+    async def ping(self) -> None:
+        """Whether a batch would be applied now. Raises `StoreAway`."""
+
+    async def standings(self, windows: Sequence[Window], now: float) -> list[Standing]:
+        """How these windows stand at the Unix time `now` (seconds). Raises `StoreAway`."""
+
+    async def usage(
+        self, group_by: Sequence[str], since: str | None = None, until: str | None = None, limit: int | None = None
+    ) -> list[dict[str, Any]]:
+        """Daily sums, grouped by some of `USAGE_GROUPS`; days as 2026-11-20, both included. Raises `StoreAway`."""
+
+    async def calls(self, limit: int, key: str | None = None) -> list[Mapping[str, Any]]:
+        """The newest usage records, newest first. Raises `StoreAway`."""
+
+    async def close(self) -> None:
+        """Let go."""
+
+
+SILENT_S = 20
+"""Seconds without a batch after which a worker is taken for dead."""
+
+SIGN_OF_LIFE_S = 5
+"""How often a worker sends a batch when it has nothing to say."""
+
+REAPED_AT_ONCE = 20
+"""Keeps a batch short, however many calls a dead worker has left behind."""
+
+
+# ------------------------------------------------------------------------------------------------- what a call sees
 
 
 class Ledger(Protocol):
-    """Who may spend what, and what was spent. Shared by every worker of a namespace; one instance per worker.
+    """Who may spend what, and what was spent. One instance per worker.
 
     Guarantees: a draw takes all of its windows or none; what is admitted never exceeds a window's limit, however many
     draw at once; a settlement counts once, whatever is repeated; a lease whose worker died is charged at its estimate
@@ -41,9 +194,11 @@ class Ledger(Protocol):
         """
 
     def settle(self, settlement: Settlement) -> Future[None]:
-        """Replace a draw by the truth. Handed over at once; the future is done when the store has it.
+        """Replace a draw by the truth. Handed over at once.
 
-        Tried until it succeeds; cancelling the future does not take it back.
+        The future is done when the store has it, or, where the store takes its time, when the journal has it: who sees
+        the end of an answer sees its usage, if the store is well; and a sick store never holds an answer. Cancelling
+        the future does not take the settlement back.
         """
 
     async def ping(self) -> None:
@@ -61,7 +216,8 @@ class Ledger(Protocol):
         """The newest usage records, newest first. Raises `StoreAway`."""
 
     async def close(self, timeout_s: float) -> int:
-        """Deliver what is pending, for at most this long, and let go. Returns how many settlements were left."""
+        """Deliver what is pending, for at most this long, and let go. Returns how many settlements were left; they
+        stay in the journal."""
 
 
 USAGE_GROUPS = ("key", "team", "model", "upstream", "endpoint", "day", "month")
@@ -69,9 +225,9 @@ USAGE_GROUPS = ("key", "team", "model", "upstream", "endpoint", "day", "month")
 
 USAGE_COLUMNS = (
     "requests", "errors", "prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens",
-    "estimated_tokens", "total_tokens", "cost_usd",
+    "estimated_tokens", "total_tokens", "cost_usd", "unpriced",
 )  # fmt: skip
-"""What each row of a usage report holds beside its groups."""
+"""What each row of a usage report holds beside its groups. `unpriced`: requests whose cost nobody knows."""
 
 
 def check_groups(groups: Iterable[str]) -> list[str]:
@@ -79,8 +235,32 @@ def check_groups(groups: Iterable[str]) -> list[str]:
     return [group for group in groups if group not in USAGE_GROUPS]
 
 
-def open_store(settings: Store) -> Ledger:
-    """Open the store that the settings name. Raises `StoreAway` where it cannot be opened."""
-    from .embedded import EmbeddedLedger  # a store brings its own libraries; only the one in use is loaded
+async def open_store(settings: Settings) -> Store:
+    """Open the store that the settings name. Raises `StoreRefused` where a person has to mend something.
 
-    return EmbeddedLedger(settings)
+    A Redis that does not answer is no such thing: it is opened all the same, and away. An embedded one that cannot be
+    opened is refused.
+    """
+    # A store brings its own libraries; only the one in use is loaded.
+    if settings.is_embedded:
+        from .embedded import EmbeddedStore
+
+        return EmbeddedStore(settings)
+    from .redis import RedisStore
+
+    return await RedisStore.open(settings)
+
+
+async def look_at(settings: Settings) -> list[str]:
+    """What an operator should know of the store before anybody depends on it: one warning each.
+
+    Raises `StoreRefused` where a person has to mend something.
+    """
+    if settings.is_embedded:
+        from .sqlite import check_place
+
+        check_place(settings)
+        return []
+    from .redis import warnings
+
+    return await warnings(settings)

@@ -1,4 +1,4 @@
-"""The embedded store's file: its tables, and how it is opened and written.
+"""The embedded store's file: how it is opened and written.
 
 WAL with synchronous=NORMAL: a killed process loses nothing, a power cut may lose the last transactions but never the
 file. Every writing transaction is `BEGIN IMMEDIATE`, so that what is read inside it is what is written.
@@ -11,83 +11,49 @@ import sqlite3
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from gateway.config import Store
+from gateway.mounts import network_file_system
 
-SCHEMA_VERSION = 2
+from . import StoreRefused
+from .tables import SCHEMA_VERSION, TABLES
+
 BUSY_TIMEOUT_S = 0.7
 """Longest wait for another worker's transaction; then the store counts as away."""
 
 LOOK_AGAIN_S = (0.0002, 0.001)
 """Between two looks whether another worker's transaction has ended; by chance, so that nobody is always second."""
 
-META = "CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID"
-
-_RECORD = """
-    id TEXT NOT NULL, time REAL NOT NULL, key TEXT NOT NULL, team TEXT, endpoint TEXT NOT NULL, model TEXT NOT NULL,
-    label_model TEXT NOT NULL, routed_model TEXT NOT NULL, returned_model TEXT, upstream TEXT NOT NULL,
-    status INTEGER NOT NULL, stream INTEGER NOT NULL, prompt_tokens INTEGER NOT NULL,
-    completion_tokens INTEGER NOT NULL, cached_tokens INTEGER NOT NULL, reasoning_tokens INTEGER NOT NULL,
-    usage_source TEXT NOT NULL, ended TEXT NOT NULL, first_byte_s REAL, duration_s REAL NOT NULL,
-    attempts INTEGER NOT NULL, truncated INTEGER NOT NULL, client_request_id TEXT"""
-
-# A window stands with all that is needed to settle a claim on it. A lease is the record that will stand if nobody
-# settles, and what was drawn: pairs of a window and an amount.
-TABLES = f"""
-CREATE TABLE IF NOT EXISTS windows (
-    id TEXT PRIMARY KEY, scope TEXT NOT NULL, unit TEXT NOT NULL, per TEXT NOT NULL, model TEXT,
-    "limit" INTEGER NOT NULL, period_us INTEGER NOT NULL, starts TEXT NOT NULL, resets_us INTEGER NOT NULL,
-    is_enforced INTEGER NOT NULL, used INTEGER NOT NULL, reserved INTEGER NOT NULL,
-    at_us INTEGER NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS leases (
-    {_RECORD}, worker TEXT NOT NULL, drawn_us INTEGER NOT NULL, claims TEXT NOT NULL, PRIMARY KEY (id)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS records (seq INTEGER PRIMARY KEY, {_RECORD});
-CREATE INDEX IF NOT EXISTS records_by_key ON records (key, seq);
-CREATE TABLE IF NOT EXISTS sums (
-    day TEXT, key TEXT, team TEXT, model TEXT, upstream TEXT, endpoint TEXT,
-    requests INTEGER NOT NULL, errors INTEGER NOT NULL, prompt_tokens INTEGER NOT NULL,
-    completion_tokens INTEGER NOT NULL, cached_tokens INTEGER NOT NULL, reasoning_tokens INTEGER NOT NULL,
-    estimated_tokens INTEGER NOT NULL,
-    PRIMARY KEY (day, key, team, model, upstream, endpoint)) WITHOUT ROWID;
-"""
-
-_STATE = ("used", "reserved", "at_us")
-
-WINDOW = (
-    "id", "scope", "unit", "per", "model", '"limit"', "period_us", "starts", "resets_us", "is_enforced", *_STATE,
-)  # fmt: skip
-
-SET_WINDOW = 'ON CONFLICT (id) DO UPDATE SET "limit" = excluded."limit", ' + ", ".join(
-    f"{name} = excluded.{name}" for name in _STATE
-)
-
-RECORD = (
-    "id", "time", "key", "team", "endpoint", "model", "label_model", "routed_model", "returned_model", "upstream",
-    "status", "stream", "prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens", "usage_source",
-    "ended", "first_byte_s", "duration_s", "attempts", "truncated", "client_request_id",
-)  # fmt: skip
-
-LEASE = (*RECORD, "worker", "drawn_us", "claims")
-
-SUM_GROUP = ("day", "key", "team", "model", "upstream", "endpoint")
-
-SUMS = (
-    "requests", "errors", "prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens", "estimated_tokens",
-)  # fmt: skip
-
-ADD_SUMS = f"ON CONFLICT ({', '.join(SUM_GROUP)}) DO UPDATE SET " + ", ".join(
-    f"{name} = {name} + excluded.{name}" for name in SUMS
-)
-
 STATEMENTS_KEPT = 1000
-"""Prepared statements; one for each table and number of rows that a batch may write (`insert`)."""
+"""Prepared statements; one for each table and number of rows that a batch may read or write."""
+
+_WORDS = {
+    sqlite3.SQLITE_BUSY: "another program keeps it locked",
+    sqlite3.SQLITE_LOCKED: "another program keeps it locked",
+    sqlite3.SQLITE_FULL: "its disk is full",
+    sqlite3.SQLITE_IOERR: "its disk cannot be read or written",
+    sqlite3.SQLITE_READONLY: "it may not be written",
+    sqlite3.SQLITE_PERM: "it may not be used",
+    sqlite3.SQLITE_CANTOPEN: "it cannot be opened",
+    sqlite3.SQLITE_CORRUPT: "it is damaged",
+    sqlite3.SQLITE_NOTADB: "it is no database",
+}
+
+
+def spell(error: sqlite3.Error | OSError) -> str:
+    """What has happened to the file, in plain words, and in SQLite's own."""
+    if isinstance(error, OSError):
+        return (error.strerror or str(error)).lower()
+    words = _WORDS.get((getattr(error, "sqlite_errorcode", None) or 0) & 0xFF)
+    return f"{words} ({error.sqlite_errorname})" if words else str(error)
 
 
 def insert(
-    db: sqlite3.Connection, table: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], end: str = ""
+    db: sqlite3.Connection, table: str, columns: tuple[str, ...], rows: Sequence[Sequence[Any]], end: str = ""
 ) -> None:
     """Insert all rows by one statement, or by as few as SQLite's limit on values in one allows.
 
@@ -96,9 +62,22 @@ def insert(
     most = db.getlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER) // len(columns)
     for start in range(0, len(rows), most):
         some = rows[start : start + most]
-        marks = ", ".join([f"({', '.join('?' * len(columns))})"] * len(some))
-        text = f"INSERT INTO {table} ({', '.join(columns)}) VALUES {marks} {end}"  # noqa: S608 - constants only
-        db.execute(text, list(chain.from_iterable(some)))
+        db.execute(_insertion(table, columns, len(some), end), [*chain.from_iterable(some)])
+
+
+# Spelling a statement costs as much as carrying it out.
+
+
+@lru_cache(maxsize=STATEMENTS_KEPT)
+def _insertion(table: str, columns: tuple[str, ...], rows: int, end: str) -> str:
+    marks = ", ".join([f"({', '.join('?' * len(columns))})"] * rows)
+    return f"INSERT INTO {table} ({', '.join(columns)}) VALUES {marks} {end}"  # noqa: S608 - constants only
+
+
+@lru_cache(maxsize=STATEMENTS_KEPT)
+def among(statement: str, number: int) -> str:
+    """The statement, on rows with so many ids."""
+    return f"{statement} WHERE id IN ({', '.join('?' * number)})"
 
 
 def path_of(settings: Store) -> Path:
@@ -122,31 +101,57 @@ def connect(path: Path) -> sqlite3.Connection:
     return db
 
 
-def create(settings: Store) -> sqlite3.Connection:
-    """Open the file, its tables made where there are none. A newer gateway's file is refused and left as it is.
+def check_place(settings: Store) -> None:
+    """Raises `StoreRefused` where the folder is no place for this file."""
+    if (kind := network_file_system(settings.folder)) is not None:
+        raise StoreRefused(
+            f"{settings.folder} is on a network file system ({kind}), where SQLite's locks cannot be relied on; "
+            "put the embedded store on a local disk, or use a Redis"
+        )
 
-    Raises `sqlite3.Error`, or `OSError` for the folder.
+
+def create(settings: Store) -> sqlite3.Connection:
+    """Open the file, its tables made where there are none. Another version's file is refused and left as it is.
+
+    Raises `StoreRefused`.
     """
-    settings.folder.mkdir(parents=True, exist_ok=True)
-    db = connect(path_of(settings))
+    path = path_of(settings)
+    check_place(settings)
     try:
-        with transaction(db):
-            db.execute(META)
-            db.execute("INSERT OR IGNORE INTO meta VALUES ('schema', ?)", (SCHEMA_VERSION,))
-            (version,) = db.execute("SELECT value FROM meta WHERE name = 'schema'").fetchone()
-            if version != SCHEMA_VERSION:
-                age = "a newer" if version > SCHEMA_VERSION else "an older"
-                raise sqlite3.DatabaseError(
-                    f"written by {age} gateway (schema {version}, not {SCHEMA_VERSION}); "
-                    "use that one, or move the file away"
-                )
-            for table in TABLES.split(";"):
-                db.execute(table)
-        db.execute("PRAGMA busy_timeout = 0")  # `transaction` has a patience of its own
-    except BaseException:
-        db.close()
-        raise
+        settings.folder.mkdir(parents=True, exist_ok=True)
+        db = connect(path)
+        try:
+            _make_tables(db, path)
+            db.execute("PRAGMA busy_timeout = 0")  # `transaction` has a patience of its own
+        except BaseException:
+            db.close()
+            raise
+    except (sqlite3.Error, OSError) as error:
+        raise StoreRefused(f"{path}: {spell(error)}") from None
     return db
+
+
+def _make_tables(db: sqlite3.Connection, path: Path) -> None:
+    if (version := _version(db)) is None:
+        with transaction(db):
+            if (version := _version(db)) is None:  # nobody else was faster
+                version = SCHEMA_VERSION
+                for table in TABLES.split(";"):
+                    db.execute(table)
+                db.execute("INSERT INTO meta VALUES ('schema', ?), ('now_us', 0)", (version,))
+    if version != SCHEMA_VERSION:
+        age = "a newer" if version > SCHEMA_VERSION else "an older"
+        raise StoreRefused(
+            f"{path}: written by {age} gateway (schema {version}, not {SCHEMA_VERSION}); "
+            "use that one, or move the file away"
+        )
+
+
+def _version(db: sqlite3.Connection) -> int | None:
+    if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone():
+        return None
+    row = db.execute("SELECT value FROM meta WHERE name = 'schema'").fetchone()
+    return int(row[0]) if row else 0
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from json.encoder import encode_basestring_ascii as quote
 from typing import Literal
 
 from gateway.records import Record
+from gateway.rules.pricing import usd
 
 FLUSH_S = 0.1
 MAX_WAITING = 20_000
@@ -52,6 +53,7 @@ class AccessLog:
             prompt_tokens=usage.prompt_tokens,
             completion_tokens=usage.completion_tokens,
             usage_source=usage.source,
+            cost_usd=None if record.cost_nusd is None else usd(record.cost_nusd),
             attempts=record.attempts,
             first_byte_ms=None if record.first_byte_s is None else round(record.first_byte_s * 1000, 1),
             duration_ms=round(record.duration_s * 1000, 1),

@@ -8,15 +8,18 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from aiohttp import web
 
-from gateway.config import Config
+from gateway.config import Config, Store
+from gateway.journal import Journal
 from gateway.lease import Books
+from gateway.ledger import Bookkeeper
 from gateway.pipeline import Parts
 from gateway.records import Standing
 from gateway.rules import keys, limits
-from gateway.store import StoreAway, open_store
+from gateway.store import Ledger, StoreAway, open_store
 from gateway.tasks import Tasks
 from gateway.telemetry import Telemetry
 from gateway.upstream.pool import Pool
@@ -28,6 +31,8 @@ from .middleware import FrontDoor, Handler
 from .ops import Ops, Status
 
 CLOSE_STORE_WITHIN_S = 5.0
+INHERIT_WITHIN_S = 2.0
+"""How long a start waits for the delivery of what dead workers have left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +48,11 @@ class Worker:
 
 @asynccontextmanager
 async def build(config: Config, telemetry: Telemetry, scrape: Callable[[], Awaitable[bytes]]) -> AsyncIterator[Worker]:
-    """Open every part, and close them in reverse. Raises `StoreAway` where the store cannot be opened."""
-    ledger = open_store(config.store)
+    """Open every part, and close them in reverse.
+
+    Raises `StoreRefused` where a person has to mend something about the store, `OSError` for the journal's folder.
+    """
+    ledger = await _open_ledger(config.store)
     access_log = AccessLog(config.server.access_log)
     pools: dict[str, Pool] = {}
     tasks = Tasks()
@@ -64,8 +72,21 @@ async def build(config: Config, telemetry: Telemetry, scrape: Callable[[], Await
         for pool in pools.values():
             await pool.close()
         if left := await ledger.close(CLOSE_STORE_WITHIN_S):
-            logging.getLogger("gateway").error("%d usage records could not be delivered to the store", left)
+            logging.getLogger("gateway").warning("%d usage records wait in the journal for the store", left)
         await access_log.close()
+
+
+async def _open_ledger(settings: Store) -> Ledger:
+    folder, origin = Path(settings.journal_dir), settings.origin
+    store = await open_store(settings)
+    try:
+        journal = Journal.create(folder, origin)
+    except BaseException:
+        await store.close()
+        raise
+    books = Bookkeeper(store, journal, settings, partial(Journal.adopt, folder, origin))
+    await books.wait_until_heir(INHERIT_WITHIN_S)
+    return books
 
 
 def _application(parts: Parts, door: FrontDoor, plane: DataPlane, ops: Ops) -> web.Application:
@@ -79,7 +100,7 @@ def _application(parts: Parts, door: FrontDoor, plane: DataPlane, ops: Ops) -> w
     app.add_routes(plane.routes())
     app.add_routes(ops.routes())
     if config.admin.token is not None:
-        app.add_routes(Admin(parts.books.ledger, config.admin.token).routes())
+        app.add_routes(Admin(parts, config.admin.token).routes())
     return app
 
 

@@ -19,7 +19,7 @@ from gateway import pipeline
 from gateway.errors import BodyTimeout, BodyTooLarge, InvalidRequest, ModelNotFound, NotFound, Unavailable
 from gateway.records import Call, Endpoint, Key
 from gateway.relay import Answer
-from gateway.rules import keys, params
+from gateway.rules import keys, params, standings
 from gateway.store import StoreAway
 
 from .middleware import VISIT, Handler, Visit
@@ -180,7 +180,7 @@ async def describe_key(key: Key, parts: pipeline.Parts) -> dict[str, Any]:
     now = time.time()
     windows = [term.window(now) for term in parts.terms.of(key)]
     try:
-        standings = await parts.books.ledger.standings(windows, now)
+        told = await parts.books.ledger.standings(windows, now)
     except StoreAway:
         raise Unavailable("The gateway cannot reach its ledger right now.", code="store_unavailable") from None
     return {
@@ -191,20 +191,7 @@ async def describe_key(key: Key, parts: pipeline.Parts) -> dict[str, Any]:
         "expires": key.expires.isoformat() if key.expires else None,
         "limits": key.limits.model_dump(exclude_none=True, exclude_defaults=True),
         "on_exceeded": "shadow" if key.is_shadow else "deny",
-        "quotas": [
-            {
-                "scope": standing.window.scope,
-                "unit": standing.window.unit,
-                "per": standing.window.per or None,
-                "model": standing.window.model,
-                "limit": standing.window.limit,
-                "used": standing.used,
-                "reserved": standing.reserved,
-                "remaining": standing.remaining,
-                "reset_s": round(standing.reset_us / 1e6, 3),
-            }
-            for standing in standings
-        ],
+        "quotas": [standings.row(standing, now) for standing in told],
     }
 
 

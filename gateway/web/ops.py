@@ -11,10 +11,15 @@ from pydantic import SecretStr
 
 from gateway.errors import Unauthorized, Unavailable
 from gateway.rules import keys
-from gateway.store import Ledger, StoreAway
+from gateway.store import JournalFull, Ledger, StoreAway
 
 from .middleware import VISIT
 from .responses import Whole, json_response
+
+_NOT_READY = {
+    StoreAway.code: "Not ready: the store does not answer.",
+    JournalFull.code: "Not ready: the journal cannot be written.",
+}
 
 
 @dataclass(slots=True)
@@ -70,8 +75,8 @@ class Ops:
             raise Unavailable("Not ready: the gateway is shutting down.", code="shutting_down")
         try:
             await self._ledger.ping()
-        except StoreAway:
-            raise Unavailable("Not ready: the store does not answer.", code="store_unavailable") from None
+        except StoreAway as away:
+            raise Unavailable(_NOT_READY[away.code], code=away.code) from None
         return json_response(b'{"status": "ready"}')
 
     async def show_metrics(self, request: web.Request) -> web.StreamResponse:

@@ -488,8 +488,8 @@ class Authority:
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
         )
 
-    def server_context(self, *hosts: str) -> ssl.SSLContext:
-        """For a server that is known by these names or addresses."""
+    def server_file(self, *hosts: str) -> Path:
+        """Key and certificate, in one PEM file, of a server that is known by these names or addresses."""
         key = ec.generate_private_key(ec.SECP256R1())
         names: list[x509.GeneralName] = []
         for host in hosts:
@@ -509,6 +509,10 @@ class Authority:
             )
             + certificate.public_bytes(serialization.Encoding.PEM)
         )
+        return path
+
+    def server_context(self, *hosts: str) -> ssl.SSLContext:
+        """For a server that is known by these names or addresses."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(path)
+        context.load_cert_chain(self.server_file(*hosts))
         return context

@@ -48,7 +48,7 @@ def says(done: subprocess.CompletedProcess[str], *words: str) -> None:
 def test_help() -> None:
     done = run("--help")
     assert (done.returncode, done.stderr) == (0, "")
-    for name in ("serve", "demo", "check", "simulate"):
+    for name in ("serve", "demo", "check", "usage", "simulate"):
         assert name in done.stdout
         shown = run(name, "--help")
         assert shown.returncode == 0
@@ -61,8 +61,8 @@ def test_version() -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [[], ["dance"], ["serve"], ["check"], ["serve", "--config"], ["serve", "--config", "x", "--port", "http"],
-     ["check", "--config", "x", "--fix"]],
+    [[], ["dance"], ["serve"], ["check"], ["usage"], ["serve", "--config"],
+     ["serve", "--config", "x", "--port", "http"], ["check", "--config", "x", "--fix"]],
     ids=" ".join,
 )  # fmt: skip
 def test_wrong_arguments(arguments: list[str]) -> None:
@@ -208,7 +208,7 @@ def test_folder_that_cannot_be_made(tmp_path: Path) -> None:
     url = f"embedded:{tmp_path / 'file' / 'data'}"
     done = run("serve", "--config", written(tmp_path, settings(NOWHERE, store={"url": url})))
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith(f"gateway: cannot use {url}: ")
+    assert done.stderr.startswith(f"gateway: cannot use {tmp_path / 'file' / 'data'}: ")
     assert len(done.stderr.splitlines()) == 1
 
 

@@ -187,7 +187,7 @@ def test_worker_that_cannot_open_the_store_says_so(gateway: StartsGateways, upst
     house.expected_code = 1
     assert house.wait() == 1
     assert str(folder) in house.stderr
-    assert "file is not a database" in house.stderr
+    assert "it is no database" in house.stderr
 
 
 # ---------------------------------------------------------------------------------------------------------------- ends

@@ -11,7 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from gateway.config import Config, Model, Quota
-from gateway.errors import InvalidRequest
+from gateway.errors import InvalidRequest, ModelNotPriced
 from gateway.records import Call, Claim, Key, Params, Record, Refused, Usage, Window, WindowState
 from gateway.rules import limits
 from gateway.rules.document import parse
@@ -34,9 +34,9 @@ def quota(**changes: Any) -> Quota:
 
 def call(endpoint: str = "completions", key: Key | None = None, **changes: Any) -> Call:
     body = changes.pop("body", b"{}")
+    settings = {"routes": [{"upstream": "up"}], "max_output_tokens": 500, **changes.pop("settings", {})}
     params = Params(document=parse(body), model=changes.pop("model", "gpt-x"), **changes)
-    routes = Model.model_validate({"routes": [{"upstream": "up"}], "max_output_tokens": 500})
-    return Call("c1", NOW, key or Key("k"), endpoint, params, routes, "gpt-x", 0.0)  # type: ignore[arg-type]
+    return Call("c1", NOW, key or Key("k"), endpoint, params, Model.model_validate(settings), "gpt-x", 0.0)  # type: ignore[arg-type]
 
 
 def claims(this: Call, settings: Config) -> tuple[Claim, ...]:
@@ -179,6 +179,129 @@ def test_a_shadow_key_is_counted_and_never_refused() -> None:
     assert [claim.amount for claim in drawn] == [1000, 1, 1, 1000, 1]
     full = WindowState(10**9, 10**9, 0)
     assert not any(claim.window.is_enforced or limits.shortage(claim, full, 0) for claim in drawn)
+
+
+# ------------------------------------------------------------------------------------------------------------- money
+
+PRICED = {"price": {"input": 1.5, "output": 2, "cached_input": 0.5}}
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "params", "nusd"),
+    [
+        ("completions", {"prompt_tokens": 10}, 10 * 1500 + 16 * 2000),
+        ("completions", {"prompt_tokens": 10, "output_limit": 0}, 15_000),
+        ("completions", {"prompt_tokens": 10, "output_limit": 100, "n": 2, "best_of": 5}, 15_000 + 500 * 2000),
+        ("completions", {"prompt_tokens": 10, "output_limit": 100, "best_of": 3, "prompts": 2}, 15_000 + 600 * 2000),
+        ("chat", {"prompt_tokens": 10}, 15_000 + 500 * 2000),
+        ("chat", {"prompt_tokens": 10, "output_limit": 7, "n": 2}, 15_000 + 14 * 2000),
+        ("embeddings", {"prompt_tokens": 10}, 15_000),
+    ],
+)
+def test_money_that_a_call_claims(endpoint: str, params: dict[str, Any], nusd: int) -> None:
+    key = Key("k", quotas=(quota(usd=50, per="month"),))
+    (claim,) = claims(call(endpoint, key, settings=PRICED, **params), config())
+    assert claim.amount == nusd
+    window = claim.window
+    assert (window.id, window.unit, window.limit) == ("key:k|usd|month||2026-11", "usd", 50 * 10**9)
+
+
+@pytest.mark.parametrize(
+    ("per", "period_us"), [("second", SECOND), ("hour", 3600 * SECOND), (90, 90 * SECOND), ("day", 0), ("month", 0)]
+)
+def test_money_has_every_kind_of_window(per: str | int, period_us: int) -> None:
+    settings = config(quotas=[{"usd": 0.5, "per": per}], teams={"t": {"quotas": [{"usd": "0.25", "per": per}]}})
+    key = Key("k", team="t", quotas=(quota(usd=0.125, per=per),))
+    drawn = claims(call(key=key, settings=PRICED, prompt_tokens=1), settings)
+    assert [(claim.window.limit, claim.window.period_us) for claim in drawn] == [
+        (125_000_000, period_us), (250_000_000, period_us), (500_000_000, period_us),
+    ]  # fmt: skip
+    assert {claim.amount for claim in drawn} == {1500 + 16 * 2000}
+
+
+def test_a_quota_of_money_may_count_some_models_only() -> None:
+    key = Key("k", quotas=(quota(usd=1, model="gpt-4*"),))
+    assert len(claims(call(key=key, model="gpt-4o", settings=PRICED), config())) == 1
+    assert claims(call(key=key, model="gpt-3.5"), config()) == ()  # neither counted nor refused for want of a price
+
+
+@pytest.mark.parametrize("where", ["key", "team", "gateway"])
+def test_without_a_price_nothing_is_bought_on_a_quota_of_money(where: str) -> None:
+    quotas = {"key": (), "team": (), "gateway": (), where: [{"usd": 50, "per": "month"}]}
+    key = Key("k", team="t", quotas=tuple(quota(**its) for its in quotas["key"]))
+    settings = config(quotas=quotas["gateway"], teams={"t": {"quotas": quotas["team"]}})
+    with pytest.raises(ModelNotPriced) as caught:
+        claims(call(key=key), settings)
+    error = caught.value
+    assert (error.status, error.type, error.param, error.code) == (
+        403, "invalid_request_error", "model", "model_not_priced",
+    )  # fmt: skip
+    assert "`gpt-x`" in error.message
+    (claim,) = claims(call(key=key, settings={"unpriced": "allow"}), settings)
+    assert claim.amount == 0
+    (claim,) = claims(call(key=key, settings={"price": {"input": 0, "output": 0}}), settings)
+    assert claim.amount == 0  # free is a price
+
+
+def test_a_shadow_key_buys_without_a_price_and_without_an_end() -> None:
+    key = Key("k", is_shadow=True, quotas=(quota(usd=0.000001),))
+    (claim,) = claims(call(key=key), config())
+    assert (claim.amount, claim.window.is_enforced) == (0, False)
+    (claim,) = claims(call(key=key, settings=PRICED, output_limit=10), config())
+    assert claim.amount == 20_000
+    dear = {"price": {"input": 9_000_000, "output": 9_000_000}}
+    (claim,) = claims(call(key=key, settings=dear, output_limit=2**31 - 1, n=128), config())
+    assert claim.amount == 2**53 - 1  # as much as a store can count
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "params", "body", "names", "cost"),
+    [
+        ("completions", {"output_limit": 501}, b"{}", "max_tokens", "$0.001002 (501 tokens for each of 1 outputs)"),
+        ("completions", {"output_limit": 251, "n": 2}, b"{}", "max_tokens", "$0.001004 (251 tokens for each of 2"),
+        (
+            "completions", {"output_limit": 400, "prompt_tokens": 600, "is_prompt_exact": True}, b"{}", "max_tokens",
+            "$0.0017 (a prompt of 600 tokens and 400 tokens for each of 1 outputs)",
+        ),
+        ("completions", {"output_limit": 1, "prompt_tokens": 700, "is_prompt_exact": True}, b"{}", "prompt", "$0.0010"),
+        ("chat", {"output_limit": 501}, b'{"max_tokens":501}', "max_tokens", "$0.001002"),
+        ("embeddings", {"prompt_tokens": 667, "is_prompt_exact": True}, b"{}", "input", "$0.0010005"),
+    ],
+)  # fmt: skip
+def test_what_can_never_be_paid_is_refused_by_name(
+    endpoint: str, params: dict[str, Any], body: bytes, names: str, cost: str
+) -> None:
+    key = Key("k", quotas=(quota(usd=0.001),))
+    with pytest.raises(InvalidRequest) as caught:
+        claims(call(endpoint, key, body=body, settings=PRICED, **params), config())
+    error = caught.value
+    assert (error.status, error.param, error.code) == (400, names, "quota_too_small")
+    assert f"may cost up to {cost}" in error.message
+    assert "more than the whole quota of $0.001 per day of your key" in error.message
+
+
+@pytest.mark.parametrize("params", [{"output_limit": 500}, {"output_limit": 500, "prompt_tokens": 5000}])
+def test_a_prompt_that_only_may_be_too_dear_is_no_reason(params: dict[str, Any]) -> None:
+    key = Key("k", quotas=(quota(usd=0.001),))
+    (claim,) = claims(call(key=key, settings=PRICED, **params), config())
+    assert claim.amount == 1_000_000
+    assert limits.shortage(claim, WindowState(), 0) is None
+
+
+@pytest.mark.parametrize(
+    ("per", "state", "retry_after_us"),
+    [
+        ("month", WindowState(10**6, 0), None),  # spent: it is waited for in vain
+        ("month", WindowState(10**6 - 1, 10**6), limits.IN_THE_WAY_US),
+        (10, WindowState(10**6, 0), 320_000),  # a rate refills, of money too
+    ],
+)
+def test_spent_money(per: str | int, state: WindowState, retry_after_us: int | None) -> None:
+    key = Key("k", quotas=(quota(usd=0.001, per=per),))
+    (claim,) = claims(call(key=key, settings=PRICED), config())
+    short = limits.shortage(claim._replace(amount=1 if state.reserved else claim.amount), state, 0)
+    assert short is not None
+    assert short.retry_after_us == retry_after_us
 
 
 @pytest.mark.parametrize(
@@ -382,10 +505,86 @@ def test_settled(claim: Claim, state: WindowState, actual: int, age_s: int, afte
     assert limits.settled(claim, state, actual, age_s * SECOND) == after
 
 
+@pytest.mark.parametrize(
+    ("claim", "state", "age_s", "after"),
+    [
+        (daily(amount=50), WindowState(10, 60, 7), 0, WindowState(10, 10, 7)),
+        (daily(amount=50), WindowState(10, 20), 0, WindowState(10, 0)),
+        (parallel(), WindowState(2), 9, WindowState(1)),
+        (parallel(), WindowState(0), 0, WindowState(0)),
+        (rate(amount=50), WindowState(60, 0, 7), 0, WindowState(10, 0, 7)),
+        (rate(amount=50), WindowState(60), 20, WindowState(30)),
+        (rate(amount=50), WindowState(60), 50, WindowState(60)),
+        (rate(amount=50), WindowState(60), 300, WindowState(60)),  # all of it has leaked: others' use stands
+        (rate(amount=50), WindowState(10), 0, WindowState(0)),
+        (rate(amount=50), WindowState(60), -5, WindowState(10)),  # a clock that stepped back
+        (rate(amount=1), WindowState(1), 0, WindowState(0)),  # not even a request
+    ],
+)
+def test_voided(claim: Claim, state: WindowState, age_s: int, after: WindowState) -> None:
+    assert limits.voided(claim, state, age_s * SECOND) == after
+
+
+@pytest.mark.parametrize(
+    ("claim", "state", "actual", "age_s", "after"),
+    [
+        (daily(), WindowState(10, 60, 7), 20, 0, WindowState(30, 60, 7)),
+        (daily(), WindowState(10, 60, 7), 20, 10**6, WindowState(30, 60, 7)),
+        (parallel(), WindowState(2), 0, 5, WindowState(2)),  # no slot is known to be taken
+        (rate(), WindowState(5, 0, 7), 20, 0, WindowState(25, 0, 7)),
+        (rate(), WindowState(5), 20, 8, WindowState(17)),
+        (rate(), WindowState(5), 20, 20, WindowState(5)),
+        (rate(), WindowState(5), 20, 3600, WindowState(5)),  # it would have leaked long ago
+        (rate(), WindowState(5), 20, -3, WindowState(25)),  # it began in our future: a clock that stepped back
+        (rate(), WindowState(5), 0, 8, WindowState(5)),
+        (rate(limit=10), WindowState(5), 20, 8, WindowState(24)),  # a unit every 6 s
+    ],
+)
+def test_charged(claim: Claim, state: WindowState, actual: int, age_s: int, after: WindowState) -> None:
+    assert limits.charged(claim.window, state, actual, age_s * SECOND) == after
+
+
+@pytest.mark.parametrize(
+    ("claim", "state", "charged", "actual", "age_s", "after"),
+    [
+        (daily(), WindowState(60, 5, 7), 50, 20, 30, WindowState(30, 5, 7)),
+        (daily(), WindowState(60, 5, 7), 50, 70, 30, WindowState(80, 5, 7)),
+        (daily(), WindowState(60, 5, 7), 50, 0, 30, WindowState(10, 5, 7)),
+        (daily(), WindowState(60, 5, 7), 50, 50, 30, WindowState(60, 5, 7)),
+        (daily(), WindowState(0, 5), 50, 20, 30, WindowState(0, 5)),  # the window was forgotten meanwhile
+        (parallel(), WindowState(2), 0, 0, 30, WindowState(2)),  # freed when it was lost
+        (rate(), WindowState(50, 0, 7), 50, 20, 0, WindowState(20, 0, 7)),
+        (rate(), WindowState(30, 0, 7), 50, 20, 20, WindowState(20, 0, 7)),
+        (rate(), WindowState(20), 50, 20, 30, WindowState(20)),
+        (rate(), WindowState(60), 50, 20, 300, WindowState(60)),  # others' use stands
+        (rate(), WindowState(40), 50, 0, 10, WindowState(0)),
+        (rate(), WindowState(50), 50, 20, -5, WindowState(20)),  # a clock that stepped back
+        (rate(), WindowState(10), 50, 80, 300, WindowState(40)),  # an excess is charged in full, however old
+        (rate(), WindowState(1), 1, 1, 30, WindowState(1)),  # a request is one, lost or not
+        (rate(), WindowState(1), 1, 0, 0, WindowState(0)),  # unless it never was
+    ],
+)
+def test_corrected(claim: Claim, state: WindowState, charged: int, actual: int, age_s: int, after: WindowState) -> None:
+    assert limits.corrected(claim.window, state, charged, actual, age_s * SECOND) == after
+
+
+@given(st.integers(0, 200), st.integers(0, 200), st.integers(0, 200), st.integers(0, 200 * SECOND), st.booleans())
+def test_lost_and_corrected_at_once_is_as_good_as_settled(
+    others: int, estimate: int, actual: int, age_us: int, is_calendar: bool
+) -> None:
+    claim = daily(amount=estimate) if is_calendar else rate(amount=estimate)
+    state = limits.drawn(claim, WindowState(others))
+    lost = limits.settled(claim, state, estimate, age_us)
+    assert limits.corrected(claim.window, lost, estimate, actual, age_us) == limits.settled(
+        claim, state, actual, age_us
+    )
+
+
 def test_actual_units() -> None:
     usage = Usage(10, 5, cached_tokens=3, reasoning_tokens=2, source="reported")
     record = Record("c", 0, "k", None, "chat", "m", "m", "m", None, "up", 200, False, usage, "done", None, 0, 1)
-    assert [limits.actual_units(unit, record) for unit in ("requests", "tokens", "parallel")] == [1, 15, 0]
+    assert [limits.actual_units(unit, record) for unit in ("requests", "tokens", "usd", "parallel")] == [1, 15, 0, 0]
+    assert limits.actual_units("usd", record._replace(cost_nusd=25_000)) == 25_000
 
 
 def refused(retry_after_us: int | None, reset_us: int = 0) -> Refused:

@@ -63,6 +63,7 @@ def test_headers_tell_of_the_tightest_window_of_each_unit() -> None:
         Standing(window(per="day", limit=10), 2, 6, 60_000_000),  # a fifth is left: less than a half
         Standing(window("tokens", limit=1000), 0, 0, 0),
         Standing(window("parallel", per="", limit=1), 1, 0, 0),
+        Standing(window("usd", "month", limit=10**10), 10**10, 0, 0),  # OpenAI has no such headers
     ])  # fmt: skip
     assert headers == {
         "x-ratelimit-limit-requests": "10",
@@ -144,6 +145,25 @@ def test_no_wait_helps() -> None:
     assert error.headers["X-Should-Retry"] == "false"
     assert error.headers["x-ratelimit-reset-tokens"] == "1m30s"
     assert not {"Retry-After", "Retry-After-Ms"} & set(error.headers)
+
+
+def test_money_is_told_in_dollars() -> None:
+    spent = Standing(window("usd", "month", starts="2026-11", limit=50 * 10**9), 49_990_000_000, 5_000, 90_000_000)
+    error = notices.refusal(Refused(spent, 12_345_600, None))
+    assert isinstance(error, QuotaSpent)
+    assert error.message.startswith(
+        "You exceeded the quota of your key of US dollars per month: Limit $50.00, Used $49.99, Reserved $0.000005, "
+        "Requested $0.0123456. It starts anew in 1m30s;"
+    )
+    assert set(error.headers) == {"X-Should-Retry"}
+
+
+def test_a_rate_of_money_ends_by_itself() -> None:
+    error = notices.refusal(Refused(Standing(window("usd", "90", limit=10**9), 10**9, 0, 0), 10**8, 9_000_000))
+    assert isinstance(error, RateLimited)
+    assert (error.type, error.code) == ("requests", "rate_limit_exceeded")
+    assert "on US dollars per 90 seconds: Limit $1.00, Used $1.00, Reserved $0.00, Requested $0.10." in error.message
+    assert set(error.headers) == {"Retry-After", "Retry-After-Ms"}
 
 
 @given(st.integers(1, 10**12))

@@ -2,26 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+import contextlib
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gateway.config import Store
-from gateway.store import Ledger
-from gateway.store.embedded import EmbeddedLedger
+from gateway.config import Store as Settings
+from gateway.store import Store
+from gateway.store.embedded import EmbeddedStore
+from gateway.store.redis import RedisStore
+from tests.fakes.redis_servers import RedisServer, name_of, servers_to_test
 
 from .wishes import Clock
+from .worker import Worker
 
-OpensLedgers = Callable[..., Ledger]
-
-
-def open_embedded(folder: Path, clock: Clock, **settings: Any) -> Ledger:
-    return EmbeddedLedger(Store(url=f"embedded:{folder}", **settings), clock)
+OpensStores = Callable[..., Awaitable[Store]]
 
 
-STORES: dict[str, Callable[..., Ledger]] = {"embedded": open_embedded}
+async def open_embedded(request: pytest.FixtureRequest, clock: Clock, **settings: Any) -> Store:
+    folder: Path = request.getfixturevalue("folder")
+    return EmbeddedStore(Settings(url=f"embedded:{folder}", **settings), lambda: clock.now_us)
+
+
+@pytest.fixture(scope="session")
+def redis_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], RedisServer]]:
+    """One server of each kind, begun when it is first wanted."""
+    running: dict[str, RedisServer] = {}
+    with contextlib.ExitStack() as stack:
+
+        def server(binary: str) -> RedisServer:
+            if binary not in running:
+                folder = tmp_path_factory.mktemp("redis")
+                running[binary] = stack.enter_context(RedisServer(folder, binary=binary))
+            return running[binary]
+
+        yield server
+
+
+@pytest.fixture
+def began_us() -> int:
+    """When the test began, which is `NOON` to it. From then on a server's clock goes on by itself."""
+    return time.time_ns() // 1000
+
+
+def opens_redis(binary: str) -> OpensStores:
+    async def open_redis(request: pytest.FixtureRequest, clock: Clock, **settings: Any) -> Store:
+        server: RedisServer = request.getfixturevalue("redis_servers")(binary)
+        namespace = uuid.uuid5(uuid.NAMESPACE_OID, request.node.nodeid).hex  # one for each test
+        store_settings = Settings(url=server.url, namespace=namespace, **settings)
+        began_us: int = request.getfixturevalue("began_us")
+        store = await RedisStore.open(store_settings, lambda: clock.now_us - began_us)
+        store._writing._limit_s = store._reading._limit_s = 30  # however slow the machine is
+        return store
+
+    return open_redis
+
+
+STORES: dict[str, Callable[..., Awaitable[Store]]] = {
+    "embedded": open_embedded, **{name_of(binary): opens_redis(binary) for binary in servers_to_test()},
+}  # fmt: skip
+"""Each opens another instance on the data of its test, as another worker or another process would. The store's clock
+follows `clock.now_us`: at every moment, or by an offset of its own clock that `clock.advance` changes."""
 
 
 @pytest.fixture
@@ -35,20 +80,31 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(params=STORES)
-async def open_ledger(request: pytest.FixtureRequest, folder: Path, clock: Clock) -> AsyncIterator[OpensLedgers]:
-    """Opens ledgers on one store, each as another worker would; what is still open is closed at the end."""
-    opened: list[Ledger] = []
+async def open_store(request: pytest.FixtureRequest, clock: Clock) -> AsyncIterator[OpensStores]:
+    """Opens instances of one store; what is still open is closed at the end."""
+    opened: list[Store] = []
 
-    def open_one(**settings: Any) -> Ledger:
-        ledger = STORES[request.param](folder, clock, **settings)
-        opened.append(ledger)
-        return ledger
+    async def open_one(**settings: Any) -> Store:
+        store = await STORES[request.param](request, clock, **settings)
+        opened.append(store)
+        return store
 
     yield open_one
-    for ledger in opened:
-        await ledger.close(1)
+    for store in opened:
+        await store.close()
 
 
 @pytest.fixture
-async def ledger(open_ledger: OpensLedgers) -> Ledger:
-    return open_ledger()
+async def store(open_store: OpensStores) -> Store:
+    return await open_store()
+
+
+@pytest.fixture
+async def worker(store: Store) -> Worker:
+    return Worker(store)
+
+
+@pytest.fixture
+async def other(open_store: OpensStores) -> Worker:
+    """Another worker, with an instance of its own."""
+    return Worker(await open_store())

@@ -1,448 +1,526 @@
-"""The promises of every store (gateway/store/__init__.py). Nothing here knows which one it is."""
+"""The promises of every store (gateway/store/__init__.py). Nothing here knows which one it is.
+
+The clock of a store may go on while a test runs, so rates are slow here, a unit an hour, and times are told by the
+minute. The arithmetic to the microsecond is in tests/rules/test_limits.py.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any
 
 import pytest
 
-from gateway.records import Claim, Draw, Granted, Refused, Settlement, Standing, Usage
+from gateway.records import Granted, Refused
 from gateway.rules import limits
-from gateway.store import USAGE_GROUPS, Ledger
+from gateway.store import (
+    SIGN_OF_LIFE_S,
+    SILENT_S,
+    Batch,
+    Progress,
+    Store,
+    StoreAway,
+    StoreBehind,
+    Voiding,
+)
 
-from .conftest import OpensLedgers
-from .wishes import NOON, SECOND, Clock, daily, draw, parallel, rate, record, settlement, tokens
+from .conftest import OpensStores
+from .wishes import HOUR, HOUR_S, NOON, SECOND, Clock, daily, draw, money, parallel, settlement, slow, tokens
+from .worker import Worker, about, endings, levels, standing
 
-
-async def granted(ledger: Ledger, *claims: Claim, **changes: Any) -> Draw:
-    wish = draw(*claims, **changes)
-    answer = await ledger.draw(wish)
-    assert isinstance(answer, Granted), answer
-    return wish
-
-
-async def refused(ledger: Ledger, *claims: Claim) -> Refused:
-    answer = await ledger.draw(draw(*claims))
-    assert isinstance(answer, Refused), answer
-    return answer
-
-
-async def standing(ledger: Ledger, claim: Claim, clock: Clock) -> tuple[int, int]:
-    (found,) = await ledger.standings([claim.window], clock.now)
-    return found.used, found.reserved
-
-
-async def standings(ledger: Ledger, claims: Sequence[Claim], clock: Clock) -> list[Standing]:
-    return await ledger.standings([claim.window for claim in claims], clock.now)
+DAY_S = 86_400
 
 
 # ------------------------------------------------------------------------------------------------------------- draws
 
 
-async def test_a_draw_takes_all_windows_or_none(ledger: Ledger, clock: Clock) -> None:
-    team = tokens(100, 10, scope="team:red")
-    await granted(ledger, daily(5), team, rate(60, 10), parallel(9))
-    before = await standings(ledger, [daily(5), team, rate(60, 10), parallel(9)], clock)
-    verdict = await refused(ledger, daily(5), rate(60, 10), team._replace(amount=91), parallel(9))
+async def test_a_draw_takes_all_windows_or_none(worker: Worker, store: Store, clock: Clock) -> None:
+    claims = [daily(5), tokens(100, 10, scope="team:red"), slow(60, 10), parallel(9)]
+    await worker.granted(*claims)
+    before = await levels(store, clock, *claims)
+    verdict = await worker.refused(daily(5), slow(60, 10), tokens(100, 91, scope="team:red"), parallel(9))
     assert verdict.standing.window.scope == "team:red"
-    assert await standings(ledger, [daily(5), team, rate(60, 10), parallel(9)], clock) == before
+    assert await levels(store, clock, *claims) == before == [(0, 1), (0, 10), (10, 0), (1, 0)]
 
 
-async def test_a_grant_tells_how_the_windows_stand_after_it(ledger: Ledger) -> None:
-    wish = draw(tokens(100, 30), rate(60, 12), parallel(2))
-    answer = await ledger.draw(wish)
-    assert isinstance(answer, Granted)
-    assert [(found.used, found.reserved, found.remaining) for found in answer.standings] == [
+async def test_a_grant_tells_how_the_windows_stand_after_it(worker: Worker) -> None:
+    verdict = await worker.draw(draw(tokens(100, 30), slow(60, 12), parallel(2)))
+    assert isinstance(verdict, Granted)
+    assert [(found.used, found.reserved, found.remaining) for found in verdict.standings] == [
         (0, 30, 70), (12, 0, 48), (1, 0, 1),
     ]  # fmt: skip
+    assert verdict.standings[1].reset_us == about(12 * HOUR)
 
 
-async def test_a_call_without_quotas_is_recorded_too(ledger: Ledger) -> None:
-    wish = await granted(ledger)
-    await ledger.settle(settlement(wish, 7))
-    assert [row["id"] for row in await ledger.calls(10)] == [wish.record.id]
+async def test_a_refusal_tells_what_is_used_and_what_was_asked(worker: Worker) -> None:
+    await worker.settle(await worker.granted(tokens(100, 30)), 30)
+    await worker.granted(tokens(100, 50))
+    verdict = await worker.refused(tokens(100, 21))
+    assert (verdict.standing.used, verdict.standing.reserved, verdict.asked) == (30, 50, 21)
+    assert verdict.standing.window == tokens(100).window
 
 
-async def test_of_two_refusals_the_longer_one_is_told(ledger: Ledger) -> None:
-    await ledger.settle(settlement(await granted(ledger, daily(1), rate(60, 60), parallel(1))))
-    verdict = await refused(ledger, rate(60, 60), daily(1), parallel(1))
+async def test_a_call_without_quotas_is_recorded_too(worker: Worker, store: Store) -> None:
+    wish = await worker.granted()
+    await worker.settle(wish, 7)
+    assert [row["id"] for row in await store.calls(10)] == [wish.record.id]
+
+
+async def test_of_two_refusals_the_longer_one_is_told(worker: Worker) -> None:
+    await worker.settle(await worker.granted(daily(1), slow(60, 60), parallel(1)), 60)
+    verdict = await worker.refused(slow(60, 60), daily(1), parallel(1))
     assert (verdict.standing.window.unit, verdict.retry_after_us) == ("requests", None)
 
 
-async def test_exactly_100_of_500_are_granted(ledger: Ledger, clock: Clock) -> None:
+async def test_exactly_100_of_500_are_granted(worker: Worker, store: Store, clock: Clock) -> None:
     wishes = [draw(daily(100), parallel(1000)) for _ in range(500)]
-    answers = await asyncio.gather(*(ledger.draw(wish) for wish in wishes))
-    lucky = [wish for wish, answer in zip(wishes, answers, strict=True) if isinstance(answer, Granted)]
+    verdicts = await worker.draw_all(wishes)
+    lucky = [wish for wish, verdict in zip(wishes, verdicts, strict=True) if isinstance(verdict, Granted)]
     assert len(lucky) == 100
-    assert await standing(ledger, daily(100), clock) == (0, 100)
-    for answer in answers:
-        if isinstance(answer, Refused):
-            assert answer.retry_after_us == limits.IN_THE_WAY_US  # running calls, which may yet give it back
-    await asyncio.gather(*(ledger.settle(settlement(wish)) for wish in lucky))
-    assert await standing(ledger, daily(100), clock) == (100, 0)
-    assert await standing(ledger, parallel(1000), clock) == (0, 0)
-    assert (await refused(ledger, daily(100))).retry_after_us is None
+    assert await standing(store, daily(100), clock) == (0, 100)
+    for verdict in verdicts:
+        if isinstance(verdict, Refused):
+            assert verdict.retry_after_us == limits.IN_THE_WAY_US  # running calls, which may yet give it back
+    await worker.settle_all(settlement(wish) for wish in lucky)
+    assert await levels(store, clock, daily(100), parallel(1000)) == [(100, 0), (0, 0)]
+    assert (await worker.refused(daily(100))).retry_after_us is None
 
 
-async def test_tokens_never_exceed_their_limit(ledger: Ledger, clock: Clock) -> None:
+async def test_tokens_never_exceed_their_limit(worker: Worker, store: Store, clock: Clock) -> None:
     wishes = [draw(tokens(1000, 1 + number % 37)) for number in range(300)]
-    answers = await asyncio.gather(*map(ledger.draw, wishes))
-    drawn = [wish.claims[0].amount for wish, found in zip(wishes, answers, strict=True) if isinstance(found, Granted)]
+    verdicts = await worker.draw_all(wishes)
+    drawn = [wish.claims[0].amount for wish, found in zip(wishes, verdicts, strict=True) if isinstance(found, Granted)]
     assert sum(drawn) <= 1000
-    assert await standing(ledger, tokens(1000), clock) == (0, sum(drawn))
+    assert await standing(store, tokens(1000), clock) == (0, sum(drawn))
     left = 1000 - sum(drawn)
-    assert all(r.asked > left for r in answers if isinstance(r, Refused))
+    assert all(found.asked > left for found in verdicts if isinstance(found, Refused))
 
 
-async def test_shadow_is_counted_and_never_refused(ledger: Ledger, clock: Clock) -> None:
+async def test_shadow_is_counted_and_never_refused(worker: Worker, store: Store, clock: Clock) -> None:
     for _ in range(5):
-        await granted(ledger, daily(2, is_enforced=False))
-    assert await standing(ledger, daily(2), clock) == (0, 5)
-    await refused(ledger, daily(2))
+        await worker.granted(daily(2, is_enforced=False))
+    assert await standing(store, daily(2), clock) == (0, 5)
+    await worker.refused(daily(2))
+
+
+async def test_a_draw_that_is_repeated_is_granted_and_draws_once(worker: Worker, store: Store, clock: Clock) -> None:
+    claims = [tokens(100, 60), slow(60, 60), parallel(1)]
+    wish = await worker.granted(*claims)
+    again = await worker.send(worker.opening(wish), worker.opening(wish))
+    for verdict in again.verdicts:
+        assert isinstance(verdict, Granted)
+        assert [(found.used, found.reserved) for found in verdict.standings] == [(0, 60), (60, 0), (1, 0)]
+    twice = draw(tokens(100, 30))
+    await worker.send(worker.opening(twice), worker.opening(twice))
+    assert await levels(store, clock, *claims) == [(0, 90), (60, 0), (1, 0)]
+
+
+async def test_a_forced_draw_takes_what_is_not_there(worker: Worker, store: Store, clock: Clock) -> None:
+    claims = [tokens(100, 80), slow(60, 40), parallel(1)]
+    await worker.granted(*claims)
+    verdict = await worker.draw(draw(*claims), is_forced=True)
+    assert isinstance(verdict, Granted)
+    assert [found.remaining for found in verdict.standings] == [0, 0, 0]
+    assert await levels(store, clock, *claims) == [(0, 160), (80, 0), (2, 0)]
+    assert (await worker.refused(slow(60, 1))).retry_after_us == about(21 * HOUR)
+
+
+async def test_a_forced_draw_of_an_open_lease_draws_nothing(worker: Worker, store: Store, clock: Clock) -> None:
+    wish = await worker.granted(tokens(100, 80), parallel(1))
+    assert isinstance(await worker.draw(wish, is_forced=True), Granted)
+    assert await levels(store, clock, tokens(100), parallel(1)) == [(0, 80), (1, 0)]
 
 
 # ------------------------------------------------------------------------------------------------------------- rates
 
 
-async def test_a_rate_refills_smoothly(ledger: Ledger, clock: Clock) -> None:
-    await granted(ledger, rate(60, 60))
-    assert (await refused(ledger, rate(60, 1))).retry_after_us == SECOND
-    clock.advance(0.999999)
-    assert (await refused(ledger, rate(60, 1))).retry_after_us == 1
-    clock.advance(0.000001)
-    await granted(ledger, rate(60, 1))
-    verdict = await refused(ledger, rate(60, 30))
-    assert verdict.retry_after_us == 30 * SECOND
-    clock.now_us += verdict.retry_after_us
-    await granted(ledger, rate(60, 30))
-    clock.advance(3600)
-    await granted(ledger, rate(60, 60))
-    await refused(ledger, rate(60, 1))
+async def test_a_rate_refills_smoothly(worker: Worker, clock: Clock) -> None:
+    await worker.granted(slow(60, 60))
+    assert (await worker.refused(slow(60, 1))).retry_after_us == about(HOUR)
+    clock.advance(0.9 * HOUR_S)
+    assert (await worker.refused(slow(60, 1))).retry_after_us == about(HOUR // 10)
+    clock.advance(0.1 * HOUR_S)
+    await worker.granted(slow(60, 1))
+    verdict = await worker.refused(slow(60, 30))
+    assert verdict.retry_after_us == about(30 * HOUR)
+    clock.advance(30 * HOUR_S)
+    await worker.granted(slow(60, 30))
+    clock.advance(1000 * HOUR_S)
+    await worker.granted(slow(60, 60))
+    await worker.refused(slow(60, 1))
 
 
-async def test_whoever_comes_back_when_told_is_admitted(ledger: Ledger, clock: Clock) -> None:
+async def test_whoever_comes_back_when_told_is_admitted(worker: Worker, clock: Clock) -> None:
     for _ in range(20):
-        answer = await ledger.draw(draw(rate(7, 3, period_s=11)))
-        if isinstance(answer, Refused):
-            assert answer.retry_after_us is not None
-            clock.now_us += answer.retry_after_us
-            await granted(ledger, rate(7, 3, period_s=11))
+        verdict = await worker.draw(draw(slow(7, 3)))
+        if isinstance(verdict, Refused):
+            assert verdict.retry_after_us is not None
+            clock.advance(verdict.retry_after_us / SECOND)
+            await worker.granted(slow(7, 3))
 
 
-async def test_a_limit_that_changed_keeps_what_was_used(ledger: Ledger, clock: Clock) -> None:
-    await granted(ledger, tokens(100, 50), rate(60, 30))
-    await refused(ledger, tokens(40))
-    await refused(ledger, rate(20, 1))
-    await granted(ledger, tokens(51), rate(31, 1))
-    assert await standing(ledger, tokens(51), clock) == (0, 51)
+async def test_a_limit_that_changed_keeps_what_was_used(worker: Worker, store: Store, clock: Clock) -> None:
+    await worker.granted(tokens(100, 50), slow(60, 30))
+    await worker.refused(tokens(40))
+    await worker.refused(slow(20, 1))
+    await worker.granted(tokens(51), slow(31, 1))
+    assert await standing(store, tokens(51), clock) == (0, 51)
 
 
-async def test_refund_of_a_rate(ledger: Ledger, clock: Clock) -> None:
-    wish = await granted(ledger, rate(60, 50))
-    clock.advance(10)
-    await ledger.settle(settlement(wish, 20))
-    assert await standing(ledger, rate(60), clock) == (20, 0)
+async def test_refund_of_a_rate(worker: Worker, store: Store, clock: Clock) -> None:
+    wish = await worker.granted(slow(60, 50))
+    clock.advance(10 * HOUR_S)
+    await worker.settle(wish, 20)
+    assert await standing(store, slow(60), clock) == (20, 0)
 
 
-async def test_a_long_stream_gives_back_nothing_that_others_have_drawn(ledger: Ledger, clock: Clock) -> None:
-    wish = await granted(ledger, rate(60, 60))
-    clock.advance(60)
-    await granted(ledger, rate(60, 60))
-    await ledger.settle(settlement(wish, 0))
-    await refused(ledger, rate(60, 1))
+async def test_a_long_stream_gives_back_nothing_that_others_have_drawn(worker: Worker, clock: Clock) -> None:
+    wish = await worker.granted(slow(60, 60))
+    clock.advance(60 * HOUR_S)
+    await worker.granted(slow(60, 60))
+    await worker.settle(wish, 0)
+    await worker.refused(slow(60, 1))
 
 
-async def test_an_excess_is_charged_in_full(ledger: Ledger, clock: Clock) -> None:
-    wish = await granted(ledger, rate(60, 10), tokens(100, 10))
-    await ledger.settle(settlement(wish, 150))
-    assert await standing(ledger, rate(60), clock) == (150, 0)
-    assert await standing(ledger, tokens(100), clock) == (150, 0)
-    assert (await refused(ledger, rate(60, 1))).retry_after_us == 91 * SECOND
-    assert (await refused(ledger, tokens(100, 0))).retry_after_us is None
+async def test_an_excess_is_charged_in_full(worker: Worker, store: Store, clock: Clock) -> None:
+    wish = await worker.granted(slow(60, 10), tokens(100, 10))
+    await worker.settle(wish, 150)
+    assert await levels(store, clock, slow(60), tokens(100)) == [(150, 0), (150, 0)]
+    assert (await worker.refused(slow(60, 1))).retry_after_us == about(91 * HOUR)
+    assert (await worker.refused(tokens(100, 0))).retry_after_us is None
 
 
-async def test_a_clock_that_steps_back_changes_nothing(ledger: Ledger, clock: Clock) -> None:
-    wish = await granted(ledger, rate(60, 60))
-    clock.advance(-3600)
-    verdict = await refused(ledger, rate(60, 1))
-    assert verdict.retry_after_us == SECOND
-    await ledger.settle(settlement(wish, 60))
-    clock.advance(3600)
-    await refused(ledger, rate(60, 1))
-    clock.advance(1)
-    await granted(ledger, rate(60, 1))
+async def test_a_clock_that_steps_back_changes_nothing(worker: Worker, clock: Clock) -> None:
+    wish = await worker.granted(slow(60, 60))
+    clock.advance(-10 * HOUR_S)
+    await worker.refused(slow(60, 1))
+    await worker.settle(wish, 60)
+    clock.advance(10 * HOUR_S)
+    await worker.refused(slow(60, 1))
+    clock.advance(HOUR_S)
+    await worker.granted(slow(60, 1))
 
 
 # -------------------------------------------------------------------------------------------------- parallel, calendar
 
 
-async def test_parallel_calls(ledger: Ledger, clock: Clock) -> None:
-    first, _ = await granted(ledger, parallel(2)), await granted(ledger, parallel(2))
-    clock.advance(3600)
-    assert (await refused(ledger, parallel(2))).retry_after_us == limits.IN_THE_WAY_US
-    await ledger.settle(settlement(first))
-    await granted(ledger, parallel(2))
-    await refused(ledger, parallel(2))
+async def test_parallel_calls(worker: Worker, clock: Clock) -> None:
+    first, _ = await worker.granted(parallel(2)), await worker.granted(parallel(2))
+    clock.advance(HOUR_S)
+    assert (await worker.refused(parallel(2))).retry_after_us == limits.IN_THE_WAY_US
+    await worker.settle(first)
+    await worker.granted(parallel(2))
+    await worker.refused(parallel(2))
 
 
-async def test_used_and_reserved_are_apart(ledger: Ledger, clock: Clock) -> None:
-    first, second = await granted(ledger, tokens(100, 40)), await granted(ledger, tokens(100, 40))
-    assert (await refused(ledger, tokens(100, 40))).retry_after_us == limits.IN_THE_WAY_US
-    await ledger.settle(settlement(first, 10))
-    assert await standing(ledger, tokens(100), clock) == (10, 40)
-    third = await granted(ledger, tokens(100, 50))
-    await asyncio.gather(ledger.settle(settlement(second, 40)), ledger.settle(settlement(third, 30)))
-    assert await standing(ledger, tokens(100), clock) == (80, 0)
-    assert (await refused(ledger, tokens(100, 21))).retry_after_us is None
+async def test_used_and_reserved_are_apart(worker: Worker, store: Store, clock: Clock) -> None:
+    first, second = await worker.granted(tokens(100, 40)), await worker.granted(tokens(100, 40))
+    assert (await worker.refused(tokens(100, 40))).retry_after_us == limits.IN_THE_WAY_US
+    await worker.settle(first, 10)
+    assert await standing(store, tokens(100), clock) == (10, 40)
+    third = await worker.granted(tokens(100, 50))
+    await worker.settle_all([settlement(second, 40), settlement(third, 30)])
+    assert await standing(store, tokens(100), clock) == (80, 0)
+    assert (await worker.refused(tokens(100, 21))).retry_after_us is None
 
 
-async def test_a_call_belongs_to_the_window_in_which_it_began(ledger: Ledger, clock: Clock) -> None:
-    wish = await granted(ledger, tokens(100, 40))
-    clock.advance(86_400)
+async def test_money_is_counted_to_a_billionth(worker: Worker, store: Store, clock: Clock) -> None:
+    most = 2**53 - 1
+    wish = await worker.granted(money(most, most))
+    await worker.refused(money(most, 1))
+    await worker.settle(wish, cost_nusd=most - 1)
+    assert await standing(store, money(most), clock) == (most - 1, 0)
+    await worker.refused(money(most, 2))
+    await worker.granted(money(most, 1))
+
+
+async def test_a_call_belongs_to_the_window_in_which_it_began(worker: Worker, store: Store, clock: Clock) -> None:
+    wish = await worker.granted(tokens(100, 40))
+    clock.advance(DAY_S)
     tomorrow = tokens(100, starts="2026-11-21", resets_us=NOON + 129_600 * SECOND)
-    await granted(ledger, tomorrow)
-    await ledger.settle(settlement(wish, 30))
-    assert await standing(ledger, tokens(100), clock) == (30, 0)
-    assert await standing(ledger, tomorrow, clock) == (0, 1)
-    assert [row["day"] for row in await ledger.usage(["day"])] == ["2026-11-20"]
+    await worker.granted(tomorrow)
+    await worker.settle(wish, 30)
+    assert await levels(store, clock, tokens(100), tomorrow) == [(30, 0), (0, 1)]
+    assert [row["day"] for row in await store.usage(["day"])] == ["2026-11-20"]
+
+
+# ----------------------------------------------------------------------------------------------------------- batches
+
+
+async def test_a_batch_is_applied_in_its_order(worker: Worker, store: Store, clock: Clock) -> None:
+    first, second = await worker.granted(parallel(1)), draw(parallel(1))
+    applied = await worker.send(worker.opening(second), worker.closing(settlement(first)), worker.opening(second))
+    assert [type(verdict) for verdict in applied.verdicts] == [Refused, type(None), Granted]
+    assert await standing(store, parallel(1), clock) == (1, 0)
+
+
+async def test_drawn_and_settled_in_one_breath(worker: Worker, store: Store, clock: Clock) -> None:
+    wishes = [draw(tokens(1000, 10), parallel(100)) for _ in range(50)]
+    items = [item for wish in wishes for item in (worker.opening(wish), worker.closing(settlement(wish, 4)))]
+    await worker.send(*items)
+    assert await levels(store, clock, tokens(1000), parallel(100)) == [(200, 0), (0, 0)]
+    assert [row["id"] for row in await store.calls(100)] == [wish.record.id for wish in wishes][::-1]
+    assert await store.progress(worker.name) == Progress(1, 50)
+
+
+async def test_a_worker_that_nobody_has_heard_of_has_come_nowhere(store: Store) -> None:
+    assert await store.progress("nobody") == Progress(0, 0)
+
+
+async def test_progress_is_what_was_applied(worker: Worker, other: Worker) -> None:
+    wish = await worker.granted()
+    assert await other.store.progress(worker.name) == Progress(1, 0)
+    await worker.settle(wish)
+    await worker.send()
+    assert await other.store.progress(worker.name) == Progress(3, 1)
+    assert await other.store.progress(other.name) == Progress(0, 0)
+
+
+async def test_a_late_copy_of_a_batch_does_nothing(worker: Worker, store: Store, clock: Clock) -> None:
+    wish = await worker.granted(tokens(100, 10))
+    end = worker.closing(settlement(wish, 4))
+    batch = Batch(worker.name, 5, 1, [worker.opening(draw(tokens(100, 20))), end])  # 2 to 4 were given up
+    await store.apply(batch)
+    for seq in (5, 4, 1):
+        late = batch._replace(seq=seq, acked=0, items=[worker.opening(draw(tokens(100, 7))), worker.voiding(wish)])
+        for copy in (late, batch._replace(seq=seq)):
+            with pytest.raises(StoreAway):
+                await store.apply(copy)
+    assert await standing(store, tokens(100), clock) == (4, 20)
+    assert await store.progress(worker.name) == Progress(5, end.number)
+    assert await endings(store) == ["done"]
+
+
+async def test_a_batch_that_is_sent_twice_at_once_is_applied_once(worker: Worker, other: Worker, clock: Clock) -> None:
+    batch = Batch(worker.name, 1, 0, [worker.opening(draw(daily(100))) for _ in range(50)])
+    answers = await asyncio.gather(worker.store.apply(batch), other.store.apply(batch), return_exceptions=True)
+    assert sorted(type(answer).__name__ for answer in answers) == ["Applied", "StoreAway"]
+    assert await standing(other.store, daily(100), clock) == (0, 50)
+
+
+async def test_a_draw_that_was_voided_before_it_arrived_is_a_late_copy(
+    worker: Worker, store: Store, clock: Clock
+) -> None:
+    """The worker gave a batch up, and said so in the next one, which was faster."""
+    wish = draw(tokens(100, 10), parallel(1))
+    slower = Batch(worker.name, 1, 0, [worker.opening(wish)])
+    worker.seq = 1
+    await worker.void(wish)
+    with pytest.raises(StoreAway):
+        await store.apply(slower)
+    assert await levels(store, clock, tokens(100), parallel(1)) == [(0, 0), (0, 0)]
+
+
+async def test_entries_at_or_below_the_mark_are_skipped(worker: Worker, store: Store, clock: Clock) -> None:
+    wishes = [await worker.granted(tokens(100, 10)) for _ in range(4)]
+    ends = [worker.closing(settlement(wish, 4)) for wish in wishes]
+    await worker.send(*ends[:2])
+    await worker.send(*ends[:3], ends[2])  # as after a time-out, with one more
+    assert await standing(store, tokens(100), clock) == (12, 10)
+    await worker.send(Voiding(ends[1].number, wishes[3].record.id))
+    assert await standing(store, tokens(100), clock) == (12, 10)
+    await worker.send(ends[3])
+    await worker.send(*ends)
+    assert await standing(store, tokens(100), clock) == (16, 0)
+    assert await store.progress(worker.name) == Progress(worker.seq, 4)
+    assert len(await store.calls(10)) == 4
+    (row,) = await store.usage([])
+    assert (row["requests"], row["total_tokens"]) == (4, 16)
+
+
+async def test_a_store_that_does_not_know_what_was_acknowledged_is_behind(
+    worker: Worker, store: Store, clock: Clock
+) -> None:
+    wish = await worker.granted(tokens(100, 10))
+    await worker.settle(wish, 4)
+    items = [worker.opening(draw(tokens(100, 20))), worker.closing(settlement(wish, 9))]
+    with pytest.raises(StoreBehind) as caught:
+        await store.apply(Batch(worker.name, 9, 8, items))
+    assert caught.value.progress == Progress(2, 1)
+    assert await standing(store, tokens(100), clock) == (4, 0)
+    assert await store.progress(worker.name) == Progress(2, 1)
+    await store.apply(Batch(worker.name, 10, 2, items))
+    assert await standing(store, tokens(100), clock) == (13, 20)
+
+
+async def test_a_store_that_has_forgotten_a_worker_is_behind(store: Store) -> None:
+    with pytest.raises(StoreBehind) as caught:
+        await store.apply(Batch("forgotten", 2, 1))
+    assert caught.value.progress == Progress(0, 0)
+    await store.apply(Batch("forgotten", 3, 0))
+
+
+async def test_a_ping_is_answered_and_changes_nothing(worker: Worker, store: Store) -> None:
+    await worker.send()
+    await store.ping()
+    assert await store.progress(worker.name) == Progress(1, 0)
+
+
+async def test_nothing_can_be_asked_of_a_closed_store(open_store: OpensStores, clock: Clock) -> None:
+    store = await open_store()
+    await store.close()
+    await store.close()
+    for question in (
+        store.apply(Batch("w", 1, 0)), store.progress("w"), store.retire("w"), store.ping(),
+        store.standings([daily(1).window], clock.now), store.usage([]), store.calls(1),
+    ):  # fmt: skip
+        with pytest.raises(StoreAway):
+            await question
 
 
 # ------------------------------------------------------------------------------------------------------- settlements
 
 
-async def test_a_settlement_counts_once(open_ledger: OpensLedgers, clock: Clock) -> None:
-    ledger, other = open_ledger(), open_ledger()
-    claims = [tokens(100, 50), rate(60, 50), parallel(5)]
-    await granted(ledger, *claims)
-    wish = await granted(ledger, daily(9), *(claim._replace(amount=min(claim.amount, 10)) for claim in claims))
-    end = settlement(wish, 7)
-    await asyncio.gather(*(ledger.settle(end) for _ in range(5)))
-    for who in (ledger, other):
-        await who.settle(end)
-        assert who.errors == 0
-    assert [await standing(ledger, claim, clock) for claim in claims] == [(7, 50), (57, 0), (1, 0)]
-    assert await standing(ledger, daily(9), clock) == (1, 0)
-    (row,) = await ledger.usage([])
+async def test_a_settlement_counts_once(worker: Worker, other: Worker, store: Store, clock: Clock) -> None:
+    claims = [tokens(100, 50), slow(60, 50), parallel(5)]
+    await worker.granted(*claims)
+    wish = await worker.granted(daily(9), *(claim._replace(amount=min(claim.amount, 10)) for claim in claims))
+    end = worker.closing(settlement(wish, 7))
+    await worker.send(*[end] * 5)
+    await worker.send(end)
+    heir = Worker(other.store, worker.name)  # whoever adopts the journal
+    heir.seq = heir.acked = worker.seq
+    await heir.send(end)
+    assert await levels(store, clock, *claims, daily(9)) == [(7, 50), (57, 0), (1, 0), (1, 0)]
+    (row,) = await store.usage([])
     assert (row["requests"], row["total_tokens"]) == (1, 7)
-    assert len(await ledger.calls(10)) == 1
+    assert len(await store.calls(10)) == 1
 
 
-async def test_who_was_refused_has_nothing_to_settle(ledger: Ledger, clock: Clock) -> None:
-    await granted(ledger, tokens(10, 10))
-    wish = draw(tokens(10, 10))
-    assert isinstance(await ledger.draw(wish), Refused)
-    await ledger.settle(settlement(wish, 10))
-    assert await standing(ledger, tokens(10), clock) == (0, 10)
-    assert await ledger.calls(10) == []
-
-
-async def test_drawn_and_settled_in_one_breath(ledger: Ledger, clock: Clock) -> None:
-    wishes = [draw(tokens(1000, 10), parallel(100)) for _ in range(60)]
-    futures: list[asyncio.Future[Any]] = []
-    for wish in wishes:
-        futures += [ledger.draw(wish), ledger.settle(settlement(wish, 4))]
-    await asyncio.gather(*futures)
-    assert await standing(ledger, tokens(1000), clock) == (240, 0)
-    assert await standing(ledger, parallel(100), clock) == (0, 0)
-
-
-async def test_settling_waits_for_nobody(ledger: Ledger) -> None:
-    wish = await granted(ledger)
-    done = ledger.settle(settlement(wish))
-    assert ledger.pending == 1
-    done.cancel()
-    await ledger.settle(settlement(wish))  # behind it
-    assert [row["id"] for row in await ledger.calls(1)] == [wish.record.id]
-
-
-async def test_close_delivers_what_is_pending(open_ledger: OpensLedgers, clock: Clock) -> None:
-    ledger = open_ledger()
-    wishes = [await granted(ledger, tokens(1000, 10)) for _ in range(5)]
-    ends = [ledger.settle(settlement(wish, 4)) for wish in wishes]
-    assert await ledger.close(5) == 0
-    assert all(end.done() for end in ends)
-    again = open_ledger()
-    assert await standing(again, tokens(1000), clock) == (20, 0)
-    assert len(await again.calls(10)) == 5
-
-
-async def test_what_was_settled_outlives_the_worker(open_ledger: OpensLedgers, clock: Clock) -> None:
-    ledger = open_ledger()
-    await ledger.settle(settlement(await granted(ledger, tokens(100, 40), rate(60, 40)), 30))
-    await ledger.close(5)
-    again = open_ledger()
-    assert await standing(again, tokens(100), clock) == (30, 0)
-    assert await standing(again, rate(60), clock) == (30, 0)
+async def test_what_was_settled_outlives_the_worker(open_store: OpensStores, clock: Clock) -> None:
+    store = await open_store()
+    worker = Worker(store)
+    await worker.settle(await worker.granted(tokens(100, 40), slow(60, 40)), 30)
+    await store.close()
+    again = await open_store()
+    assert await levels(again, clock, tokens(100), slow(60)) == [(30, 0), (30, 0)]
     assert len(await again.calls(9)) == 1
+    assert await again.progress(worker.name) == Progress(2, 1)
+
+
+async def test_a_settlement_without_a_lease_charges_the_truth(worker: Worker, store: Store, clock: Clock) -> None:
+    """The server has forgotten the draw, or the worker granted it by itself while there was no store."""
+    claims = [daily(100, 1), tokens(100, 50), money(100, 50), slow(60, 50), parallel(5)]
+    await worker.granted(parallel(5))
+    await worker.settle(draw(*claims, time=clock.now), 30, time=clock.now, cost_nusd=20)
+    assert await levels(store, clock, *claims) == [(1, 0), (30, 0), (20, 0), (30, 0), (1, 0)]
+    assert await endings(store) == ["done"]
+    (row,) = await store.usage([])
+    assert (row["requests"], row["total_tokens"]) == (1, 30)
+
+
+async def test_without_a_lease_a_rate_is_charged_what_has_not_leaked_since_the_call_began(
+    worker: Worker, store: Store, clock: Clock
+) -> None:
+    await worker.granted(slow(60, 5))
+    began = clock.now
+    clock.advance(5 * HOUR_S)
+    await worker.settle(draw(slow(60, 50)), 30, time=began)
+    assert await standing(store, slow(60), clock) == (25, 0)
+    await worker.settle(draw(slow(60, 50)), 5, time=began)
+    assert await standing(store, slow(60), clock) == (25, 0)
+
+
+async def test_without_a_lease_a_call_belongs_to_the_day_in_which_it_began(
+    worker: Worker, store: Store, clock: Clock
+) -> None:
+    began = clock.now
+    clock.advance(DAY_S)
+    await worker.settle(draw(tokens(100, 50)), 30, time=began)
+    assert await standing(store, tokens(100), clock) == (30, 0)
+    assert [row["day"] for row in await store.usage(["day"])] == ["2026-11-20"]
+
+
+# ------------------------------------------------------------------------------------------------------------- voids
+
+
+async def test_a_void_gives_everything_back(worker: Worker, store: Store, clock: Clock) -> None:
+    claims = [daily(100, 1), tokens(100, 50), money(100, 50), slow(60, 50), parallel(5)]
+    await worker.granted(*claims)
+    before = await levels(store, clock, *claims)
+    wish = await worker.granted(*(claim._replace(amount=min(claim.amount, 9)) for claim in claims))
+    await worker.void(wish)
+    assert await levels(store, clock, *claims) == before
+    assert await store.calls(9) == []
+    assert await store.usage([]) == []
+
+
+async def test_a_void_in_the_batch_of_its_draw(worker: Worker, store: Store, clock: Clock) -> None:
+    claims = [tokens(100, 50), slow(60, 50), parallel(1)]
+    wish = draw(*claims)
+    applied = await worker.send(worker.opening(wish), worker.voiding(wish), worker.opening(draw(*claims)))
+    assert [type(verdict) for verdict in applied.verdicts] == [Granted, type(None), Granted]
+    assert await levels(store, clock, *claims) == [(0, 50), (50, 0), (1, 0)]
+
+
+async def test_a_void_gives_back_nothing_of_a_rate_that_has_leaked(worker: Worker, store: Store, clock: Clock) -> None:
+    wish = await worker.granted(slow(60, 50))
+    clock.advance(20 * HOUR_S)
+    await worker.granted(slow(60, 15))
+    await worker.void(wish)
+    assert await standing(store, slow(60), clock) == (15, 0)
+
+
+async def test_a_void_of_what_was_never_drawn_changes_nothing(worker: Worker, store: Store, clock: Clock) -> None:
+    full, wish = tokens(10, 10), draw(tokens(10, 10))
+    await worker.granted(full)
+    assert isinstance(await worker.draw(wish), Refused)
+    await worker.void(wish)
+    await worker.void(draw(tokens(10, 10)))
+    assert await standing(store, full, clock) == (0, 10)
+    assert await store.progress(worker.name) == Progress(4, 2)
+
+
+async def test_a_void_counts_once(worker: Worker, store: Store, clock: Clock) -> None:
+    await worker.granted(tokens(100, 50), parallel(5))
+    wish = await worker.granted(tokens(100, 10), parallel(5))
+    for _ in range(3):
+        await worker.void(wish)
+    assert await levels(store, clock, tokens(100), parallel(5)) == [(0, 50), (1, 0)]
+
+
+async def test_what_was_voided_may_be_drawn_again(worker: Worker, store: Store, clock: Clock) -> None:
+    wish = await worker.granted(tokens(100, 60))
+    await worker.void(wish)
+    assert isinstance(await worker.draw(wish), Granted)
+    await worker.settle(wish, 5)
+    assert await standing(store, tokens(100), clock) == (5, 0)
 
 
 # --------------------------------------------------------------------------------------------------- several workers
 
 
-async def test_two_workers_share_one_limit(open_ledger: OpensLedgers, clock: Clock) -> None:
-    workers = [open_ledger(), open_ledger(), open_ledger()]
-    answers = await asyncio.gather(*(workers[n % 3].draw(draw(daily(50), rate(40))) for n in range(120)))
-    assert Counter(type(answer) for answer in answers) == {Granted: 40, Refused: 80}
-    for ledger in workers:
-        assert await standing(ledger, daily(50), clock) == (0, 40)
+async def test_workers_share_one_limit(open_store: OpensStores, clock: Clock) -> None:
+    workers = [Worker(await open_store()) for _ in range(3)]
+
+    async def draw_some(worker: Worker) -> list[Granted | Refused]:
+        return [await worker.draw(draw(daily(50), slow(40))) for _ in range(40)]
+
+    verdicts = await asyncio.gather(*map(draw_some, workers))
+    assert Counter(type(verdict) for some in verdicts for verdict in some) == {Granted: 40, Refused: 80}
+    for worker in workers:
+        assert await standing(worker.store, daily(50), clock) == (0, 40)
 
 
-async def test_one_may_settle_what_another_drew(open_ledger: OpensLedgers, clock: Clock) -> None:
-    one, other = open_ledger(), open_ledger()
-    wish = await granted(one, tokens(100, 40), parallel(1))
-    await other.settle(settlement(wish, 5))
-    assert await standing(one, tokens(100), clock) == (5, 0)
-    await granted(one, parallel(1))
+async def test_an_heir_settles_what_the_worker_drew(worker: Worker, other: Worker, clock: Clock) -> None:
+    """Under its name, for a lease belongs to a worker."""
+    wish = await worker.granted(tokens(100, 40), parallel(1))
+    heir = Worker(other.store, worker.name)
+    heir.seq = heir.acked = worker.seq
+    await heir.settle(wish, 5)
+    assert await standing(worker.store, tokens(100), clock) == (5, 0)
+    await other.granted(parallel(1))
 
 
-async def test_leases_of_the_living_are_left_alone(open_ledger: OpensLedgers, clock: Clock) -> None:
-    one = open_ledger()
-    wish = await granted(one, tokens(100, 40), parallel(1))
-    clock.advance(100_000)
-    other = open_ledger()
-    assert await standing(other, tokens(100), clock) == (0, 40)
-    await refused(other, parallel(1))
-    assert await other.calls(9) == []
-    await one.settle(settlement(wish, 5))
-    assert [row["ended"] for row in await other.calls(9)] == ["done"]
-
-
-# ----------------------------------------------------------------------------------------------------------- reports
-
-
-async def fill(ledger: Ledger) -> None:
-    """Seven calls over three days, two months, three keys."""
-    for day, key, team, model, upstream, endpoint, status in (
-        (0, "a", "red", "m1", "up", "chat", 200),
-        (0, "a", "red", "m2", "up", "chat", 200),
-        (1, "a", "red", "m1", "other", "completions", 200),
-        (1, "b", None, "m1", "up", "chat", 500),
-        (15, "b", None, "m2", "up", "embeddings", 200),
-        (15, "c", "blue", "m1", "up", "chat", 200),
-        (15, "c", "blue", "m1", "up", "chat", 200),
-    ):
-        wish = await granted(ledger)
-        usage = Usage(10, 5, 4, 2, source="reported" if day else "estimated")
-        ended = "done" if status == 200 else "error"
-        await ledger.settle(settlement(
-            wish, time=NOON / SECOND + day * 86_400, key=key, team=team, label_model=model, model="as-asked",
-            upstream=upstream, endpoint=endpoint, status=status, usage=usage, ended=ended,
-        ))  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("group_by", "requests"),
-    [
-        (["key"], {("a",): 3, ("b",): 2, ("c",): 2}),
-        (["team"], {("",): 2, ("blue",): 2, ("red",): 3}),
-        (["model"], {("m1",): 5, ("m2",): 2}),
-        (["upstream"], {("other",): 1, ("up",): 6}),
-        (["endpoint"], {("chat",): 5, ("completions",): 1, ("embeddings",): 1}),
-        (["day"], {("2026-11-20",): 2, ("2026-11-21",): 2, ("2026-12-05",): 3}),
-        (["month"], {("2026-11",): 4, ("2026-12",): 3}),
-        (["month", "key"], {("2026-11", "a"): 3, ("2026-11", "b"): 1, ("2026-12", "b"): 1, ("2026-12", "c"): 2}),
-        ([], {(): 7}),
-    ],
-)
-async def test_usage_by_group(ledger: Ledger, group_by: list[str], requests: dict[tuple[str, ...], int]) -> None:
-    await fill(ledger)
-    rows = await ledger.usage(group_by)
-    assert {tuple(row[name] for name in group_by): row["requests"] for row in rows} == requests
-    assert [tuple(row[name] for name in group_by) for row in rows] == sorted(requests)
-    for row in rows:
-        assert row["total_tokens"] == row["prompt_tokens"] + row["completion_tokens"] == 15 * row["requests"]
-        assert row["cached_tokens"] == 4 * row["requests"]
-        assert row["reasoning_tokens"] == 2 * row["requests"]
-    assert sum(row["errors"] for row in rows) == 1
-    assert sum(row["estimated_tokens"] for row in rows) == 30
-
-
-async def test_every_group_can_be_asked_for_at_once(ledger: Ledger) -> None:
-    await fill(ledger)
-    assert len(await ledger.usage(USAGE_GROUPS)) == 6
-
-
-@pytest.mark.parametrize(
-    ("since", "until", "limit", "days"),
-    [
-        (None, None, None, ["2026-11-20", "2026-11-21", "2026-12-05"]),
-        ("2026-11-21", None, None, ["2026-11-21", "2026-12-05"]),
-        (None, "2026-11-21", None, ["2026-11-20", "2026-11-21"]),
-        ("2026-11-21", "2026-11-21", None, ["2026-11-21"]),
-        ("2026-11-22", "2026-12-01", None, []),
-        ("2026-12-31", "2026-01-01", None, []),
-        (None, None, 2, ["2026-11-20", "2026-11-21"]),
-        (None, None, 0, []),
-    ],
-)
-async def test_usage_of_some_days(
-    ledger: Ledger, since: str | None, until: str | None, limit: int | None, days: list[str]
-) -> None:
-    await fill(ledger)
-    assert [row["day"] for row in await ledger.usage(["day"], since, until, limit)] == days
-
-
-async def test_no_calls_no_rows(ledger: Ledger) -> None:
-    assert await ledger.usage([]) == []
-    assert await ledger.usage(["key"]) == []
-    assert await ledger.calls(10) == []
-
-
-async def test_calls_are_told_newest_first(ledger: Ledger) -> None:
-    wishes = [await granted(ledger) for _ in range(6)]
-    for number, wish in enumerate(wishes):
-        await ledger.settle(settlement(wish, key="ab"[number % 2]))
-    ids = [wish.record.id for wish in wishes]
-    assert [row["id"] for row in await ledger.calls(4)] == ids[:1:-1]
-    assert [row["id"] for row in await ledger.calls(2, "a")] == [ids[4], ids[2]]
-    assert [row["id"] for row in await ledger.calls(9, "b")] == [ids[5], ids[3], ids[1]]
-    assert await ledger.calls(9, "nobody") == []
-    assert await ledger.calls(0) == []
-
-
-async def test_a_record_is_kept_as_it_was(ledger: Ledger) -> None:
-    wish = await granted(ledger)
-    told = record(
-        wish.record.id, model='od"d \u2028 \0', returned_model="gpt-z \ud800", team=None, stream=True,
-        ended="client_gone", usage=Usage(1, 2, 3, 4, source="estimated"), first_byte_s=None, truncated=True,
-        client_request_id="theirs",
-    )  # fmt: skip
-    await ledger.settle(Settlement(told, wish.claims))
-    (row,) = await ledger.calls(1)
-    usage = row["usage"]
-    assert {name: usage[name] for name in Usage._fields} == told.usage._asdict()
-    kept = told._replace(returned_model="gpt-z ?")  # half a character is none, and no upstream has a model of that name
-    for name in set(kept._fields) - {"usage"}:
-        assert row[name] == getattr(kept, name), name
-    json.dumps(row)
-
-
-async def test_old_records_and_sums_are_forgotten(open_ledger: OpensLedgers, clock: Clock) -> None:
-    ledger = open_ledger(usage_records_max=50, sums_days=10)
-    for day in (0, 5, 20):
-        clock.now_us = NOON + day * 86_400 * SECOND
-        wishes = [draw() for _ in range(1000)]
-        await asyncio.gather(*(ledger.draw(wish) for wish in wishes))
-        await asyncio.gather(*(ledger.settle(settlement(wish, 1, time=clock.now)) for wish in wishes))
-    calls = await ledger.calls(100_000)
-    assert 50 <= len(calls) < 2000  # looked after now and then, not at each call
-    assert calls[0]["time"] == clock.now
-    assert [(row["day"], row["requests"]) for row in await ledger.usage(["day"])] == [("2026-12-10", 1000)]
-
-
-async def test_standings_of_windows_that_nobody_has_drawn_on(ledger: Ledger, clock: Clock) -> None:
-    claims = [tokens(100), rate(60), parallel(2)]
-    for found in await standings(ledger, claims, clock):
-        assert isinstance(found, Standing)
-        assert (found.used, found.reserved, found.remaining) == (0, 0, found.window.limit)
-    assert await ledger.standings([], clock.now) == []
-
-
-async def test_standings_leak_without_a_draw(ledger: Ledger, clock: Clock) -> None:
-    await granted(ledger, rate(60, 30))
-    (found,) = await ledger.standings([rate(60).window], clock.now + 10)
-    assert (found.used, found.reset_us) == (20, 20 * SECOND)
+async def test_leases_of_the_living_are_left_alone(worker: Worker, other: Worker, clock: Clock) -> None:
+    wish = await worker.granted(tokens(100, 40), parallel(1))
+    for _ in range(20):
+        clock.advance(SIGN_OF_LIFE_S)
+        await worker.send()
+        assert (await other.send()).lost == 0
+    clock.advance(SILENT_S - SIGN_OF_LIFE_S)
+    assert (await other.send()).lost == 0
+    assert await standing(other.store, tokens(100), clock) == (0, 40)
+    await other.refused(parallel(1))
+    await worker.settle(wish, 5)
+    assert await endings(other.store) == ["done"]

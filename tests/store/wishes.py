@@ -9,12 +9,17 @@ from typing import Any
 from gateway.records import Claim, Draw, Record, Settlement, Usage, Window
 
 SECOND = 1_000_000
+HOUR_S = 3600
+HOUR = HOUR_S * SECOND
 NOON = int(datetime(2026, 11, 20, 12, tzinfo=UTC).timestamp()) * SECOND
 NUMBERS = itertools.count(1)
 
 
 class Clock:
-    """Stands still until a test moves it."""
+    """The store's clock, as a test sees and moves it: by `now` and `advance`.
+
+    This one stands still meanwhile. That of a server goes on; so what is true of every store counts in hours.
+    """
 
     def __init__(self) -> None:
         self.now_us = NOON
@@ -65,15 +70,25 @@ def rate(limit: int = 60, amount: int = 1, period_s: int = 60, **changes: Any) -
     return claim(amount, limit=limit, **window)
 
 
+def slow(limit: int = 60, amount: int = 1, **changes: Any) -> Claim:
+    """A rate of one unit an hour, if the limit is 60: what a test lasts itself does not matter."""
+    return rate(limit, amount, period_s=60 * HOUR_S, **{"per": str(60 * HOUR_S), **changes})
+
+
+def money(limit_nusd: int = 100, amount_nusd: int = 1, **changes: Any) -> Claim:
+    return daily(limit_nusd, amount_nusd, unit="usd", **changes)
+
+
 def parallel(limit: int = 2) -> Claim:
     return claim(1, unit="parallel", per="", limit=limit)
 
 
 def draw(*claims: Claim, call: str | None = None, **changes: Any) -> Draw:
-    """A wish to draw; what it will be charged if it is lost is what it claims of tokens."""
+    """A wish to draw; what it will be charged if it is lost is what it claims of tokens and of money."""
     name = call or f"call-{next(NUMBERS)}"
-    estimate = max((claim.amount for claim in claims if claim.window.unit == "tokens"), default=0)
-    return Draw(lost(name, estimate)._replace(**changes), claims)
+    estimates = {claim.window.unit: claim.amount for claim in claims}
+    record = lost(name, estimates.get("tokens", 0))._replace(cost_nusd=estimates.get("usd"))
+    return Draw(record._replace(**changes), claims)
 
 
 def settlement(drawn: Draw, used: int = 0, **changes: Any) -> Settlement:

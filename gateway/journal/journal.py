@@ -1,0 +1,310 @@
+"""What a worker has begun and ended, written down before anybody else knows it.
+
+Entries are gathered and written once in each turn of the event loop, by the loop itself; what is in the page cache
+survives the worker, whatever it dies of. What a power cut may take is bounded by a sync each second, in a thread. Where
+the disk is slow the writes go to a thread too, and whoever asks whether they are made waits.
+
+What the store has stays for another `KEPT_S`, for a store that forgets; then its segments go. Memory holds the entries
+of the leases that are open, and what has not been written yet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from gateway.tasks import Tasks
+
+from . import disk
+from .disk import Outcome
+from .home import Home, leave_alone
+from .lines import Entry, Kind, decode, encode
+from .pace import Pace
+from .shelf import Bookmark, Shelf
+
+log = logging.getLogger("gateway")
+
+KEPT_S = 30
+"""How long what was delivered stays, for a store that comes back without it."""
+
+LOOK_EVERY_S = 1.0
+"""How often what is dirty is synced, what failed tried again, and what is old deleted."""
+
+T = TypeVar("T")
+
+
+class Journal:
+    """One worker's journal. Used from one event loop, but for `create` and `adopt`, which may run in any thread."""
+
+    def __init__(self, home: Home) -> None:
+        self.name = home.name
+        """32 hexadecimal digits, random: the worker's incarnation."""
+        self.last = 0
+        """The highest number that was given."""
+        self.damaged = 0
+        """Places in the files, as they were adopted, where entries cannot be read."""
+        self._home = home
+        self._shelf = Shelf(home.path)
+        self._open = self._shelf.open
+        self._gathered: list[bytes] = []
+        self._appended = self._last_end = self._on_disk = 0
+        self._is_called = self._has_failed = self._is_short = self._has_sync_failed = self._is_closed = False
+        self._pace = Pace()
+        self._round: asyncio.Future[Outcome] | None = None
+        self._threads = ThreadPoolExecutor(2, thread_name_prefix="journal")
+        self._tasks = Tasks()
+        self._house: asyncio.Task[None] | None = None
+        self._tidying = asyncio.Lock()
+
+    # ----------------------------------------------------------------------------------------- beginning and end
+
+    @classmethod
+    def create(cls, folder: Path, origin: str) -> Journal:
+        """A new journal in a folder that many share; `origin` names the ledger it belongs to. Raises `OSError`."""
+        home = Home.make(folder, origin)
+        try:
+            disk.make_reserve(home.path)
+        except OSError:
+            home.remove()
+            raise
+        return cls(home)
+
+    @classmethod
+    def adopt(cls, folder: Path, origin: str) -> Journal | None:
+        """A dead worker's journal, of this origin; None where there is none.
+
+        Cheap where there is none. Else all that is there is read, which takes seconds for a million entries.
+        """
+        for home in Home.free(folder, origin):
+            try:
+                journal = cls(home)
+                journal._take_in()
+            except OSError as error:
+                leave_alone(str(home.path), f"it cannot be read ({error.strerror})")
+                home.leave()
+            else:
+                return journal
+        return None
+
+    def _take_in(self) -> None:
+        self.last, torn, self.damaged = self._shelf.take_in()
+        self._appended = self._on_disk = self.last
+        if torn:
+            log.warning("the journal %s ends in the middle of an entry, which is left out", self.name)
+        if self.damaged:
+            log.error("the journal %s is damaged: %d lines cannot be read, and are lost", self.name, self.damaged)
+
+    async def close(self) -> None:
+        """Write and sync what can be, and let go: the files stay for whoever adopts them."""
+        await self._end()
+        self._home.leave()
+
+    async def remove(self) -> None:
+        """Delete the files: everything is delivered. Raises `OSError`, and then it has still to be closed."""
+        await self._end()
+        await asyncio.to_thread(self._home.remove)
+
+    async def _end(self) -> None:
+        if self._is_closed:
+            return
+        try:
+            await self.written()
+        except OSError as error:
+            log.error("%d entries of the journal %s were never written: %s", len(self._gathered), self.name, error)
+        self._is_closed = True
+        async with self._tidying:
+            await self._tasks.cancel_all()
+            await self._sync()
+        await asyncio.to_thread(self._threads.shutdown)
+        self._shelf.shut()
+
+    # --------------------------------------------------------------------------------------------------- writing
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing new should be begun: the last write failed, or took the reserve of the disk."""
+        return self._has_failed or self._is_short
+
+    def skip_to(self, number: int) -> None:
+        """Number what follows from above `number`: the store has seen that much of what these files have lost."""
+        self.last = max(self.last, number)
+
+    def append(self, kind: Kind, lease: str, text: str = "") -> int:
+        """Write an entry down at the end of this turn of the event loop. Returns its number.
+
+        Raises `ValueError` for what cannot be one line, and then nothing is appended.
+        """
+        if self._is_closed:
+            raise RuntimeError("the journal is closed")
+        number = self.last + 1
+        line = encode(number, kind, lease, text)
+        self.last = self._appended = number
+        self._gathered.append(line)
+        if kind == "open":
+            self._open[lease] = line
+        else:
+            self._open.pop(lease, None)
+            self._last_end = number
+        if not self._is_called:
+            self._is_called = True
+            asyncio.get_running_loop().call_soon(self._at_end_of_turn)
+        return number
+
+    async def written(self) -> None:
+        """Until everything appended so far would survive the worker; at once, where the disk is quick.
+
+        Raises `OSError` where it cannot be written: it will be tried again, at least once a second.
+        """
+        until = self._appended
+        while self._on_disk < until:
+            if self._round is None and not self._pace.is_slow:
+                outcome = self._write()
+            else:
+                outcome = await asyncio.shield(self._round or self._write_in_thread())
+            if outcome.error is not None:
+                raise outcome.error
+
+    def _at_end_of_turn(self) -> None:
+        self._is_called = False
+        self._keep_house()
+        if self._on_disk == self._appended or self._is_closed or self._round is not None:
+            return
+        if self._pace.is_slow:
+            self._write_in_thread()
+        else:
+            self._write()
+
+    def _write(self) -> Outcome:
+        plan = self._shelf.plan(self._gathered, self._appended, self._last_end)
+        outcome = disk.perform(plan)
+        self._note(plan, outcome)
+        return outcome
+
+    def _write_in_thread(self) -> asyncio.Future[Outcome]:
+        """Only one such round is under way at any time; what is gathered meanwhile goes with the next."""
+        plan = self._shelf.plan(self._gathered, self._appended, self._last_end)
+        loop = asyncio.get_running_loop()
+        made: asyncio.Future[Outcome] = loop.create_future()
+
+        def finish(done: asyncio.Future[Outcome]) -> None:
+            self._round = None
+            if (bug := done.exception()) is not None:
+                made.set_exception(bug)
+                return
+            outcome = done.result()
+            self._note(plan, outcome)
+            made.set_result(outcome)
+            if outcome.error is None and self._on_disk < self._appended and not self._is_closed:
+                self._write_in_thread()
+
+        self._round = made
+        loop.run_in_executor(self._threads, disk.perform, plan).add_done_callback(finish)
+        return made
+
+    def _note(self, plan: disk.Plan, outcome: Outcome) -> None:
+        """What a write has done, and what it tells of the disk."""
+        if outcome.error is None:
+            del self._gathered[: plan.line_count]
+            self._on_disk = max(self._on_disk, plan.number)
+            self._shelf.note(plan, outcome)
+            if self._has_failed:
+                log.warning("the journal %s can be written again", self.name)
+        elif not self._has_failed:
+            log.error("the journal %s cannot be written: %s", self.name, outcome.error)
+        self._has_failed = outcome.error is not None
+        if outcome.is_short and not self._is_short:
+            self._is_short = True
+            log.error("the disk of the journal %s is full: running calls end on its reserve", self.name)
+        if self._pace.note(outcome.took_s, time.monotonic()):
+            now = "slow, and answers wait for it" if self._pace.is_slow else "quick again"
+            log.warning("the disk of the journal %s is %s", self.name, now)
+
+    # --------------------------------------------------------------------------------------------------- reading
+
+    def open_entries(self) -> list[Entry]:
+        """Those that were neither closed nor voided, oldest first: what a dead worker had in flight."""
+        return list(_entries(self._open.values()))
+
+    def undelivered(self, after: int) -> Iterator[Entry]:
+        """The close and void entries with higher numbers, in order, also those that were delivered and are still kept.
+
+        Read from the files one at a time; what is appended meanwhile is found, what is deleted meanwhile is left out.
+        Raises `OSError`.
+        """
+        bookmark = Bookmark(after)
+        while True:
+            before = bookmark.after
+            yield from self._shelf.ends(bookmark)
+            for entry in _entries(self._gathered[:]):
+                if entry.kind != "open" and entry.number > bookmark.after:
+                    bookmark.after = entry.number
+                    yield entry
+            # While the last of these was looked at, more may have been appended; what is damaged never comes.
+            if bookmark.after in (before, self._last_end):
+                return
+
+    # ------------------------------------------------------------------------------------------------ keeping house
+
+    def delivered(self, number: int) -> None:
+        """The store has everything up to this number, and nothing above: lower than before, where it has forgotten."""
+        self._shelf.delivered(number)
+        self._keep_house()
+
+    def _keep_house(self) -> None:
+        if self._house is None and not self._is_closed:
+            self._house = self._tasks.spawn(self._look_after(), "journal")
+
+    async def _look_after(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S)
+            async with self._tidying:
+                await self._tidy()
+
+    async def _tidy(self) -> None:
+        try:
+            await self.written()
+            if self._is_short:
+                await self._in_thread(lambda: disk.make_reserve(self._home.path))
+                self._is_short = False
+                log.warning("the disk of the journal %s has room again", self.name)
+        except OSError:
+            pass  # which was said when it failed first
+        if self._on_disk == self._appended and (plan := self._shelf.plan_to_shrink(KEPT_S)) is not None:
+            self._note(plan, disk.perform(plan))
+        old = self._shelf.outlived(KEPT_S)
+        # Only behind a sync: what they have handed on to the segment after them has to be safe there.
+        if await self._sync() and old:
+            try:
+                await self._in_thread(lambda: disk.unlink(old))
+            except OSError as error:
+                log.warning("old segments of the journal %s cannot be deleted: %s", self.name, error)
+            else:
+                self._shelf.forget(old)
+
+    async def _sync(self) -> bool:
+        """Have what was written survive a power cut. Returns whether it would now."""
+        segments = self._shelf.take_unsynced()
+        if not segments:
+            return True
+        try:
+            await self._in_thread(lambda: disk.sync(segments, self._home.path))
+            has_failed = False
+        except OSError as error:
+            has_failed = True
+            if not self._has_sync_failed:
+                log.error("the journal %s cannot be synced, and a power cut would take of it: %s", self.name, error)
+        self._has_sync_failed = has_failed
+        self._shelf.note_sync(segments, is_done=not has_failed)
+        return not has_failed
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+
+def _entries(lines: Iterable[bytes]) -> Iterator[Entry]:
+    return (entry for line in lines for entry in decode(line) if entry is not None)

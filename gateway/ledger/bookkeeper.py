@@ -1,0 +1,498 @@
+"""One worker's accounts: many draws and settlements in one round trip, the journal before the store.
+
+One batch is in flight at a time; what arrives meanwhile goes with the next. A single call waits for no timer; where
+several wait, the next batch leaves some space behind the last, because a batch of one costs as much as one of ten.
+
+A draw is granted when the store says so and the journal has the call's `open` entry. A settlement is handed to the
+journal first; delivering the entry is what settles.
+
+The store is away as soon as one batch fails. From then on draws are answered at once (refused, or from the worker's own
+share of the limits), and one batch at a time tests whether the store is back. Of a batch that failed nothing is known.
+It is never sent again; the next one, with a higher number, carries its settlements again, and for each of its draws
+the order to void it.
+
+When the store has forgotten what it had applied (`StoreBehind`), the journal is read again from where the store stands,
+and the leases that are open are drawn anew, whether there is room or not. The same reading catches up when more
+settlements gathered during an outage than are kept in memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, NamedTuple, TypeVar
+
+from gateway.config import Store as Settings
+from gateway.journal import Entry, Journal
+from gateway.records import Draw, Granted, Refused, Settlement, Standing, Window
+from gateway.rules import entries
+from gateway.store import (
+    SIGN_OF_LIFE_S,
+    Applied,
+    Batch,
+    Closing,
+    Item,
+    JournalFull,
+    Opening,
+    Progress,
+    Store,
+    StoreAway,
+    StoreBehind,
+    Voiding,
+)
+from gateway.tasks import Tasks
+
+from .adoption import Adoption, item_of
+from .outage import Share
+
+log = logging.getLogger("gateway")
+
+MAX_BATCH = 100
+"""Keeps one batch short enough that other workers get their turn in a few milliseconds."""
+
+GATHER_S = 0.002
+"""From the beginning of a batch to that of the next, where more than one wish waits."""
+
+MAX_KEPT = 10_000
+"""Settlements that are kept in memory for the store; what comes after them is read from the journal again."""
+
+ACKNOWLEDGED_WITHIN_S = 0.05
+"""How long the end of an answer waits for the store; after that the journal is enough."""
+
+TRY_AGAIN_S = (0.0, 0.1, 0.2, 0.4)
+"""Pauses between the batches that test whether the store is back."""
+
+T = TypeVar("T")
+
+
+class _Drawing(NamedTuple):
+    """A draw that waits for its verdict."""
+
+    opening: Opening
+    answer: asyncio.Future[Granted | Refused]
+
+
+class _Sent(NamedTuple):
+    """What one batch carries, in the order of its items."""
+
+    forced: list[Opening]
+    ends: list[Closing | Voiding]
+    draws: list[_Drawing]
+
+    @property
+    def items(self) -> list[Item]:
+        return [*self.forced, *self.ends, *[drawing.opening for drawing in self.draws]]
+
+
+class Bookkeeper:
+    """The `Ledger` promise over a store and a journal. Used from one event loop.
+
+    `adopt` finds journals of dead workers. `acknowledged_within_s` is for tests that want to see what the store has.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        journal: Journal,
+        settings: Settings,
+        adopt: Callable[[], Journal | None] = lambda: None,
+        *,
+        acknowledged_within_s: float = ACKNOWLEDGED_WITHIN_S,
+        clock_us: Callable[[], int] = lambda: time.time_ns() // 1000,
+    ) -> None:
+        self.errors = 0
+        """Batches and reads that failed, since the start of this worker."""
+        self._store = store
+        self._journal = journal
+        self._settings = settings
+        self._acknowledged_within_s = acknowledged_within_s
+        self._clock_us = clock_us
+        self._seq = self._acked = 0
+        self._mark = 0
+        """The last end that the store is known to have."""
+        self._draws: deque[_Drawing] = deque()
+        self._ends: deque[Closing | Voiding] = deque()
+        self._forced: dict[str, Opening] = {}
+        """Leases that the store has to be told of again."""
+        self._open: dict[str, Opening] = {}
+        """Leases that were granted and are not settled."""
+        self._unacknowledged: dict[int, asyncio.Future[None]] = {}
+        """Settlements whose callers wait, by their numbers."""
+        self._settled = self._delivered = self._counted = 0
+        """Settlements in all, those that were delivered, and the number of the last of these."""
+        self._replay: Iterator[Entry] | None = None
+        """Ends come from here, out of the journal, and not from `_ends`."""
+        self._away: str | None = None
+        """Why the store is away."""
+        self._away_since = 0.0
+        self._tries = 0
+        self._share: Share | None = None
+        self._is_slow = False
+        """The store has not answered in time: the journal is enough."""
+        self._size = MAX_BATCH
+        self._wake = asyncio.Event()
+        self._is_closing = self._is_closed = False
+        self._tasks = Tasks()
+        self._batches = self._tasks.spawn(self._run(), "store-batches")
+        self._adoption = Adoption(store, adopt)
+        self._adopting = self._tasks.spawn(self._adoption.run(), "adoption")
+        self._acknowledging: asyncio.Task[None] | None = None
+
+    def __repr__(self) -> str:
+        state = "away" if self._away else "behind" if self._replay else "well"
+        return f"<Bookkeeper {self._journal.name[:8]}: store {state}, {len(self._open)} open, {self.pending} pending>"
+
+    async def wait_until_heir(self, timeout_s: float) -> None:
+        """Until what dead workers have left is delivered, so that what they held is free; but not for long."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._adoption.has_looked.wait()
+        except TimeoutError:
+            pass
+
+    # --------------------------------------------------------------------------------------------------- the promise
+
+    @property
+    def pending(self) -> int:
+        return self._settled - self._delivered
+
+    def draw(self, draw: Draw) -> asyncio.Future[Granted | Refused]:
+        answer: asyncio.Future[Granted | Refused] = asyncio.get_running_loop().create_future()
+        if self._is_closing:
+            answer.set_exception(StoreAway("the ledger is closed"))
+        elif self._journal.is_full:
+            answer.set_exception(JournalFull("the journal cannot be written"))
+        elif self._away is not None:
+            self._draw_alone(_Drawing(_opening(draw), answer))
+        else:
+            self._draws.append(_Drawing(_opening(draw), answer))
+            self._wake.set()
+        return answer
+
+    def settle(self, settlement: Settlement) -> asyncio.Future[None]:
+        lease = settlement.record.id
+        text = entries.encode(settlement)
+        number = self._journal.append("close", lease, text)
+        self._settled += 1
+        self._open.pop(lease, None)
+        self._forced.pop(lease, None)
+        if self._share is not None:
+            self._share.settle(settlement, self._clock_us())
+        self._queue(Closing(number, settlement, text))
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._unacknowledged[number] = done
+        if self._is_slow:
+            self._acknowledge_by_journal()
+        return done
+
+    async def ping(self) -> None:
+        if self._journal.is_full:
+            raise JournalFull("the journal cannot be written")
+        if self._may_go_on_alone():
+            return
+        if self._away is not None:
+            raise StoreAway(self._away)
+        await self._store.ping()
+
+    async def standings(self, windows: Sequence[Window], now: float) -> list[Standing]:
+        return await self._read(self._store.standings(windows, now))
+
+    async def usage(
+        self, group_by: Sequence[str], since: str | None = None, until: str | None = None, limit: int | None = None
+    ) -> list[dict[str, Any]]:
+        return await self._read(self._store.usage(group_by, since, until, limit))
+
+    async def calls(self, limit: int, key: str | None = None) -> list[Mapping[str, Any]]:
+        return await self._read(self._store.calls(limit, key))
+
+    async def close(self, timeout_s: float) -> int:
+        if self._is_closed:
+            return self.pending
+        self._is_closing = True
+        self._wake.set()
+        self._adopting.cancel()
+        await asyncio.wait([self._batches], timeout=timeout_s)
+        self._is_closed = True
+        await self._tasks.cancel_all()
+        for drawing in self._draws:
+            _fail(drawing.answer, StoreAway("the ledger is closed"))
+        await self._leave()
+        await self._store.close()
+        return self.pending
+
+    async def _leave(self) -> None:
+        """Take the journal away where nobody will need it any more; else it is adopted by another."""
+        if not (self.pending or self._open or self._away or self._store.may_forget):
+            try:
+                await self._store.retire(self._journal.name)
+                await self._journal.remove()
+                return
+            except (StoreAway, OSError) as error:
+                log.warning("the journal cannot be put away: %s", error)
+        await self._journal.close()
+
+    async def _read(self, reading: Awaitable[T]) -> T:
+        try:
+            return await reading
+        except StoreAway:
+            self.errors += 1
+            raise
+
+    # -------------------------------------------------------------------------------------------------------- batches
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        sent_at = 0.0
+        while True:
+            if not (self._has_work() or self._away or self._is_closing):
+                self._wake.clear()
+                try:
+                    async with asyncio.timeout(SIGN_OF_LIFE_S):
+                        await self._wake.wait()
+                except TimeoutError:
+                    pass  # an empty batch is a sign of life
+            if self._is_closing and not self._has_work():
+                return
+            if len(self._draws) + len(self._ends) > 1 and (space_s := sent_at + GATHER_S - loop.time()) > 0:
+                await asyncio.sleep(space_s)
+            sent_at = loop.time()
+            await self._send(self._gather())
+
+    def _has_work(self) -> bool:
+        return bool(self._draws or self._ends or self._forced or self._replay)
+
+    def _gather(self) -> _Sent:
+        """What goes next. What gives back comes first; it may make room for a draw of the same batch."""
+        forced = list(islice(self._forced.values(), self._size))
+        room = self._size - len(forced)
+        room_for_ends = room - min(len(self._draws), room // 2)
+        ends = self._from_journal(room_for_ends) if self._replay else _take(self._ends, room_for_ends)
+        return _Sent(forced, ends, _take(self._draws, room - len(ends)))
+
+    def _from_journal(self, most: int) -> list[Closing | Voiding]:
+        """The next ends out of the journal; where it has no more, those that come from now on are taken from memory."""
+        assert self._replay is not None
+        read = list(islice(self._replay, most))
+        if len(read) < most:
+            self._replay = None
+        found = [item_of(entry) for entry in read]
+        return [item for item in found if isinstance(item, Closing | Voiding)]
+
+    async def _send(self, sent: _Sent) -> None:
+        self._seq += 1
+        timer = asyncio.get_running_loop().call_later(self._acknowledged_within_s, self._wait_no_longer)
+        try:
+            await self._write_journal()
+            applied = await self._store.apply(Batch(self._journal.name, self._seq, self._acked, sent.items))
+        except StoreAway as away:
+            self._store_is_away(away)
+            self._give_up(sent)
+            await self._pause()
+        except StoreBehind as behind:
+            self._put_back(sent)
+            self._begin_again(behind.progress)
+        except asyncio.CancelledError:
+            self._put_back(sent)
+            raise
+        except Exception as error:
+            self._single_out(sent, error)
+        else:
+            await self._note(sent, applied)
+        finally:
+            timer.cancel()
+
+    async def _write_journal(self) -> bool:
+        """Whether everything is written. With a full disk what is running is settled straight to the store."""
+        try:
+            await self._journal.written()
+        except OSError:
+            return False
+        return True
+
+    async def _note(self, sent: _Sent, applied: Applied) -> None:
+        """A batch was applied."""
+        self._acked = self._seq
+        self._size = MAX_BATCH
+        self._is_slow = False
+        if self._away is not None:
+            log.warning("the store is back after %.1f s", time.monotonic() - self._away_since)
+            self._away = self._share = None
+        if applied.lost:
+            log.warning("%d calls of a silent worker are charged at their estimates and lost", applied.lost)
+        for opening in sent.forced:
+            self._forced.pop(opening.draw.record.id, None)
+        for end in sent.ends:
+            self._is_done(end)
+        if sent.ends:
+            self._journal.delivered(self._mark)
+        verdicts = applied.verdicts[len(applied.verdicts) - len(sent.draws) :]
+        await self._answer([*zip(sent.draws, verdicts, strict=True)])
+
+    async def _answer(self, drawn: Sequence[tuple[_Drawing, Any]]) -> None:
+        granted = [drawing.opening for drawing, verdict in drawn if isinstance(verdict, Granted)]
+        for opening in granted:
+            self._open[opening.draw.record.id] = opening
+            self._journal.append("open", opening.draw.record.id, opening.text)
+        is_written = not granted or await self._write_journal()
+        for (opening, answer), verdict in drawn:
+            if isinstance(verdict, Granted) and not is_written:
+                self._void(opening)
+                _fail(answer, JournalFull("the journal cannot be written"))
+            elif not answer.done():
+                answer.set_result(verdict)
+            elif isinstance(verdict, Granted):
+                self.settle(opening.draw.taken_back())  # whoever asked has left
+
+    def _is_done(self, end: Closing | Voiding) -> None:
+        self._mark = max(self._mark, end.number)
+        self._acknowledge(end.number)
+        if end.number > self._counted:
+            self._counted = end.number
+            self._delivered += isinstance(end, Closing)
+
+    def _single_out(self, sent: _Sent, error: Exception) -> None:
+        """What was in the batch is at fault, which would be our bug: one by one, and without the one that fails alone.
+
+        A poisoned settlement must not keep all others from the store for ever.
+        """
+        self.errors += 1
+        if len(sent.items) > 1:
+            self._put_back(sent)
+            self._size = 1
+            return
+        for opening in sent.forced:
+            self._forced.pop(opening.draw.record.id, None)
+        for end in sent.ends:
+            self._is_done(end)
+        for drawing in sent.draws:
+            _fail(drawing.answer, StoreAway(f"{type(error).__name__}: {error}"))
+        log.error("the store cannot take %s", sent.items, exc_info=error)
+
+    # ------------------------------------------------------------------------------------------------ store and trouble
+
+    def _store_is_away(self, away: StoreAway) -> None:
+        self.errors += 1
+        if self._away is None:
+            self._away_since = time.monotonic()
+            log.warning("the store is away (%s); %d settlements wait for it", away, self.pending)
+            self._tries = 0
+            self._away = str(away)
+            if self._settings.on_outage == "allow":
+                self._share = Share(self._settings.outage_share, [opening.draw for opening in self._open.values()])
+        self._wait_no_longer()
+
+    async def _pause(self) -> None:
+        """Before the next test whether the store is back."""
+        pause_s = TRY_AGAIN_S[min(self._tries, len(TRY_AGAIN_S) - 1)]
+        self._tries += 1
+        if self._ends or not self._is_closing:
+            await asyncio.sleep(pause_s)
+
+    def _begin_again(self, progress: Progress) -> None:
+        """The store has forgotten: tell it again what the journal still has, and which leases are open."""
+        log.error(
+            "the store has forgotten what it knew: it stands at entry %d, not %d; it is told again",
+            progress.mark, self._mark,
+        )  # fmt: skip
+        self._acked = progress.seq
+        self._seq = max(self._seq, progress.seq)
+        self._mark = progress.mark
+        self._journal.delivered(self._mark)
+        self._forced = {lease: opening._replace(is_forced=True) for lease, opening in self._open.items()}
+        self._read_again()
+
+    def _read_again(self) -> None:
+        """From now on ends come from the journal, beginning with the first one that the store may not have."""
+        self._ends.clear()
+        self._replay = self._journal.undelivered(self._mark)
+        self._wake.set()
+
+    def _give_up(self, sent: _Sent) -> None:
+        """Whether this batch was applied will never be known."""
+        self._put_back(sent._replace(draws=[]))
+        for drawing in sent.draws:
+            if not self._draw_alone(drawing):
+                self._void(drawing.opening)
+        waiting, self._draws = self._draws, deque()
+        for drawing in waiting:
+            self._draw_alone(drawing)
+
+    def _void(self, opening: Opening) -> None:
+        lease = opening.draw.record.id
+        self._open.pop(lease, None)
+        self._forced.pop(lease, None)
+        self._queue(Voiding(self._journal.append("void", lease), lease))
+
+    def _put_back(self, sent: _Sent) -> None:
+        self._draws.extendleft(reversed(sent.draws))
+        if self._replay is None:
+            self._ends.extendleft(reversed(sent.ends))
+        else:
+            self._read_again()
+
+    def _queue(self, end: Closing | Voiding) -> None:
+        """Have it delivered: from memory, or from the journal where that is being read."""
+        if self._replay is None:
+            self._ends.append(end)
+            if len(self._ends) > MAX_KEPT:
+                self._read_again()
+        self._wake.set()
+
+    # ------------------------------------------------------------------------------------------------- without a store
+
+    def _may_go_on_alone(self) -> bool:
+        return self._share is not None and time.monotonic() - self._away_since <= self._settings.outage_max_s
+
+    def _draw_alone(self, drawing: _Drawing) -> bool:
+        """Answer a draw while the store is away. Whether it was granted."""
+        assert self._away is not None
+        if self._share is None or not self._may_go_on_alone():
+            _fail(drawing.answer, StoreAway(self._away))
+            return False
+        verdict = self._share.draw(drawing.opening.draw, self._clock_us())
+        is_granted = isinstance(verdict, Granted)
+        if is_granted:
+            self._forced[drawing.opening.draw.record.id] = drawing.opening._replace(is_forced=True)
+        self._tasks.spawn(self._answer([(drawing, verdict)]), "answer-alone")
+        return is_granted
+
+    # ------------------------------------------------------------------------------------------------ acknowledgements
+
+    def _acknowledge(self, number: int) -> None:
+        done = self._unacknowledged.pop(number, None)
+        if done is not None and not done.done():
+            done.set_result(None)
+
+    def _wait_no_longer(self) -> None:
+        """The store takes its time. Who waits for it is content with the journal."""
+        self._is_slow = True
+        self._acknowledge_by_journal()
+
+    def _acknowledge_by_journal(self) -> None:
+        if self._unacknowledged and (self._acknowledging is None or self._acknowledging.done()):
+            self._acknowledging = self._tasks.spawn(self._acknowledge_written(), "acknowledge")
+
+    async def _acknowledge_written(self) -> None:
+        while self._is_slow and self._unacknowledged:
+            numbers = list(self._unacknowledged)
+            await self._write_journal()  # on a full disk too the answer ends: nothing more can be done for it
+            for number in numbers:
+                self._acknowledge(number)
+
+
+def _opening(draw: Draw) -> Opening:
+    return Opening(draw, entries.encode(Settlement(*draw)))
+
+
+def _take(queue: deque[Any], most: int) -> list[Any]:
+    return [queue.popleft() for _ in range(min(most, len(queue)))]
+
+
+def _fail(answer: asyncio.Future[Any], away: StoreAway) -> None:
+    if not answer.done():
+        answer.set_exception(away)
+        answer.exception()  # whoever asked may have left

@@ -1,0 +1,70 @@
+"""How limits are shown: to a key its own, to an operator those of everybody. One row for each window."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from gateway.config import Config
+from gateway.records import Key, Standing, Unit, Window
+
+from .limits import Terms
+from .pricing import usd
+
+
+class Owned(NamedTuple):
+    """A window and who owns it: a key (and the team it is in), a team, or neither: the whole gateway."""
+
+    window: Window
+    key: str | None = None
+    team: str | None = None
+
+
+def every_window(config: Config, keys: Iterable[Key], now: float) -> Iterator[Owned]:
+    """The windows, at the Unix time `now`, of the gateway, of every team and of these keys; each once.
+
+    A team's windows are enforced for everyone but its shadow keys.
+    """
+    terms = Terms(config)
+    # Nobody's key is bound by its team's limits and the gateway's alone.
+    yield from (Owned(term.window(now)) for term in terms.of(Key("")))
+    for name in config.teams:
+        for term in terms.of(Key("", team=name)):
+            if term.scope != "gateway":
+                yield Owned(term.window(now), team=name)
+    for key in keys:
+        own = f"key:{key.id}"
+        for term in terms.of(key):
+            if term.scope == own:
+                yield Owned(term.window(now), key.id, key.team)
+
+
+def row(standing: Standing, now: float) -> dict[str, Any]:
+    """A window as it stands at the Unix time `now`. Money in USD, all else in units.
+
+    `reset_at` is when the whole limit will be free again, in UTC; None where there is nothing to wait for.
+    """
+    window = standing.window
+    return {
+        "scope": window.scope,
+        "unit": window.unit,
+        "per": window.per or None,
+        "model": window.model,
+        "limit": _shown(window.unit, window.limit),
+        "used": _shown(window.unit, standing.used),
+        "reserved": _shown(window.unit, standing.reserved),
+        "remaining": _shown(window.unit, standing.remaining),
+        "reset_s": round(standing.reset_us / 1e6, 3),
+        "reset_at": _time(window.resets_us or int(now * 1e6) + standing.reset_us) if standing.reset_us else None,
+        "enforced": window.is_enforced,
+    }
+
+
+def _shown(unit: Unit, amount: int) -> int | float:
+    return usd(amount) if unit == "usd" else amount
+
+
+def _time(us: int) -> str:
+    """Rounded up to a second, so that it has come true by then."""
+    return datetime.fromtimestamp(-(-us // 1_000_000), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,148 @@
+-- What becomes of each item. Nothing is written yet, only noted.
+
+local touched = {} -- windows, by id
+local leases_of = {} -- changes of leases: by worker, then by lease
+local records, dropped = {}, {} -- texts to add; ids to delete
+local unburied = {} -- lost leases that are settled now
+local sums = {} -- by day, then by group: what to add
+
+local function change_lease(whose, lease, text)
+  local changed = leases_of[whose]
+  if not changed then
+    changed = {}
+    leases_of[whose] = changed
+  end
+  changed[lease] = text
+end
+
+-- Adds `sign` times nine numbers, which stand in `from` behind that place, to the sums of a day and group.
+local function add(day, group, from, place, sign)
+  local groups = sums[day]
+  if not groups then
+    groups = {}
+    sums[day] = groups
+  end
+  local numbers = groups[group]
+  if not numbers then
+    numbers = { 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+    groups[group] = numbers
+  end
+  for i = 1, 9 do
+    numbers[i] = numbers[i] + sign * from[place + i]
+  end
+end
+
+local function touch(kind)
+  local window = window_of(kind)
+  touched[kind[1]] = window
+  return window
+end
+
+-- An open lease is `drawn_us TAB entry`. Gives back all that it holds.
+local function void_open(text)
+  local from = find(text, '\t', 1, true) + 1
+  local age = now - tonumber(sub(text, 1, from - 2))
+  for _, claim in ipairs(head_of(text, from)[5]) do
+    settle(claim, touch(claim), claim[7], 0, age)
+  end
+end
+
+local drawn_now = format('%.0f\t', now)
+
+local function open(item, text)
+  local lease = item[2]
+  if leases[lease] or lost[lease] then
+    return 'g'
+  end
+  if item[1] == 'o' then
+    for j = 3, #item, 2 do
+      local kind, window = kinds[item[j]], state_of[item[j]]
+      if window.used + window.reserved + item[j + 1] > kind[4] and kind[6] == 1 then
+        for k = 3, #item, 2 do
+          local other = state_of[item[k]]
+          insert(refusals, format('%.0f %.0f %.0f', other.used, other.reserved, other.at))
+        end
+        return 'r'
+      end
+    end
+  end
+  for j = 3, #item, 2 do
+    local kind, window = kinds[item[j]], state_of[item[j]]
+    draw(kind, window, item[j + 1])
+    touched[kind[1]] = window
+  end
+  text = drawn_now .. text
+  leases[lease] = text
+  change_lease(worker, lease, text)
+  return 'g'
+end
+
+-- A lost lease is `id of its record TAB drawn_us TAB entry`. What it was charged becomes what `item` says, or nothing.
+local function end_lost(lease, item)
+  local id, drawn, from = match(lost[lease], '^(%S+)\t(%d+)\t()')
+  local head, actual = head_of(lost[lease], from), {}
+  for j = 15, #item, 3 do
+    actual[kinds[item[j]][1]] = item[j + 2]
+  end
+  for _, claim in ipairs(head[5]) do
+    correct(claim, touch(claim), claim[8], actual[claim[1]] or 0, now - drawn)
+  end
+  add(head[2], head[3], head[4], 0, -1)
+  insert(dropped, id)
+  insert(unburied, lease)
+  lost[lease] = false
+end
+
+local function close(item, record)
+  local lease = item[2]
+  local text = leases[lease]
+  if text then
+    local age = now - match(text, '^%d+')
+    for j = 15, #item, 3 do
+      local kind, window = kinds[item[j]], state_of[item[j]]
+      settle(kind, window, item[j + 1], item[j + 2], age)
+      touched[kind[1]] = window
+    end
+    leases[lease] = false
+    change_lease(worker, lease, false)
+  elseif lost[lease] then
+    end_lost(lease, item)
+  else
+    for j = 15, #item, 3 do
+      local kind, window = kinds[item[j]], state_of[item[j]]
+      charge(kind, window, item[j + 2], now - item[4])
+      touched[kind[1]] = window
+    end
+  end
+  local group = groups[item[5]]
+  add(group[1], group[2], item, 5, 1)
+  records[#records + 1] = record
+end
+
+local function void(lease)
+  if leases[lease] then
+    void_open(leases[lease])
+    leases[lease] = false
+    change_lease(worker, lease, false)
+  elseif lost[lease] then
+    end_lost(lease, {})
+  end
+end
+
+for i = 1, #items do
+  local item = items[i]
+  local kind = item[1]
+  if kind == 'o' or kind == 'f' then
+    verdicts[i] = open(item, ARGV[i + 2])
+  else
+    verdicts[i] = '-'
+    if item[3] > mark then
+      mark = item[3]
+      if kind == 'c' then
+        close(item, ARGV[i + 2])
+      else
+        void(item[2])
+      end
+    end
+  end
+end

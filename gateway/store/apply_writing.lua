@@ -1,0 +1,145 @@
+-- Writes down what was noted; first, what of it has to be read again.
+
+local totals = {} -- by day: what to write, and what is nothing now
+local days = {} -- the days and months that are touched: whether Redis knows them already
+for day, names_of in pairs(sums) do
+  local names = {}
+  for name in pairs(names_of) do
+    names[#names + 1] = name
+  end
+  names[#names + 1] = ABOUT
+  local known, written, gone = fetch(base .. 'sums:' .. day, names), {}, {}
+  if not known[ABOUT] then
+    written = { ABOUT, ABOUT_SUMS }
+  end
+  for i = 1, #names - 1 do
+    local added, text = names_of[names[i]], known[names[i]]
+    if text then
+      local a, b, c, d, e, f, g, h, j = match(text, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$')
+      added = {
+        max(0, added[1] + a), max(0, added[2] + b), max(0, added[3] + c), max(0, added[4] + d), max(0, added[5] + e),
+        max(0, added[6] + f), max(0, added[7] + g), max(0, added[8] + h), max(0, added[9] + j),
+      }
+    end
+    if added[1] > 0 then
+      insert(written, names[i])
+      insert(written, format('%.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f', unpack(added)))
+    elseif text then
+      insert(gone, names[i])
+    end
+  end
+  totals[day] = { written, gone }
+  days[day] = call('ZSCORE', DAYS, day)
+end
+for _, window in pairs(touched) do
+  local starts = window.starts
+  if starts ~= '' and days[starts] == nil then
+    days[starts] = call('ZSCORE', DAYS, starts)
+  end
+end
+local forgotten = call('ZRANGEBYSCORE', DAYS, '-inf', now_s, 'LIMIT', 0, 2)
+call('XLEN', RECORDS) -- whatever keeps us from a key shows itself before anything is written
+
+local function write(command, key, arguments)
+  for first = 1, #arguments, AT_ONCE do
+    call(command, key, unpack(arguments, first, min(first + AT_ONCE - 1, #arguments)))
+  end
+end
+
+call('SET', WORKER, format('%.0f %.0f', seq, mark), 'EX', KEPT_S)
+if not progress then
+  call('SET', SCHEMA, '1', 'NX')
+end
+
+for _, day in ipairs(forgotten) do
+  call('UNLINK', base .. 'sums:' .. day, base .. 'windows:' .. day)
+  call('ZREM', DAYS, day)
+end
+
+-- Seconds until Redis forgets a day or month by itself, should no batch come any more that does it.
+local function left_s(starts)
+  return max(60, forgotten_at(starts) - now_s)
+end
+
+local states = {} -- by hash
+for id, window in pairs(touched) do
+  local state = states[window.starts]
+  if not state then
+    state = {}
+    states[window.starts] = state
+  end
+  window.text = format('%.0f %.0f %.0f', window.used, window.reserved, window.at)
+  state[#state + 1] = id
+  state[#state + 1] = window.text
+end
+for starts, state in pairs(states) do
+  if not is_about[starts] then
+    state[#state + 1] = ABOUT
+    state[#state + 1] = ABOUT_WINDOWS
+  end
+  write('HSET', hash_of(starts), state)
+  if starts ~= '' then
+    call('EXPIRE', hash_of(starts), left_s(starts))
+  end
+end
+
+for whose, changed in pairs(leases_of) do
+  local kept, gone = {}, {}
+  for lease, text in pairs(changed) do
+    if text then
+      kept[#kept + 1] = lease
+      kept[#kept + 1] = text
+    else
+      gone[#gone + 1] = lease
+    end
+  end
+  write('HSET', base .. 'leases:' .. whose, kept)
+  write('HDEL', base .. 'leases:' .. whose, gone)
+end
+
+for i = 1, #records do
+  call('XADD', RECORDS, '*', 'r', records[i])
+end
+for _, each in ipairs(buried) do
+  local whose, lease, text, record = unpack(each)
+  local id = call('XADD', RECORDS, '*', 'r', record)
+  call('HSET', base .. 'lost:' .. whose, lease, id .. '\t' .. text)
+  call('EXPIRE', base .. 'lost:' .. whose, KEPT_S)
+end
+write('XDEL', RECORDS, dropped)
+write('HDEL', LOST, unburied)
+if #records + #buried > 0 then
+  call('XTRIM', RECORDS, 'MAXLEN', '~', records_max)
+end
+
+for day, total in pairs(totals) do
+  local key = base .. 'sums:' .. day
+  write('HSET', key, total[1])
+  write('HDEL', key, total[2])
+  call('EXPIRE', key, left_s(day))
+end
+for day, is_known in pairs(days) do
+  if not is_known then
+    call('ZADD', DAYS, forgotten_at(day), day)
+  end
+end
+
+if retired_at_once > 0 then
+  local left = call('HLEN', LEASES)
+  if left == 0 then
+    call('DEL', WORKER, LEASES, LOST)
+    call('ZREM', ALIVE, worker)
+  end
+  return format('r %.0f', left)
+end
+
+call('ZADD', ALIVE, format('%.0f', now), worker)
+write('ZREM', ALIVE, dry)
+
+local stand = {}
+for i = 1, shown do
+  local window = state_of[i]
+  stand[i] = window.text or format('%.0f %.0f %.0f', window.used, window.reserved, window.at)
+end
+return format('a %.0f %.0f\n', now, #buried) .. table.concat(verdicts) .. '\n' .. table.concat(stand, ' ') .. '\n'
+  .. table.concat(refusals, ' ')

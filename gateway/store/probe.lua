@@ -1,0 +1,31 @@
+-- Whether a batch would be applied now: each command that apply.lua writes with, on a key that nobody needs.
+-- KEYS: a key with the store's {tag}. In a script that fails halfway nothing is taken back, so what the user may not do
+-- has to show itself before the first batch.
+
+local key = KEYS[1]
+local call = redis.call
+
+call('SET', key, '', 'EX', 60)
+call('SET', key, '', 'NX')
+call('GET', key)
+call('DEL', key)
+call('HSET', key, 'a', '', 'b', '')
+call('EXPIRE', key, 60)
+call('HMGET', key, 'a')
+call('HGET', key, 'a')
+call('HLEN', key)
+call('HRANDFIELD', key, 1, 'WITHVALUES')
+call('HDEL', key, 'a')
+call('DEL', key)
+local id = call('XADD', key, '*', 'r', '')
+call('XLEN', key)
+call('XTRIM', key, 'MAXLEN', '~', 1)
+call('XDEL', key, id)
+call('DEL', key)
+call('ZADD', key, 1, 'a')
+call('ZSCORE', key, 'a')
+call('ZRANGEBYSCORE', key, '-inf', 0)
+call('ZREMRANGEBYSCORE', key, '-inf', 0)
+call('ZREM', key, 'a')
+call('UNLINK', key)
+return redis.call('TIME')[1]

@@ -1,0 +1,217 @@
+"""Redis: the store that gateways on several machines share. Redis 6.2 or newer, Valkey; one, with Sentinel, a cluster.
+
+Everything that a batch does is one script (apply.lua), in one round trip, all of it or nothing. What Redis acknowledged
+can be lost with it all the same (`may_forget`): without an append-only file at a restart, and at a failover.
+
+The keys, all with one hash tag, so that in a cluster one node has them all; 1 is the schema:
+
+    {namespace}:schema             the newest schema that wrote here
+    {namespace}:1:windows          hash: window -> "used reserved at_us"; rates and parallel calls
+    {namespace}:1:windows:STARTS   the same for the calendar windows of a day or a month
+    {namespace}:1:worker:WORKER    "seq mark"
+    {namespace}:1:leases:WORKER    hash: open lease -> drawn_us TAB entry
+    {namespace}:1:lost:WORKER      hash: lease closed as lost -> id of its record TAB drawn_us TAB entry
+    {namespace}:1:alive            sorted set: workers by the time of their last batch, in microseconds
+    {namespace}:1:records          stream: one record each
+    {namespace}:1:sums:DAY         hash: group -> numbers (rules/entries)
+    {namespace}:1:days             sorted set: days and months of which something is kept, by when they are forgotten
+
+What a Redis user needs (ACL), with the real namespace:
+
+    ~{gateway}:* +@read +@write +@scripting +@connection +time -@dangerous +client|setname +info
+
+Without `+info` the gateway cannot see, and does not warn, that Redis keeps no append-only file, or may throw keys away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self
+
+from redis.exceptions import ResponseError
+
+from gateway.config import Store as Settings
+from gateway.records import Standing, Window, WindowState
+from gateway.rules import limits
+
+from . import REAPED_AT_ONCE, SILENT_S, Applied, Batch, Progress, StoreAway, StoreRefused, redis_reports
+from .redis_batch import NOTHING, header, read_answer, spell_items
+from .redis_link import Ask, Link, NeedsMending, Script
+
+log = logging.getLogger("gateway")
+
+SCHEMA = 1
+
+APPLY = ("apply.lua", "apply_limits.lua", "apply_reading.lua", "apply_items.lua", "apply_lost.lua", "apply_writing.lua")
+"""The parts of the one script."""
+
+BATCH_WITHIN_S = 0.3
+"""How long a batch may take, connecting included; then the store counts as away."""
+
+READ_WITHIN_S = 2.0
+"""How long one portion of a report may take; on a connection of its own, so that no batch waits for it."""
+
+RETIRED_AT_ONCE = 100
+
+
+class RedisStore:
+    """The `Store` promise over Redis. Made by `open`.
+
+    What `offset_us` returns is added to the server's clock; for tests. There are two connections, for batches and for
+    reports.
+    """
+
+    may_forget = True
+
+    def __init__(self, settings: Settings, offset_us: Callable[[], int] = lambda: 0) -> None:
+        self._offset_us = offset_us
+        self._settings = settings
+        self._base = f"{{{settings.namespace}}}:{SCHEMA}:"
+        self._script = Script.read(*APPLY)
+        self._probe = Script.read("probe.lua")
+        self._writing = Link(settings.redis, BATCH_WITHIN_S, self._greet_writing)
+        self._reading = Link(settings.redis, READ_WITHIN_S, self._greet)
+
+    @classmethod
+    async def open(cls, settings: Settings, offset_us: Callable[[], int] = lambda: 0) -> Self:
+        """Open the store, be it away or not.
+
+        Raises `StoreRefused` for a wrong password, a user who may not do what is needed, or data of a newer gateway.
+        """
+        store = cls(settings, offset_us)
+        try:
+            for line in await store.look():
+                log.warning("%s", line)
+        except NeedsMending as away:
+            await store.close()
+            raise StoreRefused(str(away)) from None
+        except StoreAway as away:
+            log.warning("the store is away: %s", away)
+        return store
+
+    def __repr__(self) -> str:
+        return f"<RedisStore {self._settings.shown_url}, namespace {self._settings.namespace}>"
+
+    # --------------------------------------------------------------------------------------------------------- batches
+
+    async def apply(self, batch: Batch) -> Applied:
+        """As promised. An error of redis-py means that the script finds fault with an item: nothing was applied."""
+        first = self._header(batch.worker, batch.seq, batch.acked)
+        spelt = spell_items(batch.items)
+        answer = await self._writing.run(self._script, self._keys(batch.worker), [first, *spelt.arguments])
+        return read_answer(batch, spelt.windows, answer)
+
+    async def progress(self, worker: str) -> Progress:
+        (found,) = await self._writing.ask(("GET", f"{self._base}worker:{worker}"))
+        return Progress(*map(int, found.split())) if found else Progress()
+
+    async def retire(self, worker: str) -> None:
+        first = self._header(worker, 0, 0, RETIRED_AT_ONCE)
+        while await self._writing.run(self._script, self._keys(worker), [first, NOTHING]) != "r 0":
+            pass
+
+    async def ping(self) -> None:
+        await self._writing.run(self._probe, [f"{self._base}probe"], [])
+
+    def _keys(self, worker: str) -> list[str]:
+        base = self._base
+        return [
+            f"{base}worker:{worker}", f"{base}leases:{worker}", f"{base}lost:{worker}", f"{base}windows",
+            f"{base}alive", f"{base}records", f"{base}days", f"{{{self._settings.namespace}}}:schema",
+        ]  # fmt: skip
+
+    def _header(self, worker: str, seq: int, acked: int, retired_at_once: int = 0) -> str:
+        return header(
+            self._base, worker, seq, acked, SILENT_S * 1_000_000, REAPED_AT_ONCE, self._settings.usage_records_max,
+            self._settings.sums_days * 86400, self._offset_us(), retired_at_once,
+        )  # fmt: skip
+
+    # --------------------------------------------------------------------------------------------------------- reports
+
+    async def standings(self, windows: Sequence[Window], now: float) -> list[Standing]:
+        ids: dict[str, list[str]] = {}
+        for window in windows:
+            ids.setdefault(window.starts, []).append(window.id)
+        replies = await self._reading.ask(
+            *[
+                ("HMGET", self._base + (f"windows:{starts}" if starts else "windows"), *some)
+                for starts, some in ids.items()
+            ]
+        )
+        states = {
+            name: WindowState(*map(int, text.split()))
+            for some, texts in zip(ids.values(), replies, strict=True)
+            for name, text in zip(some, texts, strict=True)
+            if text
+        }
+        now_us = int(now * 1e6)
+        empty = WindowState(0, 0, now_us)
+        return [
+            limits.standing(window, limits.leaked(window, states.get(window.id, empty), now_us), now_us)
+            for window in windows
+        ]
+
+    async def usage(
+        self, group_by: Sequence[str], since: str | None = None, until: str | None = None, limit: int | None = None
+    ) -> list[dict[str, Any]]:
+        return await redis_reports.usage(self._reading, self._base, group_by, since, until, limit)
+
+    async def calls(self, limit: int, key: str | None = None) -> list[Mapping[str, Any]]:
+        return await redis_reports.calls(self._reading, self._base, limit, key)
+
+    async def close(self) -> None:
+        await asyncio.gather(self._writing.close(), self._reading.close())
+
+    # ------------------------------------------------------------------------------------------------------ connecting
+
+    async def _greet(self, ask: Ask) -> None:
+        """What has to be true of every server that we use."""
+        (schema,) = await ask(("GET", f"{{{self._settings.namespace}}}:schema"))
+        if schema is not None and int(schema) > SCHEMA:
+            raise NeedsMending(
+                f"{self._settings.shown_url}: namespace {self._settings.namespace} was written by a newer gateway"
+                f" (schema {schema}, ours is {SCHEMA}); start that one, or take another namespace"
+            )
+
+    async def _greet_writing(self, ask: Ask) -> None:
+        await self._greet(ask)
+        probe, script = self._probe, self._script
+        await ask(
+            ("SCRIPT", "LOAD", probe.text), ("SCRIPT", "LOAD", script.text),
+            ("EVALSHA", probe.sha, 1, f"{self._base}probe"),
+        )  # fmt: skip
+
+    async def look(self) -> list[str]:
+        """Connect; what an operator should know of this server. Raises `StoreAway`."""
+        try:
+            persistence, memory = await self._writing.ask(("INFO", "persistence"), ("INFO", "memory"))
+        except (NeedsMending, ResponseError):
+            await self._writing.ask(("PING",))  # INFO may be forbidden; nothing else may
+            return []
+        url, found = self._settings.shown_url, []
+        if "aof_enabled:0" in persistence:
+            found.append(
+                f"{url} keeps no append-only file (appendonly no): a restart loses what came after its last snapshot"
+            )
+        policy = memory.partition("maxmemory_policy:")[2].split("\r")[0]
+        if policy not in ("", "noeviction"):
+            found.append(f"{url} may throw quotas and usage away when its memory is full (maxmemory-policy {policy})")
+        return found
+
+
+async def warnings(settings: Settings) -> list[str]:
+    """What an operator should know of a Redis store, in one line each; that it does not answer is one of them.
+
+    Raises `StoreRefused`.
+    """
+    store = RedisStore(settings)
+    try:
+        return await store.look()
+    except NeedsMending as away:
+        raise StoreRefused(str(away)) from None
+    except StoreAway as away:
+        return [f"{away}; the gateway will start all the same, and wait for it"]
+    finally:
+        await store.close()

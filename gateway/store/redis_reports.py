@@ -1,0 +1,82 @@
+"""Usage and calls out of Redis: in portions, so that neither Redis nor our event loop stands still for a report."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from json.encoder import encode_basestring_ascii as quote
+from typing import Any
+
+from gateway.rules import entries
+
+from .redis_link import Link
+from .reports import Sums, call_row, usage_rows
+
+ABOUT = "?"
+"""A field that is no group, but a line for people."""
+
+DAYS_AT_ONCE = 16
+GROUPS_AT_ONCE = 500
+"""What one portion holds of a large day; half a millisecond of Redis."""
+
+CALLS_AT_ONCE = 200
+
+
+async def usage(
+    link: Link, base: str, group_by: Sequence[str], since: str | None, until: str | None, limit: int | None
+) -> list[dict[str, Any]]:
+    """The usage report. Raises `StoreAway`."""
+    (days,) = await link.ask(("ZRANGE", f"{base}days", 0, -1))
+    wanted = sorted(day for day in days if len(day) == len("2026-11-20") and (since or "") <= day <= (until or "9999"))
+    found: list[tuple[str, str, str]] = []
+    for first in range(0, len(wanted), DAYS_AT_ONCE):
+        async for portion in _groups(link, base, wanted[first : first + DAYS_AT_ONCE]):
+            found += portion
+    # In a thread, because the sums of a large report take longer than a stream may stand still.
+    return await asyncio.to_thread(lambda: usage_rows(map(_sums, found), group_by, limit))
+
+
+async def _groups(link: Link, base: str, days: Sequence[str]) -> AsyncIterator[list[tuple[str, str, str]]]:
+    """Day, group and numbers, as they are kept."""
+    cursors = dict.fromkeys(days, "0")
+    seen: set[tuple[str, str]] = set()  # a scan may tell a thing twice
+    while cursors:
+        asked = list(cursors.items())[: DAYS_AT_ONCE if len(seen) < GROUPS_AT_ONCE else 1]
+        replies = await link.ask(
+            *[("HSCAN", f"{base}sums:{day}", cursor, "COUNT", GROUPS_AT_ONCE) for day, cursor in asked]
+        )
+        for (day, _), (cursor, texts) in zip(asked, replies, strict=True):
+            portion = [
+                (day, group, numbers) for group, numbers in zip(texts[::2], texts[1::2], strict=True)
+                if group != ABOUT and (day, group) not in seen
+            ]  # fmt: skip
+            yield portion
+            if cursor == "0":
+                del cursors[day]
+            else:
+                cursors[day] = cursor
+            seen.update((day, group) for day, group, _ in portion)
+
+
+def _sums(row: tuple[str, str, str]) -> Sums:
+    day, group, numbers = row
+    return (day, *group.split(entries.SEPARATOR)), [int(number) for number in numbers.split()]
+
+
+async def calls(link: Link, base: str, limit: int, key: str | None) -> list[Mapping[str, Any]]:
+    """The newest records, newest first. Raises `StoreAway`."""
+    rows: list[Mapping[str, Any]] = []
+    newest, mark = "+", "" if key is None else quote(key)
+    while len(rows) < limit:
+        # Of a key that calls rarely there may be few among many: more at once, of which most are not looked into.
+        count = min(CALLS_AT_ONCE, limit - len(rows)) if key is None else CALLS_AT_ONCE
+        (found,) = await link.ask(("XREVRANGE", f"{base}records", newest, "-", "COUNT", count))
+        for _, (_, text) in found:
+            if mark in text:
+                record = entries.decode_record(text)
+                if key is None or record.key == key:
+                    rows.append(call_row(record))
+        if len(found) < count:
+            break
+        newest = f"({found[-1][0]}"
+    return rows[:limit]

@@ -1,0 +1,118 @@
+"""A usage report: what may be asked, and how the answer is spelt for scripts and for eyes.
+
+The rows are the store's (`Store.usage`): a dict of the groups that were asked for and of `USAGE_COLUMNS`. A cost that
+nobody knows is None in a row, null in JSON, empty in CSV and `-` in a table. Where some requests of a row have a price
+and others have none, the cost is that of the former, and `unpriced` counts the latter.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date
+from typing import Any
+
+from .store import USAGE_COLUMNS, USAGE_GROUPS, check_groups
+
+Row = Mapping[str, Any]
+
+UNKNOWN = "-"
+
+HEADINGS = {
+    "prompt_tokens": "prompt", "completion_tokens": "completion", "cached_tokens": "cached",
+    "reasoning_tokens": "reasoning", "estimated_tokens": "estimated", "total_tokens": "total tokens",
+    "cost_usd": "cost USD",
+}  # fmt: skip
+"""Of a table's columns, where the column's own name is too long."""
+
+DECIMALS = (2, 4, 6, 9)
+"""Of a USD amount in a table; the store counts in billionths."""
+
+
+def read_groups(text: str) -> list[str]:
+    """What `key,model,day` groups by; one row for everything where there is no name. Raises `ValueError`."""
+    groups = [name for name in dict.fromkeys(part.strip() for part in text.split(",")) if name]
+    if unknown := check_groups(groups):
+        raise ValueError(f"{unknown[0]!r} is not one of {', '.join(USAGE_GROUPS)}")
+    return groups
+
+
+def read_day(text: str) -> str:
+    """A day as the store knows it. Raises `ValueError`."""
+    try:
+        is_day = date.fromisoformat(text).isoformat() == text
+    except ValueError:
+        is_day = False
+    if not is_day:
+        raise ValueError("expected a day such as 2026-11-20")
+    return text
+
+
+def spell_json(rows: Iterable[Row]) -> str:
+    """A list with one row on each line.
+
+    Row by row, because the encoder holds the interpreter until it is done: a report of a whole year, made at once,
+    would hold up every stream of the worker.
+    """
+    return "[" + ",\n".join([json.dumps(row) for row in rows]) + "]"
+
+
+def spell_csv(groups: Sequence[str], rows: Sequence[Row], line_end: str = "\r\n") -> str:
+    """A line of names, then one for each row. `line_end` is that of RFC 4180, which HTTP wants."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, [*groups, *USAGE_COLUMNS], lineterminator=line_end)
+    writer.writeheader()
+    for row in rows:
+        writer.writerow({**row, "cost_usd": _plain_usd(row["cost_usd"])})
+    return text.getvalue()
+
+
+def spell_table(groups: Sequence[str], rows: Sequence[Row]) -> str:
+    """Aligned columns with a line of totals; without a line end."""
+    decimals = _decimals([row["cost_usd"] for row in rows])
+    lines = [[*groups, *(HEADINGS.get(name, name) for name in USAGE_COLUMNS)]]
+    lines += [[*(row[name] or UNKNOWN for name in groups), *_cells(row, decimals)] for row in rows]
+    if groups:
+        labels = ["total", *[""] * (len(groups) - 1)]
+        lines.append([*labels, *_cells(_total(rows), decimals)])
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    rule = "  ".join(["-" * width for width in widths])
+    spelt = [_aligned(line, widths, len(groups)) for line in lines]
+    spelt.insert(1, rule)
+    if groups:
+        spelt.insert(-1, rule)
+    return "\n".join(spelt)
+
+
+def _cells(row: Row, decimals: int) -> list[str]:
+    cost = row["cost_usd"]
+    numbers = {name: f"{row[name]:,}" for name in USAGE_COLUMNS if name != "cost_usd"}
+    numbers["cost_usd"] = UNKNOWN if cost is None else f"{cost:,.{decimals}f}"
+    return [numbers[name] for name in USAGE_COLUMNS]
+
+
+def _total(rows: Sequence[Row]) -> Row:
+    total: dict[str, Any] = {name: sum(row[name] for row in rows) for name in USAGE_COLUMNS if name != "cost_usd"}
+    known = [row["cost_usd"] for row in rows if row["cost_usd"] is not None]
+    total["cost_usd"] = sum(round(cost * 1e9) for cost in known) / 1e9 if known else None
+    return total
+
+
+def _decimals(costs: Sequence[float | None]) -> int:
+    """As many as show two digits of the smallest amount."""
+    smallest = min([cost for cost in costs if cost], default=1.0)
+    return next((places for places in DECIMALS if smallest * 10**places >= 10), DECIMALS[-1])
+
+
+def _aligned(line: Sequence[str], widths: Sequence[int], names: int) -> str:
+    """Names to the left, numbers to the right."""
+    cells = [cell.ljust(width) for cell, width in zip(line[:names], widths, strict=False)]
+    cells += [cell.rjust(width) for cell, width in zip(line[names:], widths[names:], strict=True)]
+    return "  ".join(cells)
+
+
+def _plain_usd(cost: float | None) -> str | None:
+    """Without an exponent, which not every spreadsheet reads."""
+    return None if cost is None else f"{cost:.9f}".rstrip("0").rstrip(".")

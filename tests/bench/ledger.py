@@ -1,0 +1,143 @@
+"""What the ledger costs a call: a draw and its settlement, in the gateway's process and in Redis.
+
+A bookkeeper with its journal, in front of a real Redis on the other core, carries `RATE` calls a second that last a
+moment each. What the same calls cost without a ledger is taken off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import uvloop
+
+from gateway.config import Store as Settings
+from gateway.journal import Journal
+from gateway.ledger import Bookkeeper
+from gateway.records import Claim, Draw, Granted, Record, Settlement, Usage, Window
+from gateway.rules.limits import calendar_window
+from gateway.store import open_store
+from tests.fakes.redis_servers import RedisServer
+
+from .processes import pinned
+
+RATE = 5000
+TICK_S = 0.002
+CALL_S = 0.02
+"""How long a call lasts between its draw and its settlement."""
+
+UNITS = (("requests", "minute", 60), ("tokens", "day", 0), ("requests", "day", 0))
+"""The windows of a key, as in the shipped example; more of them are rates of other lengths."""
+
+
+class Cost(NamedTuple):
+    """CPU microseconds for the draw and the settlement of one call."""
+
+    gateway_us: float
+    redis_us: float
+    batch: float
+    """Draws and settlements that went together, on average."""
+
+
+class NoLedger:
+    """Grants everything at once."""
+
+    def draw(self, draw: Draw) -> asyncio.Future[Granted]:
+        answer: asyncio.Future[Granted] = asyncio.get_running_loop().create_future()
+        answer.set_result(Granted())
+        return answer
+
+    def settle(self, settlement: Settlement) -> asyncio.Future[None]:
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        done.set_result(None)
+        return done
+
+
+class Keys:
+    """Keys that call in turn, each with so many windows."""
+
+    def __init__(self, count: int, windows: int) -> None:
+        self._claims = [self._of(f"key-{number}", windows) for number in range(count)]
+        self._numbers = itertools.count()
+
+    def _of(self, key: str, windows: int) -> tuple[Claim, ...]:
+        quotas = [*UNITS, *[("requests", f"{3600 + extra}", 3600 + extra) for extra in range(windows)]][:windows]
+        return tuple(Claim(_window(key, *quota), 500 if quota[0] == "tokens" else 1) for quota in quotas)
+
+    def draw(self) -> Draw:
+        number = next(self._numbers)
+        key = number % len(self._claims)
+        return Draw(_record(f"req_{number:032x}", f"key-{key}", "lost"), self._claims[key])
+
+
+def _window(key: str, unit: Any, per: str, seconds: int) -> Window:
+    starts, resets_us = ("", 0) if seconds else calendar_window(per, time.time())
+    name = f"key:{key}|{unit}|{per}||{starts}"
+    return Window(name, f"key:{key}", unit, per, None, 10**12, seconds * 1_000_000, starts, resets_us)
+
+
+def _record(name: str, key: str, ended: Any) -> Record:
+    usage = Usage(200, 300, source="estimated") if ended == "lost" else Usage(210, 34, source="reported")
+    return Record(
+        name, time.time(), key, "platform", "chat", "gpt-4o-mini", "gpt-4o-mini", "gpt-4o-mini", "gpt-4o-mini", "main",
+        200, False, usage, ended, 0.0123, 0.0456, 1,
+    )  # fmt: skip
+
+
+async def _carry(ledger: Any, keys: Keys, seconds: float) -> tuple[int, float]:
+    """Calls at `RATE`: how many there were, and the CPU seconds of this process."""
+
+    async def call() -> None:
+        wish = keys.draw()
+        granted = await ledger.draw(wish)
+        assert isinstance(granted, Granted)
+        await asyncio.sleep(CALL_S)
+        await ledger.settle(Settlement(wish.record._replace(usage=Usage(210, 34, source="reported")), wish.claims))
+
+    running: set[asyncio.Task[None]] = set()
+    count, began, cpu = 0, time.perf_counter(), time.process_time()
+    while (elapsed := time.perf_counter() - began) < seconds:
+        due = int(elapsed * RATE)
+        for _ in range(due - count):
+            task = asyncio.ensure_future(call())
+            running.add(task)
+            task.add_done_callback(running.discard)
+        count = due
+        await asyncio.sleep(TICK_S)
+    await asyncio.gather(*running)
+    return count, time.process_time() - cpu
+
+
+async def _measure(server: RedisServer, folder: Path, keys: int, windows: int, seconds: float) -> Cost:
+    settings = Settings(url=server.url, journal_dir=str(folder), namespace=f"bench-{keys}-{windows}")
+    books = Bookkeeper(await open_store(settings), Journal.create(folder, "bench"), settings)
+    callers = Keys(keys, windows)
+    await _carry(books, callers, seconds / 4)  # warm
+    _, free = await _carry(NoLedger(), callers, seconds)
+    before = _redis(server)
+    count, spent = await _carry(books, callers, seconds)
+    used, batches = (after - then for after, then in zip(_redis(server), before, strict=True))
+    await books.close(5)
+    return Cost((spent - free) / count * 1e6, used / count * 1e6, 2 * count / batches)
+
+
+def _redis(server: RedisServer) -> tuple[float, float]:
+    """The CPU seconds of Redis, and the scripts that it has run."""
+    told = dict(line.split(":", 1) for line in server.cli("INFO", "all").splitlines() if ":" in line)
+    cpu = float(told["used_cpu_sys"]) + float(told["used_cpu_user"])
+    return cpu, float(told["cmdstat_evalsha"].split("=")[1].split(",")[0])
+
+
+def measure(folder: Path, core: int, cases: Sequence[tuple[int, int]], seconds: float) -> list[Cost]:
+    """The cost for each number of keys and of windows, with Redis on this core and us on the other."""
+    with pinned(core):
+        server = RedisServer(folder, appendonly="everysec")
+    with server:
+        return [
+            uvloop.run(_measure(server, folder / f"journal-{keys}-{windows}", keys, windows, seconds))
+            for keys, windows in cases
+        ]

@@ -1,0 +1,493 @@
+"""Usage is never lost and never doubled, whoever is killed, and whenever.
+
+Kills are SIGKILL, at numbered points (a call is held exactly there when the process dies) and at random times.
+The upstream and the clients keep books of their own (`books`), and the gateway's have to agree with both: what a client
+saw answered stands as it was, what reached the upstream is never missing, and nothing is counted twice.
+
+GATEWAY_KILLS: how many processes die at random times, over both stores; the seed is printed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+
+from tests.conftest import StartsGateways
+from tests.fakes.redis_servers import RedisServer
+from tests.fakes.scripted import Scripted
+from tests.fakes.wire_proxy import WireProxy
+
+from .books import ACCOUNTS, STREAM_PIECES, Callers, Seller, Told, check_books
+from .house import Gateway, eventually, settings
+
+STORES = ("embedded", "redis")
+KILLS = int(os.environ.get("GATEWAY_KILLS", "150"))
+MAX_DEATHS = 4
+"""Of workers in one gateway's life; at the fifth within a minute it gives up."""
+
+SILENT_S = 20
+"""After so long a worker is taken for dead."""
+
+RESTARTED_S = 20.0
+
+
+class Place:
+    """Where a gateway keeps its books, whatever becomes of its processes; and the two who write them down as well."""
+
+    def __init__(self, kind: str, folder: Path, start: StartsGateways, pause_s: float = 0.0) -> None:
+        self.journal = folder / "journal"
+        self._start = start
+        self._ends = contextlib.ExitStack()
+        self.seller = Seller(pause_s)
+        self.callers = Callers()
+        self.upstream = self._ends.enter_context(Scripted(always=self.seller))
+        self.store = {"url": f"embedded:{folder / 'data'}"}
+        if kind == "redis":
+            self.redis = self._ends.enter_context(RedisServer(folder / "redis", appendonly="always"))
+            self.proxy = self._ends.enter_context(WireProxy(self.redis.port))
+            self.store = {"url": self.redis.url_for(port=self.proxy.port)}
+        self.house: Gateway
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.seller.let_go()
+        # A worker that is killed while it sends leaves half a request.
+        self.upstream.troubles = [words for words in self.upstream.troubles if "half a request" not in words]
+        self._ends.__exit__(*exc)  # type: ignore[arg-type]
+
+    def open(self, workers: int = 2, *, is_awaited: bool = True) -> Gateway:
+        """Start a gateway on these books, the first or the next one."""
+        config = settings(
+            self.upstream.url,
+            server={"workers": workers},
+            store={**self.store, "journal_dir": str(self.journal)},
+            **ACCOUNTS,
+        )
+        self.house = self._start(config, is_awaited=is_awaited)
+        return self.house
+
+    def kill_all(self) -> None:
+        """The supervisor and its workers at once."""
+        self.house.expected_code = -signal.SIGKILL
+        os.killpg(self.house.process.pid, signal.SIGKILL)
+        self.house.wait()
+
+    def kill_supervisor(self) -> None:
+        """Its workers drain by themselves."""
+        self.house.expected_code = -signal.SIGKILL
+        self.house.kill(signal.SIGKILL)
+        self.house.wait()
+
+    def wait_until_replaced(self, *gone: int, workers: int = 2) -> None:
+        """Until so many workers run, none of them one of those that are gone, and calls are served."""
+        wait_until(lambda: len(found := self.house.workers()) == workers and not set(found) & set(gone), RESTARTED_S)
+
+    @contextlib.contextmanager
+    def line_cut(self) -> Iterator[None]:
+        """Until the proxy has cut a line, as it was told in this block."""
+        before = self.proxy.cuts
+        yield
+        eventually(lambda: self.proxy.cuts > before, 3 * SILENT_S)
+
+    def check(self, **more: Any) -> dict[str, int]:
+        """Whether all three agree; how many calls ended in which way, by the gateway's records."""
+        return check_books(self.house, self.seller, self.callers.told, **more)
+
+    def ended(self, calls: Iterable[Told]) -> set[str | None]:
+        """How these calls ended, by the gateway's records; None where one has none."""
+        ends = {row["client_request_id"]: row["ended"] for row in self.house.calls(limit=1_000_000)}
+        return {ends.get(f"client-{told.number}") for told in calls}
+
+
+class Held:
+    """Calls that are each under way, and each held at its own point by the upstream."""
+
+    def __init__(self, place: Place, calls: list[tuple[bool, int]], who: str = "", *, is_awaited: bool = True) -> None:
+        self.told: list[Told] = []
+        self._threads: list[threading.Thread] = []
+        place.seller.hold_again()
+        for is_stream, hold in calls:
+            told = place.callers.begin(who, is_stream=is_stream)
+            work = threading.Thread(
+                target=place.callers.carry, args=(told, place.house.port), kwargs={"hold": hold}, daemon=True
+            )
+            self.told.append(told)
+            self._threads.append(work)
+            work.start()
+        eventually(lambda: {told.number for told in self.told} <= place.seller.held, 30)
+
+    def join(self) -> None:
+        """Until every client has heard the end, or that there is none."""
+        for work in self._threads:
+            work.join(60)
+            assert not work.is_alive(), "a client never heard the end of its call"
+
+
+EVERY_POINT = [(False, hold) for hold in range(2)] + [(True, hold) for hold in range(STREAM_PIECES)]
+"""The request has come and nothing is answered; half of the answer; a stream's head, and each of its events."""
+
+
+@pytest.fixture
+def places(tmp_path: Path, gateway: StartsGateways) -> Iterator[Callable[..., Place]]:
+    """Makes places for books, and closes them."""
+    with contextlib.ExitStack() as ends:
+        made: list[str] = []
+
+        def make(kind: str, **more: Any) -> Place:
+            made.append(kind)
+            return ends.enter_context(Place(kind, tmp_path / f"place-{len(made)}", gateway, **more))
+
+        yield make
+
+
+def kill(*pids: int) -> None:
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+
+
+def wait_until(is_so: Callable[[], object], timeout_s: float) -> None:
+    """As `eventually`, for what is dear to look at."""
+    end = time.monotonic() + timeout_s
+    while not is_so():
+        assert time.monotonic() < end, f"this never came true within {timeout_s:g} s"
+        time.sleep(0.1)
+
+
+def side_by_side(*stories: Callable[[], object]) -> None:
+    """Most of each is waiting, so they wait together."""
+    with ThreadPoolExecutor(len(stories)) as threads:
+        faults = [fault for future in [threads.submit(story) for story in stories] if (fault := future.exception())]
+    if faults:
+        raise BaseExceptionGroup(f"{len(faults)} of {len(stories)} stories", faults)
+
+
+# ---------------------------------------------------------------------------------------------------- numbered points
+
+
+@pytest.mark.timeout(180)
+def test_calls_at_every_point_when_processes_are_killed(places: Callable[..., Place]) -> None:
+    side_by_side(*[partial(kill_at_every_point, places(kind), kind) for kind in STORES])
+
+
+def kill_at_every_point(place: Place, kind: str) -> None:
+    place.open()
+
+    # One of two workers: what it carried is lost, what the other carries is not.
+    held = Held(place, EVERY_POINT * 2)
+    victim = place.house.workers()[0]
+    answered_and_then(place, lambda: kill(victim))
+    place.seller.let_go()
+    held.join()
+    place.wait_until_replaced(victim)
+    place.check()
+    assert place.ended(told for told in held.told if told.is_served) <= {"done"}
+    assert place.ended(told for told in held.told if not told.is_served) <= {"lost"}
+
+    # Both workers, as soon as a client has seen the end of its stream.
+    held = Held(place, EVERY_POINT)
+    both = place.house.workers()
+    last = seen_done_and_then(place, lambda: kill(*both))
+    held.join()
+    place.seller.let_go()
+    place.wait_until_replaced(*both)
+    place.check()
+    assert place.ended([last]) == {"done"}
+    assert place.ended(held.told) == {"lost"}
+
+    # The supervisor: its workers end what they have begun, while the next gateway serves on the same books.
+    held = Held(place, EVERY_POINT)
+    place.kill_supervisor()
+    place.open()
+    assert place.callers.call(place.house.port).is_served
+    place.seller.let_go()
+    held.join()
+    assert all(told.is_served for told in held.told)
+    place.check()
+
+    # All at once; and again, while the next two deliver what these have left. Afterwards all places are free.
+    held = Held(place, EVERY_POINT)
+    single = Held(place, [(True, 2)], "single")
+    answered_and_then(place, place.kill_all)
+    held.join()
+    single.join()
+    place.seller.let_go()
+    kill_two_heirs(place, kind)
+    place.open()
+    assert place.callers.call(place.house.port, "single").is_served
+    assert place.ended(held.told + single.told) == {"lost"}
+    place.check()
+
+
+def kill_two_heirs(place: Place, kind: str) -> None:
+    """Start a gateway that delivers what the dead have left, and kill it while it does; twice."""
+    if kind == "redis":
+        for fault in (place.proxy.cut_request, place.proxy.lose_reply):
+            with place.line_cut():
+                fault(of=b"client-")
+                place.open(1, is_awaited=False)
+            place.kill_all()
+    else:
+        for has_come in (is_written_to, is_put_away):
+            comes = partial(has_come, journals(place))
+            place.open(1, is_awaited=False)
+            eventually(lambda comes=comes: comes(journals(place)), RESTARTED_S)  # type: ignore[misc]
+            place.kill_all()
+
+
+def journals(place: Place) -> dict[str, int]:
+    """Those that are there, of the living and of the dead, and how long their files are."""
+    found = {}
+    for path in place.journal.iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            if not path.suffix:
+                found[path.name] = sum(file.stat().st_size for file in path.iterdir() if file.name.isdecimal())
+    return found
+
+
+def is_written_to(before: dict[str, int], now: dict[str, int]) -> bool:
+    """The ends of the dead worker's calls are in its journal; whether in the store, nobody knows."""
+    return any(now.get(name, 0) != size for name, size in before.items())
+
+
+def is_put_away(before: dict[str, int], now: dict[str, int]) -> bool:
+    """A dead worker's journal has been delivered and is being removed."""
+    return not before.keys() <= now.keys()
+
+
+def answered_and_then(place: Place, kill: Callable[[], object]) -> Told:
+    """A plain call, and a kill in the moment in which its whole answer is on its way to the gateway."""
+    told = place.callers.begin()
+
+    def look(number: int, pieces: int) -> None:
+        if (number, pieces) == (told.number, 2):
+            kill()
+
+    place.seller.when = look
+    place.callers.carry(told, place.house.port)
+    place.seller.when = lambda number, pieces: None
+    return told
+
+
+def seen_done_and_then(place: Place, kill: Callable[[], object]) -> Told:
+    """A stream, and a kill in the moment in which its client has seen the end."""
+    told = place.callers.begin(is_stream=True)
+
+    def look(seen: Told) -> None:
+        if seen is told and told.is_whole:
+            place.callers.seen_piece = lambda told: None
+            kill()
+
+    place.callers.seen_piece = look
+    place.callers.carry(told, place.house.port)
+    assert told.is_served
+    return told
+
+
+# ------------------------------------------------------------------------------------------------------- random times
+
+
+@pytest.mark.timeout(120 + 4 * KILLS)
+def test_books_balance_after_kills_at_random_times(places: Callable[..., Place]) -> None:
+    seed = random.randrange(10**6)
+    print(f"seed {seed}")
+    kills = {"embedded": KILLS // 3, "redis": KILLS - KILLS // 3}  # a Redis starts sooner than a Python
+    side_by_side(*[partial(kill_at_random, places(kind, pause_s=0.002), kind, kills[kind], seed) for kind in STORES])
+
+
+def kill_at_random(place: Place, kind: str, kills: int, seed: int) -> None:
+    """Kill and start again, under load, until enough have died; then compare the books."""
+    dice = random.Random(f"{kind} {seed}")
+    place.open()
+    deaths = 0
+    killed: list[str] = []
+
+    def kill_workers() -> None:
+        nonlocal deaths
+        pids = place.house.workers()
+        for pid in dice.sample(pids, min(len(pids), MAX_DEATHS - deaths, dice.choice((1, 1, 2)))):
+            kill(pid)
+            deaths += 1
+            killed.append("worker")
+
+    def kill_redis() -> None:
+        place.redis.kill()
+        killed.append("redis")
+        if deaths < MAX_DEATHS and dice.random() < 0.1:
+            kill_workers()
+        time.sleep(dice.uniform(0.0, 0.4))
+        place.redis.restart()
+
+    def kill_gateway() -> None:
+        if dice.random() < 0.3:
+            place.kill_supervisor()
+            killed.append("supervisor")
+            return
+        killed.extend(["all"] * (1 + len(place.house.workers())))
+        place.kill_all()
+
+    with place.callers.at_work(lambda: place.house.port, count=6):
+        while len(killed) < kills:
+            serve_some_calls(place, dice.choice((0, 1, 3, 10)))
+            time.sleep(dice.uniform(0.0, 0.05))
+            if kind == "redis" and dice.random() < 0.8:
+                kill_redis()
+            elif deaths < MAX_DEATHS:
+                kill_workers()
+            else:
+                kill_gateway()
+                if dice.random() < 0.3:
+                    place.open(is_awaited=False)
+                    time.sleep(dice.uniform(0.2, 2.0))
+                    kill_gateway()
+                place.open()
+                deaths = 0
+        serve_some_calls(place, 10)
+    ends = place.check()
+    begun, served = len(place.callers.told), sum(told.is_served for told in place.callers.told)
+    print(f"{kind}: {Counter(killed)} killed, {begun} calls begun, {served} served, by the records: {ends}")
+    assert served > len(killed)
+    assert ends["lost"] > 0
+
+
+def serve_some_calls(place: Place, count: int) -> None:
+    """Until so many more calls have ended well."""
+    told = place.callers.told
+    first = len(told)
+    end = time.monotonic() + RESTARTED_S
+    while sum(call.is_served for call in told[first:]) < count:
+        assert time.monotonic() < end, f"no more than {told[first:]} in {RESTARTED_S:g} s"
+        time.sleep(0.02)
+
+
+# ----------------------------------------------------------------------------------------------------- what takes time
+
+
+@pytest.mark.timeout(240)
+def test_what_comes_right_after_a_while(places: Callable[..., Place]) -> None:
+    def cut(place: Place) -> None:
+        place.proxy.cut_request(of=b",0,100]")
+
+    def lose(place: Place) -> None:
+        place.proxy.lose_reply(of=b",0,100]")
+
+    side_by_side(
+        lambda: stop_a_worker_and_let_it_go_on(places("embedded")),
+        lambda: stop_a_worker_and_let_it_go_on(places("redis")),
+        lambda: kill_between_worker_and_redis(places("redis")),
+        lambda: kill_while_a_journal_is_put_away(places("redis"), cut),
+        lambda: kill_while_a_journal_is_put_away(places("redis"), lose),
+    )
+
+
+def stop_a_worker_and_let_it_go_on(place: Place) -> None:
+    """It is taken for dead, and was not: its calls are charged at their estimates, and then at the truth."""
+    place.open()
+    stopped, other = place.house.workers()
+    os.kill(other, signal.SIGSTOP)  # so that these calls are where they shall be
+    held = Held(place, [(True, 3), (True, 5), (False, 0), (False, 1)])
+    single = Held(place, [(True, 4)], "single")
+    os.kill(other, signal.SIGCONT)
+    os.kill(stopped, signal.SIGSTOP)
+    began = time.monotonic()
+    assert place.callers.call(place.house.port).is_served
+    assert place.callers.call(place.house.port, "single").status == 429
+    wait_until(lambda: place.callers.call(place.house.port, "single").is_served, SILENT_S + 30)
+    eventually(lambda: place.house.calls("single")[0]["ended"] == "done")
+    assert place.check()["lost"] == len(held.told + single.told)  # at their estimates, and nothing is in their way
+    time.sleep(max(0.0, began + SILENT_S + 5 - time.monotonic()))
+    place.seller.let_go()
+    os.kill(stopped, signal.SIGCONT)
+    held.join()
+    single.join()
+    assert all(told.is_served for told in held.told + single.told)
+    wait_until(lambda: place.ended(held.told + single.told) == {"done"}, 30)
+    assert set(place.check()) == {"done"}
+    assert stopped in place.house.workers()
+
+
+def kill_between_worker_and_redis(place: Place) -> None:
+    """The only worker dies while its draw or its settlement is on the wire, and while the reply is."""
+    place.open(1)
+    any_call = b"client-"  # its record is in the draw, and in the settlement
+
+    # A draw that never arrives, and one of which nobody hears what became: nothing has been sent upstream.
+    never = []
+    for fault in (place.proxy.cut_request, place.proxy.lose_reply):
+        with killed_on_the_wire(place):
+            fault(of=any_call)
+            never.append(place.callers.call(place.house.port))
+    # The same for a settlement, which the journal has.
+    for fault in (place.proxy.cut_request, place.proxy.lose_reply):
+        calls = Held(place, [(False, 1)])
+        with killed_on_the_wire(place):
+            fault(of=any_call)
+            place.seller.let_go()
+            calls.join()
+        assert place.ended(calls.told) == {"done"}
+    # Settlements that the journal alone has, when all die.
+    calls = Held(place, EVERY_POINT)
+    place.proxy.hold()
+    place.seller.let_go()
+    calls.join()
+    assert all(told.is_served for told in calls.told)  # a sick store holds no answer
+    place.kill_all()
+    place.proxy.cut()
+    place.proxy.heal()
+    place.open(1)
+    assert place.ended(calls.told) == {"done"}
+
+    place.check()
+    assert not any(told.is_served or told.number in place.seller.sales for told in never)
+    assert place.ended([never[0]]) == {None}
+
+
+@contextlib.contextmanager
+def killed_on_the_wire(place: Place) -> Iterator[None]:
+    """The only worker dies as soon as the proxy has cut its line; its heir has a good one."""
+    (victim,) = place.house.workers()
+
+    def kill_when_cut() -> None:
+        with place.line_cut():
+            pass
+        kill(victim)
+
+    with ThreadPoolExecutor(1) as thread:
+        killed = thread.submit(kill_when_cut)
+        yield
+        killed.result()
+    place.wait_until_replaced(victim, workers=1)
+    assert place.callers.call(place.house.port).is_served
+
+
+def kill_while_a_journal_is_put_away(place: Place, arm: Callable[[Place], None]) -> None:
+    """A dead worker's journal is delivered, kept for a while, and then retired: its heir dies of that."""
+    place.open(1)
+    held = Held(place, EVERY_POINT)
+    (victim,) = place.house.workers()
+    kill(victim)
+    held.join()
+    place.wait_until_replaced(victim, workers=1)
+    (heir,) = place.house.workers()
+    place.seller.let_go()
+    with place.line_cut():
+        arm(place)
+        assert place.callers.call(place.house.port).is_served
+        assert place.check() == {"lost": len(held.told), "done": 1}
+    kill(heir)
+    place.wait_until_replaced(heir, workers=1)
+    assert place.callers.call(place.house.port).is_served
+    assert place.check() == {"lost": len(held.told), "done": 2}

@@ -1,0 +1,276 @@
+"""The admin API's books: usage, calls and quotas, as soon as an answer has ended."""
+
+from __future__ import annotations
+
+import csv
+import io
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from gateway.store import USAGE_COLUMNS
+from tests.conftest import Stage, StartsGateways
+from tests.fakes.redis_servers import RedisServer
+from tests.fakes.scripted import error_json, ok_json, stalled_stream, stream
+
+from .house import ADMIN_TOKEN, CHAT, COMPLETIONS, EMBEDDINGS, Gateway, eventually, key, model, settings
+from .planted import plant, record
+
+PRICE = {"input": 2, "output": 4, "cached_input": 1}
+KEYS = [
+    key("reader"),
+    key("writer", team="crew"),
+    key("talker"),
+    key("bound", team="crew", max_parallel=3, quotas=[
+        {"requests": 10, "per": "day"}, {"tokens": 1000, "per": 864000, "model": "gpt-*"},
+        {"tokens": 50, "per": "hour", "model": "nothing-*"}, {"usd": 0.5, "per": "month"},
+    ]),
+    key("shadow", quotas=[{"requests": 1, "per": "day"}], on_exceeded="shadow"),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=["embedded", "redis"])
+def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Where a store may be made."""
+    folder = tmp_path_factory.mktemp("store")
+    if request.param == "embedded":
+        yield f"embedded:{folder / 'data'}"
+        return
+    with RedisServer(folder) as server:
+        yield server.url
+
+
+@pytest.fixture(scope="module")
+def house(gateways: StartsGateways, theatre: Stage, url: str) -> Gateway:
+    models = {
+        COMPLETIONS: model("completions", price=PRICE, unpriced="allow"),
+        CHAT: model("chat", routes=[{"upstream": "main", "model": "gpt-4o-mini-2024"}], unpriced="allow"),
+    }
+    teams = {"crew": {"quotas": [{"tokens": 5000, "per": "month"}]}, "nobody": {"quotas": [{"usd": 1, "per": "day"}]}}
+    everybody = [{"requests": 100_000, "per": "month"}]
+    return gateways(settings(theatre.url, store={"url": url}, models=models, keys=KEYS, teams=teams, quotas=everybody))
+
+
+def counted(prompt: int, completion: int, **more: Any) -> Any:
+    usage = {"prompt_tokens": prompt, "completion_tokens": completion, **more}
+    return ok_json({"model": "model-of-the-upstream", "choices": [], "usage": usage})
+
+
+# --------------------------------------------------------------------------------------------------------------- calls
+
+
+def test_call_is_told_in_full(house: Gateway, upstream: Stage) -> None:
+    details = {"prompt_tokens_details": {"cached_tokens": 4}, "completion_tokens_details": {"reasoning_tokens": 2}}
+    upstream.play(counted(10, 5, **details))
+    before = time.time()
+    answer = house.post(
+        "/v1/completions", {"model": COMPLETIONS, "prompt": "Hi"}, key="writer", headers={"X-Client-Request-Id": "mine"}
+    )
+    call = house.call(answer.id)
+    measured = {name: call.pop(name) for name in ("time", "first_byte_s", "duration_s")}
+    assert call == {
+        "id": answer.id, "key": "writer", "team": "crew", "endpoint": "completions", "model": COMPLETIONS,
+        "routed_model": COMPLETIONS, "returned_model": "model-of-the-upstream", "upstream": "main", "status": 200,
+        "stream": False, "prompt_tokens": 10, "completion_tokens": 5, "cached_tokens": 4, "reasoning_tokens": 2,
+        "usage_source": "reported", "cost_usd": 3.6e-05, "attempts": 1, "truncated": False, "client_gone": False,
+        "ended": "done", "client_request_id": "mine",
+    }  # fmt: skip
+    assert before - 1 <= measured["time"] <= time.time() + 1
+    assert 0 < measured["first_byte_s"] <= measured["duration_s"]
+
+
+def test_call_of_a_model_with_another_name_and_no_price(house: Gateway, upstream: Stage) -> None:
+    upstream.play(counted(10, 5))
+    call = house.call(house.chat("writer").id)
+    assert (call["model"], call["routed_model"], call["cost_usd"]) == (CHAT, "gpt-4o-mini-2024", None)
+
+
+def test_call_whose_client_left(house: Gateway, upstream: Stage) -> None:
+    upstream.play(stalled_stream([{"choices": [{"index": 0, "text": "He", "finish_reason": None}]}]))
+    with house.stream("writer") as raw:
+        raw.read_head()
+        raw.read_until(b"He")
+    eventually(lambda: house.calls("writer")[0]["ended"] == "client_gone")
+    call = house.calls("writer")[0]
+    assert (call["client_gone"], call["stream"], call["usage_source"]) == (True, True, "estimated")
+    assert call["cost_usd"] > 0
+
+
+def test_newest_calls_stand_first(house: Gateway, upstream: Stage) -> None:
+    upstream.play(counted(1, 1), counted(1, 1), error_json(400, message="no"), counted(1, 1))
+    ids = [house.complete(name).id for name in ("reader", "talker", "reader", "talker")]
+    eventually(lambda: {call["id"] for call in house.calls(limit=4)} == set(ids))
+    assert [call["id"] for call in house.calls("reader", limit=2)] == [ids[2], ids[0]]
+    assert [call["status"] for call in house.calls("reader", limit=2)] == [400, 200]
+    assert len(house.calls(limit=3)) == 3
+    assert house.calls("nobody-of-this-name") == []
+
+
+def test_a_hundred_calls_unless_more_are_asked_for(house: Gateway, upstream: Stage, url: str) -> None:
+    plant(url, [record("2026-01-01", "many") for _ in range(130)])
+    assert len(house.admin("calls", key="many").json["data"]) == 100
+    assert len(house.calls("many", limit=1000)) == 130
+
+
+# --------------------------------------------------------------------------------------------------------------- usage
+
+
+def test_tokens_that_nobody_reported_are_estimated_and_count(house: Gateway, upstream: Stage) -> None:
+    pieces = [
+        {"choices": [{"index": 0, "text": text, "finish_reason": end}]} for text, end in (("a", None), ("", "stop"))
+    ]
+    upstream.play(stream(pieces), counted(100, 10))
+    with house.stream("talker") as raw:
+        raw.read_head()
+        raw.read_chunks()
+    house.complete("talker")
+    eventually(lambda: [call["usage_source"] for call in house.calls("talker", limit=2)] == ["reported", "estimated"])
+    row = next(row for row in house.usage(group_by="key") if row["key"] == "talker")
+    assert 0 < row["estimated_tokens"] < 100
+    assert row["total_tokens"] == row["prompt_tokens"] + row["completion_tokens"]
+    assert row["total_tokens"] >= 110 + row["estimated_tokens"]
+
+
+def test_report_is_as_new_as_the_last_answer(house: Gateway, upstream: Stage) -> None:
+    def used() -> int:
+        return sum(row["total_tokens"] for row in house.usage(group_by="key") if row["key"] == "reader")
+
+    before = used()
+    for turn in range(1, 6):
+        upstream.play(counted(2, 1))
+        assert house.complete("reader").status == 200
+        eventually(lambda turn=turn: used() == before + 3 * turn)  # type: ignore[misc]
+
+
+@pytest.fixture(scope="module")
+def years(house: Gateway, url: str) -> Gateway:
+    """A call a day for 700 days, by a key of its own for each day of the month: more rows than any page has."""
+    first = datetime.now(UTC) - timedelta(days=700)
+    days = [(first + timedelta(days=number)).strftime("%Y-%m-%d") for number in range(700)]
+    plant(url, [record(day, f"past-{day[8:]}", cost_nusd=500_000_000) for day in days])
+    return house
+
+
+def test_everything_that_is_kept_and_never_cut(years: Gateway, upstream: Stage) -> None:
+    past = [row for row in years.usage(group_by="day,key") if row["key"].startswith("past-")]
+    assert len(past) == 700
+    assert sum(row["cost_usd"] for row in past) == 350
+    assert len(years.usage(group_by="day,key", limit="20")) == 20
+    text = years.admin("usage", group_by="day,key", format="csv").body.decode()
+    read = list(csv.DictReader(io.StringIO(text)))
+    assert list(read[0]) == ["day", "key", *USAGE_COLUMNS]
+    assert len([row for row in read if row["key"].startswith("past-")]) == 700
+
+
+def test_days_of_a_report_are_both_included(years: Gateway, upstream: Stage) -> None:
+    first, last = ((datetime.now(UTC) - timedelta(days=days)).strftime("%Y-%m-%d") for days in (600, 598))
+    rows = years.usage(group_by="day", since=first, until=last)
+    assert [row["day"] for row in rows] == sorted({row["day"] for row in rows})
+    assert (rows[0]["day"], rows[-1]["day"], len(rows)) == (first, last, 3)
+    assert [set(row) for row in rows] == [{"day", *USAGE_COLUMNS}] * 3
+
+
+def test_cost_of_what_has_a_price_and_the_number_of_what_has_none(house: Gateway, upstream: Stage, url: str) -> None:
+    plant(url, [record("2026-02-01", "mixed", cost_nusd=cost) for cost in (1_500_000_000, None, None, 0)])
+    plant(url, [record("2026-02-01", "priceless") for _ in range(2)])
+    found = {row["key"]: (row["cost_usd"], row["unpriced"], row["requests"]) for row in house.usage(since="2026-02-01")}
+    assert found["mixed"] == (1.5, 2, 4)
+    assert found["priceless"] == (None, 2, 2)
+
+
+# -------------------------------------------------------------------------------------------------------------- quotas
+
+
+def quotas(house: Gateway, **query: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = house.admin("quotas", **query).json["data"]
+    return rows
+
+
+def spelt(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    return [(row["scope"], row["unit"], row["per"], row["model"], row["limit"]) for row in rows]
+
+
+def test_every_limit_stands_there_used_or_not(house: Gateway, upstream: Stage) -> None:
+    rows = quotas(house)
+    assert spelt(rows) == [
+        ("gateway", "requests", "month", None, 100_000),
+        ("team:crew", "tokens", "month", None, 5000),
+        ("team:nobody", "usd", "day", None, 1),
+        ("key:bound", "requests", "day", None, 10),
+        ("key:bound", "tokens", "864000", "gpt-*", 1000),
+        ("key:bound", "tokens", "hour", "nothing-*", 50),
+        ("key:bound", "usd", "month", None, 0.5),
+        ("key:bound", "parallel", None, None, 3),
+        ("key:shadow", "requests", "day", None, 1),
+    ]
+    assert [row["enforced"] for row in rows] == [True] * 8 + [False]
+    unused = rows[2]
+    midnight = (datetime.now(UTC) + timedelta(days=1)).strftime("%Y-%m-%dT00:00:00Z")
+    today = datetime.now(UTC).strftime("%Y-%m-%dT00:00:00Z")
+    assert unused.pop("reset_at") in (midnight, today)  # the day may have ended meanwhile
+    assert 0 < unused.pop("reset_s") <= 86400
+    assert unused == {
+        "key": None, "team": "nobody", "scope": "team:nobody", "unit": "usd", "per": "day", "model": None, "limit": 1,
+        "used": 0, "reserved": 0, "remaining": 1, "enforced": True,
+    }  # fmt: skip
+
+
+def test_what_is_used_and_reserved_of_each(house: Gateway, upstream: Stage) -> None:
+    upstream.play(counted(100, 20), stalled_stream([{"choices": [{"index": 0, "text": "He", "finish_reason": None}]}]))
+    team = quotas(house, team="crew")[0]["used"]
+    assert house.complete("bound").status == 200
+    with house.stream("bound", max_tokens=40) as raw:
+        raw.read_head()
+
+        def told() -> list[dict[str, Any]]:
+            rows = quotas(house, key="bound")
+            return rows if rows[4]["used"] == 1 and rows[0]["used"] == 1 else []
+
+        requests, tokens, others, money, parallel = eventually(told)
+    assert (requests["used"], requests["reserved"], requests["remaining"]) == (1, 1, 8)
+    assert 120 + 40 <= tokens["used"] <= 120 + 40 + 10  # a rate: what is drawn is used
+    assert (others["used"], others["remaining"], others["reset_s"], others["reset_at"]) == (0, 50, 0, None)
+    assert money["used"] == pytest.approx(100 * 2e-6 + 20 * 4e-6)
+    assert 40 * 4e-6 <= money["reserved"] < 60 * 4e-6
+    assert (parallel["used"], parallel["remaining"], parallel["per"]) == (1, 2, None)
+    eventually(lambda: quotas(house, key="bound")[4]["used"] == 0)
+    assert quotas(house, team="crew")[0]["used"] >= team + 120
+
+
+def test_quotas_of_one_key_or_one_team(house: Gateway, upstream: Stage) -> None:
+    assert {row["scope"] for row in quotas(house, key="bound")} == {"key:bound"}
+    crew = quotas(house, team="crew")
+    assert {row["scope"] for row in crew} == {"team:crew", "key:bound"}
+    assert {row["team"] for row in crew} == {"crew"}
+    assert spelt(quotas(house, team="crew", key="bound")) == spelt(quotas(house, key="bound"))
+    assert quotas(house, key="reader") == quotas(house, key="x") == quotas(house, team="bound") == []
+
+
+def test_a_key_and_its_operator_are_told_the_same(house: Gateway, upstream: Stage) -> None:
+    own = house.get("/v1/key", key="shadow").json["quotas"]
+    operators = [row for row in quotas(house) if row["scope"] in ("key:shadow", "gateway")]
+    moving = ("reset_s", "reset_at")
+    assert sorted([(row["scope"], row["used"], row["limit"], row["enforced"]) for row in operators])[1:] == [
+        (row["scope"], row["used"], row["limit"], row["enforced"]) for row in own if row["scope"] == "key:shadow"
+    ]
+    assert {*operators[0]} - {"key", "team"} == {*own[0]}
+    assert all(name in own[0] for name in moving)
+
+
+def test_books_are_for_the_operator(house: Gateway, upstream: Stage) -> None:
+    for path in ("usage", "calls", "quotas"):
+        assert house.get(f"/admin/api/{path}").told == (401, "invalid_request_error", None, "invalid_api_key")
+        assert house.get(f"/admin/api/{path}", key=None).status == 401
+        assert house.get(f"/admin/api/{path}", headers={"Authorization": f"Bearer {ADMIN_TOKEN}"}).status == 200
+
+
+def test_limits_of_very_many_keys(gateway: StartsGateways, upstream: Stage) -> None:
+    keys = [key(f"k{number}", quotas=[{"requests": 5, "per": "day"}], max_parallel=2) for number in range(3000)]
+    house = gateway(settings(upstream.url, keys=keys, models={EMBEDDINGS: model("embeddings")}))
+    rows = quotas(house)
+    assert len(rows) == 6000
+    assert {row["used"] for row in rows} == {0}
+    assert len({(row["key"], row["unit"]) for row in rows}) == 6000

@@ -1,0 +1,65 @@
+"""Journals on a real disk, let go of when a test ends."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from gateway.journal import Journal, pace
+from gateway.journal import journal as under_test
+
+ORIGIN = "redis://store:6379 gateway"
+
+
+class Desk:
+    """One folder of journals. Every journal that was made here is closed at the end."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._made: list[Journal] = []
+
+    def create(self, origin: str = ORIGIN) -> Journal:
+        self._made.append(Journal.create(self.folder, origin))
+        return self._made[-1]
+
+    def adopt(self, origin: str = ORIGIN) -> Journal | None:
+        if (journal := Journal.adopt(self.folder, origin)) is not None:
+            self._made.append(journal)
+        return journal
+
+    async def after_death_of(self, journal: Journal) -> Journal:
+        """The same journal in the hands of the next."""
+        await journal.close()
+        adopted = self.adopt()
+        assert adopted is not None
+        assert adopted.name == journal.name
+        return adopted
+
+    def segments(self, journal: Journal) -> list[Path]:
+        return sorted(path for path in (self.folder / journal.name).iterdir() if path.name.isdecimal())
+
+    async def clear(self) -> None:
+        for journal in self._made:
+            await journal.close()
+
+
+@pytest.fixture
+async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
+    made = Desk(tmp_path / "journal")
+    yield made
+    await made.clear()
+
+
+@pytest.fixture(autouse=True)
+def no_slow_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of the machine may be slow; the tests of slow disks bring their own."""
+    monkeypatch.setattr(pace, "SLOW_S", 600)
+
+
+@pytest.fixture
+def short_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is kept goes at once, and housekeeping is always at work."""
+    monkeypatch.setattr(under_test, "KEPT_S", 0)
+    monkeypatch.setattr(under_test, "LOOK_EVERY_S", 0.002)

@@ -1,0 +1,236 @@
+"""Who may have a dead worker's journal, and what happens to what is no journal."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from gateway.journal import Journal, home
+
+from .conftest import ORIGIN, Desk
+
+TEXT = '["call",[]]\t' + "x" * 700
+
+
+async def left(desk: Desk, origin: str = ORIGIN, leases: str = "a") -> Journal:
+    """A journal whose worker is gone."""
+    journal = desk.create(origin)
+    for lease in leases:
+        journal.append("open", lease, TEXT)
+    await journal.close()
+    return journal
+
+
+@pytest.fixture(autouse=True)
+def nothing_said_yet() -> None:
+    home.leave_alone.cache_clear()
+
+
+async def test_the_living_keep_their_journals(desk: Desk) -> None:
+    for _ in range(3):
+        desk.create()
+    assert desk.adopt() is None
+
+
+async def test_each_journal_is_adopted_once(desk: Desk) -> None:
+    names = {(await left(desk)).name for _ in range(3)}
+    adopted = [desk.adopt() for _ in range(4)]
+    assert {journal.name for journal in adopted if journal} == names
+    assert adopted[3] is None
+
+
+async def test_many_who_look_at_once_find_it_once(desk: Desk) -> None:
+    for _ in range(20):
+        await left(desk)
+    found = await asyncio.gather(*[asyncio.to_thread(Journal.adopt, desk.folder, ORIGIN) for _ in range(60)])
+    journals = [journal for journal in found if journal]
+    for journal in journals:
+        await journal.close()
+    names = [journal.name for journal in journals]
+    assert len(names) == len(set(names)) <= 20
+    assert len(names) > 0
+
+
+async def test_a_folder_that_does_not_exist_holds_no_journal(desk: Desk) -> None:
+    assert desk.adopt() is None
+
+
+async def test_journals_that_vanish_while_others_look_are_no_error(desk: Desk) -> None:
+    async def come_and_go() -> None:
+        for _ in range(20):
+            journal = Journal.create(desk.folder, ORIGIN)
+            journal.append("open", "a", TEXT)
+            await journal.remove()
+
+    async def look() -> None:
+        for _ in range(50):
+            journal = await asyncio.to_thread(Journal.adopt, desk.folder, ORIGIN)
+            assert journal is None, "a journal was found in the moment of its birth or death"
+
+    await asyncio.gather(come_and_go(), come_and_go(), look(), look())
+    assert desk.adopt() is None
+
+
+async def test_journals_of_another_ledger_are_left_alone_and_named_once(
+    desk: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = await left(desk, "elsewhere")
+    ours = await left(desk)
+    for _ in range(3):
+        if (journal := desk.adopt()) is not None:
+            assert journal.name == ours.name
+    assert [record.getMessage() for record in caplog.records] == [
+        f"the journal {desk.folder / other.name} is left alone: it belongs to another ledger, elsewhere"
+    ]
+    assert (journal := desk.adopt("elsewhere")) is not None
+    assert journal.name == other.name
+
+
+@pytest.mark.parametrize(
+    ("head", "reason"),
+    [
+        (json.dumps({"schema": home.SCHEMA + 1, "origin": ORIGIN}), "a newer gateway wrote it (schema 2)"),
+        ("", "the first line of its lock file is not one of ours"),
+        ("[]", "the first line of its lock file is not one of ours"),
+        ("{}", "the first line of its lock file is not one of ours"),
+        ("\0" * 40, "the first line of its lock file is not one of ours"),
+    ],
+)
+async def test_what_we_cannot_understand_is_left_alone(
+    desk: Desk, caplog: pytest.LogCaptureFixture, head: str, reason: str
+) -> None:
+    journal = await left(desk)
+    (desk.folder / journal.name / "lock").write_text(head)
+    assert desk.adopt() is None
+    assert desk.adopt() is None
+    assert [record.getMessage().partition(": ")[2] for record in caplog.records] == [reason]
+    assert len(desk.segments(journal)) == 1
+
+
+async def test_a_journal_that_cannot_be_read_does_not_hide_the_others(
+    desk: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
+    journals = [await left(desk) for _ in range(3)]
+    (desk.folder / journals[0].name / "000002").mkdir()
+    (desk.folder / journals[1].name / "lock").unlink()
+    assert (adopted := desk.adopt()) is not None
+    assert desk.adopt() is None
+    assert adopted.name == journals[2].name
+    assert "Is a directory" in caplog.text
+
+
+async def test_what_is_half_made_or_half_unmade_is_swept_away(desk: Desk) -> None:
+    dead = desk.folder / ("0" * 32 + ".new")
+    young = desk.folder / ("1" * 32 + ".new")
+    gone = desk.folder / ("2" * 32 + ".gone")
+    strange = desk.folder / "notes.gone"
+    for path in (dead, young, gone, strange):
+        path.mkdir(parents=True)
+        (path / "lock").touch()
+    long_ago = time.time() - home.STALE_S - 1
+    os.utime(dead, (long_ago, long_ago))
+    assert desk.adopt() is None
+    assert {path.name for path in desk.folder.iterdir()} == {young.name, strange.name}
+
+
+async def test_adopting_again_and_again_adds_no_files(desk: Desk) -> None:
+    """While the store is away it is tried every few seconds."""
+    journal = await left(desk)
+    for _ in range(5):
+        adopted = desk.adopt()
+        assert adopted is not None
+        for entry in adopted.open_entries():
+            adopted.append("close", entry.lease, entry.text)
+        await adopted.close()
+    assert len(desk.segments(journal)) == 2
+
+
+async def test_what_an_adopter_does_not_close_stays_open(desk: Desk) -> None:
+    journal = await left(desk, leases="abc")
+    for lease in "abc":
+        adopted = desk.adopt()
+        assert adopted is not None
+        adopted.delivered(adopted.append("void", lease))
+        await adopted.close()
+    adopted = desk.adopt()
+    assert adopted is not None
+    assert adopted.open_entries() == []
+    assert [entry.number for entry in adopted.undelivered(0)] == [4, 5, 6]
+    assert len(desk.segments(journal)) == 4
+
+
+@pytest.mark.usefixtures("short_times")
+async def test_what_is_open_outlives_an_adopter_who_writes_nothing(desk: Desk) -> None:
+    journal = await left(desk, leases="abc")
+    adopted = desk.adopt()
+    assert adopted is not None
+    adopted.delivered(adopted.last)
+    await adopted._tidy()
+    await adopted.close()
+    assert (again := desk.adopt()) is not None
+    assert again.name == journal.name
+    assert [entry.lease for entry in again.open_entries()] == ["a", "b", "c"]
+
+
+async def test_a_carried_entry_does_not_open_a_lease_that_was_closed(desk: Desk) -> None:
+    """A segment that was begun and could be neither finished nor deleted repeats what was true at that time."""
+    journal = await left(desk)
+    adopted = desk.adopt()
+    assert adopted is not None
+    first = desk.segments(journal)[0]
+    adopted.append("close", "a", TEXT)
+    await adopted.close()
+    shutil.copy(first, first.with_name("000003"))
+    again = desk.adopt()
+    assert again is not None
+    assert again.open_entries() == []
+    assert [entry.number for entry in again.undelivered(0)] == [2]
+
+
+async def test_a_torn_end_is_left_out(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
+    journal = await left(desk, leases="ab")
+    (segment,) = desk.segments(journal)
+    segment.write_bytes(segment.read_bytes()[:-100])
+    adopted = desk.adopt()
+    assert adopted is not None
+    assert [entry.lease for entry in adopted.open_entries()] == ["a"]
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert adopted.append("close", "a", TEXT) == 2
+    again = await desk.after_death_of(adopted)
+    assert again.open_entries() == []
+
+
+async def test_damage_is_counted_and_costs_no_more_than_it_must(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
+    journal = await left(desk, leases="abcde")
+    (segment,) = desk.segments(journal)
+    lines = segment.read_bytes().splitlines(keepends=True)
+    segment.write_bytes(b"".join([lines[0], lines[1][:300] + b"?" + lines[1][301:], lines[2], b"\n", *lines[3:]]))
+    adopted = desk.adopt()
+    assert adopted is not None
+    assert [entry.lease for entry in adopted.open_entries()] == ["a", "c", "d", "e"]
+    assert adopted.damaged == 2
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    assert "2 lines" in caplog.text
+
+
+async def test_a_lock_let_go_while_somebody_waited_at_the_door_is_no_journal(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The last holder removes it between our opening the lock's file and our locking it."""
+    journal = await left(desk)
+    folder: Path = desk.folder / journal.name
+    flock = home.fcntl.flock
+
+    def flock_late(descriptor: int, how: int) -> None:
+        shutil.rmtree(folder)
+        flock(descriptor, how)
+
+    monkeypatch.setattr(home.fcntl, "flock", flock_late)
+    assert desk.adopt() is None
+    assert not caplog.records

@@ -1,0 +1,294 @@
+"""A journal in good times: what is written, numbered, read back and deleted."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import tracemalloc
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from gateway.journal import Entry, Journal, disk, shelf
+from gateway.journal import journal as under_test
+from tests.fakes.scripted import until
+
+from .conftest import Desk
+
+TEXT = '["call",[]]\t' + "x" * 700
+
+
+def ends(journal: Journal, after: int = 0) -> list[int]:
+    return [entry.number for entry in journal.undelivered(after)]
+
+
+# ------------------------------------------------------------------------------------------------- writing and reading
+
+
+async def test_entries_are_numbered_and_read_back_by_the_next(desk: Desk) -> None:
+    journal = desk.create()
+    assert [journal.append("open", "a", "1"), journal.append("open", "b", "2"), journal.append("open", "c", "3")] == [
+        1, 2, 3
+    ]  # fmt: skip
+    assert [journal.append("close", "b", "4"), journal.append("void", "c")] == [4, 5]
+    assert journal.open_entries() == [Entry(1, "open", "a", "1")]
+    adopted = await desk.after_death_of(journal)
+    assert adopted.last == 5
+    assert adopted.open_entries() == [Entry(1, "open", "a", "1")]
+    assert list(adopted.undelivered(0)) == [Entry(4, "close", "b", "4"), Entry(5, "void", "c", "")]
+    assert ends(adopted, 4) == [5]
+    assert adopted.append("close", "a", "6") == 6
+    assert ends(adopted, 4) == [5, 6]
+
+
+async def test_a_turn_of_the_loop_is_one_write(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal, writes = desk.create(), []
+    perform = disk.perform
+    monkeypatch.setattr(disk, "perform", lambda plan: (writes.append(plan.line_count), perform(plan))[1])
+    for number in range(50):
+        journal.append("open", f"call-{number}", TEXT)
+    await asyncio.sleep(0)
+    assert writes == [50]
+    await journal.written()
+    assert writes == [50]
+
+
+async def test_written_is_in_the_file_without_a_turn_of_the_loop(desk: Desk) -> None:
+    journal = desk.create()
+    journal.append("open", "a", TEXT)
+    with pytest.raises(StopIteration):
+        journal.written().send(None)
+    (segment,) = desk.segments(journal)
+    assert segment.read_bytes().endswith(b" 1 open a " + TEXT.encode() + b"\n")
+
+
+async def test_what_is_no_line_takes_no_number(desk: Desk) -> None:
+    journal = desk.create()
+    with pytest.raises(ValueError, match="one line"):
+        journal.append("open", "a", "two\nlines")
+    assert journal.append("open", "a", "one") == 1
+
+
+async def test_numbers_go_on_above_what_the_store_has_seen(desk: Desk) -> None:
+    journal = desk.create()
+    journal.append("open", "a", TEXT)
+    journal.skip_to(41)
+    journal.skip_to(7)
+    assert journal.append("close", "a", TEXT) == 42
+    await journal.written()
+    assert ends(await desk.after_death_of(journal)) == [42]
+
+
+async def test_entries_appended_while_others_are_read_are_found(desk: Desk) -> None:
+    journal = desk.create()
+    journal.append("close", "a", TEXT)
+    journal.append("close", "b", TEXT)  # these two are not in a file yet
+    reading = journal.undelivered(0)
+    assert next(reading).number == 1
+    await journal.written()
+    journal.append("close", "c", TEXT)
+    await journal.written()
+    journal.append("close", "d", TEXT)
+    assert [entry.number for entry in reading] == [2, 3, 4]
+
+
+async def test_reading_goes_on_over_the_end_of_a_segment(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shelf, "SEGMENT_BYTES", 3000)
+    monkeypatch.setattr(shelf, "SIGNPOST_EVERY_BYTES", 1000)
+    journal, numbers = desk.create(), []
+    for number in range(40):
+        journal.append("open", f"call-{number}", TEXT)
+        numbers.append(journal.append("close", f"call-{number}", TEXT))
+        await journal.written()
+    assert len(desk.segments(journal)) > 10
+    for after in range(81):
+        assert ends(journal, after) == [number for number in numbers if number > after]
+    reading = journal.undelivered(0)
+    some = [next(reading).number for _ in range(7)]
+    for number in range(40, 60):
+        numbers.append(journal.append("close", f"call-{number}", TEXT))
+        await journal.written()
+    assert [*some, *(entry.number for entry in reading)] == numbers
+    assert ends(await desk.after_death_of(journal)) == numbers
+
+
+# ------------------------------------------------------------------------------------------------------------- keeping
+
+
+@pytest.mark.usefixtures("short_times")
+async def test_what_was_delivered_goes_and_what_is_open_stays(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shelf, "SEGMENT_BYTES", 20_000)
+    journal = desk.create()
+    first = [journal.append("open", f"long-{number}", TEXT) for number in range(5)]
+    for number in range(300):
+        journal.append("open", f"call-{number}", TEXT)
+        last = journal.append("close", f"call-{number}", TEXT)
+        await journal.written()
+        if number % 20 == 0:
+            journal.delivered(last)
+    assert len(desk.segments(journal)) > 1
+    journal.delivered(last)
+    await until(lambda: len(desk.segments(journal)) == 1)
+    adopted = await desk.after_death_of(journal)
+    assert [entry.number for entry in adopted.open_entries()] == first
+    assert adopted.last >= first[-1]
+
+
+@pytest.mark.usefixtures("short_times")
+async def test_what_was_not_delivered_stays(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shelf, "SEGMENT_BYTES", 5_000)
+    journal = desk.create()
+    numbers = []
+    for number in range(100):
+        numbers.append(journal.append("close", f"call-{number}", TEXT))
+        await journal.written()
+    before = len(desk.segments(journal))
+    journal.delivered(50)
+    await until(lambda: len(desk.segments(journal)) < before)
+    assert set(numbers[50:]) <= set(ends(journal))
+    assert 50 not in ends(journal, 50)
+
+
+async def test_what_was_delivered_stays_for_a_while(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And longer, where the store has forgotten it meanwhile."""
+    monkeypatch.setattr(shelf, "SEGMENT_BYTES", 5_000)
+    monkeypatch.setattr(under_test, "LOOK_EVERY_S", 0.002)
+    journal, now = desk.create(), 1000.0
+    monkeypatch.setattr(shelf, "time", SimpleNamespace(monotonic=lambda: now))
+    for number in range(50):
+        last = journal.append("close", f"call-{number}", TEXT)
+        await journal.written()
+    journal.delivered(last)
+    now += under_test.KEPT_S - 1
+    await journal._tidy()
+    assert ends(journal) == list(range(1, last + 1))
+    journal.delivered(10)
+    now += 2
+    await journal._tidy()
+    assert set(ends(journal)) >= set(range(11, last + 1))
+    journal.delivered(last)
+    now += 1
+    await journal._tidy()
+    assert set(ends(journal)) >= set(range(11, last + 1))
+    now += under_test.KEPT_S
+    await journal._tidy()
+    assert len(desk.segments(journal)) == 1
+
+
+@pytest.mark.usefixtures("short_times")
+async def test_an_idle_journal_shrinks(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shelf, "SMALL_BYTES", 10_000)
+    journal = desk.create()
+    journal.append("open", "long", TEXT)
+    for number in range(100):
+        last = journal.append("close", f"call-{number}", TEXT)
+    await journal.written()
+    journal.delivered(last)
+    await until(lambda: sum(path.stat().st_size for path in desk.segments(journal)) < 1000)
+    (entry,) = (await desk.after_death_of(journal)).open_entries()
+    assert (entry.number, entry.lease) == (1, "long")
+
+
+async def test_more_open_entries_than_a_segment_holds_do_not_make_it_begin_ever_anew(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shelf, "SEGMENT_BYTES", 5_000)
+    journal = desk.create()
+    for number in range(200):
+        journal.append("open", f"call-{number}", TEXT)
+        await journal.written()
+    assert len(desk.segments(journal)) < 10
+    assert len((await desk.after_death_of(journal)).open_entries()) == 200
+
+
+@pytest.mark.usefixtures("short_times")
+async def test_memory_does_not_grow_with_entries(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shelf, "SEGMENT_BYTES", 2**20)
+    journal = desk.create()
+
+    async def live(calls: int) -> None:
+        for number in range(calls):
+            journal.append("open", f"call-{number}", TEXT)
+            journal.append("close", f"call-{number}", TEXT)
+            if number % 50 == 49:
+                await asyncio.sleep(0)
+
+    await live(500)
+    tracemalloc.start()
+    try:
+        await live(10_000)
+        await asyncio.sleep(0)
+        kept, _ = tracemalloc.get_traced_memory()
+        assert kept < 200_000  # of 15 MB
+        tracemalloc.reset_peak()
+        assert sum(1 for _ in journal.undelivered(0)) == 10_500
+        _, peak = tracemalloc.get_traced_memory()
+        assert peak < 2_000_000
+    finally:
+        tracemalloc.stop()
+
+
+# ----------------------------------------------------------------------------------------------------------------- end
+
+
+async def test_a_removed_journal_leaves_nothing(desk: Desk) -> None:
+    journal = desk.create()
+    journal.append("close", "a", TEXT)
+    await journal.remove()
+    assert list(desk.folder.iterdir()) == []
+    assert desk.adopt() is None
+    await journal.close()
+
+
+async def test_a_journal_that_somebody_has_deleted_can_be_removed(desk: Desk) -> None:
+    journal = desk.create()
+    journal.append("close", "a", TEXT)
+    await journal.written()
+    (desk.folder / journal.name).rename(desk.folder.parent / "elsewhere")
+    await journal.remove()
+    assert list(desk.folder.iterdir()) == []
+
+
+async def test_nothing_is_appended_to_a_closed_journal(desk: Desk) -> None:
+    journal = desk.create()
+    journal.append("open", "a", TEXT)
+    await journal.close()
+    await journal.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        journal.append("close", "a", TEXT)
+
+
+async def test_what_was_appended_before_the_end_is_synced(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal, synced = desk.create(), []
+    sync = disk.os.fdatasync
+    monkeypatch.setattr(disk.os, "fdatasync", lambda fd: (synced.append(fd), sync(fd))[1])
+    journal.append("open", "a", TEXT)
+    await journal.close()
+    assert len(synced) == 1
+
+
+async def test_a_sync_that_fails_is_said_once_and_made_again(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(under_test, "LOOK_EVERY_S", 0.002)
+    journal, tries = desk.create(), 0
+
+    def fail(_: int) -> None:
+        nonlocal tries
+        tries += 1
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch, caplog.at_level(logging.ERROR):
+        patch.setattr(disk.os, "fdatasync", fail)
+        journal.append("open", "a", TEXT)
+        await until(lambda: tries >= 3)
+    assert len(caplog.records) == 1
+    assert "power cut" in caplog.text
+    await until(lambda: not journal._has_sync_failed)
+
+
+async def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match="file"):
+        Journal.create(tmp_path / "file", "origin")

@@ -1,0 +1,234 @@
+"""The promise of `Store` in its plainest form: a list of calls, from which everything is counted anew each time.
+
+Slow, without I/O, and written from the promise alone (gateway/store/__init__.py). Only the arithmetic of rates is the
+gateway's own (rules/limits), for it has tests of its own and no plainer form.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from gateway.records import Claim, Record, Refused, Settlement, Window, WindowState
+from gateway.rules import entries, limits
+from gateway.store import REAPED_AT_ONCE, SILENT_S, Batch, Closing, Opening, Progress, StoreBehind
+
+SILENT_US = SILENT_S * 1_000_000
+
+
+class LateCopy(Exception):
+    """A batch that must do nothing, because a later one was applied."""
+
+
+@dataclass
+class Line:
+    """One call in the books."""
+
+    worker: str
+    record: Record
+    """What it is charged with; of an open one, what it will be charged with if nobody settles it."""
+    claims: tuple[Claim, ...]
+    drawn_us: int
+    state: str
+    """open, lost (closed for a silent worker), ended, or void (it never was)."""
+    is_admitted: bool = False
+    """Drawn because there was room."""
+
+    @property
+    def id(self) -> str:
+        return self.record.id
+
+    @property
+    def is_charged(self) -> bool:
+        return self.state in ("lost", "ended")
+
+    def charge(self, claim: Claim) -> int:
+        return limits.actual_units(claim.window.unit, self.record)
+
+
+@dataclass
+class Worker:
+    """What is known of a worker."""
+
+    progress: Progress = field(default_factory=Progress)
+    alive_us: int = 0
+
+
+class Verdict(NamedTuple):
+    """What must become of a draw, and how its windows stood right after it."""
+
+    refused: Refused | None
+    standings: tuple[WindowState, ...] = ()
+
+
+class Model:
+    """The books."""
+
+    def __init__(self) -> None:
+        self.lines: list[Line] = []
+        self.rates: dict[str, WindowState] = {}
+        self.workers: dict[str, Worker] = {}
+
+    # ------------------------------------------------------------------------------------------------- what is asked
+
+    def state(self, window: Window, now_us: int) -> WindowState:
+        """How a window stands."""
+        if window.period_us:
+            return limits.leaked(window, self.rates.get(window.id, WindowState(0, 0, now_us)), now_us)
+        claims = [(line, claim) for line in self.lines for claim in line.claims if claim.window.id == window.id]
+        drawn = sum(claim.amount for line, claim in claims if line.state == "open")
+        if not window.starts:
+            return WindowState(drawn, 0, now_us)
+        return WindowState(sum(line.charge(claim) for line, claim in claims if line.is_charged), drawn, now_us)
+
+    def records(self) -> list[Record]:
+        """Every record that stands."""
+        return [line.record for line in self.lines if line.is_charged]
+
+    def sums(self, places: Sequence[int]) -> dict[tuple[str, ...], tuple[int, ...]]:
+        """The sums over the records, by some of the places of `entries.group_of`."""
+        return sums(self.records(), places)
+
+    def progress(self, worker: str) -> Progress:
+        return self.workers[worker].progress if worker in self.workers else Progress()
+
+    def silent(self, but: str, now_us: int) -> list[str]:
+        """The open leases of workers that gave no sign of life, but for this worker's own."""
+        dead = {
+            name for name, worker in self.workers.items() if name != but and now_us - worker.alive_us > SILENT_US
+        }  # fmt: skip
+        return [line.id for line in self.lines if line.state == "open" and line.worker in dead]
+
+    # -------------------------------------------------------------------------------------------------- what is done
+
+    def apply(self, batch: Batch, now_us: int) -> list[Verdict | None]:
+        """Apply a batch, but for the reaping. Raises `LateCopy` or `StoreBehind`."""
+        seq, mark = self.progress(batch.worker)
+        if batch.seq <= seq:
+            raise LateCopy
+        if batch.acked > seq:
+            raise StoreBehind(Progress(seq, mark))
+        verdicts: list[Verdict | None] = []
+        for item in batch.items:
+            if isinstance(item, Opening):
+                verdicts.append(self._open(batch.worker, item, now_us))
+                continue
+            verdicts.append(None)
+            if item.number > mark:
+                mark = item.number
+                if isinstance(item, Closing):
+                    self._close(batch.worker, item.settlement, now_us)
+                else:
+                    self._void(self._lease(item.lease), now_us)
+        self.workers[batch.worker] = Worker(Progress(batch.seq, mark), now_us)
+        return verdicts
+
+    def lose(self, leases: Iterable[str], now_us: int) -> None:
+        """Close leases of silent workers, at their estimates."""
+        for lease in leases:
+            (line,) = [line for line in self.lines if line.id == lease and line.state == "open"]
+            self._settle(line, line.record, now_us)
+            line.state = "lost"
+
+    def retire(self, worker: str, now_us: int) -> None:
+        """What the worker left open never was; what was closed as lost stays so."""
+        for line in self.lines:
+            if line.worker == worker and line.state == "open":
+                self._void(line, now_us)
+            elif line.worker == worker and line.state == "lost":
+                line.state = "ended"
+        self.workers.pop(worker, None)
+
+    def _lease(self, lease: str) -> Line | None:
+        found = [line for line in self.lines if line.id == lease and line.state in ("open", "lost")]
+        assert len(found) <= 1
+        return found[0] if found else None
+
+    def _open(self, worker: str, opening: Opening, now_us: int) -> Verdict:
+        record, claims = opening.draw
+        if self._lease(record.id) is None:
+            refused: Refused | None = None
+            for claim in claims:
+                state = self.state(claim.window, now_us)
+                has_room = state.used + state.reserved + claim.amount <= claim.window.limit
+                if has_room or not claim.window.is_enforced or opening.is_forced:
+                    continue
+                short = limits.shortage(claim, state, now_us)
+                assert short is not None
+                refused = limits.worse(refused, short)
+            if refused is not None:
+                return Verdict(refused)
+            for claim in claims:
+                if claim.window.period_us:
+                    self.rates[claim.window.id] = limits.drawn(claim, self.state(claim.window, now_us))
+            self.lines.append(Line(worker, record, claims, now_us, "open", is_admitted=not opening.is_forced))
+        return Verdict(None, tuple(self.state(claim.window, now_us) for claim in claims))
+
+    def _close(self, worker: str, settlement: Settlement, now_us: int) -> None:
+        record, claims = settlement
+        line = self._lease(record.id)
+        if line is None:
+            for claim in claims:
+                if claim.window.period_us:
+                    state, actual = self.state(claim.window, now_us), limits.actual_units(claim.window.unit, record)
+                    age_us = now_us - int(record.time * 1e6)
+                    self.rates[claim.window.id] = limits.charged(claim.window, state, actual, age_us)
+            self.lines.append(Line(worker, record, claims, now_us, "ended"))
+            return
+        if line.state == "lost":
+            self._correct(line, record, now_us)
+        else:
+            self._settle(line, record, now_us)
+        line.record, line.state = record, "ended"
+
+    def _void(self, line: Line | None, now_us: int) -> None:
+        if line is None:
+            return
+        if line.state == "lost":
+            self._correct(line, None, now_us)
+        else:
+            for claim in line.claims:
+                if claim.window.period_us:
+                    state = self.state(claim.window, now_us)
+                    self.rates[claim.window.id] = limits.voided(claim, state, now_us - line.drawn_us)
+        line.state = "void"
+
+    def _settle(self, line: Line, record: Record, now_us: int) -> None:
+        for claim in line.claims:
+            if claim.window.period_us:
+                state, actual = self.state(claim.window, now_us), limits.actual_units(claim.window.unit, record)
+                self.rates[claim.window.id] = limits.settled(claim, state, actual, now_us - line.drawn_us)
+
+    def _correct(self, line: Line, record: Record | None, now_us: int) -> None:
+        for claim in line.claims:
+            window = claim.window
+            if window.period_us:
+                actual = limits.actual_units(window.unit, record) if record else 0
+                state, age_us = self.state(window, now_us), now_us - line.drawn_us
+                self.rates[window.id] = limits.corrected(window, state, line.charge(claim), actual, age_us)
+
+
+def sums(records: Iterable[Record], places: Sequence[int]) -> dict[tuple[str, ...], tuple[int, ...]]:
+    """The sums over records, by some of the places of `entries.group_of`."""
+    found: dict[tuple[str, ...], Counter[str]] = {}
+    for record in records:
+        group = entries.group_of(record)
+        total = found.setdefault(tuple(group[place] for place in places), Counter())
+        usage = record.usage
+        total["requests"] += 1
+        total["errors"] += record.ended == "error"
+        total["prompt_tokens"] += usage.prompt_tokens
+        total["completion_tokens"] += usage.completion_tokens
+        total["cached_tokens"] += usage.cached_tokens
+        total["reasoning_tokens"] += usage.reasoning_tokens
+        total["estimated_tokens"] += usage.total_tokens if usage.source == "estimated" else 0
+        total["cost_nusd"] += record.cost_nusd or 0
+        total["unpriced"] += record.cost_nusd is None
+    return {group: tuple(total[name] for name in entries.SUMS) for group, total in found.items()}
+
+
+def reaped_at_once(silent: Sequence[str]) -> int:
+    """How many of these leases one batch closes."""
+    return min(len(silent), REAPED_AT_ONCE)

@@ -1,0 +1,241 @@
+"""The promises of every store about workers that fall silent, come back, or are retired. Nothing here knows which store
+it is."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.records import Claim, Draw, Granted, Usage
+from gateway.store import REAPED_AT_ONCE, SIGN_OF_LIFE_S, SILENT_S, Batch, Progress, Store
+
+from .conftest import OpensStores
+from .wishes import HOUR_S, NOON, SECOND, Clock, daily, draw, money, parallel, settlement, slow, tokens
+from .worker import Worker, endings, levels, standing
+
+DAY_S = 86_400
+A_WHILE_S = SILENT_S + 1
+
+
+async def lost(worker: Worker, by: Worker, clock: Clock, *claims: Claim, **changes: object) -> Draw:
+    """What a worker drew before it fell silent, and another closed."""
+    wish = await worker.granted(*claims, **changes)
+    clock.advance(A_WHILE_S)
+    assert (await by.send()).lost == 1
+    return wish
+
+
+# ------------------------------------------------------------------------------------------------------ lost workers
+
+
+async def test_what_a_silent_worker_drew_is_charged_at_its_estimate(
+    worker: Worker, other: Worker, clock: Clock
+) -> None:
+    claims = [daily(100), tokens(100, 40), money(100, 50), slow(60, 40), parallel(1)]
+    await worker.settle(await worker.granted(*claims), 7, cost_nusd=8)
+    wish = await lost(worker, other, clock, *claims)
+    store = other.store
+    assert await levels(store, clock, *claims) == [(2, 0), (47, 0), (58, 0), (47, 0), (0, 0)]
+    newest, _ = await store.calls(9)
+    assert (newest["id"], newest["ended"], newest["cost_nusd"]) == (wish.record.id, "lost", 50)
+    assert newest["usage"] == Usage(0, 40, source="estimated")._asdict()
+    (row,) = await store.usage([])
+    assert (row["requests"], row["total_tokens"], row["estimated_tokens"]) == (2, 47, 40)
+    await other.granted(parallel(1))
+    assert (await other.send()).lost == 0
+
+
+async def test_a_worker_that_was_silent_and_comes_in_time_settles_as_ever(
+    worker: Worker, other: Worker, clock: Clock
+) -> None:
+    """Silence alone takes nothing: somebody has to come by. And nobody closes his own leases."""
+    wish = await worker.granted(tokens(100, 40), parallel(1))
+    clock.advance(10 * SILENT_S)
+    assert (await worker.send()).lost == 0
+    assert (await other.send()).lost == 0
+    await worker.settle(wish, 5)
+    assert await levels(other.store, clock, tokens(100), parallel(1)) == [(5, 0), (0, 0)]
+
+
+async def test_leases_of_silent_workers_are_closed_in_portions(
+    worker: Worker, other: Worker, open_store: OpensStores, clock: Clock
+) -> None:
+    third = Worker(await open_store())
+    for silent in (worker, third):
+        await silent.draw_all(draw(daily(200), tokens(10_000, 3)) for _ in range(REAPED_AT_ONCE + 5))
+    clock.advance(A_WHILE_S)
+    closed = [(await other.send()).lost for _ in range(5)]
+    assert closed == [REAPED_AT_ONCE, REAPED_AT_ONCE, 10, 0, 0]
+    number = 2 * REAPED_AT_ONCE + 10
+    assert await levels(other.store, clock, daily(200), tokens(10_000)) == [(number, 0), (3 * number, 0)]
+    assert await endings(other.store) == ["lost"] * number
+
+
+async def test_who_falls_silent_is_found_however_often_others_have_looked(
+    worker: Worker, other: Worker, open_store: OpensStores, clock: Clock
+) -> None:
+    third = Worker(await open_store())
+    await worker.granted(daily(9))
+    for _ in range(3):
+        clock.advance(SIGN_OF_LIFE_S)
+        assert (await other.send()).lost == 0
+        assert (await third.send()).lost == 0
+    await third.granted(daily(9))
+    clock.advance(SIGN_OF_LIFE_S + 1)
+    assert (await other.send()).lost == 1
+    clock.advance(SILENT_S - SIGN_OF_LIFE_S - 2)
+    assert (await other.send()).lost == 0
+    clock.advance(4)
+    assert (await other.send()).lost == 1
+    assert await endings(other.store) == ["lost", "lost"]
+
+
+@pytest.mark.parametrize("used", [0, 15, 40, 90])
+async def test_a_late_settlement_corrects_a_lost_call_by_the_difference(
+    worker: Worker, other: Worker, clock: Clock, used: int
+) -> None:
+    claims = [daily(100), tokens(100, 40), money(100, 50), slow(60, 40), parallel(1)]
+    wish = await lost(worker, other, clock, *claims, upstream="")
+    await worker.settle(wish, used, cost_nusd=2 * used)
+    store = other.store
+    assert await levels(store, clock, *claims) == [(1, 0), (used, 0), (2 * used, 0), (used, 0), (0, 0)]
+    (call,) = await store.calls(9)
+    assert (call["id"], call["ended"], call["usage"]["prompt_tokens"]) == (wish.record.id, "done", used)
+    (row,) = await store.usage(["upstream"])
+    assert (row["upstream"], row["requests"], row["total_tokens"], row["estimated_tokens"]) == ("up", 1, used, 0)
+    assert row["cost_usd"] == 2 * used / 1e9
+
+
+async def test_a_lost_call_is_corrected_once(worker: Worker, other: Worker, clock: Clock) -> None:
+    wish = await lost(worker, other, clock, tokens(100, 40), slow(60, 40))
+    end = worker.closing(settlement(wish, 15))
+    await worker.send(end, end)
+    await worker.send(end)
+    assert await levels(other.store, clock, tokens(100), slow(60)) == [(15, 0), (15, 0)]
+    assert await endings(other.store) == ["done"]
+
+
+async def test_the_slot_of_a_lost_call_is_freed_once(worker: Worker, other: Worker, clock: Clock) -> None:
+    wish = await lost(worker, other, clock, parallel(2))
+    await other.granted(parallel(2))
+    await worker.settle(wish)
+    assert await standing(other.store, parallel(2), clock) == (1, 0)
+
+
+async def test_a_late_correction_gives_back_nothing_that_has_leaked(
+    worker: Worker, other: Worker, clock: Clock
+) -> None:
+    wish = await lost(worker, other, clock, slow(60, 40), tokens(100, 40))
+    clock.advance(30 * HOUR_S)
+    await other.granted(slow(60, 20))
+    await worker.settle(wish, 5)  # of the 35 too many, 30 have leaked
+    assert await levels(other.store, clock, slow(60), tokens(100)) == [(25, 0), (5, 0)]
+
+
+async def test_a_lost_call_of_yesterday_is_corrected_there(worker: Worker, other: Worker, clock: Clock) -> None:
+    wish = await lost(worker, other, clock, tokens(100, 40))
+    clock.advance(DAY_S)
+    tomorrow = tokens(100, 10, starts="2026-11-21", resets_us=NOON + 129_600 * SECOND)
+    await other.settle(await other.granted(tomorrow), 10, time=clock.now)
+    await worker.settle(wish, 15)
+    assert await levels(other.store, clock, tokens(100), tomorrow) == [(15, 0), (10, 0)]
+    assert [(row["day"], row["total_tokens"]) for row in await other.store.usage(["day"])] == [
+        ("2026-11-20", 15), ("2026-11-21", 10),
+    ]  # fmt: skip
+
+
+async def test_a_void_takes_a_lost_call_back(worker: Worker, other: Worker, clock: Clock) -> None:
+    claims = [daily(100), tokens(100, 40), money(100, 50), slow(60, 40), parallel(5)]
+    await other.granted(parallel(5))
+    wish = await lost(worker, other, clock, *claims)
+    await worker.void(wish)
+    store = other.store
+    assert await levels(store, clock, *claims) == [(0, 0), (0, 0), (0, 0), (0, 0), (1, 0)]
+    assert await store.calls(9) == []
+    assert await store.usage([]) == await store.usage(["key"]) == []
+    await worker.void(wish)
+    assert await standing(store, tokens(100), clock) == (0, 0)
+
+
+@pytest.mark.parametrize("is_forced", [False, True])
+async def test_a_lost_call_that_is_drawn_again_draws_nothing(
+    worker: Worker, other: Worker, clock: Clock, is_forced: bool
+) -> None:
+    wish = await lost(worker, other, clock, tokens(100, 40), slow(60, 40), parallel(1))
+    assert isinstance(await worker.draw(wish, is_forced), Granted)
+    assert await levels(other.store, clock, *wish.claims) == [(40, 0), (40, 0), (0, 0)]
+    await worker.settle(wish, 15)
+    assert await levels(other.store, clock, *wish.claims) == [(15, 0), (15, 0), (0, 0)]
+    assert await endings(other.store) == ["done"]
+
+
+async def test_a_worker_that_comes_back_goes_on(worker: Worker, other: Worker, clock: Clock) -> None:
+    """Stopped for a minute in the middle of its calls, and continued: the books balance."""
+    wishes = [await worker.granted(daily(100), tokens(1000, 40), parallel(9)) for _ in range(3)]
+    clock.advance(3 * SILENT_S)
+    assert (await other.send()).lost == 3
+    clock.advance(3 * SILENT_S)
+    late = draw(daily(100), tokens(1000, 10), parallel(9))
+    applied = await worker.send(
+        worker.closing(settlement(wishes[0], 50)), worker.opening(late), worker.voiding(wishes[1])
+    )
+    assert applied.lost == 0
+    assert await levels(other.store, clock, daily(100), tokens(1000), parallel(9)) == [(2, 1), (90, 10), (1, 0)]
+    await worker.settle_all([settlement(wishes[2], 1), settlement(late, 2)])
+    assert await levels(other.store, clock, daily(100), tokens(1000), parallel(9)) == [(3, 0), (53, 0), (0, 0)]
+    assert await endings(other.store) == ["done"] * 3
+    (row,) = await other.store.usage([])
+    assert (row["requests"], row["total_tokens"], row["estimated_tokens"]) == (3, 53, 0)
+
+
+async def test_an_heir_delivers_the_journal_of_a_dead_worker(worker: Worker, other: Worker, clock: Clock) -> None:
+    """Its entries go under its name, so that what it had delivered itself is skipped; then it is retired."""
+    wishes = [await worker.granted(tokens(1000, 40)) for _ in range(3)]
+    ends = [worker.closing(settlement(wish, 4)) for wish in wishes]
+    await worker.send(ends[0])
+    clock.advance(A_WHILE_S)
+    assert (await other.send()).lost == 2
+    seq, _ = await other.store.progress(worker.name)
+    await other.store.apply(Batch(worker.name, seq + 1, seq, ends))
+    await other.store.retire(worker.name)
+    assert await standing(other.store, tokens(1000), clock) == (12, 0)
+    assert await endings(other.store) == ["done"] * 3
+
+
+# ------------------------------------------------------------------------------------------------------- retirement
+
+
+async def test_a_worker_that_is_retired_is_forgotten(worker: Worker, other: Worker, clock: Clock) -> None:
+    await worker.settle(await worker.granted(tokens(100, 40)), 4)
+    await other.store.retire(worker.name)
+    assert await worker.store.progress(worker.name) == Progress(0, 0)
+    clock.advance(A_WHILE_S)
+    assert (await other.send()).lost == 0
+    assert await standing(other.store, tokens(100), clock) == (4, 0)
+
+
+async def test_what_a_retired_worker_has_left_open_came_to_nothing(worker: Worker, other: Worker, clock: Clock) -> None:
+    claims = [tokens(10_000, 40), slow(60_000, 40), parallel(500)]
+    await other.granted(*claims)
+    await worker.draw_all(draw(*claims) for _ in range(230))
+    await other.store.retire(worker.name)
+    assert await levels(other.store, clock, *claims) == [(0, 40), (40, 0), (1, 0)]
+    assert await other.store.calls(9) == []
+    clock.advance(A_WHILE_S)
+    assert (await other.send()).lost == 0
+
+
+async def test_what_a_retired_worker_lost_stays_charged(worker: Worker, other: Worker, clock: Clock) -> None:
+    wish = await lost(worker, other, clock, tokens(100, 40))
+    await other.store.retire(worker.name)
+    await Worker(other.store, worker.name).void(wish)  # as if it had been given up too soon
+    assert await standing(other.store, tokens(100), clock) == (40, 0)
+    assert await endings(other.store) == ["lost"]
+
+
+async def test_a_worker_that_is_retired_twice_or_was_never_there(worker: Worker, store: Store, clock: Clock) -> None:
+    await worker.granted(tokens(100, 40))
+    await store.retire("nobody")
+    assert await standing(store, tokens(100), clock) == (0, 40)
+    await store.retire(worker.name)
+    await store.retire(worker.name)
+    assert await standing(store, tokens(100), clock) == (0, 0)

@@ -1,0 +1,163 @@
+"""The promises of every store about what it tells: usage, calls, standings. Nothing here knows which store it is."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from gateway.records import Settlement, Standing, Usage
+from gateway.store import USAGE_GROUPS, Store
+
+from .conftest import OpensStores
+from .wishes import HOUR, HOUR_S, NOON, SECOND, Clock, draw, parallel, record, settlement, slow, tokens
+from .worker import Worker, about, standings
+
+DAY_S = 86_400
+
+
+async def fill(worker: Worker) -> None:
+    """Seven calls over three days, two months, three keys."""
+    for day, key, team, model, upstream, endpoint, status in (
+        (0, "a", "red", "m1", "up", "chat", 200),
+        (0, "a", "red", "m2", "up", "chat", 200),
+        (1, "a", "red", "m1", "other", "completions", 200),
+        (1, "b", None, "m1", "up", "chat", 500),
+        (15, "b", None, "m2", "up", "embeddings", 200),
+        (15, "c", "blue", "m1", "up", "chat", 200),
+        (15, "c", "blue", "m1", "up", "chat", 200),
+    ):
+        wish = await worker.granted()
+        usage = Usage(10, 5, 4, 2, source="reported" if day else "estimated")
+        ended = "done" if status == 200 else "error"
+        await worker.settle(
+            wish, time=NOON / SECOND + day * 86_400, key=key, team=team, label_model=model, model="as-asked",
+            upstream=upstream, endpoint=endpoint, status=status, usage=usage, ended=ended,
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("group_by", "requests"),
+    [
+        (["key"], {("a",): 3, ("b",): 2, ("c",): 2}),
+        (["team"], {("",): 2, ("blue",): 2, ("red",): 3}),
+        (["model"], {("m1",): 5, ("m2",): 2}),
+        (["upstream"], {("other",): 1, ("up",): 6}),
+        (["endpoint"], {("chat",): 5, ("completions",): 1, ("embeddings",): 1}),
+        (["day"], {("2026-11-20",): 2, ("2026-11-21",): 2, ("2026-12-05",): 3}),
+        (["month"], {("2026-11",): 4, ("2026-12",): 3}),
+        (["month", "key"], {("2026-11", "a"): 3, ("2026-11", "b"): 1, ("2026-12", "b"): 1, ("2026-12", "c"): 2}),
+        ([], {(): 7}),
+    ],
+)
+async def test_usage_by_group(
+    worker: Worker, store: Store, group_by: list[str], requests: dict[tuple[str, ...], int]
+) -> None:
+    await fill(worker)
+    rows = await store.usage(group_by)
+    assert {tuple(row[name] for name in group_by): row["requests"] for row in rows} == requests
+    assert [tuple(row[name] for name in group_by) for row in rows] == sorted(requests)
+    for row in rows:
+        assert row["total_tokens"] == row["prompt_tokens"] + row["completion_tokens"] == 15 * row["requests"]
+        assert row["cached_tokens"] == 4 * row["requests"]
+        assert row["reasoning_tokens"] == 2 * row["requests"]
+    assert sum(row["errors"] for row in rows) == 1
+    assert sum(row["estimated_tokens"] for row in rows) == 30
+
+
+async def test_every_group_can_be_asked_for_at_once(worker: Worker, store: Store) -> None:
+    await fill(worker)
+    assert len(await store.usage(USAGE_GROUPS)) == 6
+
+
+@pytest.mark.parametrize(
+    ("since", "until", "limit", "days"),
+    [
+        (None, None, None, ["2026-11-20", "2026-11-21", "2026-12-05"]),
+        ("2026-11-21", None, None, ["2026-11-21", "2026-12-05"]),
+        (None, "2026-11-21", None, ["2026-11-20", "2026-11-21"]),
+        ("2026-11-21", "2026-11-21", None, ["2026-11-21"]),
+        ("2026-11-22", "2026-12-01", None, []),
+        ("2026-12-31", "2026-01-01", None, []),
+        (None, None, 2, ["2026-11-20", "2026-11-21"]),
+        (None, None, 0, []),
+    ],
+)
+async def test_usage_of_some_days(
+    worker: Worker, store: Store, since: str | None, until: str | None, limit: int | None, days: list[str]
+) -> None:
+    await fill(worker)
+    assert [row["day"] for row in await store.usage(["day"], since, until, limit)] == days
+
+
+async def test_a_cost_that_nobody_knows_is_not_nothing(worker: Worker, store: Store) -> None:
+    for key, cost in (("a", 1_500_000_000), ("a", None), ("a", 1), ("b", None), ("c", 0)):
+        await worker.settle(await worker.granted(), key=key, cost_nusd=cost)
+    rows = await store.usage(["key"])
+    assert [(row["key"], row["cost_usd"], row["unpriced"]) for row in rows] == [
+        ("a", 1.500000001, 1), ("b", None, 1), ("c", 0.0, 0),
+    ]  # fmt: skip
+    (row,) = await store.usage([])
+    assert (row["requests"], row["cost_usd"], row["unpriced"]) == (5, 1.500000001, 2)
+    assert [call["cost_nusd"] for call in await store.calls(9)] == [0, None, 1, None, 1_500_000_000]
+
+
+async def test_no_calls_no_rows(store: Store) -> None:
+    assert await store.usage([]) == []
+    assert await store.usage(["key"]) == []
+    assert await store.calls(10) == []
+
+
+async def test_calls_are_told_newest_first(worker: Worker, store: Store) -> None:
+    wishes = [await worker.granted() for _ in range(6)]
+    for number, wish in enumerate(wishes):
+        await worker.settle(wish, key="ab"[number % 2])
+    ids = [wish.record.id for wish in wishes]
+    assert [row["id"] for row in await store.calls(4)] == ids[:1:-1]
+    assert [row["id"] for row in await store.calls(2, "a")] == [ids[4], ids[2]]
+    assert [row["id"] for row in await store.calls(9, "b")] == [ids[5], ids[3], ids[1]]
+    assert await store.calls(9, "nobody") == []
+    assert await store.calls(0) == []
+
+
+async def test_a_record_is_kept_as_it_was(worker: Worker, store: Store) -> None:
+    wish = await worker.granted()
+    told = record(
+        wish.record.id, model='od"d \u2028 \0', returned_model="gpt-z \ud800", team=None, stream=True,
+        ended="client_gone", usage=Usage(1, 2, 3, 4, source="estimated"), first_byte_s=None, truncated=True,
+        client_request_id="theirs",
+    )  # fmt: skip
+    await worker.send(worker.closing(Settlement(told, wish.claims)))
+    (row,) = await store.calls(1)
+    usage = row["usage"]
+    assert {name: usage[name] for name in Usage._fields} == told.usage._asdict()
+    kept = told._replace(returned_model="gpt-z ?")  # half a character is none, and no upstream has a model of that name
+    for name in set(kept._fields) - {"usage"}:
+        assert row[name] == getattr(kept, name), name
+    json.dumps(row)
+
+
+async def test_only_the_newest_calls_are_kept(open_store: OpensStores) -> None:
+    store = await open_store(usage_records_max=50)
+    worker = Worker(store)
+    wishes = [draw() for _ in range(3000)]
+    await worker.draw_all(wishes)
+    await worker.settle_all(settlement(wish, 1) for wish in wishes)
+    calls = await store.calls(100_000)
+    assert 50 <= len(calls) < 2000  # looked after now and then, not at each call
+    assert [row["id"] for row in calls] == [wish.record.id for wish in wishes[: -len(calls) - 1 : -1]]
+    (row,) = await store.usage([])
+    assert row["requests"] == 3000
+
+
+async def test_standings_of_windows_that_nobody_has_drawn_on(store: Store, clock: Clock) -> None:
+    for found in await standings(store, [tokens(100), slow(60), parallel(2)], clock):
+        assert isinstance(found, Standing)
+        assert (found.used, found.reserved, found.remaining) == (0, 0, found.window.limit)
+    assert await store.standings([], clock.now) == []
+
+
+async def test_standings_leak_without_a_draw(worker: Worker, store: Store, clock: Clock) -> None:
+    await worker.granted(slow(60, 30))
+    (found,) = await store.standings([slow(60).window], clock.now + 10.5 * HOUR_S)
+    assert (found.used, found.reset_us) == (20, about(19.5 * HOUR))

@@ -1,0 +1,571 @@
+"""What can happen with a Redis and with nothing else: a script that is forgotten, a memory that is full, a user of few
+rights, a restart. Each on every server that is at hand (see `servers_to_test`)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import shutil
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from redis.exceptions import ResponseError
+
+from gateway.config import Store as Settings
+from gateway.records import Draw, Granted, Settlement
+from gateway.rules.entries import encode
+from gateway.store import Batch, Opening, Progress, StoreAway, StoreBehind, StoreRefused, redis, redis_link
+from gateway.store.redis import RedisStore, warnings
+from gateway.store.redis_link import Link, Script
+from tests.fakes.redis_servers import RedisServer, name_of, servers_to_test, wait_until
+
+from .wishes import daily, draw, money, parallel, rate, settlement, slow, tokens
+from .worker import Worker
+
+PATIENCE_S = 20
+PASSWORD = "secret of ours: /@?#"
+Opens = Callable[..., Awaitable[RedisStore]]
+
+
+@pytest.fixture(params=servers_to_test(), ids=name_of)
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RedisServer]:
+    with RedisServer(tmp_path / "redis", binary=request.param) as server:
+        yield server
+
+
+@pytest.fixture
+async def opens() -> AsyncIterator[Opens]:
+    opened: list[RedisStore] = []
+
+    async def open_one(server: RedisServer | str, patience_s: float = PATIENCE_S, **settings: Any) -> RedisStore:
+        url = server if isinstance(server, str) else server.url
+        store = RedisStore(Settings(url=url, **settings))
+        opened.append(patient(store, patience_s))
+        return store
+
+    yield open_one
+    for store in opened:
+        await store.close()
+
+
+async def hang_up(server: RedisServer, store: RedisStore) -> None:
+    """The server ends its connections, and the store has heard of it."""
+    server.cli("CLIENT", "KILL", "TYPE", "normal")
+    connection = store._writing._connection
+    assert connection is not None
+    async with asyncio.timeout(PATIENCE_S):
+        while not await connection.can_read():  # noqa: ASYNC110 - redis-py tells nobody
+            await asyncio.sleep(0.01)
+
+
+def patient(store: RedisStore, patience_s: float = PATIENCE_S) -> RedisStore:
+    """However slow the machine is."""
+    store._writing._limit_s = store._reading._limit_s = patience_s
+    return store
+
+
+def everything(server: RedisServer) -> dict[str, str]:
+    """All keys, and what they hold."""
+    keys = server.cli("KEYS", "*").split()
+    return {key: str(server.call("DUMP", key)) for key in keys}
+
+
+async def books(store: RedisStore) -> tuple[list[str], int]:
+    """The records' calls, and how many the daily sums know."""
+    rows = await store.usage(["key"])
+    return [row["id"] for row in await store.calls(100)], sum(row["requests"] for row in rows)
+
+
+# ------------------------------------------------------------------------------------------------ scripts and versions
+
+
+async def test_a_script_that_was_flushed_is_loaded_again(server: RedisServer, opens: Opens) -> None:
+    store = await opens(server)
+    worker = Worker(store)
+    wish = await worker.granted(tokens(100, 40))
+    server.cli("SCRIPT", "FLUSH")
+    await worker.settle(wish, 5)
+    server.cli("SCRIPT", "FLUSH")
+    await store.ping()
+    assert await books(store) == ([wish.record.id], 1)
+
+
+async def test_two_versions_of_the_script_share_one_store(server: RedisServer, opens: Opens) -> None:
+    old, new = await opens(server), await opens(server)
+    new._script = Script.of(f"-- another version\n{new._script.text}")
+    workers = [Worker(old), Worker(new)]
+    wishes = [await workers[number % 2].granted(daily(10), parallel(10)) for number in range(10)]
+    assert {store.sha for store in (old._script, new._script)} <= set(_scripts(server, old, new))
+    for number, wish in enumerate(wishes):
+        await workers[number % 2].settle(wish, 1)
+    assert (await workers[0].refused(daily(10))).standing.used == 10
+    assert await books(new) == ([wish.record.id for wish in reversed(wishes)], 10)
+
+
+def _scripts(server: RedisServer, *stores: RedisStore) -> list[str]:
+    return [store._script.sha for store in stores if server.cli("SCRIPT", "EXISTS", store._script.sha) == "1"]
+
+
+async def test_all_keys_of_a_store_have_its_tag(server: RedisServer, opens: Opens) -> None:
+    store = await opens(server, namespace="books.of-ours_1")
+    worker, other = Worker(store), Worker(store)
+    await worker.settle(await worker.granted(daily(), rate(), parallel()), 5)
+    await other.granted()
+    await store.ping()
+    keys = server.cli("KEYS", "*").split()
+    assert len(keys) == 10
+    assert all(key.startswith("{books.of-ours_1}:") for key in keys)
+
+
+async def test_large_hashes_are_no_lists(server: RedisServer, opens: Opens) -> None:
+    worker = Worker(await opens(server))
+    await worker.settle(await worker.granted(daily(), rate()), 5)
+    await worker.granted()
+    for key in server.cli("KEYS", "*").split():
+        if server.cli("TYPE", key) == "hash":
+            assert server.cli("OBJECT", "ENCODING", key) == "hashtable", key
+
+
+async def test_large_numbers_are_kept_to_the_last_unit(server: RedisServer, opens: Opens) -> None:
+    store = await opens(server)
+    worker, most = Worker(store), 2**53 - 1
+    claims = tokens(most, 2**52 + 1), money(most, 2**52 + 3)
+    wish = await worker.granted(*claims)
+    await worker.settle(wish, 2**52 + 5, cost_nusd=2**51 + 1)
+    found = await store.standings([claim.window for claim in claims], 0)
+    assert [standing.used for standing in found] == [2**52 + 5, 2**51 + 1]
+    (row,) = await store.usage(["key"])
+    assert row["prompt_tokens"] == 2**52 + 5
+    assert (await store.calls(1))[0]["cost_nusd"] == 2**51 + 1
+    refused = await worker.refused(tokens(most, 2**52))
+    assert refused.standing.used == 2**52 + 5
+    assert isinstance(await worker.draw(draw(tokens(most, most - 2**52 - 5))), Granted)
+
+
+async def test_a_batch_that_cannot_be_applied_leaves_no_trace(server: RedisServer, opens: Opens) -> None:
+    store = await opens(server)
+    worker = Worker(store)
+    wish = await worker.granted(daily(), slow())
+    await worker.settle(await worker.granted(daily()), 5)
+    for kind in (
+        "windows",
+        "windows:2026-11-20",
+        f"leases:{worker.name}",
+        "records",
+        "alive",
+        "days",
+        "sums:2026-11-20",
+    ):
+        key = f"{{gateway}}:1:{kind}"
+        server.cli("RENAME", key, "aside")
+        server.cli("SET", key, "of somebody else")
+        before = everything(server)
+        with pytest.raises(ResponseError, match="WRONGTYPE"):
+            await worker.send(worker.closing(settlement(wish, 5)), worker.opening(draw(daily(), slow())))
+        assert everything(server) == before, kind
+        server.cli("RENAME", "aside", key)
+    worker.number = 1
+    await worker.settle(wish, 5)
+    assert (await books(store))[1] == 2
+
+
+# ------------------------------------------------------------------------------------------ a server that has forgotten
+
+
+async def test_a_server_that_lost_everything_is_behind(server: RedisServer, opens: Opens) -> None:
+    store = await opens(server)
+    worker = Worker(store)
+    wish = await worker.granted(daily())
+    await worker.send()
+    server.cli("FLUSHALL")
+    with pytest.raises(StoreBehind) as caught:
+        await worker.send(worker.closing(settlement(wish)))
+    assert caught.value.progress == Progress(0, 0)
+    assert server.cli("KEYS", "*") == ""
+    worker.acked = 0
+    await worker.send(worker.closing(settlement(wish)), worker.opening(draw(daily()), is_forced=True))
+    assert await store.progress(worker.name) == Progress(worker.seq, 2)
+    assert server.cli("GET", "{gateway}:schema") == "1"
+
+
+@pytest.mark.parametrize("appendonly", ["no", "always"])
+@pytest.mark.parametrize("binary", servers_to_test(), ids=name_of)
+async def test_a_restart_is_noticed(binary: str, appendonly: Any, tmp_path: Path, opens: Opens) -> None:
+    with RedisServer(tmp_path, binary=binary, appendonly=appendonly) as server:
+        store = await opens(server)
+        worker = Worker(store)
+        wish = await worker.granted(daily(10, 3))
+        server.kill()
+        with pytest.raises(StoreAway, match="cannot be reached"):
+            await worker.send()
+        server.restart()
+        if appendonly == "no":
+            with pytest.raises(StoreBehind):
+                await worker.settle(wish)
+        else:
+            await worker.settle(wish)
+            assert await books(store) == ([wish.record.id], 1)
+            (found,) = await store.standings([daily(10).window], 0)
+            assert (found.used, found.reserved) == (1, 0)
+
+
+async def test_a_connection_that_was_closed_meanwhile_is_made_anew(server: RedisServer, opens: Opens) -> None:
+    store = await opens(server)
+    worker = Worker(store)
+    wish = await worker.granted(daily())
+    await hang_up(server, store)
+    await worker.settle(wish)
+
+
+async def test_a_store_is_opened_before_its_server(server: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
+    server.kill()
+    store = patient(await RedisStore.open(Settings(url=server.url)))
+    assert "away" in caplog.text
+    with pytest.raises(StoreAway):
+        await store.ping()
+    with pytest.raises(StoreAway):
+        await store.usage([])
+    server.restart()
+    await Worker(store).granted(daily())
+    await store.close()
+
+
+# ------------------------------------------------------------------------------------- a server that takes no writes
+
+
+async def refuses(store: RedisStore, worker: Worker, server: RedisServer, why: str) -> None:
+    """Nothing is applied, and it says why."""
+    before = everything(server)
+    progress = server.cli("GET", f"{{gateway}}:1:worker:{worker.name}")
+    for attempt in (worker.granted(daily(), parallel()), store.ping(), store.retire(worker.name)):
+        with pytest.raises(StoreAway, match=why):
+            await attempt
+    assert everything(server) == before
+    assert server.cli("GET", f"{{gateway}}:1:worker:{worker.name}") == progress
+
+
+async def test_a_full_memory_is_away(server: RedisServer, opens: Opens) -> None:
+    store = await opens(server)
+    worker = Worker(store)
+    wish = await worker.granted(daily())
+    server.cli("CONFIG", "SET", "maxmemory", "1")
+    await refuses(store, worker, server, "its memory is full")
+    (found,) = await store.standings([daily().window], 0)
+    assert found.reserved == 1
+    server.cli("CONFIG", "SET", "maxmemory", "0")
+    await worker.settle(wish)
+
+
+async def test_a_disk_that_fails_is_away(server: RedisServer, opens: Opens) -> None:
+    store = await opens(server)
+    worker = Worker(store)
+    wish = await worker.granted(daily())
+    server.cli("CONFIG", "SET", "save", "3600 1")
+    shutil.rmtree(server.folder)
+    server.cli("BGSAVE")
+    wait_until(lambda: server.info("rdb_last_bgsave_status") == "err", "saving had failed")
+    await refuses(store, worker, server, "cannot save to its disk")
+    server.cli("CONFIG", "SET", "stop-writes-on-bgsave-error", "no")
+    await worker.settle(wish)
+
+
+async def test_a_replica_is_away(server: RedisServer, opens: Opens) -> None:
+    store = await opens(server)
+    worker = Worker(store)
+    wish = await worker.granted(daily())
+    server.cli("REPLICAOF", "127.0.0.1", "1")
+    await refuses(store, worker, server, "it is a replica")
+    server.cli("REPLICAOF", "NO", "ONE")
+    await worker.settle(wish)
+
+
+async def test_too_few_replicas_are_away(server: RedisServer, opens: Opens) -> None:
+    store = await opens(server)
+    worker = Worker(store)
+    wish = await worker.granted(daily())
+    server.cli("CONFIG", "SET", "min-replicas-to-write", "1")
+    await refuses(store, worker, server, "too few replicas")
+    server.cli("CONFIG", "SET", "min-replicas-to-write", "0")
+    await worker.settle(wish)
+
+
+async def test_somebody_else_s_endless_script_is_away(server: RedisServer, opens: Opens) -> None:
+    store = await opens(server)
+    worker = Worker(store)
+    wish = await worker.granted(daily())
+    server.cli("CONFIG", "SET", "lua-time-limit", "1")
+
+    def run_for_ever() -> None:
+        with pytest.raises(Exception, match=r"(?i)killed"):
+            server.call("EVAL", "while true do end", 0, timeout_s=PATIENCE_S)
+
+    thread = threading.Thread(target=run_for_ever)
+    thread.start()
+    try:
+        await asyncio.to_thread(wait_until, lambda: "BUSY" in _refusal(server), "the script ran")
+        with pytest.raises(StoreAway, match="busy with somebody's script"):
+            await worker.send()
+    finally:
+        server.cli("SCRIPT", "KILL")
+        thread.join()
+    await worker.settle(wish)
+
+
+def _refusal(server: RedisServer) -> str:
+    try:
+        return server.cli("PING")
+    except Exception as refusal:
+        return str(refusal)
+
+
+async def test_a_server_that_stands_still_is_given_up_and_applies_once_what_it_got(
+    server: RedisServer, opens: Opens
+) -> None:
+    store = await opens(server)
+    worker = Worker(store)
+    wish = await worker.granted(daily(10, 3))
+    unknown = draw(daily(10, 3))
+    store._writing._limit_s = redis.BATCH_WITHIN_S
+    server.stop()
+    try:
+        with pytest.raises(StoreAway, match=r"has not answered within 0\.3 s"):
+            await worker.send(worker.closing(settlement(wish)), worker.opening(unknown))
+    finally:
+        server.cont()
+    patient(store)
+    worker.acked = worker.seq - 1
+    again = worker.closing(settlement(wish))
+    await worker.send(again._replace(number=1), worker.voiding(unknown))
+    (found,) = await store.standings([daily(10).window], 0)
+    assert (found.used, found.reserved) == (1, 0)
+    assert await books(store) == ([wish.record.id], 1)
+
+
+async def test_a_late_copy_does_nothing(server: RedisServer, opens: Opens) -> None:
+    store = await opens(server)
+    worker = Worker(store)
+    await worker.granted(daily())
+    await worker.granted(daily())
+    before = everything(server)
+    late: Draw = draw(daily())
+    with pytest.raises(StoreAway, match="later batch"):
+        await store.apply(Batch(worker.name, 1, 0, [Opening(late, encode(Settlement(*late)))]))
+    assert everything(server) == before
+
+
+# ----------------------------------------------------------------------------------------------- who may do what
+
+
+def acl() -> str:
+    """What gateway/store/redis.py says that its user needs."""
+    found = re.search(r"^    (~\{gateway\}:\* .*)$", redis.__doc__ or "", re.MULTILINE)
+    assert found
+    return found[1]
+
+
+@pytest.fixture(params=servers_to_test(), ids=name_of)
+def guarded(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RedisServer]:
+    users = [
+        f"gateway on >user-secret {acl()}",
+        f"quiet on >user-secret {acl()} -info",
+        f"reader on >user-secret {acl()} -@write",
+        f"timeless on >user-secret {acl()} -time",
+        f"unstreamed on >user-secret {acl()} -xdel",
+        f"scriptless on >user-secret {acl()} -evalsha",
+        f"elsewhere on >user-secret {acl().replace('{gateway}', '{other}')}",
+    ]
+    with RedisServer(tmp_path / "redis", binary=request.param, password="owner-secret", acl=users) as server:
+        yield server
+
+
+async def test_the_rights_that_are_told_are_enough(guarded: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
+    settings = Settings(url=guarded.url_for("gateway", "user-secret"))
+    store = patient(await RedisStore.open(settings))
+    assert "append-only" in caplog.text
+    worker, other = Worker(store), Worker(store)
+    wish, left = await worker.granted(daily(), rate(), parallel()), await worker.granted(daily())
+    guarded.cli("ZADD", "{gateway}:1:alive", 1, worker.name)
+    assert (await other.send()).lost == 2
+    await worker.settle(wish, 5)
+    await worker.void(left)
+    await worker.granted(daily())
+    assert await books(store) == ([wish.record.id], 1)
+    await store.standings([daily().window], 0)
+    await store.calls(1, "k")
+    await store.ping()
+    await store.retire(worker.name)
+    assert await store.progress(worker.name) == Progress()
+    assert len(await warnings(settings)) == 1
+    await store.close()
+    assert "WARN" not in guarded.cli("ACL", "LOG").upper()
+    assert guarded.cli("ACL", "LOG") == ""
+
+
+async def test_without_a_look_at_the_server_there_is_no_warning(guarded: RedisServer) -> None:
+    assert await warnings(Settings(url=guarded.url_for("quiet", "user-secret"))) == []
+
+
+@pytest.mark.parametrize("user", ["reader", "timeless", "unstreamed", "scriptless", "elsewhere"])
+async def test_a_user_who_may_not_do_all_is_refused_before_anything_is_written(guarded: RedisServer, user: str) -> None:
+    settings = Settings(url=guarded.url_for(user, "user-secret"))
+    with pytest.raises(StoreRefused, match="the user may not do all that the gateway does"):
+        await (await RedisStore.open(settings)).close()
+    with pytest.raises(StoreRefused):
+        await warnings(settings)
+    assert set(guarded.cli("KEYS", "*").split()) <= {"{gateway}:1:probe"}
+
+
+@pytest.mark.parametrize("user", ["", "gateway", "nobody"])
+async def test_a_wrong_password_is_refused(guarded: RedisServer, user: str, caplog: pytest.LogCaptureFixture) -> None:
+    settings = Settings(url=guarded.url_for(user, quote(PASSWORD, safe="")))
+    with pytest.raises(StoreRefused) as caught:
+        await RedisStore.open(settings)
+    with pytest.raises(StoreRefused):
+        await warnings(settings)
+    assert PASSWORD not in f"{caught.value}{caught.value!r}{caplog.text}"
+    assert str(guarded.port) in str(caught.value)
+
+
+async def test_a_password_that_is_missing_is_refused(guarded: RedisServer) -> None:
+    with pytest.raises(StoreRefused, match=r"(?i)authentication required"):
+        await RedisStore.open(Settings(url=guarded.url_for()))
+
+
+async def test_a_password_with_every_kind_of_sign_works(tmp_path: Path) -> None:
+    with RedisServer(tmp_path) as server:
+        server.cli("ACL", "SETUSER", "the@user", "on", f">{PASSWORD}", *acl().split())
+        url = f"redis://the%40user:{quote(PASSWORD, safe='')}@127.0.0.1:{server.port}/0"
+        store = await RedisStore.open(Settings(url=url))
+        await patient(store).ping()
+        shown = f"{store!r}{store._writing!r}{store._reading!r}{store._settings!r}{vars(store)}"
+        await store.close()
+    assert "secret" not in shown.replace("SecretStr", "")
+    assert PASSWORD not in shown
+    assert quote(PASSWORD, safe="") not in shown
+
+
+async def test_a_password_that_changes_is_told_at_the_next_connection(guarded: RedisServer, opens: Opens) -> None:
+    store = await opens(guarded.url_for("gateway", "user-secret"))
+    worker = Worker(store)
+    await worker.granted(daily())
+    guarded.cli("ACL", "SETUSER", "gateway", "resetpass", ">another-secret")
+    await hang_up(guarded, store)
+    with pytest.raises(StoreAway, match=r"(?i)invalid username-password pair"):
+        await worker.send()
+
+
+# ------------------------------------------------------------------------------------------------ schema, warnings
+
+
+async def test_the_data_of_a_newer_gateway_is_refused(server: RedisServer, opens: Opens) -> None:
+    store = await opens(server, namespace="ours")
+    await store.ping()
+    server.cli("SET", "{ours}:schema", 2)
+    settings = Settings(url=server.url, namespace="ours")
+    with pytest.raises(StoreRefused, match="namespace ours was written by a newer gateway"):
+        await RedisStore.open(settings)
+    await store.ping()  # whoever was there before goes on, until it connects anew
+    await hang_up(server, store)
+    with pytest.raises(StoreAway, match="newer gateway"):
+        await store.ping()
+    await (await opens(server, namespace="theirs")).ping()
+
+
+async def test_warnings_are_told_once_for_each_opening(server: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
+    server.cli("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+    settings = Settings(url=server.url)
+    store = patient(await RedisStore.open(settings))
+    await store.ping()
+    await hang_up(server, store)
+    await store.ping()
+    await store.close()
+    told = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert told == await warnings(settings)
+    no_file, policy = told
+    assert "appendonly no" in no_file
+    assert "maxmemory-policy allkeys-lru" in policy
+    server.cli("CONFIG", "SET", "maxmemory-policy", "noeviction")
+    server.cli("CONFIG", "SET", "appendonly", "yes")
+    assert await warnings(settings) == []
+
+
+async def test_a_server_that_is_not_there_is_a_warning(server: RedisServer) -> None:
+    server.kill()
+    (told,) = await warnings(Settings(url=server.url))
+    assert "cannot be reached" in told
+    assert "start all the same" in told
+
+
+# --------------------------------------------------------------------------------------------------------- reports
+
+
+async def test_a_large_report_lets_others_have_their_turns(server: RedisServer, opens: Opens) -> None:
+    store = await opens(server)
+    fill = """
+    local group, numbers = '\\31team\\31gpt\\31up\\31chat', '1 0 2 3 0 0 0 0 1'
+    for i = 1, 20000 do
+      redis.call('HSET', KEYS[1], 'key-' .. i .. group, numbers)
+    end
+    redis.call('ZADD', KEYS[2], 2^50, '2026-11-20')
+    for i = 0, 799 do
+      local day = string.format('%04d-%02d-%02d', 2020 + math.floor(i / 336), 1 + math.floor(i / 28) % 12, 1 + i % 28)
+      redis.call('ZADD', KEYS[2], 2^50, day)
+      redis.call('HSET', '{gateway}:1:sums:' .. day, 'key-1' .. group, numbers, '?', 'about')
+    end
+    """
+    server.call("EVAL", fill, 2, "{gateway}:1:sums:2026-11-20", "{gateway}:1:days", timeout_s=PATIENCE_S)
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    counting = asyncio.ensure_future(count())
+    rows = await store.usage(["key"])
+    counting.cancel()
+    assert len(rows) == 20_000
+    assert sum(row["requests"] for row in rows) == 20_800
+    assert turns > 80
+    assert sum(row["completion_tokens"] for row in await store.usage(["month"], since="2026-01-01")) == 60_000
+
+
+async def test_the_calls_of_one_key_are_found_among_many(server: RedisServer, opens: Opens) -> None:
+    store = await opens(server)
+    worker = Worker(store)
+    wishes = [draw(key=f"key-{number % 50}") for number in range(600)]
+    await worker.draw_all(wishes)
+    await worker.settle_all(settlement(wish, 1, key=wish.record.key) for wish in wishes)
+    of_one = [wish.record.id for wish in reversed(wishes) if wish.record.key == "key-7"]
+    assert [row["id"] for row in await store.calls(100, "key-7")] == of_one
+    assert [row["id"] for row in await store.calls(5, "key-7")] == of_one[:5]
+    assert await store.calls(5, "key-") == []
+    assert [row["id"] for row in await store.calls(450)] == [wish.record.id for wish in reversed(wishes)][:450]
+
+
+async def test_a_closed_store_is_away(server: RedisServer) -> None:
+    store = await RedisStore.open(Settings(url=server.url))
+    await store.close()
+    for attempt in (store.ping(), store.calls(1), store.progress("w")):
+        with pytest.raises(StoreAway, match="closed"):
+            await attempt
+    await store.close()
+
+
+async def test_requests_of_one_link_wait_for_each_other(server: RedisServer) -> None:
+    async def greet(_: redis_link.Ask) -> None:
+        """Nothing has to be true of this server."""
+
+    link = Link(Settings(url=server.url).redis, PATIENCE_S, greet)
+    replies = await asyncio.gather(*(link.ask(("ECHO", f"{number} ü"), ("INCR", "n")) for number in range(50)))
+    assert replies == [[f"{number} ü", number + 1] for number in range(50)]
+    with pytest.raises(ResponseError, match="unknown command"):
+        await link.ask(("NONSENSE",), ("INCR", "n"))
+    assert await link.ask(("GET", "n")) == ["51"]
+    await link.close()

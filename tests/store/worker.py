@@ -1,0 +1,112 @@
+"""What drives a store in the tests: a worker that numbers its batches and entries, as the ledger does, and does nothing
+else that the ledger does."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pytest
+
+from gateway.records import Claim, Draw, Granted, Refused, Settlement, Standing
+from gateway.rules.entries import encode
+from gateway.store import Applied, Batch, Closing, Item, Opening, Store, Voiding
+
+from .wishes import SECOND, Clock, draw, settlement
+
+MAX_BATCH = 100
+
+
+class Worker:
+    """One worker of a store. It sends one batch at a time."""
+
+    def __init__(self, store: Store, name: str | None = None) -> None:
+        self.store = store
+        self.name = name or uuid.uuid4().hex
+        self.seq = 0
+        self.acked = 0
+        self.number = 0
+
+    # ------------------------------------------------------------------------------------------------------- batches
+
+    async def send(self, *items: Item) -> Applied:
+        """One batch. Without items, a sign of life."""
+        self.seq += 1
+        applied = await self.store.apply(Batch(self.name, self.seq, self.acked, items))
+        assert len(applied.verdicts) == len(items)
+        self.acked = self.seq
+        return applied
+
+    def opening(self, wish: Draw, is_forced: bool = False) -> Opening:
+        return Opening(wish, encode(Settlement(*wish)), is_forced)
+
+    def closing(self, end: Settlement) -> Closing:
+        self.number += 1
+        return Closing(self.number, end, encode(end))
+
+    def voiding(self, wish: Draw) -> Voiding:
+        self.number += 1
+        return Voiding(self.number, wish.record.id)
+
+    # ------------------------------------------------------------------------------------- what tests wish to be said
+
+    async def draw(self, wish: Draw, is_forced: bool = False) -> Granted | Refused:
+        (verdict,) = (await self.send(self.opening(wish, is_forced))).verdicts
+        assert verdict is not None
+        return verdict
+
+    async def draw_all(self, wishes: Iterable[Draw]) -> list[Granted | Refused]:
+        """Many, in as few batches as they need."""
+        applied = [await self.send(*some) for some in portions([self.opening(wish) for wish in wishes])]
+        return [verdict for each in applied for verdict in each.verdicts if verdict is not None]
+
+    async def granted(self, *claims: Claim, **changes: Any) -> Draw:
+        wish = draw(*claims, **changes)
+        verdict = await self.draw(wish)
+        assert isinstance(verdict, Granted), verdict
+        return wish
+
+    async def refused(self, *claims: Claim) -> Refused:
+        verdict = await self.draw(draw(*claims))
+        assert isinstance(verdict, Refused), verdict
+        return verdict
+
+    async def settle(self, wish: Draw, used: int = 0, **changes: Any) -> None:
+        await self.send(self.closing(settlement(wish, used, **changes)))
+
+    async def settle_all(self, ends: Iterable[Settlement]) -> None:
+        for some in portions([self.closing(end) for end in ends]):
+            await self.send(*some)
+
+    async def void(self, wish: Draw) -> None:
+        await self.send(self.voiding(wish))
+
+
+def portions(items: Sequence[Item]) -> list[Sequence[Item]]:
+    return [items[start : start + MAX_BATCH] for start in range(0, len(items), MAX_BATCH)]
+
+
+async def standings(store: Store, claims: Sequence[Claim], clock: Clock) -> list[Standing]:
+    return await store.standings([claim.window for claim in claims], clock.now)
+
+
+async def standing(store: Store, claim: Claim, clock: Clock) -> tuple[int, int]:
+    """Used and reserved."""
+    (found,) = await standings(store, [claim], clock)
+    return found.used, found.reserved
+
+
+async def levels(store: Store, clock: Clock, *claims: Claim) -> list[tuple[int, int]]:
+    """Used and reserved of each."""
+    return [(found.used, found.reserved) for found in await standings(store, claims, clock)]
+
+
+def about(time_us: float) -> object:
+    """That, or a minute less or more."""
+    return pytest.approx(time_us, abs=60 * SECOND)
+
+
+async def endings(store: Store) -> list[str]:
+    """How the calls in the records ended, newest first."""
+    return [row["ended"] for row in await store.calls(1000)]

@@ -1,0 +1,145 @@
+"""How a usage report is spelt: for eyes, for scripts, for spreadsheets."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from typing import Any
+
+import pytest
+
+from gateway.store import USAGE_COLUMNS, USAGE_GROUPS
+from gateway.usage_report import read_day, read_groups, spell_csv, spell_json, spell_table
+
+
+def row(key: str = "alice", **more: Any) -> dict[str, Any]:
+    """A row of the store's report."""
+    return {"key": key, **dict.fromkeys(USAGE_COLUMNS, 0), "cost_usd": None} | more
+
+
+ALICE = row(
+    requests=1204, errors=3, prompt_tokens=1_000_000, completion_tokens=50_000, cached_tokens=7, reasoning_tokens=8,
+    estimated_tokens=9, total_tokens=1_050_000, cost_usd=1.5,
+)  # fmt: skip
+BOB = row("bob", requests=2, prompt_tokens=10, completion_tokens=1, total_tokens=11, unpriced=2)
+
+
+TABLE = """
+key    requests  errors     prompt  completion  cached  reasoning  estimated  total tokens  cost USD  unpriced
+-----  --------  ------  ---------  ----------  ------  ---------  ---------  ------------  --------  --------
+alice     1,204       3  1,000,000      50,000       7          8          9     1,050,000      1.50         0
+bob           2       0         10           1       0          0          0            11         -         2
+-----  --------  ------  ---------  ----------  ------  ---------  ---------  ------------  --------  --------
+total     1,206       3  1,000,010      50,001       7          8          9     1,050,011      1.50         2
+"""
+
+
+# ----------------------------------------------------------------------------------------------------------- questions
+
+
+@pytest.mark.parametrize(
+    ("text", "groups"),
+    [
+        ("key", ["key"]),
+        ("key,team,model,upstream,endpoint,day,month", list(USAGE_GROUPS)),
+        ("day, key", ["day", "key"]),
+        ("key,key,day,key", ["key", "day"]),
+        ("", []),
+        (",", []),
+    ],
+)
+def test_groups_stand_as_they_were_asked_for(text: str, groups: list[str]) -> None:
+    assert read_groups(text) == groups
+
+
+@pytest.mark.parametrize("text", ["colour", "key,colour", "Key", "secret", "key;day"])
+def test_group_that_nobody_knows(text: str) -> None:
+    with pytest.raises(ValueError, match=r"is not one of key, team, model, upstream, endpoint, day, month$"):
+        read_groups(text)
+
+
+@pytest.mark.parametrize("text", ["", "yesterday", "2026-1-1", "20261120", "2026-11-31", "2026-11", "2026-W47-5"])
+def test_day_that_is_none(text: str) -> None:
+    with pytest.raises(ValueError, match="expected a day such as 2026-11-20"):
+        read_day(text)
+
+
+def test_day() -> None:
+    assert read_day("2024-02-29") == "2024-02-29"
+
+
+# -------------------------------------------------------------------------------------------------------------- tables
+
+
+def test_table_is_aligned_and_adds_up() -> None:
+    assert spell_table(["key"], [ALICE, BOB]) == TABLE.strip("\n")
+
+
+def test_table_of_everything_has_one_row() -> None:
+    lines = spell_table([], [ALICE]).splitlines()
+    assert len(lines) == 3
+    assert lines[2].split() == ["1,204", "3", "1,000,000", "50,000", "7", "8", "9", "1,050,000", "1.50", "0"]
+
+
+def test_table_leaves_no_name_empty() -> None:
+    """A call that no upstream has seen, a key without a team."""
+    lines = spell_table(["team", "upstream", "key"], [ALICE | {"team": "", "upstream": ""}]).splitlines()
+    assert lines[2].split()[:3] == ["-", "-", "alice"]
+    assert lines[-1].split()[:2] == ["total", "1,204"]
+    assert len({len(line) for line in lines}) == 1
+
+
+def costs(*amounts: float | None) -> list[str]:
+    """The column of costs."""
+    rows = [row(requests=1, cost_usd=amount, unpriced=int(amount is None)) for amount in amounts]
+    return [line.split()[-2] for line in spell_table(["key"], rows).splitlines() if line[:5] in ("alice", "total")]
+
+
+@pytest.mark.parametrize(
+    ("amounts", "shown"),
+    [
+        ([1234.5, 0.25], ["1,234.50", "0.25", "1,234.75"]),
+        ([12.0, 0.0123], ["12.0000", "0.0123", "12.0123"]),
+        ([0.000015, 2.0], ["0.000015", "2.000000", "2.000015"]),
+        ([0.000000001], ["0.000000001", "0.000000001"]),
+        ([0.0], ["0.00", "0.00"]),  # which is known, and not the same as
+        ([None], ["-", "-"]),
+        ([None, 0.5], ["-", "0.50", "0.50"]),
+        ([0.1, 0.2], ["0.10", "0.20", "0.30"]),
+    ],
+)
+def test_costs_have_the_decimals_that_they_need(amounts: list[float | None], shown: list[str]) -> None:
+    assert costs(*amounts) == shown
+
+
+# ------------------------------------------------------------------------------------------------------------- scripts
+
+
+def test_csv() -> None:
+    text = spell_csv(["key"], [ALICE, BOB | {"key": 'b"o,b'}])
+    assert text.splitlines(keepends=True)[0] == ",".join(["key", *USAGE_COLUMNS]) + "\r\n"
+    alice, bob = csv.DictReader(io.StringIO(text))
+    assert (alice["requests"], alice["total_tokens"], alice["cost_usd"], alice["unpriced"]) == (
+        "1204", "1050000", "1.5", "0",
+    )  # fmt: skip
+    assert (bob["key"], bob["cost_usd"], bob["unpriced"]) == ('b"o,b', "", "2")
+
+
+def test_csv_for_a_pipe_has_plain_line_ends() -> None:
+    assert spell_csv(["key"], [ALICE], line_end="\n").count("\r") == 0
+    assert spell_csv(["key", "day"], [], line_end="\n") == ",".join(["key", "day", *USAGE_COLUMNS]) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("cost", "spelt"), [(1e-9, "0.000000001"), (1.5e-05, "0.000015"), (0.0, "0"), (100.0, "100"), (2.1, "2.1")]
+)
+def test_csv_has_no_exponents(cost: float, spelt: str) -> None:
+    (shown,) = csv.DictReader(io.StringIO(spell_csv(["key"], [row(cost_usd=cost)])))
+    assert shown["cost_usd"] == spelt
+
+
+def test_json() -> None:
+    assert json.loads(spell_json([ALICE, BOB])) == [ALICE, BOB]
+    assert json.loads(spell_json([])) == []
+    assert len(spell_json([ALICE, BOB]).splitlines()) == 2
