@@ -60,7 +60,7 @@ class WorkerProcess:
             site = web.SockSite(runner, self._listener, backlog=BACKLOG)
             await site.start()
             self._tasks.spawn(self._watch_store(), "watch-store")
-            _settle_memory()
+            settle_memory()
             self._line.send(ready=True)
             delay_s = await self._drain_delay_s
             worker.status.is_ready = False
@@ -110,7 +110,7 @@ class WorkerProcess:
             await asyncio.sleep(WATCH_STORE_S)
 
 
-def _settle_memory() -> None:
+def settle_memory() -> None:
     """What is loaded by now stays: it need not be looked at by every collection."""
     gc.collect()
     gc.freeze()

@@ -49,7 +49,7 @@ class RedisURL:
     """None: the default user."""
     password: SecretStr | None = field(default=None, repr=False)
     ca_file: str | None = None
-    """PEM file with the certificate authorities to trust instead of the system's."""
+    """PEM file with certificate authorities to trust besides the system's."""
 
     @property
     def is_tls(self) -> bool:

@@ -1,7 +1,7 @@
 -- Writes down what was noted; first, what of it has to be read again.
 
 local totals = {} -- by day: what to write, and what is nothing now
-local days = {} -- the days and months that are touched: whether Redis knows them already
+local is_new = {} -- by day
 for day, names_of in pairs(sums) do
   local names = {}
   for name in pairs(names_of) do
@@ -11,6 +11,7 @@ for day, names_of in pairs(sums) do
   local known, written, gone = fetch(base .. 'sums:' .. day, names), {}, {}
   if not known[ABOUT] then
     written = { ABOUT, ABOUT_SUMS }
+    is_new[day] = true
   end
   for i = 1, #names - 1 do
     local added, text = names_of[names[i]], known[names[i]]
@@ -29,16 +30,11 @@ for day, names_of in pairs(sums) do
     end
   end
   totals[day] = { written, gone }
-  days[day] = call('ZSCORE', DAYS, day)
-end
-for _, window in pairs(touched) do
-  local starts = window.starts
-  if starts ~= '' and days[starts] == nil then
-    days[starts] = call('ZSCORE', DAYS, starts)
-  end
 end
 local forgotten = call('ZRANGEBYSCORE', DAYS, '-inf', now_s, 'LIMIT', 0, 2)
-call('XLEN', RECORDS) -- whatever keeps us from a key shows itself before anything is written
+if #records + #buried > 0 then
+  call('XLEN', RECORDS) -- whatever keeps us from a key shows itself before anything is written
+end
 
 local function write(command, key, arguments)
   for first = 1, #arguments, AT_ONCE do
@@ -54,11 +50,14 @@ end
 for _, day in ipairs(forgotten) do
   call('UNLINK', base .. 'sums:' .. day, base .. 'windows:' .. day)
   call('ZREM', DAYS, day)
+  is_about[day], is_new[day] = nil, true
 end
 
--- Seconds until Redis forgets a day or month by itself, should no batch come any more that does it.
-local function left_s(starts)
-  return max(60, forgotten_at(starts) - now_s)
+-- Notes when a day or month will be forgotten: by a batch, or by Redis itself should none come any more.
+local function remember(starts, key)
+  local at_s = forgotten_at(starts)
+  call('ZADD', DAYS, at_s, starts)
+  call('EXPIRE', key, max(60, at_s - now_s))
 end
 
 local states = {} -- by hash
@@ -78,8 +77,8 @@ for starts, state in pairs(states) do
     state[#state + 1] = ABOUT_WINDOWS
   end
   write('HSET', hash_of(starts), state)
-  if starts ~= '' then
-    call('EXPIRE', hash_of(starts), left_s(starts))
+  if starts ~= '' and not is_about[starts] then
+    remember(starts, hash_of(starts))
   end
 end
 
@@ -116,11 +115,8 @@ for day, total in pairs(totals) do
   local key = base .. 'sums:' .. day
   write('HSET', key, total[1])
   write('HDEL', key, total[2])
-  call('EXPIRE', key, left_s(day))
-end
-for day, is_known in pairs(days) do
-  if not is_known then
-    call('ZADD', DAYS, forgotten_at(day), day)
+  if is_new[day] then
+    remember(day, key)
   end
 end
 

@@ -38,7 +38,7 @@ from gateway.rules import limits
 
 from . import REAPED_AT_ONCE, SILENT_S, Applied, Batch, Progress, StoreAway, StoreRefused, redis_reports
 from .redis_batch import NOTHING, header, read_answer, spell_items
-from .redis_link import Ask, Link, NeedsMending, Script
+from .redis_link import Ask, Command, Link, NeedsMending, Script
 
 log = logging.getLogger("gateway")
 
@@ -166,9 +166,9 @@ class RedisStore:
 
     # ------------------------------------------------------------------------------------------------------ connecting
 
-    async def _greet(self, ask: Ask) -> None:
+    async def _greet(self, ask: Ask, *more: Command) -> None:
         """What has to be true of every server that we use."""
-        (schema,) = await ask(("GET", f"{{{self._settings.namespace}}}:schema"))
+        schema, *_ = await ask(("GET", f"{{{self._settings.namespace}}}:schema"), *more)
         if schema is not None and int(schema) > SCHEMA:
             raise NeedsMending(
                 f"{self._settings.shown_url}: namespace {self._settings.namespace} was written by a newer gateway"
@@ -176,10 +176,9 @@ class RedisStore:
             )
 
     async def _greet_writing(self, ask: Ask) -> None:
-        await self._greet(ask)
         probe, script = self._probe, self._script
-        await ask(
-            ("SCRIPT", "LOAD", probe.text), ("SCRIPT", "LOAD", script.text),
+        await self._greet(
+            ask, ("SCRIPT", "LOAD", probe.text), ("SCRIPT", "LOAD", script.text),
             ("EVALSHA", probe.sha, 1, f"{self._base}probe"),
         )  # fmt: skip
 

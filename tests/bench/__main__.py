@@ -24,7 +24,7 @@ from statistics import median, quantiles
 
 import uvloop
 
-from . import load, nginx, ours
+from . import ledger, load, nginx, ours
 from .processes import BenchError, Program
 from .streams import Upstream, streams
 from .table import RIVALS, Group, as_json, render
@@ -56,6 +56,10 @@ class Bench:
         if name == "nginx":
             return nginx.proxy(self.new_folder(), self._measured, upstream, is_buffered=is_buffered)
         return ours.gateway(self.new_folder(), self._measured, upstream)
+
+    def ledger(self) -> dict[ledger.Case, ledger.Cost]:
+        """The ledger alone: here on our core, Redis on the measured one, which nobody else uses now."""
+        return ledger.measure(self.new_folder(), self._measured)
 
 
 def requests(bench: Bench) -> list[Group]:
@@ -157,7 +161,7 @@ def machine() -> str:
 def main() -> int:
     """Measure and print; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description="What the gateway costs beside nginx.")
-    parser.add_argument("--only", choices=PARTS, help="one part of it")
+    parser.add_argument("--only", choices=[*PARTS, "ledger"], help="one part of it")
     parser.add_argument("--quick", action="store_true", help="2 rounds instead of 4")
     parser.add_argument("--json", action="store_true", help="every round of every figure, for programs")
     args = parser.parse_args()
@@ -175,13 +179,19 @@ def main() -> int:
     try:
         with tempfile.TemporaryDirectory(prefix="gateway-bench-") as folder:
             bench = Bench(Path(folder), 2 if args.quick else 4)
-            groups = [group for name in ([args.only] if args.only else PARTS) for group in PARTS[name](bench)]
+            groups = [group for name in PARTS if args.only in (None, name) for group in PARTS[name](bench)]
+            costs = bench.ledger() if args.only in (None, "ledger") else {}
     except (BenchError, OSError, subprocess.TimeoutExpired) as error:
         print(f"bench: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 1
-    print(as_json(machine(), groups) if args.json else f"{render(groups)}\n\n{machine()}")
+    if args.json:
+        print(as_json(machine(), groups, costs))
+    else:
+        print(
+            "\n\n".join([*([render(groups)] if groups else []), *([ledger.render(costs)] if costs else []), machine()])
+        )
     return 0
 
 

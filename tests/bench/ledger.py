@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,9 +21,10 @@ from gateway.ledger import Bookkeeper
 from gateway.records import Claim, Draw, Granted, Record, Settlement, Usage, Window
 from gateway.rules.limits import calendar_window
 from gateway.store import open_store
+from gateway.worker import settle_memory
 from tests.fakes.redis_servers import RedisServer
 
-from .processes import pinned
+from .processes import BenchError, pinned
 
 RATE = 5000
 TICK_S = 0.002
@@ -32,6 +33,17 @@ CALL_S = 0.02
 
 UNITS = (("requests", "minute", 60), ("tokens", "day", 0), ("requests", "day", 0))
 """The windows of a key, as in the shipped example; more of them are rates of other lengths."""
+
+
+class Case(NamedTuple):
+    """What is measured, and against how much of it."""
+
+    keys: int
+    windows: int
+    """Of each key."""
+
+
+CASES = (Case(10, 1), Case(10, 3), Case(10, 6), Case(1_000, 3), Case(100_000, 3))
 
 
 class Cost(NamedTuple):
@@ -89,7 +101,9 @@ def _record(name: str, key: str, ended: Any) -> Record:
 
 
 async def _carry(ledger: Any, keys: Keys, seconds: float) -> tuple[int, float]:
-    """Calls at `RATE`: how many there were, and the CPU seconds of this process."""
+    """Calls at `RATE`: how many there were, and the CPU seconds of this process. Raises `BenchError`."""
+    running: set[asyncio.Task[None]] = set()
+    failures: list[BaseException] = []
 
     async def call() -> None:
         wish = keys.draw()
@@ -98,24 +112,31 @@ async def _carry(ledger: Any, keys: Keys, seconds: float) -> tuple[int, float]:
         await asyncio.sleep(CALL_S)
         await ledger.settle(Settlement(wish.record._replace(usage=Usage(210, 34, source="reported")), wish.claims))
 
-    running: set[asyncio.Task[None]] = set()
+    def note(task: asyncio.Task[None]) -> None:
+        running.discard(task)
+        if (error := task.exception()) is not None:
+            failures.append(error)
+
     count, began, cpu = 0, time.perf_counter(), time.process_time()
-    while (elapsed := time.perf_counter() - began) < seconds:
+    while (elapsed := time.perf_counter() - began) < seconds and not failures:
         due = int(elapsed * RATE)
         for _ in range(due - count):
             task = asyncio.ensure_future(call())
             running.add(task)
-            task.add_done_callback(running.discard)
+            task.add_done_callback(note)
         count = due
         await asyncio.sleep(TICK_S)
-    await asyncio.gather(*running)
+    await asyncio.gather(*running, return_exceptions=True)
+    if failures:
+        raise BenchError(f"of {count} calls {len(failures)} failed: {failures[0]}")
     return count, time.process_time() - cpu
 
 
-async def _measure(server: RedisServer, folder: Path, keys: int, windows: int, seconds: float) -> Cost:
-    settings = Settings(url=server.url, journal_dir=str(folder), namespace=f"bench-{keys}-{windows}")
+async def _measure(server: RedisServer, folder: Path, case: Case, seconds: float) -> Cost:
+    settings = Settings(url=server.url, journal_dir=str(folder), namespace=f"bench-{case.keys}-{case.windows}")
     books = Bookkeeper(await open_store(settings), Journal.create(folder, "bench"), settings)
-    callers = Keys(keys, windows)
+    callers = Keys(*case)
+    settle_memory()
     await _carry(books, callers, seconds / 4)  # warm
     _, free = await _carry(NoLedger(), callers, seconds)
     before = _redis(server)
@@ -132,12 +153,22 @@ def _redis(server: RedisServer) -> tuple[float, float]:
     return cpu, float(told["cmdstat_evalsha"].split("=")[1].split(",")[0])
 
 
-def measure(folder: Path, core: int, cases: Sequence[tuple[int, int]], seconds: float) -> list[Cost]:
-    """The cost for each number of keys and of windows, with Redis on this core and us on the other."""
+def measure(folder: Path, core: int, cases: Sequence[Case] = CASES, seconds: float = 4) -> dict[Case, Cost]:
+    """The cost of each case, with Redis on this core and us on the other."""
     with pinned(core):
         server = RedisServer(folder, appendonly="everysec")
     with server:
-        return [
-            uvloop.run(_measure(server, folder / f"journal-{keys}-{windows}", keys, windows, seconds))
-            for keys, windows in cases
-        ]
+        return {case: uvloop.run(_measure(server, folder / f"journal-{case}", case, seconds)) for case in cases}
+
+
+def render(costs: Mapping[Case, Cost]) -> str:
+    """As a table, with what one more window costs."""
+    head = f"A draw and its settlement, {RATE} calls a second on Redis"
+    lines = [f"{head:62}  gateway, us   Redis, us   in one batch"]
+    for case, cost in costs.items():
+        name = f"  {case.keys} keys with {case.windows} windows"
+        lines.append(f"{name:62}  {cost.gateway_us:11.1f}   {cost.redis_us:9.1f}   {cost.batch:12.0f}")
+    few, many = (next(cost for case, cost in costs.items() if case == of) for of in (CASES[0], CASES[2]))
+    more = CASES[2].windows - CASES[0].windows
+    each = [(other - one) / more for one, other in zip(few[:2], many[:2], strict=True)]
+    return "\n".join([*lines, f"{'  each further window':62}  {each[0]:11.1f}   {each[1]:9.1f}"])

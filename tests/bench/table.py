@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from statistics import median
+from typing import Any
 
 RIVALS = ("nginx", "gateway")
 HEAD = ("", *RIVALS, "ratio", "lowest - highest")
@@ -65,11 +66,12 @@ def _lines(groups: Iterable[Group]) -> Iterator[tuple[str, ...]]:
             yield f"  {name}", *row.cells()
 
 
-def as_json(machine: str, groups: Iterable[Group]) -> str:
-    """Every round of every figure."""
+def as_json(machine: str, groups: Iterable[Group], costs: Mapping[Any, Any] = {}) -> str:
+    """Every round of every figure, and what the ledger costs."""
     figures = [
         {"of": group.heading, "name": name, **row.seen, "ratio": median(row.ratios)}
         for group in groups
         for name, row in group.rows.items()
     ]
-    return json.dumps({"machine": machine, "figures": figures}, indent=1)
+    ledger = [{**case._asdict(), **cost._asdict()} for case, cost in costs.items()]
+    return json.dumps({"machine": machine, "figures": figures, "ledger": ledger}, indent=1)

@@ -5,7 +5,6 @@ What the old master had acknowledged and the new one never heard of is told agai
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -55,17 +54,17 @@ def sentinels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sentinels]:
 def group(sentinels: Sentinels) -> Sentinels:
     """A master with two replicas that have all it has, and nothing in them."""
 
-    def is_whole() -> bool:
-        return sentinels.master.cli("INFO", "replication").count("state=online") == 2
+    def is_restored() -> bool:
+        for server in sentinels.servers:
+            server.call("CONFIG", "SET", "masterauth", PASSWORD)
+        master = sentinels.master
+        return master.cli("INFO", "replication").count("state=online") == 2 and master.call("FLUSHALL") == "OK"
 
     for server in sentinels.servers:
         if not server.is_running:
             server.restart()
-        with contextlib.suppress(ProcessLookupError):
-            server.cont()
-        server.call("CONFIG", "SET", "masterauth", PASSWORD)
-    wait_until(is_whole, "both replicas were fed again")
-    sentinels.master.call("FLUSHALL")
+        server.cont()
+    wait_until(is_restored, "both replicas were fed again")
     return sentinels
 
 

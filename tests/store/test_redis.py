@@ -32,6 +32,13 @@ PASSWORD = "secret of ours: /@?#"
 Opens = Callable[..., Awaitable[RedisStore]]
 
 
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow the machine is."""
+    monkeypatch.setattr(redis, "BATCH_WITHIN_S", PATIENCE_S)
+    monkeypatch.setattr(redis, "READ_WITHIN_S", PATIENCE_S)
+
+
 @pytest.fixture(params=servers_to_test(), ids=name_of)
 def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RedisServer]:
     with RedisServer(tmp_path / "redis", binary=request.param) as server:
@@ -42,11 +49,10 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RedisServ
 async def opens() -> AsyncIterator[Opens]:
     opened: list[RedisStore] = []
 
-    async def open_one(server: RedisServer | str, patience_s: float = PATIENCE_S, **settings: Any) -> RedisStore:
+    async def open_one(server: RedisServer | str, **settings: Any) -> RedisStore:
         url = server if isinstance(server, str) else server.url
-        store = RedisStore(Settings(url=url, **settings))
-        opened.append(patient(store, patience_s))
-        return store
+        opened.append(await RedisStore.open(Settings(url=url, **settings)))
+        return opened[-1]
 
     yield open_one
     for store in opened:
@@ -61,12 +67,6 @@ async def hang_up(server: RedisServer, store: RedisStore) -> None:
     async with asyncio.timeout(PATIENCE_S):
         while not await connection.can_read():  # noqa: ASYNC110 - redis-py tells nobody
             await asyncio.sleep(0.01)
-
-
-def patient(store: RedisStore, patience_s: float = PATIENCE_S) -> RedisStore:
-    """However slow the machine is."""
-    store._writing._limit_s = store._reading._limit_s = patience_s
-    return store
 
 
 def everything(server: RedisServer) -> dict[str, str]:
@@ -224,7 +224,7 @@ async def test_a_connection_that_was_closed_meanwhile_is_made_anew(server: Redis
 
 async def test_a_store_is_opened_before_its_server(server: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
     server.kill()
-    store = patient(await RedisStore.open(Settings(url=server.url)))
+    store = await RedisStore.open(Settings(url=server.url))
     assert "away" in caplog.text
     with pytest.raises(StoreAway):
         await store.ping()
@@ -330,14 +330,14 @@ async def test_a_server_that_stands_still_is_given_up_and_applies_once_what_it_g
     worker = Worker(store)
     wish = await worker.granted(daily(10, 3))
     unknown = draw(daily(10, 3))
-    store._writing._limit_s = redis.BATCH_WITHIN_S
+    store._writing._limit_s = 0.3
     server.stop()
     try:
         with pytest.raises(StoreAway, match=r"has not answered within 0\.3 s"):
             await worker.send(worker.closing(settlement(wish)), worker.opening(unknown))
     finally:
         server.cont()
-    patient(store)
+    store._writing._limit_s = PATIENCE_S
     worker.acked = worker.seq - 1
     again = worker.closing(settlement(wish))
     await worker.send(again._replace(number=1), worker.voiding(unknown))
@@ -385,7 +385,7 @@ def guarded(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RedisSer
 
 async def test_the_rights_that_are_told_are_enough(guarded: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
     settings = Settings(url=guarded.url_for("gateway", "user-secret"))
-    store = patient(await RedisStore.open(settings))
+    store = await RedisStore.open(settings)
     assert "append-only" in caplog.text
     worker, other = Worker(store), Worker(store)
     wish, left = await worker.granted(daily(), rate(), parallel()), await worker.granted(daily())
@@ -441,7 +441,7 @@ async def test_a_password_with_every_kind_of_sign_works(tmp_path: Path) -> None:
         server.cli("ACL", "SETUSER", "the@user", "on", f">{PASSWORD}", *acl().split())
         url = f"redis://the%40user:{quote(PASSWORD, safe='')}@127.0.0.1:{server.port}/0"
         store = await RedisStore.open(Settings(url=url))
-        await patient(store).ping()
+        await store.ping()
         shown = f"{store!r}{store._writing!r}{store._reading!r}{store._settings!r}{vars(store)}"
         await store.close()
     assert "secret" not in shown.replace("SecretStr", "")
@@ -479,7 +479,7 @@ async def test_the_data_of_a_newer_gateway_is_refused(server: RedisServer, opens
 async def test_warnings_are_told_once_for_each_opening(server: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
     server.cli("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
     settings = Settings(url=server.url)
-    store = patient(await RedisStore.open(settings))
+    store = await RedisStore.open(settings)
     await store.ping()
     await hang_up(server, store)
     await store.ping()

@@ -18,13 +18,14 @@ from tests.fakes.redis_servers import RedisServer
 
 PRELUDE = """
 local floor, max, match, EXACT = math.floor, math.max, string.match, 9007199254740992
-local sums_s = 0
+local sums_s, now = 0, 0
 """
 
 ASKED = """
 local told = {}
 for i, text in ipairs(ARGV) do
-  local window, kind, amount, actual, charged, age, now = unpack(cjson.decode(text))
+  local window, kind, amount, actual, charged, age
+  window, kind, amount, actual, charged, age, now = unpack(cjson.decode(text))
   window = { used = window[1], reserved = window[2], at = window[3] }
   leak(window, kind[4], kind[5], now)
   local function after(change, ...)
@@ -87,11 +88,13 @@ def test_every_change_of_a_window_is_that_of_limits(
         ask(client, ASKED, *spelt), asked, strict=True
     ):
         leaked, claim = limits.leaked(window, state, now_us), Claim(window, amount)
-        expected = [
-            leaked, limits.drawn(claim, leaked), limits.settled(claim, leaked, actual, age_us),
-            limits.voided(claim, leaked, age_us), limits.charged(window, leaked, actual, age_us),
-            limits.corrected(window, leaked, charged, actual, age_us),
+        changed = [
+            limits.settled(claim, leaked, actual, age_us), limits.voided(claim, leaked, age_us),
+            limits.charged(window, leaked, actual, age_us), limits.corrected(window, leaked, charged, actual, age_us),
         ]  # fmt: skip
+        expected = [leaked, limits.drawn(claim, leaked)]
+        # What has leaked of the next unit is no credit for a rate that is empty.
+        expected += [state if state.used else limits.leaked(window, state, now_us) for state in changed]
         assert [WindowState(*map(int, text.split())) for text in told.split(b"|")] == expected
 
 
