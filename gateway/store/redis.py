@@ -48,7 +48,7 @@ APPLY = ("apply.lua", "apply_limits.lua", "apply_reading.lua", "apply_items.lua"
 """The parts of the one script."""
 
 BATCH_WITHIN_S = 0.3
-"""How long a batch may take, connecting included; then the store counts as away."""
+"""How long a batch may take on a connection that stands; then the store counts as away."""
 
 READ_WITHIN_S = 2.0
 """How long one portion of a report may take; on a connection of its own, so that no batch waits for it."""

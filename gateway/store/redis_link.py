@@ -34,6 +34,9 @@ from .redis_routes import ANSWER_WITHIN_S, Route, route_of
 
 Command = Sequence[str | int]
 
+CONNECT_WITHIN_S = 0.5
+"""What a request may take longer when it has to connect first: to find the master, TLS and greeting included."""
+
 MAX_STEPS = 5
 """How often one request is redirected or its script loaded; two are enough, unless a cluster is in disorder."""
 
@@ -123,7 +126,9 @@ class Link:
         if self._is_closed:
             raise StoreAway("the store is closed")
         try:
-            async with asyncio.timeout(self._limit_s), self._lock:
+            async with asyncio.timeout(self._limit_s) as limit, self._lock:
+                if self._connection is None:
+                    limit.reschedule(asyncio.get_running_loop().time() + CONNECT_WITHIN_S + self._limit_s)
                 return await self._ask(commands, script)
         except TimeoutError:
             raise StoreAway(f"{self._url} has not answered within {self._limit_s:g} s") from None
