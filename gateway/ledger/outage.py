@@ -44,14 +44,14 @@ class Share:
 
     def settle(self, settlement: Settlement, now_us: int) -> None:
         """Replace a draw by the truth; of a call that began before the outage only its place is freed."""
+        actual = limits.actuals(settlement.record)
         drawn_us = self._drawn_us.pop(settlement.record.id, None)
         for claim in settlement.claims:
             if drawn_us is None and claim.window.unit != "parallel":
                 continue
             shared = Claim(self._shared(claim.window), claim.amount)
-            actual = limits.actual_units(claim.window.unit, settlement.record)
-            state = self._state(shared.window, now_us)
-            self._change(limits.settled(shared, state, actual, now_us - (drawn_us or now_us)), shared.window)
+            state, age_us = self._state(shared.window, now_us), now_us - (drawn_us or now_us)
+            self._change(limits.settled(shared, state, actual[claim.window.unit], age_us), shared.window)
 
     def _shared(self, window: Window) -> Window:
         if window.unit == "parallel":

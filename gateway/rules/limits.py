@@ -311,11 +311,6 @@ def actuals(record: Record) -> dict[Unit, int]:
     return {"requests": 1, "tokens": record.usage.total_tokens, "usd": record.cost_nusd or 0, "parallel": 0}
 
 
-def actual_units(unit: Unit, record: Record) -> int:
-    """What it used of one."""
-    return actuals(record)[unit]
-
-
 def standing(window: Window, state: WindowState, now_us: int) -> Standing:
     """How a (leaked) state looks to its owner."""
     reset_us = max(0, window.resets_us - now_us)

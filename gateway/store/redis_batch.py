@@ -50,8 +50,9 @@ def spell_items(items: Sequence[Item]) -> Spelt:
     for i, item in enumerate(items):
         if isinstance(item, Closing):
             record, claims = item.settlement
+            actual = limits.actuals(record)
             charges = "".join([
-                f",{place},{amount},{limits.actual_units(window.unit, record)}"
+                f",{place},{amount},{actual[window.unit]}"
                 for place, (window, amount) in zip(windows.places(claims), claims, strict=True)
             ])  # fmt: skip
             spelt[i] = (

@@ -107,14 +107,14 @@ class Turn:
             self._settle(settlement, self._end(record.id))
         elif (lost := self.lost.pop(record.id, None)) is not None:
             self._take_back(record.id, lost)
+            charged, actual = limits.actuals(lost.settlement.record), limits.actuals(record)
             for window, _ in claims:
-                charged = limits.actual_units(window.unit, lost.settlement.record)
-                self._correct(window, lost, charged, limits.actual_units(window.unit, record))
+                self._correct(window, lost, charged[window.unit], actual[window.unit])
         else:
             age_us = self.now_us - int(record.time * 1e6)
+            actual = limits.actuals(record)
             for window, _ in claims:
-                actual = limits.actual_units(window.unit, record)
-                self._set(window, limits.charged(window, self.states[window.id], actual, age_us))
+                self._set(window, limits.charged(window, self.states[window.id], actual[window.unit], age_us))
         self._count(record)
 
     def _void(self, item: Voiding) -> None:
@@ -126,8 +126,9 @@ class Turn:
         elif (lost := self.lost.pop(lease, None)) is not None:
             self._take_back(lease, lost)
             record, claims = lost.settlement
+            charged = limits.actuals(record)
             for window, _ in claims:
-                self._correct(window, lost, limits.actual_units(window.unit, record), 0)
+                self._correct(window, lost, charged[window.unit], 0)
 
     def _end(self, lease: str) -> int:
         """An open lease is open no longer. Its age in microseconds."""
@@ -137,11 +138,11 @@ class Turn:
 
     def _settle(self, settlement: Settlement, age_us: int) -> None:
         record, claims = settlement
-        states, changed = self.states, self.changed
+        states, changed, actual = self.states, self.changed, limits.actuals(record)
         for claim in claims:
             window = claim.window
             name = window.id
-            state = limits.settled(claim, states[name], limits.actual_units(window.unit, record), age_us)
+            state = limits.settled(claim, states[name], actual[window.unit], age_us)
             states[name] = state if state.used else limits.leaked(window, state, self.now_us)
             changed[name] = window
 

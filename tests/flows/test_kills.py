@@ -315,62 +315,79 @@ def test_books_balance_after_kills_at_random_times(places: Callable[..., Place])
 
 def kill_at_random(place: Place, kind: str, kills: int, seed: int) -> None:
     """Kill and start again, under load, until enough have died; then compare the books."""
-    dice = random.Random(f"{kind} {seed}")
-    place.open(on_outage="deny")
-    deaths = 0
-    killed: list[str] = []
-
-    def kill_workers() -> None:
-        nonlocal deaths
-        pids = place.house.workers()
-        for pid in dice.sample(pids, min(len(pids), MAX_DEATHS - deaths, dice.choice((1, 1, 2)))):
-            kill(pid)
-            deaths += 1
-            killed.append("worker")
-
-    def kill_redis() -> None:
-        place.redis.kill()
-        killed.append("redis")
-        if deaths < MAX_DEATHS and dice.random() < 0.1:
-            kill_workers()
-        time.sleep(dice.uniform(0.0, 0.3))
-        place.redis.restart()
-
-    def end_gateway() -> None:
-        """All of it, or the supervisor alone; or in good order, which must not cost anything either."""
-        match dice.choice(("all", "all", "supervisor", "none")):
-            case "all":
-                killed.extend(["all"] * (1 + len(place.house.workers())))
-                place.kill_all()
-            case "supervisor":
-                killed.append("supervisor")
-                place.kill_supervisor()
-            case "none":
-                place.house.stop()
-
+    killer = Killer(place, random.Random(f"{kind} {seed}"))
+    place.open()
     with place.callers.at_work(lambda: place.house.port, count=6):
-        while len(killed) < kills:
-            serve_some_calls(place, dice.choice((0, 1, 3, 10)))
-            time.sleep(dice.uniform(0.0, 0.05))
-            if kind == "redis" and dice.random() < 0.8:
-                kill_redis()
-            elif deaths < MAX_DEATHS:
-                kill_workers()
+        while len(killer.killed) < kills:
+            serve_some_calls(place, killer.dice.choice((0, 1, 3, 10)))
+            killer.pause(0.05)
+            if kind == "redis" and killer.dice.random() < 0.8:
+                killer.kill_redis()
             else:
-                end_gateway()
-                if dice.random() < 0.3:
-                    place.open(is_awaited=False)
-                    time.sleep(dice.uniform(0.2, 2.0))
-                    killed.extend(["at the start"] * (1 + len(place.house.workers())))
-                    place.kill_all()
-                place.open(on_outage=dice.choice(("deny", "allow")))
-                deaths = 0
+                killer.kill_workers_or_all()
         serve_some_calls(place, 10)
     ends = place.check()
     begun, served = len(place.callers.told), sum(told.is_served for told in place.callers.told)
-    print(f"{kind}: {Counter(killed)} killed, {begun} calls begun, {served} served, by the records: {ends}")
-    assert served > len(killed)
+    print(f"{kind}: {Counter(killer.killed)} killed, {begun} calls begun, {served} served, by the records: {ends}")
+    assert served > len(killer.killed)
     assert ends["lost"] > 0
+
+
+class Killer:
+    """Decides by dice who dies next, and kills."""
+
+    def __init__(self, place: Place, dice: random.Random) -> None:
+        self.dice = dice
+        self.killed: list[str] = []
+        self._place = place
+        self._victims: set[int] = set()
+        """Workers of the gateway that runs."""
+
+    def pause(self, most_s: float) -> None:
+        time.sleep(self.dice.uniform(0.0, most_s))
+
+    def kill_redis(self) -> None:
+        self._place.redis.kill()
+        self.killed.append("redis")
+        if self.dice.random() < 0.1:
+            self._kill_workers()
+        self.pause(0.3)
+        self._place.redis.restart()
+
+    def kill_workers_or_all(self) -> None:
+        if not self._kill_workers():
+            self._end_gateway()
+            if self.dice.random() < 0.3:
+                self._place.open(is_awaited=False)
+                self.pause(2.0)
+                self._kill_all("at the start")
+            self._place.open(on_outage=self.dice.choice(("deny", "allow")))
+            self._victims.clear()
+
+    def _kill_workers(self) -> bool:
+        """One or two, if the gateway may lose any more. Whether it may."""
+        room = MAX_DEATHS - len(self._victims)
+        alive = [pid for pid in self._place.house.workers() if pid not in self._victims]
+        for pid in self.dice.sample(alive, min(len(alive), room, self.dice.choice((1, 1, 2)))):
+            kill(pid)
+            self._victims.add(pid)
+            self.killed.append("worker")
+        return room > 0
+
+    def _end_gateway(self) -> None:
+        """All of it, or the supervisor alone; or in good order, which must not cost anything either."""
+        match self.dice.choice(("all", "all", "supervisor", "none")):
+            case "all":
+                self._kill_all("all")
+            case "supervisor":
+                self.killed.append("supervisor")
+                self._place.kill_supervisor()
+            case "none":
+                self._place.house.stop()
+
+    def _kill_all(self, why: str) -> None:
+        self.killed.extend([why] * (1 + len(self._place.house.workers())))
+        self._place.kill_all()
 
 
 def serve_some_calls(place: Place, count: int) -> None:

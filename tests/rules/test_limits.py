@@ -580,11 +580,11 @@ def test_lost_and_corrected_at_once_is_as_good_as_settled(
     )
 
 
-def test_actual_units() -> None:
+def test_actuals() -> None:
     usage = Usage(10, 5, cached_tokens=3, reasoning_tokens=2, source="reported")
     record = Record("c", 0, "k", None, "chat", "m", "m", "m", None, "up", 200, False, usage, "done", None, 0, 1)
-    assert [limits.actual_units(unit, record) for unit in ("requests", "tokens", "usd", "parallel")] == [1, 15, 0, 0]
-    assert limits.actual_units("usd", record._replace(cost_nusd=25_000)) == 25_000
+    assert limits.actuals(record) == {"requests": 1, "tokens": 15, "usd": 0, "parallel": 0}
+    assert limits.actuals(record._replace(cost_nusd=25_000))["usd"] == 25_000
 
 
 def refused(retry_after_us: int | None, reset_us: int = 0) -> Refused:

@@ -45,7 +45,7 @@ class Line:
         return self.state in ("lost", "ended")
 
     def charge(self, claim: Claim) -> int:
-        return limits.actual_units(claim.window.unit, self.record)
+        return limits.actuals(self.record)[claim.window.unit]
 
 
 @dataclass
@@ -172,7 +172,7 @@ class Model:
         if line is None:
             for claim in claims:
                 if claim.window.period_us:
-                    state, actual = self.state(claim.window, now_us), limits.actual_units(claim.window.unit, record)
+                    state, actual = self.state(claim.window, now_us), limits.actuals(record)[claim.window.unit]
                     age_us = now_us - int(record.time * 1e6)
                     self.rates[claim.window.id] = limits.charged(claim.window, state, actual, age_us)
             self.lines.append(Line(worker, record, claims, now_us, "ended"))
@@ -198,14 +198,14 @@ class Model:
     def _settle(self, line: Line, record: Record, now_us: int) -> None:
         for claim in line.claims:
             if claim.window.period_us:
-                state, actual = self.state(claim.window, now_us), limits.actual_units(claim.window.unit, record)
+                state, actual = self.state(claim.window, now_us), limits.actuals(record)[claim.window.unit]
                 self.rates[claim.window.id] = limits.settled(claim, state, actual, now_us - line.drawn_us)
 
     def _correct(self, line: Line, record: Record | None, now_us: int) -> None:
         for claim in line.claims:
             window = claim.window
             if window.period_us:
-                actual = limits.actual_units(window.unit, record) if record else 0
+                actual = limits.actuals(record)[window.unit] if record else 0
                 state, age_us = self.state(window, now_us), now_us - line.drawn_us
                 self.rates[window.id] = limits.corrected(window, state, line.charge(claim), actual, age_us)
 
