@@ -48,8 +48,11 @@ def _starter(folder: Path) -> Iterator[StartsGateways]:
     started: list[Gateway] = []
 
     def start(config: dict[str, Any], *arguments: str, **more: Any) -> Gateway:
-        made = Gateway(folder / f"gateway-{next(numbers)}", config, *arguments, **more)
-        started.append(made)
+        is_awaited = more.pop("is_awaited", True)
+        made = Gateway(folder / f"gateway-{next(numbers)}", config, *arguments, is_awaited=False, **more)
+        started.append(made)  # whatever becomes of its start, it is ended
+        if is_awaited:
+            made.wait_until_ready()
         return made
 
     yield start

@@ -119,9 +119,9 @@ class Home:
 
     def leave(self) -> None:
         """Let go of the lock."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
 
 
 def sync_folder(path: Path) -> None:

@@ -75,7 +75,8 @@ class Adoption:
         """Deliver a journal, however long the store is away. Raises `OSError` where it cannot be written."""
         while True:
             try:
-                return await deliver(self._store, journal)
+                await deliver(self._store, journal)
+                return await self._store.void_leases(journal.name)
             except StoreAway:
                 self.has_looked.set()
                 await asyncio.sleep(TRY_AGAIN_S)
@@ -85,8 +86,8 @@ class Adoption:
         try:
             if self._store.may_forget:
                 await self._keep(journal)
+            await journal.remove()  # first, or whoever finds it after us would tell all of it again
             await self._store.retire(journal.name)
-            await journal.remove()
         except BaseException as error:
             await journal.close()
             if not isinstance(error, StoreAway):

@@ -167,7 +167,12 @@ class Bookkeeper:
         elif self._journal.is_full:
             answer.set_exception(JournalFull("the journal cannot be written"))
         elif self._away is not None:
-            self._draw_alone(_Drawing(_opening(draw), answer))
+            drawing = _Drawing(_opening(draw), answer)
+            verdict = self._decide_alone(drawing)
+            if isinstance(verdict, StoreAway):
+                answer.set_exception(verdict)
+            else:
+                self._tasks.spawn(self._answer([(drawing, verdict)]), "answer-alone")
         else:
             self._draws.append(_Drawing(_opening(draw), answer))
             self._wake.set()
@@ -228,8 +233,8 @@ class Bookkeeper:
         """Take the journal away where nobody will need it any more; else it is adopted by another."""
         if not (self.pending or self._open or self._away or self._store.may_forget):
             try:
+                await self._journal.remove()  # first, or whoever finds it after us would tell all of it again
                 await self._store.retire(self._journal.name)
-                await self._journal.remove()
                 return
             except (StoreAway, OSError) as error:
                 log.warning("the journal cannot be put away: %s", error)
@@ -290,7 +295,7 @@ class Bookkeeper:
             applied = await self._store.apply(Batch(self._journal.name, self._seq, self._acked, sent.items))
         except StoreAway as away:
             self._store_is_away(away)
-            self._give_up(sent)
+            await self._give_up(sent)
             await self._pause()
         except StoreBehind as behind:
             self._put_back(sent)
@@ -333,13 +338,16 @@ class Bookkeeper:
         await self._answer([*zip(sent.draws, verdicts, strict=True)])
 
     async def _answer(self, drawn: Sequence[tuple[_Drawing, Any]]) -> None:
+        """Answer draws when the journal knows of it: a verdict each, or why there is none."""
         granted = [drawing.opening for drawing, verdict in drawn if isinstance(verdict, Granted)]
         for opening in granted:
             self._open[opening.draw.record.id] = opening
             self._journal.append("open", opening.draw.record.id, opening.text)
-        is_written = not granted or await self._write_journal()
+        is_written = await self._write_journal()
         for (opening, answer), verdict in drawn:
-            if isinstance(verdict, Granted) and not is_written:
+            if isinstance(verdict, StoreAway):
+                _fail(answer, verdict)
+            elif isinstance(verdict, Granted) and not is_written:
                 self._void(opening)
                 _fail(answer, JournalFull("the journal cannot be written"))
             elif not answer.done():
@@ -411,15 +419,15 @@ class Bookkeeper:
         self._replay = self._journal.undelivered(self._mark)
         self._wake.set()
 
-    def _give_up(self, sent: _Sent) -> None:
-        """Whether this batch was applied will never be known."""
+    async def _give_up(self, sent: _Sent) -> None:
+        """Whether this batch was applied will never be known. What waits behind it is answered with it."""
         self._put_back(sent._replace(draws=[]))
-        for drawing in sent.draws:
-            if not self._draw_alone(drawing):
+        unknown = [(drawing, self._decide_alone(drawing)) for drawing in sent.draws]
+        for drawing, verdict in unknown:
+            if not isinstance(verdict, Granted):
                 self._void(drawing.opening)
         waiting, self._draws = self._draws, deque()
-        for drawing in waiting:
-            self._draw_alone(drawing)
+        await self._answer([*unknown, *[(drawing, self._decide_alone(drawing)) for drawing in waiting]])
 
     def _void(self, opening: Opening) -> None:
         lease = opening.draw.record.id
@@ -447,18 +455,15 @@ class Bookkeeper:
     def _may_go_on_alone(self) -> bool:
         return self._share is not None and time.monotonic() - self._away_since <= self._settings.outage_max_s
 
-    def _draw_alone(self, drawing: _Drawing) -> bool:
-        """Answer a draw while the store is away. Whether it was granted."""
+    def _decide_alone(self, drawing: _Drawing) -> Granted | Refused | StoreAway:
+        """The verdict on a draw while the store is away."""
         assert self._away is not None
         if self._share is None or not self._may_go_on_alone():
-            _fail(drawing.answer, StoreAway(self._away))
-            return False
+            return StoreAway(self._away)
         verdict = self._share.draw(drawing.opening.draw, self._clock_us())
-        is_granted = isinstance(verdict, Granted)
-        if is_granted:
+        if isinstance(verdict, Granted):
             self._forced[drawing.opening.draw.record.id] = drawing.opening._replace(is_forced=True)
-        self._tasks.spawn(self._answer([(drawing, verdict)]), "answer-alone")
-        return is_granted
+        return verdict
 
     # ------------------------------------------------------------------------------------------------ acknowledgements
 

@@ -136,9 +136,13 @@ class Store(Protocol):
     async def progress(self, worker: str) -> Progress:
         """How far this worker has come. Raises `StoreAway`."""
 
+    async def void_leases(self, worker: str) -> None:
+        """Void the leases of a worker whose journal was delivered to its end: it knew nothing of them, so they came to
+        nothing. Raises `StoreAway`."""
+
     async def retire(self, worker: str) -> None:
-        """Forget a worker whose journal was delivered to its end. What leases it has left came to nothing: they are
-        voided. Raises `StoreAway`."""
+        """The same, and forget the worker: its journal is gone, or it would be applied all over again. Raises
+        `StoreAway`."""
 
     async def ping(self) -> None:
         """Whether a batch would be applied now. Raises `StoreAway`."""

@@ -1,7 +1,7 @@
 -- What becomes of the leases of a worker that is retired, or silent.
 
-if retired_at_once > 0 then
-  local found = call('HRANDFIELD', LEASES, retired_at_once, 'WITHVALUES')
+if voided_at_once > 0 then
+  local found = call('HRANDFIELD', LEASES, voided_at_once, 'WITHVALUES')
   for i = 1, #found, 2 do
     void_open(found[i + 1])
     change_lease(worker, found[i], false)
@@ -21,7 +21,7 @@ local function bury(whose, lease, text)
   insert(buried, { whose, lease, text, record_of(text, from) })
 end
 
-if retired_at_once == 0 then
+if voided_at_once == 0 then
   local before = format('(%.0f', now - silent_us)
   for _, whose in ipairs(call('ZRANGEBYSCORE', ALIVE, '-inf', before, 'LIMIT', 0, reaped_at_once)) do
     local room = reaped_at_once - #buried

@@ -48,13 +48,13 @@ if progress then
   known_seq, mark = match(progress, '^(%d+) (%d+)$')
   known_seq, mark = known_seq + 0, mark + 0
 end
-seq = retired_at_once > 0 and known_seq or seq
+seq = voided_at_once > 0 and known_seq or seq
 local kinds, shown, groups, items = unpack(decode(ARGV[2]))
 local state_of = {} -- as `kinds`
 local is_about = {} -- whether the hash has its `ABOUT`; by starts
 local refusals, verdicts = {}, {}
 
-if retired_at_once == 0 then
+if voided_at_once == 0 then
   if acked > known_seq then
     return format('b %.0f %.0f', known_seq, mark)
   end

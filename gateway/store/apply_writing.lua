@@ -120,9 +120,9 @@ for day, total in pairs(totals) do
   end
 end
 
-if retired_at_once > 0 then
+if voided_at_once > 0 then
   local left = call('HLEN', LEASES)
-  if left == 0 then
+  if left == 0 and is_forgotten == 1 then
     call('DEL', WORKER, LEASES, LOST)
     call('ZREM', ALIVE, worker)
   end

@@ -58,10 +58,17 @@ class Books:
         self._nobody_silent_until_us = nobody_silent_until_us
         return Applied(verdicts, lost)
 
-    def retire(self, worker: str) -> None:
-        """Forget a worker; its open leases are voided, some at a time."""
+    def void_leases(self, worker: str) -> None:
+        """Void the open leases of a worker, some at a time."""
         while self._void_some(worker):
             pass
+
+    def retire(self, worker: str) -> None:
+        """The same, and forget the worker."""
+        self.void_leases(worker)
+        with transaction(self.db):
+            self.db.execute("DELETE FROM lost WHERE worker = ?", (worker,))
+            self.db.execute("DELETE FROM workers WHERE worker = ?", (worker,))
 
     def ping(self, wished_at: float) -> None:
         """Write something, to see whether that is possible."""
@@ -194,14 +201,12 @@ class Books:
         insert(self.db, "lost", LOST, lost)
 
     def _void_some(self, worker: str) -> bool:
-        """Void some leases of a worker, or forget it, if it has none left."""
+        """Void some leases of a worker; whether it had any."""
         with transaction(self.db):
             rows = self.db.execute(
                 "SELECT id, drawn_us, entry FROM leases WHERE worker = ? LIMIT ?", (worker, VOIDED_AT_ONCE)
             ).fetchall()
             if not rows:
-                self.db.execute("DELETE FROM lost WHERE worker = ?", (worker,))
-                self.db.execute("DELETE FROM workers WHERE worker = ?", (worker,))
                 return False
             turn = Turn(self._now())
             for lease, settlement in self._take_on(turn, rows).items():

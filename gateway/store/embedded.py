@@ -59,6 +59,9 @@ class EmbeddedStore:
     async def progress(self, worker: str) -> Progress:
         return await self._run(self._reading, lambda: self._reader.progress(worker))
 
+    async def void_leases(self, worker: str) -> None:
+        await self._run(self._writing, lambda: self._books.void_leases(worker))
+
     async def retire(self, worker: str) -> None:
         await self._run(self._writing, lambda: self._books.retire(worker))
 

@@ -53,7 +53,7 @@ BATCH_WITHIN_S = 0.3
 READ_WITHIN_S = 2.0
 """How long one portion of a report may take; on a connection of its own, so that no batch waits for it."""
 
-RETIRED_AT_ONCE = 100
+VOIDED_AT_ONCE = 100
 
 
 class RedisStore:
@@ -107,8 +107,14 @@ class RedisStore:
         (found,) = await self._writing.ask(("GET", f"{self._base}worker:{worker}"))
         return Progress(*map(int, found.split())) if found else Progress()
 
+    async def void_leases(self, worker: str) -> None:
+        await self._void(worker, is_forgotten=False)
+
     async def retire(self, worker: str) -> None:
-        first = self._header(worker, 0, 0, RETIRED_AT_ONCE)
+        await self._void(worker, is_forgotten=True)
+
+    async def _void(self, worker: str, *, is_forgotten: bool) -> None:
+        first = self._header(worker, 0, 0, VOIDED_AT_ONCE, is_forgotten=is_forgotten)
         while await self._writing.run(self._script, self._keys(worker), [first, NOTHING]) != "r 0":
             pass
 
@@ -122,10 +128,10 @@ class RedisStore:
             f"{base}alive", f"{base}records", f"{base}days", f"{{{self._settings.namespace}}}:schema",
         ]  # fmt: skip
 
-    def _header(self, worker: str, seq: int, acked: int, retired_at_once: int = 0) -> str:
+    def _header(self, worker: str, seq: int, acked: int, voided_at_once: int = 0, *, is_forgotten: bool = False) -> str:
         return header(
             self._base, worker, seq, acked, SILENT_S * 1_000_000, REAPED_AT_ONCE, self._settings.usage_records_max,
-            self._settings.sums_days * 86400, self._offset_us(), retired_at_once,
+            self._settings.sums_days * 86400, self._offset_us(), voided_at_once, is_forgotten,
         )  # fmt: skip
 
     # --------------------------------------------------------------------------------------------------------- reports

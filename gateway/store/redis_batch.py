@@ -164,10 +164,10 @@ def _refusal(draw: Draw, then: Iterator[WindowState], now_us: int) -> Refused:
 
 def header(
     base: str, worker: str, seq: int, acked: int, silent_us: int, reaped_at_once: int, records_max: int, sums_s: int,
-    offset_us: int, retired_at_once: int = 0,
+    offset_us: int, voided_at_once: int = 0, is_forgotten: bool = False,
 ) -> str:  # fmt: skip
     """The script's first argument."""
     return (
         f"[{quote(base)},{quote(worker)},{seq},{acked},{silent_us},{reaped_at_once},{records_max},{sums_s},{offset_us},"
-        f"{retired_at_once}]"
+        f"{voided_at_once},{int(is_forgotten)}]"
     )

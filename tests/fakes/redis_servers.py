@@ -28,7 +28,7 @@ from .resp import Refusal, Reply, ask, flat
 from .scripted import Authority
 
 ROOT = Path(__file__).parent.parent.parent
-PATIENCE_S = 30
+PATIENCE_S = 75
 """How long anything here may take on a slow machine; nothing waits that long when all is well."""
 
 PORTS = range(10_000, 22_000)

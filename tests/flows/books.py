@@ -2,8 +2,8 @@
 
     seller = Seller()
     upstream.play(always=seller)
-    callers = Callers(seller)
-    callers.call(house)                                     # or `with callers.at_work(lambda: house.port): ...`
+    callers = Callers()
+    callers.call(house.port)                                # or: with callers.at_work(lambda: house.port): ...
     check_books(house, seller, callers.told)
 
 Each call has a number of its own. The client sends it as X-Client-Request-Id, which stands in the gateway's record, and

@@ -144,6 +144,26 @@ def test_nothing_is_begun_and_what_runs_ends_well(shortage: Shortage, url: str, 
         shortage.begin(house)  # it also stops in good order
 
 
+def test_what_ends_while_neither_journal_nor_store_can_be_written_is_kept_in_mind(
+    gateway: StartsGateways, tmp_path: Path
+) -> None:
+    with Scene() as scene, RedisServer(tmp_path / "redis", appendonly="always") as redis:
+        shortage = NoGrowth(tmp_path)
+        house = gateway(settings(scene.url, store={"url": redis.url, "journal_dir": str(shortage.journal)}, **ACCOUNTS))
+        assert all(told.is_served for told in scene.burst(house, 60))
+        running = scene.begin(house, 3)
+        shortage.begin(house)
+        eventually(lambda: scene.call(house).status == 503)
+        redis.kill()
+        scene.end()
+        assert all(told.is_served for told in running)
+        redis.restart()
+        assert {house.call(told.id)["ended"] for told in running} == {"done"}
+        shortage.end(house)
+        eventually(lambda: scene.serves(house), AGAIN_WITHIN_S)
+        scene.check(house)
+
+
 def test_gateway_does_not_start_where_it_cannot_keep_a_journal(tmp_path: Path) -> None:
     file = tmp_path / "gateway.yaml"
     store = {"url": "redis://127.0.0.1:9/0", "journal_dir": str(tmp_path / "journal")}  # away, which is no reason

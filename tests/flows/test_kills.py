@@ -42,7 +42,7 @@ SILENT_S = 20
 
 RESTARTED_S = 20.0
 
-RETIREMENT = b",0,100]"
+RETIREMENT = b",100,1]"
 """How the first argument of a retirement ends on its way to Redis, and that of a batch does not."""
 
 

@@ -82,6 +82,10 @@ class DeskStore:
             raise StoreAway("away on request")
         return self.known.get(worker, Progress())
 
+    async def void_leases(self, worker: str) -> None:
+        if self.is_away:
+            raise StoreAway("away on request")
+
     async def retire(self, worker: str) -> None:
         if self.is_away:
             raise StoreAway("away on request")
