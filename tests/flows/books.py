@@ -318,8 +318,7 @@ def _fault(told: Told, sale: Sale | None, by_number: Mapping[int, Mapping[str, A
     elif told.is_served:
         fault = "" if ended == "done" and tokens == tokens_of(told.number) else "served, and not recorded as such"
     elif told.status not in (0, 200):
-        # Drawn, and its worker was killed before the journal knew that nothing would come of it: lost.
-        fault = "" if tokens == (0, 0) or ended == "lost" else "charged, though it was refused"
+        fault = "" if tokens == (0, 0) else "charged, though it was refused"
         fault = "refused, though it was carried" if sale else fault
     elif ended == "lost":
         fault = "" if tokens == ESTIMATE and record["status"] == 0 else "lost, and not at its estimate"

@@ -217,7 +217,7 @@ def kill_at_every_point(place: Place, kind: str) -> None:
     held = Held(place, EVERY_POINT)
     place.kill_supervisor()
     place.open()
-    assert place.callers.call(place.house.port).is_served
+    assert called(place).is_served
     place.seller.let_go()
     held.join()
     assert all(told.is_served for told in held.told)
@@ -232,9 +232,19 @@ def kill_at_every_point(place: Place, kind: str) -> None:
     place.seller.let_go()
     kill_two_heirs(place, kind)
     place.open()
-    assert place.callers.call(place.house.port, "single").is_served
+    assert called(place, "single").is_served
     assert place.ended(held.told + single.told) == {"lost"}
     place.check()
+
+
+def called(place: Place, who: str = "") -> Told:
+    """One call; made again while the store needs longer than it may, as on a busy machine it does."""
+    for _ in range(20):
+        told = place.callers.call(place.house.port, who)
+        if told.status != 503:
+            break
+        time.sleep(0.1)
+    return told
 
 
 def kill_two_heirs(place: Place, kind: str) -> None:
@@ -424,7 +434,7 @@ def stop_a_worker_and_let_it_go_on(place: Place) -> None:
     os.kill(other, signal.SIGCONT)
     os.kill(stopped, signal.SIGSTOP)
     began = time.monotonic()
-    assert place.callers.call(place.house.port).is_served
+    assert called(place).is_served
     assert place.callers.call(place.house.port, "single").status == 429
     wait_until(lambda: place.callers.call(place.house.port, "single").is_served, SILENT_S + 30)
     eventually(lambda: place.house.calls("single")[0]["ended"] == "done")
@@ -501,7 +511,7 @@ def killed_on_the_wire(place: Place) -> Iterator[None]:
         yield
         killed.result()
     place.wait_until_replaced(victim, workers=1)
-    assert place.callers.call(place.house.port).is_served
+    assert called(place).is_served
 
 
 def kill_while_a_journal_is_put_away(place: Place, *, has_arrived: bool) -> None:
@@ -516,9 +526,9 @@ def kill_while_a_journal_is_put_away(place: Place, *, has_arrived: bool) -> None
     place.seller.let_go()
     with place.line_cut():
         (place.proxy.lose_reply if has_arrived else place.proxy.cut_request)(of=RETIREMENT)
-        assert place.callers.call(place.house.port).is_served
+        assert called(place).is_served
         assert place.check() == {"lost": len(held.told), "done": 1}
     kill(heir)
     place.wait_until_replaced(heir, workers=1)
-    assert place.callers.call(place.house.port).is_served
+    assert called(place).is_served
     assert place.check() == {"lost": len(held.told), "done": 2}
