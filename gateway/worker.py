@@ -124,8 +124,11 @@ async def _main(listener: socket.socket, end: socket.socket) -> int:
         return 1
     try:
         await WorkerProcess(listener, line, build(message["config"])).run()
-    except (StoreRefused, OSError) as error:
+    except StoreRefused as error:
         line.send(failed=str(error))
+        return 1
+    except OSError as error:
+        line.send(failed=f"cannot use {error.filename}: {error.strerror}" if error.filename else str(error))
         return 1
     finally:
         line.close()

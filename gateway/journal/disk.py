@@ -152,10 +152,10 @@ def make_reserve(folder: Path) -> None:
     path = folder / "reserve"
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        os.posix_fallocate(descriptor, 0, RESERVE_BYTES)
-    except OSError:
+        _write_at(descriptor, bytes(RESERVE_BYTES), 0)
+    except OSError as error:
         path.unlink(missing_ok=True)
-        raise
+        raise OSError(error.errno, error.strerror, str(folder)) from None
     finally:
         os.close(descriptor)
 

@@ -34,8 +34,10 @@ _HEAD_BYTES = 4096
 class Home:
     """The folder of one journal, locked."""
 
-    def __init__(self, path: Path, descriptor: int) -> None:
+    def __init__(self, path: Path, descriptor: int, boot: str) -> None:
         self.path = path
+        self.is_of_this_boot = boot == _boot()
+        """Whether its worker has died and not its machine, so that all that was ever written in it is there."""
         self._descriptor = descriptor
 
     @property
@@ -53,7 +55,9 @@ class Home:
         try:
             descriptor = os.open(making / "lock", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.write(descriptor, json.dumps({"schema": SCHEMA, "origin": origin}).encode() + b"\n")
+            boot = _boot()
+            head = {"schema": SCHEMA, "origin": origin, "boot": boot}
+            os.write(descriptor, json.dumps(head).encode() + b"\n")
             os.fsync(descriptor)
             making.rename(path)
         except BaseException:
@@ -63,7 +67,7 @@ class Home:
             raise
         sync_folder(path)
         sync_folder(folder)
-        return cls(path, descriptor)
+        return cls(path, descriptor, boot)
 
     @classmethod
     def free(cls, folder: Path, origin: str) -> Iterator[Home]:
@@ -94,7 +98,7 @@ class Home:
             # Its last holder may have removed it while we were waiting at the door.
             if not os.path.samestat(os.fstat(descriptor), (path / "lock").stat()):
                 raise FileNotFoundError(path)
-            reason = _reason_against(os.read(descriptor, _HEAD_BYTES), origin)
+            reason, boot = _read_head(os.read(descriptor, _HEAD_BYTES), origin)
         except BlockingIOError:
             os.close(descriptor)
             return None
@@ -105,7 +109,7 @@ class Home:
             leave_alone(str(path), reason)
             os.close(descriptor)
             return None
-        return cls(path, descriptor)
+        return cls(path, descriptor, boot)
 
     def remove(self) -> None:
         """Unmake it, and let go. Raises `OSError`, the lock still being held."""
@@ -140,16 +144,24 @@ def _is_stale(path: Path) -> bool:
         return False
 
 
-def _reason_against(head: bytes, origin: str) -> str:
-    """Why a journal with such a head is not for us; nothing where it is."""
+def _read_head(head: bytes, origin: str) -> tuple[str, str]:
+    """Why a journal with such a head is not for us, nothing where it is; and since which start of which machine."""
     try:
         told = json.loads(head)
-        schema, whose = told["schema"], told["origin"]
-    except (ValueError, KeyError, TypeError):
-        return "the first line of its lock file is not one of ours"
+        schema, whose, boot = told["schema"], told["origin"], str(told.get("boot"))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return "the first line of its lock file is not one of ours", ""
     if schema != SCHEMA:
-        return f"a newer gateway wrote it (schema {schema})"
-    return "" if whose == origin else f"it belongs to another ledger, {whose}"
+        return f"a newer gateway wrote it (schema {schema})", ""
+    return "" if whose == origin else f"it belongs to another ledger, {whose}", boot
+
+
+def _boot() -> str:
+    """Which start of this machine it is, as far as it says so: Linux does (man 4 random)."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
 
 
 @lru_cache(maxsize=1024)

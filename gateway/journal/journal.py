@@ -48,6 +48,9 @@ class Journal:
         """The highest number that was given."""
         self.damaged = 0
         """Places in the files, as they were adopted, where entries cannot be read."""
+        self.is_whole = home.is_of_this_boot
+        """Whether all that its worker did is in it. What a power cut has taken, a full disk did not take or a fault has
+        spoilt may have been told to the store all the same."""
         self._home = home
         self._shelf = Shelf(home.path)
         self._open = self._shelf.open
@@ -97,6 +100,7 @@ class Journal:
         if torn:
             log.warning("the journal %s ends in the middle of an entry, which is left out", self.name)
         if self.damaged:
+            self.is_whole = False
             log.error("the journal %s is damaged: %d lines cannot be read, and are lost", self.name, self.damaged)
 
     async def close(self) -> None:
@@ -132,7 +136,8 @@ class Journal:
 
     def skip_to(self, number: int) -> None:
         """Number what follows from above `number`: the store has seen that much of what these files have lost."""
-        self.last = max(self.last, number)
+        if number > self.last:
+            self.last, self.is_whole = number, False
 
     def append(self, kind: Kind, lease: str, text: str = "") -> int:
         """Write an entry down at the end of this turn of the event loop. Returns its number.

@@ -15,7 +15,17 @@ from itertools import islice
 
 from gateway.journal import KEPT_S, Entry, Journal
 from gateway.rules import entries
-from gateway.store import Batch, Closing, Item, Progress, Store, StoreAway, StoreBehind, Voiding
+from gateway.store import (
+    SILENT_S,
+    Batch,
+    Closing,
+    Item,
+    Progress,
+    Store,
+    StoreAway,
+    StoreBehind,
+    Voiding,
+)
 from gateway.tasks import Tasks
 
 log = logging.getLogger("gateway")
@@ -63,62 +73,72 @@ class Adoption:
         try:
             while (journal := await asyncio.to_thread(self._adopt)) is not None:
                 try:
-                    await self._take_over(journal)
+                    told = await self._take_over(journal)
                 except BaseException:
                     await journal.close()
                     raise
-                self._tasks.spawn(self._see_off(journal), f"journal-{journal.name[:8]}")
+                self._tasks.spawn(self._see_off(journal, told), f"journal-{journal.name[:8]}")
         except OSError as error:
             log.warning("the journals of other workers cannot be seen to: %s", error)
 
-    async def _take_over(self, journal: Journal) -> None:
+    async def _take_over(self, journal: Journal) -> int:
         """Deliver a journal, however long the store is away. Raises `OSError` where it cannot be written."""
         while True:
             try:
-                await deliver(self._store, journal)
-                return await self._store.void_leases(journal.name)
+                told = await deliver(self._store, journal)
+                if journal.is_whole:
+                    await self._store.void_leases(journal.name)
             except StoreAway:
                 self.has_looked.set()
                 await asyncio.sleep(TRY_AGAIN_S)
+            else:
+                return told
 
-    async def _see_off(self, journal: Journal) -> None:
-        """Remove a journal that was delivered."""
+    async def _see_off(self, journal: Journal, told: int) -> None:
+        """Remove a journal that was delivered up to the entry `told`."""
         try:
             if self._store.may_forget:
-                await self._keep(journal)
+                await self._keep(journal, told)
             await journal.remove()  # first, or whoever finds it after us would tell all of it again
-            await self._store.retire(journal.name)
+            if journal.is_whole:
+                await self._store.retire(journal.name)
         except BaseException as error:
             await journal.close()
             if not isinstance(error, StoreAway):
                 raise
 
-    async def _keep(self, journal: Journal) -> None:
+    async def _keep(self, journal: Journal, told: int) -> None:
         """Until the store has had time to lose what it was told, and to be told again."""
         until = time.monotonic() + KEPT_S
         while time.monotonic() < until:
             await asyncio.sleep(1.0)
-            if (await self._store.progress(journal.name)).mark < journal.last:
-                await deliver(self._store, journal)
+            if (await self._store.progress(journal.name)).mark < told:
+                told = await deliver(self._store, journal)
                 until = time.monotonic() + KEPT_S
 
 
-async def deliver(store: Store, journal: Journal) -> None:
-    """Tell the store everything it does not know of this journal, calls that never ended among it.
+async def deliver(store: Store, journal: Journal) -> int:
+    """Tell the store everything it does not know of this journal. Returns the number of the last entry that it has.
+
+    Calls that never ended are lost. Where a part of the journal is missing, some of them may have ended all the same:
+    there the store itself closes what it still holds of them, when the worker has been silent for long enough.
 
     Raises `StoreAway`, or `OSError` where the journal cannot be written.
     """
     progress = await store.progress(journal.name)
     journal.skip_to(progress.mark)
-    lost = journal.open_entries()
+    lost = journal.open_entries() if journal.is_whole else []
     for entry in lost:
         journal.append("close", entry.lease, entry.text)
     await journal.written()
     if lost:
         log.warning("%d calls of a worker that died are charged at their estimates and recorded as lost", len(lost))
+    if not journal.is_whole:
+        log.warning("a part of the journal %s is missing: its open calls will be lost in %d s", journal.name, SILENT_S)
     while True:
         try:
-            return await _deliver_after(store, journal, progress)
+            await _deliver_after(store, journal, progress)
+            return (await store.progress(journal.name)).mark
         except StoreBehind as behind:
             progress = behind.progress
 
@@ -140,7 +160,11 @@ async def _send(store: Store, worker: str, seq: int, items: list[Item]) -> int:
         await store.apply(Batch(worker, seq + 1, seq, items))
     except (StoreAway, StoreBehind):
         raise
-    except Exception:
+    except Exception as error:
+        try:
+            await store.ping()
+        except Exception:
+            raise StoreAway(f"{type(error).__name__}: {error}") from None  # a server that takes nothing at all
         if len(items) == 1:
             log.exception("the store cannot take %s of the journal %s", items[0], worker)
             return seq

@@ -22,12 +22,12 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
 from gateway.config import Store as Settings
-from gateway.journal import Entry, Journal
+from gateway.journal import Journal
 from gateway.records import Draw, Granted, Refused, Settlement, Standing, Window
 from gateway.rules import entries
 from gateway.store import (
@@ -42,11 +42,12 @@ from gateway.store import (
     Store,
     StoreAway,
     StoreBehind,
-    Voiding,
 )
 from gateway.tasks import Tasks
 
-from .adoption import Adoption, item_of
+from .acknowledgements import Acknowledgements
+from .adoption import Adoption
+from .ends import End, Ends
 from .outage import Share
 
 log = logging.getLogger("gateway")
@@ -57,14 +58,14 @@ MAX_BATCH = 100
 GATHER_S = 0.002
 """From the beginning of a batch to that of the next, where more than one wish waits."""
 
-MAX_KEPT = 10_000
-"""Settlements that are kept in memory for the store; what comes after them is read from the journal again."""
-
 ACKNOWLEDGED_WITHIN_S = 0.05
 """How long the end of an answer waits for the store; after that the journal is enough."""
 
 TRY_AGAIN_S = (0.0, 0.1, 0.2, 0.4)
 """Pauses between the batches that test whether the store is back."""
+
+AFTER_BUG_S = 0.5
+"""Pause after a batch that could not even be made."""
 
 T = TypeVar("T")
 
@@ -80,7 +81,7 @@ class _Sent(NamedTuple):
     """What one batch carries, in the order of its items."""
 
     forced: list[Opening]
-    ends: list[Closing | Voiding]
+    ends: list[End]
     draws: list[_Drawing]
 
     @property
@@ -112,38 +113,28 @@ class Bookkeeper:
         self._acknowledged_within_s = acknowledged_within_s
         self._clock_us = clock_us
         self._seq = self._acked = 0
-        self._mark = 0
-        """The last end that the store is known to have."""
         self._draws: deque[_Drawing] = deque()
-        self._ends: deque[Closing | Voiding] = deque()
+        self._ends = Ends(journal)
         self._forced: dict[str, Opening] = {}
         """Leases that the store has to be told of again."""
         self._open: dict[str, Opening] = {}
         """Leases that were granted and are not settled."""
-        self._unacknowledged: dict[int, asyncio.Future[None]] = {}
-        """Settlements whose callers wait, by their numbers."""
-        self._settled = self._delivered = self._counted = 0
-        """Settlements in all, those that were delivered, and the number of the last of these."""
-        self._replay: Iterator[Entry] | None = None
-        """Ends come from here, out of the journal, and not from `_ends`."""
         self._away: str | None = None
         """Why the store is away."""
         self._away_since = 0.0
         self._tries = 0
         self._share: Share | None = None
-        self._is_slow = False
-        """The store has not answered in time: the journal is enough."""
         self._size = MAX_BATCH
         self._wake = asyncio.Event()
         self._is_closing = self._is_closed = False
         self._tasks = Tasks()
+        self._acknowledgements = Acknowledgements(self._write_journal, self._tasks)
         self._batches = self._tasks.spawn(self._run(), "store-batches")
         self._adoption = Adoption(store, adopt)
         self._adopting = self._tasks.spawn(self._adoption.run(), "adoption")
-        self._acknowledging: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
-        state = "away" if self._away else "behind" if self._replay else "well"
+        state = "away" if self._away else "behind" if self._ends.is_behind else "well"
         return f"<Bookkeeper {self._journal.name[:8]}: store {state}, {len(self._open)} open, {self.pending} pending>"
 
     async def wait_until_heir(self, timeout_s: float) -> None:
@@ -158,7 +149,7 @@ class Bookkeeper:
 
     @property
     def pending(self) -> int:
-        return self._settled - self._delivered
+        return self._ends.pending
 
     def draw(self, draw: Draw) -> asyncio.Future[Granted | Refused]:
         answer: asyncio.Future[Granted | Refused] = asyncio.get_running_loop().create_future()
@@ -180,19 +171,13 @@ class Bookkeeper:
 
     def settle(self, settlement: Settlement) -> asyncio.Future[None]:
         lease = settlement.record.id
-        text = entries.encode(settlement)
-        number = self._journal.append("close", lease, text)
-        self._settled += 1
         self._open.pop(lease, None)
         self._forced.pop(lease, None)
         if self._share is not None:
             self._share.settle(settlement, self._clock_us())
-        self._queue(Closing(number, settlement, text))
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._unacknowledged[number] = done
-        if self._is_slow:
-            self._acknowledge_by_journal()
-        return done
+        number = self._ends.close(settlement)
+        self._wake.set()
+        return self._acknowledgements.of(number, is_store_behind=self._ends.is_behind)
 
     async def ping(self) -> None:
         if self._journal.is_full:
@@ -201,6 +186,8 @@ class Bookkeeper:
             return
         if self._away is not None:
             raise StoreAway(self._away)
+        if self._batches.done():
+            raise StoreAway("nobody sends batches any more")
         await self._store.ping()
 
     async def standings(self, windows: Sequence[Window], now: float) -> list[Standing]:
@@ -265,31 +252,33 @@ class Bookkeeper:
             if len(self._draws) + len(self._ends) > 1 and (space_s := sent_at + GATHER_S - loop.time()) > 0:
                 await asyncio.sleep(space_s)
             sent_at = loop.time()
-            await self._send(self._gather())
+            sent: _Sent | None = None
+            try:
+                sent = self._gather()
+                await self._send(sent)
+            except Exception:
+                log.exception("a batch could not be made, or its answer not be told")
+                for drawing in sent.draws if sent else ():
+                    if not drawing.answer.done():
+                        self._void(drawing.opening)
+                        _fail(drawing.answer, StoreAway("its answer could not be told"))
+                await asyncio.sleep(AFTER_BUG_S)
 
     def _has_work(self) -> bool:
-        return bool(self._draws or self._ends or self._forced or self._replay)
+        return bool(self._draws or self._ends or self._forced)
 
     def _gather(self) -> _Sent:
         """What goes next. What gives back comes first; it may make room for a draw of the same batch."""
         forced = list(islice(self._forced.values(), self._size))
         room = self._size - len(forced)
         room_for_ends = room - min(len(self._draws), room // 2)
-        ends = self._from_journal(room_for_ends) if self._replay else _take(self._ends, room_for_ends)
-        return _Sent(forced, ends, _take(self._draws, room - len(ends)))
-
-    def _from_journal(self, most: int) -> list[Closing | Voiding]:
-        """The next ends out of the journal; where it has no more, those that come from now on are taken from memory."""
-        assert self._replay is not None
-        read = list(islice(self._replay, most))
-        if len(read) < most:
-            self._replay = None
-        found = [item_of(entry) for entry in read]
-        return [item for item in found if isinstance(item, Closing | Voiding)]
+        ends = self._ends.take(room_for_ends)
+        room -= len(ends)
+        return _Sent(forced, ends, [self._draws.popleft() for _ in range(min(room, len(self._draws)))])
 
     async def _send(self, sent: _Sent) -> None:
         self._seq += 1
-        timer = asyncio.get_running_loop().call_later(self._acknowledged_within_s, self._wait_no_longer)
+        timer = asyncio.get_running_loop().call_later(self._acknowledged_within_s, self._acknowledgements.store_is_slow)
         try:
             await self._write_journal()
             applied = await self._store.apply(Batch(self._journal.name, self._seq, self._acked, sent.items))
@@ -304,7 +293,7 @@ class Bookkeeper:
             self._put_back(sent)
             raise
         except Exception as error:
-            self._single_out(sent, error)
+            await self._single_out(sent, error)
         else:
             await self._note(sent, applied)
         finally:
@@ -322,7 +311,7 @@ class Bookkeeper:
         """A batch was applied."""
         self._acked = self._seq
         self._size = MAX_BATCH
-        self._is_slow = False
+        self._acknowledgements.store_is_well()
         if self._away is not None:
             log.warning("the store is back after %.1f s", time.monotonic() - self._away_since)
             self._away = self._share = None
@@ -331,9 +320,10 @@ class Bookkeeper:
         for opening in sent.forced:
             self._forced.pop(opening.draw.record.id, None)
         for end in sent.ends:
-            self._is_done(end)
+            self._ends.told(end)
+            self._acknowledgements.store_has(end.number)
         if sent.ends:
-            self._journal.delivered(self._mark)
+            self._journal.delivered(self._ends.mark)
         verdicts = applied.verdicts[len(applied.verdicts) - len(sent.draws) :]
         await self._answer([*zip(sent.draws, verdicts, strict=True)])
 
@@ -343,7 +333,12 @@ class Bookkeeper:
         for opening in granted:
             self._open[opening.draw.record.id] = opening
             self._journal.append("open", opening.draw.record.id, opening.text)
-        is_written = await self._write_journal()
+        try:
+            is_written = await self._write_journal()
+        except asyncio.CancelledError:
+            for drawing, _ in drawn:
+                _fail(drawing.answer, StoreAway("the ledger is closed"))
+            raise
         for (opening, answer), verdict in drawn:
             if isinstance(verdict, StoreAway):
                 _fail(answer, verdict)
@@ -355,18 +350,17 @@ class Bookkeeper:
             elif isinstance(verdict, Granted):
                 self.settle(opening.draw.taken_back())  # whoever asked has left
 
-    def _is_done(self, end: Closing | Voiding) -> None:
-        self._mark = max(self._mark, end.number)
-        self._acknowledge(end.number)
-        if end.number > self._counted:
-            self._counted = end.number
-            self._delivered += isinstance(end, Closing)
-
-    def _single_out(self, sent: _Sent, error: Exception) -> None:
+    async def _single_out(self, sent: _Sent, error: Exception) -> None:
         """What was in the batch is at fault, which would be our bug: one by one, and without the one that fails alone.
 
-        A poisoned settlement must not keep all others from the store for ever.
+        A poisoned settlement must not keep all others from the store for ever. But a server that takes nothing at all
+        is away, whatever it says.
         """
+        if not await self._is_store_sound():
+            self._store_is_away(StoreAway(f"{type(error).__name__}: {error}"))
+            await self._give_up(sent)
+            await self._pause()
+            return
         self.errors += 1
         if len(sent.items) > 1:
             self._put_back(sent)
@@ -375,10 +369,21 @@ class Bookkeeper:
         for opening in sent.forced:
             self._forced.pop(opening.draw.record.id, None)
         for end in sent.ends:
-            self._is_done(end)
+            self._ends.give_up(end)
+            self._acknowledgements.store_has(end.number)
+            if isinstance(end, Closing):
+                self._ends.void(end.settlement.record.id)  # or it would hold what it has drawn for ever
         for drawing in sent.draws:
+            self._void(drawing.opening)
             _fail(drawing.answer, StoreAway(f"{type(error).__name__}: {error}"))
         log.error("the store cannot take %s", sent.items, exc_info=error)
+
+    async def _is_store_sound(self) -> bool:
+        try:
+            await self._store.ping()
+        except Exception:
+            return False
+        return True
 
     # ------------------------------------------------------------------------------------------------ store and trouble
 
@@ -391,33 +396,26 @@ class Bookkeeper:
             self._away = str(away)
             if self._settings.on_outage == "allow":
                 self._share = Share(self._settings.outage_share, [opening.draw for opening in self._open.values()])
-        self._wait_no_longer()
+        self._acknowledgements.store_is_slow()
 
     async def _pause(self) -> None:
         """Before the next test whether the store is back."""
         pause_s = TRY_AGAIN_S[min(self._tries, len(TRY_AGAIN_S) - 1)]
         self._tries += 1
-        if self._ends or not self._is_closing:
+        if self._has_work() or not self._is_closing:
             await asyncio.sleep(pause_s)
 
     def _begin_again(self, progress: Progress) -> None:
         """The store has forgotten: tell it again what the journal still has, and which leases are open."""
         log.error(
             "the store has forgotten what it knew: it stands at entry %d, not %d; it is told again",
-            progress.mark, self._mark,
+            progress.mark, self._ends.mark,
         )  # fmt: skip
         self._acked = progress.seq
         self._seq = max(self._seq, progress.seq)
-        self._mark = progress.mark
-        self._journal.delivered(self._mark)
+        self._journal.delivered(progress.mark)
         self._forced = {lease: opening._replace(is_forced=True) for lease, opening in self._open.items()}
-        self._read_again()
-
-    def _read_again(self) -> None:
-        """From now on ends come from the journal, beginning with the first one that the store may not have."""
-        self._ends.clear()
-        self._replay = self._journal.undelivered(self._mark)
-        self._wake.set()
+        self._ends.read_again(progress.mark)
 
     async def _give_up(self, sent: _Sent) -> None:
         """Whether this batch was applied will never be known. What waits behind it is answered with it."""
@@ -431,24 +429,15 @@ class Bookkeeper:
 
     def _void(self, opening: Opening) -> None:
         lease = opening.draw.record.id
-        self._open.pop(lease, None)
+        if self._open.pop(lease, None) is not None and self._share is not None:
+            self._share.settle(opening.draw.taken_back(), self._clock_us())
         self._forced.pop(lease, None)
-        self._queue(Voiding(self._journal.append("void", lease), lease))
+        self._ends.void(lease)
+        self._wake.set()
 
     def _put_back(self, sent: _Sent) -> None:
         self._draws.extendleft(reversed(sent.draws))
-        if self._replay is None:
-            self._ends.extendleft(reversed(sent.ends))
-        else:
-            self._read_again()
-
-    def _queue(self, end: Closing | Voiding) -> None:
-        """Have it delivered: from memory, or from the journal where that is being read."""
-        if self._replay is None:
-            self._ends.append(end)
-            if len(self._ends) > MAX_KEPT:
-                self._read_again()
-        self._wake.set()
+        self._ends.put_back(sent.ends)
 
     # ------------------------------------------------------------------------------------------------- without a store
 
@@ -462,39 +451,14 @@ class Bookkeeper:
             return StoreAway(self._away)
         verdict = self._share.draw(drawing.opening.draw, self._clock_us())
         if isinstance(verdict, Granted):
-            self._forced[drawing.opening.draw.record.id] = drawing.opening._replace(is_forced=True)
+            lease = drawing.opening.draw.record.id
+            self._open[lease] = drawing.opening
+            self._forced[lease] = drawing.opening._replace(is_forced=True)
         return verdict
-
-    # ------------------------------------------------------------------------------------------------ acknowledgements
-
-    def _acknowledge(self, number: int) -> None:
-        done = self._unacknowledged.pop(number, None)
-        if done is not None and not done.done():
-            done.set_result(None)
-
-    def _wait_no_longer(self) -> None:
-        """The store takes its time. Who waits for it is content with the journal."""
-        self._is_slow = True
-        self._acknowledge_by_journal()
-
-    def _acknowledge_by_journal(self) -> None:
-        if self._unacknowledged and (self._acknowledging is None or self._acknowledging.done()):
-            self._acknowledging = self._tasks.spawn(self._acknowledge_written(), "acknowledge")
-
-    async def _acknowledge_written(self) -> None:
-        while self._is_slow and self._unacknowledged:
-            numbers = list(self._unacknowledged)
-            await self._write_journal()  # on a full disk too the answer ends: nothing more can be done for it
-            for number in numbers:
-                self._acknowledge(number)
 
 
 def _opening(draw: Draw) -> Opening:
     return Opening(draw, entries.encode(Settlement(*draw)))
-
-
-def _take(queue: deque[Any], most: int) -> list[Any]:
-    return [queue.popleft() for _ in range(min(most, len(queue)))]
 
 
 def _fail(answer: asyncio.Future[Any], away: StoreAway) -> None:

@@ -3,7 +3,7 @@
 Call id = lease id = record id. A lease is drawn before the first upstream byte and settled once, at the end; settling
 applies the refund or charge, the usage record and the daily sums together, so that quotas and reports cannot disagree.
 
-Two promises. `Ledger` is what a call sees: one instance per worker (`gateway/ledger.py`). `Store` is what the ledger
+Two promises. `Ledger` is what a call sees: one instance per worker (`gateway/ledger`). `Store` is what the ledger
 stands on: it applies batches, all of one or nothing, and forgets no batch that it has applied without saying so.
 """
 

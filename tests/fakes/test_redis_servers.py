@@ -134,6 +134,7 @@ def test_each_server_is_tested_once_however_often_it_is_named(tmp_path: Path, mo
 # -------------------------------------------------------------------------------------------------------- together
 
 
+@pytest.mark.timeout(240)
 def test_sentinels_replace_a_master_that_is_killed_and_one_that_stands_still(tmp_path: Path) -> None:
     with Sentinels(tmp_path, password="a-secret") as group:
         group.master.call("SET", "before", "1")
@@ -152,6 +153,7 @@ def test_sentinels_replace_a_master_that_is_killed_and_one_that_stands_still(tmp
         wait_until(lambda: stopped.info("role") == "slave", "the stopped master was demoted")
 
 
+@pytest.mark.timeout(240)
 def test_a_cluster_answers_moved_and_replaces_a_killed_master(tmp_path: Path) -> None:
     with Cluster(tmp_path, has_replicas=True) as group:
         keys = ["{gateway}a", "{other}a", "{third}a", "{fourth}a"]

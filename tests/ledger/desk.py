@@ -30,6 +30,7 @@ class DeskStore:
         self.voided: list[str] = []
         self.known: dict[str, Progress] = {}
         self.retired: list[str] = []
+        self.voided_of: list[str] = []
         self.poison: set[str] = set()
         self.is_away = False
         self.loses_replies = False
@@ -53,7 +54,7 @@ class DeskStore:
         if known.seq < batch.acked:
             raise StoreBehind(known)
         assert batch.seq > known.seq, "a late copy"
-        if self.poison & {lease_of(item) for item in batch.items}:
+        if self.poison & {lease_of(item) for item in batch.items if not isinstance(item, Voiding)}:
             raise OverflowError("poisoned")
         verdicts = [self._take(item, known.mark) for item in batch.items]
         numbers = [item.number for item in batch.items if not isinstance(item, Opening)]
@@ -85,6 +86,7 @@ class DeskStore:
     async def void_leases(self, worker: str) -> None:
         if self.is_away:
             raise StoreAway("away on request")
+        self.voided_of.append(worker)
 
     async def retire(self, worker: str) -> None:
         if self.is_away:

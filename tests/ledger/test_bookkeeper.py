@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from gateway.journal import Journal
-from gateway.ledger import Bookkeeper, bookkeeper
+from gateway.journal import Journal, home
+from gateway.ledger import Bookkeeper, adoption, bookkeeper
+from gateway.ledger import ends as ledger_ends
 from gateway.ledger.bookkeeper import MAX_BATCH
 from gateway.records import Granted, Usage
 from gateway.store import Closing, JournalFull, Opening, StoreAway
@@ -235,7 +236,7 @@ async def test_an_answer_does_not_wait_for_a_slow_store(store: DeskStore, books:
 async def test_after_a_long_outage_what_is_not_in_memory_comes_from_the_journal(
     store: DeskStore, books: Bookkeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bookkeeper, "MAX_KEPT", 10)
+    monkeypatch.setattr(ledger_ends, "MAX_KEPT", 10)
     wishes = [await drawn(books, f"{number}") for number in range(300)]
     store.is_away = True
     ends = [books.settle(settlement(wish)) for wish in wishes]
@@ -246,7 +247,7 @@ async def test_after_a_long_outage_what_is_not_in_memory_comes_from_the_journal(
     await books.settle(settlement(draw(call="late")))
     await until(lambda: books.pending == 0)
     assert store.applied == [wish.record.id for wish in wishes] + ["late"]
-    assert books._replay is None
+    assert not books._ends
 
 
 async def test_recovery_is_noticed_without_a_call(store: DeskStore, books: Bookkeeper) -> None:
@@ -377,12 +378,89 @@ async def test_one_bad_wish_does_not_stop_the_others(
     results = await asyncio.gather(first, *answers, return_exceptions=True)
     assert [type(result) for result in results] == [Granted, StoreAway, Granted, type(None), type(None)]
     assert store.applied == ["b"]
-    assert books.pending == 0
+    await until(lambda: sorted(store.voided) == ["bad", "worse"])  # nothing holds what it had drawn
+    assert books.pending == 1  # the journal keeps the one that was not delivered
     told = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
     assert len(told) == 2
     assert all(message.startswith("the store cannot take") for message in told)
     await asyncio.gather(*(books.draw(draw()) for _ in range(3)))
     assert len(store.batches[-1].items) == 3  # together again
+
+
+async def test_a_server_that_takes_nothing_is_away_and_nothing_is_thrown_away(
+    store: DeskStore, books: Bookkeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wishes = [await drawn(books, name) for name in "abc"]
+
+    async def refuse(*_: Any) -> Any:
+        raise ValueError("unknown command")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "apply", refuse)
+        patch.setattr(store, "ping", refuse)
+        await asyncio.gather(*(books.settle(settlement(wish)) for wish in wishes))
+        with pytest.raises(StoreAway):
+            await books.draw(draw())
+        assert books.pending == 3
+    await until(lambda: books.pending == 0)
+    assert store.applied == ["a", "b", "c"]
+
+
+async def test_a_journal_that_cannot_be_read_for_a_while_stops_nobody(
+    store: DeskStore, books: Bookkeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bookkeeper, "AFTER_BUG_S", 0.01)
+    wish = await drawn(books, "a")
+    await books.settle(settlement(wish))
+
+    def unreadable(after: int) -> Any:
+        raise OSError(errno.EMFILE, "Too many open files")
+        yield  # a generator, as the real one
+
+    with monkeypatch.context() as patch:
+        patch.setattr(books._journal, "undelivered", unreadable)
+        store.known.clear()
+        store.applied.clear()
+        waiting = books.draw(draw(call="b"))
+        await asyncio.sleep(0.1)
+        assert not waiting.done()
+    assert await waiting == Granted()
+    assert store.applied == ["a"]
+
+
+async def test_the_end_of_an_answer_does_not_wait_for_a_backlog(
+    store: DeskStore, books: Bookkeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wishes = [await drawn(books, f"{number}") for number in range(500)]
+    store.is_away = True
+    await asyncio.gather(*(books.settle(settlement(wish)) for wish in wishes))
+    store.is_away = False
+    await until(lambda: store.applied)
+    late = books.settle(settlement(draw(call="late")))
+    await late
+    assert books.pending > 0  # it has not waited for those before it
+    await until(lambda: books.pending == 0)
+
+
+async def test_draws_under_way_are_answered_when_the_ledger_closes(
+    store: DeskStore, books: Bookkeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store has granted it, and the disk of the journal takes its time."""
+    disk = asyncio.Event()
+    store.called.clear()
+
+    async def slow() -> None:
+        if store.called.is_set():
+            await disk.wait()
+
+    monkeypatch.setattr(books._journal, "written", slow)
+    waiting = books.draw(draw(call="a"))
+    await until(lambda: store.open)
+    closing = asyncio.ensure_future(books.close(0.05))
+    with pytest.raises(StoreAway, match="closed"):
+        await waiting
+    disk.set()
+    await closing
 
 
 async def test_close_delivers_what_waits(store: DeskStore, books: Bookkeeper) -> None:
@@ -485,6 +563,57 @@ async def test_a_void_of_a_dead_worker_is_delivered(store: DeskStore, open_one: 
     open_one(adopts=True)
     await until(lambda: store.retired)
     assert "b" in store.voided
+    assert store.applied == ["a"]
+
+
+async def test_a_journal_without_its_end_charges_nobody_twice(
+    store: DeskStore, open_one: OpensDesks, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A power cut has taken the last entries, and the store has them."""
+    books = open_one()
+    wishes = [await drawn(books, name) for name in "abc"]
+    (segment,) = (tmp_path / "journal").glob("*/0*")
+    size = segment.stat().st_size
+    store.may_forget = True  # type: ignore[misc]  # so that closing leaves the journal
+    for wish in wishes[:2]:
+        await books.settle(settlement(wish))
+    await books.close(5)
+    os.truncate(segment, size)
+    store.may_forget = False  # type: ignore[misc]
+    open_one(adopts=True)
+    await until(lambda: "is missing" in caplog.text)
+    await until(lambda: len([*(tmp_path / "journal").iterdir()]) == 1)
+    assert store.applied == ["a", "b"]
+    assert set(store.open) == {"c"}  # the store closes it as lost, when its worker has been silent for long enough
+    assert store.retired == []
+
+
+async def test_calls_that_a_power_cut_has_taken_from_the_journal_are_not_voided(
+    store: DeskStore, open_one: OpensDesks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(home, "_boot", lambda: "the last start")
+    books = open_one()
+    await drawn(books, "a")
+    await books.close(0.01)
+    monkeypatch.setattr(home, "_boot", lambda: "this start")
+    open_one(adopts=True)
+    await until(lambda: len([*(tmp_path / "journal").iterdir()]) == 1)
+    assert (set(store.open), store.applied, store.voided_of) == ({"a"}, [], [])
+
+
+async def test_an_entry_that_cannot_be_taken_does_not_keep_a_journal_for_ever(
+    store: DeskStore, open_one: OpensDesks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(adoption, "KEPT_S", 0.1)
+    books = open_one()
+    wishes = [await drawn(books, name) for name in ("a", "bad")]
+    store.is_away = True
+    for wish in wishes:
+        books.settle(settlement(wish))
+    await books.close(0.01)
+    store.is_away, store.may_forget, store.poison = False, True, {"bad"}  # type: ignore[misc]
+    open_one(adopts=True)
+    await until(lambda: store.retired)
     assert store.applied == ["a"]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.ledger import Bookkeeper, bookkeeper
+from gateway.ledger import Bookkeeper, bookkeeper, ends
 from gateway.records import Granted
 from gateway.store import Applied, Batch, StoreAway
 from gateway.store.embedded import EmbeddedStore
@@ -41,7 +41,7 @@ class LossyStore(EmbeddedStore):
 async def test_books_balance_behind_a_bad_line(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     print(f"seed {seed}")
     monkeypatch.setattr(bookkeeper, "TRY_AGAIN_S", (0.0, 0.002))
-    monkeypatch.setattr(bookkeeper, "MAX_KEPT", 7)
+    monkeypatch.setattr(ends, "MAX_KEPT", 7)
     dice = random.Random(seed)
     clock = Clock()
     served: Counter[str] = Counter()

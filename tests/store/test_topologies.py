@@ -146,6 +146,7 @@ async def test_a_certificate_of_an_unknown_authority_is_not_trusted(
 # --------------------------------------------------------------------------------------------------------- Sentinels
 
 
+@pytest.mark.timeout(240)
 async def test_a_failover_that_forgets_a_batch_is_noticed_and_mended(tmp_path: Path) -> None:
     claim = calendar(10)
     with Sentinels(tmp_path, password="a-secret") as group:
@@ -173,6 +174,7 @@ async def test_a_failover_that_forgets_a_batch_is_noticed_and_mended(tmp_path: P
             assert await requests(store) == 1
 
 
+@pytest.mark.timeout(240)
 async def test_a_master_that_stands_still_is_left_for_the_new_one(tmp_path: Path) -> None:
     claim = calendar(100)
     with Sentinels(tmp_path) as group:
@@ -202,6 +204,7 @@ async def test_a_master_that_stands_still_is_left_for_the_new_one(tmp_path: Path
 # ----------------------------------------------------------------------------------------------------------- cluster
 
 
+@pytest.mark.timeout(240)
 async def test_a_cluster_keeps_the_books_through_the_loss_of_a_master(tmp_path: Path) -> None:
     claim = calendar(3)
     with Cluster(tmp_path, has_replicas=True) as group:
