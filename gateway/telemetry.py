@@ -97,7 +97,7 @@ class Telemetry:
         )
         self._pending = Gauge(
             "gateway_journal_pending_records",
-            "Usage records that the store does not have yet.",
+            "Usage records of running workers that the store does not have yet.",
             registry=self.registry,
             multiprocess_mode="livesum",
         )
