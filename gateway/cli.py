@@ -123,6 +123,7 @@ def _check(args: argparse.Namespace) -> int:
 def _look_at(settings: Store) -> list[str]:
     """Look at the places that the file names. Returns warnings; raises `ConfigError` for what cannot go well."""
     from .journal import problem_with
+    from .journal.place import strangers
     from .store import StoreRefused, look_at
 
     faults, warnings = [], []
@@ -130,8 +131,12 @@ def _look_at(settings: Store) -> list[str]:
         warnings = asyncio.run(look_at(settings))
     except StoreRefused as error:
         faults.append(ConfigFault("store.url", str(error)))
-    if problem := problem_with(Path(settings.journal_dir)):
+    folder = Path(settings.journal_dir)
+    if problem := problem_with(folder):
         faults.append(ConfigFault("store.journal_dir", problem))
+    for where, number in strangers(folder, settings.origin).items():
+        belong = f"{_count(number, 'journal')} in {folder} {'belongs' if number == 1 else 'belong'}"
+        warnings.append(f"{belong} to another ledger ({where}); start once with the old store.url to deliver them")
     if faults:
         raise ConfigError(faults)
     return warnings

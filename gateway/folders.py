@@ -14,11 +14,12 @@ class FolderInUse(Exception):
 
 @contextmanager
 def exclusive(folder: Path, setting: str) -> Iterator[None]:
-    """Hold a folder, made where there is none, for one gateway; `setting` is where another can be chosen.
+    """Hold a folder for one gateway; `setting` is where another can be chosen. Where there is none, one is made that
+    is this user's alone.
 
     Raises `FolderInUse`, or `OSError` where the folder cannot be used.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with (folder / "gateway.lock").open("a") as lock:
         try:
             fcntl.flock(lock.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from gateway.config import RedisURL, Store
@@ -58,6 +60,17 @@ def test_an_authority_of_its_own_is_a_file(tmp_path_factory: pytest.TempPathFact
     url = read_redis_url(f"rediss://host/0?ca_file={str(path).replace(' ', '%20')}")
     assert url.ca_file == str(path)
     assert str(url) == "rediss://host:6379/0"
+
+
+def test_an_address_is_read_once(tmp_path: Path) -> None:
+    path = tmp_path / "ca.pem"
+    path.touch()
+    settings = Store(url=f"rediss://host/0?ca_file={path}")
+    path.unlink()  # whoever connects says so; who is only shown the address has no need of the file
+    assert settings.redis is settings.redis
+    assert settings.redis.ca_file == str(path)
+    assert settings.shown_url in settings.origin
+    assert settings == settings.model_copy()
 
 
 def test_the_embedded_store_is_shown_as_it_is() -> None:

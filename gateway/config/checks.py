@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from . import sections
-from .faults import ConfigFault, spell
-from .sections import Config, FileKey, Model, Quota, Section, Server, Upstream
+from .faults import ConfigFault, printable, spell
+from .sections import BAD_SIGNS, Config, FileKey, Model, Quota, Section, Server, Upstream
 
 
 def _names_at(path: tuple[str | int, ...]) -> list[str]:
@@ -59,11 +59,16 @@ S = TypeVar("S", bound=Section)
 K = TypeVar("K")
 Place = tuple[str | int, ...]
 
+NAMED = ("upstreams", "models", "teams")
+"""The sections whose names end up in windows, records and reports. Keys have an id, which is stricter."""
+
 
 @dataclass(frozen=True, slots=True)
 class Parts:
     """What is checked against each other. Lists are by index, because some of their items may be missing."""
 
+    names: Sequence[Place]
+    """Where the operator has given a name, whatever is wrong with what is called so."""
     workers: int
     upstreams: Sequence[str]
     connections: Mapping[str, int]
@@ -76,6 +81,7 @@ class Parts:
     @classmethod
     def of(cls, config: Config) -> Parts:
         return cls(
+            names=[(part, name) for part in NAMED for name in getattr(config, part)],
             workers=config.server.workers,
             upstreams=list(config.upstreams),
             connections={name: upstream.max_connections for name, upstream in config.upstreams.items()},
@@ -95,6 +101,7 @@ class Parts:
         server = _sound(Server, {"server": values.get("server", {})}).get("server", Server())
         upstreams = _sound(Upstream, _named(values, "upstreams"))
         return cls(
+            names=[(part, name) for part in NAMED for name in _named(values, part) if isinstance(name, str)],
             workers=server.workers,
             upstreams=list(_named(values, "upstreams")),
             connections={name: upstream.max_connections for name, upstream in upstreams.items()},
@@ -136,10 +143,17 @@ def _quota_lists(parts: Parts) -> Iterator[tuple[Place, Mapping[int, Quota], tup
 
 def cross_check(parts: Parts) -> Iterator[ConfigFault]:
     """What no single field can know."""
+    yield from _check_names(parts)
     yield from _check_connections(parts)
     yield from _check_models(parts)
     yield from _check_keys(parts)
     yield from _check_quotas(parts)
+
+
+def _check_names(parts: Parts) -> Iterator[ConfigFault]:
+    for place in parts.names:
+        if BAD_SIGNS.search(str(place[-1])):
+            yield ConfigFault(spell(place), "expected a name without control characters")
 
 
 def _check_connections(parts: Parts) -> Iterator[ConfigFault]:
@@ -154,7 +168,7 @@ def _check_models(parts: Parts) -> Iterator[ConfigFault]:
     for name, model in parts.models.items():
         for index, route in enumerate(model.routes):
             if route.upstream not in parts.upstreams:
-                known = ", ".join(parts.upstreams) or "none"
+                known = printable(", ".join(parts.upstreams)) or "none"
                 yield ConfigFault(
                     spell(("models", name, "routes", index, "upstream")),
                     f"there is no upstream {route.upstream!r}; there are: {known}",

@@ -32,6 +32,11 @@ def spell(path: tuple[str | int, ...]) -> str:
         if isinstance(part, int):
             spelt += f"[{part}]"
         else:
-            name = part if re.fullmatch(r"[\w-]+", part) else f'"{part}"'
+            name = part if re.fullmatch(r"[\w-]+", part) else f'"{printable(part)}"'
             spelt += f".{name}" if spelt else name
     return spelt
+
+
+def printable(text: str) -> str:
+    """The text in one line that can be written anywhere: what cannot be seen as Python spells it."""
+    return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)

@@ -14,6 +14,7 @@ from decimal import Decimal, InvalidOperation
 from fnmatch import fnmatchcase
 from functools import cached_property
 from ipaddress import IPv4Network, IPv6Network
+from os.path import realpath
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
@@ -26,6 +27,7 @@ from pydantic import (
     ConfigDict,
     Field,
     SecretStr,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
@@ -142,7 +144,9 @@ class Server(Section):
 def _store_url(url: str) -> str:
     scheme, _, folder = url.partition(":")
     if scheme in FORMS:
-        read_redis_url(url)
+        ca_file = read_redis_url(url).ca_file
+        if ca_file is not None and not Path(ca_file).is_file():
+            raise ValueError("the file that ca_file names is not there")
     elif scheme != "embedded" or not folder or folder.startswith("//"):
         raise ValueError("expected embedded:FOLDER, for instance embedded:./gateway-data, or redis://host:6379/0")
     return url
@@ -153,7 +157,7 @@ class Store(Section):
     """Where keys, quotas and usage live: embedded:FOLDER, redis://, rediss://, redis+sentinel:// or redis+cluster://."""
     namespace: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")] = "gateway"
     """The name of the ledger; gateways that share it share quotas."""
-    journal_dir: Annotated[str, Field(min_length=1)] = "./gateway-journal"
+    journal_dir: Annotated[str, Field(min_length=1, validate_default=True)] = "./gateway-journal"
     """Usage that is not yet delivered to the store; one folder per gateway, on a local disk that outlives it."""
     on_outage: Literal["deny", "allow"] = "deny"
     """deny: 503 while the store is away; allow: a share of each limit, journalled and settled later."""
@@ -165,6 +169,14 @@ class Store(Section):
     """The newest usage records that are kept; daily sums stay for sums_days."""
     sums_days: Annotated[int, _not_bool, Field(ge=1, le=36500)] = 800
     """For how many days the daily sums are kept."""
+
+    @field_validator("journal_dir")
+    @classmethod
+    def _is_a_folder_of_its_own(cls, folder: str, info: ValidationInfo) -> str:
+        scheme, _, place = info.data.get("url", "").partition(":")
+        if scheme == "embedded" and realpath(folder) == realpath(place):
+            raise ValueError("must not be the store's own folder")
+        return folder
 
     @property
     def is_embedded(self) -> bool:
@@ -182,7 +194,7 @@ class Store(Section):
         """`url` without the credentials that it may hold: what people may see of it."""
         return self.url if self.is_embedded else str(self.redis)
 
-    @property
+    @cached_property
     def redis(self) -> RedisURL:
         """The address of a Redis store."""
         return read_redis_url(self.url)
@@ -414,8 +426,22 @@ class Model(Section):
         return routes
 
 
+BAD_SIGNS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+"""What no name may hold: columns and lines of reports would shift, or it could not be written at all."""
+
+
+def _refuse_signs(pattern: Any) -> Any:
+    if isinstance(pattern, str) and "|" in pattern:
+        raise ValueError("expected a pattern without |, which no pattern of models needs")
+    if isinstance(pattern, str) and BAD_SIGNS.search(pattern):
+        raise ValueError("expected a pattern without control characters")
+    return pattern
+
+
 Per = Literal["second", "minute", "hour", "day", "month"]
 PER_SECONDS: Mapping[str, int] = {"second": 1, "minute": 60, "hour": 3600}
+MAX_PER_S = 315360000
+"""Ten years."""
 
 
 class Quota(Section):
@@ -427,9 +453,9 @@ class Quota(Section):
     """Number of prompt and completion tokens."""
     usd: SomeUsd | None = None
     """Money in US dollars, by the prices of the models."""
-    per: Per | Positive
+    per: Per | Annotated[int, _not_bool, Field(ge=1, le=MAX_PER_S)]
     """second, minute, hour, day, month, or a number of seconds; day and month are calendar windows in UTC."""
-    model: str | None = None
+    model: Annotated[str, BeforeValidator(_refuse_signs)] | None = None
     """Pattern of the models that this quota counts; default: all."""
 
     @model_validator(mode="after")

@@ -56,7 +56,7 @@ def encode(settlement: Settlement) -> str:
         int(time // 86400), key, team, endpoint, model, label_model, routed_model, returned_model, upstream
     )
     sums = ",".join(map(str, sums_of(record)))
-    spelt = ",".join([f"{_window(window)}{amount},{actual[window.unit]}]" for window, amount in claims])
+    spelt = ",".join([f"{spell_window(window)},{amount},{actual[window.unit]}]" for window, amount in claims])
     return (
         f"[{name},{place},[{sums}],[{spelt}]]\t"
         f"[{name},{time:.6f},{names},{status},{_flag(stream)},{prompt},{completion},{cached},{reasoning},"
@@ -118,11 +118,11 @@ def _claim(
 
 
 @lru_cache(maxsize=65536)
-def _window(window: Window) -> str:
-    """The beginning of a claim on it."""
+def spell_window(window: Window) -> str:
+    """What a store has to know of a window: the beginning of a claim on it, without the end of the array."""
     return (
         f'[{quote(window.id)},"{window.starts}","{window.unit}",{window.limit},{window.period_us},'
-        f"{int(window.is_enforced)},"
+        f"{int(window.is_enforced)}"
     )
 
 

@@ -24,7 +24,6 @@ call('XDEL', key, id)
 call('DEL', key)
 call('ZADD', key, 1, 'a')
 call('ZRANGEBYSCORE', key, '-inf', 0)
-call('ZREMRANGEBYSCORE', key, '-inf', 0)
 call('ZREM', key, 'a')
 call('UNLINK', key)
 return redis.call('TIME')[1]

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from gateway.records import Claim, Draw, Granted, Record, Refused, Standing, Window, WindowState
 from gateway.rules import limits
-from gateway.rules.entries import SEPARATOR, SUMS, group_of, sums_of
+from gateway.rules.entries import SEPARATOR, SUMS, group_of, spell_window, sums_of
 
 from . import Applied, Batch, Closing, Item, Opening, Progress, StoreAway, StoreBehind
 
@@ -83,10 +83,7 @@ class _Windows:
         value = window.id, window.limit, window.period_us, window.is_enforced
         place = self._by_value.get(value)
         if place is None:
-            self.spelt.append(
-                f"[{quote(window.id)},{quote(window.starts)},{quote(window.unit)},{window.limit},{window.period_us},"
-                f"{int(window.is_enforced)}]"
-            )
+            self.spelt.append(f"{spell_window(window)}]")
             place = self._by_value[value] = len(self.spelt)
         self._by_object[id(window)] = place
         return place

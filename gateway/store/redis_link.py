@@ -30,6 +30,7 @@ from redis.exceptions import (
 from gateway.config import RedisURL
 
 from . import StoreAway
+from .redis_patience import Patience
 from .redis_routes import ANSWER_WITHIN_S, Route, route_of
 
 Command = Sequence[str | int]
@@ -58,7 +59,7 @@ AWAY = {
 
 
 class NeedsMending(StoreAway):
-    """The store is away until a person mends something: the password, what the user may do."""
+    """The store is away until a person mends something: the password, what the user may do, a server too old."""
 
 
 class Script(NamedTuple):
@@ -125,13 +126,14 @@ class Link:
     async def _in_time(self, commands: Sequence[Command], script: Script | None) -> list[Any]:
         if self._is_closed:
             raise StoreAway("the store is closed")
+        patience = Patience(self._limit_s)
         try:
-            async with asyncio.timeout(self._limit_s) as limit, self._lock:
+            async with patience, self._lock:
                 if self._connection is None:
-                    limit.reschedule(asyncio.get_running_loop().time() + CONNECT_WITHIN_S + self._limit_s)
+                    patience.begin_again(CONNECT_WITHIN_S + self._limit_s)
                 return await self._ask(commands, script)
         except TimeoutError:
-            raise StoreAway(f"{self._url} has not answered within {self._limit_s:g} s") from None
+            raise StoreAway(f"{self._url} has not answered within {patience.limit_s:g} s") from None
         except ResponseError as error:
             raise self._told(error) from None
         except (RedisError, OSError) as error:
@@ -163,11 +165,14 @@ class Link:
         if (known := self._connection) is not None and known.is_connected and not await known.can_read():
             return known
         await self._drop()
-        connection = await self._connect()
         try:
+            connection = await self._connect()
             await self._greet(lambda *commands: self._exchange(connection, commands))
-        except BaseException:
+        except BaseException as error:
             await self._drop()  # or the next request would take it for a connection that was greeted
+            if isinstance(error, ResponseError) and _code(error) not in {"NOPERM", *AWAY}:
+                # Nothing of what was asked has been sent yet: it is the server that will not do.
+                raise NeedsMending(f"{self._url}: {error}") from None
             raise
         return connection
 
@@ -176,7 +181,7 @@ class Link:
         for left in reversed(range(tries)):
             connection = self._connection = self._make(*await self._route.find())
             try:
-                async with asyncio.timeout(None if tries == 1 else ANSWER_WITHIN_S):
+                async with Patience(None if tries == 1 else ANSWER_WITHIN_S):
                     await connection.connect()  # type: ignore[no-untyped-call]
                 break
             except (TimeoutError, RedisError, OSError) as error:

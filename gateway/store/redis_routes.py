@@ -6,7 +6,6 @@ and so nothing needs to be known of the rest of the cluster.
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
@@ -17,6 +16,7 @@ from redis.exceptions import RedisError
 from gateway.config import RedisURL
 
 from . import StoreAway
+from .redis_patience import Patience
 
 Address = tuple[str, int]
 
@@ -90,7 +90,7 @@ class Sentinels:
             host, port = self._hosts[0]
             self._hosts.rotate(-1)  # before it is known: whoever waits for us may lose patience meanwhile
             try:
-                async with asyncio.timeout(ANSWER_WITHIN_S):
+                async with Patience(ANSWER_WITHIN_S):
                     found = await self._ask(host, port)
             except TimeoutError:
                 reasons.append(f"{host}:{port} does not answer")

@@ -6,6 +6,7 @@ file. Every writing transaction is `BEGIN IMMEDIATE`, so that what is read insid
 
 from __future__ import annotations
 
+import os
 import random
 import sqlite3
 import time
@@ -118,7 +119,8 @@ def create(settings: Store) -> sqlite3.Connection:
     path = path_of(settings)
     check_place(settings)
     try:
-        settings.folder.mkdir(parents=True, exist_ok=True)
+        settings.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _make_private(path)
         db = connect(path)
         try:
             _make_tables(db, path)
@@ -129,6 +131,14 @@ def create(settings: Store) -> sqlite3.Connection:
     except (sqlite3.Error, OSError) as error:
         raise StoreRefused(f"{path}: {spell(error)}") from None
     return db
+
+
+def _make_private(path: Path) -> None:
+    """Make the file where there is none, for this user alone; SQLite makes those beside it alike. Raises `OSError`."""
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    except FileExistsError:
+        pass  # not opened: closing it again would free every lock that this process has on it (man 2 fcntl)
 
 
 def _make_tables(db: sqlite3.Connection, path: Path) -> None:

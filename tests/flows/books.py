@@ -42,13 +42,13 @@ STREAM_PIECES = EVENTS + 3
 """In how many pieces a stream comes: a head, its events, its usage, and its end."""
 
 NOBODY_HOLDS = -1
-YEARS_30_S = 10**9
+YEARS_10_S = 315_360_000
 """A rate over so long a time leaks nothing that a test could see: it has to be as exact as a calendar window."""
 
 QUOTAS: list[dict[str, Any]] = [
     {"tokens": 5_000_000, "per": "day"},
     {"requests": 1_000_000, "per": "month"},
-    {"tokens": 5_000_000, "per": YEARS_30_S},
+    {"tokens": 1_500_000, "per": YEARS_10_S},
     {"usd": 1000, "per": "month"},
 ]
 

@@ -17,7 +17,10 @@ import pytest
 import yaml
 
 from gateway import __version__
+from gateway.config import Store
+from gateway.journal.home import Home
 from tests.conftest import Stage, StartsGateways, StartsProcesses
+from tests.fakes.redis_servers import RedisServer
 from tests.fakes.scripted import ok_json
 
 from .client import events, request
@@ -165,6 +168,38 @@ def test_setting_that_does_not_work_yet_is_a_fault(tmp_path: Path) -> None:
         run("check", "--config", written(tmp_path, settings(NOWHERE, alerts={"webhook": "http://x"}))),
         "alerts.webhook: ",
     )
+
+
+def test_check_tells_of_journals_that_nobody_would_deliver(tmp_path: Path) -> None:
+    config = settings(NOWHERE, store={"url": "embedded:./data", "journal_dir": str(tmp_path / "journal")})
+    file, journals = written(tmp_path, config), tmp_path / "journal"
+    origins = ["redis://old:6379/0 gateway", "redis://old:6379/0 gateway", "/elsewhere gateway"]
+    for origin in [*origins, Store(url=f"embedded:{Path.cwd() / 'data'}").origin]:
+        Home.make(journals, origin).leave()
+    (journals / "notes").mkdir()
+    (journals / ("f" * 32)).mkdir()
+    (journals / ("f" * 32) / "lock").write_text("nonsense")
+    done = run("check", "--config", file)
+    assert (done.returncode, done.stderr) == (0, "")
+    told = sorted(line.strip() for line in done.stdout.splitlines() if "warning" in line)
+    what = "start once with the old store.url to deliver them"
+    assert told == [
+        f"warning    1 journal in {journals} belongs to another ledger (/elsewhere gateway); {what}",
+        f"warning    2 journals in {journals} belong to another ledger (redis://old:6379/0 gateway); {what}",
+    ]
+
+
+@pytest.mark.parametrize(("name", "code"), [("check", 2), ("usage", 1), ("serve", 1)])
+def test_a_database_that_the_server_does_not_have(tmp_path: Path, name: str, code: int) -> None:
+    with RedisServer(tmp_path / "redis", extra=["databases 2"]) as redis:
+        url = f"redis://127.0.0.1:{redis.port}/5"
+        config = settings(NOWHERE, store={"url": url, "journal_dir": str(tmp_path / "journal")})
+        done = run(name, "--config", written(tmp_path, config))
+    assert (done.returncode, done.stdout) == (code, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("gateway: ")
+    assert url in line
+    assert "out of range" in line
 
 
 # ---------------------------------------------------------------------------------------------------------------- serve

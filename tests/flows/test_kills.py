@@ -33,7 +33,7 @@ from .books import ACCOUNTS, STREAM_PIECES, Callers, Seller, Told, check_books
 from .house import Gateway, eventually, settings
 
 STORES = ("embedded", "redis")
-KILLS = int(os.environ.get("GATEWAY_KILLS", "100"))
+KILLS = int(os.environ.get("GATEWAY_KILLS", "200"))
 MAX_DEATHS = 4
 """Of workers in one gateway's life; at the fifth within a minute it gives up."""
 

@@ -8,6 +8,7 @@ import logging
 import re
 import shutil
 import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,17 @@ from redis.exceptions import ResponseError
 from gateway.config import Store as Settings
 from gateway.records import Draw, Granted, Settlement
 from gateway.rules.entries import encode
-from gateway.store import Batch, Opening, Progress, StoreAway, StoreBehind, StoreRefused, redis, redis_link
+from gateway.store import (
+    Batch,
+    Opening,
+    Progress,
+    StoreAway,
+    StoreBehind,
+    StoreRefused,
+    redis,
+    redis_link,
+    redis_patience,
+)
 from gateway.store.redis import RedisStore, warnings
 from gateway.store.redis_link import Link, Script
 from tests.fakes.redis_servers import RedisServer, name_of, servers_to_test, wait_until
@@ -346,6 +357,58 @@ async def test_a_server_that_stands_still_is_given_up_and_applies_once_what_it_g
     assert await books(store) == ([wish.record.id], 1)
 
 
+@pytest.fixture(params=["before it is sent", "after it was sent"])
+async def held_up(request: pytest.FixtureRequest, server: RedisServer, opens: Opens) -> RedisStore:
+    """Its limit is 0.3 s, and with everything that is sent, the event loop stands still for 0.5 s."""
+    store = await opens(server)
+    await store.ping()
+    store._writing._limit_s = 0.3
+    connection = store._writing._connection
+    assert connection is not None
+    send = connection.send_packed_command
+
+    async def send_and_stand_still(*arguments: Any, **more: Any) -> None:
+        if request.param == "after it was sent":
+            await send(*arguments, **more)
+        time.sleep(0.5)  # noqa: ASYNC251 - this is what the test is about
+        if request.param == "before it is sent":
+            await send(*arguments, **more)
+
+    connection.send_packed_command = send_and_stand_still  # type: ignore[method-assign]
+    return store
+
+
+async def test_an_answer_that_came_while_the_event_loop_stood_still_counts(
+    held_up: RedisStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redis_patience, "LOOK_S", PATIENCE_S)
+    worker = Worker(held_up)
+    wish = await worker.granted(daily())
+    await worker.settle(wish)
+    assert await books(held_up) == ([wish.record.id], 1)
+
+
+async def test_a_server_that_stands_still_as_well_is_given_up(held_up: RedisStore, server: RedisServer) -> None:
+    server.stop()
+    try:
+        with pytest.raises(StoreAway, match=r"has not answered within 0\.3 s"):
+            await Worker(held_up).send()
+    finally:
+        server.cont()
+
+
+async def test_how_long_a_new_connection_may_take_is_told(server: RedisServer) -> None:
+    store = RedisStore(Settings(url=server.url))
+    store._writing._limit_s = 0.3
+    server.stop()
+    try:
+        with pytest.raises(StoreAway, match=r"has not answered within 0\.8 s"):
+            await store.ping()
+    finally:
+        server.cont()
+    await store.close()
+
+
 async def test_a_late_copy_does_nothing(server: RedisServer, opens: Opens) -> None:
     store = await opens(server)
     worker = Worker(store)
@@ -406,6 +469,12 @@ async def test_the_rights_that_are_told_are_enough(guarded: RedisServer, caplog:
     assert guarded.cli("ACL", "LOG") == ""
 
 
+def test_the_probe_does_what_a_batch_does() -> None:
+    parts = [Script.read("probe.lua"), Script.read(*redis.APPLY)]
+    probed, used = (set(re.findall(r"\b(?:call|write)\('([A-Z]+)'", part.text)) for part in parts)
+    assert probed == used
+
+
 async def test_without_a_look_at_the_server_there_is_no_warning(guarded: RedisServer) -> None:
     assert await warnings(Settings(url=guarded.url_for("quiet", "user-secret"))) == []
 
@@ -457,6 +526,40 @@ async def test_a_password_that_changes_is_told_at_the_next_connection(guarded: R
     await hang_up(guarded, store)
     with pytest.raises(StoreAway, match=r"(?i)invalid username-password pair"):
         await worker.send()
+
+
+# --------------------------------------------------------------------------------------- a server that will not do
+
+
+@pytest.fixture(params=["no such database", "no such command"])
+def unfit(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[RedisServer, str, str]]:
+    """One on which no batch can ever be applied; the address for it, and what it says."""
+    if request.param == "no such database":
+        with RedisServer(tmp_path / "redis", extra=["databases 2"]) as server:
+            yield server, f"redis://127.0.0.1:{server.port}/5", "out of range"
+    else:
+        with RedisServer(tmp_path / "redis", extra=['rename-command HRANDFIELD ""']) as server:
+            yield server, server.url, "(?i)unknown.* command"
+
+
+async def test_a_server_that_will_not_do_is_refused(unfit: tuple[RedisServer, str, str]) -> None:
+    _, url, says = unfit
+    for attempt in (RedisStore.open, warnings):
+        with pytest.raises(StoreRefused, match=says) as caught:
+            await attempt(Settings(url=url))
+        assert str(caught.value).startswith(url)
+
+
+async def test_a_server_that_will_not_do_is_no_fault_of_the_batch(
+    unfit: tuple[RedisServer, str, str], opens: Opens
+) -> None:
+    server, url, says = unfit
+    server.kill()
+    store = await opens(url)
+    server.restart()
+    for attempt in (Worker(store).granted(daily()), store.ping(), store.progress("w")):
+        with pytest.raises(StoreAway, match=says):
+            await attempt
 
 
 # ------------------------------------------------------------------------------------------------ schema, warnings
