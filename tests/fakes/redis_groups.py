@@ -9,6 +9,7 @@ with Sentinels(tmp_path) as group:
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Self
@@ -32,6 +33,20 @@ class _Several:
 
     def _keep(self, server: RedisServer) -> RedisServer:
         return self._stack.enter_context(server)
+
+
+def wait_until_replicated(master: RedisServer, replicas: int) -> None:
+    """Until so many replicas have all that was written so far.
+
+    WAIT does not tell: it looks at what was written on its own connection only.
+    """
+    written = int(master.info("master_repl_offset"))
+
+    def is_so() -> bool:
+        acknowledged = re.findall(r"^slave\d+:.*offset=(\d+)", master.cli("INFO", "replication"), re.MULTILINE)
+        return sum(int(offset) >= written for offset in acknowledged) >= replicas
+
+    wait_until(is_so, f"{replicas} replicas had what {master!r} has")
 
 
 class Sentinels(_Several):

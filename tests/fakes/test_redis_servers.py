@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from . import redis_servers
-from .redis_groups import Cluster, Sentinels
+from .redis_groups import Cluster, Sentinels, wait_until_replicated
 from .redis_servers import Certificates, MissingServer, RedisServer, servers_to_test, wait_until
 from .resp import Refusal, ask
 from .wire_proxy import WireProxy
@@ -138,7 +138,7 @@ def test_each_server_is_tested_once_however_often_it_is_named(tmp_path: Path, mo
 def test_sentinels_replace_a_master_that_is_killed_and_one_that_stands_still(tmp_path: Path) -> None:
     with Sentinels(tmp_path, password="a-secret") as group:
         group.master.call("SET", "before", "1")
-        assert group.master.cli("WAIT", 2, 5000) == "2"
+        wait_until_replicated(group.master, 2)
         killed = group.failover_by_kill()
         assert group.master is not killed
         assert group.master.cli("GET", "before") == "1"
@@ -166,7 +166,7 @@ def test_a_cluster_answers_moved_and_replaces_a_killed_master(tmp_path: Path) ->
                 other.call("GET", key)
         with pytest.raises(Refusal, match=r"^CROSSSLOT "):
             owners[0].call("MGET", *keys)
-        assert owners[0].cli("WAIT", 1, 5000) == "1"
+        wait_until_replicated(owners[0], 1)
         former = group.failover_by_kill(keys[0])
         assert former is owners[0]
         assert group.node_of(keys[0]).cli("GET", keys[0]) == "1"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import StartsGateways
-from tests.fakes.redis_groups import Cluster, Sentinels
+from tests.fakes.redis_groups import Cluster, Sentinels, wait_until_replicated
 from tests.fakes.redis_servers import Certificates, RedisServer, wait_until
 
 from .books import ACCOUNTS, QUOTAS
@@ -95,7 +95,7 @@ def test_what_the_next_master_never_heard_of_is_told_again(
     house = opened(gateway, scene, group.url)
     known = [scene.call(house, who) for who in ("alice", "ten", "ten", "ten")]
     running = scene.begin(house, who="ten")
-    wait_until(lambda: replicated(group), "the replicas had all of it")
+    wait_until_replicated(group.master, 2)
 
     group.stop_replication()
     forgotten = [scene.call(house, who) for who in ("alice", "bob", "ten", "ten")]
@@ -114,11 +114,6 @@ def test_what_the_next_master_never_heard_of_is_told_again(
     (window,) = [row for row in house.get("/v1/key", key="ten").json["quotas"] if row["scope"] == "key:ten"]
     assert (window["used"], window["reserved"]) == (10, 0)
     assert "the store has forgotten what it knew" in house.stderr
-
-
-def replicated(group: Sentinels) -> bool:
-    """Whether both replicas have acknowledged what the master has written."""
-    return group.master.call("WAIT", 2, 1000) == 2
 
 
 # --------------------------------------------------------------------------------------------------------- a cluster

@@ -155,7 +155,8 @@ def check(status: int, headers: dict[str, str], body: bytes, sent: bytes) -> Non
     else:
         ends = [line for line in body.splitlines() if line.startswith((b"data: [DONE]", b"data:[DONE]"))]
         assert not ends or (b"[DONE]" in sent and ends == [b"data: [DONE]"] and body.endswith(b"data: [DONE]\n\n"))
-        last = body.rstrip(b"\n").rpartition(b"\n")[2].removeprefix(b"data: ")
+        last = [b"", *body.rstrip().splitlines()][-1]
+        last = last.removeprefix(b"data: ")
         if last.startswith(b'{"error"'):
             check_error(last)
             assert body.endswith(b"\n\n")

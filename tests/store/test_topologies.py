@@ -16,7 +16,7 @@ import pytest
 from gateway.config import Store as Settings
 from gateway.records import Claim, Granted
 from gateway.store import Applied, Item, Store, StoreAway, StoreBehind, StoreRefused, open_store
-from tests.fakes.redis_groups import Cluster, Sentinels
+from tests.fakes.redis_groups import Cluster, Sentinels, wait_until_replicated
 from tests.fakes.redis_servers import PATIENCE_S, Certificates, RedisServer, wait_until
 from tests.fakes.wire_proxy import WireProxy
 
@@ -154,7 +154,7 @@ async def test_a_failover_that_forgets_a_batch_is_noticed_and_mended(tmp_path: P
             worker = Patient(store)
             assert store.may_forget
             kept = await worker.granted(claim)
-            assert group.master.cli("WAIT", 2, 5000) == "2"
+            wait_until_replicated(group.master, 2)
             group.stop_replication()
             forgotten = await worker.granted(claim)
             closing = worker.closing(settlement(kept))
@@ -181,7 +181,7 @@ async def test_a_master_that_stands_still_is_left_for_the_new_one(tmp_path: Path
         async with opened(group.url) as store:
             worker = Patient(store)
             await worker.granted(claim)
-            assert group.master.cli("WAIT", 2, 5000) == "2"
+            wait_until_replicated(group.master, 2)
             stopped = group.master
             stopped.stop()
             wish = draw(claim)
@@ -220,7 +220,7 @@ async def test_a_cluster_keeps_the_books_through_the_loss_of_a_master(tmp_path: 
             await worker.settle(wish)
             assert await stands(neighbour, claim) == (1, 2)
             owner = group.node_of("{gateway}")
-            assert owner.cli("WAIT", 1, 5000) == "1"
+            wait_until_replicated(owner, 1)
 
             former = group.failover_by_kill("{gateway}")
             assert former is owner
