@@ -283,9 +283,7 @@ class Bookkeeper:
             await self._write_journal()
             applied = await self._store.apply(Batch(self._journal.name, self._seq, self._acked, sent.items))
         except StoreAway as away:
-            self._store_is_away(away)
-            await self._give_up(sent)
-            await self._pause()
+            await self._lose(sent, away)
         except StoreBehind as behind:
             self._put_back(sent)
             self._begin_again(behind.progress)
@@ -357,9 +355,7 @@ class Bookkeeper:
         is away, whatever it says.
         """
         if not await self._is_store_sound():
-            self._store_is_away(StoreAway(f"{type(error).__name__}: {error}"))
-            await self._give_up(sent)
-            await self._pause()
+            await self._lose(sent, StoreAway(f"{type(error).__name__}: {error}"))
             return
         self.errors += 1
         if len(sent.items) > 1:
@@ -386,6 +382,12 @@ class Bookkeeper:
         return True
 
     # ------------------------------------------------------------------------------------------------ store and trouble
+
+    async def _lose(self, sent: _Sent, away: StoreAway) -> None:
+        """A batch has failed."""
+        self._store_is_away(away)
+        await self._give_up(sent)
+        await self._pause()
 
     def _store_is_away(self, away: StoreAway) -> None:
         self.errors += 1

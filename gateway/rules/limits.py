@@ -317,3 +317,9 @@ def standing(window: Window, state: WindowState, now_us: int) -> Standing:
     if window.period_us:
         reset_us = max(0, state.at_us + -(-state.used * window.period_us // window.limit) - now_us) if state.used else 0
     return Standing(window, state.used, state.reserved, reset_us)
+
+
+def standings(windows: Iterable[Window], states: Mapping[str, WindowState], now_us: int) -> list[Standing]:
+    """How windows look to their owner, from states as they were kept, by window; one that has none was never used."""
+    empty = WindowState(0, 0, now_us)
+    return [standing(window, leaked(window, states.get(window.id, empty), now_us), now_us) for window in windows]

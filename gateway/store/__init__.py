@@ -107,7 +107,22 @@ class Applied(NamedTuple):
     """Leases of silent workers that were closed on this occasion."""
 
 
-class Store(Protocol):
+class Reports(Protocol):
+    """What can be read of the books."""
+
+    async def standings(self, windows: Sequence[Window], now: float) -> list[Standing]:
+        """How these windows stand at the Unix time `now` (seconds). Raises `StoreAway`."""
+
+    async def usage(
+        self, group_by: Sequence[str], since: str | None = None, until: str | None = None, limit: int | None = None
+    ) -> list[dict[str, Any]]:
+        """Daily sums, grouped by some of `USAGE_GROUPS`; days as 2026-11-20, both included. Raises `StoreAway`."""
+
+    async def calls(self, limit: int, key: str | None = None) -> list[Mapping[str, Any]]:
+        """The newest usage records, newest first. Raises `StoreAway`."""
+
+
+class Store(Reports, Protocol):
     """Who keeps the books. Used from one event loop, one batch at a time; shared with any number of other workers.
 
     Guarantees, for every batch:
@@ -147,17 +162,6 @@ class Store(Protocol):
     async def ping(self) -> None:
         """Whether a batch would be applied now. Raises `StoreAway`."""
 
-    async def standings(self, windows: Sequence[Window], now: float) -> list[Standing]:
-        """How these windows stand at the Unix time `now` (seconds). Raises `StoreAway`."""
-
-    async def usage(
-        self, group_by: Sequence[str], since: str | None = None, until: str | None = None, limit: int | None = None
-    ) -> list[dict[str, Any]]:
-        """Daily sums, grouped by some of `USAGE_GROUPS`; days as 2026-11-20, both included. Raises `StoreAway`."""
-
-    async def calls(self, limit: int, key: str | None = None) -> list[Mapping[str, Any]]:
-        """The newest usage records, newest first. Raises `StoreAway`."""
-
     async def close(self) -> None:
         """Let go."""
 
@@ -175,7 +179,7 @@ REAPED_AT_ONCE = 20
 # ------------------------------------------------------------------------------------------------- what a call sees
 
 
-class Ledger(Protocol):
+class Ledger(Reports, Protocol):
     """Who may spend what, and what was spent. One instance per worker.
 
     Guarantees: a draw takes all of its windows or none; what is admitted never exceeds a window's limit, however many
@@ -207,17 +211,6 @@ class Ledger(Protocol):
 
     async def ping(self) -> None:
         """Whether draws would be answered now. Raises `StoreAway`."""
-
-    async def standings(self, windows: Sequence[Window], now: float) -> list[Standing]:
-        """How these windows stand at the Unix time `now` (seconds). Raises `StoreAway`."""
-
-    async def usage(
-        self, group_by: Sequence[str], since: str | None = None, until: str | None = None, limit: int | None = None
-    ) -> list[dict[str, Any]]:
-        """Daily sums, grouped by some of `USAGE_GROUPS`; days as 2026-11-20, both included. Raises `StoreAway`."""
-
-    async def calls(self, limit: int, key: str | None = None) -> list[Mapping[str, Any]]:
-        """The newest usage records, newest first. Raises `StoreAway`."""
 
     async def close(self, timeout_s: float) -> int:
         """Deliver what is pending, for at most this long, and let go. Returns how many settlements were left; they

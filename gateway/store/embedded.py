@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from gateway.config import Store as Settings
-from gateway.records import Standing, Window, WindowState
+from gateway.records import Standing, Window
 from gateway.rules import limits
 
 from . import Applied, Batch, Progress, StoreAway, StoreRefused
@@ -71,12 +71,7 @@ class EmbeddedStore:
 
     async def standings(self, windows: Sequence[Window], now: float) -> list[Standing]:
         states = await self._run(self._reading, lambda: self._reader.windows([window.id for window in windows]))
-        now_us = int(now * 1e6)
-        empty = WindowState(0, 0, now_us)
-        return [
-            limits.standing(window, limits.leaked(window, states.get(window.id, empty), now_us), now_us)
-            for window in windows
-        ]
+        return limits.standings(windows, states, int(now * 1e6))
 
     async def usage(
         self, group_by: Sequence[str], since: str | None = None, until: str | None = None, limit: int | None = None

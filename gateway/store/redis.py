@@ -152,12 +152,7 @@ class RedisStore:
             for name, text in zip(some, texts, strict=True)
             if text
         }
-        now_us = int(now * 1e6)
-        empty = WindowState(0, 0, now_us)
-        return [
-            limits.standing(window, limits.leaked(window, states.get(window.id, empty), now_us), now_us)
-            for window in windows
-        ]
+        return limits.standings(windows, states, int(now * 1e6))
 
     async def usage(
         self, group_by: Sequence[str], since: str | None = None, until: str | None = None, limit: int | None = None
