@@ -61,18 +61,25 @@ local function draw(kind, window, amount)
   end
 end
 
+-- A rate that was charged one amount is charged another instead.
+local function recharge(kind, window, charged, actual, age)
+  if actual >= charged then
+    window.used = window.used + actual - charged
+    return
+  end
+  window.used = max(0, window.used - not_leaked(charged - actual, kind[4], kind[5], age))
+  if window.used == 0 then
+    window.at = max(window.at, now) -- nothing is left to leak, and a part of a unit is no credit
+  end
+end
+
 local function settle(kind, window, amount, actual, age)
   if kind[2] ~= '' then
     window.used, window.reserved = window.used + actual, max(0, window.reserved - amount)
   elseif kind[5] == 0 then
     window.used = max(0, window.used - amount)
-  elseif actual >= amount then
-    window.used = window.used + actual - amount
   else
-    window.used = max(0, window.used - not_leaked(amount - actual, kind[4], kind[5], age))
-    if window.used == 0 then
-      window.at = max(window.at, now) -- nothing is left to leak, and a part of a unit is no credit
-    end
+    recharge(kind, window, amount, actual, age)
   end
 end
 
@@ -89,13 +96,8 @@ local function correct(kind, window, charged, actual, age)
     window.used = max(0, window.used + actual - charged)
   elseif kind[5] == 0 then
     return
-  elseif actual >= charged then
-    window.used = window.used + actual - charged
   else
-    window.used = max(0, window.used - not_leaked(charged - actual, kind[4], kind[5], age))
-    if window.used == 0 then
-      window.at = max(window.at, now) -- nothing is left to leak, and a part of a unit is no credit
-    end
+    recharge(kind, window, charged, actual, age)
   end
 end
 
