@@ -248,11 +248,29 @@ def worse(one: Refused | None, other: Refused) -> Refused:
     return max(one, other, key=lasts)
 
 
+def refusal(drawing: Iterable[tuple[Claim, WindowState]], now_us: int) -> Refused | None:
+    """Why claims do not fit the (leaked) states they are drawn on: the worst reason; None where all of them do."""
+    refused: Refused | None = None
+    for claim, state in drawing:
+        if (short := shortage(claim, state, now_us)) is not None:
+            refused = worse(refused, short)
+    return refused
+
+
 def drawn(claim: Claim, state: WindowState) -> WindowState:
     """The (leaked) state after a draw."""
     if claim.window.starts:
         return WindowState(state.used, state.reserved + claim.amount, state.at_us)
     return WindowState(state.used + claim.amount, state.reserved, state.at_us)
+
+
+def _recharged(window: Window, state: WindowState, charged: int, actual: int, age_us: int) -> WindowState:
+    """The state of a rate that was charged one amount and is charged another instead: more in full; of less it gives
+    back what has not leaked since."""
+    if actual >= charged:
+        return WindowState(state.used + actual - charged, state.reserved, state.at_us)
+    give_back = max(0, charged - actual - _leaked_since(window, age_us))
+    return WindowState(max(0, state.used - give_back), state.reserved, state.at_us)
 
 
 def settled(claim: Claim, state: WindowState, actual: int, age_us: int) -> WindowState:
@@ -262,10 +280,7 @@ def settled(claim: Claim, state: WindowState, actual: int, age_us: int) -> Windo
         return WindowState(state.used + actual, max(0, state.reserved - amount), state.at_us)
     if not window.period_us:
         return WindowState(max(0, state.used - amount), state.reserved, state.at_us)
-    if actual >= amount:
-        return WindowState(state.used + actual - amount, state.reserved, state.at_us)
-    give_back = max(0, amount - actual - _leaked_since(window, age_us))
-    return WindowState(max(0, state.used - give_back), state.reserved, state.at_us)
+    return _recharged(window, state, amount, actual, age_us)
 
 
 def voided(claim: Claim, state: WindowState, age_us: int) -> WindowState:
@@ -295,10 +310,7 @@ def corrected(window: Window, state: WindowState, charged: int, actual: int, age
         return WindowState(max(0, state.used + actual - charged), state.reserved, state.at_us)
     if not window.period_us:
         return state
-    if actual >= charged:
-        return WindowState(state.used + actual - charged, state.reserved, state.at_us)
-    give_back = max(0, charged - actual - _leaked_since(window, age_us))
-    return WindowState(max(0, state.used - give_back), state.reserved, state.at_us)
+    return _recharged(window, state, charged, actual, age_us)
 
 
 def _leaked_since(window: Window, age_us: int) -> int:

@@ -150,11 +150,7 @@ def _grant(
 
 def _refusal(draw: Draw, then: Iterator[WindowState], now_us: int) -> Refused:
     """The refusal in the words of `limits`, from the windows as the script has found them."""
-    refused: Refused | None = None
-    for claim in draw.claims:
-        short = limits.shortage(claim, next(then), now_us)
-        if short is not None:
-            refused = limits.worse(refused, short)
+    refused = limits.refusal([(claim, next(then)) for claim in draw.claims], now_us)
     assert refused is not None, "the script has refused what limits.shortage would grant"
     return refused
 

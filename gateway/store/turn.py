@@ -86,10 +86,7 @@ class Turn:
         states, now_us = self.states, self.now_us
         is_known = lease in self.drawn_us or lease in self.lost
         if not (is_known or item.is_forced):
-            refused: Refused | None = None
-            for claim in draw.claims:
-                if (short := limits.shortage(claim, states[claim.window.id], now_us)) is not None:
-                    refused = limits.worse(refused, short)
+            refused = limits.refusal([(claim, states[claim.window.id]) for claim in draw.claims], now_us)
             if refused is not None:
                 return refused
         if not is_known:
