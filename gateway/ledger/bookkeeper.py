@@ -49,6 +49,7 @@ from .acknowledgements import Acknowledgements
 from .adoption import Adoption
 from .ends import End, Ends
 from .outage import Share
+from .touched import Touched
 
 log = logging.getLogger("gateway")
 
@@ -92,7 +93,7 @@ class _Sent(NamedTuple):
 class Bookkeeper:
     """The `Ledger` promise over a store and a journal. Used from one event loop.
 
-    `adopt` finds journals of dead workers. `acknowledged_within_s` is for tests that want to see what the store has.
+    `adopt` finds journals of dead workers. `touched` is told which windows have changed. `acknowledged_within_s` is for tests that want to see what the store has.
     """
 
     def __init__(
@@ -101,6 +102,7 @@ class Bookkeeper:
         journal: Journal,
         settings: Settings,
         adopt: Callable[[], Journal | None] = lambda: None,
+        touched: Touched | None = None,
         *,
         acknowledged_within_s: float = ACKNOWLEDGED_WITHIN_S,
         clock_us: Callable[[], int] = lambda: time.time_ns() // 1000,
@@ -110,6 +112,7 @@ class Bookkeeper:
         self._store = store
         self._journal = journal
         self._settings = settings
+        self._touched = touched
         self._acknowledged_within_s = acknowledged_within_s
         self._clock_us = clock_us
         self._seq = self._acked = 0
@@ -200,6 +203,9 @@ class Bookkeeper:
 
     async def calls(self, limit: int, key: str | None = None) -> list[Mapping[str, Any]]:
         return await self._read(self._store.calls(limit, key))
+
+    async def claim(self, holder: str, names: Mapping[str, float]) -> dict[str, float]:
+        return await self._read(self._store.claim(holder, names))
 
     async def close(self, timeout_s: float) -> int:
         if self._is_closed:
@@ -323,6 +329,8 @@ class Bookkeeper:
         if sent.ends:
             self._journal.delivered(self._ends.mark)
         verdicts = applied.verdicts[len(applied.verdicts) - len(sent.draws) :]
+        if self._touched is not None:
+            self._touched.note(sent.ends, verdicts)
         await self._answer([*zip(sent.draws, verdicts, strict=True)])
 
     async def _answer(self, drawn: Sequence[tuple[_Drawing, Any]]) -> None:
@@ -422,10 +430,16 @@ class Bookkeeper:
     async def _give_up(self, sent: _Sent) -> None:
         """Whether this batch was applied will never be known. What waits behind it is answered with it."""
         self._put_back(sent._replace(draws=[]))
+        for opening in sent.forced:
+            if (lease := opening.draw.record.id) not in self._open:
+                self._ends.void(lease)  # it goes once more, and behind it has to go a void that was not applied yet
         unknown = [(drawing, self._decide_alone(drawing)) for drawing in sent.draws]
         for drawing, verdict in unknown:
             if not isinstance(verdict, Granted):
                 self._void(drawing.opening)
+                if self._store.may_forget:
+                    # Drawn in any case before it is voided: so what a server kept of half a batch is written over.
+                    self._forced[drawing.opening.draw.record.id] = drawing.opening._replace(is_forced=True)
         waiting, self._draws = self._draws, deque()
         await self._answer([*unknown, *[(drawing, self._decide_alone(drawing)) for drawing in waiting]])
 

@@ -12,6 +12,9 @@ local function change_lease(whose, lease, text)
     changed = {}
     leases_of[whose] = changed
   end
+  if not text and changed[lease] then
+    text = '' -- begun and ended by this batch
+  end
   changed[lease] = text
 end
 

@@ -1,4 +1,11 @@
 -- Writes down what was noted; first, what of it has to be read again.
+--
+-- All or nothing holds for a server that runs. One that died while it wrote its append-only file leaves a piece of a
+-- transaction at the end, which Redis (all versions to date) and Valkey (until 2026) cut in its middle instead of before
+-- it: at the restart *after* the next, that piece is applied too, ahead of all that was written meanwhile. So what is
+-- told again after a lost answer has to overwrite all that the piece may hold: values are written whole, never added
+-- to; a draw that came to nothing is drawn and given back (Bookkeeper); and of two records with the same id the newer
+-- one counts (redis_reports).
 
 local totals = {} -- by day: what to write, and what is nothing now
 local is_new = {} -- by day
@@ -88,8 +95,9 @@ for whose, changed in pairs(leases_of) do
     if text then
       kept[#kept + 1] = lease
       kept[#kept + 1] = text
-    else
-      gone[#gone + 1] = lease
+    end
+    if not text or text == '' then
+      gone[#gone + 1] = lease -- what is not there is not deleted in the append-only file either, so it is written first
     end
   end
   write('HSET', base .. 'leases:' .. whose, kept)

@@ -64,8 +64,12 @@ def _sums(row: tuple[str, str, str]) -> Sums:
 
 
 async def calls(link: Link, base: str, limit: int, key: str | None) -> list[Mapping[str, Any]]:
-    """The newest records, newest first. Raises `StoreAway`."""
+    """The newest records, newest first. Raises `StoreAway`.
+
+    Of several records of one call the newest counts: apply_writing.lua says how there can be another.
+    """
     rows: list[Mapping[str, Any]] = []
+    told: set[str] = set()
     newest, mark = "+", "" if key is None else quote(key)
     while len(rows) < limit:
         # Of a key that calls rarely there may be few among many: more at once, of which most are not looked into.
@@ -74,7 +78,8 @@ async def calls(link: Link, base: str, limit: int, key: str | None) -> list[Mapp
         for _, (_, text) in found:
             if mark in text:
                 record = entries.decode_record(text)
-                if key is None or record.key == key:
+                if record.id not in told and (key is None or record.key == key):
+                    told.add(record.id)
                     rows.append(call_row(record))
         if len(found) < count:
             break

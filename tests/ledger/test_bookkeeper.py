@@ -17,10 +17,10 @@ from gateway.ledger import Bookkeeper, adoption, bookkeeper
 from gateway.ledger import ends as ledger_ends
 from gateway.ledger.bookkeeper import MAX_BATCH
 from gateway.records import Granted, Usage
-from gateway.store import Closing, JournalFull, Opening, StoreAway
+from gateway.store import Closing, JournalFull, Opening, StoreAway, Voiding
 from tests.store.wishes import daily, draw, parallel, settlement
 
-from .desk import ORIGIN, DeskStore, OpensDesks, leases
+from .desk import ORIGIN, DeskStore, OpensDesks, lease_of, leases
 
 
 async def until(is_true: Callable[[], Any]) -> None:
@@ -220,6 +220,21 @@ async def test_what_the_store_is_told_again_has_a_new_number(store: DeskStore, b
     assert store.open == {}
     seqs = [batch.seq for batch in store.batches]
     assert seqs == sorted(set(seqs))
+
+
+async def test_a_draw_without_an_answer_is_drawn_and_given_back(store: DeskStore, open_one: OpensDesks) -> None:
+    store.may_forget = True  # such a one may come back with half of the batch in its file
+    books = open_one()
+    store.is_away = True
+    unknown = books.draw(draw(call="a"))
+    with pytest.raises(StoreAway):
+        await unknown
+    store.is_away = False
+    await until(lambda: store.voided == ["a"])
+    told = store.batches[-1].items
+    assert [(type(item), lease_of(item)) for item in told] == [(Opening, "a"), (Voiding, "a")]
+    assert [item.is_forced for item in told if isinstance(item, Opening)] == [True]
+    assert store.open == {}
 
 
 async def test_an_answer_does_not_wait_for_a_slow_store(store: DeskStore, books: Bookkeeper) -> None:

@@ -26,6 +26,7 @@ class LossyStore(EmbeddedStore):
 
     dice: random.Random
     losses = 0.0
+    may_forget = False
 
     async def apply(self, batch: Batch) -> Applied:
         await asyncio.sleep(self.dice.random() * 0.002)
@@ -37,8 +38,11 @@ class LossyStore(EmbeddedStore):
         return applied
 
 
+@pytest.mark.parametrize("may_forget", [False, True])
 @pytest.mark.parametrize("seed", [1, 2, random.randrange(10**6)])
-async def test_books_balance_behind_a_bad_line(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_books_balance_behind_a_bad_line(
+    seed: int, may_forget: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     print(f"seed {seed}")
     monkeypatch.setattr(bookkeeper, "TRY_AGAIN_S", (0.0, 0.002))
     monkeypatch.setattr(ends, "MAX_KEPT", 7)
@@ -51,6 +55,7 @@ async def test_books_balance_behind_a_bad_line(seed: int, tmp_path: Path, monkey
         store = LossyStore(settings(tmp_path), clock)
         store.dice = dice
         store.losses = 0.2
+        store.may_forget = may_forget
         stores.append(store)
         return open_desk(store, tmp_path, adopts=True)
 
