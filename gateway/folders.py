@@ -1,11 +1,17 @@
-"""One gateway for each folder: a lock that the kernel releases, whatever its holder died of."""
+"""Folders that belong to one process: held by a lock that the kernel releases, whatever its holder died of."""
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
+import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+LOCK = "gateway.lock"
 
 
 class FolderInUse(Exception):
@@ -20,10 +26,33 @@ def exclusive(folder: Path, setting: str) -> Iterator[None]:
     Raises `FolderInUse`, or `OSError` where the folder cannot be used.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with (folder / "gateway.lock").open("a") as lock:
+    with (folder / LOCK).open("a") as lock:
         try:
             fcntl.flock(lock.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             hint = f"stop it, or give this one its own {setting}"
             raise FolderInUse(f"another gateway is using {folder}; {hint}") from None
         yield
+
+
+@contextmanager
+def temporary(prefix: str) -> Iterator[Path]:
+    """A folder of this process among the temporary ones, gone at the end; and what killed ones left goes first."""
+    for left in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
+        with contextlib.suppress(OSError):
+            _remove_if_free(left)
+    folder = Path(tempfile.mkdtemp(prefix=prefix))
+    try:
+        with exclusive(folder, "folder"):
+            yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove_if_free(folder: Path) -> None:
+    """A folder without a lock file may be one that is being made this moment, and stays."""
+    with (folder / LOCK).open("r+") as lock:
+        if os.fstat(lock.fileno()).st_uid != os.getuid():
+            return
+        fcntl.flock(lock.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(folder, ignore_errors=True)

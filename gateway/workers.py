@@ -13,11 +13,9 @@ import contextlib
 import errno
 import logging
 import os
-import shutil
 import signal
 import socket
 import sys
-import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -26,7 +24,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
-from . import __version__
+from . import __version__, folders
 from .config import Config
 from .control import Line
 from .tasks import Tasks
@@ -65,7 +63,7 @@ class Supervisor:
         self._config = config
         self._values = values
         self._listener = listener
-        self._metrics_dir = tempfile.mkdtemp(prefix="gateway-metrics-")
+        self._metrics_dir = ""
         self._tasks = Tasks()
         self._lines: dict[int, Line] = {}
         """By worker slot."""
@@ -78,6 +76,11 @@ class Supervisor:
 
     async def run(self, on_ready: Callable[[], None]) -> None:
         """Serve until a signal says otherwise. Raises `CannotServe` when the workers cannot be kept alive."""
+        with folders.temporary("gateway-metrics-") as folder:
+            self._metrics_dir = str(folder)
+            await self._run(on_ready)
+
+    async def _run(self, on_ready: Callable[[], None]) -> None:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self._stop, self._config.server.drain_delay_s)
         loop.add_signal_handler(signal.SIGINT, self._stop, 0.0)
@@ -91,17 +94,18 @@ class Supervisor:
             waited: list[asyncio.Future[Any]] = [everyone, self._failed]
             await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
             if self._failed.done():
-                self._stop(0.0)
+                if self._stopping is None:
+                    self._stop(0.0)
                 await everyone
                 self._failed.result()
         finally:
             await self._tasks.cancel_all()
-            shutil.rmtree(self._metrics_dir, ignore_errors=True)
 
     def _stop(self, delay_s: float) -> None:
         if self._stopping is not None:
             for process in self._processes.values():  # asked twice: now
                 _signal(process, signal.SIGKILL)
+            self._fail("asked to stop a second time: what was under way has been cut off")
             return
         self._stopping = delay_s
         self._listener.close()  # else the kernel would go on accepting for it, when no worker does any more

@@ -255,9 +255,11 @@ def test_second_signal_ends_it_at_once(gateway: StartsGateways, upstream: Stage)
         eventually(lambda: upstream.hits == 1)
         house.kill(signal.SIGTERM)
         eventually(lambda: house.get("/readyz", key=None).status == 503)
+        house.expected_code = 1
         house.kill(signal.SIGINT)
         house.wait()
     assert children(house.process.pid) == []
+    assert house.stderr.endswith("gateway: asked to stop a second time: what was under way has been cut off\n")
     assert "Traceback" not in house.stderr
 
 
