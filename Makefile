@@ -8,7 +8,7 @@ help:
 	@echo "make demo    run the gateway with a simulated upstream; no network, no key, no server needed"
 	@echo "make test    format, lint, strict types, tests"
 	@echo "make check   the same without the tests"
-	@echo "make servers install the servers that the tests run on; make test does it too"
+	@echo "make servers install what the tests run on, servers and the SDK for Node; make test does it too"
 	@echo "make format  put the code into shape"
 	@echo "make bench   what it costs beside nginx, in 3 minutes; needs Linux, nginx and wrk"
 

@@ -19,7 +19,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from . import __version__, usage_command
+from . import __version__, tokens, usage_command
 from .config import Config, ConfigError, ConfigFault, Store, Upstream, build, resolve
 from .folders import FolderInUse, exclusive
 
@@ -71,7 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     usage = commands.add_parser("usage", help="what was used, by whom; beside a running gateway or without one")
     usage.add_argument("--config", required=True, metavar="FILE", help="the configuration, in YAML")
     usage_command.add_arguments(usage)
-    usage.set_defaults(run=lambda args: usage_command.run(args, _read(args.config, {})[0].store))
+    usage.set_defaults(run=lambda args: usage_command.run(args, _read(args.config, {})[0]))
 
     simulate = commands.add_parser("simulate", help="run the simulated upstream alone")
     simulate.add_argument("--port", type=port_number, default=8081, help="default: 8081; 0 takes a free one")
@@ -113,8 +113,10 @@ def _check(args: argparse.Namespace) -> int:
     print(f"  store      {config.store.shown_url}, namespace {config.store.namespace}")
     print(f"  upstreams  {', '.join(f'{name} ({_where(upstream)})' for name, upstream in config.upstreams.items())}")
     print(f"  models     {', '.join(config.models)}")
+    print(f"  tokens     {tokens.describe(config.models)}")
     print(f"  keys       {', '.join(key.id for key in config.keys) or 'none: every call will be refused with 401'}")
     print(f"  admin API  {'on' if config.admin.token else 'off: admin.token is not set'}")
+    print(f"  alerts     {_alerts(config)}")
     for warning in warnings:
         print(f"  warning    {warning}")
     return 0
@@ -145,6 +147,20 @@ def _look_at(settings: Store) -> list[str]:
 def _where(upstream: Upstream) -> str:
     """Its address; and its proxy, which may come from the environment without anybody's having thought of it."""
     return upstream.base_url if upstream.way is None else f"{upstream.base_url} through the proxy {upstream.way}"
+
+
+def _alerts(config: Config) -> str:
+    """Of what is told, and where."""
+    from .rules.alerts import LEVELS, count_alerted
+
+    if not (number := count_alerted(config)):
+        return "none: no quota is per day or month"
+    levels = " and ".join(f"{level} %" for level in LEVELS)
+    webhook = config.alerts.shown_webhook
+    where = f"log, metrics and {webhook}" if webhook else "log and metrics alone: alerts.webhook is not set"
+    if webhook and config.alerts.way is not None:
+        where += f" through the proxy {config.alerts.way}"
+    return f"at {levels} of {_count(number, 'quota')} per day or month, to {where}"
 
 
 def _count(number: int, what: str) -> str:

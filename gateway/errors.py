@@ -124,20 +124,30 @@ class BodyTooLarge(GatewayError):
     reason = "body_too_large"
 
 
-def retry_headers(seconds: float) -> dict[str, str]:
-    """When to come back: exact in milliseconds, rounded up in seconds; never 0, which openai-python ignores."""
-    return {"Retry-After-Ms": str(max(1, math.ceil(seconds * 1000))), "Retry-After": str(max(1, math.ceil(seconds)))}
+LONGEST_RETRY_MS = 120_000
+"""The longest wait that an official SDK sits out by itself (openai-python, MAX_RETRY_AFTER_DELAY)."""
+
+
+def retry_headers(ms: int) -> dict[str, str]:
+    """When to come back: exact in milliseconds, rounded up in seconds; never 0, which openai-python ignores.
+
+    Of a longer wait than `LONGEST_RETRY_MS` openai-node 7 makes one of its own of half a second, twice and for nothing,
+    and openai-node 6 sleeps it out, be it an hour. `x-should-retry` lets both tell their caller at once.
+    """
+    ms = max(1, ms)
+    headers = {"Retry-After-Ms": str(ms), "Retry-After": str(-(-ms // 1000))}
+    return headers if ms <= LONGEST_RETRY_MS else {**headers, "X-Should-Retry": "false"}
 
 
 class RateLimited(GatewayError):
-    """429: come back in `retry_after_s`. The unit that ran out is the type, as OpenAI has it: requests or tokens."""
+    """429: come back in `retry_after_ms`. The unit that ran out is the type, as OpenAI has it: requests or tokens."""
 
     status = 429
     code = "rate_limit_exceeded"
     reason = "rate_limited"
 
-    def __init__(self, message: str, *, unit: str, retry_after_s: float, headers: Mapping[str, str]) -> None:
-        super().__init__(message, headers={**headers, **retry_headers(retry_after_s)})
+    def __init__(self, message: str, *, unit: str, retry_after_ms: int, headers: Mapping[str, str]) -> None:
+        super().__init__(message, headers={**headers, **retry_headers(retry_after_ms)})
         self.type = "tokens" if unit == "tokens" else "requests"
 
 
@@ -160,8 +170,8 @@ class Unavailable(GatewayError):
     type = "server_error"
     reason = "unavailable"
 
-    def __init__(self, message: str, *, code: str, retry_after_s: float = 1) -> None:
-        super().__init__(message, code=code, headers=retry_headers(retry_after_s))
+    def __init__(self, message: str, *, code: str) -> None:
+        super().__init__(message, code=code, headers=retry_headers(1000))
         self.reason = code
 
 
@@ -191,6 +201,9 @@ _UPSTREAM: dict[Fault, tuple[int, str, str]] = {
     Fault.AUTH: (502, "upstream_auth_failed", "refused the gateway's own credential; tell whoever runs the gateway"),
     Fault.BALANCE: (502, "upstream_quota_exceeded", "says the gateway's balance is spent; tell whoever runs it"),
     Fault.IN_BAND: (502, "upstream_error", "reported an error inside its answer"),
+    Fault.UNFIT: (502, "upstream_error", "answered something else than it was asked"),
+    Fault.NO_CHANNEL: (503, "upstream_error", "cannot serve it at present"),
+    Fault.LEFT_ALONE: (503, "upstream_error", "has failed again and again and is left alone for a moment"),
 }  # fmt: skip
 
 
@@ -207,7 +220,7 @@ class UpstreamFailed(GatewayError):
             status = 503
         headers: dict[str, str] = {}
         if status in (429, 503):
-            headers = retry_headers(failure.retry_after_s if failure.retry_after_s is not None else 1)
+            headers = retry_headers(1000 if failure.retry_after_s is None else math.ceil(failure.retry_after_s * 1000))
         error = cls(f"The upstream of this model {what}.", code=code, headers=headers)
         error.status = status
         if status == 429:

@@ -46,9 +46,11 @@ class Lease:
 
     An asynchronous context: entering draws on every window of the call, or raises why not (`RateLimited`, `QuotaSpent`,
     `Unavailable`); however the block is left, the lease has been closed once.
+
+    `likely` is the route that the call will take, as far as one can know: a call that is lost is counted there.
     """
 
-    def __init__(self, books: Books, call: Call, claims: tuple[Claim, ...]) -> None:
+    def __init__(self, books: Books, call: Call, claims: tuple[Claim, ...], likely: Route | None = None) -> None:
         self.call = call
         self.standings: tuple[Standing, ...] = ()
         self.attempts = 0
@@ -57,8 +59,10 @@ class Lease:
         """Time spent waiting for upstreams."""
         self.may_have_cost = False
         """An attempt was sent and not wholly answered: the upstream may bill what nobody has seen."""
+        self.is_cut_off = False
+        """Nobody waits for the answer any more, and it is not read on for its usage either."""
         self._books = books
-        self._draw = Draw(_if_lost(call), claims)
+        self._draw = Draw(_if_lost(call, likely or call.model.routes[0]), claims)
         self._first_byte_s: float | None = None
         self._settled: asyncio.Future[None] | None = None
         self._is_handed_over = False
@@ -152,11 +156,11 @@ class Lease:
             self.close(status=500, usage=Usage(), ended="error")
 
 
-def _if_lost(call: Call) -> Record:
+def _if_lost(call: Call, route: Route) -> Record:
     """The record that stands for a call whose worker died: everything it was allowed to use."""
     output = limits.output_limit(call) * call.params.candidates
     usage = Usage(call.params.prompt_tokens, output, source="estimated")
-    return _record(call, call.model.routes[0], 0, usage, "lost")
+    return _record(call, route, 0, usage, "lost")
 
 
 def _record(
@@ -174,6 +178,7 @@ def _record(
     is_usage_known: bool = True,
 ) -> Record:
     """A call and what became of it on this route; None: it was tried on none."""
+    price = call.model.price
     return Record(
         id=call.id,
         time=call.started,
@@ -194,5 +199,6 @@ def _record(
         attempts=attempts,
         truncated=is_truncated,
         client_request_id=call.client_request_id,
-        cost_nusd=pricing.cost_nusd(call.model.price, usage) if is_usage_known else None,
+        cost_nusd=pricing.cost_nusd(price, usage) if is_usage_known else None,
+        price=None if price is None else price.spelling,
     )

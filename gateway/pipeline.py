@@ -9,22 +9,29 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from . import relay
+from . import bridging, relay
 from .config import Capabilities, Config, Route
-from .errors import UpstreamFailed, UpstreamRefused
+from .errors import GatewayError, UpstreamFailed, UpstreamRefused
 from .lease import Books, Lease
 from .outlet import OpensStreams, Outlet
 from .records import Call, Claim, Failure, Key, Phase
 from .relay import Answer, Streamed
-from .rules import document, limits, notices
-from .rules.attempts import GiveUp, Try, next_step
+from .rules import capabilities as able
+from .rules import document, large, limits, notices, pieces
+from .rules.attempts import GiveUp, Tried, Try, next_step, patience_s
+from .rules.bridge_request import as_chat
+from .rules.capabilities import Way
+from .rules.estimate import FindsCounter, no_counter
 from .tasks import Tasks
+from .upstream.health import Trial
 from .upstream.pool import Pool
+from .upstream.router import Router
 
 log = logging.getLogger("gateway")
 
@@ -41,8 +48,11 @@ class Parts:
     terms: limits.Terms
     books: Books
     pools: Mapping[str, Pool]
+    router: Router
     tasks: Tasks
     """Background work of calls: draining answers whose client left, back-pressure."""
+    find_counter: FindsCounter = no_counter
+    """Counts text for models whose tokeniser is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,68 +69,158 @@ async def serve(call: Call, parts: Parts, open_stream: OpensStreams, leased_now:
     `leased_now` is called when the ledger has granted the call: from then on its record and its access line are
     written here. Raises `GatewayError` for everything that a client is told by a status. Cancelled: the client is gone.
     """
+    routes = able.fitting(call.model, call.endpoint, call.params, parts.config.upstreams)
     claims = limits.claims(call, parts.terms.of(call.key))
-    async with Lease(parts.books, call, claims) as lease:
+    candidates = parts.router.candidates(routes, call.params.model)
+    async with Lease(parts.books, call, claims, candidates[0] if candidates else routes[0]) as lease:
         leased_now()
         keepalive_s = parts.config.server.keepalive_comment_s if call.params.stream else 0
         outlet = Outlet(open_stream, partial(own_headers, lease), keepalive_s)
         try:
-            return await _carry(call, parts, lease, outlet)
+            answer = await _carry(call, parts, lease, outlet, routes=routes, tried=[])
+            return Served(answer, own_headers(lease))
         finally:
             outlet.close()
 
 
-async def _carry(call: Call, parts: Parts, lease: Lease, outlet: Outlet) -> Served:
-    """Try one route after the other, as long as `next_step` says so."""
-    failures: list[Failure] = []
+async def _carry(
+    call: Call,
+    parts: Parts,
+    lease: Lease,
+    outlet: Outlet,
+    *,
+    routes: Sequence[Route],
+    tried: list[Tried],
+    is_single: bool = False,
+) -> Answer | Streamed:
+    """Try one route after the other, as long as `next_step` says so.
+
+    Where a route takes single prompts only, each goes its own way from there; `is_single`: this one does.
+    """
+    waited_s = 0.0
     while True:
-        match next_step(call.model, failures):
+        match _next_step(call, routes, parts, tried, waited_s):
             case GiveUp(last):
-                error = UpstreamFailed.after(last)
-                error.headers = {**error.headers, **dict(own_headers(lease))}
-                raise error
+                raise _failed(last, call, routes, parts, lease)
             case Try(route, after_s, is_fresh):
                 if after_s:
+                    waited_s += after_s
                     await asyncio.sleep(after_s)
-                lease.route = route
-                lease.attempts += 1
-                this = prepare(call, lease.claims, route, parts)
-                try:
-                    result = await relay.attempt(this, lease, outlet, parts.tasks, is_fresh=is_fresh)
-                except asyncio.CancelledError:
-                    parts.books.telemetry.attempted(route.upstream, "client_gone")
-                    raise
-                except UpstreamRefused as refused:
-                    parts.books.telemetry.attempted(route.upstream, "refused")
-                    refused.headers = {**refused.headers, **dict(own_headers(lease))}
-                    raise
-                fault = None if isinstance(result, Answer) else result.fault
-                parts.books.telemetry.attempted(route.upstream, fault.value if fault else "ok")
-                if isinstance(result, Streamed) and result.fault is not None:
-                    log.warning("upstream %s: %s inside a stream, call %s", route.upstream, result.fault.value, call.id)
+                if not is_single and _way(call, route, parts) is not Way.PLAIN:
+                    return await _carry_singly(call, parts, lease, outlet, routes=routes, tried=tried)
+                trial = parts.router.begin(route, call.params.model, tried)
+                result = await _try(route, trial, call, parts, lease, outlet, is_fresh=is_fresh)
                 if not isinstance(result, Failure):
-                    return Served(result, own_headers(lease))
-                log.warning(
-                    "upstream %s: %s while %s (%s), call %s",
-                    result.upstream, result.fault.value, result.phase.value, result.detail, call.id,
-                )  # fmt: skip
-                lease.may_have_cost |= result.phase is Phase.WAITING
-                failures.append(result)
+                    return result
+                tried.append(Tried(route, result, trial.key))
 
 
-def prepare(call: Call, claims: Sequence[Claim], route: Route, parts: Parts) -> relay.Attempt:
+async def _carry_singly(
+    call: Call, parts: Parts, lease: Lease, outlet: Outlet, *, routes: Sequence[Route], tried: Sequence[Tried]
+) -> Answer | Streamed:
+    """Carry each prompt by itself, from where the whole call has come to."""
+
+    async def carry_one(single: Call, share: Lease, side: Outlet) -> Answer | Streamed:
+        return await _carry(single, parts, share, side, routes=routes, tried=list(tried), is_single=True)
+
+    try:
+        return await bridging.carry(
+            call, lease, outlet, one=carry_one, upstreams=parts.config.upstreams, books=parts.books, tasks=parts.tasks,
+            max_response_bytes=parts.config.server.max_response_bytes,
+        )  # fmt: skip
+    except GatewayError as error:
+        error.headers = {**error.headers, **dict(own_headers(lease))}
+        raise
+
+
+def _way(call: Call, route: Route, parts: Parts) -> Way:
+    return able.way(call.endpoint, call.params, parts.config.upstreams[route.upstream].capabilities)
+
+
+def _next_step(
+    call: Call, routes: Sequence[Route], parts: Parts, tried: Sequence[Tried], waited_s: float
+) -> Try | GiveUp:
+    router, name = parts.router, call.params.model
+    candidates = router.candidates(routes, name)
+    if not tried:
+        return next_step(call.model, candidates)
+    total_s = max([parts.config.upstreams[route.upstream].timeouts.total_s for route in routes])
+    left_s = min(total_s, patience_s(call.forwarded_headers)) - (time.perf_counter() - call.arrived)
+    return next_step(
+        call.model, candidates, tried,
+        waited_s=waited_s, left_s=left_s, renewed=router.renewed(name, tried), spent=router.spent(tried),
+    )  # fmt: skip
+
+
+def _failed(last: Failure | None, call: Call, routes: Sequence[Route], parts: Parts, lease: Lease) -> UpstreamFailed:
+    """The error that says of the last failure; None: there was nobody to ask."""
+    if last is None:
+        last = parts.router.barrier(routes, call.params.model)
+        parts.books.telemetry.rejected(last.fault.value)
+    error = UpstreamFailed.after(last)
+    error.headers = {**error.headers, **dict(own_headers(lease))}
+    return error
+
+
+async def _try(
+    route: Route, trial: Trial, call: Call, parts: Parts, lease: Lease, outlet: Outlet, *, is_fresh: bool
+) -> Answer | Streamed | Failure:
+    """One attempt, and what it says about its upstream."""
+    telemetry = parts.books.telemetry
+    lease.route = route
+    lease.attempts += 1
+    try:
+        this = prepare(call, lease.claims, route, parts, trial)
+        result = await relay.attempt(this, lease, outlet, parts.tasks, is_fresh=is_fresh)
+    except UpstreamRefused as refused:
+        trial.ended(None)
+        telemetry.attempted(route.upstream, "refused")
+        refused.headers = {**refused.headers, **dict(own_headers(lease))}
+        raise
+    except asyncio.CancelledError:
+        trial.left()
+        telemetry.attempted(route.upstream, "client_gone")
+        raise
+    except BaseException:
+        trial.left()
+        raise
+    if isinstance(result, Failure):
+        trial.ended(result)
+        telemetry.attempted(route.upstream, result.fault.value)
+        log.warning(
+            "upstream %s: %s while %s (%s), call %s",
+            result.upstream, result.fault.value, result.phase.value, result.detail, call.id,
+        )  # fmt: skip
+        lease.may_have_cost |= result.phase is Phase.WAITING
+        return result
+    fault = result.fault if isinstance(result, Streamed) else None
+    trial.ended(result.trouble if isinstance(result, Streamed) else None)
+    telemetry.attempted(route.upstream, fault.value if fault else "ok")
+    if fault is not None:
+        log.warning("upstream %s: %s inside a stream, call %s", route.upstream, fault.value, call.id)
+    return result
+
+
+def prepare(call: Call, claims: Sequence[Claim], route: Route, parts: Parts, trial: Trial) -> relay.Attempt:
     """The request for one route, on the client's own bytes: only what must change is changed."""
     upstream = parts.config.upstreams[route.upstream]
     pool = parts.pools[route.upstream]
+    if _way(call, route, parts) is Way.VIA_CHAT:
+        call = as_chat(call)
     changes = changed_members(call, claims, route, upstream.capabilities)
-    body = document.replace(call.params.document, changes)
+    given = call.params.document
+    body = document.replace(given, changes) if given.large is None else large.replace(given.large, changes)
+    added_limits = [changes[name] for name in ("max_tokens", "max_completion_tokens") if name in changes]
     return relay.Attempt(
         call=call,
         route=route,
         pool=pool,
         upstream=upstream,
-        request=pool.request(_PATHS[call.endpoint], call.forwarded_headers, body),
+        request=pool.request(_PATHS[call.endpoint], call.forwarded_headers, body, key=trial.key),
         max_response_bytes=parts.config.server.max_response_bytes,
+        output_limit=added_limits[0] if added_limits else call.params.output_limit,
+        count_texts=pieces.counting(parts.find_counter(call.params.model)),
+        answered=trial.answered,
     )
 
 

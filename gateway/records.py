@@ -9,6 +9,7 @@ fields of a record); the rest are dataclasses.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
@@ -37,11 +38,23 @@ class Key:
     is_shadow: bool = False
 
 
+class Large(NamedTuple):
+    """A body that is too long to be touched at once."""
+
+    pieces: Sequence[bytes | bytearray]
+    opening: int
+    """Where its first member may stand, in bytes."""
+    places: Mapping[str, tuple[int, int]]
+    """Where the values of its members stand, in bytes."""
+
+
 class Document(NamedTuple):
     """A JSON object as the client wrote it, and its parsed values."""
 
     text: str
     members: dict[str, Any]
+    large: Large | None = None
+    """Then `text` is empty, and long values are replaced by stand-ins: see rules/large."""
 
 
 class Params(NamedTuple):
@@ -122,6 +135,12 @@ class Fault(Enum):
     AUTH = "auth_failed"
     BALANCE = "balance_spent"
     IN_BAND = "error_event"
+    UNFIT = "unfit_answer"
+    """A good answer to something else than was asked."""
+    NO_CHANNEL = "no_channel"
+    """A reseller has nobody who serves this model at present: it says nothing about the other models."""
+    LEFT_ALONE = "left_alone"
+    """Nothing was sent, because it failed again and again just before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +154,9 @@ class Failure:
     """For the log, in plain words; never shown to a client, never holds a secret."""
     status: int | None = None
     retry_after_s: float | None = None
+    was_held_back: bool = False
+    """The client was slow to take the answer, so that it could not be read as fast as it came: nobody can tell whether
+    the upstream is to blame."""
 
 
 class Usage(NamedTuple):
@@ -178,6 +200,10 @@ class Record(NamedTuple):
     client_request_id: str | None = None
     cost_nusd: int | None = None
     """In billionths of a US dollar; None where no price is known."""
+    price: str | None = None
+    """What the model's tokens cost when the call was charged, in USD per million: input, cached input and output with a
+    space between (`1.5 0.75 2`). It explains the cost whatever the configuration says later. None where no price is
+    known, and in records of gateways that did not keep it."""
 
 
 Unit = Literal["requests", "tokens", "usd", "parallel"]
@@ -249,6 +275,8 @@ class Refused(NamedTuple):
     asked: int
     retry_after_us: int | None
     """None: settled usage alone fills the window, and no wait before its end helps."""
+    standings: tuple[Standing, ...] = ()
+    """Of every window that the call would have drawn on, this one among them."""
 
 
 class Settlement(NamedTuple):

@@ -91,6 +91,11 @@ class Telemetry:
         self._attempts = self._counter(
             "gateway_upstream_attempts_total", "Attempts at an upstream.", "upstream", "outcome"
         )
+        self._state = Gauge(
+            "gateway_upstream_state",
+            "Whether an upstream or a model of it is left alone by a worker: 0 no, 1 a call may probe it, 2 yes.",
+            ["upstream"], registry=self.registry, multiprocess_mode="livemax",
+        )  # fmt: skip
         self._rejections = self._counter("gateway_rejections_total", "Calls refused by the gateway itself.", "reason")
         self._in_flight = Gauge(
             "gateway_in_flight_requests", "Calls under way.", registry=self.registry, multiprocess_mode="livesum"
@@ -102,6 +107,10 @@ class Telemetry:
             multiprocess_mode="livesum",
         )
         self._store_errors = self._counter("gateway_store_errors_total", "Failed requests to the store.")
+        self._alerts = self._counter(
+            "gateway_quota_alerts_total", "Quotas of a day or month that came to this percentage.",
+            "key", "team", "unit", "per", "level",
+        )  # fmt: skip
         self._unknown = self._counter("gateway_usage_unknown_total", "Calls sent upstream whose usage nobody reported.")
         self._gone = self._counter("gateway_client_disconnects_total", "Clients that left before their answer ended.")
         self._estimate_error = self._histogram(
@@ -145,6 +154,15 @@ class Telemetry:
         """One attempt at an upstream has ended: `ok`, the fault, `refused` (the request's own), or `client_gone`."""
         self._add(self._attempts, (upstream, outcome))
 
+    def show_upstream(self, upstream: str, state: int) -> None:
+        """This is the state of an upstream now: 0 closed, 1 half-open, 2 open."""
+        self._state.labels(upstream).set(state)
+
+    @property
+    def under_way(self) -> int:
+        """Calls of this worker that have begun and not ended."""
+        return self._under_way
+
     def entered(self) -> None:
         """A call has begun."""
         self._under_way += 1
@@ -158,6 +176,10 @@ class Telemetry:
     def store_failed(self) -> None:
         """The store did not answer, or refused."""
         self._add(self._store_errors)
+
+    def alerted(self, *, key: str, team: str, unit: str, per: str, level: int) -> None:
+        """An operator was told of a quota of this key or this team; of neither: of the whole gateway."""
+        self._add(self._alerts, (self.key_label(key), team, unit, per, str(level)))
 
     def show_pending(self, count: int) -> None:
         """So many records wait for the store."""

@@ -10,51 +10,97 @@ import asyncio
 import logging
 import os
 import sys
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from . import compare_command
+from .config import Config
 from .config import Store as Settings
-from .store import USAGE_GROUPS, StoreAway, StoreRefused, open_store
-from .usage_report import read_day, read_groups, spell_csv, spell_json, spell_table
+from .rules.exports import NotUnderstood
+from .store import USAGE_GROUPS, Store, StoreAway, StoreRefused, open_store
+from .usage_report import notes, read_day, read_groups, spell_csv, spell_json, spell_table
 
 FORMATS = ("table", "csv", "json")
 
+T = TypeVar("T")
+
 
 class Mistaken(Exception):
-    """An argument that makes no sense; the text says which and why."""
+    """Arguments that make no sense; each text says which and why."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What the command takes beside its configuration."""
-    parser.add_argument("--by", default="key", metavar="NAMES", help=f"default: key; some of {','.join(USAGE_GROUPS)}")
+    parser.add_argument("--by", metavar="NAMES", help=f"default: key; some of {','.join(USAGE_GROUPS)}")
     parser.add_argument("--since", metavar="DAY", help="the first day, such as 2026-11-20 (UTC); default: all kept")
     parser.add_argument("--until", metavar="DAY", help="the last day; default: all kept")
     parser.add_argument("--format", default="table", choices=FORMATS, help="default: table")
+    parser.add_argument("--compare", metavar="FILE", help="hold it against a provider's usage export (CSV)")
+    parser.add_argument("--upstream", metavar="NAMES", help="with --compare: only calls to these; default: all")
 
 
-def run(args: argparse.Namespace, settings: Settings) -> int:
+def run(args: argparse.Namespace, config: Config) -> int:
     """Print the report; returns the exit code."""
-    try:
-        groups, since, until = _question(args)
-    except Mistaken as error:
-        return _fail(str(error), 2)
     # What a store warns of when it is opened is for those who serve; a report has no news of it.
     logging.getLogger("gateway").setLevel(logging.ERROR)
     try:
-        rows = _rows(settings, groups, since, until)
+        text, said = _compared(args, config) if args.compare is not None else _report(args, config.store)
+    except Mistaken as error:
+        return _fail(*error.args, code=2)
     except (StoreAway, StoreRefused) as error:
-        return _fail(f"cannot read the usage: {_named(settings, str(error))}")
+        return _fail(f"cannot read the usage: {_named(config.store, str(error))}")
     except OSError as error:
-        return _fail(f"cannot read the usage: {_named(settings, (error.strerror or str(error)).lower())}")
-    return _print(_spelt(args.format, groups, rows))
+        return _fail(f"cannot read the usage: {_named(config.store, (error.strerror or str(error)).lower())}")
+    if args.format != "table":
+        print("".join([f"gateway: {note}\n" for note in said]), end="", file=sys.stderr)
+    elif said:
+        text += "\n" + "".join([f"{note}\n" for note in said])
+    return _print(text)
 
 
-def _question(args: argparse.Namespace) -> tuple[list[str], str | None, str | None]:
-    """Groups, first and last day. Raises `Mistaken`."""
+def _report(args: argparse.Namespace, settings: Settings) -> tuple[str, list[str]]:
+    """What was used. Raises `Mistaken`, and as `_asked`."""
+    since, until = _days(args)
     try:
-        groups = read_groups(args.by)
+        groups = read_groups("key" if args.by is None else args.by)
     except ValueError as error:
         raise Mistaken(f"argument --by: {error}") from None
+    if args.upstream is not None:
+        raise Mistaken("argument --upstream: goes with --compare; else group --by upstream")
+
+    async def ask(store: Store | None) -> list[dict[str, Any]]:
+        return await store.usage(groups, since, until) if store else []
+
+    rows = _asked(settings, ask)
+    if args.format == "json":
+        return spell_json(rows) + "\n", []
+    if args.format == "csv":
+        return spell_csv(groups, rows, line_end="\n"), []
+    return (spell_table(groups, rows) if rows else "Nothing was used.") + "\n", notes(rows)
+
+
+def _compared(args: argparse.Namespace, config: Config) -> tuple[str, Sequence[str]]:
+    """What was used, beside what a provider says. Raises `Mistaken`, and as `_asked`."""
+    since, until = _days(args)
+    if args.by is not None:
+        raise Mistaken("argument --by: a comparison is always by day and model")
+    upstreams = [name for part in (args.upstream or "").split(",") if (name := part.strip())]
+    if unknown := [name for name in upstreams if name not in config.upstreams]:
+        raise Mistaken(
+            f"argument --upstream: there is no upstream {unknown[0]!r}; there are: {', '.join(config.upstreams)}"
+        )
+    try:
+        export = compare_command.read_file(args.compare)
+    except NotUnderstood as error:
+        raise Mistaken(*[f"{args.compare}: {fault}" for fault in error.faults]) from None
+    question = compare_command.Question(export, upstreams, since, until)
+    comparison = _asked(config.store, lambda store: compare_command.ask(store, question, config.models))
+    return compare_command.spell(args.format, comparison, export), comparison.notes
+
+
+def _days(args: argparse.Namespace) -> tuple[str | None, str | None]:
+    """The first and the last day. Raises `Mistaken`."""
     for name in ("since", "until"):
         day = getattr(args, name)
         try:
@@ -63,20 +109,21 @@ def _question(args: argparse.Namespace) -> tuple[list[str], str | None, str | No
             raise Mistaken(f"argument --{name}: {error}") from None
     if args.since and args.until and args.since > args.until:
         raise Mistaken(f"argument --until: {args.until} is before --since {args.since}")
-    return groups, args.since, args.until
+    return args.since, args.until
 
 
-def _rows(settings: Settings, groups: list[str], since: str | None, until: str | None) -> list[dict[str, Any]]:
-    """The report. Raises `StoreAway`, `StoreRefused`; `OSError` where the store's folder may not be looked at."""
-    if settings.is_embedded and not (file := _file(settings)).exists():
-        # Opening it would make it, and a mistyped folder would look like one in which nothing was used.
-        print(f"gateway: nothing is recorded yet: there is no {file}", file=sys.stderr)
-        return []
+def _asked(settings: Settings, ask: Callable[[Store | None], Awaitable[T]]) -> T:
+    """What the store answers; it is None where there is none yet. Raises `StoreAway`, `StoreRefused`; `OSError` where
+    the store's folder may not be looked at."""
 
-    async def read() -> list[dict[str, Any]]:
+    async def read() -> T:
+        if settings.is_embedded and not (file := _file(settings)).exists():
+            # Opening it would make it, and a mistyped folder would look like one in which nothing was used.
+            print(f"gateway: nothing is recorded yet: there is no {file}", file=sys.stderr)
+            return await ask(None)
         store = await open_store(settings)
         try:
-            return await store.usage(groups, since, until)
+            return await ask(store)
         finally:
             await store.close()
 
@@ -87,14 +134,6 @@ def _file(settings: Settings) -> Path:
     from .store.sqlite import path_of  # which a Redis store does without
 
     return path_of(settings).absolute()
-
-
-def _spelt(shape: str, groups: list[str], rows: list[dict[str, Any]]) -> str:
-    if shape == "json":
-        return spell_json(rows) + "\n"
-    if shape == "csv":
-        return spell_csv(groups, rows, line_end="\n")
-    return spell_table(groups, rows) + "\n" if rows else "Nothing was used.\n"
 
 
 def _print(text: str) -> int:
@@ -113,6 +152,7 @@ def _named(settings: Settings, why: str) -> str:
     return why if settings.shown_url in why else f"{settings.shown_url}: {why}"
 
 
-def _fail(what: str, code: int = 1) -> int:
-    print(f"gateway: {' '.join(what.split())}", file=sys.stderr)
+def _fail(*lines: str, code: int = 1) -> int:
+    for line in lines:
+        print(f"gateway: {' '.join(line.split())}", file=sys.stderr)
     return code

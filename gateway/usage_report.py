@@ -15,6 +15,7 @@ from datetime import date
 from typing import Any
 
 from .store import USAGE_COLUMNS, USAGE_GROUPS, check_groups
+from .store.reports import percent
 
 Row = Mapping[str, Any]
 
@@ -23,7 +24,7 @@ UNKNOWN = "-"
 HEADINGS = {
     "prompt_tokens": "prompt", "completion_tokens": "completion", "cached_tokens": "cached",
     "reasoning_tokens": "reasoning", "estimated_tokens": "estimated", "total_tokens": "total tokens",
-    "cost_usd": "cost USD",
+    "estimated_percent": "%", "cost_usd": "cost USD",
 }  # fmt: skip
 """Of a table's columns, where the column's own name is too long."""
 
@@ -65,23 +66,36 @@ def spell_csv(groups: Sequence[str], rows: Sequence[Row], line_end: str = "\r\n"
     writer = csv.DictWriter(text, [*groups, *USAGE_COLUMNS], lineterminator=line_end)
     writer.writeheader()
     for row in rows:
-        writer.writerow({**row, "cost_usd": _plain_usd(row["cost_usd"])})
+        writer.writerow({**row, "cost_usd": plain_usd(row["cost_usd"])})
     return text.getvalue()
 
 
 def spell_table(groups: Sequence[str], rows: Sequence[Row]) -> str:
     """Aligned columns with a line of totals; without a line end."""
-    decimals = _decimals([row["cost_usd"] for row in rows])
+    decimals = decimals_of([row["cost_usd"] for row in rows])
     lines = [[*groups, *(HEADINGS.get(name, name) for name in USAGE_COLUMNS)]]
     lines += [[*(row[name] or UNKNOWN for name in groups), *_cells(row, decimals)] for row in rows]
     if groups:
         labels = ["total", *[""] * (len(groups) - 1)]
         lines.append([*labels, *_cells(_total(rows), decimals)])
+    return aligned(lines, len(groups), has_total=bool(groups))
+
+
+def notes(rows: Sequence[Row]) -> list[str]:
+    """What a person has to know who reads the sums of a table."""
+    total = _total(rows)
+    if not total["unpriced"]:
+        return []
+    return [f"The cost of {total['unpriced']:,} of {total['requests']:,} requests is unknown, and in no sum."]
+
+
+def aligned(lines: Sequence[Sequence[str]], names: int, *, has_total: bool) -> str:
+    """A table of headings, rows and perhaps totals; the first columns are names, the others numbers."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     rule = "  ".join(["-" * width for width in widths])
-    spelt = [_aligned(line, widths, len(groups)) for line in lines]
+    spelt = [_aligned(line, widths, names) for line in lines]
     spelt.insert(1, rule)
-    if groups:
+    if has_total:
         spelt.insert(-1, rule)
     return "\n".join(spelt)
 
@@ -90,6 +104,7 @@ def _cells(row: Row, decimals: int) -> list[str]:
     cost = row["cost_usd"]
     numbers = {name: f"{row[name]:,}" for name in USAGE_COLUMNS if name != "cost_usd"}
     numbers["cost_usd"] = UNKNOWN if cost is None else f"{cost:,.{decimals}f}"
+    numbers["estimated_percent"] = f"{row['estimated_percent']:.2f}"
     return [numbers[name] for name in USAGE_COLUMNS]
 
 
@@ -97,12 +112,13 @@ def _total(rows: Sequence[Row]) -> Row:
     total: dict[str, Any] = {name: sum(row[name] for row in rows) for name in USAGE_COLUMNS if name != "cost_usd"}
     known = [row["cost_usd"] for row in rows if row["cost_usd"] is not None]
     total["cost_usd"] = sum(round(cost * 1e9) for cost in known) / 1e9 if known else None
+    total["estimated_percent"] = percent(total["estimated_tokens"], total["total_tokens"])
     return total
 
 
-def _decimals(costs: Sequence[float | None]) -> int:
+def decimals_of(costs: Sequence[float | None]) -> int:
     """As many as show two digits of the smallest amount."""
-    smallest = min([cost for cost in costs if cost], default=1.0)
+    smallest = min([abs(cost) for cost in costs if cost], default=1.0)
     return next((places for places in DECIMALS if smallest * 10**places >= 10), DECIMALS[-1])
 
 
@@ -113,6 +129,6 @@ def _aligned(line: Sequence[str], widths: Sequence[int], names: int) -> str:
     return "  ".join(cells)
 
 
-def _plain_usd(cost: float | None) -> str | None:
+def plain_usd(cost: float | None) -> str | None:
     """Without an exponent, which not every spreadsheet reads."""
     return None if cost is None else f"{cost:.9f}".rstrip("0").rstrip(".")

@@ -30,6 +30,8 @@ from .web import app, server
 
 BACKLOG = 2048
 WATCH_STORE_S = 0.5
+LOOK_EVERY_S = 0.05
+"""While draining, whether calls are still under way."""
 
 log = logging.getLogger("gateway")
 
@@ -45,6 +47,7 @@ class WorkerProcess:
         self._telemetry = Telemetry((key.id for key in config.keys), config.metrics.max_keys, defer=loop.call_soon)
         self._scrapes: dict[int, asyncio.Future[str | None]] = {}
         self._drain_delay_s: asyncio.Future[float] = loop.create_future()
+        self._is_orphan = False
         self._tasks = Tasks()
         self._parts: Parts
 
@@ -55,7 +58,7 @@ class WorkerProcess:
         loop.add_signal_handler(signal.SIGTERM, self._drain, self._config.server.drain_delay_s)
         async with app.build(self._config, self._telemetry, self._scrape) as worker:
             self._parts = worker.parts
-            runner = server.runner_of(worker.app, worker.shortcuts, self._config.server.drain_timeout_s)
+            runner = server.runner_of(worker.app, worker.shortcuts, worker.parts)
             await runner.setup()
             site = web.SockSite(runner, self._listener, backlog=BACKLOG)
             await site.start()
@@ -64,13 +67,24 @@ class WorkerProcess:
             self._line.send(ready=True)
             delay_s = await self._drain_delay_s
             worker.status.is_ready = False
+            if self._is_orphan:
+                await site.stop()  # another gateway may take the port
             await asyncio.sleep(delay_s)
             worker.status.is_draining = True
-            deadline = time.monotonic() + self._config.server.drain_timeout_s
-            await runner.cleanup()  # closes the listener, waits for running calls, then cancels them
-            await worker.parts.tasks.wait_until_idle(max(0.0, deadline - time.monotonic()))
+            await self._let_calls_end(self._config.server.drain_timeout_s)
+            await runner.cleanup()  # closes the listener, and cancels what still runs
         await self._tasks.cancel_all()
         self._telemetry.write()
+
+    async def _let_calls_end(self, timeout_s: float) -> None:
+        """Until no call is under way any more, nor the reading of an answer whose client left; but not for longer.
+
+        The listener stays open meanwhile: who comes now is told to come back, by a status.
+        """
+        deadline = time.monotonic() + timeout_s
+        while self._telemetry.under_way and time.monotonic() < deadline:  # noqa: ASYNC110 - so no call pays for it
+            await asyncio.sleep(LOOK_EVERY_S)
+        await self._parts.tasks.wait_until_idle(max(0.0, deadline - time.monotonic()))
 
     def _drain(self, delay_s: float) -> None:
         if not self._drain_delay_s.done():
@@ -84,6 +98,7 @@ class WorkerProcess:
                 waiter = self._scrapes.pop(message["scraped"])
                 if not waiter.done():  # else whoever asked has left
                     waiter.set_result(message["text"])
+        self._is_orphan = True
         self._drain(0.0)  # the supervisor is gone: nobody will replace or stop this worker
 
     async def _scrape(self) -> bytes:

@@ -238,3 +238,10 @@ def test_a_draw_that_is_taken_back_cost_nothing() -> None:
     for model, cost_nusd in ((PRICED, 0), (call.model, None)):
         draw = Lease(books_of(ScriptedLedger(Granted()), []), call._replace(model=model), (CLAIM,))._draw
         assert draw.taken_back().record.cost_nusd == cost_nusd
+
+
+def test_a_lost_call_is_counted_where_it_was_likely_to_go() -> None:
+    books, route = books_of(ScriptedLedger(Granted()), []), Route(upstream="other", model="its-own-name")
+    record = Lease(books, a_call(), (CLAIM,), route)._draw.record
+    assert (record.upstream, record.routed_model, record.ended) == ("other", "its-own-name", "lost")
+    assert Lease(books, a_call(), (CLAIM,))._draw.record.upstream == a_call().model.routes[0].upstream

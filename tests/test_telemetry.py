@@ -33,15 +33,24 @@ METRICS = {
     "gateway_time_per_output_token_seconds": {"model", "upstream"},
     "gateway_overhead_seconds": {"endpoint"},
     "gateway_upstream_attempts_total": {"upstream", "outcome"},
+    "gateway_upstream_state": {"upstream"},
     "gateway_rejections_total": {"reason"},
     "gateway_in_flight_requests": set(),
     "gateway_journal_pending_records": set(),
     "gateway_store_errors_total": set(),
+    "gateway_quota_alerts_total": {"key", "team", "unit", "per", "level"},
     "gateway_usage_unknown_total": set(),
     "gateway_client_disconnects_total": set(),
     "gateway_estimate_error_tokens": set(),
 }
-TYPES = {"total": "counter", "seconds": "histogram", "tokens": "histogram", "requests": "gauge", "records": "gauge"}
+TYPES = {
+    "total": "counter",
+    "seconds": "histogram",
+    "tokens": "histogram",
+    "requests": "gauge",
+    "records": "gauge",
+    "state": "gauge",
+}
 
 CALL = record(
     "c", usage=Usage(10, 5, 4, 2, source="reported"), stream=True, first_byte_s=0.2, duration_s=1.0, label_model="m",
@@ -60,8 +69,10 @@ def everything(made: Telemetry) -> None:
     made.recorded(CALL, **BESIDE)
     made.rejected("rate_limited")
     made.attempted("up", "ok")
+    made.show_upstream("up", 2)
     made.entered()
     made.store_failed()
+    made.alerted(key="k", team="", unit="usd", per="month", level=80)
     made.show_pending(3)
 
 
@@ -81,6 +92,15 @@ def test_every_metric_is_there_with_its_labels_and_help() -> None:
         assert family.samples, name
         assert {frozenset(set(s.labels) - {"le"}) for s in family.samples} == {frozenset(labels)}
     assert not families, "a metric that METRICS here does not name: write it down, and in the documentation too"
+
+
+def test_an_alert_counts_for_its_owner_and_for_other_beyond_the_keys_with_a_label() -> None:
+    made = telemetry("k", "j", max_keys=1)
+    for key, team in (("k", ""), ("j", ""), ("", "crew"), ("", "")):
+        made.alerted(key=key, team=team, unit="tokens", per="day", level=100)
+    of = {"unit": "tokens", "per": "day", "level": "100"}
+    for key, team in (("k", ""), ("other", ""), ("", "crew"), ("", "")):
+        assert value(made, "gateway_quota_alerts_total", key=key, team=team, **of) == 1
 
 
 def test_an_ended_call() -> None:

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from gateway.store import USAGE_COLUMNS, USAGE_GROUPS
-from gateway.usage_report import read_day, read_groups, spell_csv, spell_json, spell_table
+from gateway.store.reports import percent
+from gateway.usage_report import notes, read_day, read_groups, spell_csv, spell_json, spell_table
 
 
 def row(key: str = "alice", **more: Any) -> dict[str, Any]:
@@ -20,18 +21,18 @@ def row(key: str = "alice", **more: Any) -> dict[str, Any]:
 
 ALICE = row(
     requests=1204, errors=3, prompt_tokens=1_000_000, completion_tokens=50_000, cached_tokens=7, reasoning_tokens=8,
-    estimated_tokens=9, total_tokens=1_050_000, cost_usd=1.5,
+    estimated_tokens=210_000, estimated_percent=20.0, total_tokens=1_050_000, cost_usd=1.5,
 )  # fmt: skip
 BOB = row("bob", requests=2, prompt_tokens=10, completion_tokens=1, total_tokens=11, unpriced=2)
 
 
 TABLE = """
-key    requests  errors     prompt  completion  cached  reasoning  estimated  total tokens  cost USD  unpriced
------  --------  ------  ---------  ----------  ------  ---------  ---------  ------------  --------  --------
-alice     1,204       3  1,000,000      50,000       7          8          9     1,050,000      1.50         0
-bob           2       0         10           1       0          0          0            11         -         2
------  --------  ------  ---------  ----------  ------  ---------  ---------  ------------  --------  --------
-total     1,206       3  1,000,010      50,001       7          8          9     1,050,011      1.50         2
+key    requests  errors     prompt  completion  cached  reasoning  estimated      %  total tokens  cost USD  unpriced
+-----  --------  ------  ---------  ----------  ------  ---------  ---------  -----  ------------  --------  --------
+alice     1,204       3  1,000,000      50,000       7          8    210,000  20.00     1,050,000      1.50         0
+bob           2       0         10           1       0          0          0   0.00            11         -         2
+-----  --------  ------  ---------  ----------  ------  ---------  ---------  -----  ------------  --------  --------
+total     1,206       3  1,000,010      50,001       7          8    210,000  20.00     1,050,011      1.50         2
 """
 
 
@@ -79,7 +80,9 @@ def test_table_is_aligned_and_adds_up() -> None:
 def test_table_of_everything_has_one_row() -> None:
     lines = spell_table([], [ALICE]).splitlines()
     assert len(lines) == 3
-    assert lines[2].split() == ["1,204", "3", "1,000,000", "50,000", "7", "8", "9", "1,050,000", "1.50", "0"]
+    assert lines[2].split() == [
+        "1,204", "3", "1,000,000", "50,000", "7", "8", "210,000", "20.00", "1,050,000", "1.50", "0",
+    ]  # fmt: skip
 
 
 def test_table_leaves_no_name_empty() -> None:
@@ -88,6 +91,29 @@ def test_table_leaves_no_name_empty() -> None:
     assert lines[2].split()[:3] == ["-", "-", "alice"]
     assert lines[-1].split()[:2] == ["total", "1,204"]
     assert len({len(line) for line in lines}) == 1
+
+
+def test_share_of_the_totals_is_that_of_all_tokens() -> None:
+    """Not a mean of shares: a small key that is all estimated weighs as little as it is."""
+    small = row("bob", requests=1, prompt_tokens=10, total_tokens=10, estimated_tokens=10, estimated_percent=100.0)
+    last = spell_table(["key"], [row("alice", requests=1, total_tokens=990), small]).splitlines()[-1]
+    assert last.split()[6:9] == ["0", "10", "1.00"]
+
+
+@pytest.mark.parametrize(
+    ("part", "whole", "shown"),
+    [
+        (0, 0, 0.0), (0, 10, 0.0), (10, 10, 100.0), (1, 3, 33.33), (2, 3, 66.67),
+        (1, 10**9, 0.01), (10**9 - 1, 10**9, 99.99),  # something is not nothing, and not all
+    ],
+)  # fmt: skip
+def test_percent(part: int, whole: int, shown: float) -> None:
+    assert percent(part, whole) == shown
+
+
+def test_note_says_how_many_costs_are_unknown() -> None:
+    assert notes([ALICE, BOB]) == ["The cost of 2 of 1,206 requests is unknown, and in no sum."]
+    assert notes([ALICE]) == notes([]) == []
 
 
 def costs(*amounts: float | None) -> list[str]:

@@ -23,6 +23,7 @@ from .references import References, load, read_text
 from .sections import (
     NUSD,
     Admin,
+    Alerts,
     Capabilities,
     Config,
     FileKey,
@@ -44,6 +45,7 @@ from .sections import (
 __all__ = [
     "NUSD",
     "Admin",
+    "Alerts",
     "Capabilities",
     "Config",
     "ConfigError",
@@ -96,7 +98,12 @@ def build(values: Mapping[str, Any]) -> Config:
     try:
         config = Config.model_validate(values)
     except ValidationError as error:
-        found = dict.fromkeys(explain(detail) for detail in error.errors(include_url=False))
+        details = error.errors(include_url=False)
+        # A list of which every item is refused is empty to pydantic; its items have been told already.
+        refused = {tuple(detail["loc"][:-n]) for detail in details for n in range(1, len(detail["loc"]))}
+        found = dict.fromkeys(
+            explain(detail) for detail in details if detail["type"] != "too_short" or detail["loc"] not in refused
+        )
         paths = {fault.path for fault in found}
         between = [fault for fault in cross_check(Parts.sound_in(values)) if fault.path not in paths]
         raise ConfigError([*found, *between]) from None

@@ -69,7 +69,7 @@ class Parts:
 
     names: Sequence[Place]
     """Where the operator has given a name, whatever is wrong with what is called so."""
-    workers: int
+    server: Server
     upstreams: Sequence[str]
     connections: Mapping[str, int]
     """The limit of each sound upstream."""
@@ -82,7 +82,7 @@ class Parts:
     def of(cls, config: Config) -> Parts:
         return cls(
             names=[(part, name) for part in NAMED for name in getattr(config, part)],
-            workers=config.server.workers,
+            server=config.server,
             upstreams=list(config.upstreams),
             connections={name: upstream.max_connections for name, upstream in config.upstreams.items()},
             models=config.models,
@@ -102,7 +102,7 @@ class Parts:
         upstreams = _sound(Upstream, _named(values, "upstreams"))
         return cls(
             names=[(part, name) for part in NAMED for name in _named(values, part) if isinstance(name, str)],
-            workers=server.workers,
+            server=server,
             upstreams=list(_named(values, "upstreams")),
             connections={name: upstream.max_connections for name, upstream in upstreams.items()},
             models=_sound(Model, _named(values, "models")),
@@ -144,7 +144,7 @@ def _quota_lists(parts: Parts) -> Iterator[tuple[Place, Mapping[int, Quota], tup
 def cross_check(parts: Parts) -> Iterator[ConfigFault]:
     """What no single field can know."""
     yield from _check_names(parts)
-    yield from _check_connections(parts)
+    yield from _check_shares(parts)
     yield from _check_models(parts)
     yield from _check_keys(parts)
     yield from _check_quotas(parts)
@@ -156,12 +156,14 @@ def _check_names(parts: Parts) -> Iterator[ConfigFault]:
             yield ConfigFault(spell(place), "expected a name without control characters")
 
 
-def _check_connections(parts: Parts) -> Iterator[ConfigFault]:
+def _check_shares(parts: Parts) -> Iterator[ConfigFault]:
     """They are split over the workers, each of which needs at least one, and may not exceed the limit together."""
-    for name, limit in parts.connections.items():
-        if limit < parts.workers:
-            path = spell(("upstreams", name, "max_connections"))
-            yield ConfigFault(path, f"{limit} is too few: each of the {parts.workers} workers needs at least one")
+    workers = parts.server.workers
+    limits: dict[Place, int] = {("server", "max_in_flight"): parts.server.max_in_flight}
+    limits |= {("upstreams", name, "max_connections"): limit for name, limit in parts.connections.items()}
+    for place, limit in limits.items():
+        if limit < workers:
+            yield ConfigFault(spell(place), f"{limit} is too few: each of the {workers} workers needs at least one")
 
 
 def _check_models(parts: Parts) -> Iterator[ConfigFault]:

@@ -91,21 +91,26 @@ def _is_host(host: str) -> bool:
 
 
 def apply_environment(values: Mapping[str, Any], env: Mapping[str, str]) -> Iterator[ConfigFault]:
-    """Give each upstream without a `proxy` of its own the one that the environment names for it; faults are told.
+    """Give each upstream, and the webhook, without a `proxy` of its own the one that the environment names for it;
+    faults are told.
 
     `values` are the file's plain values, of any shape: what is wrong with them otherwise is told elsewhere.
     """
     upstreams = values.get("upstreams")
-    for name, upstream in upstreams.items() if isinstance(upstreams, dict) else ():
-        if not isinstance(upstream, dict) or upstream.get("proxy") is not None:
+    named = upstreams.items() if isinstance(upstreams, dict) else ()
+    for place, section, setting in [
+        *[(("upstreams", name), upstream, "base_url") for name, upstream in named],
+        (("alerts",), values.get("alerts"), "webhook"),
+    ]:
+        if not isinstance(section, dict) or section.get("proxy") is not None:
             continue
-        variable, text = proxy_for(str(upstream.get("base_url")), env)
+        variable, text = proxy_for(str(section.get(setting)), env)
         try:
             if read_proxy(text) is not None:
-                upstream["proxy"] = text
+                section["proxy"] = text
         except ValueError as error:
             what = f"the environment variable {variable} names no usable proxy: {error}; or set proxy: '' to go without"
-            yield ConfigFault(spell(("upstreams", name, "proxy")), what)
+            yield ConfigFault(spell((*place, "proxy")), what)
 
 
 def proxy_for(url: str, env: Mapping[str, str]) -> tuple[str, str]:

@@ -114,22 +114,22 @@ class Server(Section):
     """A longer request body is refused with 413, on its announced length already."""
     max_response_bytes: Positive = 67108864
     """A longer answer that is not streamed is refused with 502."""
-    max_buffered_bytes: Annotated[Positive, pending("a budget of buffered bytes")] = 536870912
-    """All request and non-streamed answer bytes held at once."""
-    client_head_timeout_s: Annotated[SomeSeconds, pending("a time limit on request heads")] = 10
-    """How long a request head may take."""
+    max_buffered_bytes: Positive = 536870912
+    """All request and non-streamed answer bytes held at once, split over the workers; beyond: 503."""
+    client_head_timeout_s: SomeSeconds = 10
+    """How long a request head may take, on a new connection from its beginning; then closed."""
     client_body_timeout_s: SomeSeconds = 60
     """How long a whole request body may take, however it trickles; then 408."""
-    max_in_flight: Annotated[Positive, pending("a limit of calls in flight")] = 10000
-    """Calls under way at once, all workers together."""
+    max_in_flight: Positive = 10000
+    """Calls under way at once, split over the workers; beyond: 503 with Retry-After."""
     drain_delay_s: Seconds = 5
     """After SIGTERM: not ready, still serving, for this long. SIGINT does not wait."""
     drain_timeout_s: Seconds = 120
     """Then no new calls; running ones may end for this long."""
     keepalive_comment_s: Seconds = 0
     """Send a comment to streaming clients while the upstream is silent for this long; 0 is off."""
-    trusted_proxies: Annotated[tuple[str, ...], pending("X-Forwarded-For", ())] = ()
-    """Whose X-Forwarded-For counts."""
+    trusted_proxies: tuple[IPv4Network | IPv6Network, ...] = ()
+    """Networks of the proxies whose X-Forwarded-For counts, for keys[].ips and in the access log."""
     access_log: Literal["json", "text", "off"] = "json"
     """One line per call on standard output; never prompts, never secrets."""
 
@@ -239,6 +239,12 @@ class Timeouts(Section):
     """The whole attempt."""
 
 
+def _read_completions(value: Any) -> Any:
+    if value not in (True, False, "true", "false", "via_chat"):
+        raise ValueError("expected true, false or via_chat")
+    return value
+
+
 class Capabilities(Section):
     """What an upstream does differently from OpenAI."""
 
@@ -246,15 +252,37 @@ class Capabilities(Section):
     """Whether stream_options.include_usage may be sent."""
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_completion_tokens"
     """The field in which this upstream knows a chat output limit that the gateway adds."""
-    completions: Annotated[bool | Literal["via_chat"], pending("capabilities.completions", True)] = True
-    chat: Annotated[bool, pending("capabilities.chat", True)] = True
-    embeddings: Annotated[bool, pending("capabilities.embeddings", True)] = True
-    logprobs: Annotated[bool, pending("capabilities.logprobs", True)] = True
-    best_of: Annotated[bool, pending("capabilities.best_of", True)] = True
-    echo: Annotated[bool, pending("capabilities.echo", True)] = True
-    suffix: Annotated[bool, pending("capabilities.suffix", True)] = True
-    prompt_arrays: Annotated[bool, pending("capabilities.prompt_arrays", True)] = True
-    token_prompts: Annotated[bool, pending("capabilities.token_prompts", True)] = True
+    completions: Annotated[bool | Literal["via_chat"], BeforeValidator(_read_completions)] = True
+    """Whether it has /completions; via_chat: each prompt is sent as a chat of one message, whose answer is the text."""
+    chat: bool = True
+    """Whether it has /chat/completions."""
+    embeddings: bool = True
+    """Whether it has /embeddings."""
+    logprobs: bool = True
+    """Whether completions may ask for logprobs, which some upstreams cannot read as a number."""
+    best_of: bool = True
+    """Whether completions may ask for best_of > 1."""
+    echo: bool = True
+    """Whether completions may ask for echo."""
+    suffix: bool = True
+    """Whether completions may have a suffix."""
+    prompt_arrays: bool = True
+    """Whether one completions call may have several prompts; false: it gets one call for each."""
+    token_prompts: bool = True
+    """Whether the prompt of completions may be tokens."""
+
+    @model_validator(mode="after")
+    def _chat_to_go_by(self) -> Self:
+        if self.completions == "via_chat" and not self.chat:
+            raise ValueError("completions: via_chat needs chat, which is false here")
+        return self
+
+    @cached_property
+    def is_all(self) -> bool:
+        """Whether it takes whatever OpenAI takes."""
+        able = (self.completions, self.chat, self.embeddings, self.logprobs, self.best_of, self.echo, self.suffix,
+                self.prompt_arrays, self.token_prompts)  # fmt: skip
+        return all(each is True for each in able)
 
 
 def _visible_ascii(secret: SecretStr | None) -> SecretStr | None:
@@ -278,13 +306,23 @@ def _proxy_address(address: SecretStr | None) -> SecretStr | None:
     return address
 
 
+def _is_http(url: str) -> bool:
+    """Whether this is an http or https address with a host."""
+    try:
+        parts = urlsplit(url)
+        is_good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+    return is_good and re.fullmatch(r"[\x21-\x7e]+", url) is not None
+
+
 class Upstream(Section):
     base_url: str
     """Address of the API, version included: https://api.openai.com/v1."""
     api_key: Secret | None = None
     """Bearer key that the gateway presents; null sends none."""
-    api_keys: Annotated[tuple[Secret, ...], pending("several API keys for one upstream", ())] = ()
-    """Several keys, used in turn."""
+    api_keys: tuple[Secret, ...] = ()
+    """Several keys instead of api_key, used in turn; one that is refused rests."""
     headers: dict[str, SecretStr] = {}
     """Added to every request, for instance OpenAI-Organization."""
     proxy: Annotated[SecretStr | None, AfterValidator(_proxy_address)] = None
@@ -297,12 +335,12 @@ class Upstream(Section):
     """Connections of the whole gateway, split over its workers; a call waits for one at most connect_s."""
     max_connection_age_s: SomeSeconds = 300
     """A connection older than this is not used again, so that changes of DNS count."""
-    on_disconnect: Annotated[Literal["cancel", "drain"], pending("on_disconnect: drain", "cancel")] = "cancel"
-    """Streams whose client left: cancel the upstream."""
-    drain_limit_s: Annotated[Seconds, pending("drain_limit_s", 30)] = 30
+    on_disconnect: Literal["cancel", "drain"] = "cancel"
+    """Streams whose client left: cancel the upstream and estimate, or drain: read on for the usage."""
+    drain_limit_s: Seconds = 30
     """With drain, for how long at most."""
-    probe_s: Annotated[Seconds, pending("active probing", 0)] = 0
-    """Interval of active probes; 0 is off."""
+    probe_s: Seconds = 0
+    """Interval in which each worker asks GET /models, so that no call has to find an ill upstream; 0 is off."""
     capabilities: Capabilities = Capabilities()
     """Where this upstream differs from OpenAI."""
 
@@ -311,16 +349,35 @@ class Upstream(Section):
         """The proxy through which this upstream is reached; None: directly."""
         return read_proxy(self.proxy.get_secret_value()) if self.proxy is not None else None
 
+    @property
+    def credentials(self) -> tuple[SecretStr | None, ...]:
+        """The keys that are presented in turn, at least one; None is no key at all."""
+        return self.api_keys or (self.api_key,)
+
+    @field_validator("api_keys")
+    @classmethod
+    def _all_differ(cls, keys: tuple[SecretStr, ...], info: ValidationInfo) -> tuple[SecretStr, ...]:
+        if keys and info.data.get("api_key") is not None:
+            raise ValueError("expected either api_key or api_keys; put all of them into api_keys")
+        first: dict[str, int] = {}
+        for place, key in enumerate(keys, 1):
+            if (other := first.setdefault(key.get_secret_value(), place)) != place:
+                raise ValueError(f"number {place} is the same key as number {other}; keep one")
+        return keys
+
+    @field_validator("probe_s")
+    @classmethod
+    def _is_no_flood(cls, seconds: float) -> float:
+        if 0 < seconds < 0.1:
+            raise ValueError("expected 0, which is off, or at least 0.1")
+        return seconds
+
     @field_validator("base_url")
     @classmethod
     def _is_http_url(cls, url: str) -> str:
-        try:
-            parts = urlsplit(url)
-            is_good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-        except ValueError:
-            is_good = False
-        if not is_good or re.search(r"[^\x21-\x7e]", url):
+        if not _is_http(url):
             raise ValueError("expected an address like https://api.openai.com/v1")
+        parts = urlsplit(url)
         if parts.username is not None or parts.query or parts.fragment:
             raise ValueError("expected an address without user, query or fragment; the key belongs in api_key")
         return url.rstrip("/")
@@ -399,6 +456,14 @@ class Price(Section):
         cached = self.input if self.cached_input is None else self.cached_input
         return _nusd(self.input), _nusd(cached), _nusd(self.output or Decimal(0))
 
+    @cached_property
+    def spelling(self) -> str:
+        """Input, cached input and output in USD per million tokens, as each record of a call keeps them: `1.5 0.75 2`.
+
+        Ready made, because a record is spelt twice a call.
+        """
+        return " ".join([f"{Decimal(nusd) / NUSD:f}" for nusd in self.nusd_per_million])
+
 
 class Model(Section):
     endpoints: tuple[EndpointName, ...] = ("completions", "chat", "embeddings")
@@ -420,9 +485,11 @@ class Model(Section):
 
     @field_validator("routes")
     @classmethod
-    def _one_route(cls, routes: tuple[Route, ...]) -> tuple[Route, ...]:
-        if len(routes) > 1:
-            raise ValueError("several routes for one model do not work yet; keep one")
+    def _lead_to_different_places(cls, routes: tuple[Route, ...]) -> tuple[Route, ...]:
+        first: dict[tuple[str, str | None], int] = {}
+        for index, route in enumerate(routes):
+            if (other := first.setdefault((route.upstream, route.model), index)) != index:
+                raise ValueError(f"number {index + 1} leads to the same place as number {other + 1}; keep one")
         return routes
 
 
@@ -538,8 +605,30 @@ class FileKey(Section):
 
 
 class Alerts(Section):
-    webhook: Annotated[SecretStr | None, pending("an alert webhook", None)] = None
-    """Address to POST to at 80 % and 100 % of a quota."""
+    webhook: SecretStr | None = None
+    """Address to POST to at 80 % and 100 % of a quota of a day or month; null: a line in the log and a metric alone."""
+    proxy: Annotated[SecretStr | None, AfterValidator(_proxy_address)] = None
+    """The proxy to it, as upstreams.NAME.proxy."""
+
+    @property
+    def way(self) -> Proxy | None:
+        """The proxy through which the webhook is reached; None: directly."""
+        return read_proxy(self.proxy.get_secret_value()) if self.proxy is not None else None
+
+    @property
+    def shown_webhook(self) -> str:
+        """Its scheme and host, for all else of it may be a secret; empty where there is none."""
+        if self.webhook is None:
+            return ""
+        parts = urlsplit(self.webhook.get_secret_value())
+        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+
+    @field_validator("webhook")
+    @classmethod
+    def _is_http_address(cls, webhook: SecretStr | None) -> SecretStr | None:
+        if webhook is not None and not _is_http(webhook.get_secret_value()):
+            raise ValueError("expected an address like https://hooks.example.com/services/..., http or https")
+        return webhook
 
 
 class Config(Section):

@@ -93,7 +93,8 @@ class _Sent(NamedTuple):
 class Bookkeeper:
     """The `Ledger` promise over a store and a journal. Used from one event loop.
 
-    `adopt` finds journals of dead workers. `touched` is told which windows have changed. `acknowledged_within_s` is for tests that want to see what the store has.
+    `adopt` finds journals of dead workers. `touched` is told which windows change.
+    `acknowledged_within_s` is for tests that want to see what the store has.
     """
 
     def __init__(

@@ -31,7 +31,7 @@ class Share:
     def draw(self, draw: Draw, now_us: int) -> Granted | Refused:
         """Draw on the share of every window, or on none."""
         claims = [Claim(self._shared(claim.window), claim.amount) for claim in draw.claims]
-        refused = limits.refusal(((claim, self._state(claim.window, now_us)) for claim in claims), now_us)
+        refused = limits.refusal([(claim, self._state(claim.window, now_us)) for claim in claims], now_us)
         if refused is not None:
             return refused._replace(retry_after_us=max(RETRY_US, refused.retry_after_us or 0))
         for claim in claims:

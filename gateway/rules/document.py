@@ -79,7 +79,7 @@ def replace(document: Document, values: Mapping[str, Any]) -> bytes:
     A member that is there keeps its place and its name as it was written; new ones come first. Values are written in
     ASCII, so there is none that could not be encoded.
     """
-    text, members = document
+    text, members = document.text, document.members
     if not values:
         return text.encode()
     written = {name: json.dumps(value, allow_nan=False, separators=(",", ":")) for name, value in values.items()}

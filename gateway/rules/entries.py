@@ -47,7 +47,7 @@ def encode(settlement: Settlement) -> str:
     record, claims = settlement
     (
         name, time, key, team, endpoint, model, label_model, routed_model, returned_model, upstream, status, stream,
-        usage, ended, first_byte_s, duration_s, attempts, truncated, client_id, cost_nusd,
+        usage, ended, first_byte_s, duration_s, attempts, truncated, client_id, cost_nusd, price,
     ) = record  # fmt: skip
     prompt, completion, cached, reasoning, source = usage
     actual = actuals(record)
@@ -62,7 +62,7 @@ def encode(settlement: Settlement) -> str:
         f"[{name},{time:.6f},{names},{status},{_flag(stream)},{prompt},{completion},{cached},{reasoning},"
         f'"{source}","{ended}",{"null" if first_byte_s is None else f"{first_byte_s:.6f}"},{duration_s:.6f},{attempts},'
         f"{_flag(truncated)},{'null' if client_id is None else quote(client_id)},"
-        f"{'null' if cost_nusd is None else cost_nusd}]"
+        f"{'null' if cost_nusd is None else cost_nusd},{'null' if price is None else quote(price)}]"
     )
 
 

@@ -17,7 +17,7 @@ The stores apply these functions (or, in Redis, the same arithmetic as a script)
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
@@ -208,6 +208,11 @@ def spell_per(per: str) -> str:
     return f"{per} seconds" if per.isdigit() else per
 
 
+def spell_time(us: int) -> str:
+    """A moment in Unix microseconds as UTC, rounded up to a second, so that it has come true by then."""
+    return datetime.fromtimestamp(-(-us // 1_000_000), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
 # ------------------------------------------------------------------------------------------- what a store applies
 
 
@@ -248,13 +253,15 @@ def worse(one: Refused | None, other: Refused) -> Refused:
     return max(one, other, key=lasts)
 
 
-def refusal(drawing: Iterable[tuple[Claim, WindowState]], now_us: int) -> Refused | None:
+def refusal(drawing: Sequence[tuple[Claim, WindowState]], now_us: int) -> Refused | None:
     """Why claims do not fit the (leaked) states they are drawn on: the worst reason; None where all of them do."""
     refused: Refused | None = None
     for claim, state in drawing:
         if (short := shortage(claim, state, now_us)) is not None:
             refused = worse(refused, short)
-    return refused
+    if refused is None:
+        return None
+    return refused._replace(standings=tuple([standing(claim.window, state, now_us) for claim, state in drawing]))
 
 
 def drawn(claim: Claim, state: WindowState) -> WindowState:

@@ -12,24 +12,26 @@ from collections.abc import Iterable
 from gateway.errors import GatewayError, QuotaSpent, RateLimited
 from gateway.records import Refused, Standing, Unit, Window
 
-from .limits import spell_per, spell_scope
+from .limits import spell_per, spell_scope, spell_time
 from .pricing import spell_usd
 
 
 def rate_headers(standings: Iterable[Standing]) -> dict[str, str]:
     """`x-ratelimit-{limit,remaining,reset}-{requests,tokens}` of the tightest window of each unit.
 
-    Of money and of parallel calls OpenAI has no such headers: clients would not know them.
+    That is the one with the fewest units left, for it is the first to refuse; of two, the one that is full again later.
+    Windows that refuse nobody are not told: a client that paces itself by these headers would wait for nothing. Of
+    money and of parallel calls OpenAI has no such headers: clients would not know them.
     """
-    tightest: dict[Unit, tuple[float, Standing]] = {}
+    tightest: dict[Unit, tuple[tuple[int, int], Standing]] = {}
     for standing in standings:
         window = standing.window
-        if window.unit in ("parallel", "usd"):
+        if window.unit in ("parallel", "usd") or not window.is_enforced:
             continue
-        share = standing.remaining / window.limit
+        room = standing.remaining, -standing.reset_us
         known = tightest.get(window.unit)
-        if known is None or share < known[0]:
-            tightest[window.unit] = (share, standing)
+        if known is None or room < known[0]:
+            tightest[window.unit] = (room, standing)
     headers = {}
     for unit, (_, standing) in tightest.items():
         headers[f"x-ratelimit-limit-{unit}"] = str(standing.window.limit)
@@ -39,26 +41,37 @@ def rate_headers(standings: Iterable[Standing]) -> dict[str, str]:
 
 
 def refusal(refused: Refused) -> GatewayError:
-    """The 429 for a draw that was refused."""
+    """The 429 for a draw that was refused. Of its unit, the headers tell of the window that refused it the longest."""
     standing, window = refused.standing, refused.standing.window
-    headers = rate_headers([standing])
-    amounts = (window.limit, standing.used, standing.reserved, refused.asked)
-    limit, used, reserved, asked = [spell_usd(each) if window.unit == "usd" else str(each) for each in amounts]
+    headers = {**rate_headers(refused.standings), **rate_headers([standing])}
+    amounts = (window.limit, standing.used, standing.reserved, refused.asked, standing.remaining)
+    limit, used, reserved, asked, left = [spell_usd(each) if window.unit == "usd" else str(each) for each in amounts]
     numbers = f"Limit {limit}, Used {used}, Reserved {reserved}, Requested {asked}."
     whose = spell_scope(window.scope)
     if refused.retry_after_us is None:
+        advice = f" A smaller request may still use the {left} that are left." if standing.remaining else ""
         return QuotaSpent(
-            f"You exceeded the quota of {whose} of {_what(window)}: {numbers} It starts anew in "
-            f"{go_duration(standing.reset_us)}; ask whoever runs the gateway if you need more before.",
+            f"You exceeded the quota of {whose} of {_what(window)}: {numbers}{advice} It starts anew in "
+            f"{go_duration(standing.reset_us)}, at {spell_time(window.resets_us)}; ask whoever runs the gateway if you "
+            "need more before.",
             headers=headers,
         )
     wait = go_duration(refused.retry_after_us)
     return RateLimited(
-        f"Rate limit reached for {whose} on {_what(window)}: {numbers} Please try again in {wait}.",
+        f"Rate limit reached for {whose} on {_what(window)}: {numbers}{_in_the_way(standing)} Please try again in "
+        f"{wait}.",
         unit=window.unit,
-        retry_after_s=refused.retry_after_us / 1e6,
+        retry_after_ms=_whole_ms(refused.retry_after_us),
         headers=headers,
     )
+
+
+def _in_the_way(standing: Standing) -> str:
+    """What is waited for, where it is the end of other calls: the time that is told is then no promise."""
+    if standing.window.unit == "parallel":
+        return " One is free again when a running request ends."
+    # A rate counts as used what running calls have drawn, and refills whatever becomes of them.
+    return " Running requests have reserved what is left, and free what they do not use." if standing.reserved else ""
 
 
 def _what(window: Window) -> str:
@@ -71,7 +84,7 @@ def _what(window: Window) -> str:
 
 def go_duration(us: int) -> str:
     """Microseconds as OpenAI writes durations, rounded up to milliseconds: 6m0s, 1.5s, 20ms."""
-    ms = max(0, -(-us // 1000))
+    ms = max(0, _whole_ms(us))
     if ms < 1000:
         return f"{ms}ms" if ms else "0s"
     seconds, ms = divmod(ms, 1000)
@@ -81,3 +94,8 @@ def go_duration(us: int) -> str:
     if hours:
         return f"{hours}h{minutes}m{spelt}"
     return f"{minutes}m{spelt}" if minutes else spelt
+
+
+def _whole_ms(us: int) -> int:
+    """Rounded up, so that it is over by then."""
+    return -(-us // 1000)

@@ -23,6 +23,7 @@ from gateway.records import Document, Endpoint, Params
 
 from . import estimate, wording
 from .document import parse
+from .estimate import Counter, FindsCounter
 from .schema import Body, Chat, Completion, Embedding, Generation, StreamOptions
 
 MAX_CHOICES = 2048
@@ -33,8 +34,8 @@ of 2048 prompts with n = 128 would ask for a quarter of a million outputs."""
 _NO_LIMITS = Limits()
 
 
-def read(endpoint: Endpoint, raw: bytes) -> Params:
-    """What the body asks for, checked by the API's own rules."""
+def read(endpoint: Endpoint, raw: bytes, find_counter: FindsCounter = estimate.no_counter) -> Params:
+    """What the body asks for, checked by the API's own rules, and how many tokens its prompt has."""
     document = parse(raw)
     rules = _ENDPOINTS[endpoint]
     _refuse_other_case(document.members, rules.names)
@@ -45,7 +46,7 @@ def read(endpoint: Endpoint, raw: bytes) -> Params:
         body = rules.schema.model_validate(document.members)
     except ValidationError as error:
         raise wording.explain(error) from None
-    return rules.read(document, body)
+    return rules.read(document, body, find_counter(body.model))
 
 
 def restrict(params: Params, endpoint: Endpoint, key: Limits, model: Limits = _NO_LIMITS) -> Params:
@@ -66,7 +67,7 @@ def restrict(params: Params, endpoint: Endpoint, key: Limits, model: Limits = _N
 # ------------------------------------------------------------------------------------------------- one per endpoint
 
 
-def _completion(document: Document, body: Completion) -> Params:
+def _completion(document: Document, body: Completion, count: Counter | None) -> Params:
     n = body.n or 1
     if body.best_of and body.best_of < n:
         raise InvalidRequest(
@@ -77,7 +78,7 @@ def _completion(document: Document, body: Completion) -> Params:
         )
     if body.best_of and body.best_of > 1 and body.stream:
         raise wording.wrong_value("best_of", "Results of 'best_of' > 1 cannot be streamed: leave out one of the two.")
-    prompt = estimate.prompts(body.prompt, body.suffix)
+    prompt = estimate.prompts(body.prompt, body.suffix, count)
     if prompt.prompts * n > MAX_CHOICES:
         raise wording.wrong_value(
             "n",
@@ -88,17 +89,17 @@ def _completion(document: Document, body: Completion) -> Params:
     return _generation(document, body, prompt, best_of=body.best_of or 1)
 
 
-def _chat(document: Document, body: Chat) -> Params:
+def _chat(document: Document, body: Chat, count: Counter | None) -> Params:
     if body.top_logprobs is not None and not body.logprobs:
         raise wording.wrong_value("top_logprobs", "It is only allowed when 'logprobs' is true.")
     for index, tool in enumerate(body.tools or ()):
         if tool.type == "function" and tool.function is None:
             raise wording.missing(f"tools[{index}].function")
-    return _generation(document, body, estimate.chat(document))
+    return _generation(document, body, estimate.chat(document, count))
 
 
-def _embedding(document: Document, body: Embedding) -> Params:
-    prompt = estimate.prompts(body.input)
+def _embedding(document: Document, body: Embedding, count: Counter | None) -> Params:
+    prompt = estimate.prompts(body.input, count=count)
     return Params(
         document=document,
         model=body.model,
@@ -141,7 +142,7 @@ def _check_bias(bias: Mapping[str, Any]) -> None:
 @dataclass(frozen=True, slots=True)
 class _Rules:
     schema: type[Body]
-    read: Callable[[Document, Any], Params]
+    read: Callable[[Document, Any, Counter | None], Params]
     names: frozenset[str]
 
 

@@ -26,6 +26,11 @@ def cost_nusd(price: Price | None, usage: Usage) -> int | None:
     return min(MAX_NUSD, -(-total // 1_000_000))
 
 
+def read_price(spelling: str) -> dict[str, float]:
+    """The price that a record was charged at (`Price.spelling`), by the names of the configuration."""
+    return dict(zip(("input", "cached_input", "output"), map(float, spelling.split()), strict=True))
+
+
 def usd(nusd: int) -> float:
     """For reports and metrics: the number nearest to this amount in US dollars."""
     return nusd / NUSD

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from gateway.config import Config
 from gateway.records import Key, Standing, Unit, Window
 
-from .limits import Terms
+from .limits import Terms, spell_time
 from .pricing import usd
 
 
@@ -56,15 +55,10 @@ def row(standing: Standing, now: float) -> dict[str, Any]:
         "reserved": _shown(window.unit, standing.reserved),
         "remaining": _shown(window.unit, standing.remaining),
         "reset_s": round(standing.reset_us / 1e6, 3),
-        "reset_at": _time(window.resets_us or int(now * 1e6) + standing.reset_us) if standing.reset_us else None,
+        "reset_at": spell_time(window.resets_us or int(now * 1e6) + standing.reset_us) if standing.reset_us else None,
         "enforced": window.is_enforced,
     }
 
 
 def _shown(unit: Unit, amount: int) -> int | float:
     return usd(amount) if unit == "usd" else amount
-
-
-def _time(us: int) -> str:
-    """Rounded up to a second, so that it has come true by then."""
-    return datetime.fromtimestamp(-(-us // 1_000_000), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -20,7 +20,7 @@ from typing import Any
 from gateway.errors import InvalidRequest
 from gateway.records import Usage
 
-from . import document, sse, usage
+from . import document, pieces, sse, usage
 
 _MATTERS = re.compile(rb'"finish_reason"\s*:\s*"(?!")|"usage"\s*:\s*(?!\s|null)|"error"\s*:\s*(?!\s|null)')
 _NAMES_MODEL = re.compile(rb'"model"\s*:\s*"')
@@ -33,8 +33,11 @@ _STRING = re.compile(rb'[^"\\\r\n]*+(?:\\[^\r\n][^"\\\r\n]*+)*+')
 _PADDING = re.compile(rb'"obfuscation"\s*:\s*"')
 """OpenAI pads its chat chunks with a string of random length."""
 _END_OF_PADDING = re.compile(rb'[^"\\\r\n]*+"\}\n\n')
+_HELD_TEXT = 4096
+"""Bytes of text that are kept before they are counted. Most answers are shorter, and reported: those never are."""
 _LEARN_EVERY = 4
-"""Events with text between two attempts to learn their shape, so that a stream without one pays little for them."""
+"""Events with text, unlike the one before, between two attempts to learn their shape: a stream without one pays little
+for them."""
 
 
 class StreamScan:
@@ -42,9 +45,11 @@ class StreamScan:
 
     `finished` are the indexes whose `finish_reason` has come (a negative number where nobody knows which); `error` is
     the error object of an in-band error; `is_done` that `[DONE]` has come. After either, nothing more is passed on.
+    `usage` is the last report of it; `is_usage_final` that it came when all had finished. `has_reasoned` says that
+    some of the text was reasoning.
     """
 
-    def __init__(self, *, choices: int, shows_usage: bool) -> None:
+    def __init__(self, *, choices: int, shows_usage: bool, count_texts: pieces.CountsTexts = pieces.count) -> None:
         self._choices = choices
         self._shows_usage = shows_usage
         self._splitter = sse.EventSplitter()
@@ -52,17 +57,24 @@ class StreamScan:
         """Whether the next byte begins an event, without doubt; only then `is_alike` may be asked."""
         self._shape: tuple[bytes, int, bytes, bool] | None = None
         """What stood before the text of an event, its length, what stood behind, and whether padding follows."""
-        self._learn_at = 0
+        self._unlike = 0
+        """Events with text that had to be looked at."""
         self._cut_crlf: bytes | None = None
         """An event has ended with a CR that was the last byte so far. If an LF comes, it was a CRLF: what to pass."""
         self._tail = b""
         self.finished: set[int] = set()
         self.usage: Usage | None = None
+        self.is_usage_final = False
         self.error: dict[str, Any] | None = None
         self.is_done = False
         self.model: str | None = None
-        self.text_bytes = 0
-        self.text_events = 0
+        self.has_reasoned = False
+        # Choices come by turns: only of a single one all texts are one.
+        self._count = count_texts if choices == 1 else pieces.count
+        self._texts = bytearray()
+        """Texts that are not counted yet: a quote stands behind the last of each event, a zero byte behind others."""
+        self._quarters = 0
+        self._text_events = 0
 
     @property
     def is_over(self) -> bool:
@@ -123,9 +135,15 @@ class StreamScan:
         data = sse.data_of(ended)
         return self._event(ended) if data is None or _is_whole(data) else b""
 
-    def estimate(self, prompt_tokens: int) -> Usage:
-        """What was delivered, where nobody reported it."""
-        return usage.estimated(prompt_tokens, self.text_bytes, self.text_events)
+    def text_events(self) -> int:
+        """How many events brought text."""
+        self._count_texts()
+        return self._text_events
+
+    def delivered_tokens(self) -> int:
+        """How many tokens of text there were, as `count_texts` has it."""
+        self._count_texts()
+        return pieces.tokens_of(self._quarters)
 
     def _event(self, event: bytes) -> bytes:
         if self.is_alike(event):
@@ -141,13 +159,17 @@ class StreamScan:
             return b""
         if sse.has_fields(event):
             event = sse.without_fields(event)
-        if (size := usage.text_bytes(data)) > 0:
-            self.text_events += 1
-            self.text_bytes += size
+        if texts := usage.texts_of(data):
+            self._texts += b"\0".join(texts) + b'"'
+            if len(self._texts) > _HELD_TEXT:
+                self._count_texts()
+            self.has_reasoned = self.has_reasoned or usage.has_reasoning(data)
         if _MATTERS.search(data) or (self.model is None and _NAMES_MODEL.search(data)):
             return self._matter(event, data)
-        if size and event is as_it_came and self.text_events >= self._learn_at:
-            self._learn(event)
+        if texts and event is as_it_came:
+            self._unlike += 1
+            if self._unlike % _LEARN_EVERY == 1:
+                self._learn(event)
         return event
 
     def is_alike(self, data: bytes) -> bool:
@@ -168,14 +190,21 @@ class StreamScan:
         if _END_OF_PADDING.fullmatch(data, rest) is None if is_padded else rest != len(data):
             return False
         if end > start:
-            self.text_events += 1
-            self.text_bytes += end - start
+            texts = self._texts
+            texts += data[start : end + 1]  # with its quote
+            if len(texts) > _HELD_TEXT:
+                self._count_texts()
         return True
+
+    def _count_texts(self) -> None:
+        quarters, events = self._count(self._texts)
+        self._texts.clear()
+        self._quarters += quarters
+        self._text_events += events
 
     def _learn(self, event: bytes) -> None:
         """Remember what stands around the one text of an event that was passed on as it came."""
-        self._learn_at = self.text_events + _LEARN_EVERY
-        texts = usage.texts(event)
+        texts = usage.places_of_texts(event)
         if len(texts) == 1 and event.endswith(b"\n"):
             start, end = texts[0]
             padding = _PADDING.search(event, end)
@@ -203,7 +232,8 @@ class StreamScan:
                 self.finished.add(index)
         if chunk.get("usage") is None:
             return event
-        self.usage = usage.reported(chunk["usage"]) or self.usage
+        if (report := usage.reported(chunk["usage"])) is not None:
+            self.usage, self.is_usage_final = report, self.is_complete
         if self._shows_usage:
             return event
         if any(_says_something(choice) for choice in choices):
@@ -211,8 +241,11 @@ class StreamScan:
         return b""
 
     def _long_piece(self, piece: bytes) -> bytes:
-        """A piece of an event too long to hold: only whether something finished in it is noted."""
-        self.text_bytes += len(piece.translate(None, b"\r\n"))
+        """A piece of an event too long to hold: only whether something finished in it is noted.
+
+        All of it counts as text.
+        """
+        self._quarters += pieces.count(piece).quarters
         looked_at = self._tail + piece
         end = 0
         for match in _FINISHES.finditer(looked_at):

@@ -1,8 +1,4 @@
-"""Tokens from an upstream's report, or an estimate when nobody says.
-
-The estimate's rule: one token for every four bytes of UTF-8 text, rounded up, and at least one for every event that
-brought text. It is marked as an estimate wherever it is shown.
-"""
+"""Tokens from an upstream's report, and the generated text in its answers."""
 
 from __future__ import annotations
 
@@ -11,11 +7,12 @@ from typing import Any
 
 from gateway.records import Usage
 
-BYTES_PER_TOKEN = 4
-
 # JSON escapes every quote inside a string, so a quoted name in the bytes is a name, never a piece of somebody's text.
 # Possessive, because a plain repetition keeps a hundred bytes for each one it has passed, and an answer may be long.
-_TEXT = re.compile(rb'"(?:content|text|arguments|reasoning_content|reasoning|refusal)"\s*:\s*"((?:[^"\\]++|\\.)++)"')
+_TEXT = re.compile(
+    rb'"(?:content|text|arguments|reasoning_content|reasoning|refusal|name|input)"\s*:\s*"((?:[^"\\]++|\\.)++)"'
+)
+_REASONING = re.compile(rb'"reasoning(?:_content)?"\s*:\s*"(?!")')
 
 
 def reported(report: Any) -> Usage | None:
@@ -30,28 +27,22 @@ def reported(report: Any) -> Usage | None:
     return Usage(prompt or 0, completion or 0, cached, reasoning, "reported")
 
 
-def estimated(prompt_tokens: int, delivered_bytes: int, events: int = 0) -> Usage:
-    """What a call probably cost: its estimated prompt, and what was delivered."""
-    return Usage(
-        prompt_tokens=prompt_tokens,
-        completion_tokens=max(tokens_of_bytes(delivered_bytes), events),
-        source="estimated",
-    )
+def texts_of(data: bytes) -> list[bytes]:
+    """The generated texts in an answer or an event that are not empty, as they stand in its JSON.
+
+    Names of called functions are among them.
+    """
+    return _TEXT.findall(data)
 
 
-def text_bytes(data: bytes) -> int:
-    """Bytes of generated text in an answer or an event, as they stand in its JSON."""
-    return sum(map(len, _TEXT.findall(data)))
-
-
-def texts(data: bytes) -> list[tuple[int, int]]:
-    """Where each generated text that is not empty stands in an answer or an event."""
+def places_of_texts(data: bytes) -> list[tuple[int, int]]:
+    """Where each of them stands."""
     return [match.span(1) for match in _TEXT.finditer(data)]
 
 
-def tokens_of_bytes(size: int) -> int:
-    """The estimate for so many bytes of text."""
-    return -(-size // BYTES_PER_TOKEN)
+def has_reasoning(data: bytes) -> bool:
+    """Whether an answer or an event shows some of the model's reasoning."""
+    return _REASONING.search(data) is not None
 
 
 def _count(value: Any) -> int | None:

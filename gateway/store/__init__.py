@@ -159,6 +159,17 @@ class Store(Reports, Protocol):
         """The same, and forget the worker: its journal is gone, or it would be applied all over again. Raises
         `StoreAway`."""
 
+    async def claim(self, holder: str, names: Mapping[str, float]) -> dict[str, float]:
+        """Take hold of names, each for so many seconds from now, so that of all workers one does what a name stands
+        for. Returns for how many seconds each is still held by somebody else; 0: it is `holder`'s now.
+
+        Who holds a name may ask again, for longer or shorter; for 0 seconds, to let it go. What a server forgets is
+        free again. Raises `StoreAway`: then the names may have been taken or not.
+        """
+
+    async def told_models(self, since: str, until: str) -> list[dict[str, Any]]:
+        """Of the calls whose records are still kept: rows as those of `usage`, by `TOLD_GROUPS`. Raises `StoreAway`."""
+
     async def ping(self) -> None:
         """Whether a batch would be applied now. Raises `StoreAway`."""
 
@@ -209,6 +220,9 @@ class Ledger(Reports, Protocol):
         the future does not take the settlement back.
         """
 
+    async def claim(self, holder: str, names: Mapping[str, float]) -> dict[str, float]:
+        """Take hold of names, as `Store.claim`. Raises `StoreAway`."""
+
     async def ping(self) -> None:
         """Whether draws would be answered now. Raises `StoreAway`."""
 
@@ -222,9 +236,13 @@ USAGE_GROUPS = ("key", "team", "model", "upstream", "endpoint", "day", "month")
 
 USAGE_COLUMNS = (
     "requests", "errors", "prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens",
-    "estimated_tokens", "total_tokens", "cost_usd", "unpriced",
+    "estimated_tokens", "estimated_percent", "total_tokens", "cost_usd", "unpriced",
 )  # fmt: skip
-"""What each row of a usage report holds beside its groups. `unpriced`: requests whose cost nobody knows."""
+"""What each row of a usage report holds beside its groups. `estimated_percent`: of `total_tokens`. `unpriced`: requests
+whose cost nobody knows, and which `cost_usd` leaves out."""
+
+TOLD_GROUPS = ("day", "model", "upstream", "told")
+"""`told` is what the upstream's answer called the model, else what was asked of it."""
 
 
 def check_groups(groups: Iterable[str]) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from gateway.config import Store
@@ -14,7 +14,7 @@ from gateway.rules.entries import SUMS, decode
 from . import REAPED_AT_ONCE, SILENT_S, Applied, Batch, Item, Opening, Progress, StoreAway, StoreBehind, Voiding
 from .reader import record_row
 from .sqlite import among, create, insert, transaction
-from .tables import ADD_SUMS, LEASE, LOST, RECORD, SET_WINDOW, SET_WORKER, SUM_GROUP, WINDOW, WORKER
+from .tables import ADD_SUMS, CLAIM, LEASE, LOST, RECORD, SET_CLAIM, SET_WINDOW, SET_WORKER, SUM_GROUP, WINDOW, WORKER
 from .trimming import Trimmer
 from .turn import Lost, Turn
 
@@ -69,6 +69,17 @@ class Books:
         with transaction(self.db):
             self.db.execute("DELETE FROM lost WHERE worker = ?", (worker,))
             self.db.execute("DELETE FROM workers WHERE worker = ?", (worker,))
+
+    def claim(self, holder: str, names: Mapping[str, float], wished_at: float) -> dict[str, float]:
+        """Take hold of what is free of these names, each for so many seconds."""
+        with transaction(self.db, wished_at):
+            now_us = self._now()
+            self.db.execute("DELETE FROM claims WHERE until_us <= ?", (now_us,))
+            known = self.db.execute(among("SELECT name, holder, until_us FROM claims", len(names), "name"), [*names])
+            held = {name: until_us for name, whose, until_us in known if whose != holder}
+            rows = [(name, holder, now_us + int(for_s * 1e6)) for name, for_s in names.items() if name not in held]
+            insert(self.db, "claims", CLAIM, rows, SET_CLAIM)
+        return {name: max(0, held.get(name, 0) - now_us) / 1e6 for name in names}
 
     def ping(self, wished_at: float) -> None:
         """Write something, to see whether that is possible."""

@@ -65,6 +65,10 @@ class EmbeddedStore:
     async def retire(self, worker: str) -> None:
         await self._run(self._writing, lambda: self._books.retire(worker))
 
+    async def claim(self, holder: str, names: Mapping[str, float]) -> dict[str, float]:
+        wished_at = time.monotonic()
+        return await self._run(self._writing, lambda: self._books.claim(holder, names, wished_at))
+
     async def ping(self) -> None:
         wished_at = time.monotonic()
         await self._run(self._writing, lambda: self._books.ping(wished_at))
@@ -80,6 +84,9 @@ class EmbeddedStore:
 
     async def calls(self, limit: int, key: str | None = None) -> list[Mapping[str, Any]]:
         return await self._run(self._reading, lambda: self._reader.calls(limit, key))
+
+    async def told_models(self, since: str, until: str) -> list[dict[str, Any]]:
+        return await self._run(self._reading, lambda: self._reader.told_models(since, until))
 
     async def close(self) -> None:
         """Let go, after what is under way."""

@@ -10,12 +10,21 @@ from gateway.config import Store
 from gateway.records import Record, Usage, WindowState
 from gateway.rules.entries import SUMS
 
-from . import USAGE_GROUPS, Progress
+from . import TOLD_GROUPS, USAGE_GROUPS, Progress
 from .reports import call_row, storable, usage_row
 from .sqlite import connect, path_of
 from .tables import RECORD
 
 _GROUP_SQL = {name: name for name in USAGE_GROUPS} | {"month": "substr(day, 1, 7)"}
+
+_TOLD = """
+SELECT date(CAST(time AS INTEGER), 'unixepoch') AS day, label_model, upstream,
+    coalesce(nullif(returned_model, ''), routed_model),
+    count(*), sum(ended = 'error'), sum(prompt_tokens), sum(completion_tokens), sum(cached_tokens),
+    sum(reasoning_tokens), sum((usage_source = 'estimated') * (prompt_tokens + completion_tokens)),
+    sum(coalesce(cost_nusd, 0)), sum(cost_nusd IS NULL)
+FROM records WHERE day >= ? AND day <= ? GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4"""
+"""The groups `TOLD_GROUPS` and the sums of `rules/entries.sums_of`, in the order of `SUMS`."""
 
 _USAGE_AT = Record._fields.index("usage")
 _USAGE_UNTIL = _USAGE_AT + len(Usage._fields)
@@ -58,6 +67,10 @@ class Reader:
         columns = ", ".join(RECORD)
         rows = self._db.execute(f"SELECT {columns} FROM records {where}ORDER BY seq DESC LIMIT ?", args)  # noqa: S608 - constants only
         return [call_row(_read_record(row)) for row in rows]
+
+    def told_models(self, since: str, until: str) -> list[dict[str, Any]]:
+        rows = self._db.execute(_TOLD, (since, until))
+        return [usage_row(TOLD_GROUPS, row[: len(TOLD_GROUPS)], row[len(TOLD_GROUPS) :]) for row in rows]
 
     def close(self) -> None:
         self._db.close()

@@ -14,6 +14,7 @@ The keys, all with one hash tag, so that in a cluster one node has them all; 1 i
     {namespace}:1:alive            sorted set: workers by the time of their last batch, in microseconds
     {namespace}:1:records          stream: one record each
     {namespace}:1:sums:DAY         hash: group -> numbers (rules/entries)
+    {namespace}:1:claim:NAME       "until_us holder"; what one of all workers does
     {namespace}:1:days             sorted set: days and months of which something is kept, by when they are forgotten
 
 What a Redis user needs (ACL), with the real namespace:
@@ -71,6 +72,7 @@ class RedisStore:
         self._base = f"{{{settings.namespace}}}:{SCHEMA}:"
         self._script = Script.read(*APPLY)
         self._probe = Script.read("probe.lua")
+        self._claim = Script.read("claim.lua")
         self._writing = Link(settings.redis, BATCH_WITHIN_S, self._greet_writing)
         self._reading = Link(settings.redis, READ_WITHIN_S, self._greet)
 
@@ -118,6 +120,13 @@ class RedisStore:
         while await self._writing.run(self._script, self._keys(worker), [first, NOTHING]) != "r 0":
             pass
 
+    async def claim(self, holder: str, names: Mapping[str, float]) -> dict[str, float]:
+        """As promised; on the connection for reports, so that no batch waits for it."""
+        keys = [f"{self._base}claim:{name}" for name in names]
+        spans_us = [str(int(for_s * 1e6)) for for_s in names.values()]
+        held_us = await self._reading.run(self._claim, keys, [holder, str(self._offset_us()), *spans_us])
+        return {name: us / 1e6 for name, us in zip(names, held_us, strict=True)}
+
     async def ping(self) -> None:
         await self._writing.run(self._probe, [f"{self._base}probe"], [])
 
@@ -161,6 +170,9 @@ class RedisStore:
 
     async def calls(self, limit: int, key: str | None = None) -> list[Mapping[str, Any]]:
         return await redis_reports.calls(self._reading, self._base, limit, key)
+
+    async def told_models(self, since: str, until: str) -> list[dict[str, Any]]:
+        return await redis_reports.told_models(self._reading, self._base, since, until)
 
     async def close(self) -> None:
         await asyncio.gather(self._writing.close(), self._reading.close())

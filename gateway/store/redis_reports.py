@@ -9,8 +9,9 @@ from typing import Any
 
 from gateway.rules import entries
 
+from . import TOLD_GROUPS
 from .redis_link import Link
-from .reports import Sums, call_row, usage_rows
+from .reports import Sums, call_row, told_name, usage_row, usage_rows
 
 ABOUT = "?"
 """A field that is no group, but a line for people."""
@@ -85,3 +86,23 @@ async def calls(link: Link, base: str, limit: int, key: str | None) -> list[Mapp
             break
         newest = f"({found[-1][0]}"
     return rows[:limit]
+
+
+async def told_models(link: Link, base: str, since: str, until: str) -> list[dict[str, Any]]:
+    """Rows by `TOLD_GROUPS`, in their order. Raises `StoreAway`."""
+    sums: dict[tuple[str, ...], list[int]] = {}
+    known: set[str] = set()
+    newest = "+"
+    # All of them: a record stands where its call ended, or was delivered, which may be long after its day.
+    while True:
+        (found,) = await link.ask(("XREVRANGE", f"{base}records", newest, "-", "COUNT", CALLS_AT_ONCE))
+        for _, (_, text) in found:
+            record = entries.decode_record(text)
+            day, _, _, model, upstream, _ = entries.group_of(record)
+            if since <= day <= until and record.id not in known:
+                known.add(record.id)
+                group, numbers = (day, model, upstream, told_name(record)), entries.sums_of(record)
+                sums[group] = [a + b for a, b in zip(sums.get(group, [0] * len(numbers)), numbers, strict=True)]
+        if len(found) < CALLS_AT_ONCE:
+            return [usage_row(TOLD_GROUPS, group, numbers) for group, numbers in sorted(sums.items())]
+        newest = f"({found[-1][0]}"

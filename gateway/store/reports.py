@@ -36,8 +36,21 @@ def usage_row(group_by: Sequence[str], names: Sequence[str], numbers: Sequence[i
     row: dict[str, Any] = dict(zip(group_by, names, strict=True)) | dict(zip(SUMS, numbers, strict=True))
     cost_nusd = row.pop("cost_nusd")
     row["total_tokens"] = row["prompt_tokens"] + row["completion_tokens"]
+    row["estimated_percent"] = percent(row["estimated_tokens"], row["total_tokens"])
     row["cost_usd"] = None if row["unpriced"] == row["requests"] else cost_nusd / 1e9
     return row
+
+
+def percent(part: int, whole: int) -> float:
+    """With two decimals; neither rounded to nothing, nor to all."""
+    if part in (0, whole):
+        return 0.0 if part == 0 else 100.0
+    return min(99.99, max(0.01, round(100 * part / whole, 2)))
+
+
+def told_name(record: Record) -> str:
+    """What the upstream called the model: in its answer, else when it was asked."""
+    return record.returned_model or record.routed_model
 
 
 def call_row(record: Record) -> Mapping[str, Any]:

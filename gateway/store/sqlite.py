@@ -21,7 +21,7 @@ from gateway.config import Store
 from gateway.mounts import network_file_system
 
 from . import StoreRefused
-from .tables import SCHEMA_VERSION, TABLES
+from .tables import ADDED, CLAIMS, SCHEMA_VERSION, TABLES
 
 BUSY_TIMEOUT_S = 0.7
 """Longest wait for another worker's transaction; then the store counts as away."""
@@ -76,9 +76,9 @@ def _insertion(table: str, columns: tuple[str, ...], rows: int, end: str) -> str
 
 
 @lru_cache(maxsize=STATEMENTS_KEPT)
-def among(statement: str, number: int) -> str:
+def among(statement: str, number: int, column: str = "id") -> str:
     """The statement, on rows with so many ids."""
-    return f"{statement} WHERE id IN ({', '.join('?' * number)})"
+    return f"{statement} WHERE {column} IN ({', '.join('?' * number)})"
 
 
 def path_of(settings: Store) -> Path:
@@ -155,6 +155,21 @@ def _make_tables(db: sqlite3.Connection, path: Path) -> None:
             f"{path}: written by {age} gateway (schema {version}, not {SCHEMA_VERSION}); "
             "use that one, or move the file away"
         )
+    db.execute(CLAIMS)
+    if _lacking(db):
+        with transaction(db):
+            for column in _lacking(db):  # again, for somebody else may have been faster
+                db.execute(f"ALTER TABLE {column}")
+
+
+def _lacking(db: sqlite3.Connection) -> list[str]:
+    """The columns that this file does not have yet, as SQLite wants them added."""
+    return [
+        f"{table} ADD COLUMN {name} {kind}"
+        for table, columns in ADDED.items()
+        for name, kind in columns.items()
+        if not db.execute("SELECT 1 FROM pragma_table_info(?) WHERE name = ?", (table, name)).fetchone()
+    ]
 
 
 def _version(db: sqlite3.Connection) -> int | None:

@@ -27,13 +27,27 @@ CREATE TABLE records (
     status INTEGER NOT NULL, stream INTEGER NOT NULL, prompt_tokens INTEGER NOT NULL,
     completion_tokens INTEGER NOT NULL, cached_tokens INTEGER NOT NULL, reasoning_tokens INTEGER NOT NULL,
     usage_source TEXT NOT NULL, ended TEXT NOT NULL, first_byte_s REAL, duration_s REAL NOT NULL,
-    attempts INTEGER NOT NULL, truncated INTEGER NOT NULL, client_request_id TEXT, cost_nusd INTEGER);
+    attempts INTEGER NOT NULL, truncated INTEGER NOT NULL, client_request_id TEXT, cost_nusd INTEGER,
+    price TEXT);
 CREATE INDEX records_by_key ON records (key, seq);
 CREATE TABLE sums (
     day TEXT, key TEXT, team TEXT, model TEXT, upstream TEXT, endpoint TEXT,
     {", ".join(f"{name} INTEGER NOT NULL" for name in SUMS)},
     PRIMARY KEY (day, key, team, model, upstream, endpoint)) WITHOUT ROWID;
 """
+
+ADDED = {"records": {"price": "TEXT"}}
+"""Columns that files of this schema may lack: they are added when such a file is opened. A gateway that does not know
+them goes on working beside one that does, because everybody names the columns that they read and write."""
+
+CLAIMS = """
+CREATE TABLE IF NOT EXISTS claims (
+    name TEXT PRIMARY KEY, holder TEXT NOT NULL, until_us INTEGER NOT NULL) WITHOUT ROWID"""
+"""A table that files of this schema may lack, too."""
+
+CLAIM = ("name", "holder", "until_us")
+
+SET_CLAIM = "ON CONFLICT (name) DO UPDATE SET until_us = excluded.until_us"
 
 WORKER = ("worker", "seq", "mark", "alive_us")
 
@@ -50,7 +64,7 @@ LOST = (*LEASE, "record")
 RECORD = (
     "id", "time", "key", "team", "endpoint", "model", "label_model", "routed_model", "returned_model", "upstream",
     "status", "stream", "prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens", "usage_source",
-    "ended", "first_byte_s", "duration_s", "attempts", "truncated", "client_request_id", "cost_nusd",
+    "ended", "first_byte_s", "duration_s", "attempts", "truncated", "client_request_id", "cost_nusd", "price",
 )  # fmt: skip
 
 SUM_GROUP = ("day", "key", "team", "model", "upstream", "endpoint")

@@ -164,6 +164,7 @@ class Connection(asyncio.BufferedProtocol):
         "_timer_at",
         "_transport",
         "_unproductive",
+        "_was_paused",
     )
 
     def __init__(self, name: str, owner: Owner, timeouts: Timeouts, max_age_s: float, buffer: memoryview) -> None:
@@ -184,6 +185,7 @@ class Connection(asyncio.BufferedProtocol):
         self._may_stay = False  # the answer allows another exchange, and nothing came after it
         self._is_head = False  # the request: its answer announces a body and has none
         self._is_paused = False
+        self._was_paused = False  # in this exchange
         self._exchanges = 0
         self._connected_at = self._expires_at = self._sent_at = self._active_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -224,7 +226,7 @@ class Connection(asyncio.BufferedProtocol):
     def is_closed(self) -> bool:
         return self._state is State.CLOSED
 
-    def send(self, request: Sequence[bytes], receiver: Receiver) -> None:
+    def send(self, request: Sequence[bytes | memoryview], receiver: Receiver) -> None:
         """Begin one exchange; every time limit on the answer runs from here.
 
         Never calls the receiver before it returns: where the connection was lost since it was acquired, `ended` comes
@@ -235,8 +237,8 @@ class Connection(asyncio.BufferedProtocol):
             self._receiver = receiver
             self._state = State.WAITING
             self._unproductive = self._interim_bytes = 0
-            self._may_stay = self._is_chunked = False
-            self._is_head = request[0].startswith(b"HEAD ")
+            self._may_stay = self._is_chunked = self._was_paused = False
+            self._is_head = request[0][:5] == b"HEAD "
             now = self._sent_at = self._loop.time()
             limit_s = min(self._timeouts.head_s, self._timeouts.total_s)
             self._arm(now + limit_s)
@@ -260,7 +262,7 @@ class Connection(asyncio.BufferedProtocol):
     def pause_reading(self) -> None:
         """Take nothing more from the socket. What has been read already is still delivered (one buffer at most)."""
         if self._state in _ANSWERING and self._transport is not None and not self._is_paused:
-            self._is_paused = True
+            self._is_paused = self._was_paused = True
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
@@ -466,7 +468,7 @@ class Connection(asyncio.BufferedProtocol):
         receiver, self._receiver = self._receiver, None
         self._leave()
         if receiver is not None:
-            receiver.ended(Failure(self._name, phase, fault, detail))
+            receiver.ended(Failure(self._name, phase, fault, detail, was_held_back=self._was_paused))
 
     def _leave(self) -> None:
         """Close, now and for good. Nothing is worth waiting for: no polite TLS goodbye either, as other clients do."""

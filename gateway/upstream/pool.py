@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 
 import aiohappyeyeballs
 from aiohappyeyeballs import AddrInfoType
+from pydantic import SecretStr
 
 from gateway import config
 from gateway.records import Failure, Fault, Phase
@@ -65,7 +66,7 @@ class Pool:
         """What of the upstream and of the way to it no client may see, each with its stand-in."""
         self._tls = _tls_context(settings.ca_file) if url.scheme == "https" else None
         self._base_path = url.path.rstrip("/")
-        self._static_head = _static_head(self._host, url.port, settings)
+        self._static_heads = [_static_head(self._host, url.port, settings, key) for key in settings.credentials]
         self._idle: dict[Connection, None] = {}  # in the order in which they became idle
         self._connections: set[Connection] = set()
         self._places_promised = 0  # to dials under way, and to waiters who have been told to dial
@@ -120,9 +121,16 @@ class Pool:
             return self._failure(Fault.BUSY, f"all {self._max_connections} connections were in use for {limit_s:g} s")
 
     def request(
-        self, path: str, headers: Iterable[tuple[str, str]], body: bytes, *, method: str = "POST"
-    ) -> list[bytes]:
-        """The bytes of a request, for `Connection.send`. `path` goes behind that of the base URL.
+        self,
+        path: str,
+        headers: Iterable[tuple[str, str]],
+        body: bytes | Sequence[memoryview],
+        *,
+        method: str = "POST",
+        key: int = 0,
+    ) -> list[bytes | memoryview]:
+        """The bytes of a request, for `Connection.send`. `path` goes behind that of the base URL; `key` is the place of
+        the API key that is presented.
 
         A line break or NUL inside `path` or a header becomes a space: nothing given here can begin a line of its own.
         """
@@ -133,10 +141,13 @@ class Pool:
             lines = "".join([f"{_UNSAFE.sub(' ', name)}: {_UNSAFE.sub(' ', value)}\r\n" for name, value in given])
         if not path.isprintable() or " " in path:
             path = re.sub(r"[\s\0]+", "%20", path)
-        length = f"Content-Length: {len(body)}\r\n" if body or method != "GET" else ""
+        size = len(body) if isinstance(body, bytes) else sum(map(len, body))
+        length = f"Content-Length: {size}\r\n" if body or method != "GET" else ""
         # aiohttp's server hands on bytes that are not UTF-8 as surrogates; so the upstream gets the client's own bytes.
-        text = f"{method} {self._base_path}{path}{self._static_head}{lines}{length}\r\n"
+        text = f"{method} {self._base_path}{path}{self._static_heads[key]}{lines}{length}\r\n"
         head = text.encode("utf-8", "surrogateescape")
+        if not isinstance(body, bytes):
+            return [head, *body]
         if not body:
             return [head]
         return [head + body] if len(body) <= _JOINED_BODY_BYTES else [head, body]
@@ -328,7 +339,7 @@ def _tls_context(ca_file: str | None) -> ssl.SSLContext:
 
 
 def _hidden(settings: config.Upstream, host: str, proxy: config.Proxy | None) -> tuple[tuple[str, str], ...]:
-    secrets = [] if settings.api_key is None else [settings.api_key.get_secret_value()]
+    secrets = [key.get_secret_value() for key in settings.credentials if key is not None]
     secrets += [value.get_secret_value() for value in settings.headers.values()]
     names = [(settings.base_url, "the upstream"), (host, "the upstream")]
     if proxy is not None:
@@ -337,12 +348,12 @@ def _hidden(settings: config.Upstream, host: str, proxy: config.Proxy | None) ->
     return *((secret, "***") for secret in secrets), *names
 
 
-def _static_head(host: str, port: int | None, settings: config.Upstream) -> str:
-    """What stands behind the path in every request to this upstream."""
+def _static_head(host: str, port: int | None, settings: config.Upstream, key: SecretStr | None) -> str:
+    """What stands behind the path in every request to this upstream with this API key."""
     name = f"[{host}]" if ":" in host else host
     lines = [" HTTP/1.1", f"Host: {name}:{port}" if port else f"Host: {name}"]
-    if settings.api_key is not None:
-        lines.append(f"Authorization: Bearer {settings.api_key.get_secret_value()}")
+    if key is not None:
+        lines.append(f"Authorization: Bearer {key.get_secret_value()}")
     lines += [f"{name}: {value.get_secret_value()}" for name, value in settings.headers.items()]
     lines += ["Accept-Encoding: identity", "Connection: keep-alive", ""]
     return "\r\n".join(lines)

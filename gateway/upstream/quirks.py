@@ -29,6 +29,11 @@ _RATE_CODES = frozenset({"rate_limit_exceeded", "rate_limit_error", "slow_down"}
 _REQUEST_CODES = frozenset({"invalid_request", "invalid_request_error"})
 """The request is at fault, whatever the status says: new-api sends such errors with a 500 (new-api#6773)."""
 
+_CHANNEL_CODES = frozenset({"get_channel_failed", "model_not_found"})
+_NO_CHANNEL = re.compile(r"\bno (?:available )?channels?\b|无可用渠道", re.IGNORECASE)
+"""A 503 of one-api and new-api (middleware/distributor.go) whose channels for this one model are used up or switched
+off. Their other models may be well."""
+
 _FOREIGN_TYPE = re.compile(r"\w+_api_error|upstream_error")
 """Types that only resellers have: new_api_error, one_api_error, upstream_error."""
 _WRAPPING = re.compile(r"^litellm\.\w+: (?:\w+ - )?|\s?\(request id: [^()]*\)\s*$", re.IGNORECASE)
@@ -115,6 +120,8 @@ def _fault(status: int | None, error: dict[str, Any] | None) -> Fault | None:
         return Fault.RATE_LIMITED
     if status is None or status in RELAYED or (status == 500 and words & _REQUEST_CODES):
         return None
+    if status == 503 and (words & _CHANNEL_CODES or _NO_CHANNEL.search(str(error and error.get("message")))):
+        return Fault.NO_CHANNEL
     return Fault.STATUS
 
 

@@ -14,7 +14,7 @@ from pydantic import SecretStr
 from gateway.errors import InvalidRequest, Unavailable
 from gateway.pipeline import Parts
 from gateway.rules import standings
-from gateway.rules.pricing import usd
+from gateway.rules.pricing import read_price, usd
 from gateway.store import StoreAway
 from gateway.usage_report import read_day, read_groups, spell_csv, spell_json
 
@@ -105,15 +105,17 @@ async def _listed(rows: Iterable[Mapping[str, Any]]) -> Whole:
 
 
 def _shown(call: Mapping[str, Any]) -> dict[str, Any]:
-    """A usage record in the words of the reports."""
+    """A usage record in the words of the reports; prices in USD per million tokens."""
     shown = {name: value for name, value in call.items() if name not in ("usage", "label_model", "cost_nusd")}
     cost_nusd = call["cost_nusd"]
     tokens = {name: value for name, value in call["usage"].items() if name != "source"}
+    price = call["price"]
     return {
         **shown,
         **tokens,
         "usage_source": call["usage"]["source"],
         "cost_usd": None if cost_nusd is None else usd(cost_nusd),
+        "price": None if price is None else read_price(price),
         "client_gone": call["ended"] == "client_gone",
     }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -12,25 +13,33 @@ from pathlib import Path
 
 from aiohttp import web
 
+from gateway import tokens
+from gateway.alerts import Outbox, Watcher, Webhook
 from gateway.config import Config, Store
 from gateway.journal import Journal
 from gateway.lease import Books
 from gateway.ledger import Bookkeeper
+from gateway.ledger.touched import Touched
 from gateway.pipeline import Parts
 from gateway.records import Standing
-from gateway.rules import keys, limits
+from gateway.rules import alerts, keys, limits, standings
 from gateway.store import Ledger, StoreAway, open_store
 from gateway.tasks import Tasks
 from gateway.telemetry import Telemetry
 from gateway.upstream.pool import Pool
+from gateway.upstream.probe import keep_probing
+from gateway.upstream.router import Router
 
 from .access import AccessLog
 from .admin import Admin
 from .endpoints import DataPlane
 from .middleware import FrontDoor, Handler
-from .ops import Ops, Status
+from .ops import Ops
+from .readers import LargeBodies
+from .status import Status
 
 CLOSE_STORE_WITHIN_S = 5.0
+CLOSE_ALERTS_WITHIN_S = 3.0
 INHERIT_WITHIN_S = 2.0
 """How long a start waits for the delivery of what dead workers have left."""
 
@@ -52,23 +61,29 @@ async def build(config: Config, telemetry: Telemetry, scrape: Callable[[], Await
 
     Raises `StoreRefused` where a person has to mend something about the store, `OSError` for the journal's folder.
     """
-    ledger = await _open_ledger(config.store)
+    find_counter = tokens.load(config.models)  # first: it takes its time, and nothing waits yet
+    touched = Touched() if alerts.count_alerted(config) else None
+    ledger = await _open_ledger(config.store, touched)
     access_log = AccessLog(config.server.access_log)
     pools: dict[str, Pool] = {}
     tasks = Tasks()
+    large_bodies = LargeBodies()
     try:
         for name, upstream in config.upstreams.items():
             pools[name] = Pool(name, upstream, upstream.max_connections // config.server.workers)
+        router = Router(config, telemetry.show_upstream)
         books = Books(ledger, telemetry, access_log.write_record)
-        parts = Parts(config, keys.index(config.keys), limits.Terms(config), books, pools, tasks)
+        parts = Parts(config, keys.index(config.keys), limits.Terms(config), books, pools, router, tasks, find_counter)
         status = Status()
-        door = FrontDoor(telemetry, access_log, config.server.max_request_bytes)
-        plane = DataPlane(parts, status)
+        door = FrontDoor(telemetry, access_log, status, config.server)
+        plane = DataPlane(parts, status, large_bodies)
         app = _application(parts, door, plane, Ops(ledger, status, scrape, config.metrics.token))
         shortcuts = {path: partial(door.handle, handler=handler) for path, handler in plane.calls.items()}
-        yield Worker(app, shortcuts, parts, status)
+        async with _watching(parts, touched), _probing(parts):
+            yield Worker(app, shortcuts, parts, status)
     finally:
         await tasks.cancel_all()
+        await large_bodies.close()
         for pool in pools.values():
             await pool.close()
         if left := await ledger.close(CLOSE_STORE_WITHIN_S):
@@ -76,7 +91,51 @@ async def build(config: Config, telemetry: Telemetry, scrape: Callable[[], Await
         await access_log.close()
 
 
-async def _open_ledger(settings: Store) -> Ledger:
+@asynccontextmanager
+async def _watching(parts: Parts, touched: Touched | None) -> AsyncIterator[None]:
+    """Tell of quotas meanwhile; None: there is none to tell of."""
+    if touched is None:
+        yield
+        return
+    config, bound = parts.config, list(parts.keys.values())
+    webhook = Webhook(config.alerts) if config.alerts.webhook is not None else None
+    watcher = Watcher(
+        parts.books.ledger,
+        touched,
+        lambda now: (owned.window for owned in standings.every_window(config, bound, now)),
+        {key.id: key.team for key in bound},
+        parts.books.telemetry,
+        Outbox(webhook.post) if webhook else None,
+        namespace=config.store.namespace,
+        holder=uuid.uuid4().hex,
+    )
+    tasks = Tasks()
+    tasks.spawn(watcher.run(), "watch-quotas")
+    try:
+        yield
+    finally:
+        await tasks.cancel_all()
+        await watcher.close(CLOSE_ALERTS_WITHIN_S)
+        if webhook is not None:
+            await webhook.close()
+
+
+@asynccontextmanager
+async def _probing(parts: Parts) -> AsyncIterator[None]:
+    """Look after the upstreams that want it meanwhile."""
+    tasks = Tasks()
+    for name, upstream in parts.config.upstreams.items():
+        if upstream.probe_s:
+            within_s = upstream.timeouts.head_s
+            probing = keep_probing(parts.pools[name], parts.router.health[name], upstream.probe_s, within_s)
+            tasks.spawn(probing, f"probe {name}")
+    try:
+        yield
+    finally:
+        await tasks.cancel_all()
+
+
+async def _open_ledger(settings: Store, touched: Touched | None) -> Ledger:
     folder, origin = Path(settings.journal_dir), settings.origin
     store = await open_store(settings)
     try:
@@ -84,7 +143,7 @@ async def _open_ledger(settings: Store) -> Ledger:
     except BaseException:
         await store.close()
         raise
-    books = Bookkeeper(store, journal, settings, partial(Journal.adopt, folder, origin))
+    books = Bookkeeper(store, journal, settings, partial(Journal.adopt, folder, origin), touched)
     await books.wait_until_heir(INHERIT_WITHIN_S)
     return books
 

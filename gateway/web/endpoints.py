@@ -6,7 +6,6 @@ and content of the body; then the model; then the limits of key and model. Only 
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
 from collections.abc import Mapping, Sequence
@@ -16,31 +15,26 @@ from typing import Any
 from aiohttp import hdrs, web
 
 from gateway import pipeline
-from gateway.errors import BodyTimeout, BodyTooLarge, InvalidRequest, ModelNotFound, NotFound, Unavailable
-from gateway.records import Call, Endpoint, Key
+from gateway.capacity import Capacity
+from gateway.config import Config
+from gateway.errors import InvalidRequest, ModelNotFound, Unavailable
+from gateway.records import Call, Endpoint, Key, Params
 from gateway.relay import Answer
-from gateway.rules import keys, params, standings
+from gateway.rules import capabilities, keys, params, standings
+from gateway.rules.large import LARGE_BYTES
 from gateway.store import StoreAway
 
+from .bodies import BodyReader
 from .middleware import VISIT, Handler, Visit
-from .ops import Status
+from .readers import LargeBodies, Pieces
 from .responses import EventStream, Whole, json_response
+from .status import Status
 
 PATHS: Mapping[str, Endpoint] = {
     "/v1/completions": "completions",
     "/v1/chat/completions": "chat",
     "/v1/embeddings": "embeddings",
 }
-
-_WRONG_ENDPOINT = {
-    "completions": "This model is not supported in the v1/completions endpoint.",
-    "chat": "This is not a chat model and thus not supported in the v1/chat/completions endpoint. Did you mean to use "
-    "v1/completions?",
-    "embeddings": "This model is not supported in the v1/embeddings endpoint.",
-}
-_CHAT_ONLY = (
-    "This is a chat model and not supported in the v1/completions endpoint. Did you mean to use v1/chat/completions?"
-)
 
 _FORWARDED = frozenset({"content-type", "accept", "user-agent", "traceparent", "tracestate"})
 MAX_CLIENT_ID = 512
@@ -49,9 +43,12 @@ MAX_CLIENT_ID = 512
 class DataPlane:
     """The endpoints that clients call."""
 
-    def __init__(self, parts: pipeline.Parts, status: Status) -> None:
+    def __init__(self, parts: pipeline.Parts, status: Status, large_bodies: LargeBodies) -> None:
         self._parts = parts
         self._status = status
+        self._capacity = Capacity(parts.config.server)
+        self._bodies = BodyReader(parts.config.server, self._capacity)
+        self._large_bodies = large_bodies
         self.calls: Mapping[str, Handler] = {
             path: partial(self.carry, endpoint=endpoint) for path, endpoint in PATHS.items()
         }
@@ -72,15 +69,20 @@ class DataPlane:
         visit = request[VISIT]
         visit.endpoint = endpoint
         telemetry = self._parts.books.telemetry
+        if not self._capacity.begin_call():
+            raise Unavailable("The gateway has too many calls under way. Please try again.", code="too_many_calls")
         telemetry.entered()
         try:
             return await self._answer(request, visit, await self._check(request, visit, endpoint))
         finally:
             telemetry.left()
+            self._capacity.end_call()
+            self._capacity.let_go(visit.held_bytes)
 
     async def _answer(self, request: web.Request, visit: Visit, call: Call) -> web.StreamResponse:
         def open_stream(headers: Sequence[tuple[str, str]]) -> EventStream:
-            visit.stream = EventStream(request, (*headers, ("x-request-id", visit.id)))
+            is_last = not self._status.is_ready
+            visit.stream = EventStream(request, (*headers, ("x-request-id", visit.id)), is_last=is_last)
             return visit.stream
 
         def begin() -> None:
@@ -100,16 +102,18 @@ class DataPlane:
         config = self._parts.config
         _check_type(request)
         waited_from = time.perf_counter()
-        raw = await self._read_body(request)
+        pieces = await self._bodies.read(request, visit)
         body_wait_s = time.perf_counter() - waited_from
-        asked = params.read(endpoint, raw)
+        is_large = visit.held_bytes > LARGE_BYTES
+        asked = await self._large_bodies.read(endpoint, pieces) if is_large else self._read(endpoint, pieces)
         visit.model = asked.model if asked.model in config.models else "other"
         model = config.model(asked.model)
         if model is None or not keys.may_use(key, asked.model):
             raise ModelNotFound(asked.model)
         if endpoint not in model.endpoints:
-            is_chat_only = endpoint == "completions" and "chat" in model.endpoints
-            raise NotFound(_CHAT_ONLY if is_chat_only else _WRONG_ENDPOINT[endpoint], param="model")
+            raise capabilities.wrong_endpoint(endpoint, model.endpoints)
+        if is_large and capabilities.may_rewrite(model, endpoint, config.upstreams):
+            asked = self._read(endpoint, pieces)  # with all of its values, whatever it costs
         asked = params.restrict(asked, endpoint, key.limits, model.limits)
         client_id = request.headers.get("X-Client-Request-Id")
         return Call(
@@ -126,39 +130,19 @@ class DataPlane:
             client_request_id=client_id[:MAX_CLIENT_ID] if client_id else None,
         )
 
+    def _read(self, endpoint: Endpoint, pieces: Pieces) -> Params:
+        return params.read(endpoint, b"".join(pieces), self._parts.find_counter)
+
     def _caller(self, request: web.Request, visit: Visit) -> Key:
         secret = keys.bearer(request.headers.getall(hdrs.AUTHORIZATION, []))
-        key = keys.find(self._parts.keys, secret, now=time.time(), remote=request.remote)
+        key = keys.find(self._parts.keys, secret, now=time.time(), remote=visit.remote)
         visit.key = key.id
         return key
-
-    async def _read_body(self, request: web.Request) -> bytes:
-        server = self._parts.config.server
-        length = request.content_length
-        if length is not None and length > server.max_request_bytes:
-            raise BodyTooLarge(
-                f"Maximum content size limit ({server.max_request_bytes}) exceeded ({length} bytes announced)"
-            )
-        if request.content.is_eof():  # it came with the head, as short ones do
-            body = request.content.read_nowait()
-            if len(body) > server.max_request_bytes:
-                raise web.HTTPRequestEntityTooLarge(server.max_request_bytes)  # as `request.read` does
-            return body
-        is_waiting = request.headers.get(hdrs.EXPECT, "").lower() == "100-continue" and request.version >= (1, 1)
-        if is_waiting and request.transport is not None:
-            request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        try:
-            async with asyncio.timeout(server.client_body_timeout_s):
-                return await request.read()
-        except TimeoutError:
-            raise BodyTimeout(
-                f"The request body did not arrive within {server.client_body_timeout_s:g} seconds."
-            ) from None
 
     async def list_models(self, request: web.Request) -> web.StreamResponse:
         """What this key may use."""
         key = self._caller(request, request[VISIT])
-        models = [_model(name) for name in keys.offered(key, self._parts.config)]
+        models = [_model(name, self._parts.config) for name in keys.offered(key, self._parts.config)]
         return json_response(json.dumps({"object": "list", "data": models}).encode())
 
     async def show_model(self, request: web.Request) -> web.StreamResponse:
@@ -167,7 +151,7 @@ class DataPlane:
         name = request.match_info["model"]
         if self._parts.config.model(name) is None or not keys.may_use(key, name):
             raise ModelNotFound(name)
-        return json_response(json.dumps(_model(name)).encode())
+        return json_response(json.dumps(_model(name, self._parts.config)).encode())
 
     async def show_key(self, request: web.Request) -> web.StreamResponse:
         """The caller's own limits, usage and reset times."""
@@ -211,8 +195,12 @@ def _check_type(request: web.Request) -> None:
             f"specified the header 'Content-Type: {shown}'. Please try again with a supported content type.",
             code="unsupported_content_type",
         )
-    if request.headers.get(hdrs.CONTENT_ENCODING, "identity").lower() != "identity":
+    if hdrs.CONTENT_ENCODING in request.headers and _is_encoded(request):
         raise InvalidRequest("Unsupported Content-Encoding. Send the body as it is, without compression.")
+
+
+def _is_encoded(request: web.Request) -> bool:
+    return any(coding.lower() != "identity" for coding in request.headers.getall(hdrs.CONTENT_ENCODING))
 
 
 def _forwarded(request: web.Request) -> tuple[tuple[str, str], ...]:
@@ -225,5 +213,10 @@ def _is_forwarded(name: str) -> bool:
     return name in _FORWARDED or name.startswith("x-stainless-")
 
 
-def _model(name: str) -> dict[str, Any]:
-    return {"id": name, "object": "model", "created": 0, "owned_by": "gateway"}
+def _model(name: str, config: Config) -> dict[str, Any]:
+    """One model as the API shows it, and what it can do here."""
+    shown = {"id": name, "object": "model", "created": 0, "owned_by": "gateway"}
+    if (model := config.model(name)) is not None:
+        shown["endpoints"] = capabilities.served(model, config.upstreams)
+        shown["unsupported"] = capabilities.unsupported(model, config.upstreams)
+    return shown

@@ -14,7 +14,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from aiohttp import hdrs, web
+from aiohttp.http_exceptions import HttpProcessingError
 
+from gateway.config import Server
 from gateway.errors import (
     BodyTooLarge,
     GatewayError,
@@ -27,10 +29,12 @@ from gateway.errors import (
 )
 from gateway.records import Endpoint
 from gateway.rules import sse
+from gateway.rules.forwarded import client_address
 from gateway.telemetry import Telemetry
 
 from .access import AccessLog
 from .responses import EventStream, Whole
+from .status import Status
 
 log = logging.getLogger("gateway")
 
@@ -51,6 +55,9 @@ _ELSEWHERE = {
 """Endpoints of the API that the gateway does not have, and what to do instead."""
 
 
+_NOT_FRAMED = "The request body could not be read as HTTP. Check the sizes of its chunks."
+
+
 def new_id() -> str:
     """A request id, in the form of OpenAI's. Never the same twice; not a secret."""
     return f"req_{random.getrandbits(128):032x}"
@@ -67,10 +74,14 @@ class Visit:
     id: str
     arrived: float
     """On the clock of `time.perf_counter`."""
+    remote: str | None
+    """The client's address, as far as it is known."""
     endpoint: Endpoint | None = None
     key: str = ""
     model: str = ""
     """The model's label: a configured name, `other`, or empty."""
+    held_bytes: int = 0
+    """Room that its body takes of the worker's."""
     is_recorded: bool = False
     """A lease was drawn: its record tells of this call."""
     is_quiet: bool = False
@@ -85,13 +96,15 @@ VISIT = web.RequestKey("visit", Visit)
 class FrontDoor:
     """The one middleware."""
 
-    def __init__(self, telemetry: Telemetry, access_log: AccessLog, max_request_bytes: int) -> None:
+    def __init__(self, telemetry: Telemetry, access_log: AccessLog, status: Status, server: Server) -> None:
         self._telemetry = telemetry
         self._access_log = access_log
-        self._max_request_bytes = max_request_bytes
+        self._status = status
+        self._max_request_bytes = server.max_request_bytes
+        self._trusted_proxies = server.trusted_proxies
 
     async def handle(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        visit = request[VISIT] = Visit(new_id(), time.perf_counter())
+        visit = request[VISIT] = Visit(new_id(), time.perf_counter(), self._client_of(request))
         try:
             response = await handler(request)
         except asyncio.CancelledError:
@@ -103,6 +116,8 @@ class FrontDoor:
             response = self._fail(request, visit, error)
         except web.HTTPException as error:
             response = self._fail(request, visit, self._translate(request, error))
+        except (web.RequestPayloadError, HttpProcessingError):  # their texts are the client's bytes
+            response = self._fail(request, visit, InvalidRequest(_NOT_FRAMED))
         except Exception:
             log.exception("request %s failed", visit.id)
             response = self._fail(request, visit, internal_error(visit.id))
@@ -112,7 +127,15 @@ class FrontDoor:
             visit.stream = None
         if isinstance(response, Whole):
             response.add_header("x-request-id", visit.id)
+            if not self._status.is_ready:
+                response.make_last()  # the client's next call is for another gateway
         return response
+
+    def _client_of(self, request: web.Request) -> str | None:
+        peer = request.remote
+        if not self._trusted_proxies:
+            return peer
+        return client_address(peer, request.headers.getall(hdrs.X_FORWARDED_FOR, ()), self._trusted_proxies)
 
     def _fail(self, request: web.Request, visit: Visit, error: GatewayError) -> web.StreamResponse:
         self._note(request, visit, error.status, error.code or error.type)
@@ -141,7 +164,7 @@ class FrontDoor:
             model=visit.model or None,
             status=status,
             error=error,
-            remote=request.remote,
+            remote=visit.remote,
             duration_ms=round((time.perf_counter() - visit.arrived) * 1000, 1),
         )
 
@@ -167,5 +190,6 @@ def _has_unread_body(request: web.Request, status: int) -> bool:
 
     A client that was not told `100 Continue` may leave out the body that it announced.
     """
-    is_unread = not request.content.is_eof()
-    return status == 408 or (is_unread and (status == 413 or hdrs.EXPECT in request.headers))
+    content = request.content
+    is_broken = content.exception() is not None
+    return is_broken or status in (408, 413) or (hdrs.EXPECT in request.headers and not content.is_eof())

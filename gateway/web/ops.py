@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 
 from aiohttp import hdrs, web
 from pydantic import SecretStr
@@ -15,26 +14,12 @@ from gateway.store import JournalFull, Ledger, StoreAway
 
 from .middleware import VISIT
 from .responses import Whole, json_response
+from .status import Status
 
 _NOT_READY = {
     StoreAway.code: "Not ready: the store does not answer.",
     JournalFull.code: "Not ready: the journal cannot be written.",
 }
-
-
-@dataclass(slots=True)
-class Status:
-    """Where a worker stands between start and stop. Private to the worker."""
-
-    is_ready: bool = True
-    """Whether a balancer should send calls here."""
-    is_draining: bool = False
-    """No new calls; those under way may end."""
-
-    def refuse_when_draining(self) -> None:
-        """Raises `Unavailable` while draining."""
-        if self.is_draining:
-            raise Unavailable("The gateway is shutting down. Please try again.", code="shutting_down")
 
 
 def check_token(request: web.Request, token: SecretStr) -> None:

@@ -47,6 +47,10 @@ class Whole(web.StreamResponse):
         """Add a header; only before the answer is sent."""
         self._own_headers.append((name, value))
 
+    def make_last(self) -> None:
+        """Close the connection behind it; only before the answer is sent."""
+        self._is_last = True
+
     @property
     def body_length(self) -> int:
         return len(self._bytes)
@@ -68,25 +72,31 @@ class Whole(web.StreamResponse):
             self._own_headers.append(("Connection", "keep-alive"))
         body = b"" if request.method == "HEAD" else self._bytes
         transport.write(head(self._status, self._own_headers) + body)
+        if self._is_last and transport.can_write_eof():
+            transport.write_eof()  # the client need not wait while the rest of what it sends is thrown away
         if transport.get_write_buffer_size():
             await request.writer.drain()
 
 
 class EventStream(web.StreamResponse):
-    """A stream of server-sent events. Its head goes with the first bytes; `finish` ends it.
+    """A stream of server-sent events. Its head goes with the first bytes; `finish` ends it. `is_last` as for `Whole`.
 
     An EventStream that is not finished ends with a closed connection and an incomplete message, so that a client never
     takes a cut stream for a whole one.
     """
 
-    def __init__(self, request: web.BaseRequest, headers: Iterable[tuple[str, str]]) -> None:
+    def __init__(self, request: web.BaseRequest, headers: Iterable[tuple[str, str]], *, is_last: bool = False) -> None:
         super().__init__(status=200)
         self._request = request
         self._transport = request.transport
         self._is_chunked = request.version >= (1, 1)
         self._keep_alive = False
+        self._is_last = is_last or not self._is_chunked
         lines = [*headers, ("Cache-Control", "no-cache"), ("X-Accel-Buffering", "no")]
-        lines.append(("Transfer-Encoding", "chunked") if self._is_chunked else ("Connection", "close"))
+        if self._is_chunked:
+            lines.append(("Transfer-Encoding", "chunked"))
+        if self._is_last:
+            lines.append(("Connection", "close"))
         self._head = head(200, lines)
         self._is_finished = False
 
@@ -121,7 +131,7 @@ class EventStream(web.StreamResponse):
         if self._head or end:
             transport.write(self._head + end)
             self._head = b""
-        self._keep_alive = self._is_chunked and self._request.keep_alive
+        self._keep_alive = self._request.keep_alive and not self._is_last
 
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
         return None

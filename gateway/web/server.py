@@ -1,8 +1,8 @@
-"""aiohttp's server with the settings that everything here counts on, and with our words where it has its own.
+"""aiohttp's server with the settings that everything here counts on.
 
 What cannot be read as HTTP never becomes a request and never sees the front door: aiohttp answers it itself, in plain
 text, and logs its head with a traceback, the client's key included. Here it gets the OpenAI error object and a request
-id as everybody else does, and the log only says what kind of trouble it was.
+id as everybody else does (connections.py), and the log only says what kind of trouble it was.
 """
 
 from __future__ import annotations
@@ -11,19 +11,24 @@ import logging
 from collections.abc import Awaitable, Mapping
 from typing import Any, cast
 
-from aiohttp import hdrs, web
+from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from gateway.errors import InvalidRequest, internal_error
+from gateway.pipeline import Parts
 
-from .middleware import Handler, new_id
-from .responses import Whole
+from .connections import Server
+from .descriptors import Descriptors, raise_limit
+from .middleware import Handler
 
 KEEP_ALIVE_S = 75.0
 """Idle client connections; nginx's default, and longer than most balancers keep theirs (theirs should close first)."""
 
-SHORTEST_WAIT_S = 0.001
-"""aiohttp takes 0 for "without end"."""
+LINGER_S = 5.0
+"""How long what a client still sends is thrown away, behind an answer that did not wait for it. To close with bytes
+unread is to reset the connection, and the answer may be lost with it; nginx's default."""
+
+END_WITHIN_S = 1.0
+"""What is still under way when a worker ends is cancelled after half of it; the other half is for settling."""
 
 
 class QuietServerLog(logging.Filter):
@@ -40,36 +45,6 @@ class QuietServerLog(logging.Filter):
         return True
 
 
-class ClientConnection(web.RequestHandler):
-    """One connection of a client."""
-
-    __slots__ = ()
-
-    def handle_error(
-        self,
-        request: web.BaseRequest,
-        status: int = 500,
-        exc: BaseException | None = None,
-        message: str | None = None,
-    ) -> web.StreamResponse:
-        """The answer to what could not be read, or went wrong outside the front door. The connection ends with it."""
-        self.log_exception("answering %d", status, exc_info=exc)
-        number = new_id()
-        error = internal_error(number)
-        if status == 400:
-            what = type(exc).__name__ if exc is not None else "malformed"
-            error = InvalidRequest(f"The request could not be read as HTTP ({what}). Check its first line and headers.")
-        headers = [("Content-Type", "application/json"), ("x-request-id", number)]
-        return Whole(error.status, headers, error.body(), is_last=True)
-
-
-class Server(web.Server):
-    """Makes a `ClientConnection` for each connection."""
-
-    def __call__(self) -> web.RequestHandler:
-        return ClientConnection(self, loop=self._loop, **self._kwargs)
-
-
 class Runner(web.AppRunner):
     """The production runner, with our server, and with a shortcut to the handlers of some POST paths.
 
@@ -78,11 +53,14 @@ class Runner(web.AppRunner):
     (with our own middleware already around it, see web/app.py); everything else takes aiohttp's way.
     """
 
-    __slots__ = ("_shortcuts",)
+    __slots__ = ("_limits", "_shortcuts")
 
-    def __init__(self, app: web.Application, shortcuts: Mapping[str, Handler], **settings: Any) -> None:
+    def __init__(
+        self, app: web.Application, shortcuts: Mapping[str, Handler], limits: Mapping[str, Any], **settings: Any
+    ) -> None:
         super().__init__(app, **settings)
         self._shortcuts = shortcuts
+        self._limits = limits
 
     async def _make_server(self) -> web.Server:
         made = await super()._make_server()
@@ -90,19 +68,28 @@ class Runner(web.AppRunner):
 
         def handle(request: web.BaseRequest) -> Awaitable[web.StreamResponse]:
             answer = shortcuts.get(request.rel_url.raw_path) if request.method == "POST" else None
-            if answer is None or hdrs.EXPECT in request.headers:
-                return by_application(request)
-            return answer(cast(web.Request, request))
+            return by_application(request) if answer is None else answer(cast(web.Request, request))
 
-        return Server(handle, request_factory=made.request_factory, **self._kwargs)
+        return Server(handle, request_factory=made.request_factory, **self._limits, **self._kwargs)
 
 
-def runner_of(app: web.Application, shortcuts: Mapping[str, Handler], drain_timeout_s: float) -> Runner:
-    """The runner of a worker, which lets running calls go on for `drain_timeout_s` when it is cleaned up."""
+def runner_of(app: web.Application, shortcuts: Mapping[str, Handler], parts: Parts) -> Runner:
+    """The runner of a worker. Raises the process's limit of descriptors as far as it may."""
     logger = logging.getLogger("gateway.http")
     if not logger.filters:
         logger.addFilter(QuietServerLog())
-    more: dict[str, Any] = {"handler_cancellation": True, "keepalive_timeout": KEEP_ALIVE_S, "logger": logger}
-    # aiohttp waits twice: once for its handlers, and once more before it cancels them.
-    shutdown_timeout = max(drain_timeout_s / 2, SHORTEST_WAIT_S)
-    return Runner(app, shortcuts, access_log=None, shutdown_timeout=shutdown_timeout, **more)
+    config = parts.config
+    connections = sum(upstream.max_connections // config.server.workers for upstream in config.upstreams.values())
+    limits = {
+        "head_timeout_s": config.server.client_head_timeout_s,
+        "noted": parts.books.telemetry.rejected,
+        "descriptors": Descriptors(raise_limit(), connections),
+    }
+    more: dict[str, Any] = {
+        "handler_cancellation": True,
+        "keepalive_timeout": KEEP_ALIVE_S,
+        "lingering_time": LINGER_S,
+        "logger": logger,
+        "auto_decompress": False,  # such bodies are refused, and until then stay as small as they came
+    }
+    return Runner(app, shortcuts, limits, access_log=None, shutdown_timeout=END_WITHIN_S / 2, **more)

@@ -56,6 +56,12 @@ def key(name: str, **more: Any) -> dict[str, Any]:
     return {"id": name, "secret": secret(name), **more}
 
 
+WITHOUT_TOKENS = {"PYTHONPATH": str(Path(__file__).parent.parent / "fakes" / "without_tokens")}
+"""For the environment of a process: the extra `tokens` is not installed for it. Houses are so unless a test asks
+otherwise: what they draw is then easily told, and none loads tables of 100 MB."""
+WITH_TOKENS = {"PYTHONPATH": ""}
+
+
 def model(endpoint: str, upstream: str = "main", **more: Any) -> dict[str, Any]:
     """A model of one endpoint and one route."""
     return {"endpoints": [endpoint], "routes": [{"upstream": upstream}], "max_output_tokens": 4096, **more}
@@ -108,7 +114,8 @@ class Process:
         with (folder / "stdout").open("wb") as out, (folder / "stderr").open("wb") as err:
             self.process = subprocess.Popen(
                 command(*arguments), stdout=out, stderr=err, stdin=subprocess.DEVNULL,
-                start_new_session=True, cwd=folder, env={**os.environ, "TMPDIR": str(folder), **(env or {})},
+                start_new_session=True, cwd=folder,
+                env={**os.environ, "TMPDIR": str(folder), **WITHOUT_TOKENS, **(env or {})},
             )  # fmt: skip
 
     @property

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.conftest import Stage, StartsGateways
+from tests.fakes.redis_servers import RedisServer
 from tests.fakes.scripted import Behaviour, error_json, ok_json, silent, stream
 
 from .house import CHAT, COMPLETIONS, EMBEDDINGS, Gateway, eventually, key, model, settings
@@ -269,17 +271,54 @@ def purse_of(house: Gateway, who: str, scope: str) -> dict[str, Any]:
     return dict(only)
 
 
-def test_a_new_price_counts_from_the_next_call_on(gateway: StartsGateways, upstream: Stage, tmp_path: Any) -> None:
+@pytest.fixture(params=["embedded", "redis"])
+def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """Where a store is that outlives its gateways."""
+    if request.param == "embedded":
+        yield f"embedded:{tmp_path / 'kept'}"
+        return
+    with RedisServer(tmp_path / "redis") as server:
+        yield server.url
+
+
+def test_a_record_keeps_the_price_it_was_charged_at(gateway: StartsGateways, upstream: Stage, kept: str) -> None:
+    """Three gateways one after the other, each with another price; what was charged stays what it was."""
+    upstream.play(always=used(10, 5, cached=4))
     config = settings(
-        upstream.url, store={"url": f"embedded:{tmp_path / 'kept'}"}, models=MODELS,
-        keys=[key("alice", quotas=[usd_per("month", 1)])],
-    )  # fmt: skip
-    first = gateway(config)
-    assert first.complete().status == 200
-    first.stop()
-    config["models"][COMPLETIONS]["price"] = {"input": 3, "output": 4}
-    config["keys"][0]["quotas"] = [usd_per("month", 2)]  # changing a limit keeps what was used
-    second = gateway(config)
-    assert second.complete().status == 200
-    assert [call["cost_usd"] for call in second.calls()] == [0.00005, 0.000025]
-    assert (purse(second, "alice")["used"], purse(second, "alice")["limit"]) == (0.000075, 2)
+        upstream.url, store={"url": kept}, models=MODELS, keys=[key("alice", quotas=[usd_per("month", 1)])]
+    )
+    expected = []
+    for price, shown, nusd in (
+        (PRICE, {"input": 1.5, "cached_input": 0.75, "output": 2.0}, 6 * 1500 + 4 * 750 + 5 * 2000),
+        ({"input": 3, "output": 4}, {"input": 3.0, "cached_input": 3.0, "output": 4.0}, 10 * 3000 + 5 * 4000),
+        ({"input": 0, "output": 0}, {"input": 0.0, "cached_input": 0.0, "output": 0.0}, 0),
+    ):
+        config["models"] = {**config["models"], COMPLETIONS: model("completions", price=price)}
+        config["keys"][0]["quotas"] = [usd_per("month", 2 + len(expected))]  # changing a limit keeps what was used
+        house = gateway(config)
+        assert house.complete().status == 200
+        expected.insert(0, (shown, nusd / 1e9))
+        calls = eventually(lambda: found if len(found := house.calls()) == len(expected) else None)  # noqa: B023
+        assert [(call["price"], call["cost_usd"]) for call in calls] == expected
+        for call in calls:  # each explains itself
+            tokens = {
+                "input": call["prompt_tokens"] - call["cached_tokens"],
+                "cached_input": call["cached_tokens"],
+                "output": call["completion_tokens"],
+            }
+            assert round(sum(call["price"][kind] * tokens[kind] for kind in tokens) / 1e6, 9) == call["cost_usd"]
+        total = round(sum(call["cost_usd"] for call in calls), 9)
+        assert [row["cost_usd"] for row in house.usage(group_by="")] == [total]
+        assert purse(house, "alice")["used"] == total
+        house.stop()
+    assert total == 0.000072
+
+
+def test_a_price_stands_on_a_record_whose_cost_is_unknown(house: Gateway, upstream: Stage) -> None:
+    """The price was known, and what was used was not: nobody has to wonder which."""
+    upstream.play(*[silent] * 3)
+    call = house.call(house.complete("failing").id)
+    assert (call["cost_usd"], call["price"]) == (None, {"input": 1.5, "cached_input": 0.75, "output": 2.0})
+    answer = house.complete("free", model=MYSTERY)
+    assert house.call(answer.id)["price"] is None
+    upstream.play()

@@ -75,7 +75,8 @@ def test_call_is_told_in_full(house: Gateway, upstream: Stage) -> None:
         "id": answer.id, "key": "writer", "team": "crew", "endpoint": "completions", "model": COMPLETIONS,
         "routed_model": COMPLETIONS, "returned_model": "model-of-the-upstream", "upstream": "main", "status": 200,
         "stream": False, "prompt_tokens": 10, "completion_tokens": 5, "cached_tokens": 4, "reasoning_tokens": 2,
-        "usage_source": "reported", "cost_usd": 3.6e-05, "attempts": 1, "truncated": False, "client_gone": False,
+        "usage_source": "reported", "cost_usd": 3.6e-05, "price": {"input": 2.0, "cached_input": 1.0, "output": 4.0},
+        "attempts": 1, "truncated": False, "client_gone": False,
         "ended": "done", "client_request_id": "mine",
     }  # fmt: skip
     assert before - 1 <= measured["time"] <= time.time() + 1
@@ -86,6 +87,7 @@ def test_call_of_a_model_with_another_name_and_no_price(house: Gateway, upstream
     upstream.play(counted(10, 5))
     call = house.call(house.chat("writer").id)
     assert (call["model"], call["routed_model"], call["cost_usd"]) == (CHAT, "gpt-4o-mini-2024", None)
+    assert call["price"] is None
 
 
 def test_call_whose_client_left(house: Gateway, upstream: Stage) -> None:
@@ -132,6 +134,7 @@ def test_tokens_that_nobody_reported_are_estimated_and_count(house: Gateway, ups
     assert 0 < row["estimated_tokens"] < 100
     assert row["total_tokens"] == row["prompt_tokens"] + row["completion_tokens"]
     assert row["total_tokens"] >= 110 + row["estimated_tokens"]
+    assert row["estimated_percent"] == round(100 * row["estimated_tokens"] / row["total_tokens"], 2)
 
 
 def test_report_is_as_new_as_the_last_answer(house: Gateway, upstream: Stage) -> None:

@@ -290,7 +290,7 @@ def test_usage_nobody_reports_is_estimated_and_marked(house: Gateway, upstream: 
         client.read_chunks()
     record = house.call(head.id)
     assert record["usage_source"] == "estimated"
-    assert (record["prompt_tokens"], record["completion_tokens"]) == (10, 6)
+    assert (record["prompt_tokens"], record["completion_tokens"]) == (10, 9)
 
 
 def test_client_that_saw_the_end_sees_its_usage(house: Gateway, upstream: Stage) -> None:
@@ -320,7 +320,7 @@ def test_failure_mid_stream_ends_with_error_event(house: Gateway, upstream: Stag
     assert ended_with_error(body)["code"] == "upstream_error"
     record = house.call(head.id)
     assert (record["ended"], record["truncated"], record["usage_source"]) == ("error", True, "estimated")
-    assert record["completion_tokens"] == 3
+    assert record["completion_tokens"] == 5
     assert house.line(id=head.id)["status"] == 502
 
 
@@ -396,9 +396,9 @@ def test_disconnect_closes_the_upstream_and_settles_once(house: Gateway, upstrea
     record = house.call(head.id)
     assert (record["ended"], record["client_gone"], record["status"]) == ("client_gone", True, 499)
     assert (record["usage_source"], record["truncated"]) == ("estimated", True)
-    assert (record["prompt_tokens"], record["completion_tokens"]) == (10, 7)
+    assert (record["prompt_tokens"], record["completion_tokens"]) == (10, 10)
     (window,) = house.get("/v1/key", key="leaver").json["quotas"]
-    assert (window["used"], window["reserved"]) == (17, 0)
+    assert (window["used"], window["reserved"]) == (20, 0)
     assert house.metric("gateway_client_disconnects_total") == before + 1
     assert house.metric("gateway_upstream_attempts_total", upstream="main", outcome="client_gone") == 1
     assert house.line(id=head.id)["status"] == 499

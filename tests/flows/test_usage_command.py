@@ -97,16 +97,18 @@ def usage(house: Gateway, *arguments: str) -> Done:
 def test_who_used_how_much(house: Gateway) -> None:
     done = usage(house)
     assert (done.returncode, done.stderr) == (0, "")
-    names, rule, *lines, last_rule, total = done.stdout.splitlines()
+    table, _, note = done.stdout.partition("\n\n")
+    names, rule, *lines, last_rule, total = table.splitlines()
     assert rule == last_rule
-    assert len({len(line) for line in done.stdout.splitlines()}) == 1
+    assert len({len(line) for line in table.splitlines()}) == 1
     assert names.split()[:3] == ["key", "requests", "errors"]
     assert [line.split() for line in (*lines, total)] == [
-        ["alice", "2", "0", "20", "10", "0", "0", "0", "30", "0.000050", "0"],
-        ["bob", "2", "0", "20", "10", "0", "0", "0", "30", "0.000025", "1"],
-        ["carol", "2", "0", "20", "10", "0", "0", "0", "30", "3.000000", "0"],
-        ["total", "6", "0", "60", "30", "0", "0", "0", "90", "3.000075", "1"],
+        ["alice", "2", "0", "20", "10", "0", "0", "0", "0.00", "30", "0.000050", "0"],
+        ["bob", "2", "0", "20", "10", "0", "0", "0", "0.00", "30", "0.000025", "1"],
+        ["carol", "2", "0", "20", "10", "0", "0", "0", "0.00", "30", "3.000000", "0"],
+        ["total", "6", "0", "60", "30", "0", "0", "0", "0.00", "90", "3.000075", "1"],
     ]
+    assert note == "The cost of 1 of 6 requests is unknown, and in no sum.\n"
 
 
 @pytest.mark.parametrize("by", ["key", "team,model", "upstream,endpoint", "day", "month,key", ""])

@@ -60,6 +60,17 @@ def is_refused(port: int) -> bool:
         return sock.connect_ex(("127.0.0.1", port)) != 0
 
 
+def is_told_to_go_elsewhere(house: Gateway) -> bool:
+    """Whether a call is refused because the gateway ends; the connection with it."""
+    answer = house.complete("bob")
+    if answer.status != 503:
+        return False
+    assert answer.error["code"] == "shutting_down"
+    assert answer.headers["retry-after"]
+    assert answer.headers["connection"] == "close"
+    return True
+
+
 def counters(house: Gateway) -> Mapping[tuple[str, frozenset[tuple[str, str]]], float]:
     return {
         (name, frozenset(labels.items())): value
@@ -196,7 +207,7 @@ def test_worker_that_cannot_open_the_store_says_so(gateway: StartsGateways, upst
 @pytest.mark.parametrize("workers", [1, 2])
 def test_term_drains(gateway: StartsGateways, upstream: Stage, workers: int) -> None:
     held = Held()
-    upstream.play(held, ok_json())
+    upstream.play(held, always=ok_json())
     house = gateway(settings(upstream.url, server={"workers": workers, "drain_delay_s": 0.8}))
     client = begun(house)
     house.kill(signal.SIGTERM)
@@ -205,15 +216,17 @@ def test_term_drains(gateway: StartsGateways, upstream: Stage, workers: int) -> 
     assert not_ready.error["code"] == "shutting_down"
     assert not_ready.headers["retry-after"]
     assert house.get("/healthz", key=None).status == 200
-    assert house.complete().status == 200
-    eventually(lambda: is_refused(house.port))
+    served = house.complete()
+    assert (served.status, served.headers["connection"]) == (200, "close")  # its next call is for another gateway
+    eventually(lambda: is_told_to_go_elsewhere(house))
     held.let_go.set()
     assert events(client.read_chunks())[-1] == "[DONE]"
     client.close()
     assert house.wait() == 0
+    assert is_refused(house.port)
     again = gateway({**house.config, "server": {"port": 0, "drain_delay_s": 0}})
-    assert [call["ended"] for call in again.calls()] == ["done", "done"]
-    assert again.calls()[1]["usage_source"] == "reported"
+    assert [call["ended"] for call in again.calls("alice")] == ["done", "done"]
+    assert again.calls("alice")[1]["usage_source"] == "reported"
 
 
 def test_int_does_not_wait_for_balancers(gateway: StartsGateways, upstream: Stage) -> None:
@@ -295,16 +308,16 @@ def test_end_waits_for_the_usage_of_an_answer_whose_client_left(gateway: StartsG
         await asyncio.to_thread(let_go.wait, 30)
         await ok_json({"model": "up", "usage": {"prompt_tokens": 3, "completion_tokens": 4}})(wire)
 
-    upstream.play(late)
+    upstream.play(late, always=ok_json())
     house = gateway(settings(upstream.url))
     with house.connect() as client:
         client.post("/v1/completions", b'{"model": "gpt-3.5-turbo-instruct", "prompt": "x"}', secret("alice"))
         eventually(lambda: upstream.hits == 1)
     house.kill(signal.SIGTERM)
-    eventually(lambda: is_refused(house.port))
+    eventually(lambda: is_told_to_go_elsewhere(house))
     let_go.set()
     assert house.wait() == 0
-    (record,) = gateway(house.config).calls()
+    (record,) = gateway(house.config).calls("alice")
     assert (record["ended"], record["usage_source"], record["completion_tokens"]) == ("client_gone", "reported", 4)
 
 

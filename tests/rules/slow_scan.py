@@ -34,8 +34,13 @@ class Slow:
     error: dict[str, Any] | None = None
     is_done: bool = False
     model: str | None = None
-    text_bytes: int = 0
+    is_usage_final: bool = False
     text_events: int = 0
+    has_reasoned: bool = False
+    quarters: int = 0
+    """Of tokens."""
+    is_uncountable: bool = False
+    """A long event is counted in the pieces in which it came, and what is no JSON with all that is counted with it."""
 
     def read(self, text: bytes) -> None:
         events, rest = split(text)
@@ -62,7 +67,7 @@ class Slow:
 
     def long(self, event: bytes) -> None:
         self.out.append(event)
-        self.text_bytes += len(event.replace(b"\r", b"").replace(b"\n", b""))
+        self.is_uncountable = True
         for _ in re.findall(rb'"finish_reason"\s{0,9}:\s{0,9}"[^"]', event):
             self.finish(-1 - len(self.finished))
 
@@ -78,10 +83,14 @@ class Slow:
             return
         kept = [line for line in lines if line.split(b":")[0] not in (b"id", b"retry")]
         passed = event if kept == lines else b"\n".join(kept) + b"\n\n"
-        words = rb'"(?:content|text|arguments|reasoning_content|reasoning|refusal)"\s*:\s*"((?:[^"\\]|\\.)+)"'
-        size = sum(len(text) for text in re.findall(words, data))
-        self.text_bytes += size
-        self.text_events += size > 0
+        found = re.findall(TEXT, data)
+        for text in found:
+            if (plain := parsed(b'"' + text + b'"')) is ...:
+                self.is_uncountable = True
+            else:
+                self.quarters += quarters_of(plain)
+        self.text_events += bool(found)
+        self.has_reasoned |= re.search(rb'"reasoning(_content)?"\s*:\s*"[^"]', data) is not None
         chunk = parsed(data)
         self.chunk(chunk, passed) if isinstance(chunk, dict) else self.out.append(passed)
 
@@ -100,10 +109,29 @@ class Slow:
         told = chunk.get("usage")
         if isinstance(told, dict) and ("prompt_tokens" in told or "completion_tokens" in told):
             self.usage = Usage(told.get("prompt_tokens", 0), told.get("completion_tokens", 0), source="reported")
+            self.is_usage_final = len(self.finished) >= self.choices
         if told is None or self.shows_usage:
             self.out.append(passed)
         elif any(value for choice in choices for name, value in choice.items() if name != "index"):
             self.out.append(Rewritten(chunk | {"usage": None}))
+
+
+TEXT = rb'"(?:content|text|arguments|reasoning_content|reasoning|refusal|name|input)"\s*:\s*"((?:[^"\\]|\\.)+)"'
+
+# What a piece of text counts, in quarters of a token: the rule of gateway/rules/pieces.py, piece by piece.
+PIECES: list[tuple[str, int]] = [
+    (r"[A-Za-z]{1,3}", 4), (r"(?<=[a-z])(?=[A-Z])", 4), (r"[0-9]{1,3}", 4), (r"(?<=[0-9])(?=[A-Za-z])", 4),
+    (r" (?=[0-9\0]|\Z)", 4), (r"  +", 4), (r"[!-/:-@\[-`{-~]", 4), (r"[\x01-\x1f\x7f]{1,2}", 4),
+    (r"[\x80-\u037f]", 5), (r"[\u0380-\u03ff]", 5), (r"[\u0400-\u04ff]", 3), (r"[\u0500-\u05bf]", 9),
+    (r"[\u05c0-\u05ff]", 6), (r"[\u0600-\u07ff]", 4), (r"[\u0800-\u0fff]", 7), (r"[\u1000-\u1fff]", 9),
+    (r"[\u2000-\u2fff]", 6), (r"[\u3000-\u3fff]", 5), (r"[\u4000-\u9fff]", 6), (r"[\ua000-\udfff]", 6),
+    (r"[\ue000-\uffff]", 6), (r"[\U00010000-\U0010ffff]", 14),
+]  # fmt: skip
+
+
+def quarters_of(text: str) -> int:
+    """Quarters of a token, each piece found by itself."""
+    return sum(weight * len(re.findall(pattern, text)) for pattern, weight in PIECES)
 
 
 def split(text: bytes) -> tuple[list[tuple[bytes, int]], bytes]:

@@ -25,7 +25,7 @@ records = st.builds(
     routed_model=names, returned_model=st.none() | names, upstream=names, status=st.integers(0, 599),
     stream=st.booleans(), usage=usages, ended=st.sampled_from(["done", "error", "client_gone", "lost"]),
     first_byte_s=st.none() | seconds, duration_s=seconds, attempts=st.integers(0, 9), truncated=st.booleans(),
-    client_request_id=st.none() | names, cost_nusd=st.none() | counts,
+    client_request_id=st.none() | names, cost_nusd=st.none() | counts, price=st.none() | names,
 )  # fmt: skip
 windows = st.builds(
     Window,
@@ -117,8 +117,16 @@ def test_a_day_is_that_of_the_calls_beginning() -> None:
 
 
 def test_a_record_of_an_older_gateway_can_be_read() -> None:
-    values = json.loads(entries.encode(Settlement(a_record(cost_nusd=5), ())).partition("\t")[2])
-    assert entries.decode_record(json.dumps(values[:-1])) == a_record(cost_nusd=None)
+    """One that did not keep prices, and one that did not keep costs either."""
+    values = json.loads(entries.encode(Settlement(a_record(cost_nusd=5, price="1 1 2"), ())).partition("\t")[2])
+    assert entries.decode_record(json.dumps(values[:-1])) == a_record(cost_nusd=5)
+    assert entries.decode_record(json.dumps(values[:-2])) == a_record(cost_nusd=None)
+
+
+def test_a_record_of_a_newer_gateway_can_be_read() -> None:
+    """Gateways of neighbouring versions share a Redis while one after the other is replaced."""
+    values = json.loads(entries.encode(Settlement(a_record(price="1 1 2"), ())).partition("\t")[2])
+    assert entries.decode_record(json.dumps([*values, "of tomorrow"])) == a_record(price="1 1 2")
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.errors import QuotaSpent, RateLimited
-from gateway.records import Refused, Standing, Window
+from gateway.errors import QuotaSpent, RateLimited, UpstreamFailed
+from gateway.records import Failure, Fault, Phase, Refused, Standing, Window
 from gateway.rules import notices
 
 
@@ -60,7 +60,7 @@ def window(unit: str = "requests", per: str = "minute", limit: int = 10, **chang
 def test_headers_tell_of_the_tightest_window_of_each_unit() -> None:
     headers = notices.rate_headers([
         Standing(window(limit=100), 50, 0, 30_000_000),
-        Standing(window(per="day", limit=10), 2, 6, 60_000_000),  # a fifth is left: less than a half
+        Standing(window(per="day", limit=10), 2, 6, 60_000_000),
         Standing(window("tokens", limit=1000), 0, 0, 0),
         Standing(window("parallel", per="", limit=1), 1, 0, 0),
         Standing(window("usd", "month", limit=10**10), 10**10, 0, 0),  # OpenAI has no such headers
@@ -75,6 +75,24 @@ def test_headers_tell_of_the_tightest_window_of_each_unit() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("others", "limit"),
+    [
+        # 30 more are admitted, though much less of the day is left in proportion.
+        ([Standing(window(per="day", limit=1000), 900, 0, 9)], "60"),
+        ([Standing(window(per="day", limit=1000), 971, 0, 9)], "1000"),
+        ([Standing(window(per="day", limit=1000), 900, 71, 9)], "1000"),
+        ([Standing(window(per="hour", limit=500), 470, 0, 31_000_000)], "500"),  # as few, and for longer
+        ([Standing(window(per="hour", limit=500), 470, 0, 29_000_000)], "60"),
+        ([Standing(window(limit=5, is_enforced=False), 9, 0, 1)], "60"),  # it refuses nobody
+    ],
+)
+def test_the_tightest_window_is_the_first_to_refuse(others: list[Standing], limit: str) -> None:
+    minute = Standing(window(limit=60), 30, 0, 30_000_000)
+    for standings in ([minute, *others], [*others, minute]):
+        assert notices.rate_headers(standings)["x-ratelimit-limit-requests"] == limit
+
+
 def test_what_is_overdrawn_has_nothing_remaining() -> None:
     headers = notices.rate_headers([Standing(window(), 25, 0, 1)])
     assert headers["x-ratelimit-remaining-requests"] == "0"
@@ -83,6 +101,20 @@ def test_what_is_overdrawn_has_nothing_remaining() -> None:
 def test_no_windows_no_headers() -> None:
     assert notices.rate_headers([]) == {}
     assert notices.rate_headers([Standing(window("parallel", per=""), 1, 0, 0)]) == {}
+    assert notices.rate_headers([Standing(window(is_enforced=False), 1, 0, 0)]) == {}
+
+
+def test_a_refusal_tells_of_all_windows_and_of_the_one_in_the_way() -> None:
+    hour = Standing(window("tokens", "hour", limit=5000), 4900, 0, 3_000_000_000)
+    minute = Standing(window("tokens", limit=1000), 980, 0, 58_000_000)
+    others = (hour, minute, Standing(window(limit=60), 12, 0, 12_000_000), Standing(window("parallel", ""), 1, 0, 0))
+    for asked, limit in ((101, "5000"), (99, "1000")):
+        standing = hour if limit == "5000" else minute
+        headers = notices.refusal(Refused(standing, asked, 2_000_000, others)).headers
+        assert headers["x-ratelimit-limit-tokens"] == limit
+        assert (headers["x-ratelimit-limit-requests"], headers["x-ratelimit-remaining-requests"]) == ("60", "48")
+    money = Refused(Standing(window("usd", "hour", limit=10**9), 10**9, 0, 0), 10**8, 9_000_000, others)
+    assert notices.refusal(money).headers["x-ratelimit-limit-tokens"] == "1000"
 
 
 @pytest.mark.parametrize(
@@ -111,7 +143,8 @@ def test_no_windows_no_headers() -> None:
             "tokens",
             (
                 "Rate limit reached for the whole gateway on tokens per day: Limit 10, Used 2, Reserved 8, "
-                "Requested 3. Please try again in 1s."
+                "Requested 3. Running requests have reserved what is left, and free what they do not use. "
+                "Please try again in 1s."
             ),
             {"Retry-After": "1", "Retry-After-Ms": "1000", "x-ratelimit-limit-tokens": "10"},
         ),
@@ -120,7 +153,7 @@ def test_no_windows_no_headers() -> None:
             "requests",
             (
                 "Rate limit reached for your key on parallel requests: Limit 10, Used 10, Reserved 0, Requested 3. "
-                "Please try again in 1s."
+                "One is free again when a running request ends. Please try again in 1s."
             ),
             {"Retry-After": "1", "Retry-After-Ms": "1000"},
         ),
@@ -135,25 +168,38 @@ def test_a_wait_that_helps(refused: Refused, error_type: str, message: str, head
     assert "X-Should-Retry" not in error.headers
 
 
+DECEMBER_US = 1_796_083_200_000_000
+NOVEMBER: dict[str, Any] = {"per": "month", "starts": "2026-11", "resets_us": DECEMBER_US}
+
+
 def test_no_wait_helps() -> None:
-    spent = Standing(window("tokens", "month", starts="2026-11", limit=1000), 998, 0, 90_000_000)
+    spent = Standing(window("tokens", limit=1000, **NOVEMBER), 998, 0, 90_000_000)
     error = notices.refusal(Refused(spent, 3, None))
     assert isinstance(error, QuotaSpent)
     assert (error.status, error.type, error.code) == (429, "insufficient_quota", "insufficient_quota")
     assert "the quota of your key of tokens per month: Limit 1000, Used 998, Reserved 0, Requested 3." in error.message
-    assert "starts anew in 1m30s" in error.message
+    assert "A smaller request may still use the 2 that are left. It starts anew in 1m30s, at 2026-12-01T00:00:00Z;" in (
+        error.message
+    )
     assert error.headers["X-Should-Retry"] == "false"
     assert error.headers["x-ratelimit-reset-tokens"] == "1m30s"
     assert not {"Retry-After", "Retry-After-Ms"} & set(error.headers)
 
 
+def test_nothing_is_left_for_a_smaller_request() -> None:
+    for used, reserved in ((1000, 0), (1003, 0), (998, 2)):
+        spent = Standing(window("tokens", limit=1000, **NOVEMBER), used, reserved, 90_000_000)
+        assert "smaller" not in notices.refusal(Refused(spent, 3, None)).message
+
+
 def test_money_is_told_in_dollars() -> None:
-    spent = Standing(window("usd", "month", starts="2026-11", limit=50 * 10**9), 49_990_000_000, 5_000, 90_000_000)
+    spent = Standing(window("usd", limit=50 * 10**9, **NOVEMBER), 49_990_000_000, 5_000, 90_000_000)
     error = notices.refusal(Refused(spent, 12_345_600, None))
     assert isinstance(error, QuotaSpent)
     assert error.message.startswith(
         "You exceeded the quota of your key of US dollars per month: Limit $50.00, Used $49.99, Reserved $0.000005, "
-        "Requested $0.0123456. It starts anew in 1m30s;"
+        "Requested $0.0123456. A smaller request may still use the $0.009995 that are left. It starts anew in 1m30s, "
+        "at 2026-12-01T00:00:00Z;"
     )
     assert set(error.headers) == {"X-Should-Retry"}
 
@@ -166,9 +212,36 @@ def test_a_rate_of_money_ends_by_itself() -> None:
     assert set(error.headers) == {"Retry-After", "Retry-After-Ms"}
 
 
-@given(st.integers(1, 10**12))
+@given(st.integers(1, 10**15))
 def test_retry_after_is_never_too_early_and_never_0(us: int) -> None:
     headers = notices.refusal(Refused(Standing(window(), 10, 0, 0), 3, us)).headers
     ms, seconds = int(headers["Retry-After-Ms"]), int(headers["Retry-After"])
-    assert us <= ms * 1000 < us + 2000  # a millisecond of rounding, and one of arithmetic in seconds
-    assert us <= seconds * 1_000_000 < us + 1_000_000 or seconds == 1
+    assert us <= ms * 1000 < us + 1000  # to the millisecond, however long
+    assert us <= seconds * 1_000_000 < us + 1_001_000
+    assert (
+        f" Please try again in {notices.go_duration(ms * 1000)}."
+        in notices.refusal(Refused(Standing(window(), 10, 0, 0), 3, us)).message
+    )
+
+
+@pytest.mark.parametrize(("us", "is_told"), [(1, False), (120_000_000, False), (120_000_001, True), (10**12, True)])
+def test_what_no_sdk_sits_out_is_not_tried_again_by_it(us: int, is_told: bool) -> None:
+    """openai-python waits up to 120 s; of more, openai-node makes half a second (7) or an hour's sleep (6)."""
+    error = notices.refusal(Refused(Standing(window(), 10, 0, 0), 3, us))
+    assert (error.code, error.headers.get("X-Should-Retry")) == ("rate_limit_exceeded", "false" if is_told else None)
+    assert "Retry-After-Ms" in error.headers
+
+
+@pytest.mark.parametrize(
+    ("told_s", "headers"),
+    [
+        (None, {"Retry-After-Ms": "1000", "Retry-After": "1"}),
+        (0.0, {"Retry-After-Ms": "1", "Retry-After": "1"}),
+        (0.0305, {"Retry-After-Ms": "31", "Retry-After": "1"}),
+        (20.0, {"Retry-After-Ms": "20000", "Retry-After": "20"}),
+        (300.0, {"Retry-After-Ms": "300000", "Retry-After": "300", "X-Should-Retry": "false"}),
+    ],
+)
+def test_wait_of_an_upstream_is_told_in_the_same_way(told_s: float | None, headers: dict[str, str]) -> None:
+    failure = Failure("up", Phase.REFUSED, Fault.RATE_LIMITED, status=429, retry_after_s=told_s)
+    assert UpstreamFailed.after(failure).headers == headers

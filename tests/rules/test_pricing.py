@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gateway.config import Price
 from gateway.records import Usage
-from gateway.rules.pricing import MAX_NUSD, cost_nusd, spell_usd, usd
+from gateway.rules.pricing import MAX_NUSD, cost_nusd, read_price, spell_usd, usd
 
 INSTRUCT = {"input": 1.50, "output": 2.00, "cached_input": 0.75}
 
@@ -98,6 +98,29 @@ def test_a_price_is_the_same_after_its_way_to_a_worker() -> None:
         assert made == price(**given_to_it)
         assert made.nusd_per_million[0] == Decimal(repr(first)) * 10**9
         assert price(**json.loads(made.model_dump_json())) == made
+
+
+@pytest.mark.parametrize(
+    ("prices", "spelt"),
+    [
+        (INSTRUCT, "1.5 0.75 2"),
+        ({"input": 1.50, "output": 2.00}, "1.5 1.5 2"),  # cached as input
+        ({"input": 100, "output": 0, "cached_input": 0}, "100 0 0"),
+        ({"input": 0.02}, "0.02 0.02 0"),
+        ({"input": 0.0375, "output": 1e-9}, "0.0375 0.0375 0.000000001"),
+    ],
+)
+def test_a_price_as_a_record_keeps_it(prices: dict[str, Any], spelt: str) -> None:
+    assert price(**prices).spelling == spelt
+
+
+@given(prices, prices, counts, counts)
+def test_what_a_record_keeps_of_its_price_explains_its_cost(
+    first: float, output: float, prompt: int, completion: int
+) -> None:
+    made = price(input=first, output=output)
+    usage = Usage(prompt, completion, cached_tokens=prompt // 3)
+    assert cost_nusd(price(**read_price(made.spelling)), usage) == cost_nusd(made, usage)
 
 
 @pytest.mark.parametrize(

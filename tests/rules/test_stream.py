@@ -45,7 +45,8 @@ def read(text: bytes) -> list[Any]:
 
 def facts(scan: StreamScan) -> tuple[object, ...]:
     """Everything that is known at the end, but for how long events were measured."""
-    return scan.finished, scan.usage, scan.error, scan.is_done, scan.model, scan.text_bytes, scan.text_events
+    known = scan.finished, scan.usage, scan.is_usage_final, scan.error, scan.is_done, scan.model
+    return *known, scan.text_events(), scan.delivered_tokens()
 
 
 def run(pieces: list[bytes], choices: int = 1, *, shows: bool = False) -> tuple[bytes, StreamScan]:
@@ -232,7 +233,7 @@ def test_the_last_report_counts_and_nonsense_does_not() -> None:
 def test_done_is_not_passed_on_and_nothing_behind_it(done: bytes) -> None:
     passed, scan = run([chunk(finish="stop") + done + (chunk("more") if done.endswith(b"\n") else b"")])
     assert passed == chunk(finish="stop")
-    assert (scan.is_done, scan.is_over, scan.text_events) == (True, True, 1)
+    assert (scan.is_done, scan.is_over, scan.text_events()) == (True, True, 1)
     assert scan.feed(chunk("and more")) == (b"", True)
     assert scan.finish() == b""
 
@@ -304,11 +305,56 @@ def test_the_first_model_is_remembered() -> None:
     assert run([chunk(model=None), chunk(model=5)])[1].model is None
 
 
-def test_estimate_counts_what_was_delivered() -> None:
+def test_what_was_delivered_is_counted() -> None:
     _, scan = run([chunk("abcdefghi") + chunk("") + chunk("a") + chunk("b"), b"data: [DONE]\n\n", chunk("late")])
-    assert (scan.text_bytes, scan.text_events) == (11, 3)
-    assert scan.estimate(7) == Usage(7, 3, source="estimated")
-    assert run([chunk("x" * 4000)])[1].estimate(7) == Usage(7, 1000, source="estimated")
+    assert (scan.text_events(), scan.delivered_tokens()) == (3, 5)
+    assert scan.text_events() == 3  # asking does not change it
+    assert run([chunk("x" * 4000)])[1].delivered_tokens() == 1334
+
+
+@pytest.mark.parametrize("count", [1, 5, 2000])
+def test_events_with_several_texts_are_one_event_each(count: int) -> None:
+    call = {"index": 0, "function": {"name": "look_up", "arguments": "{}"}}
+    sent = event(choices=[{"index": 0, "delta": {"tool_calls": [call]}}])
+    _, scan = run([sent] * count)
+    assert (scan.text_events(), scan.delivered_tokens()) == (count, count * (3 + 1 + 2))
+
+
+def test_text_is_not_held_for_long() -> None:
+    scan = StreamScan(choices=1, shows_usage=False)
+    for _ in range(3):
+        scan.feed(chunk("a"))
+    for _ in range(100_000):
+        assert scan.is_alike(chunk("four"))
+    assert len(scan._texts) <= 4096 + 5
+    assert (scan.text_events(), scan.delivered_tokens()) == (100_003, 200_003)
+
+
+@pytest.mark.parametrize(
+    ("delta", "has_reasoned"),
+    [
+        ({"reasoning_content": "so"}, True),
+        ({"reasoning": "so"}, True),
+        ({"reasoning_content": "", "content": "a"}, False),
+        ({"reasoning_content": None, "content": "a"}, False),
+        ({"content": 'the "reasoning_content": "so"'}, False),
+    ],
+)
+def test_reasoning_that_is_shown_is_noticed(delta: dict[str, Any], has_reasoned: bool) -> None:
+    plain = chunk() * 3
+    sent = event(choices=[{"index": 0, "delta": delta}])
+    for text in (sent + plain, plain + sent, sent * 5):
+        assert run([text])[1].has_reasoned == has_reasoned
+
+
+def test_a_report_that_comes_before_the_end_is_not_the_last_word() -> None:
+    used = {"prompt_tokens": 5, "completion_tokens": 1}
+    _, scan = run([chunk(usage=used)])
+    assert (scan.usage, scan.is_usage_final) == (Usage(5, 1, source="reported"), False)
+    _, scan = run([chunk(usage=used) + chunk(finish="stop")])
+    assert not scan.is_usage_final
+    for last in (chunk(finish="stop", usage=used), chunk(finish="stop") + event(choices=[], usage=used)):
+        assert run([chunk(usage=used) + last])[1].is_usage_final
 
 
 # ------------------------------------------------------------------------------------------------- long events
@@ -329,7 +375,7 @@ def test_long_events_pass_through(step: int, end: str) -> None:
     passed, scan = run([text[at : at + step] for at in range(0, len(text), step)], 2)
     assert passed == text
     assert scan.is_complete
-    assert scan.text_bytes >= 3 * LONG_EVENT
+    assert scan.delivered_tokens() >= LONG_EVENT
 
 
 def test_what_finishes_in_a_long_event_is_seen_wherever_it_is_cut() -> None:

@@ -64,15 +64,11 @@ def test_no_report_hurts(report: Any) -> None:
         assert max(found.prompt_tokens, found.completion_tokens) < 2**53
 
 
-@pytest.mark.parametrize(("size", "tokens"), [(0, 0), (1, 1), (4, 1), (5, 2), (4000, 1000)])
-def test_tokens_of_bytes(size: int, tokens: int) -> None:
-    assert usage.tokens_of_bytes(size) == tokens
-
-
-@pytest.mark.parametrize(("size", "events", "tokens"), [(0, 0, 0), (40, 3, 10), (3, 3, 3), (9, 3, 3), (0, 2, 2)])
-def test_estimated(size: int, events: int, tokens: int) -> None:
-    """Every event that brought text was one token at least."""
-    assert usage.estimated(7, size, events) == Usage(7, tokens, source="estimated")
+def size_of(answer: bytes) -> int:
+    """Bytes of generated text."""
+    texts = usage.texts_of(answer)
+    assert [answer[start:end] for start, end in usage.places_of_texts(answer)] == texts
+    return sum(map(len, texts))
 
 
 @pytest.mark.parametrize(
@@ -85,7 +81,7 @@ def test_estimated(size: int, events: int, tokens: int) -> None:
         ({"choices": [{"delta": {"reasoning_content": "abc"}}]}, 3),
         ({"choices": [{"delta": {"reasoning": "abc"}}]}, 3),
         ({"choices": [{"delta": {"refusal": "no"}}]}, 2),
-        ({"choices": [{"delta": {"tool_calls": [{"function": {"name": "f", "arguments": '{"a": 1}'}}]}}]}, 10),
+        ({"choices": [{"delta": {"tool_calls": [{"function": {"name": "f", "arguments": '{"a": 1}'}}]}}]}, 11),
         ({"content": [{"type": "text", "text": "abc"}]}, 3),
         ({"model": "content", "id": "text"}, 0),
         ({"text": 'a "quoted" \\ text'}, 20),  # as it stands in the JSON, escapes and all
@@ -93,14 +89,14 @@ def test_estimated(size: int, events: int, tokens: int) -> None:
     ],
 )
 @pytest.mark.parametrize("separators", [(",", ":"), (", ", " : ")])
-def test_text_bytes(answer: Any, size: int, separators: tuple[str, str]) -> None:
-    assert usage.text_bytes(json.dumps(answer, separators=separators).encode()) == size
+def test_texts(answer: Any, size: int, separators: tuple[str, str]) -> None:
+    assert size_of(json.dumps(answer, separators=separators).encode()) == size
 
 
 @given(st.text())
 def test_text_is_found_whatever_stands_in_it(text: str) -> None:
     written = json.dumps(text)
-    assert usage.text_bytes(b'{"text": ' + written.encode() + b', "x": 1}') == len(written) - 2
+    assert size_of(b'{"text": ' + written.encode() + b', "x": 1}') == len(written) - 2
 
 
 @pytest.mark.parametrize("end", [b'"}', b"", b"\\"])
@@ -108,7 +104,7 @@ def test_a_long_text_costs_no_more_memory_than_itself(end: bytes) -> None:
     answer = b'{"content": "' + b"x\\n" * 1_000_000 + end
     tracemalloc.start()
     try:
-        assert usage.text_bytes(answer) in (3_000_000, 0)
+        assert size_of(answer) in (3_000_000, 0)
         assert tracemalloc.get_traced_memory()[1] < 10_000_000
     finally:
         tracemalloc.stop()

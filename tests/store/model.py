@@ -159,7 +159,8 @@ class Model:
                 assert short is not None
                 refused = limits.worse(refused, short)
             if refused is not None:
-                return Verdict(refused)
+                told = [limits.standing(claim.window, self.state(claim.window, now_us), now_us) for claim in claims]
+                return Verdict(refused._replace(standings=tuple(told)))
             for claim in claims:
                 if claim.window.period_us:
                     self.rates[claim.window.id] = limits.drawn(claim, self.state(claim.window, now_us))

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from gateway.records import Settlement, Standing, Usage
-from gateway.store import USAGE_GROUPS, Store
+from gateway.store import TOLD_GROUPS, USAGE_COLUMNS, USAGE_GROUPS, Store
 
 from .conftest import OpensStores
 from .wishes import HOUR, HOUR_S, NOON, SECOND, Clock, draw, parallel, record, settlement, slow, tokens
@@ -102,7 +102,63 @@ async def test_a_cost_that_nobody_knows_is_not_nothing(worker: Worker, store: St
     assert [call["cost_nusd"] for call in await store.calls(9)] == [0, None, 1, None, 1_500_000_000]
 
 
+@pytest.mark.parametrize(
+    ("since", "until", "rows"),
+    [
+        (
+            "2026-11-20",
+            "2026-12-05",
+            [
+                ("2026-11-20", "m1", "", "asked-for", 1),
+                ("2026-11-20", "m1", "up", "asked-for", 2),
+                ("2026-11-20", "m1", "up", "m1-0613", 1),
+                ("2026-11-20", "m2", "up", "m2-0613", 1),
+                ("2026-11-21", "m1", "up", "m1-0613", 2),
+            ],
+        ),
+        ("2026-11-21", "2026-11-21", [("2026-11-21", "m1", "up", "m1-0613", 2)]),
+        ("2026-11-01", "2026-11-19", []),
+        ("2026-11-22", "2026-12-05", []),
+    ],
+)
+async def test_what_upstreams_called_their_models(
+    worker: Worker, store: Store, since: str, until: str, rows: list[tuple[str, str, str, str, int]]
+) -> None:
+    for day, model, upstream, returned, usage, ended, cost in (
+        (0, "m1", "up", "m1-0613", Usage(10, 5, 4, 2, "reported"), "done", 7),
+        (0, "m2", "up", "m2-0613", Usage(1, 1, source="reported"), "done", None),
+        (0, "m1", "up", None, Usage(3, 4, source="estimated"), "lost", 5),
+        (0, "m1", "up", "", Usage(), "error", None),
+        (0, "m1", "", None, Usage(), "error", 0),
+        (1, "m1", "up", "m1-0613", Usage(10, 5, source="reported"), "done", 1),
+        (1, "m1", "up", "m1-0613", Usage(20, 5, 1, source="reported"), "done", 2),
+    ):
+        await worker.settle(
+            await worker.granted(), time=NOON / SECOND + day * DAY_S, label_model=model, model="as-asked",
+            routed_model="asked-for", returned_model=returned, upstream=upstream, usage=usage, ended=ended,
+            cost_nusd=cost,
+        )  # fmt: skip
+    found = await store.told_models(since, until)
+    assert [(*(row[name] for name in TOLD_GROUPS), row["requests"]) for row in found] == rows
+    assert [set(row) for row in found] == [{*TOLD_GROUPS, *USAGE_COLUMNS}] * len(rows)
+    if len(found) == 5:  # and together they are what the sums are
+        (whole,) = await store.usage([])
+        for name in set(USAGE_COLUMNS) - {"cost_usd", "estimated_percent"}:
+            assert sum(row[name] for row in found) == whole[name], name
+        assert [row["cost_usd"] for row in found] == [0, 5e-9, 7e-9, None, 3e-9]
+        assert [row["estimated_percent"] for row in found] == [0, 100, 0, 0, 0]
+
+
+async def test_very_many_records_are_told_in_full(worker: Worker, store: Store) -> None:
+    wishes = [draw() for _ in range(450)]
+    await worker.draw_all(wishes)
+    await worker.settle_all(settlement(wish, 1) for wish in wishes)
+    (row,) = await store.told_models("2026-11-20", "2026-11-20")
+    assert (row["told"], row["requests"], row["total_tokens"]) == ("gpt-y", 450, 450)
+
+
 async def test_no_calls_no_rows(store: Store) -> None:
+    assert await store.told_models("2026-01-01", "2026-12-31") == []
     assert await store.usage([]) == []
     assert await store.usage(["key"]) == []
     assert await store.calls(10) == []
@@ -125,7 +181,7 @@ async def test_a_record_is_kept_as_it_was(worker: Worker, store: Store) -> None:
     told = record(
         wish.record.id, model='od"d \u2028 \0', returned_model="gpt-z \ud800", team=None, stream=True,
         ended="client_gone", usage=Usage(1, 2, 3, 4, source="estimated"), first_byte_s=None, truncated=True,
-        client_request_id="theirs",
+        client_request_id="theirs", cost_nusd=5, price="1.5 0.75 2",
     )  # fmt: skip
     await worker.send(worker.closing(Settlement(told, wish.claims)))
     (row,) = await store.calls(1)

@@ -33,7 +33,7 @@ from gateway.store import (
 from gateway.store.embedded import EmbeddedStore
 from gateway.store.folder import exclusive_folder
 from gateway.store.sqlite import path_of
-from gateway.store.tables import SCHEMA_VERSION, TABLES
+from gateway.store.tables import RECORD, SCHEMA_VERSION, TABLES
 
 from .wishes import NOON, SECOND, Clock, daily, draw, parallel, rate, settlement, tokens
 from .worker import Worker, endings, levels, standing
@@ -214,6 +214,39 @@ async def test_whoever_opens_it_second_finds_the_tables_of_the_first(folder: Pat
     store = await opening
     await Worker(store).granted(daily(1))
     await store.close()
+
+
+async def test_a_file_of_an_older_gateway_learns_to_keep_prices(folder: Path, clock: Clock) -> None:
+    """And the older one, which still has it open, goes on writing and reading."""
+    first = Worker(EmbeddedStore(settings_of(folder), clock))
+    await first.settle(await first.granted(), price="1 1 2")
+    await first.store.close()
+    with opened(folder) as older:
+        older.execute("ALTER TABLE records DROP COLUMN price")
+        columns = ", ".join(name for name in RECORD if name not in ("id", "price"))
+        copy = f"INSERT INTO records (id, {columns}) SELECT ?, {columns} FROM records WHERE seq = 1"
+        older.execute(copy, ("before",))
+        store = EmbeddedStore(settings_of(folder), clock)
+        await Worker(store).settle(draw(), price="3 3 4")
+        older.execute(copy, ("since",))
+        assert (await store.calls(1))[0]["id"] == "since"
+        assert [call["price"] for call in await store.calls(9)] == [None, "3 3 4", None, None]
+        assert older.execute(f"SELECT {columns} FROM records").fetchall()
+    await EmbeddedStore(settings_of(folder), clock).close()  # which finds it there
+    await store.close()
+
+
+async def test_a_file_of_an_older_gateway_learns_to_keep_claims(folder: Path, clock: Clock) -> None:
+    first = Worker(EmbeddedStore(settings_of(folder), clock))
+    with opened(folder) as older:
+        older.execute("DROP TABLE claims")
+        stores = await asyncio.gather(*[asyncio.to_thread(EmbeddedStore, settings_of(folder), clock) for _ in range(3)])
+        held = [(await store.claim(f"worker-{number}", {"a": 60}))["a"] for number, store in enumerate(stores)]
+        assert held == [0, 60, 60]
+        await first.granted()  # as one that does not know them
+        for store in stores:
+            await store.close()
+    await first.store.close()
 
 
 @pytest.mark.parametrize(("version", "age"), [(SCHEMA_VERSION + 1, "a newer"), (SCHEMA_VERSION - 1, "an older")])

@@ -41,9 +41,9 @@ class Pool:
         return self._writer.hidden
 
     def request(
-        self, path: str, headers: Iterable[tuple[str, str]], body: bytes, *, method: str = "POST"
+        self, path: str, headers: Iterable[tuple[str, str]], body: bytes, *, method: str = "POST", key: int = 0
     ) -> list[bytes]:
-        return self._writer.request(path, headers, body, method=method)
+        return self._writer.request(path, headers, body, method=method, key=key)
 
     async def acquire(self, *, is_fresh: bool = False) -> Connection | Failure:
         """Never waits and never fails: aiohttp connects when a request is sent, and so `ended` tells of it."""

@@ -883,6 +883,23 @@ async def test_total_limit_runs_through_a_pause() -> None:
         failure = await ear.end()
         assert failure is not None
         assert failure.detail == "not finished within 0.12 s"
+        assert failure.was_held_back  # whose fault that is nobody can tell
+        await pool.close()
+
+
+async def test_pause_is_forgotten_with_its_exchange() -> None:
+    async with Scripted(scripted.stream([{"a": 1}]), scripted.stalled_stream([{"a": 1}])) as upstream:
+        pool = pool_of(upstream.url, idle_s=0.05)
+        connection, ear = await begin(pool)
+        await until(lambda: ear.pieces)
+        connection.pause_reading()
+        connection.resume_reading()
+        assert await ear.end() is None
+        same, ear = await begin(pool)
+        failure = await ear.end()
+        assert same is connection
+        assert failure is not None
+        assert not failure.was_held_back
         await pool.close()
 
 

@@ -94,6 +94,21 @@ async def test_secret_is_in_no_repr() -> None:
     assert "sk-secret" not in repr(pool)
 
 
+async def test_each_request_presents_the_key_that_it_is_told_to() -> None:
+    pool = pool_of("http://h/v1", api_keys=["sk-one", "sk-two"])
+    for place, key in enumerate(["sk-one", "sk-two"]):
+        (request,) = pool.request("/x", [], b"{}", key=place)
+        assert request.count(b"Authorization: ") == 1
+        assert f"\r\nAuthorization: Bearer {key}\r\n".encode() in request
+
+
+async def test_every_key_is_hidden() -> None:
+    pool = pool_of("http://h/v1", api_keys=["sk-one", "sk-two"], headers={"X-Key": "three"})
+    hidden = dict(pool.hidden)
+    assert [hidden[secret] for secret in ("sk-one", "sk-two", "three")] == ["***"] * 3
+    assert "sk-" not in repr(pool)
+
+
 # ------------------------------------------------------------------------------------------- idle connections
 
 

@@ -47,7 +47,7 @@ async def test_a_call_leaves_nothing_for_the_collector(kind: str, tmp_path: Path
             return b""
 
         async with app.build(config, Telemetry(["k"], 1), scrape) as worker:
-            runner = server.runner_of(worker.app, worker.shortcuts, 1)
+            runner = server.runner_of(worker.app, worker.shortcuts, worker.parts)
             await runner.setup()
             await web.TCPSite(runner, "127.0.0.1", 0).start()
             reader, writer = await asyncio.open_connection(*runner.addresses[0])

@@ -1,0 +1,108 @@
+"""What the webhook has not taken yet: each alert is tried again by itself, until it is taken or given up.
+
+However slow the webhook is, nothing else waits for it: a few attempts are under way at once, and so many alerts wait;
+of more, the oldest is dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from gateway.rules import alerts
+from gateway.tasks import Tasks
+
+from .webhook import Answer
+
+log = logging.getLogger("gateway")
+
+AT_ONCE = 4
+"""Attempts under way."""
+
+MAX_WAITING = 200
+"""Alerts that are not taken yet. A few hundred kilobytes, and more than anybody reads."""
+
+Post = Callable[[bytes], Awaitable[Answer]]
+
+
+class Outbox:
+    """The alerts of one worker for the webhook, by name. Private to the worker."""
+
+    def __init__(self, post: Post) -> None:
+        self._post = post
+        self._waiting: dict[str, asyncio.Task[None]] = {}
+        self._done: set[str] = set()
+        self._is_failing = False
+        self._room = asyncio.Semaphore(AT_ONCE)
+        self._is_closing = asyncio.Event()
+        self._tasks = Tasks()
+
+    def __repr__(self) -> str:
+        return f"<Outbox {len(self._waiting)} waiting>"
+
+    @property
+    def waiting(self) -> tuple[str, ...]:
+        """Alerts that are neither taken nor given up, the oldest first."""
+        return tuple(self._waiting)
+
+    def put(self, name: str, message: Mapping[str, Any]) -> None:
+        """Post an alert, in its own time."""
+        if len(self._waiting) >= MAX_WAITING:
+            oldest = next(iter(self._waiting))
+            log.error("the alert webhook is too slow: an alert is not posted, because %d wait", MAX_WAITING)
+            self.drop(oldest)
+            self._done.add(oldest)
+        body = json.dumps(message, ensure_ascii=False).encode()
+        self._waiting[name] = self._tasks.spawn(self._deliver(name, body), "alert-webhook")
+
+    def drop(self, name: str) -> None:
+        """Post it no more: somebody else does."""
+        if (task := self._waiting.pop(name, None)) is not None:
+            task.cancel()
+
+    def take_done(self) -> set[str]:
+        """What was taken or given up since this was asked last."""
+        done, self._done = self._done, set()
+        return done
+
+    async def close(self, timeout_s: float) -> None:
+        """Try once more whatever waits, for at most this long. What then stands in `waiting` was not taken."""
+        self._is_closing.set()
+        await self._tasks.wait_until_idle(timeout_s)
+        await self._tasks.cancel_all()
+
+    async def _deliver(self, name: str, body: bytes) -> None:
+        loop = asyncio.get_running_loop()
+        began, attempts = loop.time(), 0
+        while True:
+            is_last = self._is_closing.is_set()
+            async with self._room:
+                answer = await self._post(body)
+            attempts += 1
+            self._note(answer)
+            if answer.is_taken:
+                break
+            pause_s = alerts.next_pause_s(answer.status, answer.retry_after_s, attempts, loop.time() - began)
+            if pause_s is None:
+                log.error("an alert is not posted: the webhook does not take it (%s)", answer.detail)
+                break
+            if is_last:
+                return
+            try:
+                async with asyncio.timeout(pause_s):
+                    await self._is_closing.wait()
+            except TimeoutError:
+                pass
+        self._waiting.pop(name, None)
+        self._done.add(name)
+
+    def _note(self, answer: Answer) -> None:
+        """Say it once, however many alerts find out."""
+        if self._is_failing == answer.is_taken:
+            self._is_failing = not answer.is_taken
+            log.warning(
+                "the alert webhook %s", f"fails ({answer.detail})" if self._is_failing else "takes what is posted again"
+            )

@@ -1,0 +1,238 @@
+"""Finds out which quotas have come to a level, and tells it once, whoever else shares the store.
+
+Once a second each worker looks at the windows that its calls have changed, and at a portion of all that there are: so
+what others have left behind is found too (a worker that died, a limit that was lowered while nobody ran). A level that
+is reached is claimed in the store. Whoever gets it tells it, and then holds the claim until the window is over; the
+others ask no more. A claim is for a minute until then: of a worker that dies before it has told, somebody else takes it
+over. The log line (with the metric) and the webhook are claimed each for itself, so that a webhook that takes its time
+does not repeat the line.
+
+So a death between telling and holding tells twice, and nothing is told not at all. While the store is away nothing is
+claimed, and all is looked at again later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import NamedTuple
+
+from gateway.ledger.touched import Touched
+from gateway.records import Window
+from gateway.rules import alerts
+from gateway.rules.alerts import Alert
+from gateway.store import Ledger, StoreAway
+from gateway.telemetry import Telemetry
+
+from .outbox import Outbox
+
+log = logging.getLogger("gateway")
+
+LOOK_EVERY_S = 1.0
+LOOK_WHILE_AWAY_S = 5.0
+
+LOOKED_AT_ONCE = 500
+"""Windows that calls have changed, in one look."""
+
+SWEEP_EVERY_S = 60.0
+SWEPT_AT_ONCE = 200
+"""Of all windows, in one look: they are gone through once a minute, or as long as that takes."""
+
+CLAIM_S = 60.0
+"""For how long a worker may be silent that has claimed an alert and not told it."""
+
+RENEW_EVERY_S = 20.0
+
+CLAIMED_AT_ONCE = 100
+
+AFTER_END_S = 3600.0
+"""How long after the end of its window an alert stays told; clocks differ."""
+
+LOG, WEBHOOK = "log", "webhook"
+"""Ways to tell, each claimed for itself."""
+
+
+class _Told(NamedTuple):
+    """An alert that the store need not be asked about for now."""
+
+    alert: Alert
+    until: float
+    """Unix time."""
+
+
+class _Wish(NamedTuple):
+    """An alert to be told in one way."""
+
+    way: str
+    alert: Alert
+
+    @property
+    def name(self) -> str:
+        return f"{self.way}|{self.alert.name}"
+
+
+class Watcher:
+    """One worker's eye on the quotas; `run` it. `holder` is its name in the store, used by nobody before.
+
+    `windows` goes through all windows there are at a Unix time; `teams` are those of the keys.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        touched: Touched,
+        windows: Callable[[float], Iterator[Window]],
+        teams: Mapping[str, str | None],
+        telemetry: Telemetry,
+        outbox: Outbox | None,
+        *,
+        namespace: str,
+        holder: str,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._ledger = ledger
+        self._touched = touched
+        self._sweep = _Sweep(windows)
+        self._teams = teams
+        self._telemetry = telemetry
+        self._outbox = outbox
+        self._ways = (LOG,) if outbox is None else (LOG, WEBHOOK)
+        self._namespace = namespace
+        self._holder = holder
+        self._clock = clock
+        self._told: dict[str, _Told] = {}
+        """What is told, or claimed by somebody who is about to. Bounded by the windows that are not over."""
+        self._kept: dict[str, float] = {}
+        """Alerts that we have told, and until when (Unix time) that has still to be noted in the store."""
+        self._renew_at = 0.0
+
+    def __repr__(self) -> str:
+        return f"<Watcher {len(self._told)} told, {self._outbox}>"
+
+    async def run(self) -> None:
+        """Look again and again, until cancelled."""
+        while True:
+            pause_s = LOOK_EVERY_S
+            try:
+                await self.look()
+            except StoreAway:
+                pause_s = LOOK_WHILE_AWAY_S
+            except Exception:
+                log.exception("the quotas could not be looked at")
+                pause_s = LOOK_WHILE_AWAY_S
+            await asyncio.sleep(pause_s)
+
+    async def look(self) -> None:
+        """Look once, and tell what is to be told. Raises `StoreAway`; what was not seen to is looked at again."""
+        now = self._clock()
+        self._expire(now)
+        windows, refused = self._touched.take(LOOKED_AT_ONCE)
+        try:
+            windows = [*{window.id: window for window in [*self._sweep.portion(now), *windows]}.values()]
+            if windows:
+                standings = await self._ledger.standings(windows, now)
+                await self._tell(alerts.reached(standings, refused, int(now * 1e6)), now)
+            await self._keep(now)
+        except BaseException:
+            self._touched.put_back(windows, refused)
+            raise
+
+    async def close(self, timeout_s: float) -> None:
+        """A last look, and a last try of what the webhook has not taken; what it does not take then is let go, so that
+        somebody else tells it."""
+        with contextlib.suppress(StoreAway, TimeoutError):
+            async with asyncio.timeout(timeout_s / 3):
+                await self.look()
+        if self._outbox is not None:
+            await self._outbox.close(timeout_s / 3)
+        with contextlib.suppress(StoreAway, TimeoutError):
+            async with asyncio.timeout(timeout_s / 3):
+                await self._keep(self._clock())
+                if self._outbox is not None:
+                    await self._claim(dict.fromkeys(self._outbox.waiting, 0.0))
+
+    def _expire(self, now: float) -> None:
+        """Forget what is over; and look again at what others had claimed, for perhaps they died before they told it."""
+        for name in [name for name, told in self._told.items() if told.until <= now]:
+            alert = self._told.pop(name).alert
+            window = alert.standing.window
+            self._touched.put_back([window], [window.id] if alert.is_refused else ())
+
+    # -------------------------------------------------------------------------------------------------------- telling
+
+    async def _tell(self, found: Sequence[Alert], now: float) -> None:
+        wishes = [_Wish(way, alert) for alert in found for way in self._ways]
+        wishes = [wish for wish in wishes if wish.name not in self._told]
+        for start in range(0, len(wishes), CLAIMED_AT_ONCE):
+            some = {wish.name: wish for wish in wishes[start : start + CLAIMED_AT_ONCE]}
+            held = await self._claim(dict.fromkeys(some, CLAIM_S))
+            for name, wish in some.items():
+                window = wish.alert.standing.window
+                until = now + held[name]
+                if not held[name]:
+                    until = window.resets_us / 1e6 + AFTER_END_S
+                    self._tell_one(wish, now)
+                self._told[name] = _Told(wish.alert, until)
+
+    def _tell_one(self, wish: _Wish, now: float) -> None:
+        alert = wish.alert
+        window = alert.standing.window
+        kind, _, name = window.scope.partition(":")
+        if wish.way == LOG:
+            log.warning("quota alert: %s", alerts.sentence(alert))
+            self._telemetry.alerted(
+                key=name if kind == "key" else "",
+                team=name if kind == "team" else "",
+                unit=window.unit,
+                per=window.per,
+                level=alert.level,
+            )
+            self._kept[wish.name] = window.resets_us / 1e6 + AFTER_END_S
+        elif self._outbox is not None:
+            team = self._teams.get(name) if kind == "key" else None
+            self._outbox.put(wish.name, alerts.message(alert, now, self._namespace, team))
+
+    async def _keep(self, now: float) -> None:
+        """Note in the store what was told, and that we are still about to tell the rest."""
+        if self._outbox is not None:
+            for name in self._outbox.take_done():
+                if (told := self._told.get(name)) is not None:
+                    self._kept[name] = told.until
+        if kept := {name: until - now for name, until in islice(self._kept.items(), CLAIMED_AT_ONCE)}:
+            await self._claim(kept)
+            for name in kept:
+                del self._kept[name]
+        if self._outbox is not None and (waiting := self._outbox.waiting) and now >= self._renew_at:
+            held = await self._claim(dict.fromkeys(waiting, CLAIM_S))
+            self._renew_at = now + RENEW_EVERY_S
+            for name in waiting:
+                if held[name]:
+                    self._outbox.drop(name)
+                    self._told[name] = self._told[name]._replace(until=now + held[name])
+
+    async def _claim(self, names: Mapping[str, float]) -> dict[str, float]:
+        return await self._ledger.claim(self._holder, names) if names else {}
+
+
+class _Sweep:
+    """Goes through all windows, a portion at a time."""
+
+    def __init__(self, windows: Callable[[float], Iterable[Window]]) -> None:
+        self._windows = windows
+        self._rest: Iterator[Window] | None = None
+        self._next_at = 0.0
+
+    def portion(self, now: float) -> list[Window]:
+        """The next calendar windows."""
+        if self._rest is None:
+            if now < self._next_at:
+                return []
+            self._rest, self._next_at = iter(self._windows(now)), now + SWEEP_EVERY_S
+        some = list(islice(self._rest, SWEPT_AT_ONCE))
+        if len(some) < SWEPT_AT_ONCE:
+            self._rest = None
+        return [window for window in some if window.starts]

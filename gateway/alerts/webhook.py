@@ -1,0 +1,102 @@
+"""One attempt to post an alert: it is taken, or it is not, and why.
+
+Through aiohttp's client, which verifies certificates; nothing here is on a call's path. Whatever the address holds may
+be a secret, so neither it nor an error's text, which may repeat it, is ever shown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any, NamedTuple
+
+import aiohttp
+from yarl import URL
+
+from gateway import __version__
+from gateway.config import Alerts
+from gateway.upstream.connection import Head
+from gateway.upstream.quirks import retry_after_s
+
+ATTEMPT_WITHIN_S = 10.0
+"""From looking the name up to the head of the answer."""
+
+
+class Answer(NamedTuple):
+    """What became of an attempt."""
+
+    status: int | None
+    """None: there was no answer."""
+    detail: str
+    """For the log, in plain words."""
+    retry_after_s: float | None = None
+
+    @property
+    def is_taken(self) -> bool:
+        return self.status is not None and 200 <= self.status < 300
+
+
+class Webhook:
+    """The address to post to. Its connections are made when there is something to post."""
+
+    def __init__(self, settings: Alerts, within_s: float = ATTEMPT_WITHIN_S) -> None:
+        assert settings.webhook is not None
+        self._address = settings.webhook
+        self._way = settings.way
+        self._within_s = within_s
+        self._session: aiohttp.ClientSession | None = None
+
+    def __repr__(self) -> str:
+        return f"<Webhook {'not used yet' if self._session is None else 'used'}>"
+
+    async def post(self, body: bytes) -> Answer:
+        """Post this JSON once. Never raises."""
+        try:
+            async with asyncio.timeout(self._within_s):
+                return await self._post(body)
+        except TimeoutError:
+            return Answer(None, f"no answer within {self._within_s:g} s")
+        except Exception as error:
+            return Answer(None, _spell(error))
+
+    async def _post(self, body: bytes) -> Answer:
+        if self._session is None:
+            headers = {"Content-Type": "application/json", "User-Agent": f"completions-gateway/{__version__}"}
+            self._session = aiohttp.ClientSession(
+                headers=headers, timeout=aiohttp.ClientTimeout(), cookie_jar=aiohttp.DummyCookieJar()
+            )
+        address = URL(self._address.get_secret_value(), encoded=True)  # as it is written, for it may be signed
+        async with self._session.post(address, data=body, allow_redirects=False, **self._by_proxy(address)) as response:
+            status = response.status
+            head = Head(status, tuple([(name.lower(), value) for name, value in response.headers.items()]))
+            return Answer(status, f"it answers {status}", retry_after_s(head, time.time()))
+
+    def _by_proxy(self, address: URL) -> dict[str, Any]:
+        """What aiohttp is told of the proxy. One that is asked with CONNECT has a request of its own."""
+        if self._way is None:
+            return {}
+        how: dict[str, Any] = {"proxy": f"http://{self._way}"}
+        if (basic := self._way.basic) is not None:
+            place = "proxy_headers" if address.scheme == "https" else "headers"
+            how[place] = {"Proxy-Authorization": f"Basic {basic.get_secret_value()}"}
+        return how
+
+    async def close(self) -> None:
+        """Let go of its connections."""
+        if self._session is not None:
+            await self._session.close()
+
+
+def _spell(error: Exception) -> str:
+    match error:
+        case aiohttp.ClientConnectorCertificateError() | aiohttp.ClientSSLError():
+            return "its certificate cannot be trusted, or TLS failed otherwise"
+        case aiohttp.ClientProxyConnectionError():
+            return "its proxy cannot be reached"
+        case aiohttp.ClientHttpProxyError():
+            return f"its proxy answers {error.status}"
+        case aiohttp.ClientConnectorDNSError():
+            return "its name cannot be found"
+        case aiohttp.ClientConnectorError():
+            return "it cannot be reached"
+    return f"the connection failed ({type(error).__name__})"

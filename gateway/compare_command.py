@@ -1,0 +1,111 @@
+"""`gateway usage --compare FILE`: our books held against a provider's usage export.
+
+It is a report: whatever it finds, it has done its work. What cannot be compared, and how names were brought together,
+is said beside it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
+
+from . import comparison_report
+from .config import Model
+from .rules.comparison import Pair, by_upstream_name, compare
+from .rules.exports import Export, NotUnderstood, read_export
+from .store import Store
+
+
+class Question(NamedTuple):
+    """What is asked for. Days are both included; None is where the file begins or ends."""
+
+    export: Export
+    upstreams: Sequence[str]
+    """Those whose calls are ours; none: all."""
+    since: str | None
+    until: str | None
+
+    @property
+    def days(self) -> tuple[str, str] | None:
+        """The first and the last day that are compared; None where there is none."""
+        if self.export.days is None:
+            return None
+        since, until = max(self.since or "", self.export.days[0]), min(self.until or "9999", self.export.days[1])
+        return (since, until) if since <= until else None
+
+
+class Comparison(NamedTuple):
+    """The answer, and what has to be said beside it."""
+
+    pairs: Sequence[Pair]
+    notes: Sequence[str]
+
+
+def read_file(path: str) -> Export:
+    """A provider's export. Raises `NotUnderstood`, also for a file that cannot be read."""
+    try:
+        with Path(path).open(encoding="utf-8-sig", newline="") as lines:
+            return read_export(lines)
+    except UnicodeDecodeError:
+        raise NotUnderstood(["is not UTF-8 text"]) from None
+    except OSError as error:
+        raise NotUnderstood([f"cannot be read: {(error.strerror or str(error)).lower()}"]) from None
+
+
+async def ask(store: Store | None, question: Question, models: Mapping[str, Model]) -> Comparison:
+    """Hold the books against the file; there may be none yet. Raises `StoreAway`."""
+    days = question.days
+    if days is None:
+        return Comparison([], [*question.export.notes, "Their file tells of no day to compare."])
+    # Records first: what ends meanwhile is then in the sums alone, and counts under its configured name.
+    told = await store.told_models(*days) if store else []
+    sums = await store.usage(("day", "model", "upstream"), *days) if store else []
+    first = await store.usage(("day",), None, None, 1) if store else []
+    if question.upstreams:
+        told, sums = ([row for row in rows if row["upstream"] in question.upstreams] for rows in (told, sums))
+    theirs = {name: tally for name, tally in question.export.tallies.items() if days[0] <= name[0] <= days[1]}
+    pairs = compare(by_upstream_name(sums, told, _routes(models)), theirs)
+    upstreams = sorted({row["upstream"] for row in sums if row["upstream"]})
+    return Comparison(pairs, [
+        *question.export.notes,
+        *_about_days(question.export, days, first[0]["day"] if first else None),
+        *([f"Ours are the calls to {' and '.join(upstreams)}; --upstream tells them apart."] * (len(upstreams) > 1)),
+        *comparison_report.notes(pairs),
+    ])  # fmt: skip
+
+
+def spell(shape: str, comparison: Comparison, export: Export) -> str:
+    """The comparison as `table`, `csv` or `json`."""
+    pairs = comparison.pairs
+    if shape == "table":
+        return (comparison_report.spell_table(pairs, export.told) if pairs else "Nothing was used.") + "\n"
+    rows = comparison_report.rows_of(pairs, export.told)
+    if shape == "csv":
+        return comparison_report.spell_csv(rows)
+    return "[" + ",\n".join([json.dumps(row) for row in rows]) + "]\n"
+
+
+def _routes(models: Mapping[str, Model]) -> dict[tuple[str, str], str]:
+    """What a model is called at an upstream, where that is another name than ours."""
+    return {
+        (name, route.upstream): route.model
+        for name, model in models.items()
+        for route in reversed(model.routes)  # of two to one upstream, the first counts
+        if route.model
+    }
+
+
+def _about_days(export: Export, days: tuple[str, str], first: str | None) -> list[str]:
+    told = []
+    if export.days is not None and export.days != days:
+        told.append(f"Their file tells of {export.days[0]} to {export.days[1]}; compared is {days[0]} to {days[1]}.")
+    if first is None:
+        told.append("Our books are empty.")
+    elif first > days[0]:
+        told.append(f"Our books begin on {first}: of the days before, there is nothing of ours to compare.")
+    if days[1] >= datetime.now(UTC).date().isoformat():
+        told.append(f"{days[1]} (UTC) is not over, and both sides may still grow.")
+    return told

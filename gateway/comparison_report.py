@@ -1,0 +1,121 @@
+"""A comparison of our books with a provider's, spelt for scripts and for eyes.
+
+A row holds `day`, `model`, `names` (what stands together under it), `only` (`ours` or `theirs`, where the other side
+has nothing), four columns for each of `MEASURES`, and what may explain a difference: our errors, our estimates, our
+calls of unknown cost. What is unknown is null in JSON, empty in CSV and `-` in a table.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from .rules.comparison import Ours, Pair, total
+from .rules.exports import Tally
+from .store.reports import percent
+from .usage_report import UNKNOWN, Row, aligned, decimals_of, plain_usd
+
+MEASURES = ("requests", "prompt_tokens", "completion_tokens", "cached_tokens", "total_tokens", "cost_usd")
+"""Each has the columns NAME_ours, NAME_theirs, NAME_difference (ours minus theirs) and NAME_percent (of theirs)."""
+
+COLUMNS = (
+    "day", "model", "names", "only",
+    *(f"{measure}_{what}" for measure in MEASURES for what in ("ours", "theirs", "difference", "percent")),
+    "errors", "estimated_tokens", "estimated_percent", "unpriced",
+)  # fmt: skip
+
+TABLE = {
+    "requests_ours": "requests", "requests_theirs": "theirs", "total_tokens_ours": "tokens",
+    "total_tokens_theirs": "theirs", "total_tokens_difference": "difference", "total_tokens_percent": "%",
+    "estimated_tokens": "estimated", "cost_usd_ours": "cost USD", "cost_usd_theirs": "theirs",
+    "cost_usd_difference": "difference", "cost_usd_percent": "%",
+}  # fmt: skip
+"""The columns that fit into a table, behind `day`, `model` and `only`, and what they are called there."""
+
+
+def rows_of(pairs: Iterable[Pair], told: Tally) -> list[dict[str, Any]]:
+    """The rows of a comparison. `told` is None where their file does not tell a measure, else 0."""
+    return [_row(pair, told) for pair in pairs]
+
+
+def spell_csv(rows: Sequence[Row]) -> str:
+    """A line of names, then one for each row; several `names` have a space between."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        costs = {name: plain_usd(row[name]) for name in COLUMNS if name.startswith("cost_usd_")}
+        writer.writerow({**row, **costs, "names": " ".join(row["names"])})
+    return text.getvalue()
+
+
+def spell_table(pairs: Sequence[Pair], told: Tally) -> str:
+    """Aligned columns with a line of totals; without a line end."""
+    rows = rows_of(pairs, told)
+    decimals = decimals_of([row[name] for row in rows for name in TABLE if name in _IN_USD])
+    lines = [["day", "model", "only", *TABLE.values()]]
+    for row in [*rows, *rows_of([total(pairs)], told)]:
+        names = [row["day"], row["model"], row["only"] or ""]
+        lines.append([*names, *[_cell(name, row[name], decimals) for name in TABLE]])
+    return aligned(lines, 3, has_total=True)
+
+
+def notes(pairs: Sequence[Pair]) -> list[str]:
+    """What a person has to know who reads a table."""
+    together: dict[str, set[str]] = {}
+    for pair in pairs:
+        if pair.names:
+            together.setdefault(pair.model, set()).update(pair.names)
+    told = [f"{model} stands for {', '.join(sorted(names))}." for model, names in sorted(together.items())]
+    unpriced = sum(pair.ours.unpriced for pair in pairs if pair.ours)
+    if unpriced:
+        told.append(f"The cost of {unpriced:,} of our requests is unknown, and in no sum.")
+    return told
+
+
+def _row(pair: Pair, told: Tally) -> dict[str, Any]:
+    ours = pair.ours or Ours()
+    theirs = told if pair.theirs is None else pair.theirs
+    row: dict[str, Any] = {
+        "day": pair.day,
+        "model": pair.model,
+        "names": list(pair.names),
+        "only": "theirs" if pair.ours is None else "ours" if pair.theirs is None else None,
+    }
+    for measure, one, other in zip(MEASURES, ours.tally, theirs, strict=True):
+        unit = 1e9 if measure == "cost_usd" else 1
+        difference = None if one is None or other is None else one - other
+        row[f"{measure}_ours"] = _in(unit, one)
+        row[f"{measure}_theirs"] = _in(unit, other)
+        row[f"{measure}_difference"] = _in(unit, difference)
+        row[f"{measure}_percent"] = _percent(difference, other)
+    row["errors"] = ours.errors
+    row["estimated_tokens"] = ours.estimated_tokens
+    row["estimated_percent"] = percent(ours.estimated_tokens, ours.prompt_tokens + ours.completion_tokens)
+    row["unpriced"] = ours.unpriced
+    return row
+
+
+def _in(unit: float, number: int | None) -> float | None:
+    return number if unit == 1 or number is None else number / unit
+
+
+def _percent(difference: int | None, theirs: int | None) -> float | None:
+    if difference is None or not theirs:
+        return 0.0 if difference == 0 else None
+    part, whole = abs(difference), abs(theirs)
+    size = percent(part, whole) if part <= whole else round(100 * part / whole, 2)
+    return -size if difference < 0 else size
+
+
+_IN_USD = frozenset({"cost_usd_ours", "cost_usd_theirs", "cost_usd_difference"})
+
+
+def _cell(name: str, value: Any, decimals: int) -> str:
+    if value is None:
+        return UNKNOWN
+    sign = "+" if name.endswith(("_difference", "_percent")) and value else ""
+    places = f".{decimals}f" if name in _IN_USD else ".2f" if name.endswith("_percent") else ""
+    return f"{value:{sign},{places}}"

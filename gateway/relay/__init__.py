@@ -1,0 +1,126 @@
+"""Bytes from upstream to client: one attempt.
+
+The answer is received by an `Exchange`; the coroutine `attempt` only waits for what has to be decided. The call is
+accounted for once, *before* the last event of a stream or the body of a plain answer leaves, because clients close
+there. What becomes of a call whose client has left already stands in drain.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import replace
+
+from gateway.errors import UpstreamFailed, UpstreamRefused
+from gateway.lease import Lease
+from gateway.outlet import Outlet
+from gateway.records import Failure, Fault, Phase
+from gateway.rules import charge, sse
+from gateway.rules.stream import StreamScan, as_event
+from gateway.tasks import Tasks
+from gateway.upstream import quirks
+
+from .drain import client_left, let_end
+from .exchange import Exchange
+from .facts import Answer, Attempt, Streamed, down
+from .plain import read_plain
+
+__all__ = ["Answer", "Attempt", "Streamed", "attempt"]
+
+
+async def attempt(
+    this: Attempt, lease: Lease, outlet: Outlet, tasks: Tasks, *, is_fresh: bool = False
+) -> Answer | Streamed | Failure:
+    """Try one route once. Expected trouble is returned as a `Failure`; then nothing of it has reached the client.
+
+    Raises `UpstreamRefused` when the client has to change its request. Cancelled (the client is gone): the
+    call is charged for what it has cost so far, or a background task reads on for that.
+    """
+    began = time.perf_counter()
+    connection = await this.pool.acquire(is_fresh=is_fresh)
+    if isinstance(connection, Failure):
+        lease.upstream_s += time.perf_counter() - began
+        return connection
+    exchange = outlet.speaker = Exchange(this, outlet, lease, tasks)
+    exchange.connection = connection
+    try:
+        connection.send(this.request, exchange)
+        failure = await exchange.wait_until_over()
+        lease.upstream_s += time.perf_counter() - began
+        if exchange.scan is not None:
+            return await _finish_stream(this, exchange, lease, tasks, failure)
+        return await _finish_plain(this, exchange, lease, outlet, failure)
+    except asyncio.CancelledError:
+        if not exchange.is_over:
+            lease.upstream_s += time.perf_counter() - began
+        client_left(this, exchange, lease, tasks)
+        raise
+    except BaseException:
+        exchange.stop()
+        raise
+    finally:
+        outlet.speaker = None
+
+
+# ---------------------------------------------------------------------------------------------------------- streams
+
+
+async def _finish_stream(
+    this: Attempt, exchange: Exchange, lease: Lease, tasks: Tasks, failure: Failure | None
+) -> Streamed | Failure:
+    scan = exchange.scan
+    assert scan is not None
+    if exchange.is_ended and failure is None:
+        exchange.pass_rest()
+    if not exchange.has_passed and scan.error is None and not scan.is_complete:
+        # Not one byte has left: this may still become a true status, or another route.
+        exchange.stop()
+        return failure or exchange.failure(Fault.CUT, "a stream without an event")
+    let_end(exchange, tasks)
+    tokens = charge.of_stream(this.sent, scan)
+    if scan.error is None and scan.is_complete and not scan.is_inside_event:
+        # Without `[DONE]` the answer ends without: both SDKs take that, and an invented one would be a lie.
+        lease.close(status=200, usage=tokens, ended="done", returned_model=scan.model)
+        await lease.acknowledged()
+        exchange.open()
+        return Streamed(sse.DONE if scan.is_done else b"")
+    trouble = _stream_trouble(this, scan, failure)
+    error = trouble if isinstance(trouble, UpstreamRefused) else UpstreamFailed.after(trouble)
+    lease.close(status=error.status, usage=tokens, ended="error", is_truncated=True, returned_model=scan.model)
+    await lease.acknowledged()
+    exchange.open()
+    end_of_event = b"\n\n" if scan.is_inside_event else b""
+    last = end_of_event + sse.write_event(error.body())
+    if isinstance(trouble, Failure):
+        return Streamed(last, trouble.fault, trouble)
+    return Streamed(last, Fault.IN_BAND)
+
+
+def _stream_trouble(this: Attempt, scan: StreamScan, failure: Failure | None) -> Failure | UpstreamRefused:
+    """Why a stream ends with an error event instead of `[DONE]`."""
+    if scan.error is not None:
+        return quirks.judge_in_band(this.route.upstream, scan.error, hide=this.hidden)
+    if failure is not None:
+        return replace(failure, phase=Phase.RELAYING)
+    return Failure(this.route.upstream, Phase.RELAYING, Fault.CUT, "ended without every finish_reason")
+
+
+# ----------------------------------------------------------------------------------------------------- plain answers
+
+
+async def _finish_plain(
+    this: Attempt, exchange: Exchange, lease: Lease, outlet: Outlet, failure: Failure | None
+) -> Answer | Streamed | Failure:
+    read = read_plain(this, exchange, failure)
+    if isinstance(read, Failure):
+        return read
+    tokens, model = read
+    lease.close(status=200, usage=tokens, ended="done", returned_model=model)
+    await lease.acknowledged()
+    if outlet.client is not None:  # by a comment: the client has been promised events
+        return Streamed(as_event(bytes(exchange.body), shows_usage=this.call.params.include_usage))
+    assert exchange.head is not None
+    headers = down(exchange.head)
+    if exchange.head.get("content-type") is None:
+        headers = (*headers, ("content-type", "application/json"))  # it is, and clients look
+    return Answer(200, headers, bytes(exchange.body))

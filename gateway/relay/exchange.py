@@ -1,0 +1,205 @@
+"""Receives one answer in the reading callback itself.
+
+A stream is scanned and written on in that same callback, with nothing queued between; everything else is collected.
+Whoever waits for the answer only waits for what has to be decided.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from gateway.lease import Lease
+from gateway.outlet import Client, Headers, Outlet
+from gateway.records import Failure, Fault, Phase
+from gateway.rules import sse
+from gateway.rules.stream import StreamScan
+from gateway.tasks import Tasks
+from gateway.upstream.connection import Connection, Head
+
+from .facts import Attempt, down
+
+
+class Exchange:
+    """Receives one answer."""
+
+    def __init__(self, attempt: Attempt, outlet: Outlet, lease: Lease, tasks: Tasks) -> None:
+        loop = asyncio.get_running_loop()
+        self.head: Head | None = None
+        self.body = bytearray()
+        self.scan: StreamScan | None = None
+        self.has_passed = False
+        """Whether anything of this answer has gone to the client."""
+        self.is_over = False
+        """Nothing more may be passed on: the answer has ended, failed, or said `[DONE]` or an error."""
+        self.trouble: Failure | None = None
+        """Why it is over, where it failed."""
+        self.is_ended = False
+        self.connection: Connection | None = None
+        self._attempt = attempt
+        self._outlet = outlet
+        self._lease = lease
+        self._tasks = tasks
+        self._clock = loop.time
+        self._waiter: asyncio.Future[None] | None = None
+        self._is_held_back = False
+        self._alive_at = 0.0
+        """When something other than a comment came last, on the loop's clock."""
+
+    async def wait_until_over(self) -> Failure | None:
+        """`trouble`, as soon as `is_over`. May be cancelled, and waited for again by somebody else."""
+        if not self.is_over:
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        return self.trouble
+
+    @property
+    def may_be_interrupted(self) -> bool:
+        """Whether a comment may go to the client now."""
+        is_inside_event = self.scan is not None and self.scan.is_inside_event
+        return not (is_inside_event or self._is_held_back or self.is_over)
+
+    def head_received(self, head: Head) -> None:
+        self.head = head
+        self._alive_at = self._clock()
+        coding = (head.get("content-encoding") or "identity").lower()
+        if head.status == 200 and coding != "identity":
+            # We asked for identity, and so did not promise the client that it can read anything else.
+            self._give_up(Fault.NOT_JSON, f"content-encoding {coding}"[:200])
+            return
+        is_events = (head.get("content-type") or "").lower().startswith("text/event-stream")
+        if head.status == 200 and is_events and self._attempt.call.params.stream:
+            params = self._attempt.call.params
+            count_texts = self._attempt.count_texts
+            self.scan = StreamScan(choices=params.choices, shows_usage=params.include_usage, count_texts=count_texts)
+            return
+        announced = head.get("content-length") or ""
+        if announced.isdecimal() and int(announced) > self._attempt.max_response_bytes:
+            self._refuse_length()
+
+    def body_received(self, data: bytes) -> None:
+        scan = self.scan
+        if scan is None:
+            self._collect(data)
+        elif scan.is_at_start and scan.is_alike(data):  # as nearly all is
+            self._pass_on(data)
+            self._alive_at = self._outlet.spoke_at
+        else:
+            self._scan(scan, data)
+
+    def ended(self, failure: Failure | None) -> None:
+        self.is_ended = True
+        self.connection = None
+        self._finish(failure)
+
+    def pass_rest(self) -> None:
+        """The upstream ended its stream: pass on what it left without a blank line."""
+        if self.scan is not None and (rest := self.scan.finish()):
+            self._pass_on(rest)
+            self._look_for_life(self.scan, rest)
+
+    def stop(self) -> None:
+        """Nobody wants the answer any more."""
+        if self.connection is not None:
+            self.connection.abort()
+            self.connection = None
+
+    def forget_client(self) -> None:
+        """The client has left: what still comes goes nowhere, and waits for nobody."""
+        self._outlet = Outlet(_no_client, tuple, keepalive_s=0)
+        if self._is_held_back:
+            self._let_go()
+
+    def open(self) -> Client:
+        """The client's side of the stream, opened at the first need."""
+        assert self.head is not None
+        return self._outlet.open(down(self.head))
+
+    def _collect(self, data: bytes) -> None:
+        if not self.body:
+            self._lease.note_first_byte()
+        self.body += data
+        if len(self.body) > self._attempt.max_response_bytes:
+            self._refuse_length()
+
+    def _refuse_length(self) -> None:
+        self._give_up(Fault.TOO_LARGE, f"more than {self._attempt.max_response_bytes} bytes")
+
+    def _scan(self, scan: StreamScan, data: bytes) -> None:
+        passed, is_over = scan.feed(data)
+        if passed:
+            self._pass_on(passed)
+        self._look_for_life(scan, passed)
+        if is_over:
+            self._finish(None)
+
+    def _pass_on(self, data: bytes) -> None:
+        outlet = self._outlet
+        client = outlet.client
+        if client is None or not self.has_passed:
+            client = self.open()
+            self.has_passed = True
+        is_congested = client.write(data)
+        outlet.spoke_at = self._clock()
+        if is_congested and not self._is_held_back and self.connection is not None:
+            self._is_held_back = True
+            self.connection.pause_reading()
+            self._tasks.spawn(self._let_go_when_writable(client), "back-pressure")
+
+    def _look_for_life(self, scan: StreamScan, passed: bytes) -> None:
+        """Comments keep a connection open; that somebody is writing an answer they do not show.
+
+        Neither do events that are left out. Half an event does.
+        """
+        if passed and not (passed.startswith(b":") and sse.is_comment(passed)):
+            self._alive_at = self._outlet.spoke_at
+            self._lease.note_first_byte()
+            self._attempt.answered()
+            return
+        idle_s = self._attempt.upstream.timeouts.idle_s
+        if self._clock() - self._alive_at > idle_s and (passed or scan.is_between_events):
+            self._give_up(Fault.TIMEOUT, f"nothing but comments for {idle_s:g} s")
+
+    async def _let_go_when_writable(self, client: Client) -> None:
+        try:
+            await client.wait_until_writable()
+        except ConnectionError:
+            return  # the client is gone; whoever holds this exchange is being cancelled
+        self._let_go()
+
+    def _let_go(self) -> None:
+        self._is_held_back = False
+        self._alive_at = self._clock()
+        if self.connection is not None:
+            self.connection.resume_reading()
+
+    def _give_up(self, fault: Fault, detail: str) -> None:
+        self.stop()
+        self._finish(self.failure(fault, detail))
+
+    def _finish(self, failure: Failure | None) -> None:
+        if self.is_over:
+            return
+        self.is_over = True
+        self.trouble = failure
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def failure(self, fault: Fault, detail: str = "") -> Failure:
+        """A failure of this attempt, after it was sent."""
+        return Failure(self._attempt.route.upstream, Phase.WAITING, fault, detail)
+
+
+class _Nobody:
+    """Reads for a client that has left."""
+
+    is_congested = False
+
+    def write(self, data: bytes) -> bool:
+        return False
+
+    async def wait_until_writable(self) -> None:
+        pass
+
+
+def _no_client(headers: Headers) -> Client:
+    return _Nobody()

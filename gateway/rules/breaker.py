@@ -1,0 +1,191 @@
+"""When an upstream is left alone, and when it is asked again: a circuit breaker as a state table.
+
+A `Circuit` is a value, and `TABLE` says which function makes its successor of it, for each state and event:
+
+    state       BEGIN         WELL     ILL                          NOTHING              RESTED      PROVEN
+    CLOSED      -             count    count; open at a threshold   -                    -           count
+    OPEN        half-open     -        -                            -                    half-open   close
+    HALF_OPEN   bar others    close    open again, for longer       let the next one in  -           close
+
+An attempt is begun only where `admits` says so: an open circuit admits nobody before its time, a half-open one a single
+probe, which is a call like any other. What an attempt that began before the last change of state has to say is not
+heard (`is_heard`): a hundred calls that hang for a minute must not open a circuit again that has recovered meanwhile.
+
+A circuit about which there is nothing to say is `None`, so that those who are well cost nothing to keep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import Enum, IntEnum
+from math import inf
+from typing import NamedTuple
+
+from gateway.records import Failure, Fault, Phase
+
+IN_A_ROW = 5
+"""So many failures in a row open it (Envoy's outlier detection has the same default)."""
+
+WINDOW_S = 30.0
+SHARE = 0.5
+AT_LEAST = 20
+"""... and so does this share of the attempts of a window, if there are so many. A window begins with a failure."""
+
+FIRST_REST_S, LONGEST_REST_S = 1.0, 30.0
+"""It rests this long when it opens, twice as long each further time. A second is enough for a restart."""
+
+CALM_S = 60.0
+"""Closed for so long, its next opening counts as the first."""
+
+PROBE_S = 5.0
+"""A half-open circuit that has not heard of its probe for so long lets another one in."""
+
+
+class State(IntEnum):
+    """The numbers are those of `gateway_upstream_state`."""
+
+    CLOSED = 0
+    HALF_OPEN = 1
+    OPEN = 2
+
+
+class Event(Enum):
+    """What happens to a circuit."""
+
+    BEGIN = "begin"
+    """An attempt begins."""
+    WELL = "well"
+    """An attempt was answered."""
+    ILL = "ill"
+    """An attempt failed through a fault of the upstream."""
+    NOTHING = "nothing"
+    """An attempt has ended, and says nothing about the upstream."""
+    RESTED = "rested"
+    """Its rest is over, and nobody has come yet."""
+    PROVEN = "proven"
+    """It was asked for no other reason than to see whether it is well, and it is."""
+
+
+class Circuit(NamedTuple):
+    """Of one upstream or one model of it. Times are in seconds, on any clock that only goes forward."""
+
+    state: State = State.CLOSED
+    since: float = -inf
+    """When it came into this state; -inf: it never was in another."""
+    until: float = 0.0
+    """Open: the end of its rest. Half-open: until when a probe bars the others."""
+    openings: int = 0
+    """In a row."""
+    in_a_row: int = 0
+    window: float = 0.0
+    """When its window began."""
+    ill: int = 0
+    seen: int = 0
+
+
+NEW = Circuit()
+
+
+def admits(circuit: Circuit | None, now: float) -> bool:
+    """Whether an attempt may begin."""
+    return circuit is None or circuit.state is State.CLOSED or now >= circuit.until
+
+
+def is_heard(circuit: Circuit | None, began: float) -> bool:
+    """Whether an attempt that began at this time may still say something."""
+    return circuit is None or began >= circuit.since
+
+
+def after(circuit: Circuit | None, event: Event, now: float) -> Circuit | None:
+    """What becomes of a circuit; None: there is nothing to remember."""
+    made = TABLE[(circuit or NEW).state, event](circuit or NEW, now)
+    return None if made == NEW else made
+
+
+def verdict(failure: Failure | None) -> Event:
+    """What an attempt says about its upstream. The client's own faults and our limits at it are no illness."""
+    if failure is None:
+        return Event.WELL
+    if failure.was_held_back or failure.phase is Phase.STALE:
+        return Event.NOTHING
+    if failure.fault is Fault.STATUS and failure.status is not None and 400 <= failure.status < 500:
+        return Event.NOTHING
+    return Event.NOTHING if failure.fault in _SAY_NOTHING else Event.ILL
+
+
+_SAY_NOTHING = frozenset({
+    Fault.RATE_LIMITED, Fault.AUTH, Fault.BALANCE,  # the credential rests instead (upstream/credentials.py)
+    Fault.BUSY, Fault.TOO_LARGE, Fault.LEFT_ALONE,
+})  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------------------------- moves
+
+
+def _stay(circuit: Circuit, now: float) -> Circuit:
+    return circuit
+
+
+def _count_well(circuit: Circuit, now: float) -> Circuit:
+    if circuit.window + WINDOW_S <= now or not circuit.seen:
+        is_calm = circuit.since + CALM_S <= now
+        return NEW if is_calm else circuit._replace(in_a_row=0, ill=0, seen=0)
+    return circuit._replace(in_a_row=0, seen=circuit.seen + 1)
+
+
+def _count_ill(circuit: Circuit, now: float) -> Circuit:
+    if circuit.window + WINDOW_S <= now or not circuit.seen:
+        circuit = circuit._replace(window=now, ill=0, seen=0)
+    circuit = circuit._replace(in_a_row=circuit.in_a_row + 1, ill=circuit.ill + 1, seen=circuit.seen + 1)
+    if circuit.in_a_row >= IN_A_ROW or (circuit.seen >= AT_LEAST and circuit.ill >= SHARE * circuit.seen):
+        return _open(circuit, now)
+    return circuit
+
+
+def _open(circuit: Circuit, now: float) -> Circuit:
+    is_calm = circuit.state is State.CLOSED and circuit.since + CALM_S <= now
+    openings = 1 if is_calm else circuit.openings + 1
+    rest_s = min(LONGEST_REST_S, FIRST_REST_S * 2.0 ** min(openings - 1, 10))
+    return Circuit(State.OPEN, now, now + rest_s, openings)
+
+
+def _await_probe(circuit: Circuit, now: float) -> Circuit:
+    return circuit._replace(state=State.HALF_OPEN, since=now, until=now)
+
+
+def _probe(circuit: Circuit, now: float) -> Circuit:
+    return circuit._replace(state=State.HALF_OPEN, since=now, until=now + PROBE_S)
+
+
+def _bar(circuit: Circuit, now: float) -> Circuit:
+    return circuit._replace(until=now + PROBE_S)
+
+
+def _let_in(circuit: Circuit, now: float) -> Circuit:
+    return circuit._replace(until=now)
+
+
+def _close(circuit: Circuit, now: float) -> Circuit:
+    return Circuit(State.CLOSED, now, openings=circuit.openings)
+
+
+TABLE: Mapping[tuple[State, Event], Callable[[Circuit, float], Circuit]] = {
+    (State.CLOSED, Event.BEGIN): _stay,
+    (State.CLOSED, Event.WELL): _count_well,
+    (State.CLOSED, Event.ILL): _count_ill,
+    (State.CLOSED, Event.NOTHING): _stay,
+    (State.CLOSED, Event.RESTED): _stay,
+    (State.CLOSED, Event.PROVEN): _count_well,
+    (State.OPEN, Event.BEGIN): _probe,
+    (State.OPEN, Event.WELL): _stay,
+    (State.OPEN, Event.ILL): _stay,
+    (State.OPEN, Event.NOTHING): _stay,
+    (State.OPEN, Event.RESTED): _await_probe,
+    (State.OPEN, Event.PROVEN): _close,
+    (State.HALF_OPEN, Event.BEGIN): _bar,
+    (State.HALF_OPEN, Event.WELL): _close,
+    (State.HALF_OPEN, Event.ILL): _open,
+    (State.HALF_OPEN, Event.NOTHING): _let_in,
+    (State.HALF_OPEN, Event.RESTED): _stay,
+    (State.HALF_OPEN, Event.PROVEN): _close,
+}

@@ -1,0 +1,217 @@
+"""How one upstream is doing: what its calls say about it, and what follows for the next ones.
+
+It has a circuit of its own, which hears whether it can be reached at all, and one for each of its models, which hears
+what became of the calls for it (rules/breaker.py). So one model that fails, or that a reseller has nobody for, is left
+alone and the others are not. Nothing is kept of what is well: where there is no trouble, a call costs a look at two
+empty dictionaries.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Collection
+from math import inf
+
+from gateway.records import Failure, Fault, Phase
+from gateway.rules import breaker
+from gateway.rules.breaker import FIRST_REST_S, Circuit, Event, State
+from gateway.rules.budget import RetryBudget
+
+from .credentials import REFUSALS, Credentials, Grade
+
+log = logging.getLogger("gateway")
+
+MAX_OTHERS = 1024
+"""Circuits of models that the configuration does not name. Clients may invent any number; the oldest are forgotten."""
+
+WAKE_LATE_S = 0.02
+"""How long after its rest a circuit is woken, so that a loop whose clock counts whole milliseconds is not too early."""
+
+Show = Callable[[str, int], None]
+"""Shows the state of an upstream, as `gateway_upstream_state` counts it."""
+
+
+class Health:
+    """Of one upstream. Private to a worker: each makes its own experience, and none waits for another's.
+
+    `names` are the models of this upstream that the configuration names. Only their circuits are shown, so that nobody
+    can paint an upstream red by asking for nonsense.
+    """
+
+    def __init__(
+        self, upstream: str, names: Collection[str], keys: int, show: Show, clock: Callable[[], float]
+    ) -> None:
+        self.credentials = Credentials(keys)
+        self.budget = RetryBudget()
+        self.in_flight = 0
+        """Attempts under way."""
+        self.clock = clock
+        self._upstream = upstream
+        self._names = frozenset(names)
+        self._host: Circuit | None = None
+        self._models: dict[str, Circuit] = {}
+        self._others: OrderedDict[str, Circuit] = OrderedDict()
+        self._show = show
+        self._shown = State.CLOSED
+        show(upstream, State.CLOSED)
+
+    def __repr__(self) -> str:
+        open_now = [name for name in self._models if self._circuit(name) is not None]
+        return f"<Health {self._upstream}: {self.state.name}, {self.in_flight} in flight, in trouble: {open_now}>"
+
+    @property
+    def state(self) -> State:
+        """The worst of the upstream itself and of the models that the configuration names."""
+        return max([circuit.state for circuit in (self._host or breaker.NEW, *self._models.values())])
+
+    @property
+    def is_calm(self) -> bool:
+        """Whether there is nothing at all to say against any call."""
+        return not (self._host or self._models or self._others or self.credentials.rests)
+
+    def grade(self, model: str, now: float) -> Grade:
+        """How good an idea it is to begin an attempt for this model."""
+        if not (breaker.admits(self._host, now) and breaker.admits(self._circuit(model), now)):
+            return Grade.BARRED
+        return self.credentials.grade(model, now)
+
+    def barrier(self, model: str, now: float) -> Failure:
+        """Why no attempt may begin, and when that may change."""
+        circuits = [circuit for circuit in (self._host, self._circuit(model)) if not breaker.admits(circuit, now)]
+        if circuits:
+            # A probe under way may be answered at any moment.
+            waits = [min(c.until - now, inf if c.state is State.OPEN else FIRST_REST_S) for c in circuits if c]
+            left_s = max(waits)
+            return Failure(self._upstream, Phase.CONNECT, Fault.LEFT_ALONE, "its circuit is open", None, left_s)
+        rest = self.credentials.first_back(model, now)
+        if rest is None:  # it has come back in this moment
+            return Failure(self._upstream, Phase.CONNECT, Fault.LEFT_ALONE, "", None, 0.0)
+        return Failure(self._upstream, Phase.CONNECT, rest.fault, "its API keys rest", None, rest.until - now)
+
+    def begin(self, model: str, used: Collection[int] = (), *, is_repeat: bool = False) -> Trial:
+        """An attempt begins. `used` are the places of keys that this call has presented in vain."""
+        now = self.clock()
+        self.in_flight += 1
+        if is_repeat:
+            self.budget.note_repeat(now)
+        else:
+            self.budget.note_call(now)
+        if not self.is_calm:
+            for name, circuit in ((None, self._host), (model, self._circuit(model))):
+                if circuit is not None and breaker.admits(circuit, now):
+                    self._move(name, Event.BEGIN, now)
+        return Trial(self, model, self.credentials.take(model, now, used), now)
+
+    def probed(self, event: Event, began: float) -> None:
+        """An active probe that began at this time has shown this."""
+        if event is Event.PROVEN or breaker.is_heard(self._host, began):
+            self._move(None, event, self.clock())
+
+    # ------------------------------------------------------------------------------------------------- for attempts
+
+    def answered(self, model: str, began: float) -> None:
+        """The upstream has begun to answer well; of a stream, that is long before its end."""
+        if self.is_calm:
+            return
+        now = self.clock()
+        for name, circuit in ((None, self._host), (model, self._circuit(model))):
+            if circuit is not None and circuit.state is not State.CLOSED and breaker.is_heard(circuit, began):
+                self._move(name, Event.WELL, now)
+
+    def ended(self, model: str, key: int, began: float, failure: Failure | None, *, is_verdict: bool) -> None:
+        """An attempt is over."""
+        self.in_flight -= 1
+        if failure is None and self.is_calm:
+            return
+        now = self.clock()
+        event = breaker.verdict(failure) if is_verdict else Event.NOTHING
+        host_event, model_event = Event.NOTHING, event
+        if failure is None:
+            host_event = event
+        elif failure.phase is Phase.CONNECT:
+            host_event, model_event = event, Event.NOTHING
+        elif failure.phase in (Phase.REFUSED, Phase.RELAYING):
+            host_event = Event.WELL  # whatever it said, it is there
+        for name, circuit, said in ((None, self._host, host_event), (model, self._circuit(model), model_event)):
+            if (circuit is not None or said is Event.ILL) and breaker.is_heard(circuit, began):
+                self._move(name, said, now)
+        if failure is not None and failure.fault in REFUSALS:
+            if (rest := self.credentials.refused(key, model, failure, began, now)) is not None:
+                rest_s = rest.until - now
+                log.warning(
+                    "upstream %s: key #%d rests for %g s: %s", self._upstream, key + 1, rest_s, rest.fault.value
+                )
+        elif event is Event.WELL:
+            self.credentials.accepted(key, model, began)
+
+    # ------------------------------------------------------------------------------------------------------ circuits
+
+    def _circuit(self, model: str) -> Circuit | None:
+        return self._models.get(model) or self._others.get(model)
+
+    def _move(self, model: str | None, event: Event, now: float) -> None:
+        """One step of one circuit; None: of the upstream's own."""
+        before = self._host if model is None else self._circuit(model)
+        circuit = breaker.after(before, event, now)
+        if circuit is before:
+            return
+        if model is None:
+            self._host = circuit
+        else:
+            kept = self._models if model in self._names else self._others
+            if circuit is None:
+                kept.pop(model, None)
+            else:
+                kept[model] = circuit
+                if kept is self._others:
+                    self._others.move_to_end(model)
+                    if len(self._others) > MAX_OTHERS:
+                        self._others.popitem(last=False)
+        state = State.CLOSED if circuit is None else circuit.state
+        was = State.CLOSED if before is None else before.state
+        if state is State.OPEN and circuit is not None and was is not State.OPEN:
+            rest_s = circuit.until - now
+            how_often = "still fails" if was else "fails again and again"
+            self._say(model, f"{how_often}; left alone for {rest_s:g} s")
+            asyncio.get_running_loop().call_later(rest_s + WAKE_LATE_S, self._wake, model, circuit)
+        elif state is not was:
+            self._say(model, "well again" if state is State.CLOSED else "half-open: one call is let through as a probe")
+
+    def _wake(self, model: str | None, circuit: Circuit) -> None:
+        """The rest of this circuit is over, unless something has happened to it meanwhile."""
+        if (self._host if model is None else self._circuit(model)) is circuit:
+            self._move(model, Event.RESTED, self.clock())
+
+    def _say(self, model: str | None, what: str) -> None:
+        name = "" if model is None else f", model {model[:100]!r}"
+        log.warning("upstream %s%s: %s", self._upstream, name, what)
+        if (state := self.state) is not self._shown:
+            self._shown = state
+            self._show(self._upstream, state)
+
+
+class Trial:
+    """One attempt at one upstream, as it bears on its health. To be ended, or left, once."""
+
+    __slots__ = ("_began", "_health", "_model", "key")
+
+    def __init__(self, health: Health, model: str, key: int, began: float) -> None:
+        self.key = key
+        """Place of the API key that is presented."""
+        self._health = health
+        self._model = model
+        self._began = began
+
+    def answered(self) -> None:
+        """The first of a good answer has come."""
+        self._health.answered(self._model, self._began)
+
+    def ended(self, failure: Failure | None) -> None:
+        """It was answered (also with a refusal of the request itself), or it failed."""
+        self._health.ended(self._model, self.key, self._began, failure, is_verdict=True)
+
+    def left(self) -> None:
+        """The client is gone, and nobody knows how it would have ended."""
+        self._health.ended(self._model, self.key, self._began, None, is_verdict=False)

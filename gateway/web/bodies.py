@@ -1,0 +1,76 @@
+"""The body of a request: within its size, its time and the worker's room; in the pieces in which it came.
+
+A large body is never copied together here: to touch 25 MB once takes about as long as any other caller should wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from aiohttp import StreamReader, hdrs, web
+
+from gateway.capacity import Capacity
+from gateway.config import Server
+from gateway.errors import BodyTimeout, BodyTooLarge, Unavailable
+
+from .middleware import Visit
+
+PIECE_BYTES = 131_072
+
+
+class BodyReader:
+    """Reads bodies, and holds room for them in the name of a visit."""
+
+    def __init__(self, server: Server, capacity: Capacity) -> None:
+        self._server = server
+        self._capacity = capacity
+
+    async def read(self, request: web.BaseRequest, visit: Visit) -> Sequence[bytes | bytearray]:
+        """The whole body. Raises `GatewayError` for one that is too long or too slow, and aiohttp's errors for one that
+        is not framed as HTTP, which the front door translates.
+
+        `100 Continue` is sent here, when the body is wanted, and not before.
+        """
+        content = request.content
+        announced = request.content_length
+        if announced is not None:
+            self._make_room(announced, visit, f" ({announced} bytes announced)")
+        try:
+            if content.is_eof():  # it came with the head, as short ones do
+                body = content.read_nowait()
+                if announced is None:
+                    self._make_room(len(body), visit)
+                return [body]
+            if hdrs.EXPECT in request.headers:
+                _tell_to_continue(request)
+            async with asyncio.timeout(self._server.client_body_timeout_s):
+                return await self._gather(content, visit, is_announced=announced is not None)
+        except TimeoutError:
+            limit_s = self._server.client_body_timeout_s
+            raise BodyTimeout(f"The request body did not arrive within {limit_s:g} seconds.") from None
+
+    async def _gather(self, content: StreamReader, visit: Visit, *, is_announced: bool) -> list[bytearray]:
+        pieces: list[bytearray] = []
+        while piece := await content.readany():
+            if not is_announced:
+                self._make_room(len(piece), visit)
+            if pieces and len(pieces[-1]) < PIECE_BYTES:  # it may come byte by byte
+                pieces[-1] += piece
+            else:
+                pieces.append(bytearray(piece))
+        return pieces
+
+    def _make_room(self, size: int, visit: Visit, told: str = "") -> None:
+        """For so many bytes more. Raises `BodyTooLarge` or `Unavailable`."""
+        if visit.held_bytes + size > self._server.max_request_bytes:
+            raise BodyTooLarge(f"Maximum content size limit ({self._server.max_request_bytes}) exceeded{told}")
+        if not self._capacity.hold(size):
+            raise Unavailable("The gateway holds too much data right now. Please try again.", code="buffers_full")
+        visit.held_bytes += size
+
+
+def _tell_to_continue(request: web.BaseRequest) -> None:
+    is_waiting = request.headers[hdrs.EXPECT].lower() == "100-continue" and request.version >= (1, 1)
+    if is_waiting and request.transport is not None:
+        request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")

@@ -1,0 +1,172 @@
+"""What the webhook has not taken yet: tried again, bounded, and in nobody's way."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from gateway.alerts import Outbox, outbox
+from gateway.alerts.webhook import Answer
+from gateway.rules import alerts
+from tests.fakes.scripted import until
+
+TAKEN = Answer(200, "it answers 200")
+BUSY = Answer(503, "it answers 503")
+WRONG = Answer(404, "it answers 404")
+SILENT = Answer(None, "no answer within 10 s")
+
+
+class Desk:
+    """Answers as the script says, then takes everything; keeps all that was posted."""
+
+    def __init__(self, *script: Answer) -> None:
+        self.script = list(script)
+        self.posted: list[str] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.under_way = self.most = 0
+
+    async def __call__(self, body: bytes) -> Answer:
+        self.posted.append(json.loads(body)["text"])
+        self.under_way += 1
+        self.most = max(self.most, self.under_way)
+        try:
+            await self.gate.wait()
+        finally:
+            self.under_way -= 1
+        return self.script.pop(0) if self.script else TAKEN
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(alerts, "PAUSES_S", (0.001,) * 11)
+
+
+@pytest.fixture
+async def made() -> AsyncIterator[tuple[Desk, Outbox]]:
+    desk = Desk()
+    box = Outbox(desk)
+    yield desk, box
+    await box.close(0)
+
+
+def put(box: Outbox, *names: str) -> None:
+    for name in names:
+        box.put(name, {"text": name})
+
+
+async def test_what_is_taken_is_done(made: tuple[Desk, Outbox]) -> None:
+    desk, box = made
+    put(box, "a", "b")
+    assert box.waiting == ("a", "b")
+    await until(lambda: not box.waiting)
+    assert (desk.posted, box.take_done(), box.take_done()) == (["a", "b"], {"a", "b"}, set())
+
+
+@pytest.mark.parametrize("failure", [BUSY, SILENT, Answer(429, "it answers 429"), Answer(500, "it answers 500")])
+async def test_what_may_pass_is_tried_again(
+    made: tuple[Desk, Outbox], failure: Answer, caplog: pytest.LogCaptureFixture
+) -> None:
+    desk, box = made
+    desk.script = [failure] * 3
+    put(box, "a")
+    await until(lambda: not box.waiting)
+    assert desk.posted == ["a"] * 4
+    assert box.take_done() == {"a"}
+    said = [record.getMessage() for record in caplog.records]
+    assert said == [f"the alert webhook fails ({failure.detail})", "the alert webhook takes what is posted again"]
+
+
+async def test_what_would_be_said_again_is_given_up_at_once(
+    made: tuple[Desk, Outbox], caplog: pytest.LogCaptureFixture
+) -> None:
+    desk, box = made
+    desk.script = [WRONG]
+    put(box, "a")
+    await until(lambda: not box.waiting)
+    assert desk.posted == ["a"]
+    assert box.take_done() == {"a"}
+    (last,) = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert "does not take it (it answers 404)" in last.getMessage()
+
+
+async def test_attempts_are_bounded(made: tuple[Desk, Outbox]) -> None:
+    desk, box = made
+    desk.script = [BUSY] * 100
+    put(box, "a")
+    await until(lambda: not box.waiting)
+    assert desk.posted == ["a"] * 12
+    assert box.take_done() == {"a"}
+
+
+async def test_a_webhook_that_hangs_holds_only_a_few_attempts(made: tuple[Desk, Outbox]) -> None:
+    desk, box = made
+    desk.gate.clear()
+    put(box, *map(str, range(20)))
+    await until(lambda: len(desk.posted) == outbox.AT_ONCE)
+    await asyncio.sleep(0.01)
+    assert (len(desk.posted), len(box.waiting)) == (outbox.AT_ONCE, 20)
+    desk.gate.set()
+    await until(lambda: not box.waiting)
+    assert desk.most == outbox.AT_ONCE
+    assert sorted(desk.posted, key=int) == [str(number) for number in range(20)]
+
+
+async def test_of_too_many_the_oldest_is_dropped(made: tuple[Desk, Outbox], caplog: pytest.LogCaptureFixture) -> None:
+    desk, box = made
+    desk.gate.clear()
+    names = [str(number) for number in range(outbox.MAX_WAITING + 3)]
+    put(box, *names)
+    assert box.waiting == tuple(names[3:])
+    assert box.take_done() == {"0", "1", "2"}  # nobody else need try
+    assert len([record for record in caplog.records if "is not posted" in record.getMessage()]) == 3
+
+
+async def test_what_somebody_else_tells_is_not_told_here(made: tuple[Desk, Outbox]) -> None:
+    desk, box = made
+    desk.gate.clear()
+    put(box, *"abcde")
+    await until(lambda: len(desk.posted) == outbox.AT_ONCE)
+    box.drop("e")
+    box.drop("unknown")
+    desk.gate.set()
+    await until(lambda: not box.waiting)
+    assert box.take_done() == set("abcd")
+    assert "e" not in desk.posted
+
+
+async def test_the_end_is_one_more_try_for_what_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(alerts, "PAUSES_S", (600,) * 11)
+    desk = Desk(BUSY, BUSY, BUSY)
+    box = Outbox(desk)
+    put(box, "a", "b")
+    await until(lambda: len(desk.posted) == 2)
+    await box.close(5)
+    assert sorted(desk.posted) == ["a", "a", "b", "b"]
+    assert len(box.waiting) == 1  # the third refusal
+    assert box.take_done() == {"a", "b"} - set(box.waiting)
+
+
+async def test_the_end_does_not_wait_for_a_webhook_that_hangs(made: tuple[Desk, Outbox]) -> None:
+    desk, box = made
+    desk.gate.clear()
+    put(box, "a")
+    await until(lambda: desk.posted)
+    async with asyncio.timeout(5):
+        await box.close(0.01)
+    assert box.waiting == ("a",)
+    assert box.take_done() == set()
+
+
+async def test_a_message_is_told_as_it_was_when_it_was_put(made: tuple[Desk, Outbox]) -> None:
+    desk, box = made
+    message: dict[str, Any] = {"text": "Zoë"}
+    box.put("a", message)
+    message["text"] = "other"
+    await until(lambda: not box.waiting)
+    assert desk.posted == ["Zoë"]

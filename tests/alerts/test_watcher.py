@@ -1,0 +1,475 @@
+"""Several workers watch the same quotas: each level is told once, by one of them, whoever dies and whatever is away."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from gateway.alerts import Outbox, Watcher, watcher
+from gateway.alerts.webhook import Answer
+from gateway.ledger.touched import Touched
+from gateway.records import Claim, Granted, Refused, Standing, Window
+from gateway.store import Ledger, Store, StoreAway
+from gateway.telemetry import Telemetry
+from tests.fakes.scripted import until
+from tests.store.conftest import OpensStores
+from tests.store.wishes import Clock, daily, draw, money, settlement, slow, tokens
+from tests.store.worker import Worker
+
+HOUR_S = 3600.0
+
+
+class Post:
+    """A webhook: takes everything, or holds it."""
+
+    def __init__(self) -> None:
+        self.told: list[dict[str, Any]] = []
+        self.is_held = False
+
+    async def __call__(self, body: bytes) -> Answer:
+        if self.is_held:
+            await asyncio.sleep(3600)
+        self.told.append(json.loads(body))
+        return Answer(200, "it answers 200")
+
+    @property
+    def levels(self) -> list[tuple[str, int]]:
+        return sorted((each["scope"], each["level"]) for each in self.told)
+
+
+class Office:
+    """A worker: it calls, and watches. `die` is what `kill -9` would be."""
+
+    def __init__(self, store: Store, clock: Clock, post: Post | None, name: str, every: Sequence[Window] = ()) -> None:
+        self.worker = Worker(store)
+        self.touched = Touched()
+        self.telemetry = Telemetry(["k", "j"], 1, CollectorRegistry())
+        self.outbox = Outbox(post) if post else None
+        self.ledger = Away(store)
+        self.swept: list[float] = []
+
+        def windows(now: float) -> Iterator[Window]:
+            self.swept.append(now)
+            return iter(every)
+
+        self.watcher = Watcher(
+            cast(Ledger, self.ledger), self.touched, windows, {"k": "red"}, self.telemetry, self.outbox,
+            namespace="acme", holder=name, clock=lambda: clock.now,
+        )  # fmt: skip
+
+    async def use(self, claim: Claim, used: int) -> None:
+        """A call that is charged so much."""
+        wish = draw(claim._replace(amount=1))
+        assert isinstance(await self.worker.draw(wish, is_forced=True), Granted)
+        more = {"cost_nusd": used} if claim.window.unit == "usd" else {}
+        end = self.worker.closing(settlement(wish, used, key=claim.window.id, **more))
+        applied = await self.worker.send(end)
+        self.touched.note([end], applied.verdicts)
+
+    async def be_refused(self, claim: Claim) -> None:
+        refused = await self.worker.refused(claim)
+        assert refused.retry_after_us is None
+        self.touched.note([], [refused])
+
+    async def look(self) -> None:
+        await self.watcher.look()
+        if self.outbox is not None:
+            await asyncio.sleep(0.02)
+        await self.watcher.look()  # notes what the webhook took
+
+    async def die(self) -> None:
+        if self.outbox is not None:
+            await self.outbox.close(0)
+
+    def counted(self) -> dict[tuple[str, str, str], float]:
+        (family,) = [each for each in self.telemetry.registry.collect() if each.name == "gateway_quota_alerts"]
+        return {
+            (sample.labels["key"] or sample.labels["team"], sample.labels["unit"], sample.labels["level"]): sample.value
+            for sample in family.samples
+            if sample.name.endswith("_total")
+        }
+
+
+class Away:
+    """A store that is away on request."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.is_away = False
+        self.claims = 0
+
+    async def standings(self, windows: Sequence[Window], now: float) -> list[Standing]:
+        if self.is_away:
+            raise StoreAway("away on request")
+        return await self._store.standings(windows, now)
+
+    async def claim(self, holder: str, names: dict[str, float]) -> dict[str, float]:
+        self.claims += 1
+        if self.is_away:
+            raise StoreAway("away on request")
+        return await self._store.claim(holder, names)
+
+
+class Town:
+    """Opens workers on the same store."""
+
+    def __init__(self, open_store: OpensStores, clock: Clock) -> None:
+        self.post = Post()
+        self.clock = clock
+        self._open = open_store
+        self.offices: list[Office] = []
+
+    async def office(self, *every: Claim, is_quiet: bool = False) -> Office:
+        name = f"holder-{len(self.offices)}"
+        post = None if is_quiet else self.post
+        made = Office(await self._open(), self.clock, post, name, [claim.window for claim in every])
+        self.offices.append(made)
+        return made
+
+
+@pytest.fixture
+async def town(open_store: OpensStores, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Any:
+    # A claim lasts as many hours as it does minutes: the clocks of servers go on while a test runs.
+    monkeypatch.setattr(watcher, "CLAIM_S", HOUR_S)
+    monkeypatch.setattr(watcher, "RENEW_EVERY_S", HOUR_S / 3)
+    made = Town(open_store, clock)
+    yield made
+    for office in made.offices:
+        await office.die()
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [r.getMessage() for r in caplog.records if r.getMessage().startswith("quota alert: ")]
+
+
+async def test_each_level_is_told_once_in_every_way(town: Town, caplog: pytest.LogCaptureFixture) -> None:
+    office = await town.office()
+    quota = tokens(100)
+    for used, told in ((79, []), (1, [80]), (10, [80]), (10, [80, 100]), (50, [80, 100])):
+        await office.use(quota, used)
+        await office.look()
+        await office.look()
+        assert [each["level"] for each in town.post.told] == told
+        assert len(lines(caplog)) == len(told)
+        assert office.counted() == {("k", "tokens", str(level)): 1 for level in told}
+    assert town.post.told[0]["text"] in lines(caplog)[0]
+    assert (town.post.told[0]["used"], town.post.told[1]["used"]) == (80, 100)
+    assert {each["team"] for each in town.post.told} == {"red"}
+    assert all(record.levelno == logging.WARNING for record in caplog.records)
+
+
+async def test_what_only_is_reserved_is_not_told(town: Town) -> None:
+    office = await town.office(tokens(100))
+    wish = await office.worker.granted(tokens(100, 100))
+    await office.use(tokens(100), 79)
+    await office.look()
+    assert town.post.told == []
+    await office.worker.settle(wish, 21)
+    office.touched.put_back([tokens(100).window], ())
+    await office.look()
+    assert town.post.levels == [("key:k", 80), ("key:k", 100)]
+
+
+async def test_a_call_that_is_refused_for_good(town: Town, caplog: pytest.LogCaptureFixture) -> None:
+    office = await town.office()
+    await office.use(tokens(100), 30)
+    await office.be_refused(tokens(100, 71))
+    await office.look()
+    await office.be_refused(tokens(100, 71))
+    await office.look()
+    await office.use(tokens(100), 70)
+    await office.look()
+    assert town.post.levels == [("key:k", 80), ("key:k", 100)]
+    assert "because a call was refused" in lines(caplog)[0]
+
+
+async def test_who_only_has_to_wait_is_no_alert(town: Town) -> None:
+    office = await town.office()
+    await office.worker.granted(tokens(100, 100))
+    refused = await office.worker.refused(tokens(100, 1))
+    rate = await office.worker.granted(slow(60, 60))
+    limited = await office.worker.refused(slow(60, 60))
+    assert isinstance(refused, Refused)
+    office.touched.note([office.worker.closing(settlement(rate, 60))], [refused, limited])
+    await office.look()
+    assert town.post.told == []
+
+
+async def test_windows_of_key_team_and_gateway_of_every_unit(town: Town) -> None:
+    office = await town.office()
+    for quota in (daily(1), money(100), tokens(100), daily(1, scope="team:red"), tokens(100, scope="gateway"),
+                  tokens(50, model="gpt-*"), daily(1, scope="key:j", is_enforced=False)):  # fmt: skip
+        await office.use(quota, 100)
+    await office.look()
+    told = Counter((each["scope"], each["unit"], each["model"], each["enforced"]) for each in town.post.told)
+    assert told == dict.fromkeys([
+        ("key:k", "requests", None, True), ("key:k", "usd", None, True), ("key:k", "tokens", None, True),
+        ("team:red", "requests", None, True), ("gateway", "tokens", None, True), ("key:k", "tokens", "gpt-*", True),
+        ("key:j", "requests", None, False),
+    ], 2)  # fmt: skip
+    assert office.counted() == {
+        ("k", "requests", "80"): 1, ("k", "requests", "100"): 1, ("k", "usd", "80"): 1, ("k", "usd", "100"): 1,
+        ("k", "tokens", "80"): 2, ("k", "tokens", "100"): 2, ("red", "requests", "80"): 1,
+        ("red", "requests", "100"): 1, ("", "tokens", "80"): 1, ("", "tokens", "100"): 1,
+        ("other", "requests", "80"): 1, ("other", "requests", "100"): 1,
+    }  # fmt: skip
+
+
+async def test_of_many_workers_one_tells(town: Town, caplog: pytest.LogCaptureFixture) -> None:
+    offices = [await town.office() for _ in range(5)]
+    for office in offices:
+        await office.use(tokens(100), 20)
+    await asyncio.gather(*[office.look() for office in offices])
+    for office in offices:
+        await office.use(tokens(100), 20)
+    await asyncio.gather(*[office.look() for office in offices])
+    assert town.post.levels == [("key:k", 80), ("key:k", 100)]
+    assert len(lines(caplog)) == 2
+    assert sum(sum(office.counted().values()) for office in offices) == 2
+
+
+async def test_a_new_day_is_told_anew_and_an_old_one_no_more(town: Town, clock: Clock) -> None:
+    office = await town.office()
+    await office.use(daily(1), 1)
+    await office.look()
+    clock.advance(24 * HOUR_S)
+    await office.use(daily(1), 1)  # a call that began before midnight
+    await office.look()
+    assert len(town.post.told) == 2
+    tomorrow = daily(1, starts="2026-11-21", resets_us=daily(1).window.resets_us + 86_400_000_000)
+    await office.use(tomorrow, 1)
+    await office.look()
+    assert [(each["window"], each["level"]) for each in town.post.told[2:]] == [("2026-11-21", 80), ("2026-11-21", 100)]
+    assert len(office.watcher._told) == 4  # the day before is forgotten
+
+
+async def test_a_raised_limit_is_told_of_anew(town: Town) -> None:
+    office = await town.office()
+    await office.use(tokens(100), 100)
+    await office.look()
+    await office.use(tokens(200), 20)
+    await office.look()
+    assert len(town.post.told) == 2
+    await office.use(tokens(200), 40)
+    await office.look()
+    assert [(each["limit"], each["level"]) for each in town.post.told] == [(100, 80), (100, 100), (200, 80)]
+
+
+async def test_what_others_left_behind_is_found_without_a_call(town: Town, clock: Clock) -> None:
+    """Of a worker that died after its last call; by the first look of any, and by each within a minute."""
+    dead = await town.office()
+    await dead.use(tokens(100), 85)
+    await dead.die()
+    office = await town.office(tokens(100), slow(60))
+    await office.look()
+    assert town.post.levels == [("key:k", 80)]
+    await dead.use(tokens(100), 15)
+    await office.look()
+    assert len(town.post.told) == 1
+    clock.advance(watcher.SWEEP_EVERY_S)
+    await office.look()
+    assert town.post.levels == [("key:k", 80), ("key:k", 100)]
+    assert len(office.swept) == 2
+
+
+async def test_a_worker_that_dies_before_the_webhook_took_it_is_replaced(
+    town: Town, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, other = await town.office(), await town.office()
+    town.post.is_held = True
+    await first.use(tokens(100), 85)
+    await other.use(tokens(100), 1)
+    await first.look()
+    await first.die()
+    town.post.is_held = False
+    await other.look()
+    assert town.post.told == []  # it may yet come
+    clock.advance(watcher.CLAIM_S - 60)
+    await other.look()
+    assert town.post.told == []
+    clock.advance(120)
+    await other.look()
+    await other.look()
+    assert town.post.levels == [("key:k", 80)]
+    assert len(lines(caplog)) == 1  # that had been told
+    assert (first.counted(), other.counted()) == ({("k", "tokens", "80"): 1}, {})
+    restarted = await town.office(tokens(100))
+    await restarted.look()
+    assert len(town.post.told) == 1
+
+
+async def test_a_refusal_that_its_finder_cannot_tell_any_more_is_told_by_who_knows_of_it(
+    town: Town, clock: Clock
+) -> None:
+    first, other = await town.office(), await town.office()
+    await first.use(tokens(100), 30)
+    town.post.is_held = True
+    await first.be_refused(tokens(100, 80))
+    await other.be_refused(tokens(100, 80))
+    await first.look()
+    await other.look()
+    await first.die()
+    town.post.is_held = False
+    clock.advance(watcher.CLAIM_S + 60)
+    await other.look()
+    await other.look()
+    assert town.post.levels == [("key:k", 80), ("key:k", 100)]
+
+
+async def test_a_webhook_that_takes_its_time_is_not_told_by_two(town: Town, clock: Clock) -> None:
+    slow_one, other = await town.office(), await town.office(tokens(100))
+    town.post.is_held = True
+    await slow_one.use(tokens(100), 85)
+    await slow_one.look()
+    for _ in range(8):
+        clock.advance(watcher.CLAIM_S / 2)
+        await slow_one.look()
+        await other.look()
+    assert other.outbox is not None
+    assert slow_one.outbox is not None
+    assert (len(slow_one.outbox.waiting), other.outbox.waiting) == (1, ())
+
+
+async def test_who_was_stopped_for_long_leaves_it_to_who_took_over(town: Town, clock: Clock) -> None:
+    stopped, other = await town.office(), await town.office(tokens(100))
+    town.post.is_held = True
+    await stopped.use(tokens(100), 85)
+    await stopped.look()
+    clock.advance(watcher.CLAIM_S + 60)
+    town.post.is_held = False
+    await other.look()
+    assert town.post.levels == [("key:k", 80)]
+    await stopped.look()
+    assert stopped.outbox is not None
+    assert stopped.outbox.waiting == ()
+    assert len(town.post.told) == 1
+
+
+async def test_while_the_store_is_away_nothing_is_told_and_nothing_lost(
+    town: Town, caplog: pytest.LogCaptureFixture
+) -> None:
+    office = await town.office(daily(1))
+    await office.use(daily(1), 1)
+    await office.use(tokens(100), 30)
+    await office.be_refused(tokens(100, 90))
+    office.ledger.is_away = True
+    for _ in range(3):
+        with pytest.raises(StoreAway):
+            await office.look()
+    assert (town.post.told, lines(caplog)) == ([], [])
+    office.ledger.is_away = False
+    await office.look()
+    assert len(town.post.told) == len(lines(caplog)) == 4
+
+
+async def test_a_store_that_goes_away_after_it_was_told(town: Town) -> None:
+    """What was told is noted when it is back; and nobody repeats it."""
+    office = await town.office()
+    await office.use(daily(1), 1)
+    keep = office.watcher._keep
+
+    async def away(now: float) -> None:
+        office.ledger.is_away = True
+        await keep(now)
+
+    office.watcher._keep = away  # type: ignore[method-assign]
+    with pytest.raises(StoreAway):
+        await office.watcher.look()
+    office.watcher._keep = keep  # type: ignore[method-assign]
+    office.ledger.is_away = False
+    await until(lambda: len(town.post.told) == 2)
+    await office.look()
+    assert office.watcher._kept == {}
+    town.clock.advance(2 * watcher.CLAIM_S)
+    restarted = await town.office(daily(1))
+    await restarted.look()
+    assert len(town.post.told) == 2
+
+
+async def test_what_is_told_is_not_asked_about_again(town: Town) -> None:
+    office, other = await town.office(), await town.office()
+    await office.use(daily(1), 1)
+    await office.look()
+    await other.use(daily(1), 1)
+    await other.look()
+    asked = office.ledger.claims, other.ledger.claims
+    for _ in range(5):
+        for each in (office, other):
+            await each.use(daily(1), 1)
+            await each.look()
+    assert (office.ledger.claims, other.ledger.claims) == asked
+
+
+async def test_a_webhook_that_is_added_later_is_told_what_stands(town: Town, caplog: pytest.LogCaptureFixture) -> None:
+    quiet = await town.office(is_quiet=True)
+    await quiet.use(daily(1), 1)
+    await quiet.look()
+    assert len(lines(caplog)) == 2
+    office = await town.office(daily(1))
+    await office.look()
+    assert len(town.post.told) == 2
+    assert len(lines(caplog)) == 2
+
+
+async def test_a_look_is_bounded(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watcher, "LOOKED_AT_ONCE", 3)
+    monkeypatch.setattr(watcher, "SWEPT_AT_ONCE", 2)
+    monkeypatch.setattr(watcher, "CLAIMED_AT_ONCE", 4)
+    every = [daily(1, scope=f"team:{number}") for number in range(5)]
+    dead, office = await town.office(), await town.office(*every)
+    for quota in every:
+        await dead.use(quota, 1)
+    for number in range(7):
+        await office.use(daily(1, scope=f"key:{number}"), 1)
+    expected = [(2 + 3), (4 + 6), (5 + 7)]
+    for number in expected:
+        await office.watcher.look()
+        await asyncio.sleep(0.02)
+        assert len(town.post.told) == 2 * number
+    for _ in range(20):
+        await office.watcher.look()
+    assert office.watcher._kept == {}
+
+
+async def test_the_end_is_a_last_look_and_lets_go_of_what_is_not_told(town: Town) -> None:
+    ending = await town.office()
+    await ending.use(daily(1), 1)
+    await ending.watcher.close(3)
+    assert len(town.post.told) == 2
+    town.post.is_held = True
+    await ending.use(daily(1, scope="team:red"), 1)
+    held = await town.office()
+    await held.use(daily(1, scope="team:red"), 1)
+    await held.watcher.close(0.1)
+    town.post.is_held = False
+    next_one = await town.office(daily(1), daily(1, scope="team:red"))
+    await next_one.look()
+    assert sorted(each["scope"] for each in town.post.told) == ["key:k", "key:k", "team:red", "team:red"]
+
+
+async def test_a_fault_of_ours_does_not_end_the_watch(
+    town: Town, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(watcher, "LOOK_EVERY_S", 0.001)
+    monkeypatch.setattr(watcher, "LOOK_WHILE_AWAY_S", 0.001)
+    office = await town.office(daily(1))
+    await office.use(daily(1), 1)
+    look, faults = office.watcher.look, [ZeroDivisionError(), StoreAway("away")]
+
+    async def fails_at_first() -> None:
+        if faults:
+            raise faults.pop()
+        await look()
+
+    office.watcher.look = fails_at_first  # type: ignore[method-assign]
+    running = asyncio.ensure_future(office.watcher.run())
+    await until(lambda: len(town.post.told) == 2)
+    running.cancel()
+    assert len([record for record in caplog.records if "could not be looked at" in record.getMessage()]) == 1

@@ -1,0 +1,3 @@
+"""Stands before the package of this name on `PYTHONPATH`, as if the extra `tokens` were not installed."""
+
+raise ModuleNotFoundError("No module named 'toktok'", name="toktok")

@@ -1,0 +1,275 @@
+"""The state table of a circuit: each row of it, what counts, and a naive model that must always agree."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import inf
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.records import Failure, Fault, Phase
+from gateway.rules.breaker import (
+    AT_LEAST,
+    CALM_S,
+    FIRST_REST_S,
+    IN_A_ROW,
+    LONGEST_REST_S,
+    PROBE_S,
+    SHARE,
+    TABLE,
+    WINDOW_S,
+    Circuit,
+    Event,
+    State,
+    admits,
+    after,
+    is_heard,
+    verdict,
+)
+
+NOW = 1000.0
+OPEN = Circuit(State.OPEN, NOW - 0.5, NOW + 0.5, openings=1)
+RESTED = Circuit(State.OPEN, NOW - 1.0, NOW, openings=1)
+AWAITING = Circuit(State.HALF_OPEN, NOW - 0.2, NOW - 0.2, openings=1)
+PROBED = Circuit(State.HALF_OPEN, NOW - 0.2, NOW + 4.8, openings=1)
+CLOSED_AGAIN = Circuit(State.CLOSED, NOW, openings=1)
+
+
+def story(*events: Event, begin: Circuit | None = None, step_s: float = 0.0) -> Circuit | None:
+    circuit = begin
+    for number, event in enumerate(events):
+        circuit = after(circuit, event, NOW + number * step_s)
+    return circuit
+
+
+def test_table_is_whole() -> None:
+    assert set(TABLE) == {(state, event) for state in State for event in Event}
+
+
+ROWS: list[tuple[str, Circuit | None, Event, Circuit | None]] = [
+    ("well says nothing of the well", None, Event.WELL, None),
+    ("a call begins", None, Event.BEGIN, None),
+    ("nothing is nothing", None, Event.NOTHING, None),
+    ("one failure is remembered", None, Event.ILL, Circuit(in_a_row=1, window=NOW, ill=1, seen=1)),
+    (
+        "an answer ends the row", Circuit(in_a_row=4, window=NOW - 1, ill=4, seen=6), Event.WELL,
+        Circuit(in_a_row=0, window=NOW - 1, ill=4, seen=7),
+    ),
+    (
+        "the fifth in a row opens", Circuit(in_a_row=4, window=NOW - 1, ill=4, seen=6), Event.ILL,
+        Circuit(State.OPEN, NOW, NOW + FIRST_REST_S, openings=1),
+    ),
+    (
+        "half of twenty opens", Circuit(in_a_row=1, window=NOW - 1, ill=9, seen=19), Event.ILL,
+        Circuit(State.OPEN, NOW, NOW + FIRST_REST_S, openings=1),
+    ),
+    (
+        "less than half does not", Circuit(in_a_row=1, window=NOW - 1, ill=8, seen=19), Event.ILL,
+        Circuit(in_a_row=2, window=NOW - 1, ill=9, seen=20),
+    ),
+    (
+        "half of fewer does not", Circuit(in_a_row=1, window=NOW - 1, ill=9, seen=18), Event.ILL,
+        Circuit(in_a_row=2, window=NOW - 1, ill=10, seen=19),
+    ),
+    (
+        "a window ends", Circuit(in_a_row=1, window=NOW - WINDOW_S, ill=9, seen=19), Event.ILL,
+        Circuit(in_a_row=2, window=NOW, ill=1, seen=1),
+    ),
+    ("who is well for a window is forgotten", Circuit(window=NOW - WINDOW_S, ill=9, seen=50), Event.WELL, None),
+    ("open: a late answer", OPEN, Event.WELL, OPEN),
+    ("open: a late failure", OPEN, Event.ILL, OPEN),
+    ("open: a client leaves", OPEN, Event.NOTHING, OPEN),
+    ("rested: a call comes", RESTED, Event.BEGIN, Circuit(State.HALF_OPEN, NOW, NOW + PROBE_S, openings=1)),
+    ("rested: nobody comes", RESTED, Event.RESTED, Circuit(State.HALF_OPEN, NOW, NOW, openings=1)),
+    ("open: proven well", OPEN, Event.PROVEN, CLOSED_AGAIN),
+    ("half-open: the probe begins", AWAITING, Event.BEGIN, AWAITING._replace(until=NOW + PROBE_S)),
+    ("half-open: the probe is answered", PROBED, Event.WELL, CLOSED_AGAIN),
+    ("half-open: proven well", PROBED, Event.PROVEN, CLOSED_AGAIN),
+    ("half-open: the probe fails", PROBED, Event.ILL, Circuit(State.OPEN, NOW, NOW + 2 * FIRST_REST_S, openings=2)),
+    ("half-open: nobody knows", PROBED, Event.NOTHING, PROBED._replace(until=NOW)),
+    ("closed again: well", CLOSED_AGAIN, Event.WELL, CLOSED_AGAIN),
+    ("closed again for long: well", CLOSED_AGAIN._replace(since=NOW - CALM_S), Event.WELL, None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("before", "event", "then"), [pytest.param(*row[1:], id=row[0]) for row in ROWS])
+def test_row(before: Circuit | None, event: Event, then: Circuit | None) -> None:
+    assert after(before, event, NOW) == then
+
+
+@pytest.mark.parametrize(
+    ("circuit", "admitted"),
+    [(None, True), (Circuit(in_a_row=4), True), (OPEN, False), (RESTED, True), (AWAITING, True), (PROBED, False),
+     (PROBED._replace(until=NOW), True)],
+)  # fmt: skip
+def test_admits(circuit: Circuit | None, admitted: bool) -> None:
+    assert admits(circuit, NOW) is admitted
+
+
+def test_rests_grow_and_are_bounded() -> None:
+    circuit: Circuit | None = None
+    now, rests = NOW, []
+    for _ in range(IN_A_ROW):
+        circuit = after(circuit, Event.ILL, now)
+    for _ in range(20):
+        assert circuit is not None
+        rests.append(circuit.until - now)
+        now = circuit.until
+        circuit = after(after(circuit, Event.BEGIN, now), Event.ILL, now)
+    assert rests[:5] == [FIRST_REST_S * 2**n for n in range(5)]
+    assert rests[-1] == LONGEST_REST_S
+
+
+@pytest.mark.parametrize(("closed_for_s", "rest_s"), [(CALM_S - 1, 2 * FIRST_REST_S), (CALM_S, FIRST_REST_S)])
+def test_who_falls_ill_again_soon_rests_for_longer(closed_for_s: float, rest_s: float) -> None:
+    circuit: Circuit | None = CLOSED_AGAIN
+    now = NOW + closed_for_s
+    for _ in range(IN_A_ROW):
+        circuit = after(circuit, Event.ILL, now)
+    assert circuit is not None
+    assert circuit.until - now == rest_s
+
+
+def test_calls_from_before_it_changed_are_not_heard() -> None:
+    assert is_heard(None, -inf)
+    assert is_heard(Circuit(in_a_row=3), NOW - 600)
+    assert not is_heard(PROBED, PROBED.since - 0.001)
+    assert is_heard(PROBED, PROBED.since)
+
+
+@pytest.mark.parametrize(
+    ("failure", "event"),
+    [
+        (None, Event.WELL),
+        (Failure("up", Phase.CONNECT, Fault.CONNECT), Event.ILL),
+        (Failure("up", Phase.CONNECT, Fault.TIMEOUT), Event.ILL),
+        (Failure("up", Phase.CONNECT, Fault.CUT), Event.ILL),
+        (Failure("up", Phase.CONNECT, Fault.BUSY), Event.NOTHING),
+        (Failure("up", Phase.STALE, Fault.CUT), Event.NOTHING),
+        (Failure("up", Phase.WAITING, Fault.TIMEOUT), Event.ILL),
+        (Failure("up", Phase.WAITING, Fault.CUT), Event.ILL),
+        (Failure("up", Phase.WAITING, Fault.PROTOCOL), Event.ILL),
+        (Failure("up", Phase.WAITING, Fault.NOT_JSON), Event.ILL),
+        (Failure("up", Phase.WAITING, Fault.TOO_LARGE), Event.NOTHING),
+        (Failure("up", Phase.RELAYING, Fault.CUT), Event.ILL),
+        (Failure("up", Phase.RELAYING, Fault.TIMEOUT), Event.ILL),
+        (Failure("up", Phase.RELAYING, Fault.TIMEOUT, was_held_back=True), Event.NOTHING),
+        (Failure("up", Phase.RELAYING, Fault.CUT, was_held_back=True), Event.NOTHING),
+        (Failure("up", Phase.REFUSED, Fault.STATUS, status=500), Event.ILL),
+        (Failure("up", Phase.REFUSED, Fault.STATUS, status=503), Event.ILL),
+        (Failure("up", Phase.REFUSED, Fault.STATUS, status=409), Event.NOTHING),
+        (Failure("up", Phase.REFUSED, Fault.NO_CHANNEL, status=503), Event.ILL),
+        (Failure("up", Phase.REFUSED, Fault.REDIRECT, status=302), Event.ILL),
+        (Failure("up", Phase.REFUSED, Fault.IN_BAND), Event.ILL),
+        (Failure("up", Phase.REFUSED, Fault.RATE_LIMITED, status=429), Event.NOTHING),
+        (Failure("up", Phase.REFUSED, Fault.AUTH, status=401), Event.NOTHING),
+        (Failure("up", Phase.REFUSED, Fault.BALANCE, status=403), Event.NOTHING),
+    ],
+)
+def test_what_counts(failure: Failure | None, event: Event) -> None:
+    assert verdict(failure) is event
+
+
+# ------------------------------------------------------------------------------------------------------ a naive model
+
+
+@dataclass
+class Naive:
+    """The same in another way: it keeps every outcome with its time, and looks at all of them each time."""
+
+    state: State = State.CLOSED
+    changed: float = -inf
+    rests_until: float = 0.0
+    openings: int = 0
+    row: list[bool] = field(default_factory=list)
+    outcomes: list[tuple[float, bool]] = field(default_factory=list)
+
+    def _become(self, state: State, now: float) -> None:
+        self.state, self.changed = state, now
+        self.row, self.outcomes = [], []
+
+    def _open(self, now: float) -> None:
+        is_first = self.state is State.CLOSED and now - self.changed >= CALM_S
+        self.openings = 1 if is_first else self.openings + 1
+        rest_s = FIRST_REST_S
+        for _ in range(self.openings - 1):
+            rest_s = min(LONGEST_REST_S, rest_s * 2)
+        self._become(State.OPEN, now)
+        self.rests_until = now + rest_s
+
+    def admits(self, now: float) -> bool:
+        return self.state is State.CLOSED or now >= self.rests_until
+
+    def hear(self, event: Event, now: float) -> None:
+        if self.state is State.CLOSED and event in (Event.WELL, Event.ILL, Event.PROVEN):
+            is_ill = event is Event.ILL
+            if self.outcomes and now - self.outcomes[0][0] >= WINDOW_S:
+                self.outcomes = []
+            if is_ill or self.outcomes:  # a window begins with a failure
+                self.outcomes.append((now, is_ill))
+            self.row = [*self.row, True] if is_ill else []
+            ill = len([None for _, failed in self.outcomes if failed])
+            if is_ill and (
+                len(self.row) >= IN_A_ROW or (len(self.outcomes) >= AT_LEAST and ill / len(self.outcomes) >= SHARE)
+            ):
+                self._open(now)
+        elif self.state is State.OPEN and event is Event.BEGIN:
+            self._become(State.HALF_OPEN, now)
+            self.rests_until = now + PROBE_S
+        elif self.state is State.OPEN and event is Event.RESTED:
+            self._become(State.HALF_OPEN, now)
+            self.rests_until = now
+        elif self.state is State.HALF_OPEN and event is Event.BEGIN:
+            self.rests_until = now + PROBE_S
+        elif self.state is State.HALF_OPEN and event is Event.NOTHING:
+            self.rests_until = now
+        elif self.state is State.HALF_OPEN and event is Event.ILL:
+            self._open(now)
+        if self.state is not State.CLOSED and event is Event.PROVEN:
+            self._become(State.CLOSED, now)
+        if self.state is State.HALF_OPEN and event is Event.WELL:
+            self._become(State.CLOSED, now)
+
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from([0.0, 0.1, 1.0, 4.0, 20.0, 70.0]), st.sampled_from([*Event, Event.ILL, Event.ILL])),
+    max_size=120,
+)
+
+
+@given(STEPS)
+def test_it_is_what_the_naive_model_says(steps: list[tuple[float, Event]]) -> None:
+    naive, circuit, now = Naive(), None, NOW
+    for wait_s, event in steps:
+        now += wait_s
+        if event in (Event.BEGIN, Event.RESTED) and not admits(circuit, now):
+            continue  # nobody begins where nobody is admitted
+        naive.hear(event, now)
+        circuit = after(circuit, event, now)
+        assert admits(circuit, now) is naive.admits(now)
+        assert (State.CLOSED if circuit is None else circuit.state) is naive.state
+        if circuit is not None and circuit.state is State.OPEN:
+            assert circuit.until == naive.rests_until
+        assert is_heard(circuit, now)
+
+
+@given(STEPS)
+def test_half_open_lets_one_probe_through_at_a_time(steps: list[tuple[float, Event]]) -> None:
+    circuit, now, begun_at = None, NOW, -inf
+    for wait_s, event in steps:
+        now += wait_s
+        was_half_open = circuit is not None and circuit.state is not State.CLOSED
+        if event is Event.BEGIN and was_half_open and admits(circuit, now):
+            assert now - begun_at >= PROBE_S
+            begun_at = now
+        elif event is not Event.BEGIN:
+            begun_at = -inf
+        if event not in (Event.BEGIN, Event.RESTED) or admits(circuit, now):
+            circuit = after(circuit, event, now)
+
+
+@given(st.lists(st.sampled_from([Event.BEGIN, Event.WELL, Event.NOTHING, Event.PROVEN])))
+def test_who_never_fails_is_never_remembered(events: list[Event]) -> None:
+    assert story(*events, step_s=1.0) is None

@@ -1,0 +1,80 @@
+"""The promises of every store about claims: of all workers, one has a name, for as long as it said."""
+
+from __future__ import annotations
+
+import asyncio
+
+from gateway.store import Store
+
+from .conftest import OpensStores
+from .wishes import HOUR_S, Clock
+
+
+async def test_of_many_who_ask_at_once_one_has_it(open_store: OpensStores) -> None:
+    stores = [await open_store() for _ in range(4)]
+    asked = [stores[number % 4].claim(f"worker-{number}", {"a": HOUR_S}) for number in range(40)]
+    held = [answer["a"] for answer in await asyncio.gather(*asked)]
+    assert held.count(0) == 1
+    assert all(HOUR_S - 60 < left <= HOUR_S for left in held if left)
+
+
+async def test_each_name_is_claimed_for_itself(store: Store) -> None:
+    assert await store.claim("one", {"a": HOUR_S, "b": 2 * HOUR_S}) == {"a": 0, "b": 0}
+    held = await store.claim("other", {"b": HOUR_S, "c": HOUR_S, "a": HOUR_S})
+    assert held["c"] == 0
+    assert HOUR_S - 60 < held["a"] <= HOUR_S < 2 * HOUR_S - 60 < held["b"] <= 2 * HOUR_S
+    assert list(held) == ["b", "c", "a"]
+
+
+async def test_who_holds_a_name_may_hold_it_longer_or_shorter(store: Store, clock: Clock) -> None:
+    await store.claim("one", {"a": HOUR_S})
+    clock.advance(HOUR_S / 2)
+    assert await store.claim("one", {"a": 24 * HOUR_S}) == {"a": 0}
+    clock.advance(20 * HOUR_S)
+    assert 3 * HOUR_S < (await store.claim("other", {"a": HOUR_S}))["a"] <= 4 * HOUR_S
+    assert await store.claim("one", {"a": HOUR_S}) == {"a": 0}
+    assert 0 < (await store.claim("other", {"a": HOUR_S}))["a"] <= HOUR_S
+
+
+async def test_a_name_that_is_let_go_is_free_at_once(store: Store) -> None:
+    await store.claim("one", {"a": HOUR_S, "b": HOUR_S})
+    assert await store.claim("one", {"a": 0}) == {"a": 0}
+    held = await store.claim("other", {"a": HOUR_S, "b": HOUR_S})
+    assert held["a"] == 0 < held["b"]
+
+
+async def test_letting_go_of_what_somebody_else_holds_changes_nothing(store: Store) -> None:
+    await store.claim("one", {"a": HOUR_S})
+    assert (await store.claim("other", {"a": 0}))["a"] > 0
+    assert (await store.claim("third", {"a": HOUR_S}))["a"] > 0
+
+
+async def test_a_name_whose_holder_has_died_is_free_when_its_time_is_over(store: Store, clock: Clock) -> None:
+    await store.claim("one", {"a": HOUR_S})
+    clock.advance(HOUR_S - 60)
+    assert 0 < (await store.claim("other", {"a": HOUR_S}))["a"] <= 60
+    clock.advance(61)
+    assert await store.claim("other", {"a": HOUR_S}) == {"a": 0}
+    assert (await store.claim("one", {"a": HOUR_S}))["a"] > 0
+
+
+async def test_another_process_knows_it(open_store: OpensStores) -> None:
+    first = await open_store()
+    await first.claim("one", {"a": HOUR_S})
+    await first.close()
+    assert (await (await open_store()).claim("other", {"a": HOUR_S}))["a"] > 0
+
+
+async def test_names_may_hold_what_windows_are_called(store: Store) -> None:
+    names = {
+        f"log|80|100|{scope}|tokens|day|gpt-4*|2026-11-20": HOUR_S
+        for scope in ("key:a.b-c", "team:Zoë & Co", "gateway")
+    }
+    assert set((await store.claim("one", names)).values()) == {0}
+    assert all(left > 0 for left in (await store.claim("other", names)).values())
+
+
+async def test_a_hundred_names_at_once(store: Store) -> None:
+    names = dict.fromkeys([f"name-{number}" for number in range(100)], HOUR_S)
+    assert set((await store.claim("one", names)).values()) == {0}
+    assert min((await store.claim("other", names)).values()) > 0

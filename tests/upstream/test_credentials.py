@@ -1,0 +1,118 @@
+"""The keys of one upstream: in turn, and at rest when they are refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.records import Failure, Fault, Phase
+from gateway.upstream.credentials import LIMITED_S, LONGEST_LIMITED_S, MAX_RESTS, REFUSED_S, Credentials, Grade
+
+NOW = 1000.0
+UNKNOWN = Failure("up", Phase.REFUSED, Fault.AUTH, status=401)
+FORBIDDEN = Failure("up", Phase.REFUSED, Fault.AUTH, status=403)
+SPENT = Failure("up", Phase.REFUSED, Fault.BALANCE, status=403)
+LIMITED = Failure("up", Phase.REFUSED, Fault.RATE_LIMITED, status=429, retry_after_s=5)
+
+
+def refuse(keys: Credentials, failure: Failure, place: int = 0, times: int = 1, now: float = NOW) -> None:
+    """So many attempts, one after the other, are told this."""
+    for _ in range(times):
+        keys.refused(place, "m", failure, now, now)
+
+
+def test_keys_are_used_in_turn() -> None:
+    keys = Credentials(3)
+    assert [keys.take("m", NOW) for _ in range(7)] == [0, 1, 2, 0, 1, 2, 0]
+    assert [Credentials(1).take("m", NOW) for _ in range(3)] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("failure", [UNKNOWN, FORBIDDEN, SPENT, LIMITED], ids=str)
+def test_refused_key_rests_while_the_others_take_their_turns(failure: Failure) -> None:
+    keys = Credentials(3)
+    refuse(keys, failure, place=1)
+    assert [keys.take("m", NOW) for _ in range(4)] == [0, 2, 0, 2]
+    assert keys.grade("m", NOW) is Grade.FREE
+
+
+@pytest.mark.parametrize(("failure", "rest_s"), [(UNKNOWN, REFUSED_S), (SPENT, REFUSED_S), (LIMITED, 5.0)])
+def test_refused_key_is_tried_again_after_its_rest(failure: Failure, rest_s: float) -> None:
+    keys = Credentials(2)
+    refuse(keys, failure, times=9)
+    assert 0 not in [keys.take("m", NOW + rest_s - 0.1) for _ in range(4)]
+    assert 0 in [keys.take("m", NOW + rest_s) for _ in range(2)]
+
+
+@pytest.mark.parametrize(
+    ("failure", "is_for_every_model"), [(UNKNOWN, True), (SPENT, True), (FORBIDDEN, False), (LIMITED, False)]
+)
+def test_what_is_said_of_one_model_counts_for_that_model(failure: Failure, is_for_every_model: bool) -> None:
+    """403 also says that a key may not use this one model; with it, a client could lock out all the others."""
+    keys = Credentials(1)
+    refuse(keys, failure, times=3)
+    assert keys.grade("m", NOW) is Grade.BARRED
+    assert keys.grade("other", NOW) is (Grade.BARRED if is_for_every_model else Grade.FREE)
+
+
+@pytest.mark.parametrize("failure", [UNKNOWN, FORBIDDEN, SPENT, LIMITED], ids=str)
+def test_only_key_is_barred_when_it_is_certain(failure: Failure) -> None:
+    keys = Credentials(1)
+    grades = []
+    for _ in range(4):
+        grades.append(keys.grade("m", NOW))
+        refuse(keys, failure)
+    assert grades == [Grade.FREE, Grade.LAST_RESORT, Grade.LAST_RESORT, Grade.BARRED]
+    rest = keys.first_back("m", NOW + 1)
+    assert rest is not None
+    assert rest.fault is failure.fault
+
+
+def test_an_answer_ends_the_row() -> None:
+    keys = Credentials(1)
+    refuse(keys, UNKNOWN, times=2)
+    keys.accepted(0, "m", NOW)
+    assert not keys.rests
+    refuse(keys, UNKNOWN, times=2)
+    assert keys.grade("m", NOW) is Grade.LAST_RESORT
+
+
+def test_refusals_in_a_row_go_on_after_the_rest() -> None:
+    keys = Credentials(1)
+    refuse(keys, UNKNOWN, times=3)
+    assert keys.grade("m", NOW + REFUSED_S) is Grade.FREE
+    refuse(keys, UNKNOWN, now=NOW + REFUSED_S)
+    assert keys.grade("m", NOW + REFUSED_S) is Grade.BARRED
+
+
+def test_many_calls_at_once_learn_of_one_refusal() -> None:
+    keys = Credentials(1)
+    told = [keys.refused(0, "m", UNKNOWN, NOW - 1 + number / 100, NOW + number / 100) for number in range(50)]
+    assert [rest is not None for rest in told] == [True] + [False] * 49
+    assert keys.grade("m", NOW + 1) is Grade.LAST_RESORT
+    keys.accepted(0, "m", NOW - 5)  # a long stream that began before
+    assert keys.rests
+
+
+@pytest.mark.parametrize(
+    ("said", "rest_s"), [(None, LIMITED_S), (0.0, LIMITED_S), (3.5, 3.5), (1e9, LONGEST_LIMITED_S)]
+)
+def test_rate_limit_rests_as_long_as_it_says(said: float | None, rest_s: float) -> None:
+    rest = Credentials(1).refused(0, "m", Failure("up", Phase.REFUSED, Fault.RATE_LIMITED, "", 429, said), NOW, NOW)
+    assert rest is not None
+    assert rest.until - rest.since == rest_s
+
+
+def test_call_shows_no_key_twice_while_it_has_another() -> None:
+    keys = Credentials(3)
+    refuse(keys, UNKNOWN, place=1)
+    assert keys.take("m", NOW, used=[0]) == 2
+    assert keys.take("m", NOW, used=[0, 2]) == 1
+    assert keys.grade("m", NOW, used=[0, 2]) is Grade.LAST_RESORT
+    assert keys.grade("m", NOW, used=[0, 1, 2]) is Grade.BARRED
+
+
+def test_any_number_of_models_takes_little_memory() -> None:
+    keys = Credentials(2)
+    for number in range(10_000):
+        keys.refused(0, f"made up {number}", LIMITED, NOW, NOW)
+    assert len(keys.rests) == MAX_RESTS
+    assert keys.take("made up 9999", NOW) == 1

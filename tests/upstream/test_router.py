@@ -1,0 +1,380 @@
+"""Whom a call is sent to, after what other calls have lived through. The clock is the test's."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from gateway.config import Config, Route, build
+from gateway.records import Failure, Fault, Phase
+from gateway.rules.attempts import Tried
+from gateway.rules.breaker import CALM_S, FIRST_REST_S, IN_A_ROW, PROBE_S, WINDOW_S, Event
+from gateway.upstream.health import MAX_OTHERS
+from gateway.upstream.router import Router
+from tests.fakes.scripted import until
+
+REFUSED_PORT = Failure("a", Phase.CONNECT, Fault.CONNECT)
+ERROR = Failure("a", Phase.REFUSED, Fault.STATUS, status=500)
+NO_CHANNEL = Failure("a", Phase.REFUSED, Fault.NO_CHANNEL, status=503)
+LATE = Failure("a", Phase.WAITING, Fault.TIMEOUT)
+CUT = Failure("a", Phase.RELAYING, Fault.CUT)
+AUTH = Failure("a", Phase.REFUSED, Fault.AUTH, status=401)
+LIMITED = Failure("a", Phase.REFUSED, Fault.RATE_LIMITED, status=429, retry_after_s=5)
+ILL = [REFUSED_PORT, ERROR, NO_CHANNEL, LATE, CUT]
+
+
+def config(keys: int = 1) -> Config:
+    up: dict[str, Any] = {"base_url": "http://up/v1", "api_keys": [f"sk-{number}" for number in range(keys)]}
+    return build(
+        {
+            "upstreams": {"a": up, "b": up},
+            "models": {
+                "m": {"routes": [{"upstream": "a"}]},
+                "n": {"routes": [{"upstream": "a"}]},
+                "two": {"routes": [{"upstream": "a"}, {"upstream": "b", "model": "two-b", "priority": 2}]},
+                "equal": {"routes": [{"upstream": "a"}, {"upstream": "b"}]},
+                "*": {"routes": [{"upstream": "a"}]},
+            },
+        }
+    )
+
+
+@dataclass
+class Stand:
+    """A router and its clock."""
+
+    config: Config = field(default_factory=config)
+    now: float = 1000.0
+    shown: list[tuple[str, int]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        def show(upstream: str, state: int) -> None:
+            self.shown.append((upstream, state))
+
+        self.router = Router(self.config, show, clock=lambda: self.now, chance=random.Random(1).random)
+
+    def routes(self, model: str) -> tuple[Route, ...]:
+        found = self.config.model(model)
+        assert found is not None
+        return found.routes
+
+    def whom(self, model: str = "m") -> str:
+        """The upstreams that a call may be sent to, in their order."""
+        return "".join(route.upstream for route in self.router.candidates(self.routes(model), model))
+
+    def call(self, failure: Failure | None, model: str = "m", times: int = 1, place: int = 0) -> None:
+        """So many calls that end like this, one after the other."""
+        for _ in range(times):
+            self.router.begin(self.routes(model)[place], model).ended(failure)
+
+    def barrier(self, model: str = "m") -> Failure:
+        return self.router.barrier(self.routes(model), model)
+
+
+@pytest.fixture
+async def stand() -> Stand:
+    return Stand()
+
+
+@pytest.mark.parametrize("failure", ILL, ids=lambda failure: failure.fault.value)
+async def test_upstream_that_fails_again_and_again_is_left_alone(stand: Stand, failure: Failure) -> None:
+    stand.call(failure, times=IN_A_ROW - 1)
+    assert stand.whom() == "a"
+    stand.call(failure)
+    assert stand.whom() == ""
+    told = stand.barrier()
+    assert (told.fault, told.retry_after_s) == (Fault.LEFT_ALONE, FIRST_REST_S)
+
+
+@pytest.mark.parametrize("failure", ILL[1:], ids=lambda failure: failure.fault.value)
+async def test_one_model_that_fails_is_not_the_others_fault(stand: Stand, failure: Failure) -> None:
+    stand.call(failure, times=IN_A_ROW)
+    assert (stand.whom("m"), stand.whom("n"), stand.whom("never heard of")) == ("", "a", "a")
+    stand.call(failure, "never heard of", times=IN_A_ROW)
+    assert (stand.whom("never heard of"), stand.whom("nor of this")) == ("", "a")
+
+
+async def test_upstream_that_cannot_be_reached_is_left_alone_by_all(stand: Stand) -> None:
+    stand.call(REFUSED_PORT, "m", times=2)
+    stand.call(REFUSED_PORT, "never heard of", times=IN_A_ROW - 2)
+    assert (stand.whom("m"), stand.whom("n"), stand.whom("nor of this"), stand.whom("two")) == ("", "", "", "b")
+
+
+@pytest.mark.parametrize("answer", [None, ERROR], ids=["well", "with an error"])
+async def test_whoever_answers_can_be_reached(stand: Stand, answer: Failure | None) -> None:
+    for _ in range(3):
+        stand.call(REFUSED_PORT, times=IN_A_ROW - 1)
+        stand.call(answer, "n")
+    assert stand.whom() == "a"
+
+
+async def test_clients_that_leave_say_nothing(stand: Stand) -> None:
+    for _ in range(3 * IN_A_ROW):
+        stand.router.begin(stand.routes("m")[0], "m").left()
+    stand.call(ERROR, times=IN_A_ROW - 1)
+    stand.router.begin(stand.routes("m")[0], "m").left()
+    assert stand.whom() == "a"
+    stand.call(ERROR)
+    assert stand.whom() == ""
+    assert stand.router.health["a"].in_flight == 0
+
+
+async def test_half_open_lets_one_call_through_and_its_answer_closes_it(stand: Stand) -> None:
+    stand.call(ERROR, times=IN_A_ROW)
+    stand.now += FIRST_REST_S
+    assert stand.whom() == "a"
+    probe = stand.router.begin(stand.routes("m")[0], "m")
+    assert stand.whom() == ""
+    assert 0 < (stand.barrier().retry_after_s or 0) <= 1
+    probe.ended(None)
+    assert stand.whom() == "a"
+
+
+async def test_half_open_probe_that_fails_opens_it_for_longer(stand: Stand) -> None:
+    stand.call(ERROR, times=IN_A_ROW)
+    stand.now += FIRST_REST_S
+    stand.call(ERROR)
+    assert stand.barrier().retry_after_s == 2 * FIRST_REST_S
+
+
+async def test_half_open_probe_whose_client_leaves_lets_the_next_one_in(stand: Stand) -> None:
+    stand.call(ERROR, times=IN_A_ROW)
+    stand.now += FIRST_REST_S
+    stand.router.begin(stand.routes("m")[0], "m").left()
+    assert stand.whom() == "a"
+
+
+async def test_half_open_probe_that_takes_long_lets_the_next_one_in(stand: Stand) -> None:
+    stand.call(LATE, times=IN_A_ROW)
+    stand.now += FIRST_REST_S
+    first = stand.router.begin(stand.routes("m")[0], "m")
+    stand.now += PROBE_S
+    assert stand.whom() == "a"
+    stand.router.begin(stand.routes("m")[0], "m").ended(None)
+    first.ended(LATE)
+    assert stand.whom() == "a"
+
+
+async def test_stream_that_begins_well_closes_it_long_before_its_end(stand: Stand) -> None:
+    stand.call(ERROR, times=IN_A_ROW)
+    stand.now += FIRST_REST_S
+    stream = stand.router.begin(stand.routes("m")[0], "m")
+    stream.answered()
+    assert stand.whom() == "a"
+    stream.ended(None)
+    assert stand.whom() == "a"
+
+
+async def test_streams_that_begin_well_and_are_cut_are_no_good(stand: Stand) -> None:
+    for _ in range(IN_A_ROW):
+        stream = stand.router.begin(stand.routes("m")[0], "m")
+        stream.answered()
+        stream.ended(CUT)
+    assert stand.whom() == ""
+
+
+async def test_calls_that_hung_for_a_minute_do_not_open_what_has_recovered(stand: Stand) -> None:
+    hanging = [stand.router.begin(stand.routes("m")[0], "m") for _ in range(100)]
+    stand.now += 1
+    stand.call(ERROR, times=IN_A_ROW)
+    stand.now += FIRST_REST_S
+    stand.call(None)
+    stand.now += 60
+    for trial in hanging:
+        trial.ended(LATE)
+    assert stand.whom() == "a"
+
+
+async def test_nothing_is_kept_of_who_is_well(stand: Stand) -> None:
+    health = stand.router.health["a"]
+    for number in range(100):
+        stand.call(None, f"model {number}")
+    assert health.is_calm
+    stand.call(ERROR)
+    stand.call(AUTH)
+    assert not health.is_calm
+    stand.now += WINDOW_S + CALM_S
+    stand.call(None)
+    assert health.is_calm
+
+
+async def test_ten_thousand_made_up_models_take_little_memory_and_forget_no_real_one(stand: Stand) -> None:
+    stand.call(NO_CHANNEL, times=IN_A_ROW)
+    for number in range(10_000):
+        stand.call(NO_CHANNEL, f"made up {number}")
+        stand.call(ERROR, f"made up {number}")
+    health = stand.router.health["a"]
+    assert len(health._others) == MAX_OTHERS
+    assert list(health._models) == ["m"]
+    assert stand.whom() == ""
+
+
+async def test_state_shown_is_the_worst_of_what_the_configuration_names(stand: Stand) -> None:
+    assert stand.shown == [("a", 0), ("b", 0)]
+    stand.call(NO_CHANNEL, "never heard of", times=IN_A_ROW)
+    assert stand.shown[2:] == []
+    stand.call(ERROR, "n", times=IN_A_ROW)
+    assert stand.shown[2:] == [("a", 2)]
+    stand.now += FIRST_REST_S
+    trial = stand.router.begin(stand.routes("n")[0], "n")
+    assert stand.shown[3:] == [("a", 1)]
+    trial.ended(None)
+    assert stand.shown[4:] == [("a", 0)]
+
+
+async def test_alias_is_known_by_the_upstream_s_own_name(stand: Stand) -> None:
+    stand.call(Failure("b", Phase.REFUSED, Fault.STATUS, status=500), "two", times=IN_A_ROW, place=1)
+    assert stand.whom("two") == "a"
+    assert stand.shown[2:] == [("b", 2)]
+    assert stand.whom("equal") in ("ab", "ba")
+
+
+async def test_each_change_of_state_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    stand = Stand()
+    with caplog.at_level(logging.WARNING, "gateway"):
+        stand.call(ERROR, times=3 * IN_A_ROW)
+        stand.now += FIRST_REST_S
+        stand.call(ERROR)
+        stand.now += 2 * FIRST_REST_S
+        stand.call(None)
+        stand.call(None)
+    said = [record.getMessage() for record in caplog.records]
+    assert said == [
+        "upstream a, model 'm': fails again and again; left alone for 1 s",
+        "upstream a, model 'm': half-open: one call is let through as a probe",
+        "upstream a, model 'm': still fails; left alone for 2 s",
+        "upstream a, model 'm': half-open: one call is let through as a probe",
+        "upstream a, model 'm': well again",
+    ]
+
+
+async def test_open_circuit_is_shown_as_half_open_when_its_rest_is_over_though_nobody_calls() -> None:
+    stand, loop = Stand(), asyncio.get_running_loop()
+    began = loop.time()
+    stand.router.health["a"].clock = loop.time
+    stand.call(ERROR, times=IN_A_ROW)
+    await until(lambda: stand.shown[-1] == ("a", 1))
+    assert loop.time() - began >= FIRST_REST_S
+
+
+# ---------------------------------------------------------------------------------------------------- several routes
+
+
+async def test_priority_holds_until_the_first_is_left_alone(stand: Stand) -> None:
+    assert stand.whom("two") == "ab"
+    stand.call(ERROR, "two", times=IN_A_ROW)
+    assert stand.whom("two") == "b"
+    stand.now += FIRST_REST_S
+    assert stand.whom("two") == "ab"
+
+
+async def test_route_whose_only_key_was_refused_is_the_last_resort(stand: Stand) -> None:
+    stand.call(AUTH, "two")
+    assert stand.whom("two") == "ba"
+    stand.call(AUTH, "two", times=2)
+    assert stand.whom("two") == "b"
+
+
+async def test_rate_limited_route_rests_until_it_says(stand: Stand) -> None:
+    stand.call(LIMITED, "two")
+    assert (stand.whom("two"), stand.whom("m")) == ("ba", "a")
+    stand.now += 5
+    assert stand.whom("two") == "ab"
+
+
+async def test_among_equals_the_slow_one_gets_fewer(stand: Stand) -> None:
+    for _ in range(10):
+        stand.router.begin(stand.routes("equal")[0], "equal")
+    assert {stand.whom("equal") for _ in range(20)} == {"ba"}
+
+
+async def test_equals_share_by_chance(stand: Stand) -> None:
+    first = Counter(stand.whom("equal")[0] for _ in range(1000))
+    assert 400 < first["a"] < 600
+
+
+async def test_of_several_barriers_the_one_that_ends_first_is_told(stand: Stand) -> None:
+    stand.call(AUTH, "two", times=3)
+    stand.call(Failure("b", Phase.REFUSED, Fault.STATUS, status=500), "two", times=IN_A_ROW, place=1)
+    assert stand.whom("two") == ""
+    told = stand.barrier("two")
+    assert (told.upstream, told.fault, told.retry_after_s) == ("b", Fault.LEFT_ALONE, FIRST_REST_S)
+    told = stand.barrier()
+    assert (told.upstream, told.fault) == ("a", Fault.AUTH)
+
+
+# ----------------------------------------------------------------------------------------------------- several keys
+
+
+async def test_call_with_a_refused_key_has_the_next_one_to_show() -> None:
+    stand = Stand(config(keys=2))
+    (route,) = stand.routes("m")
+    first = stand.router.begin(route, "m")
+    first.ended(AUTH)
+    tried = [Tried(route, AUTH, first.key)]
+    assert stand.router.renewed("m", tried) == {route}
+    second = stand.router.begin(route, "m", tried)
+    assert (first.key, second.key) == (0, 1)
+    second.ended(AUTH)
+    tried.append(Tried(route, AUTH, second.key))
+    assert stand.router.renewed("m", tried) == set()
+
+
+async def test_only_key_is_not_shown_twice_to_who_refused_it(stand: Stand) -> None:
+    (route,) = stand.routes("m")
+    stand.call(AUTH)
+    assert stand.router.renewed("m", [Tried(route, AUTH)]) == set()
+
+
+async def test_keys_rest_is_logged_by_its_place(caplog: pytest.LogCaptureFixture) -> None:
+    stand = Stand(config(keys=3))
+    with caplog.at_level(logging.WARNING, "gateway"):
+        stand.call(None)
+        stand.call(AUTH)
+    assert [record.getMessage() for record in caplog.records] == ["upstream a: key #2 rests for 60 s: auth_failed"]
+
+
+# ------------------------------------------------------------------------------------------------------ retry budget
+
+
+async def test_repetitions_at_one_upstream_are_bounded_and_failovers_are_not(stand: Stand) -> None:
+    here, there = stand.routes("two")
+    stand.call(None, "two", times=100)
+    tried = [Tried(here, ERROR)]
+    assert stand.router.spent(tried) == set()
+    for _ in range(30):
+        stand.router.begin(here, "two", tried).ended(None)
+    assert stand.router.spent(tried) == {"a"}
+    for _ in range(1000):
+        stand.router.begin(there, "two", tried).ended(None)
+    assert stand.router.spent([*tried, Tried(there, ERROR)]) == {"a"}
+
+
+@pytest.mark.parametrize("failure", [AUTH, LIMITED, Failure("a", Phase.STALE, Fault.CUT)], ids=lambda f: f.fault.value)
+async def test_next_key_and_what_nobody_has_read_need_no_budget(stand: Stand, failure: Failure) -> None:
+    (route,) = stand.routes("m")
+    tried = [Tried(route, failure)]
+    for _ in range(100):
+        stand.router.begin(route, "m", tried).ended(None)
+    assert stand.router.spent(tried) == set()
+
+
+# ------------------------------------------------------------------------------------------------------ active probes
+
+
+async def test_probes_find_an_ill_upstream_and_a_returned_one(stand: Stand) -> None:
+    health = stand.router.health["a"]
+    for _ in range(IN_A_ROW):
+        health.probed(Event.ILL, stand.now)
+    assert (stand.whom("m"), stand.whom("n")) == ("", "")
+    health.probed(Event.NOTHING, stand.now)
+    assert stand.whom() == ""
+    health.probed(Event.PROVEN, stand.now)
+    assert stand.whom() == "a"
+    assert stand.shown[2:] == [("a", 2), ("a", 0)]
