@@ -18,6 +18,7 @@ from .errors import GatewayError, Unavailable
 from .records import Call, Claim, Draw, Ended, Granted, Record, Refused, Settlement, Standing, Usage
 from .rules import limits, notices, pricing
 from .store import JournalFull, Ledger, StoreAway
+from .tasks import is_cut_off
 from .telemetry import Telemetry
 
 _WHY_NOT = {
@@ -150,8 +151,10 @@ class Lease:
             return
         if isinstance(error, GatewayError):
             self.close(status=error.status, usage=Usage(), ended="error")
-        elif isinstance(error, asyncio.CancelledError):
+        elif isinstance(error, asyncio.CancelledError) and not is_cut_off(error):
             self.close(status=499, usage=Usage(), ended="client_gone")
+        elif isinstance(error, asyncio.CancelledError):
+            self.close(status=503, usage=Usage(), ended="error")
         else:
             self.close(status=500, usage=Usage(), ended="error")
 

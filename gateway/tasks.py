@@ -14,6 +14,18 @@ from typing import Any
 
 log = logging.getLogger("gateway")
 
+_CUT_OFF = "the gateway ends"
+
+
+def cut_off(task: asyncio.Task[Any]) -> None:
+    """Cancel what serves a client because the gateway ends, and not because the client has left."""
+    task.cancel(_CUT_OFF)
+
+
+def is_cut_off(cancelled: asyncio.CancelledError) -> bool:
+    """Whether that is why."""
+    return cancelled.args == (_CUT_OFF,)
+
 
 class Tasks:
     """The background tasks of one owner. Used from one event loop."""

@@ -93,7 +93,7 @@ class Telemetry:
         )
         self._state = Gauge(
             "gateway_upstream_state",
-            "Whether an upstream or a model of it is left alone by a worker: 0 no, 1 a call may probe it, 2 yes.",
+            "Whether an upstream or a model of it is avoided by a worker: 0 no, 1 a call may probe it, 2 yes.",
             ["upstream"], registry=self.registry, multiprocess_mode="livemax",
         )  # fmt: skip
         self._rejections = self._counter("gateway_rejections_total", "Calls refused by the gateway itself.", "reason")
@@ -157,11 +157,6 @@ class Telemetry:
     def show_upstream(self, upstream: str, state: int) -> None:
         """This is the state of an upstream now: 0 closed, 1 half-open, 2 open."""
         self._state.labels(upstream).set(state)
-
-    @property
-    def under_way(self) -> int:
-        """Calls of this worker that have begun and not ended."""
-        return self._under_way
 
     def entered(self) -> None:
         """A call has begun."""

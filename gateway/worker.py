@@ -27,6 +27,7 @@ from .store import StoreRefused
 from .tasks import Tasks
 from .telemetry import QuotaCollector, Telemetry
 from .web import app, server
+from .web.status import Status
 
 BACKLOG = 2048
 WATCH_STORE_S = 0.5
@@ -71,20 +72,24 @@ class WorkerProcess:
                 await site.stop()  # another gateway may take the port
             await asyncio.sleep(delay_s)
             worker.status.is_draining = True
-            await self._let_calls_end(self._config.server.drain_timeout_s)
-            await runner.cleanup()  # closes the listener, and cancels what still runs
+            await self._let_calls_end(worker.status, self._config.server.drain_timeout_s)
+            await runner.cleanup()  # closes the listener
         await self._tasks.cancel_all()
         self._telemetry.write()
 
-    async def _let_calls_end(self, timeout_s: float) -> None:
-        """Until no call is under way any more, nor the reading of an answer whose client left; but not for longer.
+    async def _let_calls_end(self, status: Status, timeout_s: float) -> None:
+        """Until no call is under way any more, nor the reading of an answer whose client left; then cut off the rest.
 
         The listener stays open meanwhile: who comes now is told to come back, by a status.
         """
         deadline = time.monotonic() + timeout_s
-        while self._telemetry.under_way and time.monotonic() < deadline:  # noqa: ASYNC110 - so no call pays for it
+        while status.calls and time.monotonic() < deadline:  # noqa: ASYNC110 - so no call pays for it
             await asyncio.sleep(LOOK_EVERY_S)
         await self._parts.tasks.wait_until_idle(max(0.0, deadline - time.monotonic()))
+        if status.calls:
+            log.warning("%d calls are cut off: drain_timeout_s is over", len(status.calls))
+            status.cut_off_calls()
+            await asyncio.sleep(LOOK_EVERY_S)  # for their last words
 
     def _drain(self, delay_s: float) -> None:
         if not self._drain_delay_s.done():

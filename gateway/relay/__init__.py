@@ -17,10 +17,10 @@ from gateway.outlet import Outlet
 from gateway.records import Failure, Fault, Phase
 from gateway.rules import charge, sse
 from gateway.rules.stream import StreamScan, as_event
-from gateway.tasks import Tasks
+from gateway.tasks import Tasks, is_cut_off
 from gateway.upstream import quirks
 
-from .drain import client_left, let_end
+from .drain import client_left, end_at_once, let_end
 from .exchange import Exchange
 from .facts import Answer, Attempt, Streamed, down
 from .plain import read_plain
@@ -33,8 +33,8 @@ async def attempt(
 ) -> Answer | Streamed | Failure:
     """Try one route once. Expected trouble is returned as a `Failure`; then nothing of it has reached the client.
 
-    Raises `UpstreamRefused` when the client has to change its request. Cancelled (the client is gone): the
-    call is charged for what it has cost so far, or a background task reads on for that.
+    Raises `UpstreamRefused` when the client has to change its request. Cancelled (the client is gone, or the gateway
+    ends): the call is charged for what it has cost so far, or a background task reads on for that.
     """
     began = time.perf_counter()
     connection = await this.pool.acquire(is_fresh=is_fresh)
@@ -50,10 +50,13 @@ async def attempt(
         if exchange.scan is not None:
             return await _finish_stream(this, exchange, lease, tasks, failure)
         return await _finish_plain(this, exchange, lease, outlet, failure)
-    except asyncio.CancelledError:
+    except asyncio.CancelledError as cancelled:
         if not exchange.is_over:
             lease.upstream_s += time.perf_counter() - began
-        client_left(this, exchange, lease, tasks)
+        if is_cut_off(cancelled):
+            end_at_once(this, exchange, lease)
+        else:
+            client_left(this, exchange, lease, tasks)
         raise
     except BaseException:
         exchange.stop()
@@ -92,7 +95,7 @@ async def _finish_stream(
     end_of_event = b"\n\n" if scan.is_inside_event else b""
     last = end_of_event + sse.write_event(error.body())
     if isinstance(trouble, Failure):
-        return Streamed(last, trouble.fault, trouble)
+        return Streamed(last, trouble.fault, replace(trouble, has_begun=True))
     return Streamed(last, Fault.IN_BAND)
 
 

@@ -13,7 +13,7 @@ import time
 
 from gateway.errors import GatewayError
 from gateway.lease import Lease
-from gateway.records import Failure, Phase, Usage
+from gateway.records import Ended, Failure, Phase, Usage
 from gateway.rules import charge
 from gateway.tasks import Tasks
 
@@ -40,6 +40,14 @@ def client_left(this: Attempt, exchange: Exchange, lease: Lease, tasks: Tasks) -
     else:
         exchange.stop()
         _close(this, exchange, lease)
+
+
+def end_at_once(this: Attempt, exchange: Exchange, lease: Lease) -> None:
+    """The gateway itself ends. The client is still there, and will be told."""
+    exchange.end_event()
+    exchange.stop()
+    if lease.is_open:
+        _close(this, exchange, lease, 503, "error")
 
 
 def let_end(exchange: Exchange, tasks: Tasks) -> None:
@@ -76,7 +84,7 @@ async def _drain(this: Attempt, exchange: Exchange, lease: Lease, tasks: Tasks, 
         _close(this, exchange, lease)
 
 
-def _close(this: Attempt, exchange: Exchange, lease: Lease) -> None:
+def _close(this: Attempt, exchange: Exchange, lease: Lease, status: int = 499, ended: Ended = "client_gone") -> None:
     scan = exchange.scan
     if scan is not None:
         if exchange.is_ended and exchange.trouble is None:
@@ -85,7 +93,7 @@ def _close(this: Attempt, exchange: Exchange, lease: Lease) -> None:
     else:
         tokens, model = _used(this, exchange)
         is_truncated = not exchange.is_over and this.call.params.stream
-    lease.close(status=499, usage=tokens, ended="client_gone", is_truncated=is_truncated, returned_model=model)
+    lease.close(status=status, usage=tokens, ended=ended, is_truncated=is_truncated, returned_model=model)
 
 
 def _used(this: Attempt, exchange: Exchange) -> tuple[Usage, str | None]:

@@ -103,6 +103,12 @@ class Exchange:
             self.connection.abort()
             self.connection = None
 
+    def end_event(self) -> None:
+        """Half an event may have gone to the client; what comes next has to be read as one of its own."""
+        client = self._outlet.client
+        if client is not None and self.scan is not None and self.scan.is_inside_event:
+            client.write(b"\n\n")
+
     def forget_client(self) -> None:
         """The client has left: what still comes goes nowhere, and waits for nobody."""
         self._outlet = Outlet(_no_client, tuple, keepalive_s=0)
@@ -118,6 +124,7 @@ class Exchange:
         if not self.body:
             self._lease.note_first_byte()
         self.body += data
+        self._outlet.hold(len(data))
         if len(self.body) > self._attempt.max_response_bytes:
             self._refuse_length()
 
@@ -186,7 +193,7 @@ class Exchange:
 
     def failure(self, fault: Fault, detail: str = "") -> Failure:
         """A failure of this attempt, after it was sent."""
-        return Failure(self._attempt.route.upstream, Phase.WAITING, fault, detail)
+        return Failure(self._attempt.route.upstream, Phase.WAITING, fault, detail, has_begun=True)
 
 
 class _Nobody:

@@ -6,6 +6,7 @@ and content of the body; then the model; then the limits of key and model. Only 
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import Mapping, Sequence
@@ -72,9 +73,12 @@ class DataPlane:
         if not self._capacity.begin_call():
             raise Unavailable("The gateway has too many calls under way. Please try again.", code="too_many_calls")
         telemetry.entered()
+        calls, task = self._status.calls, asyncio.current_task()
+        calls.add(task)
         try:
             return await self._answer(request, visit, await self._check(request, visit, endpoint))
         finally:
+            calls.discard(task)
             telemetry.left()
             self._capacity.end_call()
             self._capacity.let_go(visit.held_bytes)
@@ -88,13 +92,29 @@ class DataPlane:
         def begin() -> None:
             visit.is_recorded = True
 
-        served = await pipeline.serve(call, self._parts, open_stream, begin)
+        def hold(size: int) -> None:
+            if not visit.is_over:  # else its client has left, and the answer is only read for its usage
+                self._capacity.hold_anyway(size)
+                visit.held_bytes += size
+
+        served = await pipeline.serve(call, self._parts, open_stream, begin, hold)
         if isinstance(served.answer, Answer):
-            return Whole(served.answer.status, (*served.answer.headers, *served.headers), served.answer.body)
+            return self._whole(served, served.answer)
         if visit.stream is None:
             raise RuntimeError("a stream was finished that was never opened")
         visit.stream.finish(served.answer.last)
         return visit.stream
+
+    def _whole(self, served: pipeline.Served, answer: Answer) -> Whole:
+        """The answer, whose bytes are held until a slow client has taken nearly all of them."""
+        size = len(answer.body)
+        self._capacity.hold_anyway(size)
+        headers = (*answer.headers, *served.headers)
+        return Whole(answer.status, headers, answer.body, on_sent=partial(self._capacity.let_go, size))
+
+    def _let_go(self, visit: Visit) -> None:
+        self._capacity.let_go(visit.held_bytes)
+        visit.is_over = True
 
     async def _check(self, request: web.Request, visit: Visit, endpoint: Endpoint) -> Call:
         key = self._caller(request, visit)

@@ -30,11 +30,12 @@ from gateway.errors import (
 from gateway.records import Endpoint
 from gateway.rules import sse
 from gateway.rules.forwarded import client_address
+from gateway.tasks import is_cut_off
 from gateway.telemetry import Telemetry
 
 from .access import AccessLog
 from .responses import EventStream, Whole
-from .status import Status
+from .status import Status, shutting_down
 
 log = logging.getLogger("gateway")
 
@@ -81,7 +82,9 @@ class Visit:
     model: str = ""
     """The model's label: a configured name, `other`, or empty."""
     held_bytes: int = 0
-    """Room that its body takes of the worker's."""
+    """Room that its body and its answer take of the worker's."""
+    is_over: bool = False
+    """That room has been given back."""
     is_recorded: bool = False
     """A lease was drawn: its record tells of this call."""
     is_quiet: bool = False
@@ -107,11 +110,15 @@ class FrontDoor:
         visit = request[VISIT] = Visit(new_id(), time.perf_counter(), self._client_of(request))
         try:
             response = await handler(request)
-        except asyncio.CancelledError:
-            self._note(request, visit, 499, "client_gone")
-            if visit.endpoint is not None and not visit.is_recorded:  # else its record tells
-                self._telemetry.client_left()
-            raise
+        except asyncio.CancelledError as cancelled:
+            task = asyncio.current_task()
+            if not is_cut_off(cancelled) or task is None:
+                self._note(request, visit, 499, "client_gone")
+                if visit.endpoint is not None and not visit.is_recorded:  # else its record tells
+                    self._telemetry.client_left()
+                raise
+            task.uncancel()  # its client is still there, and hears of it
+            response = self._fail(request, visit, shutting_down())
         except GatewayError as error:
             response = self._fail(request, visit, error)
         except web.HTTPException as error:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any
 
 from gateway.errors import Unavailable
+from gateway.tasks import cut_off
 
 
 @dataclass(slots=True)
@@ -15,8 +18,21 @@ class Status:
     """Whether a balancer should send calls here."""
     is_draining: bool = False
     """No new calls; those under way may end."""
+    calls: set[asyncio.Task[Any] | None] = field(default_factory=set)
+    """What carries the calls that are under way."""
 
     def refuse_when_draining(self) -> None:
         """Raises `Unavailable` while draining."""
         if self.is_draining:
-            raise Unavailable("The gateway is shutting down. Please try again.", code="shutting_down")
+            raise shutting_down()
+
+    def cut_off_calls(self) -> None:
+        """End the calls that are under way: their clients are told so."""
+        for call in list(self.calls):
+            if call is not None:
+                cut_off(call)
+
+
+def shutting_down() -> Unavailable:
+    """What a client is told by a gateway that ends."""
+    return Unavailable("The gateway is shutting down. Please try again.", code="shutting_down")

@@ -237,16 +237,25 @@ def test_int_does_not_wait_for_balancers(gateway: StartsGateways, upstream: Stag
 
 
 def test_drain_ends_with_its_time(gateway: StartsGateways, upstream: Stage) -> None:
-    """A stream that does not end is cut, charged and recorded; the gateway ends all the same."""
-    upstream.play(stalled_stream([piece("one")]))
+    """Calls that do not end are cut off, charged and recorded, and their clients hear why; the gateway ends."""
+    upstream.play(stalled_stream([piece("one")]), silent)
     house = gateway(settings(upstream.url, server={"drain_timeout_s": 0.6}))
-    with begun(house, prompt="x" * 40) as client:
+    with begun(house, prompt="x" * 40) as client, house.connect() as other:
+        other.post("/v1/completions", b'{"model": "gpt-3.5-turbo-instruct", "prompt": "x"}', secret("bob"))
+        eventually(lambda: upstream.hits == 2)
         house.kill(signal.SIGTERM)
-        assert client.read_to_end() == b""
+        (last,) = events(client.read_chunks())
+        assert last["error"]["code"] == "shutting_down"
+        told = other.read_answer()
+        assert (told.status, told.error["code"]) == (503, "shutting_down")
+        assert client.read_to_end() == other.read_to_end() == b""
     assert house.wait() == 0
+    assert "2 calls are cut off" in house.stderr
     again = gateway(house.config)
-    (record,) = again.calls()
-    assert (record["ended"], record["usage_source"], record["prompt_tokens"]) == ("client_gone", "estimated", 10)
+    for who, prompt_tokens in (("alice", 10), ("bob", 1)):
+        (record,) = again.calls(who)
+        assert (record["ended"], record["status"], record["usage_source"]) == ("error", 503, "estimated")
+        assert record["prompt_tokens"] == prompt_tokens
 
 
 @pytest.mark.parametrize("seconds", [0, 30])
