@@ -32,7 +32,7 @@ from .rules.bridge_refusal import reword
 from .rules.bridge_request import Split, characters
 from .rules.bridge_stream import Stream, usage_event, write_chunk
 from .rules.capabilities import Way, way
-from .tasks import Tasks
+from .tasks import Tasks, cut_off, is_cut_off
 
 log = logging.getLogger("gateway")
 
@@ -123,7 +123,8 @@ class _Crossing:
         self._first: dict[str, Any] = {}
         """The first answer or chunk."""
         self._over: asyncio.Future[GatewayError | None] = asyncio.get_running_loop().create_future()
-        self._is_left = False
+        self._left_as: tuple[int, Ended] | None = None
+        """The status and the end of a call that nobody waits for any more."""
 
     async def run(self, tasks: Tasks) -> Answer | Streamed:
         began = time.perf_counter()
@@ -132,8 +133,12 @@ class _Crossing:
             error = await self._over
             if error is not None:
                 await self._cut_off(workers)
-        except asyncio.CancelledError:
-            self._leave(workers)
+        except asyncio.CancelledError as cancelled:
+            self._leave(workers, is_gateway_ending=is_cut_off(cancelled))
+            raise
+        except Exception:  # a fault of ours
+            await self._cut_off(workers)
+            self._close(500, "error", is_truncated=self._outlet.client is not None)
             raise
         finally:
             self._lease.upstream_s += time.perf_counter() - began
@@ -161,7 +166,7 @@ class _Crossing:
         call = self._split.call(number)
         async with _Share(self._lease, self._books, call, self._share_ended) as share:
             self._shares.append(share)
-            side = Outlet(partial(self._open, number, call, share), tuple, keepalive_s=0)
+            side = Outlet(partial(self._open, number, call, share), tuple, 0, self._outlet.hold)
             try:
                 result = await self._one(call, share, side)
                 if isinstance(result, Answer):
@@ -254,18 +259,22 @@ class _Crossing:
             worker.cancel()
         await asyncio.wait(workers)
 
-    def _leave(self, workers: list[asyncio.Task[Any]]) -> None:
-        """The client is gone: the call is accounted for when nothing of it is read on any more."""
-        self._is_left = True
+    def _leave(self, workers: list[asyncio.Task[Any]], *, is_gateway_ending: bool) -> None:
+        """The client is gone, and the call is accounted for when nothing of it is read on any more; or the gateway
+        ends, and with it every prompt."""
+        self._left_as = (503, "error") if is_gateway_ending else (499, "client_gone")
         self._lease.hand_over()
         self._over.cancel()
         for worker in workers:
-            worker.cancel()
+            if is_gateway_ending:
+                cut_off(worker)
+            else:
+                worker.cancel()
         self._share_ended()
 
     def _share_ended(self) -> None:
-        if self._is_left and not any(share.is_open for share in self._shares):
-            self._close(499, "client_gone", is_truncated=self._call.params.stream)
+        if self._left_as is not None and not any(share.is_open for share in self._shares):
+            self._close(*self._left_as, is_truncated=self._call.params.stream)
 
     def _sum_up(self) -> None:
         """Tell the lease how far its prompts have come."""

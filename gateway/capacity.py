@@ -39,5 +39,9 @@ class Capacity:
         self._bytes += size
         return True
 
+    def hold_anyway(self, size: int) -> None:
+        """For an answer: it is paid for, and so not sent away. Requests are, until there is room again."""
+        self._bytes += size
+
     def let_go(self, size: int) -> None:
         self._bytes -= size

@@ -12,6 +12,7 @@ import io
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from .config import printable
 from .rules.comparison import Ours, Pair, total
 from .rules.exports import Tally
 from .store.reports import percent
@@ -57,7 +58,7 @@ def spell_table(pairs: Sequence[Pair], told: Tally) -> str:
     decimals = decimals_of([row[name] for row in rows for name in TABLE if name in _IN_USD])
     lines = [["day", "model", "only", *TABLE.values()]]
     for row in [*rows, *rows_of([total(pairs)], told)]:
-        names = [row["day"], row["model"], row["only"] or ""]
+        names = [row["day"], printable(row["model"]), row["only"] or ""]
         lines.append([*names, *[_cell(name, row[name], decimals) for name in TABLE]])
     return aligned(lines, 3, has_total=True)
 
@@ -68,7 +69,7 @@ def notes(pairs: Sequence[Pair]) -> list[str]:
     for pair in pairs:
         if pair.names:
             together.setdefault(pair.model, set()).update(pair.names)
-    told = [f"{model} stands for {', '.join(sorted(names))}." for model, names in sorted(together.items())]
+    told = [printable(f"{model} stands for {', '.join(sorted(names))}.") for model, names in sorted(together.items())]
     unpriced = sum(pair.ours.unpriced for pair in pairs if pair.ours)
     if unpriced:
         told.append(f"The cost of {unpriced:,} of our requests is unknown, and in no sum.")

@@ -176,14 +176,20 @@ class Unavailable(GatewayError):
 
 
 class UpstreamRefused(GatewayError):
-    """The upstream's own 400, 404, 413 or 422, cleaned of what is ours; the client has to change its request."""
+    """The upstream's own 400, 404, 413 or 422, cleaned of what is ours; the client has to change its request.
+
+    `detail` is what the log keeps of it, and the client does not see.
+    """
 
     reason = "upstream_refused"
 
-    def __init__(self, status: int, message: str, error_type: str, param: str | None, code: str | None) -> None:
+    def __init__(
+        self, status: int, message: str, error_type: str, param: str | None, code: str | None, *, detail: str = ""
+    ) -> None:
         super().__init__(message, param=param, code=code)
         self.status = status
         self.type = error_type
+        self.detail = detail
 
 
 # fault -> status, code, message. 503 and 429 of the upstream itself keep their status (see UpstreamFailed.after).

@@ -53,10 +53,18 @@ class Outlet:
     where no comments are asked for (`keepalive_s` 0).
     """
 
-    def __init__(self, open_stream: OpensStreams, own_headers: Callable[[], Headers], keepalive_s: float) -> None:
+    def __init__(
+        self,
+        open_stream: OpensStreams,
+        own_headers: Callable[[], Headers],
+        keepalive_s: float,
+        hold: Callable[[int], None] = lambda size: None,
+    ) -> None:
         self.client: Client | None = None
         self.speaker: Speaker | None = None
         """Whose answer is awaited or passed on; None between attempts."""
+        self.hold = hold
+        """Is told of so many bytes more of an answer that is not streamed."""
         self._open_stream = open_stream
         self._own_headers = own_headers
         self._keepalive_s = keepalive_s

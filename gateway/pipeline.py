@@ -20,7 +20,7 @@ from .config import Capabilities, Config, Route
 from .errors import GatewayError, UpstreamFailed, UpstreamRefused
 from .lease import Books, Lease
 from .outlet import OpensStreams, Outlet
-from .records import Call, Claim, Failure, Key, Phase
+from .records import Call, Claim, Failure, Key, Phase, Usage
 from .relay import Answer, Streamed
 from .rules import capabilities as able
 from .rules import document, large, limits, notices, pieces
@@ -63,7 +63,9 @@ class Served:
     headers: tuple[tuple[str, str], ...]
 
 
-async def serve(call: Call, parts: Parts, open_stream: OpensStreams, leased_now: Callable[[], None]) -> Served:
+async def serve(
+    call: Call, parts: Parts, open_stream: OpensStreams, leased_now: Callable[[], None], hold: Callable[[int], None]
+) -> Served:
     """Carry one checked call to an upstream and back, and account for it once.
 
     `leased_now` is called when the ledger has granted the call: from then on its record and its access line are
@@ -75,7 +77,7 @@ async def serve(call: Call, parts: Parts, open_stream: OpensStreams, leased_now:
     async with Lease(parts.books, call, claims, candidates[0] if candidates else routes[0]) as lease:
         leased_now()
         keepalive_s = parts.config.server.keepalive_comment_s if call.params.stream else 0
-        outlet = Outlet(open_stream, partial(own_headers, lease), keepalive_s)
+        outlet = Outlet(open_stream, partial(own_headers, lease), keepalive_s, hold)
         try:
             answer = await _carry(call, parts, lease, outlet, routes=routes, tried=[])
             return Served(answer, own_headers(lease))
@@ -101,8 +103,14 @@ async def _carry(
     while True:
         match _next_step(call, routes, parts, tried, waited_s):
             case GiveUp(last):
-                raise _failed(last, call, routes, parts, lease)
+                error = _failed(last, call, routes, parts, lease)
+                if last is not None and last.phase is Phase.REFUSED and last.has_begun:
+                    # An error as the first event of a stream: it is told as it came.
+                    outlet.open((("content-type", "text/event-stream"),))
+                    lease.close(status=error.status, usage=Usage(), ended="error", is_truncated=True)
+                raise error
             case Try(route, after_s, is_fresh):
+                parts.router.count(route, call.params.model, tried)
                 if after_s:
                     waited_s += after_s
                     await asyncio.sleep(after_s)
@@ -175,6 +183,7 @@ async def _try(
     except UpstreamRefused as refused:
         trial.ended(None)
         telemetry.attempted(route.upstream, "refused")
+        log.warning("upstream %s: refused (%s), call %s", route.upstream, refused.detail, call.id)
         refused.headers = {**refused.headers, **dict(own_headers(lease))}
         raise
     except asyncio.CancelledError:
@@ -196,8 +205,10 @@ async def _try(
     fault = result.fault if isinstance(result, Streamed) else None
     trial.ended(result.trouble if isinstance(result, Streamed) else None)
     telemetry.attempted(route.upstream, fault.value if fault else "ok")
-    if fault is not None:
-        log.warning("upstream %s: %s inside a stream, call %s", route.upstream, fault.value, call.id)
+    if isinstance(result, Streamed) and fault is not None:
+        log.warning(
+            "upstream %s: %s inside a stream (%s), call %s", route.upstream, fault.value, result.detail, call.id
+        )
     return result
 
 

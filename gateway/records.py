@@ -154,6 +154,8 @@ class Failure:
     """For the log, in plain words; never shown to a client, never holds a secret."""
     status: int | None = None
     retry_after_s: float | None = None
+    has_begun: bool = False
+    """A good head had come: the client may have something of an answer."""
     was_held_back: bool = False
     """The client was slow to take the answer, so that it could not be read as fast as it came: nobody can tell whether
     the upstream is to blame."""

@@ -112,6 +112,13 @@ def test_notes() -> None:
     assert notes(PAIRS[2:]) == []
 
 
+def test_a_name_cannot_draw_on_the_terminal() -> None:
+    """An upstream and a file may call a model what they like."""
+    pair = Pair(DAY, "m\n\x1b[2J", ("m\n\x1b[2J", "n\r"), Ours(1, 0, 1, 1), None)
+    assert "m\\n\\x1b[2J  ours" in spell_table([pair], ALL)
+    assert notes([pair]) == ["m\\n\\x1b[2J stands for m\\n\\x1b[2J, n\\r."]
+
+
 def test_snapshots_of_several_days_are_told_at_once() -> None:
     pairs = [Pair(day, "m", names, Ours(1), Tally(1)) for day, names in (("1", ("m-0613",)), ("2", ("m", "m-0314")))]
     assert notes(pairs) == ["m stands for m, m-0314, m-0613."]

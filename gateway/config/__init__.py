@@ -16,7 +16,7 @@ from typing import Any, cast
 from pydantic import ValidationError
 
 from .checks import Parts, cross_check, explain
-from .faults import ConfigError, ConfigFault, spell
+from .faults import ConfigError, ConfigFault, printable, spell
 from .proxies import Proxy, apply_environment
 from .redis_url import RedisURL
 from .references import References, load, read_text
@@ -68,6 +68,7 @@ __all__ = [
     "is_expired",
     "parse",
     "pending",
+    "printable",
     "resolve",
     "spell",
 ]

@@ -11,9 +11,22 @@ import yaml
 
 from .faults import ConfigError, ConfigFault, spell
 
+MAX_CHARACTERS = 4 * 2**20
+"""Of a file; 10,000 keys take half of it."""
+MAX_VALUES = 500_000
+"""Of a file, each alias and each merge counted as what it stands for: a few lines of them can stand for billions."""
+MAX_DEPTH = 100
+
 
 class _Loader(yaml.SafeLoader):
     """YAML in which a name given twice is a fault, and a date stays text until its field is known."""
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        super().flatten_mapping(node)
+        if len(node.value) > MAX_VALUES:
+            raise yaml.MarkedYAMLError(
+                problem=f"merged into more than {MAX_VALUES} values", problem_mark=node.start_mark
+            )
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -44,6 +57,12 @@ _REFERENCE = re.compile(
 )
 
 
+_SHOWN_BY_THE_PARSER = (
+    "found undefined alias", "could not determine a constructor", "found undefined tag handle", "duplicate tag handle",
+)  # fmt: skip
+"""How problems begin that go on with what stands there, which may be a secret."""
+
+
 def read_text(path: str) -> str:
     """A file's text without the line break at its end."""
     return Path(path).read_text(encoding="utf-8").rstrip("\r\n")
@@ -51,17 +70,21 @@ def read_text(path: str) -> str:
 
 def load(text: str) -> dict[Any, Any]:
     """The YAML's own values. Raises `ConfigError` with the place where it is broken."""
+    if len(text) > MAX_CHARACTERS:
+        raise ConfigError([ConfigFault("", f"the file is longer than {MAX_CHARACTERS} characters")])
     try:
         values = yaml.load(text, _Loader)  # noqa: S506 - a SafeLoader
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "somewhere"
         problem = str(error.problem or error.context)
-        if problem.startswith(("found undefined alias", "could not determine a constructor")):
-            problem = "text that begins with * or ! has to be in quotes"  # the parser would show it: it may be a secret
+        if problem.startswith(_SHOWN_BY_THE_PARSER):
+            problem = "text that begins with * or ! has to be in quotes"
         raise ConfigError([ConfigFault("", f"not valid YAML at {where}: {problem}")]) from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ConfigError([ConfigFault("", f"not valid YAML: {type(error).__name__}")]) from None
+    except (AttributeError, LookupError, TypeError):  # PyYAML trusts tags: !!timestamp x, !!bool x
+        raise ConfigError([ConfigFault("", "not valid YAML: a value does not fit its tag")]) from None
     if not isinstance(values, dict):
         raise ConfigError([ConfigFault("", "expected settings as 'name: value' lines, such as 'upstreams:'")])
     return values
@@ -73,9 +96,15 @@ class References:
     def __init__(self, env: Mapping[str, str], read_file: Callable[[str], str]) -> None:
         self._env = env
         self._read_file = read_file
+        self._values = 0
         self.faults: list[ConfigFault] = []
 
     def replace_in(self, value: Any, path: tuple[str | int, ...]) -> Any:
+        """Raises `ConfigError` where there is no end to them."""
+        self._values += 1
+        if self._values > MAX_VALUES or len(path) > MAX_DEPTH:
+            what = f"more than {MAX_VALUES} values" if self._values > MAX_VALUES else f"more than {MAX_DEPTH} levels"
+            raise ConfigError([ConfigFault(spell(path[:1]), f"holds {what}, aliases included")])
         if isinstance(value, dict):
             for name in value:
                 if not isinstance(name, str):
@@ -97,8 +126,10 @@ class References:
         elif match["file"]:
             try:
                 return self._read_file(match["file"])
-            except (OSError, UnicodeDecodeError) as error:
-                reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+            except OSError as error:
+                self.faults.append(ConfigFault(path, f"cannot read {match['file']!r}: {error.strerror}"))
+            except ValueError as error:
+                reason = "not UTF-8 text" if isinstance(error, UnicodeDecodeError) else "no file can be called so"
                 self.faults.append(ConfigFault(path, f"cannot read {match['file']!r}: {reason}"))
         elif match["default"] is not None:
             return self._env.get(match["name"]) or match["default"]  # as in a shell: also where it is empty

@@ -48,6 +48,15 @@ Positive = Annotated[int, _not_bool, Field(ge=1, le=2**53 - 1)]
 Seconds = Annotated[float, _not_bool, Field(ge=0, allow_inf_nan=False)]
 SomeSeconds = Annotated[float, _not_bool, Field(gt=0, allow_inf_nan=False)]
 
+
+def _refuse_number(value: Any) -> Any:
+    if isinstance(value, int | float):  # which ipaddress takes for an address, and false for 0.0.0.0
+        raise ValueError("expected a network such as 10.0.0.0/8")
+    return value
+
+
+Network = Annotated[IPv4Network | IPv6Network, BeforeValidator(_refuse_number)]
+
 NUSD = 10**9
 """Billionths in a US dollar: money is counted in them, in whole numbers."""
 MAX_USD = Decimal(2**53 - 1) / NUSD
@@ -128,7 +137,7 @@ class Server(Section):
     """Then no new calls; running ones may end for this long."""
     keepalive_comment_s: Seconds = 0
     """Send a comment to streaming clients while the upstream is silent for this long; 0 is off."""
-    trusted_proxies: tuple[IPv4Network | IPv6Network, ...] = ()
+    trusted_proxies: tuple[Network, ...] = ()
     """Networks of the proxies whose X-Forwarded-For counts, for keys[].ips and in the access log."""
     access_log: Literal["json", "text", "off"] = "json"
     """One line per call on standard output; never prompts, never secrets."""
@@ -572,7 +581,7 @@ class FileKey(Section):
     """Patterns of the models that this key may use."""
     expires: AwareDatetime | None = None
     """When the key ceases to work, with a time zone: 2027-01-01T00:00:00Z."""
-    ips: tuple[IPv4Network | IPv6Network, ...] = ()
+    ips: tuple[Network, ...] = ()
     """Networks from which the key may be used; default: everywhere."""
     max_parallel: Positive | None = None
     """Calls under way at once."""

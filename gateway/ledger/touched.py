@@ -44,10 +44,10 @@ class Touched:
     def take(self, most: int) -> tuple[list[Window], set[str]]:
         """At most so many windows, the longest known first, and which of them have refused; they are forgotten here."""
         windows = self._windows
-        for name in list(islice(self._charged, most)):
-            if len(windows) >= most:
-                break
-            windows.update({window.id: window for window, _ in self._charged.pop(name) if window.starts})
+        # All of them, however many models a client has made up: only so is what is kept bounded by the windows.
+        for claims in self._charged.values():
+            windows.update({window.id: window for window, _ in claims if window.starts})
+        self._charged.clear()
         taken = [windows.pop(name) for name in list(islice(windows, most))]
         refused = {window.id for window in taken if window.id in self._refused}
         self._refused -= refused

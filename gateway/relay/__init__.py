@@ -11,7 +11,7 @@ import asyncio
 import time
 from dataclasses import replace
 
-from gateway.errors import UpstreamFailed, UpstreamRefused
+from gateway.errors import GatewayError, UpstreamFailed, UpstreamRefused
 from gateway.lease import Lease
 from gateway.outlet import Outlet
 from gateway.records import Failure, Fault, Phase
@@ -19,6 +19,7 @@ from gateway.rules import charge, sse
 from gateway.rules.stream import StreamScan, as_event
 from gateway.tasks import Tasks, is_cut_off
 from gateway.upstream import quirks
+from gateway.upstream.connection import Head
 
 from .drain import client_left, end_at_once, let_end
 from .exchange import Exchange
@@ -58,8 +59,9 @@ async def attempt(
         else:
             client_left(this, exchange, lease, tasks)
         raise
-    except BaseException:
+    except BaseException as error:
         exchange.stop()
+        lease.may_have_cost |= not isinstance(error, GatewayError)  # a fault of ours: nobody has read what it used
         raise
     finally:
         outlet.speaker = None
@@ -80,6 +82,10 @@ async def _finish_stream(
         exchange.stop()
         return failure or exchange.failure(Fault.CUT, "a stream without an event")
     let_end(exchange, tasks)
+    if not exchange.has_passed and scan.error is not None:
+        judged = _stream_trouble(this, scan, exchange.head, failure)
+        if isinstance(judged, Failure):
+            return replace(judged, has_begun=True)  # another route may still do better
     tokens = charge.of_stream(this.sent, scan)
     if scan.error is None and scan.is_complete and not scan.is_inside_event:
         # Without `[DONE]` the answer ends without: both SDKs take that, and an invented one would be a lie.
@@ -87,7 +93,7 @@ async def _finish_stream(
         await lease.acknowledged()
         exchange.open()
         return Streamed(sse.DONE if scan.is_done else b"")
-    trouble = _stream_trouble(this, scan, failure)
+    trouble = _stream_trouble(this, scan, exchange.head, failure)
     error = trouble if isinstance(trouble, UpstreamRefused) else UpstreamFailed.after(trouble)
     lease.close(status=error.status, usage=tokens, ended="error", is_truncated=True, returned_model=scan.model)
     await lease.acknowledged()
@@ -95,14 +101,16 @@ async def _finish_stream(
     end_of_event = b"\n\n" if scan.is_inside_event else b""
     last = end_of_event + sse.write_event(error.body())
     if isinstance(trouble, Failure):
-        return Streamed(last, trouble.fault, replace(trouble, has_begun=True))
-    return Streamed(last, Fault.IN_BAND)
+        return Streamed(last, trouble.fault, replace(trouble, has_begun=True), trouble.detail)
+    return Streamed(last, Fault.IN_BAND, detail=trouble.detail)
 
 
-def _stream_trouble(this: Attempt, scan: StreamScan, failure: Failure | None) -> Failure | UpstreamRefused:
+def _stream_trouble(
+    this: Attempt, scan: StreamScan, head: Head | None, failure: Failure | None
+) -> Failure | UpstreamRefused:
     """Why a stream ends with an error event instead of `[DONE]`."""
     if scan.error is not None:
-        return quirks.judge_in_band(this.route.upstream, scan.error, hide=this.hidden)
+        return quirks.judge_in_band(this.route.upstream, scan.error, head, hide=this.hidden)
     if failure is not None:
         return replace(failure, phase=Phase.RELAYING)
     return Failure(this.route.upstream, Phase.RELAYING, Fault.CUT, "ended without every finish_reason")

@@ -65,7 +65,16 @@ async def _await_end(exchange: Exchange) -> None:
 
 def _read_on(this: Attempt, exchange: Exchange, lease: Lease, tasks: Tasks, limit_s: float | None) -> None:
     lease.hand_over()
-    tasks.spawn(_drain(this, exchange, lease, tasks, limit_s), "drain")
+    draining = tasks.spawn(_drain(this, exchange, lease, tasks, limit_s), "drain")
+    draining.add_done_callback(lambda _: _close_anyway(exchange, lease))
+
+
+def _close_anyway(exchange: Exchange, lease: Lease) -> None:
+    """A task that was cancelled before it began, or died of a fault of ours, has left this to us."""
+    if lease.is_open:
+        exchange.stop()
+        lease.may_have_cost = True
+        lease.close(status=499, usage=Usage(), ended="client_gone")
 
 
 async def _drain(this: Attempt, exchange: Exchange, lease: Lease, tasks: Tasks, limit_s: float | None) -> None:

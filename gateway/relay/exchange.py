@@ -70,7 +70,10 @@ class Exchange:
         if head.status == 200 and is_events and self._attempt.call.params.stream:
             params = self._attempt.call.params
             count_texts = self._attempt.count_texts
-            self.scan = StreamScan(choices=params.choices, shows_usage=params.include_usage, count_texts=count_texts)
+            is_chat = self._attempt.call.endpoint == "chat"
+            self.scan = StreamScan(
+                choices=params.choices, shows_usage=params.include_usage, count_texts=count_texts, is_chat=is_chat
+            )
             return
         announced = head.get("content-length") or ""
         if announced.isdecimal() and int(announced) > self._attempt.max_response_bytes:

@@ -33,6 +33,8 @@ class Streamed:
     fault: Fault | None = None
     trouble: Failure | None = None
     """What went wrong, where it was the upstream's fault and not the request's."""
+    detail: str = ""
+    """What the log says of it."""
 
 
 @dataclass(frozen=True, slots=True)

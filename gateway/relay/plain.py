@@ -23,6 +23,7 @@ class _Body(BaseModel):
     model: Any = None
     usage: Any = None
     error: Any = None
+    success: Any = None
 
 
 def _refuse_constant(name: str) -> None:
@@ -47,8 +48,8 @@ def read_plain(this: Attempt, exchange: Exchange, failure: Failure | None) -> tu
             json.loads(body, parse_constant=_refuse_constant)
     except ValueError:  # ValidationError is one
         return exchange.failure(Fault.NOT_JSON, f"content-type {head.get('content-type')}"[:200])
-    if answer.error and (error := quirks.error_of(body)) is not None:
-        in_band = quirks.judge_in_band(this.route.upstream, error, hide=this.hidden)
+    if (answer.error or answer.success is False) and (error := quirks.error_of(body)) is not None:
+        in_band = quirks.judge_in_band(this.route.upstream, error, head, hide=this.hidden)
         if isinstance(in_band, UpstreamRefused):
             raise in_band
         return in_band

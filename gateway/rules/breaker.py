@@ -1,15 +1,18 @@
-"""When an upstream is left alone, and when it is asked again: a circuit breaker as a state table.
+"""When an upstream is avoided, when it is left alone, and when it is asked again: a circuit breaker as a state table.
 
 A `Circuit` is a value, and `TABLE` says which function makes its successor of it, for each state and event:
 
-    state       BEGIN         WELL     ILL                          NOTHING              RESTED      PROVEN
+    state       BEGIN         WELL     ILL, BROKEN                  NOTHING              RESTED      PROVEN
     CLOSED      -             count    count; open at a threshold   -                    -           count
-    OPEN        half-open     -        -                            -                    half-open   close
+    OPEN        half-open     close    count                        -                    half-open   close
     HALF_OPEN   bar others    close    open again, for longer       let the next one in  -           close
 
-An attempt is begun only where `admits` says so: an open circuit admits nobody before its time, a half-open one a single
-probe, which is a call like any other. What an attempt that began before the last change of state has to say is not
-heard (`is_heard`): a hundred calls that hang for a minute must not open a circuit again that has recovered meanwhile.
+An open circuit `admits` nobody before its time, a half-open one a single probe, which is a call like any other. Who
+has nothing else may come all the same, as long as there is hope (`is_hopeless`): every second answer, or the first half
+of each, is better than none.
+
+What an attempt that began before the last change of state has to say is not heard (`is_heard`): a hundred calls that
+hang for a minute must not open a circuit again that has recovered meanwhile.
 
 A circuit about which there is nothing to say is `None`, so that those who are well cost nothing to keep.
 """
@@ -25,6 +28,9 @@ from gateway.records import Failure, Fault, Phase
 
 IN_A_ROW = 5
 """So many failures in a row open it (Envoy's outlier detection has the same default)."""
+
+HOPELESS_AFTER = 10
+"""So many in a row without even the beginning of an answer, and it is left alone by everybody."""
 
 WINDOW_S = 30.0
 SHARE = 0.5
@@ -58,6 +64,8 @@ class Event(Enum):
     """An attempt was answered."""
     ILL = "ill"
     """An attempt failed through a fault of the upstream."""
+    BROKEN = "broken"
+    """So did this one, but a part of an answer had come."""
     NOTHING = "nothing"
     """An attempt has ended, and says nothing about the upstream."""
     RESTED = "rested"
@@ -77,6 +85,8 @@ class Circuit(NamedTuple):
     openings: int = 0
     """In a row."""
     in_a_row: int = 0
+    hopeless: int = 0
+    """Of these, those that brought nothing at all."""
     window: float = 0.0
     """When its window began."""
     ill: int = 0
@@ -89,6 +99,11 @@ NEW = Circuit()
 def admits(circuit: Circuit | None, now: float) -> bool:
     """Whether an attempt may begin."""
     return circuit is None or circuit.state is State.CLOSED or now >= circuit.until
+
+
+def is_hopeless(circuit: Circuit | None) -> bool:
+    """Whether not even those who have nothing else should come before they are admitted."""
+    return circuit is not None and circuit.hopeless >= HOPELESS_AFTER
 
 
 def is_heard(circuit: Circuit | None, began: float) -> bool:
@@ -110,7 +125,9 @@ def verdict(failure: Failure | None) -> Event:
         return Event.NOTHING
     if failure.fault is Fault.STATUS and failure.status is not None and 400 <= failure.status < 500:
         return Event.NOTHING
-    return Event.NOTHING if failure.fault in _SAY_NOTHING else Event.ILL
+    if failure.fault in _SAY_NOTHING:
+        return Event.NOTHING
+    return Event.BROKEN if failure.has_begun else Event.ILL
 
 
 _SAY_NOTHING = frozenset({
@@ -129,11 +146,11 @@ def _stay(circuit: Circuit, now: float) -> Circuit:
 def _count_well(circuit: Circuit, now: float) -> Circuit:
     if circuit.window + WINDOW_S <= now or not circuit.seen:
         is_calm = circuit.since + CALM_S <= now
-        return NEW if is_calm else circuit._replace(in_a_row=0, ill=0, seen=0)
-    return circuit._replace(in_a_row=0, seen=circuit.seen + 1)
+        return NEW if is_calm else circuit._replace(in_a_row=0, hopeless=0, ill=0, seen=0)
+    return circuit._replace(in_a_row=0, hopeless=0, seen=circuit.seen + 1)
 
 
-def _count_ill(circuit: Circuit, now: float) -> Circuit:
+def _count_broken(circuit: Circuit, now: float) -> Circuit:
     if circuit.window + WINDOW_S <= now or not circuit.seen:
         circuit = circuit._replace(window=now, ill=0, seen=0)
     circuit = circuit._replace(in_a_row=circuit.in_a_row + 1, ill=circuit.ill + 1, seen=circuit.seen + 1)
@@ -142,11 +159,23 @@ def _count_ill(circuit: Circuit, now: float) -> Circuit:
     return circuit
 
 
+def _count_ill(circuit: Circuit, now: float) -> Circuit:
+    return _count_broken(_without_hope(circuit, now), now)
+
+
+def _without_hope(circuit: Circuit, now: float) -> Circuit:
+    return circuit._replace(hopeless=circuit.hopeless + 1)
+
+
 def _open(circuit: Circuit, now: float) -> Circuit:
     is_calm = circuit.state is State.CLOSED and circuit.since + CALM_S <= now
     openings = 1 if is_calm else circuit.openings + 1
     rest_s = min(LONGEST_REST_S, FIRST_REST_S * 2.0 ** min(openings - 1, 10))
-    return Circuit(State.OPEN, now, now + rest_s, openings)
+    return Circuit(State.OPEN, now, now + rest_s, openings, hopeless=circuit.hopeless)
+
+
+def _open_again(circuit: Circuit, now: float) -> Circuit:
+    return _open(_without_hope(circuit, now), now)
 
 
 def _await_probe(circuit: Circuit, now: float) -> Circuit:
@@ -173,18 +202,21 @@ TABLE: Mapping[tuple[State, Event], Callable[[Circuit, float], Circuit]] = {
     (State.CLOSED, Event.BEGIN): _stay,
     (State.CLOSED, Event.WELL): _count_well,
     (State.CLOSED, Event.ILL): _count_ill,
+    (State.CLOSED, Event.BROKEN): _count_broken,
     (State.CLOSED, Event.NOTHING): _stay,
     (State.CLOSED, Event.RESTED): _stay,
     (State.CLOSED, Event.PROVEN): _count_well,
     (State.OPEN, Event.BEGIN): _probe,
-    (State.OPEN, Event.WELL): _stay,
-    (State.OPEN, Event.ILL): _stay,
+    (State.OPEN, Event.WELL): _close,
+    (State.OPEN, Event.ILL): _without_hope,
+    (State.OPEN, Event.BROKEN): _stay,
     (State.OPEN, Event.NOTHING): _stay,
     (State.OPEN, Event.RESTED): _await_probe,
     (State.OPEN, Event.PROVEN): _close,
     (State.HALF_OPEN, Event.BEGIN): _bar,
     (State.HALF_OPEN, Event.WELL): _close,
-    (State.HALF_OPEN, Event.ILL): _open,
+    (State.HALF_OPEN, Event.ILL): _open_again,
+    (State.HALF_OPEN, Event.BROKEN): _open,
     (State.HALF_OPEN, Event.NOTHING): _let_in,
     (State.HALF_OPEN, Event.RESTED): _stay,
     (State.HALF_OPEN, Event.PROVEN): _close,

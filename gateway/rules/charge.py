@@ -1,7 +1,8 @@
 """What a call is charged: what its upstream reported, or what stands in its place, marked as an estimate.
 
 A report counts when it is the last word (it came with the end of the answer) and is not a completion of nothing beside
-text that was delivered. Without such a report:
+text that was delivered; one that knows of no prompt is given the estimate of it. An error in place of an answer costs
+nothing: so does one that comes with its status. Without such a report:
 
 - the prompt is what was reported of it, or its estimate;
 - the completion is what was delivered, by the model's tokeniser where it is at hand (the extra `tokens`), else by the
@@ -47,8 +48,10 @@ class _Delivered(NamedTuple):
 def of_stream(sent: Sent, scan: StreamScan) -> Usage:
     """Of a streamed answer, however far it came."""
     report = scan.usage
-    if report is not None and scan.is_usage_final and _is_plausible(sent.call, report, has_text=scan.text_events() > 0):
-        return report
+    if report is not None and scan.is_usage_final and _is_plausible(sent.call, report, has_text=scan.has_text):
+        return _with_prompt(sent.call, report)
+    if scan.error is not None and report is None and scan.model is None and not scan.has_text:
+        return Usage()  # nobody has begun to answer
     is_whole = scan.is_complete and scan.error is None
     return _estimate(
         sent,
@@ -60,10 +63,10 @@ def of_plain(sent: Sent, reported: Any, body: bytes, model: str | None) -> Usage
     """Of a whole plain answer; `reported` is its `usage`."""
     report = usage.reported(reported)
     if report is not None and report.completion_tokens:
-        return report
+        return _with_prompt(sent.call, report)
     texts = usage.texts_of(body)
     if report is not None and _is_plausible(sent.call, report, has_text=bool(texts)):
-        return report
+        return _with_prompt(sent.call, report)
     tokens = pieces.tokens_of(sum([sent.count_texts(text + b'"').quarters for text in texts]))
     return _estimate(sent, _Delivered(tokens, bool(texts), report, usage.has_reasoning(body), True, model))
 
@@ -75,6 +78,14 @@ def of_nothing(sent: Sent) -> Usage:
 
 def _is_plausible(call: Call, report: Usage, *, has_text: bool) -> bool:
     return report.completion_tokens > 0 or not has_text or (_is_echo(call) and report.prompt_tokens > 0)
+
+
+def _with_prompt(call: Call, report: Usage) -> Usage:
+    """A plausible report. What it says of the completion is believed, also where it counts no prompts."""
+    is_of_something = report.completion_tokens > 0 or call.endpoint == "embeddings"
+    if report.prompt_tokens or not is_of_something or not call.params.prompt_tokens:
+        return report
+    return report._replace(prompt_tokens=call.params.prompt_tokens, source="estimated")
 
 
 def _is_echo(call: Call) -> bool:

@@ -21,6 +21,8 @@ from datetime import timedelta
 from itertools import chain
 from typing import NamedTuple, TypeVar
 
+from gateway.config import printable
+
 from .cells import read_amount, read_count, read_moment, whole_nusd
 
 T = TypeVar("T")
@@ -54,6 +56,8 @@ CONSUMPTION = ("", "2")
 DELIMITERS = ",\t;"
 
 FAULTS_TOLD = 20
+COLUMNS_TOLD = 1000
+"""Characters of the first line's names: a file of another kind may be one long line."""
 
 
 class Tally(NamedTuple):
@@ -132,7 +136,8 @@ class _Reading:
         self._tallies: dict[tuple[str, str], Tally] = {}
         self._days: set[str] = set()
         self._left_out = 0
-        self.faults: list[str] = []
+        self._faults: list[str] = []
+        self._bad = 0
 
     def _check(self, names: Sequence[str]) -> None:
         numbers = ("requests", "prompt_tokens", "completion_tokens", "total_tokens", "cost_usd", "quota")
@@ -142,7 +147,7 @@ class _Reading:
         expected = [f"a {meaning} ({', '.join(COLUMNS[meaning])})" for meaning in ("time", "model")]
         some = ", ".join([name for number in numbers for name in COLUMNS[number]])
         raise NotUnderstood([
-            f"found the columns {', '.join(filter(None, names)) or 'of an empty file'}",
+            f"found the columns {printable(', '.join(filter(None, names))[:COLUMNS_TOLD]) or 'of an empty file'}",
             f"expected {' and '.join(expected)}, and at least one of {some}",
         ])  # fmt: skip
 
@@ -153,7 +158,9 @@ class _Reading:
         try:
             self._take(row)
         except _Bad as bad:
-            self.faults.append(f"line {line}: {bad}")
+            self._bad += 1
+            if self._bad <= FAULTS_TOLD:
+                self._faults.append(f"line {line}: {bad}")
 
     def _take(self, row: Sequence[str]) -> None:
         if len(row) < self._width or any(cell.strip() for cell in row[self._width :]):
@@ -187,7 +194,7 @@ class _Reading:
         start = self._read(row, "time", read_moment, "time")
         if self._cell(row, "end"):
             end = self._read(row, "end", read_moment, "time")
-            if (end - timedelta(microseconds=1)).date() > start.date():
+            if end > start and (end - timedelta(microseconds=1)).date() > start.date():
                 raise _Bad("covers more than one day (UTC); export the usage by day")
         return start.date().isoformat()
 
@@ -214,9 +221,9 @@ class _Reading:
 
     def end(self) -> Export:
         """What the whole file says. Raises `NotUnderstood`."""
-        if self.faults:
-            more = len(self.faults) - FAULTS_TOLD
-            raise NotUnderstood([*self.faults[:FAULTS_TOLD], *([f"and {more} more such lines"] if more > 0 else [])])
+        if self._faults:
+            more = self._bad - FAULTS_TOLD
+            raise NotUnderstood([*self._faults, *([f"and {more} more such lines"] if more > 0 else [])])
         notes = []
         if "quota" in self._places and "cost_usd" not in self._places:
             notes.append(f"Their cost is their quota; {QUOTA_OF_A_DOLLAR:,} of it are taken for a US dollar.")

@@ -4,8 +4,9 @@ Each event is looked at once. A regular expression over the bytes tells whether 
 JSON escapes every quote inside a string, so a quoted name in the bytes is a name, never a piece of somebody's text.
 
 Events leave as they came, except: the usage chunk is left out for a client that did not ask for it, `usage` on another
-chunk becomes null for it; `id:` and `retry:` lines and events without data are dropped (openai-python would decode an
-empty event). `[DONE]` and an error are not passed on here: whether they may leave is for the relay to decide.
+chunk becomes null for it; the usage chunk of a completion is no longer called a chat's; `id:` and `retry:` lines and
+events without data are dropped (openai-python would decode an empty event). `[DONE]` and an error are not passed on
+here: whether they may leave is for the relay to decide.
 
 Most events are the one before with another text, so that is what is looked at first (`is_alike`): it costs a tenth of
 reading the event, and this is done for every token that passes the house.
@@ -33,6 +34,7 @@ _STRING = re.compile(rb'[^"\\\r\n]*+(?:\\[^\r\n][^"\\\r\n]*+)*+')
 _PADDING = re.compile(rb'"obfuscation"\s*:\s*"')
 """OpenAI pads its chat chunks with a string of random length."""
 _END_OF_PADDING = re.compile(rb'[^"\\\r\n]*+"\}\n\n')
+_CHAT_CHUNK = "chat.completion.chunk"
 _HELD_TEXT = 4096
 """Bytes of text that are kept before they are counted. Most answers are shorter, and reported: those never are."""
 _LEARN_EVERY = 4
@@ -49,9 +51,12 @@ class StreamScan:
     some of the text was reasoning.
     """
 
-    def __init__(self, *, choices: int, shows_usage: bool, count_texts: pieces.CountsTexts = pieces.count) -> None:
+    def __init__(
+        self, *, choices: int, shows_usage: bool, count_texts: pieces.CountsTexts = pieces.count, is_chat: bool = True
+    ) -> None:
         self._choices = choices
         self._shows_usage = shows_usage
+        self._is_chat = is_chat
         self._splitter = sse.EventSplitter()
         self.is_at_start = True
         """Whether the next byte begins an event, without doubt; only then `is_alike` may be asked."""
@@ -134,6 +139,11 @@ class StreamScan:
             return piece
         data = sse.data_of(ended)
         return self._event(ended) if data is None or _is_whole(data) else b""
+
+    @property
+    def has_text(self) -> bool:
+        """Whether any text came. Counts nothing."""
+        return bool(self._texts) or self._quarters > 0
 
     def text_events(self) -> int:
         """How many events brought text."""
@@ -234,10 +244,15 @@ class StreamScan:
             return event
         if (report := usage.reported(chunk["usage"])) is not None:
             self.usage, self.is_usage_final = report, self.is_complete
+        says_something = any(_says_something(choice) for choice in choices)
         if self._shows_usage:
-            return event
-        if any(_says_something(choice) for choice in choices):
-            return sse.write_event(_without_usage(data, chunk))
+            if self._is_chat or says_something or chunk.get("object") != _CHAT_CHUNK:
+                return event
+            # new-api writes this chunk itself, always as for a chat (relay/helper). The chunks before it are from
+            # whoever stands behind it, and called what they should be.
+            return sse.write_event(_changed(data, chunk, {"object": "text_completion"}))
+        if says_something:
+            return sse.write_event(_changed(data, chunk, {"usage": None}))
         return b""
 
     def _long_piece(self, piece: bytes) -> bytes:
@@ -267,12 +282,12 @@ def _is_whole(data: bytes) -> bool:
     return True
 
 
-def _without_usage(data: bytes, chunk: dict[str, Any]) -> bytes:
-    """The chunk with `usage: null`, all else as the upstream wrote it; `chunk` is the same, parsed."""
+def _changed(data: bytes, chunk: dict[str, Any], values: dict[str, Any]) -> bytes:
+    """The chunk with these values, all else as the upstream wrote it; `chunk` is the same, parsed."""
     try:
-        changed = document.replace(document.parse(data), {"usage": None})
+        changed = document.replace(document.parse(data), values)
     except InvalidRequest:  # odder than a request may be: written anew
-        return json.dumps(chunk | {"usage": None}, separators=(",", ":")).encode()
+        return json.dumps(chunk | values, separators=(",", ":")).encode()
     return changed.replace(b"\n", b" ")  # lines of data, which are only between the members
 
 
@@ -291,7 +306,7 @@ def as_event(answer: bytes, *, shows_usage: bool) -> bytes:
                     call.setdefault("index", index)
             choice["delta"] = message
     if chunk.get("object") == "chat.completion":
-        chunk["object"] = "chat.completion.chunk"
+        chunk["object"] = _CHAT_CHUNK
     if not shows_usage:
         chunk.pop("usage", None)
     return sse.write_event(json.dumps(chunk, separators=(",", ":")).encode())

@@ -11,7 +11,7 @@ from gateway.rules import entries
 
 from . import TOLD_GROUPS
 from .redis_link import Link
-from .reports import Sums, call_row, told_name, usage_row, usage_rows
+from .reports import Sums, call_row, storable, told_name, usage_row, usage_rows
 
 ABOUT = "?"
 """A field that is no group, but a line for people."""
@@ -97,7 +97,7 @@ async def told_models(link: Link, base: str, since: str, until: str) -> list[dic
     while True:
         (found,) = await link.ask(("XREVRANGE", f"{base}records", newest, "-", "COUNT", CALLS_AT_ONCE))
         for _, (_, text) in found:
-            record = entries.decode_record(text)
+            record = storable(entries.decode_record(text))
             day, _, _, model, upstream, _ = entries.group_of(record)
             if since <= day <= until and record.id not in known:
                 known.add(record.id)

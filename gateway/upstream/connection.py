@@ -466,9 +466,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def _fail(self, fault: Fault, detail: str, phase: Phase = Phase.WAITING) -> None:
         receiver, self._receiver = self._receiver, None
+        has_begun = self._state in _IN_BODY
         self._leave()
         if receiver is not None:
-            receiver.ended(Failure(self._name, phase, fault, detail, was_held_back=self._was_paused))
+            failure = Failure(self._name, phase, fault, detail, has_begun=has_begun, was_held_back=self._was_paused)
+            receiver.ended(failure)
 
     def _leave(self) -> None:
         """Close, now and for good. Nothing is worth waiting for: no polite TLS goodbye either, as other clients do."""

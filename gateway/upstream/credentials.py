@@ -2,7 +2,7 @@
 
 A key that was refused rests, and is tried again: one that is not accepted or not paid for (401, a spent balance) for
 every model, one that may not be used for a model (403) or is at its rate limit (429) for that model. While others are
-free it is left alone at once. Where none is, it is the last resort until it has been refused three times in a row:
+free it is left alone at once. Where none is, it is the last resort until it has been refused again and again:
 one stray refusal must not take an upstream away from those who have nothing else. Then nobody is sent there in vain.
 
 Keys are known by their place here and in the log (`#1`); no secret is kept.
@@ -26,8 +26,8 @@ LIMITED_S = 1.0
 LONGEST_LIMITED_S = 600.0
 """However long the upstream says: a limit may be raised."""
 
-CERTAIN_AFTER = 3
-"""Refusals in a row after which a key is not even the last resort."""
+CERTAIN_AFTER, ONLY_ONE_CERTAIN_AFTER = 3, 10
+"""Refusals in a row after which a key, or the only key that there is, is not even the last resort."""
 
 MAX_RESTS = 1024
 """Kept at once; a client may ask for any number of models. The oldest are forgotten."""
@@ -59,6 +59,7 @@ class Credentials:
 
     def __init__(self, count: int) -> None:
         self._count = count
+        self._certain_after = CERTAIN_AFTER if count > 1 else ONLY_ONE_CERTAIN_AFTER
         self._next = 0
         self.rests: OrderedDict[tuple[int, str | None], Rest] = OrderedDict()
         """By place and model; None: for every model. A rest that is over stays until the key has been accepted."""
@@ -118,4 +119,4 @@ class Credentials:
         left = [rest for rest in found if rest is not None and rest.until > now]
         if not left:
             return Grade.FREE
-        return Grade.BARRED if any(rest.refusals >= CERTAIN_AFTER for rest in left) else Grade.LAST_RESORT
+        return Grade.BARRED if any(rest.refusals >= self._certain_after for rest in left) else Grade.LAST_RESORT

@@ -1,8 +1,8 @@
 """How one upstream is doing: what its calls say about it, and what follows for the next ones.
 
 It has a circuit of its own, which hears whether it can be reached at all, and one for each of its models, which hears
-what became of the calls for it (rules/breaker.py). So one model that fails, or that a reseller has nobody for, is left
-alone and the others are not. Nothing is kept of what is well: where there is no trouble, a call costs a look at two
+what became of the calls for it (rules/breaker.py). So one model that fails, or that a reseller has nobody for, is
+avoided and the others are not. Nothing is kept of what is well: where there is no trouble, a call costs a look at two
 empty dictionaries.
 """
 
@@ -36,8 +36,9 @@ Show = Callable[[str, int], None]
 class Health:
     """Of one upstream. Private to a worker: each makes its own experience, and none waits for another's.
 
-    `names` are the models of this upstream that the configuration names. Only their circuits are shown, so that nobody
-    can paint an upstream red by asking for nonsense.
+    Who is not admitted may come as a last resort, until there is no hope in it. `names` are the models of this upstream
+    that the configuration names. Only their circuits are shown, so that nobody can paint an upstream red by asking for
+    nonsense.
     """
 
     def __init__(
@@ -47,6 +48,8 @@ class Health:
         self.budget = RetryBudget()
         self.in_flight = 0
         """Attempts under way."""
+        self.is_calm = True
+        """Whether there is nothing at all to say against any call. Kept, because every call asks."""
         self.clock = clock
         self._upstream = upstream
         self._names = frozenset(names)
@@ -66,38 +69,32 @@ class Health:
         """The worst of the upstream itself and of the models that the configuration names."""
         return max([circuit.state for circuit in (self._host or breaker.NEW, *self._models.values())])
 
-    @property
-    def is_calm(self) -> bool:
-        """Whether there is nothing at all to say against any call."""
-        return not (self._host or self._models or self._others or self.credentials.rests)
-
     def grade(self, model: str, now: float) -> Grade:
         """How good an idea it is to begin an attempt for this model."""
-        if not (breaker.admits(self._host, now) and breaker.admits(self._circuit(model), now)):
-            return Grade.BARRED
-        return self.credentials.grade(model, now)
+        grade = self.credentials.grade(model, now)
+        for circuit in (self._host, self._circuit(model)):
+            if not breaker.admits(circuit, now):
+                grade = max(grade, Grade.BARRED if breaker.is_hopeless(circuit) else Grade.LAST_RESORT)
+        return grade
 
     def barrier(self, model: str, now: float) -> Failure:
         """Why no attempt may begin, and when that may change."""
-        circuits = [circuit for circuit in (self._host, self._circuit(model)) if not breaker.admits(circuit, now)]
+        both = (self._host, self._circuit(model))
+        circuits = [each for each in both if breaker.is_hopeless(each) and not breaker.admits(each, now)]
         if circuits:
             # A probe under way may be answered at any moment.
             waits = [min(c.until - now, inf if c.state is State.OPEN else FIRST_REST_S) for c in circuits if c]
             left_s = max(waits)
-            return Failure(self._upstream, Phase.CONNECT, Fault.LEFT_ALONE, "its circuit is open", None, left_s)
+            return Failure(self._upstream, Phase.CONNECT, Fault.LEFT_ALONE, "it is left alone", None, left_s)
         rest = self.credentials.first_back(model, now)
         if rest is None:  # it has come back in this moment
             return Failure(self._upstream, Phase.CONNECT, Fault.LEFT_ALONE, "", None, 0.0)
         return Failure(self._upstream, Phase.CONNECT, rest.fault, "its API keys rest", None, rest.until - now)
 
-    def begin(self, model: str, used: Collection[int] = (), *, is_repeat: bool = False) -> Trial:
+    def begin(self, model: str, used: Collection[int] = ()) -> Trial:
         """An attempt begins. `used` are the places of keys that this call has presented in vain."""
         now = self.clock()
         self.in_flight += 1
-        if is_repeat:
-            self.budget.note_repeat(now)
-        else:
-            self.budget.note_call(now)
         if not self.is_calm:
             for name, circuit in ((None, self._host), (model, self._circuit(model))):
                 if circuit is not None and breaker.admits(circuit, now):
@@ -135,7 +132,7 @@ class Health:
         elif failure.phase in (Phase.REFUSED, Phase.RELAYING):
             host_event = Event.WELL  # whatever it said, it is there
         for name, circuit, said in ((None, self._host, host_event), (model, self._circuit(model), model_event)):
-            if (circuit is not None or said is Event.ILL) and breaker.is_heard(circuit, began):
+            if (circuit is not None or said in (Event.ILL, Event.BROKEN)) and breaker.is_heard(circuit, began):
                 self._move(name, said, now)
         if failure is not None and failure.fault in REFUSALS:
             if (rest := self.credentials.refused(key, model, failure, began, now)) is not None:
@@ -143,8 +140,13 @@ class Health:
                 log.warning(
                     "upstream %s: key #%d rests for %g s: %s", self._upstream, key + 1, rest_s, rest.fault.value
                 )
+            self._note_calm()
         elif event is Event.WELL:
             self.credentials.accepted(key, model, began)
+            self._note_calm()
+
+    def _note_calm(self) -> None:
+        self.is_calm = not (self._host or self._models or self._others or self.credentials.rests)
 
     # ------------------------------------------------------------------------------------------------------ circuits
 
@@ -169,19 +171,23 @@ class Health:
                     self._others.move_to_end(model)
                     if len(self._others) > MAX_OTHERS:
                         self._others.popitem(last=False)
+        self._note_calm()
         state = State.CLOSED if circuit is None else circuit.state
         was = State.CLOSED if before is None else before.state
         if state is State.OPEN and circuit is not None and was is not State.OPEN:
             rest_s = circuit.until - now
             how_often = "still fails" if was else "fails again and again"
-            self._say(model, f"{how_often}; left alone for {rest_s:g} s")
-            asyncio.get_running_loop().call_later(rest_s + WAKE_LATE_S, self._wake, model, circuit)
+            self._say(model, f"{how_often}; avoided for {rest_s:g} s")
+            asyncio.get_running_loop().call_later(rest_s + WAKE_LATE_S, self._wake, model, circuit.until)
+        elif breaker.is_hopeless(circuit) and not breaker.is_hopeless(before):
+            self._say(model, "does not answer at all; left alone")
         elif state is not was:
             self._say(model, "well again" if state is State.CLOSED else "half-open: one call is let through as a probe")
 
-    def _wake(self, model: str | None, circuit: Circuit) -> None:
-        """The rest of this circuit is over, unless something has happened to it meanwhile."""
-        if (self._host if model is None else self._circuit(model)) is circuit:
+    def _wake(self, model: str | None, until: float) -> None:
+        """The rest of this circuit is over, unless it has changed its state meanwhile."""
+        circuit = self._host if model is None else self._circuit(model)
+        if circuit is not None and circuit.until == until:
             self._move(model, Event.RESTED, self.clock())
 
     def _say(self, model: str | None, what: str) -> None:

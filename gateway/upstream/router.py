@@ -52,14 +52,26 @@ class Router:
             found += order(last, self._in_flight, self._chance)
         return found
 
+    def count(self, route: Route, model: str, tried: Sequence[Tried] = ()) -> None:
+        """A call with these attempts behind it is to be sent here, now or after a pause; the budget has to bear it.
+
+        Counted when it is decided: of many calls that pause at the same time, the last ones have to know of the first.
+        """
+        budget, now = self.health[route.upstream].budget, self._clock()
+        here = [each.failure for each in tried if each.route.upstream == route.upstream] if tried else ()
+        if here and here[-1].phase is not Phase.STALE and route not in self.renewed(model, tried):
+            budget.note_repeat(now)
+        else:  # also where nobody has read the first attempt, or it comes with another key
+            budget.note_call(now)
+
     def begin(self, route: Route, model: str, tried: Sequence[Tried] = ()) -> Trial:
         """An attempt on this route begins, of a call with these attempts behind it."""
-        health, name = self.health[route.upstream], route.model or model
-        here = [each for each in tried if each.route.upstream == route.upstream] if tried else ()
-        if not here:
-            return health.begin(name)
-        used = [each.key for each in here if each.failure.fault in REFUSALS]
-        return health.begin(name, used, is_repeat=not _is_free_of_charge(here[-1].failure))
+        used = (
+            [each.key for each in tried if each.route.upstream == route.upstream and each.failure.fault in REFUSALS]
+            if tried
+            else ()
+        )
+        return self.health[route.upstream].begin(route.model or model, used)
 
     def renewed(self, model: str, tried: Sequence[Tried]) -> set[Route]:
         """Routes that refused the key of this call, which has another one to show there now."""
@@ -85,11 +97,6 @@ class Router:
 
     def _in_flight(self, route: Route) -> int:
         return self.health[route.upstream].in_flight
-
-
-def _is_free_of_charge(failure: Failure) -> bool:
-    """Whether what comes after this failure is no repetition: nobody has read the first, or it has another key."""
-    return failure.phase is Phase.STALE or failure.fault in REFUSALS
 
 
 def _names(config: Config, upstream: str) -> set[str]:

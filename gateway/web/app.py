@@ -34,6 +34,7 @@ from .access import AccessLog
 from .admin import Admin
 from .endpoints import DataPlane
 from .middleware import FrontDoor, Handler
+from .openapi import route_to_document
 from .ops import Ops
 from .readers import LargeBodies
 from .status import Status
@@ -160,6 +161,7 @@ def _application(parts: Parts, door: FrontDoor, plane: DataPlane, ops: Ops) -> w
     app.add_routes(ops.routes())
     if config.admin.token is not None:
         app.add_routes(Admin(parts, config.admin.token).routes())
+    app.add_routes([route_to_document(app)])
     return app
 
 

@@ -8,7 +8,7 @@ which costs more than the rest of a short answer (NUMBERS: 10 to 20 us).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from http import HTTPStatus
 
 from aiohttp import web
@@ -33,15 +33,24 @@ def head(status: int, headers: Iterable[tuple[str, str]]) -> bytes:
 
 
 class Whole(web.StreamResponse):
-    """A whole answer. `is_last` closes the connection behind it."""
+    """A whole answer. `is_last` closes the connection behind it. `on_sent` is called once, sent or not."""
 
-    def __init__(self, status: int, headers: Iterable[tuple[str, str]], body: bytes, *, is_last: bool = False) -> None:
+    def __init__(
+        self,
+        status: int,
+        headers: Iterable[tuple[str, str]],
+        body: bytes,
+        *,
+        is_last: bool = False,
+        on_sent: Callable[[], None] | None = None,
+    ) -> None:
         # Not aiohttp's own __init__, which makes a map of headers and a state that nothing here looks at.
         self._status = status
         self._own_headers = list(headers)
         self._bytes = body
         self._request: web.BaseRequest | None = None
         self._is_last = is_last
+        self._on_sent = on_sent
 
     def add_header(self, name: str, value: str) -> None:
         """Add a header; only before the answer is sent."""
@@ -61,21 +70,28 @@ class Whole(web.StreamResponse):
         return None
 
     async def write_eof(self, data: bytes = b"") -> None:
-        request, self._request = self._request, None
-        transport = None if request is None else request.transport
-        if request is None or transport is None or transport.is_closing():
-            return
-        self._own_headers.append(("Content-Length", str(len(self._bytes))))
-        if not self._keep_alive:
-            self._own_headers.append(("Connection", "close"))
-        elif request.version < (1, 1):
-            self._own_headers.append(("Connection", "keep-alive"))
-        body = b"" if request.method == "HEAD" else self._bytes
-        transport.write(head(self._status, self._own_headers) + body)
-        if self._is_last and transport.can_write_eof():
-            transport.write_eof()  # the client need not wait while the rest of what it sends is thrown away
-        if transport.get_write_buffer_size():
-            await request.writer.drain()
+        try:
+            request, self._request = self._request, None
+            transport = None if request is None else request.transport
+            if request is None or transport is None or transport.is_closing():
+                return
+            self._own_headers.append(("Content-Length", str(len(self._bytes))))
+            if not self._keep_alive:
+                self._own_headers.append(("Connection", "close"))
+            elif request.version < (1, 1):
+                self._own_headers.append(("Connection", "keep-alive"))
+            body = b"" if request.method == "HEAD" else self._bytes
+            if len(body) <= CONGESTED_BYTES:
+                transport.write(head(self._status, self._own_headers) + body)
+            else:
+                transport.writelines([head(self._status, self._own_headers), body])  # which does not copy it
+            if self._is_last and transport.can_write_eof():
+                transport.write_eof()  # the client need not wait while the rest of what it sends is thrown away
+            if transport.get_write_buffer_size():
+                await request.writer.drain()
+        finally:
+            if self._on_sent is not None:
+                self._on_sent()
 
 
 class EventStream(web.StreamResponse):

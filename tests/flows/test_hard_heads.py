@@ -149,7 +149,6 @@ CHUNK_TRICKS: dict[str, bytes] = {
     "a size with a space behind": b"5 \r\nhello\r\n0\r\n\r\n",
     "a size with a space in front": b" 5\r\nhello\r\n0\r\n\r\n",
     "no size": b"\r\nhello\r\n0\r\n\r\n",
-    "a size beyond all numbers": b"10000000000000005\r\nhello\r\n0\r\n\r\n",
     "a chunk that ends with a line feed": b"5\nhello\n0\n\n",
     "a chunk that is longer than it says": b"5\r\nhelloXX0\r\n\r\n",
     "a chunk without an end": b"5\r\nhello0\r\n\r\n",
@@ -164,10 +163,26 @@ def test_trick_with_chunks_is_refused(house: Gateway, upstream: Stage, chunks: b
         client.send(f"{CALL}{CHUNKED}\r\n".encode())
         time.sleep(pause_s)
         client.send(chunks + SMUGGLED)
-        answer = only_answer(client)
-    assert answer.status in (400, 408), answer  # the Python parser takes any size, and waits for it
-    assert answer.error["type"] == "invalid_request_error"
+        assert only_answer(client).told == (400, "invalid_request_error", None, None)
     assert upstream.hits == 0
+
+
+def test_chunk_beyond_all_numbers_never_comes(house: Gateway, upstream: Stage) -> None:
+    """One parser refuses it, the other waits for it."""
+    with house.connect() as client:
+        client.send(f"{CALL}{CHUNKED}\r\n".encode() + b"10000000000000005\r\nhello\r\n0\r\n\r\n" + SMUGGLED)
+        assert only_answer(client).status in (400, 408)
+    assert upstream.hits == 0
+
+
+def test_answer_is_not_lost_on_a_client_that_goes_on_talking(house: Gateway) -> None:
+    """To close with bytes unread would reset the connection, and what was said might be lost with it."""
+    with house.connect() as client:
+        client.send(b"nonsense\r\n\r\n")
+        for _ in range(10):
+            time.sleep(0.02)
+            client.send(b"x" * 100_000)
+        assert only_answer(client).status == 400
 
 
 def test_good_chunks_are_taken(house: Gateway, upstream: Stage) -> None:

@@ -118,6 +118,21 @@ def test_bodies_beyond_the_room_are_sent_away(house: Gateway, upstream: Stage, g
     assert house.post("/v1/completions", body(LARGEST)).status == 200
 
 
+def test_answers_take_room_until_they_are_taken(house: Gateway, upstream: Stage) -> None:
+    """They are paid for, and so not sent away themselves, however large."""
+    long = ok_json({"choices": [], "x": "x" * 30_000_000})
+    upstream.play(long, ok_json(), ok_json())
+    with house.connect() as slow:
+        slow.post("/v1/completions", body(100), secret("alice"))
+        eventually(lambda: house.complete(n=200).status == 503)
+        assert house.post("/v1/completions", body(100)).error["code"] == "buffers_full"
+        left = int(slow.read_head().headers["content-length"]) - len(slow.held)
+        while left:
+            left -= len(slow.socket.recv(min(left, 1 << 20)))
+        eventually(lambda: house.complete(n=200).status == 400)
+        assert house.post("/v1/completions", body(LARGEST)).status == 200
+
+
 # ---------------------------------------------------------------------------------------------------------- descriptors
 
 FEW = 200

@@ -233,9 +233,19 @@ async def test_upstream_slows_to_a_crawl_and_no_client_notices(gateway: StartsGa
 
 
 @pytest.mark.parametrize(
-    "illness", [error_json(500), error_json(503, [("Retry-After-Ms", "50")])], ids=["500", "503, come back soon"]
+    ("illness", "share"),
+    [
+        # They are left alone, and most calls are refused without asking anybody.
+        (error_json(500), 0.5),
+        (error_json(503, [("Retry-After-Ms", "50")]), 0.5),
+        # They say when to come back, and mean it: each call may ask each of them, and a fifth of the calls once more.
+        (error_json(429, [("Retry-After-Ms", "50")]), 2 * (1 + BUDGET) + 0.1),
+    ],
+    ids=["500", "503, come back soon", "429, come back soon"],
 )
-async def test_both_are_ill_and_attempts_do_not_multiply(gateway: StartsGateways, illness: Behaviour) -> None:
+async def test_both_are_ill_and_attempts_do_not_multiply(
+    gateway: StartsGateways, illness: Behaviour, share: float
+) -> None:
     one, other = Seller(), Seller()
     with Scripted(always=one) as first, Scripted(always=other) as second:
         house = await asyncio.to_thread(opened, gateway, first.url, second.url, PATIENT, priority=2)
@@ -249,8 +259,8 @@ async def test_both_are_ill_and_attempts_do_not_multiply(gateway: StartsGateways
             one.behaviour = other.behaviour = well
             since = len(crowd.told)
             await crowd.until(lambda: crowd.served_by("first", since) > AT_ONCE, "the first is used again")
-    assert {told.status for told in crowd.told} <= {200, 502, 503}
-    assert all(told.retry_after for told in crowd.told if told.status == 503)
+    assert {told.status for told in crowd.told} <= {200, 429, 502, 503}
+    assert all(told.retry_after for told in crowd.told if told.status in (429, 503))
     for seller in (one, other):
         seller.check_never_asked_many_times()
-    assert while_ill < calls / 2
+    assert while_ill < share * calls

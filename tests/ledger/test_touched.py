@@ -62,9 +62,9 @@ def test_the_longest_known_is_taken_first_and_what_is_put_back_last() -> None:
     first, spent = touched.take(2)
     assert (first, spent) == ([windows[1].window, windows[0].window], {windows[1].window.id})
     touched.put_back(first, spent)
-    assert touched.take(1) == (first[:1], spent)
-    touched.put_back(first[:1], spent)
-    assert touched.take(9) == ([first[1], first[0], windows[2].window, windows[3].window], spent)
+    assert touched.take(1) == ([windows[2].window], set())
+    touched.put_back([windows[2].window], set())
+    assert touched.take(9) == ([windows[3].window, *first, windows[2].window], spent)
 
 
 def test_what_is_taken_at_once_is_bounded() -> None:
@@ -74,6 +74,14 @@ def test_what_is_taken_at_once_is_bounded() -> None:
         touched.note([closing(*claims, record_key=str(number))], [])
     sizes = [len(touched.take(3)[0]) for _ in range(8)]
     assert sizes == [3, 3, 3, 3, 3, 3, 2, 0]
+
+
+def test_models_that_a_client_makes_up_do_not_pile_up() -> None:
+    touched = Touched()
+    for number in range(50):
+        touched.note([closing(daily(1), record_model=f"made-up-{number}")], [])
+    assert touched.take(2) == ([daily(1).window], set())
+    assert touched.take(2) == ([], set())
 
 
 async def test_a_bookkeeper_notes_when_the_store_has_it(tmp_path: Path) -> None:

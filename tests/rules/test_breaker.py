@@ -14,6 +14,7 @@ from gateway.rules.breaker import (
     AT_LEAST,
     CALM_S,
     FIRST_REST_S,
+    HOPELESS_AFTER,
     IN_A_ROW,
     LONGEST_REST_S,
     PROBE_S,
@@ -26,6 +27,7 @@ from gateway.rules.breaker import (
     admits,
     after,
     is_heard,
+    is_hopeless,
     verdict,
 )
 
@@ -52,34 +54,40 @@ ROWS: list[tuple[str, Circuit | None, Event, Circuit | None]] = [
     ("well says nothing of the well", None, Event.WELL, None),
     ("a call begins", None, Event.BEGIN, None),
     ("nothing is nothing", None, Event.NOTHING, None),
-    ("one failure is remembered", None, Event.ILL, Circuit(in_a_row=1, window=NOW, ill=1, seen=1)),
+    ("one failure is remembered", None, Event.ILL, Circuit(in_a_row=1, hopeless=1, window=NOW, ill=1, seen=1)),
+    ("one that broke off is, too", None, Event.BROKEN, Circuit(in_a_row=1, window=NOW, ill=1, seen=1)),
     (
-        "an answer ends the row", Circuit(in_a_row=4, window=NOW - 1, ill=4, seen=6), Event.WELL,
+        "an answer ends the row", Circuit(in_a_row=4, hopeless=3, window=NOW - 1, ill=4, seen=6), Event.WELL,
         Circuit(in_a_row=0, window=NOW - 1, ill=4, seen=7),
     ),
     (
-        "the fifth in a row opens", Circuit(in_a_row=4, window=NOW - 1, ill=4, seen=6), Event.ILL,
+        "the fifth in a row opens", Circuit(in_a_row=4, hopeless=3, window=NOW - 1, ill=4, seen=6), Event.ILL,
+        Circuit(State.OPEN, NOW, NOW + FIRST_REST_S, openings=1, hopeless=4),
+    ),
+    (
+        "the fifth that breaks off opens", Circuit(in_a_row=4, window=NOW - 1, ill=4, seen=6), Event.BROKEN,
         Circuit(State.OPEN, NOW, NOW + FIRST_REST_S, openings=1),
     ),
     (
         "half of twenty opens", Circuit(in_a_row=1, window=NOW - 1, ill=9, seen=19), Event.ILL,
-        Circuit(State.OPEN, NOW, NOW + FIRST_REST_S, openings=1),
+        Circuit(State.OPEN, NOW, NOW + FIRST_REST_S, openings=1, hopeless=1),
     ),
     (
         "less than half does not", Circuit(in_a_row=1, window=NOW - 1, ill=8, seen=19), Event.ILL,
-        Circuit(in_a_row=2, window=NOW - 1, ill=9, seen=20),
+        Circuit(in_a_row=2, hopeless=1, window=NOW - 1, ill=9, seen=20),
     ),
     (
         "half of fewer does not", Circuit(in_a_row=1, window=NOW - 1, ill=9, seen=18), Event.ILL,
-        Circuit(in_a_row=2, window=NOW - 1, ill=10, seen=19),
+        Circuit(in_a_row=2, hopeless=1, window=NOW - 1, ill=10, seen=19),
     ),
     (
         "a window ends", Circuit(in_a_row=1, window=NOW - WINDOW_S, ill=9, seen=19), Event.ILL,
-        Circuit(in_a_row=2, window=NOW, ill=1, seen=1),
+        Circuit(in_a_row=2, hopeless=1, window=NOW, ill=1, seen=1),
     ),
     ("who is well for a window is forgotten", Circuit(window=NOW - WINDOW_S, ill=9, seen=50), Event.WELL, None),
-    ("open: a late answer", OPEN, Event.WELL, OPEN),
-    ("open: a late failure", OPEN, Event.ILL, OPEN),
+    ("open: whoever came all the same is answered", OPEN, Event.WELL, CLOSED_AGAIN),
+    ("open: whoever came all the same fails", OPEN, Event.ILL, OPEN._replace(hopeless=1)),
+    ("open: whoever came all the same is broken off", OPEN, Event.BROKEN, OPEN),
     ("open: a client leaves", OPEN, Event.NOTHING, OPEN),
     ("rested: a call comes", RESTED, Event.BEGIN, Circuit(State.HALF_OPEN, NOW, NOW + PROBE_S, openings=1)),
     ("rested: nobody comes", RESTED, Event.RESTED, Circuit(State.HALF_OPEN, NOW, NOW, openings=1)),
@@ -87,7 +95,14 @@ ROWS: list[tuple[str, Circuit | None, Event, Circuit | None]] = [
     ("half-open: the probe begins", AWAITING, Event.BEGIN, AWAITING._replace(until=NOW + PROBE_S)),
     ("half-open: the probe is answered", PROBED, Event.WELL, CLOSED_AGAIN),
     ("half-open: proven well", PROBED, Event.PROVEN, CLOSED_AGAIN),
-    ("half-open: the probe fails", PROBED, Event.ILL, Circuit(State.OPEN, NOW, NOW + 2 * FIRST_REST_S, openings=2)),
+    (
+        "half-open: the probe fails", PROBED, Event.ILL,
+        Circuit(State.OPEN, NOW, NOW + 2 * FIRST_REST_S, openings=2, hopeless=1),
+    ),
+    (
+        "half-open: the probe is broken off", PROBED._replace(hopeless=9), Event.BROKEN,
+        Circuit(State.OPEN, NOW, NOW + 2 * FIRST_REST_S, openings=2, hopeless=9),
+    ),
     ("half-open: nobody knows", PROBED, Event.NOTHING, PROBED._replace(until=NOW)),
     ("closed again: well", CLOSED_AGAIN, Event.WELL, CLOSED_AGAIN),
     ("closed again for long: well", CLOSED_AGAIN._replace(since=NOW - CALM_S), Event.WELL, None),
@@ -106,6 +121,18 @@ def test_row(before: Circuit | None, event: Event, then: Circuit | None) -> None
 )  # fmt: skip
 def test_admits(circuit: Circuit | None, admitted: bool) -> None:
     assert admits(circuit, NOW) is admitted
+
+
+@pytest.mark.parametrize(("event", "is_without_hope"), [(Event.ILL, True), (Event.BROKEN, False)])
+def test_hope_ends_with_the_tenth_that_brings_nothing(event: Event, is_without_hope: bool) -> None:
+    circuit = story(*[event] * (HOPELESS_AFTER - 1))
+    assert not is_hopeless(circuit)
+    circuit = after(circuit, event, NOW)
+    assert is_hopeless(circuit) is is_without_hope
+    probed = after(after(circuit, Event.BEGIN, NOW + FIRST_REST_S), event, NOW + FIRST_REST_S)
+    assert is_hopeless(probed) is is_without_hope
+    assert not is_hopeless(after(circuit, Event.WELL, NOW))
+    assert not is_hopeless(None)
 
 
 def test_rests_grow_and_are_bounded() -> None:
@@ -153,8 +180,11 @@ def test_calls_from_before_it_changed_are_not_heard() -> None:
         (Failure("up", Phase.WAITING, Fault.PROTOCOL), Event.ILL),
         (Failure("up", Phase.WAITING, Fault.NOT_JSON), Event.ILL),
         (Failure("up", Phase.WAITING, Fault.TOO_LARGE), Event.NOTHING),
-        (Failure("up", Phase.RELAYING, Fault.CUT), Event.ILL),
-        (Failure("up", Phase.RELAYING, Fault.TIMEOUT), Event.ILL),
+        (Failure("up", Phase.WAITING, Fault.CUT, has_begun=True), Event.BROKEN),
+        (Failure("up", Phase.RELAYING, Fault.CUT, has_begun=True), Event.BROKEN),
+        (Failure("up", Phase.RELAYING, Fault.TIMEOUT, has_begun=True), Event.BROKEN),
+        (Failure("up", Phase.REFUSED, Fault.IN_BAND, has_begun=True), Event.BROKEN),
+        (Failure("up", Phase.REFUSED, Fault.RATE_LIMITED, has_begun=True), Event.NOTHING),
         (Failure("up", Phase.RELAYING, Fault.TIMEOUT, was_held_back=True), Event.NOTHING),
         (Failure("up", Phase.RELAYING, Fault.CUT, was_held_back=True), Event.NOTHING),
         (Failure("up", Phase.REFUSED, Fault.STATUS, status=500), Event.ILL),
@@ -183,6 +213,7 @@ class Naive:
     changed: float = -inf
     rests_until: float = 0.0
     openings: int = 0
+    without_hope: int = 0
     row: list[bool] = field(default_factory=list)
     outcomes: list[tuple[float, bool]] = field(default_factory=list)
 
@@ -203,38 +234,41 @@ class Naive:
         return self.state is State.CLOSED or now >= self.rests_until
 
     def hear(self, event: Event, now: float) -> None:
-        if self.state is State.CLOSED and event in (Event.WELL, Event.ILL, Event.PROVEN):
-            is_ill = event is Event.ILL
-            if self.outcomes and now - self.outcomes[0][0] >= WINDOW_S:
-                self.outcomes = []
-            if is_ill or self.outcomes:  # a window begins with a failure
-                self.outcomes.append((now, is_ill))
-            self.row = [*self.row, True] if is_ill else []
-            ill = len([None for _, failed in self.outcomes if failed])
-            if is_ill and (
-                len(self.row) >= IN_A_ROW or (len(self.outcomes) >= AT_LEAST and ill / len(self.outcomes) >= SHARE)
-            ):
+        if event is Event.ILL:
+            self.without_hope += 1
+        elif event in (Event.WELL, Event.PROVEN):
+            self.without_hope = 0
+        match self.state:
+            case State.CLOSED if event in (Event.WELL, Event.ILL, Event.BROKEN, Event.PROVEN):
+                self._count(event in (Event.ILL, Event.BROKEN), now)
+            case State.OPEN | State.HALF_OPEN if event in (Event.WELL, Event.PROVEN):
+                self._become(State.CLOSED, now)
+            case State.OPEN if event in (Event.BEGIN, Event.RESTED):
+                self._become(State.HALF_OPEN, now)
+                self.rests_until = now + PROBE_S if event is Event.BEGIN else now
+            case State.HALF_OPEN if event is Event.BEGIN:
+                self.rests_until = now + PROBE_S
+            case State.HALF_OPEN if event is Event.NOTHING:
+                self.rests_until = now
+            case State.HALF_OPEN if event in (Event.ILL, Event.BROKEN):
                 self._open(now)
-        elif self.state is State.OPEN and event is Event.BEGIN:
-            self._become(State.HALF_OPEN, now)
-            self.rests_until = now + PROBE_S
-        elif self.state is State.OPEN and event is Event.RESTED:
-            self._become(State.HALF_OPEN, now)
-            self.rests_until = now
-        elif self.state is State.HALF_OPEN and event is Event.BEGIN:
-            self.rests_until = now + PROBE_S
-        elif self.state is State.HALF_OPEN and event is Event.NOTHING:
-            self.rests_until = now
-        elif self.state is State.HALF_OPEN and event is Event.ILL:
+
+    def _count(self, is_ill: bool, now: float) -> None:
+        if self.outcomes and now - self.outcomes[0][0] >= WINDOW_S:
+            self.outcomes = []
+        if is_ill or self.outcomes:  # a window begins with a failure
+            self.outcomes.append((now, is_ill))
+        self.row = [*self.row, True] if is_ill else []
+        ill = len([None for _, failed in self.outcomes if failed])
+        is_half = len(self.outcomes) >= AT_LEAST and ill / len(self.outcomes) >= SHARE
+        if is_ill and (len(self.row) >= IN_A_ROW or is_half):
             self._open(now)
-        if self.state is not State.CLOSED and event is Event.PROVEN:
-            self._become(State.CLOSED, now)
-        if self.state is State.HALF_OPEN and event is Event.WELL:
-            self._become(State.CLOSED, now)
 
 
 STEPS = st.lists(
-    st.tuples(st.sampled_from([0.0, 0.1, 1.0, 4.0, 20.0, 70.0]), st.sampled_from([*Event, Event.ILL, Event.ILL])),
+    st.tuples(
+        st.sampled_from([0.0, 0.1, 1.0, 4.0, 20.0, 70.0]), st.sampled_from([*Event, Event.ILL, Event.ILL, Event.BROKEN])
+    ),
     max_size=120,
 )
 
@@ -252,6 +286,7 @@ def test_it_is_what_the_naive_model_says(steps: list[tuple[float, Event]]) -> No
         assert (State.CLOSED if circuit is None else circuit.state) is naive.state
         if circuit is not None and circuit.state is State.OPEN:
             assert circuit.until == naive.rests_until
+        assert is_hopeless(circuit) is (naive.without_hope >= HOPELESS_AFTER)
         assert is_heard(circuit, now)
 
 

@@ -11,6 +11,7 @@ from gateway.config import Model, Route
 from gateway.records import Call, Document, Endpoint, Key, Params, Usage
 from gateway.rules import charge
 from gateway.rules.charge import Sent
+from gateway.rules.pieces import Count
 from gateway.rules.stream import StreamScan
 
 REPORT = {"prompt_tokens": 9, "completion_tokens": 4}
@@ -70,10 +71,29 @@ ERROR = b'data: {"error": {"message": "no"}}\n\n'
         ([WORDS, piece("", "stop", {"prompt_tokens": 9})], estimated(9, 4)),
         ([piece("", "stop", {"prompt_tokens": 9, "completion_tokens": 0})], Usage(9, 0, source="reported")),
         ([piece("", "stop", {"prompt_tokens": 0, "completion_tokens": 0})], Usage(0, 0, source="reported")),
+        ([piece("word " * 20_000), piece("", "stop", {"prompt_tokens": 9, "completion_tokens": 0})], estimated(9, 100)),
+        # Who knows of no prompt may still have counted the completion.
+        ([WORDS, piece("", "stop", {"prompt_tokens": 0, "completion_tokens": 3})], estimated(7, 3)),
+        ([WORDS, piece("", "stop", {"completion_tokens": 3})], estimated(7, 3)),
+        # An error in place of an answer is a refusal.
+        ([ERROR], Usage()),
+        ([b": patience\n\n", ERROR], Usage()),
+        ([b'data: {"model": "m", "choices": []}\n\n', ERROR], estimated(7, 0)),
+        ([NO_CHOICE % json.dumps(SO_FAR).encode(), ERROR], estimated(9, 2)),
     ],
 )
 def test_stream(events: list[bytes], usage: Usage) -> None:
     assert stream(sent(), *events) == usage
+
+
+def test_text_is_not_counted_where_a_report_settles_it() -> None:
+    def count(texts: bytes | bytearray) -> Count:
+        raise AssertionError("this takes time, and nobody asked")
+
+    scan = StreamScan(choices=1, shows_usage=False, count_texts=count)
+    for event in (WORDS, piece("", "stop", REPORT)):
+        scan.feed(event)
+    assert charge.of_stream(sent(), scan) == Usage(9, 4, source="reported")
 
 
 def test_a_limit_that_was_sent_and_obeyed_is_the_most() -> None:
@@ -97,6 +117,7 @@ def test_an_echo_is_no_output() -> None:
 def test_where_somebody_may_think_unseen_all_that_was_reserved_counts() -> None:
     thinks = sent("chat", "o3-mini")
     assert stream(thinks, WORDS) == charge.of_nothing(thinks) == estimated(7, 100)
+    assert stream(thinks, ERROR) == Usage()
     assert stream(thinks, WORDS, piece("", "stop", REPORT)) == Usage(9, 4, source="reported")
     assert stream(sent("chat", members={"reasoning_effort": "low"}), WORDS) == estimated(7, 100)
     assert stream(sent("chat", "o3", members={"reasoning_effort": "none"}), WORDS) == estimated(7, 4)
@@ -123,6 +144,8 @@ def test_plain_answers() -> None:
     assert charge.of_nothing(sent()) == estimated(7, 0)
     assert charge.of_nothing(sent(best_of=3)) == estimated(7, 300)
     embedded = {"prompt_tokens": 5, "total_tokens": 5}
-    assert charge.of_plain(sent("embeddings"), embedded, b'{"data": [{"embedding": "AAAA"}]}', None) == Usage(
-        5, 0, source="reported"
-    )
+    vector = b'{"data": [{"embedding": "AAAA"}]}'
+    assert charge.of_plain(sent("embeddings"), embedded, vector, None) == Usage(5, 0, source="reported")
+    for nothing in ({"prompt_tokens": 0, "total_tokens": 0}, {"total_tokens": 5}):
+        assert charge.of_plain(sent("embeddings"), nothing, vector, None) == estimated(7, 0)
+    assert plain(sent("chat"), "one two", usage={"prompt_tokens": 0, "completion_tokens": 2}) == estimated(7, 2)

@@ -173,6 +173,7 @@ def test_times_are_told_in_utc(time: str, day: str) -> None:
         ("", ["found the columns of an empty file"]),
         ("a,b\n1,2\n", ["found the columns a, b", "expected a time (start_time, "]),
         ("date,requests\n2026-11-20,1\n", ["found the columns date, requests", "a model (model, model_name, "]),
+        ("\x1b[2J," + "x" * 2000, ["found the columns \\x1b[2j, " + "x" * 994, "expected"]),
         ("date,model\n2026-11-20,m\n", ["found the columns date, model", "at least one of num_model_requests, "]),
         # The same name means tokens in one provider's file and money in another's.
         ("utc_date,model,type,price,amount\n2026-11-20,m,output_tokens,1,99\n", ["found the columns", "expected"]),
@@ -183,6 +184,7 @@ def test_columns_that_nobody_understands(text: str, faults: list[str]) -> None:
         read(text)
     for fault, words in zip(refused.value.faults, faults, strict=False):
         assert words in fault
+        assert len(fault) < 1100
 
 
 HEAD = "start_time,end_time,model,num_model_requests,input_tokens,amount_value,amount_currency"
@@ -235,6 +237,12 @@ def test_number_of_a_line_counts_the_lines_within_a_cell() -> None:
 def test_cell_of_no_end_is_no_cell() -> None:
     with pytest.raises(NotUnderstood, match="field larger than field limit"):
         read(f'{HEAD}\n2026-11-20,,"{"x" * 200_000}')
+
+
+def test_an_end_before_all_time_is_none() -> None:
+    """Go writes a time that was never set as the first moment of the year 1."""
+    export = read(f"{HEAD}\n2026-11-20,0001-01-01T00:00:00Z,m,1,1,1,usd\n")
+    assert list(export.tallies) == [("2026-11-20", "m")]
 
 
 def test_trailing_empty_cells_are_forgiven() -> None:

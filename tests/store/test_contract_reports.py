@@ -149,6 +149,12 @@ async def test_what_upstreams_called_their_models(
         assert [row["estimated_percent"] for row in found] == [0, 100, 0, 0, 0]
 
 
+async def test_a_model_with_half_a_surrogate_pair_in_its_name_can_be_printed(worker: Worker, store: Store) -> None:
+    await worker.settle(await worker.granted(), time=NOON / SECOND, returned_model="m\ud83d")
+    (row,) = await store.told_models("2026-01-01", "2026-12-31")
+    assert row["told"] == "m?"
+
+
 async def test_very_many_records_are_told_in_full(worker: Worker, store: Store) -> None:
     wishes = [draw() for _ in range(450)]
     await worker.draw_all(wishes)

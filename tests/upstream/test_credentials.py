@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 
 from gateway.records import Failure, Fault, Phase
-from gateway.upstream.credentials import LIMITED_S, LONGEST_LIMITED_S, MAX_RESTS, REFUSED_S, Credentials, Grade
+from gateway.upstream.credentials import (
+    CERTAIN_AFTER,
+    LIMITED_S,
+    LONGEST_LIMITED_S,
+    MAX_RESTS,
+    ONLY_ONE_CERTAIN_AFTER,
+    REFUSED_S,
+    Credentials,
+    Grade,
+)
 
 NOW = 1000.0
 UNKNOWN = Failure("up", Phase.REFUSED, Fault.AUTH, status=401)
@@ -48,7 +57,7 @@ def test_refused_key_is_tried_again_after_its_rest(failure: Failure, rest_s: flo
 def test_what_is_said_of_one_model_counts_for_that_model(failure: Failure, is_for_every_model: bool) -> None:
     """403 also says that a key may not use this one model; with it, a client could lock out all the others."""
     keys = Credentials(1)
-    refuse(keys, failure, times=3)
+    refuse(keys, failure, times=ONLY_ONE_CERTAIN_AFTER)
     assert keys.grade("m", NOW) is Grade.BARRED
     assert keys.grade("other", NOW) is (Grade.BARRED if is_for_every_model else Grade.FREE)
 
@@ -57,13 +66,23 @@ def test_what_is_said_of_one_model_counts_for_that_model(failure: Failure, is_fo
 def test_only_key_is_barred_when_it_is_certain(failure: Failure) -> None:
     keys = Credentials(1)
     grades = []
-    for _ in range(4):
+    for _ in range(ONLY_ONE_CERTAIN_AFTER + 1):
         grades.append(keys.grade("m", NOW))
         refuse(keys, failure)
-    assert grades == [Grade.FREE, Grade.LAST_RESORT, Grade.LAST_RESORT, Grade.BARRED]
+    assert grades == [Grade.FREE, *[Grade.LAST_RESORT] * (ONLY_ONE_CERTAIN_AFTER - 1), Grade.BARRED]
     rest = keys.first_back("m", NOW + 1)
     assert rest is not None
     assert rest.fault is failure.fault
+
+
+def test_of_several_keys_it_is_certain_sooner() -> None:
+    keys = Credentials(2)
+    for place in (0, 1):
+        refuse(keys, UNKNOWN, place, times=CERTAIN_AFTER - 1)
+    assert keys.grade("m", NOW) is Grade.LAST_RESORT
+    for place in (0, 1):
+        refuse(keys, UNKNOWN, place)
+    assert keys.grade("m", NOW) is Grade.BARRED
 
 
 def test_an_answer_ends_the_row() -> None:
@@ -77,7 +96,7 @@ def test_an_answer_ends_the_row() -> None:
 
 def test_refusals_in_a_row_go_on_after_the_rest() -> None:
     keys = Credentials(1)
-    refuse(keys, UNKNOWN, times=3)
+    refuse(keys, UNKNOWN, times=ONLY_ONE_CERTAIN_AFTER)
     assert keys.grade("m", NOW + REFUSED_S) is Grade.FREE
     refuse(keys, UNKNOWN, now=NOW + REFUSED_S)
     assert keys.grade("m", NOW + REFUSED_S) is Grade.BARRED

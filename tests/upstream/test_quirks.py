@@ -69,7 +69,7 @@ def error(message: str = "no", error_type: Any = "invalid_request_error", param:
         (503, error("当前分组 default 下对于模型 x 无可用渠道", "one_api_error"), Fault.NO_CHANNEL),
         (503, error("", "new_api_error", "", "get_channel_failed"), Fault.NO_CHANNEL),
         (503, error("no channelling", "server_error"), Fault.STATUS),
-        (500, error("no channel for model", "new_api_error", "", "model_not_found"), Fault.STATUS),
+        (500, error("no channel for model", "new_api_error", "", "model_not_found"), Fault.NO_CHANNEL),
         (503, error("", "invalid_request_error"), Fault.STATUS),
         (500, [1], Fault.STATUS),
         (500, {"error": {}}, Fault.STATUS),

@@ -14,7 +14,7 @@ import pytest
 from gateway.config import Config, Route, build
 from gateway.records import Failure, Fault, Phase
 from gateway.rules.attempts import Tried
-from gateway.rules.breaker import CALM_S, FIRST_REST_S, IN_A_ROW, PROBE_S, WINDOW_S, Event
+from gateway.rules.breaker import CALM_S, FIRST_REST_S, HOPELESS_AFTER, IN_A_ROW, PROBE_S, WINDOW_S, Event
 from gateway.upstream.health import MAX_OTHERS
 from gateway.upstream.router import Router
 from tests.fakes.scripted import until
@@ -23,10 +23,10 @@ REFUSED_PORT = Failure("a", Phase.CONNECT, Fault.CONNECT)
 ERROR = Failure("a", Phase.REFUSED, Fault.STATUS, status=500)
 NO_CHANNEL = Failure("a", Phase.REFUSED, Fault.NO_CHANNEL, status=503)
 LATE = Failure("a", Phase.WAITING, Fault.TIMEOUT)
-CUT = Failure("a", Phase.RELAYING, Fault.CUT)
+CUT = Failure("a", Phase.RELAYING, Fault.CUT, has_begun=True)
 AUTH = Failure("a", Phase.REFUSED, Fault.AUTH, status=401)
 LIMITED = Failure("a", Phase.REFUSED, Fault.RATE_LIMITED, status=429, retry_after_s=5)
-ILL = [REFUSED_PORT, ERROR, NO_CHANNEL, LATE, CUT]
+ILL = [REFUSED_PORT, ERROR, NO_CHANNEL, LATE]
 
 
 def config(keys: int = 1) -> Config:
@@ -82,9 +82,19 @@ async def stand() -> Stand:
     return Stand()
 
 
+@pytest.mark.parametrize("failure", [*ILL, CUT], ids=lambda failure: failure.fault.value)
+async def test_who_fails_again_and_again_is_avoided(stand: Stand, failure: Failure) -> None:
+    stand.call(failure, "two", times=IN_A_ROW - 1)
+    assert stand.whom("two") == "ab"
+    stand.call(failure, "two")
+    assert stand.whom("two") == "ba"
+
+
 @pytest.mark.parametrize("failure", ILL, ids=lambda failure: failure.fault.value)
-async def test_upstream_that_fails_again_and_again_is_left_alone(stand: Stand, failure: Failure) -> None:
-    stand.call(failure, times=IN_A_ROW - 1)
+async def test_who_does_not_answer_at_all_is_left_alone_even_by_those_who_have_nothing_else(
+    stand: Stand, failure: Failure
+) -> None:
+    stand.call(failure, times=HOPELESS_AFTER - 1)
     assert stand.whom() == "a"
     stand.call(failure)
     assert stand.whom() == ""
@@ -92,17 +102,35 @@ async def test_upstream_that_fails_again_and_again_is_left_alone(stand: Stand, f
     assert (told.fault, told.retry_after_s) == (Fault.LEFT_ALONE, FIRST_REST_S)
 
 
+async def test_half_an_answer_is_better_than_none(stand: Stand) -> None:
+    stand.call(CUT, times=5 * HOPELESS_AFTER)
+    assert stand.whom() == "a"
+
+
+async def test_every_second_answer_is_better_than_none(stand: Stand) -> None:
+    for _ in range(50):
+        stand.call(ERROR)
+        stand.call(None)
+    assert stand.whom() == "a"
+
+
+async def test_whoever_came_all_the_same_and_is_answered_closes_it(stand: Stand) -> None:
+    stand.call(ERROR, "two", times=IN_A_ROW)
+    stand.call(None, "two")
+    assert stand.whom("two") == "ab"
+
+
 @pytest.mark.parametrize("failure", ILL[1:], ids=lambda failure: failure.fault.value)
 async def test_one_model_that_fails_is_not_the_others_fault(stand: Stand, failure: Failure) -> None:
-    stand.call(failure, times=IN_A_ROW)
+    stand.call(failure, times=HOPELESS_AFTER)
     assert (stand.whom("m"), stand.whom("n"), stand.whom("never heard of")) == ("", "a", "a")
-    stand.call(failure, "never heard of", times=IN_A_ROW)
+    stand.call(failure, "never heard of", times=HOPELESS_AFTER)
     assert (stand.whom("never heard of"), stand.whom("nor of this")) == ("", "a")
 
 
 async def test_upstream_that_cannot_be_reached_is_left_alone_by_all(stand: Stand) -> None:
     stand.call(REFUSED_PORT, "m", times=2)
-    stand.call(REFUSED_PORT, "never heard of", times=IN_A_ROW - 2)
+    stand.call(REFUSED_PORT, "never heard of", times=HOPELESS_AFTER - 2)
     assert (stand.whom("m"), stand.whom("n"), stand.whom("nor of this"), stand.whom("two")) == ("", "", "", "b")
 
 
@@ -111,13 +139,13 @@ async def test_whoever_answers_can_be_reached(stand: Stand, answer: Failure | No
     for _ in range(3):
         stand.call(REFUSED_PORT, times=IN_A_ROW - 1)
         stand.call(answer, "n")
-    assert stand.whom() == "a"
+    assert stand.whom("two") == "ab"
 
 
 async def test_clients_that_leave_say_nothing(stand: Stand) -> None:
-    for _ in range(3 * IN_A_ROW):
+    for _ in range(3 * HOPELESS_AFTER):
         stand.router.begin(stand.routes("m")[0], "m").left()
-    stand.call(ERROR, times=IN_A_ROW - 1)
+    stand.call(ERROR, times=HOPELESS_AFTER - 1)
     stand.router.begin(stand.routes("m")[0], "m").left()
     assert stand.whom() == "a"
     stand.call(ERROR)
@@ -126,7 +154,7 @@ async def test_clients_that_leave_say_nothing(stand: Stand) -> None:
 
 
 async def test_half_open_lets_one_call_through_and_its_answer_closes_it(stand: Stand) -> None:
-    stand.call(ERROR, times=IN_A_ROW)
+    stand.call(ERROR, times=HOPELESS_AFTER)
     stand.now += FIRST_REST_S
     assert stand.whom() == "a"
     probe = stand.router.begin(stand.routes("m")[0], "m")
@@ -137,21 +165,21 @@ async def test_half_open_lets_one_call_through_and_its_answer_closes_it(stand: S
 
 
 async def test_half_open_probe_that_fails_opens_it_for_longer(stand: Stand) -> None:
-    stand.call(ERROR, times=IN_A_ROW)
+    stand.call(ERROR, times=HOPELESS_AFTER)
     stand.now += FIRST_REST_S
     stand.call(ERROR)
     assert stand.barrier().retry_after_s == 2 * FIRST_REST_S
 
 
 async def test_half_open_probe_whose_client_leaves_lets_the_next_one_in(stand: Stand) -> None:
-    stand.call(ERROR, times=IN_A_ROW)
+    stand.call(ERROR, times=HOPELESS_AFTER)
     stand.now += FIRST_REST_S
     stand.router.begin(stand.routes("m")[0], "m").left()
     assert stand.whom() == "a"
 
 
 async def test_half_open_probe_that_takes_long_lets_the_next_one_in(stand: Stand) -> None:
-    stand.call(LATE, times=IN_A_ROW)
+    stand.call(LATE, times=HOPELESS_AFTER)
     stand.now += FIRST_REST_S
     first = stand.router.begin(stand.routes("m")[0], "m")
     stand.now += PROBE_S
@@ -162,7 +190,7 @@ async def test_half_open_probe_that_takes_long_lets_the_next_one_in(stand: Stand
 
 
 async def test_stream_that_begins_well_closes_it_long_before_its_end(stand: Stand) -> None:
-    stand.call(ERROR, times=IN_A_ROW)
+    stand.call(ERROR, times=HOPELESS_AFTER)
     stand.now += FIRST_REST_S
     stream = stand.router.begin(stand.routes("m")[0], "m")
     stream.answered()
@@ -173,22 +201,23 @@ async def test_stream_that_begins_well_closes_it_long_before_its_end(stand: Stan
 
 async def test_streams_that_begin_well_and_are_cut_are_no_good(stand: Stand) -> None:
     for _ in range(IN_A_ROW):
-        stream = stand.router.begin(stand.routes("m")[0], "m")
+        stream = stand.router.begin(stand.routes("two")[0], "two")
         stream.answered()
         stream.ended(CUT)
-    assert stand.whom() == ""
+    assert stand.whom("two") == "ba"
 
 
 async def test_calls_that_hung_for_a_minute_do_not_open_what_has_recovered(stand: Stand) -> None:
     hanging = [stand.router.begin(stand.routes("m")[0], "m") for _ in range(100)]
     stand.now += 1
-    stand.call(ERROR, times=IN_A_ROW)
+    stand.call(ERROR, times=HOPELESS_AFTER)
     stand.now += FIRST_REST_S
     stand.call(None)
     stand.now += 60
     for trial in hanging:
         trial.ended(LATE)
     assert stand.whom() == "a"
+    assert stand.shown[-1] == ("a", 0)
 
 
 async def test_nothing_is_kept_of_who_is_well(stand: Stand) -> None:
@@ -205,7 +234,7 @@ async def test_nothing_is_kept_of_who_is_well(stand: Stand) -> None:
 
 
 async def test_ten_thousand_made_up_models_take_little_memory_and_forget_no_real_one(stand: Stand) -> None:
-    stand.call(NO_CHANNEL, times=IN_A_ROW)
+    stand.call(NO_CHANNEL, times=HOPELESS_AFTER)
     for number in range(10_000):
         stand.call(NO_CHANNEL, f"made up {number}")
         stand.call(ERROR, f"made up {number}")
@@ -229,7 +258,7 @@ async def test_state_shown_is_the_worst_of_what_the_configuration_names(stand: S
 
 
 async def test_alias_is_known_by_the_upstream_s_own_name(stand: Stand) -> None:
-    stand.call(Failure("b", Phase.REFUSED, Fault.STATUS, status=500), "two", times=IN_A_ROW, place=1)
+    stand.call(Failure("b", Phase.REFUSED, Fault.STATUS, status=500), "two", times=HOPELESS_AFTER, place=1)
     assert stand.whom("two") == "a"
     assert stand.shown[2:] == [("b", 2)]
     assert stand.whom("equal") in ("ab", "ba")
@@ -238,7 +267,7 @@ async def test_alias_is_known_by_the_upstream_s_own_name(stand: Stand) -> None:
 async def test_each_change_of_state_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
     stand = Stand()
     with caplog.at_level(logging.WARNING, "gateway"):
-        stand.call(ERROR, times=3 * IN_A_ROW)
+        stand.call(ERROR, times=3 * HOPELESS_AFTER)
         stand.now += FIRST_REST_S
         stand.call(ERROR)
         stand.now += 2 * FIRST_REST_S
@@ -246,9 +275,10 @@ async def test_each_change_of_state_is_one_line(caplog: pytest.LogCaptureFixture
         stand.call(None)
     said = [record.getMessage() for record in caplog.records]
     assert said == [
-        "upstream a, model 'm': fails again and again; left alone for 1 s",
+        "upstream a, model 'm': fails again and again; avoided for 1 s",
+        "upstream a, model 'm': does not answer at all; left alone",
         "upstream a, model 'm': half-open: one call is let through as a probe",
-        "upstream a, model 'm': still fails; left alone for 2 s",
+        "upstream a, model 'm': still fails; avoided for 2 s",
         "upstream a, model 'm': half-open: one call is let through as a probe",
         "upstream a, model 'm': well again",
     ]
@@ -258,7 +288,7 @@ async def test_open_circuit_is_shown_as_half_open_when_its_rest_is_over_though_n
     stand, loop = Stand(), asyncio.get_running_loop()
     began = loop.time()
     stand.router.health["a"].clock = loop.time
-    stand.call(ERROR, times=IN_A_ROW)
+    stand.call(ERROR, times=IN_A_ROW + 2)
     await until(lambda: stand.shown[-1] == ("a", 1))
     assert loop.time() - began >= FIRST_REST_S
 
@@ -266,10 +296,10 @@ async def test_open_circuit_is_shown_as_half_open_when_its_rest_is_over_though_n
 # ---------------------------------------------------------------------------------------------------- several routes
 
 
-async def test_priority_holds_until_the_first_is_left_alone(stand: Stand) -> None:
+async def test_priority_holds_until_the_first_is_avoided(stand: Stand) -> None:
     assert stand.whom("two") == "ab"
     stand.call(ERROR, "two", times=IN_A_ROW)
-    assert stand.whom("two") == "b"
+    assert stand.whom("two") == "ba"
     stand.now += FIRST_REST_S
     assert stand.whom("two") == "ab"
 
@@ -277,7 +307,7 @@ async def test_priority_holds_until_the_first_is_left_alone(stand: Stand) -> Non
 async def test_route_whose_only_key_was_refused_is_the_last_resort(stand: Stand) -> None:
     stand.call(AUTH, "two")
     assert stand.whom("two") == "ba"
-    stand.call(AUTH, "two", times=2)
+    stand.call(AUTH, "two", times=9)
     assert stand.whom("two") == "b"
 
 
@@ -300,8 +330,8 @@ async def test_equals_share_by_chance(stand: Stand) -> None:
 
 
 async def test_of_several_barriers_the_one_that_ends_first_is_told(stand: Stand) -> None:
-    stand.call(AUTH, "two", times=3)
-    stand.call(Failure("b", Phase.REFUSED, Fault.STATUS, status=500), "two", times=IN_A_ROW, place=1)
+    stand.call(AUTH, "two", times=10)
+    stand.call(Failure("b", Phase.REFUSED, Fault.STATUS, status=500), "two", times=HOPELESS_AFTER, place=1)
     assert stand.whom("two") == ""
     told = stand.barrier("two")
     assert (told.upstream, told.fault, told.retry_after_s) == ("b", Fault.LEFT_ALONE, FIRST_REST_S)
@@ -345,24 +375,37 @@ async def test_keys_rest_is_logged_by_its_place(caplog: pytest.LogCaptureFixture
 
 async def test_repetitions_at_one_upstream_are_bounded_and_failovers_are_not(stand: Stand) -> None:
     here, there = stand.routes("two")
-    stand.call(None, "two", times=100)
+    for _ in range(100):
+        stand.router.count(here, "two")
     tried = [Tried(here, ERROR)]
     assert stand.router.spent(tried) == set()
     for _ in range(30):
-        stand.router.begin(here, "two", tried).ended(None)
+        stand.router.count(here, "two", tried)
     assert stand.router.spent(tried) == {"a"}
     for _ in range(1000):
-        stand.router.begin(there, "two", tried).ended(None)
+        stand.router.count(there, "two", tried)
     assert stand.router.spent([*tried, Tried(there, ERROR)]) == {"a"}
 
 
-@pytest.mark.parametrize("failure", [AUTH, LIMITED, Failure("a", Phase.STALE, Fault.CUT)], ids=lambda f: f.fault.value)
-async def test_next_key_and_what_nobody_has_read_need_no_budget(stand: Stand, failure: Failure) -> None:
+STALE = Failure("a", Phase.STALE, Fault.CUT)
+
+
+@pytest.mark.parametrize(
+    ("failure", "keys", "is_spent"),
+    [
+        (STALE, 1, False),  # nobody has read it
+        (AUTH, 2, False),  # the next key is shown
+        (LIMITED, 2, False),
+        (LIMITED, 1, True),  # the same one once more
+    ],
+)
+async def test_next_key_and_what_nobody_has_read_need_no_budget(failure: Failure, keys: int, is_spent: bool) -> None:
+    stand = Stand(config(keys))
     (route,) = stand.routes("m")
     tried = [Tried(route, failure)]
     for _ in range(100):
-        stand.router.begin(route, "m", tried).ended(None)
-    assert stand.router.spent(tried) == set()
+        stand.router.count(route, "m", tried)
+    assert bool(stand.router.spent(tried)) is is_spent
 
 
 # ------------------------------------------------------------------------------------------------------ active probes
@@ -370,7 +413,7 @@ async def test_next_key_and_what_nobody_has_read_need_no_budget(stand: Stand, fa
 
 async def test_probes_find_an_ill_upstream_and_a_returned_one(stand: Stand) -> None:
     health = stand.router.health["a"]
-    for _ in range(IN_A_ROW):
+    for _ in range(HOPELESS_AFTER):
         health.probed(Event.ILL, stand.now)
     assert (stand.whom("m"), stand.whom("n")) == ("", "")
     health.probed(Event.NOTHING, stand.now)

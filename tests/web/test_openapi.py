@@ -1,0 +1,106 @@
+"""The gateway's own OpenAPI document: valid, whole, open to everybody, and silent about the configuration."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import schemathesis
+from aiohttp import web
+from aiohttp.test_utils import TestClient
+
+from gateway.rules.schema import Body, Chat, Completion, Embedding
+from gateway.web import openapi
+
+from .conftest import ADMIN_TOKEN, KEY, Inside
+
+NOWHERE = "http://upstream-of-ours.example/v1"
+
+Told = dict[str, Any]
+
+
+async def document(client: TestClient[Any, Any]) -> Told:
+    answer = await client.get("/openapi.json")
+    assert (answer.status, answer.content_type) == (200, "application/json")
+    told: Told = await answer.json()
+    return told
+
+
+def described(told: Told) -> set[tuple[str, str]]:
+    return {(method.upper(), path) for path, methods in told["paths"].items() for method in methods}
+
+
+async def test_document_is_valid_openapi(inside: Inside) -> None:
+    told = await document(await inside(NOWHERE))
+    assert told["openapi"].startswith("3.1.")
+    schemathesis.openapi.from_dict(told).validate()
+
+
+def test_a_document_that_is_not_valid_would_be_found() -> None:
+    told = json.loads(json.dumps(openapi.describe(openapi.OPERATIONS)))
+    told["paths"]["/v1/key"]["get"]["responses"]["200"]["content"] = []
+    with pytest.raises(ValueError, match="is not of type"):
+        schemathesis.openapi.from_dict(told).validate()
+
+
+def test_every_name_that_the_document_refers_to_is_there() -> None:
+    told = openapi.describe(openapi.OPERATIONS)
+    text = json.dumps(told)
+    for part, names in told["components"].items():
+        for name in names:
+            assert f'"#/components/{part}/{name}"' in text or part == "securitySchemes", f"nobody refers to {name}"
+    referred = {piece.partition('"')[0] for piece in text.split('"$ref": "#/components/')[1:]}
+    assert referred == {
+        f"{part}/{name}" for part, names in told["components"].items() for name in names if part != "securitySchemes"
+    }
+
+
+async def test_every_route_is_described_and_every_description_has_its_route(inside: Inside) -> None:
+    client = await inside(NOWHERE)
+    assert isinstance(client.app, web.Application)
+    assert described(await document(client)) == set(openapi.routes_of(client.app)) == set(openapi.OPERATIONS)
+
+
+async def test_a_gateway_without_an_admin_api_describes_none(inside: Inside) -> None:
+    client = await inside(NOWHERE, admin={})
+    assert isinstance(client.app, web.Application)
+    told = described(await document(client))
+    assert told == set(openapi.routes_of(client.app))
+    assert told == {(method, path) for method, path in openapi.OPERATIONS if not path.startswith("/admin")}
+
+
+def test_a_route_without_a_description_would_be_found() -> None:
+    async def handler(request: web.Request) -> web.Response:
+        return web.Response()
+
+    app = web.Application()
+    app.add_routes([web.get("/healthz", handler), web.post("/v1/new/{name:.+}", handler)])
+    routes = openapi.routes_of(app)
+    assert routes == [("GET", "/healthz"), ("POST", "/v1/new/{name}")]
+    assert described(openapi.describe(routes)) == {("GET", "/healthz")}
+
+
+async def test_document_says_nothing_of_the_configuration(inside: Inside) -> None:
+    secret_team = {"teams": {"hush-team": {"quotas": [{"requests": 7654321, "per": "day"}]}}}
+    models = {"hush-model": {"routes": [{"upstream": "up"}], "max_output_tokens": 100}}
+    keys = [{"id": "hush-key", "secret": KEY, "team": "hush-team"}]
+    one = await document(await inside(NOWHERE))
+    told = await document(
+        await inside(NOWHERE, models=models, keys=keys, **secret_team, metrics={"token": ADMIN_TOKEN})
+    )
+    assert told == one
+    assert not [word for word in ("hush", KEY, ADMIN_TOKEN, "upstream-of-ours") if word in json.dumps(told)]
+
+
+@pytest.mark.parametrize("body", [Completion, Chat, Embedding])
+def test_bodies_are_described_by_what_checks_them(body: type[Body]) -> None:
+    shown = openapi.describe([])["components"]["schemas"][body.__name__]
+    assert list(shown["properties"]) == list(body.model_fields)
+    assert shown["required"] == [name for name, field in body.model_fields.items() if field.is_required()]
+
+
+async def test_what_is_no_get_of_the_document_is_refused(inside: Inside) -> None:
+    client = await inside(NOWHERE)
+    answer = await client.post("/openapi.json", json={})
+    assert (answer.status, answer.headers["Allow"]) == (405, "GET, HEAD")
