@@ -136,7 +136,7 @@ class Lease:
             record,
             estimated_prompt_tokens=call.params.prompt_tokens,
             overhead_s=overhead_s,
-            is_usage_unknown=usage.source == "estimated" or not is_usage_known,
+            is_usage_unknown=usage.source == "estimated" or self.may_have_cost,
         )
         self._books.write_line(record)
 

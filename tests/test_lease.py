@@ -233,6 +233,18 @@ async def test_cost_of_what_was_used(usage: Usage, may_have_cost: bool, cost_nus
     assert await costs(closing(usage), a_call().model) == (None, None)
 
 
+@pytest.mark.parametrize(
+    ("source", "may_have_cost", "counted"),
+    [("reported", False, 0), ("estimated", False, 1), ("none", False, 0), ("none", True, 1), ("reported", True, 1)],
+)
+async def test_what_an_upstream_may_bill_unseen_is_counted(source: Any, may_have_cost: bool, counted: int) -> None:
+    """Also that of an attempt that came to nothing, before another that was answered."""
+    books = books_of(ScriptedLedger(Granted()), [])
+    async with Lease(books, a_call(), (CLAIM,)) as lease:
+        closing(Usage(3, 5, source=source), may_have_cost=may_have_cost)(lease)
+    assert books.telemetry.registry.get_sample_value("gateway_usage_unknown_total") == counted
+
+
 def test_a_draw_that_is_taken_back_cost_nothing() -> None:
     call = a_call()
     for model, cost_nusd in ((PRICED, 0), (call.model, None)):

@@ -50,8 +50,8 @@ def of_stream(sent: Sent, scan: StreamScan) -> Usage:
     report = scan.usage
     if report is not None and scan.is_usage_final and _is_plausible(sent.call, report, has_text=scan.has_text):
         return _with_prompt(sent.call, report)
-    if scan.error is not None and report is None and scan.model is None and not scan.has_text:
-        return Usage()  # nobody has begun to answer
+    if scan.error is not None and not scan.has_begun:
+        return Usage()
     is_whole = scan.is_complete and scan.error is None
     return _estimate(
         sent,

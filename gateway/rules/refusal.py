@@ -20,7 +20,7 @@ _FOREIGN_TYPE = re.compile(rf"\w+_api_error|(?:upstream|openai|claude|gemini)_er
 _REQUEST_ID = re.compile(r"\s?\(request id: ([^()]*)\)\s*\Z", re.IGNORECASE)
 _PREFIX = re.compile(r"\A(?:litellm\.\w+: (?:\w+ - )?)+")
 _SUFFIX = re.compile(
-    r"\s*(?:LiteLLM: model group |Received Model Group=|\nmodel=\S+ context_window_fallbacks=).*\Z", re.DOTALL
+    r"(?:LiteLLM: model group |Received Model Group=|\nmodel=\S+ context_window_fallbacks=).*\Z", re.DOTALL
 )
 _PORT = re.compile(r"\b(the upstream|the proxy):[0-9]{1,5}\b")
 """What is left of an address when the stand-in has taken its host's place."""
@@ -33,7 +33,7 @@ _NULLS = ("", "None", "null")
 
 def unwrapped(message: Any) -> tuple[str, str | None]:
     """A message as its author wrote it, and the reseller's identifier of the request that stood behind it."""
-    text = _SUFFIX.sub("", str(message or ""))
+    text = _SUFFIX.sub("", str(message or "")).rstrip()
     found = _REQUEST_ID.search(text)
     if found is not None:
         text = text[: found.start()]

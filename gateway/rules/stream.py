@@ -74,6 +74,8 @@ class StreamScan:
         self.is_done = False
         self.model: str | None = None
         self.has_reasoned = False
+        self.has_begun = False
+        """Whether anything but comments and an error came."""
         # Choices come by turns: only of a single one all texts are one.
         self._count = count_texts if choices == 1 else pieces.count
         self._texts = bytearray()
@@ -176,6 +178,7 @@ class StreamScan:
             self.has_reasoned = self.has_reasoned or usage.has_reasoning(data)
         if _MATTERS.search(data) or (self.model is None and _NAMES_MODEL.search(data)):
             return self._matter(event, data)
+        self.has_begun = True
         if texts and event is as_it_came:
             self._unlike += 1
             if self._unlike % _LEARN_EVERY == 1:
@@ -232,6 +235,7 @@ class StreamScan:
             error = chunk["error"]
             self.error = error if isinstance(error, dict) else {"message": str(error)}
             return b""
+        self.has_begun = True
         if self.model is None and isinstance(chunk.get("model"), str):
             self.model = chunk["model"]
         choices = chunk.get("choices")
@@ -260,6 +264,7 @@ class StreamScan:
 
         All of it counts as text.
         """
+        self.has_begun = True
         self._quarters += pieces.count(piece).quarters
         looked_at = self._tail + piece
         end = 0

@@ -128,7 +128,7 @@ class DataPlane:
         asked = await self._large_bodies.read(endpoint, pieces) if is_large else self._read(endpoint, pieces)
         visit.model = asked.model if asked.model in config.models else "other"
         model = config.model(asked.model)
-        if model is None or not keys.may_use(key, asked.model):
+        if model is None or not keys.may_use(key, asked.model) or self._is_secret(asked.model, visit):
             raise ModelNotFound(asked.model)
         if endpoint not in model.endpoints:
             raise capabilities.wrong_endpoint(endpoint, model.endpoints)
@@ -158,6 +158,10 @@ class DataPlane:
         key = keys.find(self._parts.keys, secret, now=time.time(), remote=visit.remote)
         visit.key = key.id
         return key
+
+    def _is_secret(self, model: str, visit: Visit) -> bool:
+        """Whether a name that only "*" serves is somebody's key, which must reach neither an upstream nor a record."""
+        return visit.model == "other" and keys.digest(model) in self._parts.keys
 
     async def list_models(self, request: web.Request) -> web.StreamResponse:
         """What this key may use."""

@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import re
 import time
+import traceback
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
@@ -125,8 +127,9 @@ class FrontDoor:
             response = self._fail(request, visit, self._translate(request, error))
         except (web.RequestPayloadError, HttpProcessingError):  # their texts are the client's bytes
             response = self._fail(request, visit, InvalidRequest(_NOT_FRAMED))
-        except Exception:
-            log.exception("request %s failed", visit.id)
+        except Exception as error:
+            # Where it happened, but not its text, nor that of what led to it: they may repeat what somebody has sent.
+            log.error("request %s failed: %s\n%s", visit.id, type(error).__name__, _where(error))
             response = self._fail(request, visit, internal_error(visit.id))
         else:
             self._note(request, visit, response.status, None)
@@ -167,7 +170,7 @@ class FrontDoor:
             key=visit.key or None,
             endpoint=visit.endpoint,
             method=request.method,
-            path=request.rel_url.raw_path[:200],
+            path=_shown_path(request),
             model=visit.model or None,
             status=status,
             error=error,
@@ -190,6 +193,24 @@ class FrontDoor:
             advice = f". The gateway does not have this endpoint: {hint}." if hint else ""
             return NotFound(f"Invalid URL ({request.method} {path}){advice}")
         return InvalidRequest(f"The request was refused: {error.reason}.")
+
+
+LIKE_A_KEY_FROM = 8
+_LIKE_A_KEY = re.compile(r"(?<![A-Za-z0-9])sk-[\w.-]{6,}|[A-Za-z0-9_]{24,}")
+
+
+def _shown_path(request: web.Request) -> str:
+    """The path without what looks like a key, or is the one that the request bears: some write it into the address."""
+    path = request.rel_url.raw_path
+    _, _, bearer = request.headers.get(hdrs.AUTHORIZATION, "").partition(" ")
+    if len(bearer := bearer.strip()) >= LIKE_A_KEY_FROM:
+        path = path.replace(bearer, "***")
+    return _LIKE_A_KEY.sub("***", path)[:200]
+
+
+def _where(error: BaseException) -> str:
+    """The traceback without the texts of errors."""
+    return "Traceback (most recent call last):\n" + "".join(traceback.format_tb(error.__traceback__)).rstrip()
 
 
 def _has_unread_body(request: web.Request, status: int) -> bool:

@@ -28,7 +28,7 @@ ROOT = Path(__file__).parent.parent.parent
 HIDDEN = "hush-0123456789-abcdef-hush"
 """Wherever it stands as a value, in whatever form, no fault may show it."""
 ENV = {"SECRET": HIDDEN, "EMPTY": "", "PROXY": f"http://u:{HIDDEN}@proxy:3128"}
-BOUNDED = rules(deadline=None, max_examples=2500, suppress_health_check=list(HealthCheck))
+BOUNDED = rules(deadline=None, max_examples=250, suppress_health_check=list(HealthCheck))
 
 GOOD: dict[str, Any] = {
     "server": {"host": "127.0.0.1", "port": 0, "workers": 2, "trusted_proxies": ["10.0.0.0/8"], "access_log": "text"},

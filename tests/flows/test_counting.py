@@ -141,6 +141,22 @@ def test_answer_that_nobody_counts_is_counted_here(house: Gateway, upstream: Sta
     assert record["completion_tokens"] == 17
 
 
+def test_a_prompt_that_the_upstream_does_not_count_is_counted_here(house: Gateway, upstream: Stage) -> None:
+    upstream.play(reported(0))
+    record = house.call(house.complete("silent", prompt="Say this is a test").id)
+    assert (record["usage_source"], record["prompt_tokens"], record["completion_tokens"]) == ("estimated", 5, 1)
+
+
+def test_an_error_in_place_of_a_stream_costs_nothing(house: Gateway, upstream: Stage) -> None:
+    upstream.play(stream([{"error": {"message": "Overloaded", "type": "server_error"}}]))
+    with house.stream("silent") as raw:
+        answer = raw.read_head()
+        assert b"error" in raw.read_chunks()
+    record = house.call(answer.headers["x-request-id"])
+    assert (record["usage_source"], record["ended"]) == ("none", "error")
+    assert (record["prompt_tokens"], record["completion_tokens"]) == (0, 0)
+
+
 def test_prompt_that_can_never_fit_is_told_so_only_when_that_is_sure(house: Gateway, upstream: Stage) -> None:
     upstream.play(ok_json({"model": "up", "usage": {"prompt_tokens": 0, "completion_tokens": 0}}), reported(0))
     refused = house.complete("small", prompt=ORDINARY, max_tokens=10)

@@ -17,7 +17,7 @@ from tests.conftest import Stage, StartsGateways
 from tests.fakes.scripted import CHUNKED, Wire, chunk
 from tests.rules.slow_scan import Rewritten, Slow, assert_passed
 
-from .house import COMPLETIONS, Gateway, secret, settings
+from .house import CHAT, COMPLETIONS, Gateway, secret, settings
 
 RECORDED = {path.stem: path.read_bytes() for path in sorted((Path(__file__).parents[1] / "recorded").glob("*.sse"))}
 AT_ONCE = 24
@@ -58,16 +58,19 @@ def cases() -> list[Case]:
 async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, case: Case) -> bytes:
     """One call on a connection that is kept; returns the body of its answer."""
     name, end, cut, shows = case
+    is_chat = b"chat.completion" in RECORDED[name]
+    asked = {"messages": [{"role": "user", "content": "Hi"}]} if is_chat else {"prompt": "Hi"}
     members = {
-        "model": COMPLETIONS,
-        "prompt": "Hi",
+        "model": CHAT if is_chat else COMPLETIONS,
         "stream": True,
         "n": choices_of(name),
         "user": f"{name}:{end}:{cut}",
+        **asked,
     }
     body = json.dumps(members | ({"stream_options": {"include_usage": True}} if shows else {})).encode()
     head = f"Authorization: Bearer {secret('alice')}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
-    writer.write(f"POST /v1/completions HTTP/1.1\r\nHost: x\r\n{head}\r\n\r\n".encode() + body)
+    path = "/v1/chat/completions" if is_chat else "/v1/completions"
+    writer.write(f"POST {path} HTTP/1.1\r\nHost: x\r\n{head}\r\n\r\n".encode() + body)
     answer = await reader.readuntil(b"\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 200 "), answer
     passed = b""

@@ -79,6 +79,7 @@ ERROR = b'data: {"error": {"message": "no"}}\n\n'
         ([ERROR], Usage()),
         ([b": patience\n\n", ERROR], Usage()),
         ([b'data: {"model": "m", "choices": []}\n\n', ERROR], estimated(7, 0)),
+        ([piece(""), ERROR], estimated(7, 0)),
         ([NO_CHOICE % json.dumps(SO_FAR).encode(), ERROR], estimated(9, 2)),
     ],
 )
