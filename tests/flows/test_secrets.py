@@ -18,6 +18,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+import yaml
 
 from tests.conftest import Stage, StartsGateways
 from tests.fakes.proxy import ConnectProxy, refuse
@@ -39,7 +40,7 @@ from tests.fakes.scripted import (
 )
 
 from .client import Answer
-from .house import COMPLETIONS, Gateway, children, eventually, model, secret, settings
+from .house import COMPLETIONS, WITHOUT_TOKENS, Gateway, children, eventually, model, run, secret, settings
 
 SECRETS: Mapping[str, str] = {
     "the key of a client": secret("alice"),
@@ -351,7 +352,7 @@ def test_a_bug_of_ours_is_logged_without_what_it_says(tmp_path: Path, upstream: 
     """An error of any library may repeat what it was given. Where it came from is told; what it says is not."""
     (tmp_path / "sitecustomize.py").write_text(BUG)
     path = os.pathsep.join([str(tmp_path), *filter(None, WITHOUT_TOKENS["PYTHONPATH"].split(os.pathsep))])
-    house = Gateway(tmp_path / "gateway", settings(upstream.url), env={"PYTHONPATH": path})
+    house = Gateway(tmp_path / "house", settings(upstream.url), env={"PYTHONPATH": path})
     try:
         got = house.complete(user=WRONG)
         assert (got.status, got.error["type"]) == (500, "server_error")
@@ -394,7 +395,7 @@ def test_a_configuration_that_cannot_be_used_is_told_without_its_secrets(
     (tmp_path / "gateway.yaml").write_text(text.replace(ONE, f"!{ONE}!{TWO}", 1) if trouble == "no YAML" else text)
     env = {"CLIENT_KEY": ENV_KEY, "PROXY": f"http://u:{quote(PROXY, safe='')}@127.0.0.1:1"}
     if command == "serve" and trouble == "nobody there":
-        house = Gateway(tmp_path / "gateway", config, env=env)  # it serves, and calls are told to come back
+        house = Gateway(tmp_path / "house", config, env=env)  # it serves, and calls are told to come back
         try:
             assert house.complete().error["code"] == "store_unavailable"
             said = house.stdout + house.stderr
