@@ -7,11 +7,12 @@ Whoever waits for the answer only waits for what has to be decided.
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 from gateway.lease import Lease
 from gateway.outlet import Client, Headers, Outlet
 from gateway.records import Failure, Fault, Phase
-from gateway.rules import sse
+from gateway.rules import refusal, sse
 from gateway.rules.stream import StreamScan
 from gateway.tasks import Tasks
 from gateway.upstream.connection import Connection, Head
@@ -72,7 +73,11 @@ class Exchange:
             count_texts = self._attempt.count_texts
             is_chat = self._attempt.call.endpoint == "chat"
             self.scan = StreamScan(
-                choices=params.choices, shows_usage=params.include_usage, count_texts=count_texts, is_chat=is_chat
+                choices=params.choices,
+                shows_usage=params.include_usage,
+                count_texts=count_texts,
+                is_chat=is_chat,
+                clean=partial(refusal.cleaned, hide=self._attempt.hidden),
             )
             return
         announced = head.get("content-length") or ""

@@ -5,8 +5,9 @@ JSON escapes every quote inside a string, so a quoted name in the bytes is a nam
 
 Events leave as they came, except: the usage chunk is left out for a client that did not ask for it, `usage` on another
 chunk becomes null for it; the usage chunk of a completion is no longer called a chat's; `id:` and `retry:` lines and
-events without data are dropped (openai-python would decode an empty event). `[DONE]` and an error are not passed on
-here: whether they may leave is for the relay to decide.
+events without data are dropped (openai-python would decode an empty event); what is no chunk, a comment for instance,
+is cleaned of what is ours. `[DONE]` and an error are not passed on here: whether they may leave is for the relay to
+decide.
 
 Most events are the one before with another text, so that is what is looked at first (`is_alike`): it costs a tenth of
 reading the event, and this is done for every token that passes the house.
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from typing import Any
 
 from gateway.errors import InvalidRequest
@@ -52,9 +54,16 @@ class StreamScan:
     """
 
     def __init__(
-        self, *, choices: int, shows_usage: bool, count_texts: pieces.CountsTexts = pieces.count, is_chat: bool = True
+        self,
+        *,
+        choices: int,
+        shows_usage: bool,
+        count_texts: pieces.CountsTexts = pieces.count,
+        is_chat: bool = True,
+        clean: Callable[[str], str] = str,
     ) -> None:
         self._choices = choices
+        self._clean = clean
         self._shows_usage = shows_usage
         self._is_chat = is_chat
         self._splitter = sse.EventSplitter()
@@ -165,12 +174,14 @@ class StreamScan:
         as_it_came = event
         data = sse.data_of(event)
         if not data:
-            return event if sse.is_comment(event) else b""
+            return self._cleaned(event) if sse.is_comment(event) else b""
         if data.startswith(b"[DONE]"):
             self.is_done = True
             return b""
         if sse.has_fields(event):
             event = sse.without_fields(event)
+        if not data.startswith(b"{"):
+            event = self._cleaned(event)
         if texts := usage.texts_of(data):
             self._texts += b"\0".join(texts) + b'"'
             if len(self._texts) > _HELD_TEXT:
@@ -184,6 +195,12 @@ class StreamScan:
             if self._unlike % _LEARN_EVERY == 1:
                 self._learn(event)
         return event
+
+    def _cleaned(self, event: bytes) -> bytes:
+        """What is no chunk of an answer may be an upstream's words about us."""
+        text = event.decode("utf-8", "surrogateescape")
+        cleaned = self._clean(text)
+        return event if cleaned == text else cleaned.encode("utf-8", "surrogateescape")
 
     def is_alike(self, data: bytes) -> bool:
         """Whether these bytes are one event that differs from an earlier one in nothing but its text; if so, count it.

@@ -147,6 +147,8 @@ SAYINGS: dict[str, Behaviour] = {
     "an error inside a stream": stream([CHUNK, {"error": {"message": ECHO, "type": "server_error"}}]),
     "an error first in a stream": stream([{"error": {"message": ECHO, "code": 400}}]),
     "fields in a stream": stream([CHUNK, f"event: {ONE}\nid: {TWO}\n\n".encode()]),
+    "a comment in a stream": stream([CHUNK, f": {ECHO}\n\n".encode(), CHUNK]),
+    "words in a stream": stream([CHUNK, f"data: {ECHO}\n\n".encode(), CHUNK]),
     "a stream that is cut": cut_stream([CHUNK]),
     "a redirect": answer(b"", 302, [("Location", f"http://u:{ONE}@127.0.0.1/{HEADER}")]),
     "a head with a line that is none": raw(f"HTTP/1.1 200 OK\r\n{ECHO}\r\n\r\n".encode(), then_close=True),
