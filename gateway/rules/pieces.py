@@ -21,6 +21,8 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
+from .estimate import MAX_COUNTED, Counter
+
 QUARTERS = 4
 """In a token."""
 
@@ -43,8 +45,6 @@ _SCRIPTS: tuple[tuple[int, int, int], ...] = (
 )
 _INDENTATION = re.compile(rb"  +")
 _WHOLE_TEXT = re.compile(rb'((?:[^"\\]++|\\.)*+)"', re.DOTALL)
-MAX_COUNTED = 65536
-"""Bytes that a tokeniser is given at once: it may take half a microsecond for each, and others wait meanwhile."""
 _CONTINUATION = bytes(range(0x80, 0xC0))
 
 
@@ -95,7 +95,7 @@ CountsTexts = Callable[[bytes | bytearray], Count]
 """As `count`."""
 
 
-def counting(tokeniser: Callable[[str], int] | None) -> CountsTexts:
+def counting(tokeniser: Counter | None) -> CountsTexts:
     """`count`, by a tokeniser that knows the model, where there is one: all that it is given counts as one text.
 
     What is cut in the middle of a character, or is very long, still goes by the rule.

@@ -1,12 +1,18 @@
-"""The gateway as it is shipped: `gateway serve --config`, one worker, the embedded store, everything on."""
+"""The gateway as it is shipped: `gateway serve --config`, one worker, the embedded store, everything on.
+
+Without the extra `tokens`, which is not installed with it.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
 
 import yaml
+
+from tests.flows.house import WITHOUT_TOKENS
 
 from . import calls
 from .processes import Program
@@ -35,4 +41,5 @@ def gateway(folder: Path, core: int, upstream: int) -> Program:
     file = folder / "gateway.yaml"
     file.write_text(yaml.safe_dump(settings(folder, upstream)))
     command = [sys.executable, "-m", "gateway", "serve", "--config", str(file)]
-    return Program("the gateway", command, folder, core, env={"PYTHONPATH": str(ROOT), "TMPDIR": str(folder)})
+    places = os.pathsep.join([WITHOUT_TOKENS["PYTHONPATH"], str(ROOT)])
+    return Program("the gateway", command, folder, core, env={"PYTHONPATH": places, "TMPDIR": str(folder)})
