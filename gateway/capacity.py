@@ -10,27 +10,16 @@ from .config import Server
 
 
 class Capacity:
-    """Calls under way, and the bytes of request bodies and of answers that are not streamed."""
+    """How many calls may be under way; and the bytes of request bodies and of answers that are not streamed."""
 
     def __init__(self, server: Server) -> None:
-        self._max_calls = server.max_in_flight // server.workers
+        self.max_calls = server.max_in_flight // server.workers
         # A request that is allowed has to be possible, however small the share.
         self._max_bytes = max(server.max_buffered_bytes // server.workers, server.max_request_bytes)
-        self._calls = 0
         self._bytes = 0
 
     def __repr__(self) -> str:
-        return f"<Capacity {self._calls} of {self._max_calls} calls, {self._bytes} of {self._max_bytes} bytes>"
-
-    def begin_call(self) -> bool:
-        """Whether there is a place for one more call; then `end_call` gives it back."""
-        if self._calls >= self._max_calls:
-            return False
-        self._calls += 1
-        return True
-
-    def end_call(self) -> None:
-        self._calls -= 1
+        return f"<Capacity at most {self.max_calls} calls, {self._bytes} of {self._max_bytes} bytes>"
 
     def hold(self, size: int) -> bool:
         """Whether there is room for so many bytes more; then `let_go` gives it back."""

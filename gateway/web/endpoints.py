@@ -70,17 +70,16 @@ class DataPlane:
         visit = request[VISIT]
         visit.endpoint = endpoint
         telemetry = self._parts.books.telemetry
-        if not self._capacity.begin_call():
+        calls, task = self._status.calls, asyncio.current_task()
+        if len(calls) >= self._capacity.max_calls:
             raise Unavailable("The gateway has too many calls under way. Please try again.", code="too_many_calls")
         telemetry.entered()
-        calls, task = self._status.calls, asyncio.current_task()
         calls.add(task)
         try:
             return await self._answer(request, visit, await self._check(request, visit, endpoint))
         finally:
             calls.discard(task)
             telemetry.left()
-            self._capacity.end_call()
             self._capacity.let_go(visit.held_bytes)
 
     async def _answer(self, request: web.Request, visit: Visit, call: Call) -> web.StreamResponse:
