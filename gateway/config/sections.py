@@ -566,15 +566,11 @@ class Team(Section):
     """What the whole team may spend."""
 
 
-class FileKey(Section):
-    """A key in the file."""
+class KeySettings(Section):
+    """What a key may do; wherever it is kept."""
 
     id: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,62}$")]
     """Public name of the key, never used again for another: in logs, metrics, reports."""
-    secret: Secret | None = None
-    """What the client presents; at least 24 characters."""
-    sha256: Annotated[str, Field(pattern=r"^[0-9a-fA-F]{64}$")] | None = None
-    """SHA-256 of the secret in hex, instead of the secret."""
     team: str | None = None
     """Name of a team."""
     models: tuple[str, ...] = ("*",)
@@ -591,6 +587,15 @@ class FileKey(Section):
     """What this key may spend."""
     on_exceeded: Literal["deny", "shadow"] = "deny"
     """deny, or shadow: count and report, never block."""
+
+
+class FileKey(KeySettings):
+    """A key in the file."""
+
+    secret: Secret | None = None
+    """What the client presents; at least 24 characters."""
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-fA-F]{64}$")] | None = None
+    """SHA-256 of the secret in hex, instead of the secret."""
 
     @field_validator("secret")
     @classmethod

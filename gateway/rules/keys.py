@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from ipaddress import ip_address
 
-from gateway.config import Config, FileKey, is_expired
+from gateway.config import Config, FileKey, KeySettings, is_expired
 from gateway.errors import Unauthorized
 from gateway.records import Key
 
@@ -24,10 +24,11 @@ def digest(secret: str) -> bytes:
 
 def index(keys: Iterable[FileKey]) -> Mapping[bytes, Key]:
     """The configured keys by the hash of their secrets."""
-    return {key.digest: _key(key) for key in keys}
+    return {key.digest: read(key) for key in keys}
 
 
-def _key(key: FileKey) -> Key:
+def read(key: KeySettings) -> Key:
+    """What a call knows of a key, wherever its settings are kept."""
     return Key(
         id=key.id,
         team=key.team,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -39,6 +40,14 @@ class Desk:
 
     def segments(self, journal: Journal) -> list[Path]:
         return sorted(path for path in (self.folder / journal.name).iterdir() if path.name.isdecimal())
+
+    def bytes_of(self, journal: Journal) -> int:
+        """On the disk; a segment may go while it is looked at."""
+        size = 0
+        for path in self.segments(journal):
+            with contextlib.suppress(FileNotFoundError):
+                size += path.stat().st_size
+        return size
 
     async def clear(self) -> None:
         for journal in self._made:

@@ -185,7 +185,7 @@ async def test_an_idle_journal_shrinks(desk: Desk, monkeypatch: pytest.MonkeyPat
         last = journal.append("close", f"call-{number}", TEXT)
     await journal.written()
     journal.delivered(last)
-    await until(lambda: sum(path.stat().st_size for path in desk.segments(journal)) < 1000)
+    await until(lambda: desk.bytes_of(journal) < 1000)
     (entry,) = (await desk.after_death_of(journal)).open_entries()
     assert (entry.number, entry.lease) == (1, "long")
 
