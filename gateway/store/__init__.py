@@ -16,6 +16,15 @@ from typing import Any, NamedTuple, Protocol
 from gateway.config import Store as Settings
 from gateway.records import Draw, Granted, Refused, Settlement, Standing, Window
 
+from .keystore import Change, KeyStore, Kind, News, SecretTaken, Told
+
+__all__ = [
+    "REAPED_AT_ONCE", "SIGN_OF_LIFE_S", "SILENT_S", "TOLD_GROUPS", "USAGE_COLUMNS", "USAGE_GROUPS",
+    "Applied", "Batch", "Change", "Closing", "Item", "JournalFull", "KeyStore", "Kind", "Ledger", "News", "Opening",
+    "Progress", "Reports", "SecretTaken", "Store", "StoreAway", "StoreBehind", "StoreRefused", "Told", "Voiding",
+    "check_groups", "look_at", "open_store",
+]  # fmt: skip
+
 
 class StoreAway(Exception):
     """The store did not answer in time, or refused to. Whether it has applied what it was sent is not known."""
@@ -122,8 +131,9 @@ class Reports(Protocol):
         """The newest usage records, newest first. Raises `StoreAway`."""
 
 
-class Store(Reports, Protocol):
-    """Who keeps the books. Used from one event loop, one batch at a time; shared with any number of other workers.
+class Store(Reports, KeyStore, Protocol):
+    """Who keeps the books, and the keys. Used from one event loop, one batch at a time; shared with any number of other
+    workers.
 
     Guarantees, for every batch:
 

@@ -12,8 +12,10 @@ from gateway.rules import limits
 from gateway.rules.entries import SUMS, decode
 
 from . import REAPED_AT_ONCE, SILENT_S, Applied, Batch, Item, Opening, Progress, StoreAway, StoreBehind, Voiding
+from .keystore import Change
 from .reader import record_row
 from .sqlite import among, create, insert, transaction
+from .sqlite_keys import apply_change
 from .tables import ADD_SUMS, CLAIM, LEASE, LOST, RECORD, SET_CLAIM, SET_WINDOW, SET_WORKER, SUM_GROUP, WINDOW, WORKER
 from .trimming import Trimmer
 from .turn import Lost, Turn
@@ -80,6 +82,11 @@ class Books:
             rows = [(name, holder, now_us + int(for_s * 1e6)) for name, for_s in names.items() if name not in held]
             insert(self.db, "claims", CLAIM, rows, SET_CLAIM)
         return {name: max(0, held.get(name, 0) - now_us) / 1e6 for name in names}
+
+    def change(self, change: Change, wished_at: float) -> bool:
+        """Apply a change, all of it or nothing. Raises `SecretTaken`."""
+        with transaction(self.db, wished_at):
+            return apply_change(self.db, change, self._now())
 
     def ping(self, wished_at: float) -> None:
         """Write something, to see whether that is possible."""

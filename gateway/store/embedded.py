@@ -1,7 +1,8 @@
 """One SQLite file shared by one node's workers: the default store.
 
-Each worker writes through one thread of its own, one transaction per batch, and reads on a connection of its own in
-short transactions. What is applied is on its way to the disk and outlives the process; so nothing is ever forgotten.
+Each worker writes through one thread of its own, one transaction per batch, and reads on connections of its own in
+short transactions: on one for reports, on another what calls wait for. What is applied is on its way to the disk and
+outlives the process; so nothing is ever forgotten.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ from gateway.rules import limits
 
 from . import Applied, Batch, Progress, StoreAway, StoreRefused
 from .books import Books
+from .keystore import Change, Kind, News, Told
 from .reader import Reader
 from .sqlite import path_of, spell
+from .sqlite_keys import KeyReader
 
 T = TypeVar("T")
 
@@ -42,11 +45,13 @@ class EmbeddedStore:
         self._books = Books(settings, clock_us)
         try:
             self._reader = Reader(settings)
+            self._key_reader = KeyReader(settings)
         except sqlite3.Error as error:
             self._books.close()
             raise StoreRefused(f"{self._path}: {spell(error)}") from None
         self._writing = ThreadPoolExecutor(1, "store-write")
         self._reading = ThreadPoolExecutor(1, "store-read")
+        self._finding = ThreadPoolExecutor(1, "store-find")
         self._is_closed = False
 
     def __repr__(self) -> str:
@@ -88,6 +93,29 @@ class EmbeddedStore:
     async def told_models(self, since: str, until: str) -> list[dict[str, Any]]:
         return await self._run(self._reading, lambda: self._reader.told_models(since, until))
 
+    # ------------------------------------------------------------------------------------------------------------ keys
+
+    async def find_keys(self, digests: Sequence[str]) -> list[str | None]:
+        return await self._run(self._finding, lambda: self._key_reader.find_keys(digests))
+
+    async def read(self, kind: Kind, names: Sequence[str]) -> list[str | None]:
+        return await self._run(self._finding, lambda: self._key_reader.read(kind, names))
+
+    async def page(self, kind: Kind, after: str = "", limit: int = 1000) -> list[tuple[str, str]]:
+        return await self._run(self._finding, lambda: self._key_reader.page(kind, after, limit))
+
+    async def change(self, change: Change) -> bool:
+        wished_at = time.monotonic()
+        return await self._run(self._writing, lambda: self._books.change(change, wished_at))
+
+    async def news(self, since: str | None) -> News:
+        return await self._run(self._finding, lambda: self._key_reader.news(since))
+
+    async def audit(self, limit: int, before: str | None = None) -> list[Told]:
+        return await self._run(self._finding, lambda: self._key_reader.audit(limit, before))
+
+    # ------------------------------------------------------------------------------------------------------------------
+
     async def close(self) -> None:
         """Let go, after what is under way."""
         if self._is_closed:
@@ -96,8 +124,9 @@ class EmbeddedStore:
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self._writing, self._books.close)
         await loop.run_in_executor(self._reading, self._reader.close)
-        self._writing.shutdown()
-        self._reading.shutdown()
+        await loop.run_in_executor(self._finding, self._key_reader.close)
+        for thread in (self._writing, self._reading, self._finding):
+            thread.shutdown()
 
     async def _run(self, thread: ThreadPoolExecutor, work: Callable[[], T]) -> T:
         if self._is_closed:

@@ -1,4 +1,4 @@
--- Whether a batch would be applied now: each command that apply.lua writes with, on a key that nobody needs.
+-- Whether a batch would be applied now: each command of apply.lua and change.lua, on a key that nobody needs.
 -- KEYS: a key with the store's {tag}. In a script that fails halfway nothing is taken back, so what the user may not do
 -- has to show itself before the first batch.
 
@@ -24,6 +24,7 @@ call('XDEL', key, id)
 call('DEL', key)
 call('ZADD', key, 1, 'a')
 call('ZRANGEBYSCORE', key, '-inf', 0)
+call('ZCARD', key)
 call('ZREM', key, 'a')
 call('UNLINK', key)
 return redis.call('TIME')[1]

@@ -15,6 +15,10 @@ The keys, all with one hash tag, so that in a cluster one node has them all; 1 i
     {namespace}:1:records          stream: one record each
     {namespace}:1:sums:DAY         hash: group -> numbers (rules/entries)
     {namespace}:1:claim:NAME       "until_us holder"; what one of all workers does
+    {namespace}:1:documents:KIND   hash: name -> document; KIND is key, team or overlay
+    {namespace}:1:names:KIND       sorted set: their names, to be read in order
+    {namespace}:1:secrets          hash: SHA-256 of a secret -> the key that it leads to
+    {namespace}:1:audit            stream: one change of a document each
     {namespace}:1:days             sorted set: days and months of which something is kept, by when they are forgotten
 
 What a Redis user needs (ACL), with the real namespace:
@@ -37,7 +41,8 @@ from gateway.config import Store as Settings
 from gateway.records import Standing, Window, WindowState
 from gateway.rules import limits
 
-from . import REAPED_AT_ONCE, SILENT_S, Applied, Batch, Progress, StoreAway, StoreRefused, redis_reports
+from . import REAPED_AT_ONCE, SILENT_S, Applied, Batch, Progress, StoreAway, StoreRefused, redis_keys, redis_reports
+from .keystore import Change, Kind, News, Told
 from .redis_batch import NOTHING, header, read_answer, spell_items
 from .redis_link import Ask, Command, Link, NeedsMending, Script
 
@@ -54,14 +59,17 @@ BATCH_WITHIN_S = 0.3
 READ_WITHIN_S = 2.0
 """How long one portion of a report may take; on a connection of its own, so that no batch waits for it."""
 
+FIND_WITHIN_S = 0.3
+"""How long a call may wait for what is known of its key; on a connection of its own, so that it waits for no report."""
+
 VOIDED_AT_ONCE = 100
 
 
 class RedisStore:
     """The `Store` promise over Redis. Made by `open`.
 
-    What `offset_us` returns is added to the server's clock; for tests. There are two connections, for batches and for
-    reports.
+    What `offset_us` returns is added to the server's clock; for tests. There are three connections: for batches, for
+    what calls wait for of keys, and for all that may take a while, such as reports.
     """
 
     may_forget = True
@@ -69,11 +77,15 @@ class RedisStore:
     def __init__(self, settings: Settings, offset_us: Callable[[], int] = lambda: 0) -> None:
         self._offset_us = offset_us
         self._settings = settings
+        self._schema = f"{{{settings.namespace}}}:schema"
         self._base = f"{{{settings.namespace}}}:{SCHEMA}:"
         self._script = Script.read(*APPLY)
         self._probe = Script.read("probe.lua")
         self._claim = Script.read("claim.lua")
+        self._find = Script.read("find.lua")
+        self._change = Script.read("change.lua")
         self._writing = Link(settings.redis, BATCH_WITHIN_S, self._greet_writing)
+        self._finding = Link(settings.redis, FIND_WITHIN_S, self._greet)
         self._reading = Link(settings.redis, READ_WITHIN_S, self._greet)
 
     @classmethod
@@ -134,7 +146,7 @@ class RedisStore:
         base = self._base
         return [
             f"{base}worker:{worker}", f"{base}leases:{worker}", f"{base}lost:{worker}", f"{base}windows",
-            f"{base}alive", f"{base}records", f"{base}days", f"{{{self._settings.namespace}}}:schema",
+            f"{base}alive", f"{base}records", f"{base}days", self._schema,
         ]  # fmt: skip
 
     def _header(self, worker: str, seq: int, acked: int, voided_at_once: int = 0, *, is_forgotten: bool = False) -> str:
@@ -174,14 +186,35 @@ class RedisStore:
     async def told_models(self, since: str, until: str) -> list[dict[str, Any]]:
         return await redis_reports.told_models(self._reading, self._base, since, until)
 
+    # ------------------------------------------------------------------------------------------------------------ keys
+
+    async def find_keys(self, digests: Sequence[str]) -> list[str | None]:
+        return await redis_keys.find(self._finding, self._find, self._base, digests)
+
+    async def read(self, kind: Kind, names: Sequence[str]) -> list[str | None]:
+        return await redis_keys.read(self._finding, self._base, kind, names)
+
+    async def page(self, kind: Kind, after: str = "", limit: int = 1000) -> list[tuple[str, str]]:
+        return await redis_keys.page(self._reading, self._base, kind, after, limit)
+
+    async def change(self, change: Change) -> bool:
+        keys, arguments = redis_keys.spell(change, self._base, self._schema, self._offset_us())
+        return redis_keys.was_applied(await self._reading.run(self._change, keys, arguments))
+
+    async def news(self, since: str | None) -> News:
+        return await redis_keys.news(self._finding, self._base, since)
+
+    async def audit(self, limit: int, before: str | None = None) -> list[Told]:
+        return await redis_keys.audit(self._reading, self._base, limit, before)
+
     async def close(self) -> None:
-        await asyncio.gather(self._writing.close(), self._reading.close())
+        await asyncio.gather(self._writing.close(), self._finding.close(), self._reading.close())
 
     # ------------------------------------------------------------------------------------------------------ connecting
 
     async def _greet(self, ask: Ask, *more: Command) -> None:
         """What has to be true of every server that we use."""
-        schema, *_ = await ask(("GET", f"{{{self._settings.namespace}}}:schema"), *more)
+        schema, *_ = await ask(("GET", self._schema), *more)
         if schema is not None and int(schema) > SCHEMA:
             raise NeedsMending(
                 f"{self._settings.shown_url}: namespace {self._settings.namespace} was written by a newer gateway"

@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+import time
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from json.encoder import encode_basestring_ascii as quote
 from typing import Any
 
 from gateway.rules import entries
 
 from . import TOLD_GROUPS
-from .redis_link import Link
+from .redis_link import Link, Script
 from .reports import Sums, call_row, storable, told_name, usage_row, usage_rows
 
 ABOUT = "?"
 """A field that is no group, but a line for people."""
 
+BETWEEN = "\x1e"
+SCAN = Script.read("scan.lua")
+
 DAYS_AT_ONCE = 16
 GROUPS_AT_ONCE = 500
-"""What one portion holds of a large day; half a millisecond of Redis."""
+"""What one portion holds, more or less; half a millisecond of Redis."""
+
+BREATHE_EVERY = 100
+"""Groups after which other threads get their turn; half a millisecond of ours."""
+
+BREATH_S = 0.0005
 
 CALLS_AT_ONCE = 200
 
@@ -29,39 +38,43 @@ async def usage(
     """The usage report. Raises `StoreAway`."""
     (days,) = await link.ask(("ZRANGE", f"{base}days", 0, -1))
     wanted = sorted(day for day in days if len(day) == len("2026-11-20") and (since or "") <= day <= (until or "9999"))
-    found: list[tuple[str, str, str]] = []
+    found: list[tuple[str, str]] = []
     for first in range(0, len(wanted), DAYS_AT_ONCE):
-        async for portion in _groups(link, base, wanted[first : first + DAYS_AT_ONCE]):
+        async for portion in _portions(link, base, wanted[first : first + DAYS_AT_ONCE]):
             found += portion
     # In a thread, because the sums of a large report take longer than a stream may stand still.
-    return await asyncio.to_thread(lambda: usage_rows(map(_sums, found), group_by, limit))
+    return await asyncio.to_thread(lambda: usage_rows(_sums(found), group_by, limit))
 
 
-async def _groups(link: Link, base: str, days: Sequence[str]) -> AsyncIterator[list[tuple[str, str, str]]]:
-    """Day, group and numbers, as they are kept."""
+async def _portions(link: Link, base: str, days: Sequence[str]) -> AsyncIterator[list[tuple[str, str]]]:
+    """Days, and some of what stands there, as it is kept."""
     cursors = dict.fromkeys(days, "0")
-    seen: set[tuple[str, str]] = set()  # a scan may tell a thing twice
+    is_large = False
     while cursors:
-        asked = list(cursors.items())[: DAYS_AT_ONCE if len(seen) < GROUPS_AT_ONCE else 1]
-        replies = await link.ask(
-            *[("HSCAN", f"{base}sums:{day}", cursor, "COUNT", GROUPS_AT_ONCE) for day, cursor in asked]
-        )
-        for (day, _), (cursor, texts) in zip(asked, replies, strict=True):
-            portion = [
-                (day, group, numbers) for group, numbers in zip(texts[::2], texts[1::2], strict=True)
-                if group != ABOUT and (day, group) not in seen
-            ]  # fmt: skip
-            yield portion
+        asked = list(cursors)[: 1 if is_large else DAYS_AT_ONCE]
+        at_once = str(GROUPS_AT_ONCE // len(asked))
+        told = await link.run(SCAN, [f"{base}sums:{day}" for day in asked], [at_once, *(cursors[day] for day in asked)])
+        for day, cursor in zip(asked, told[::2], strict=True):
             if cursor == "0":
                 del cursors[day]
             else:
                 cursors[day] = cursor
-            seen.update((day, group) for day, group, _ in portion)
+                is_large = True
+        yield list(zip(asked, told[1::2], strict=True))
 
 
-def _sums(row: tuple[str, str, str]) -> Sums:
-    day, group, numbers = row
-    return (day, *group.split(entries.SEPARATOR)), [int(number) for number in numbers.split()]
+def _sums(portions: Iterable[tuple[str, str]]) -> Iterator[Sums]:
+    """Of a large report this is the long part, and it must not hold the interpreter: calls are under way."""
+    seen: dict[str, set[str]] = {}  # a scan may tell a thing twice
+    for day, text in portions:
+        parts, known = text.split(BETWEEN), seen.setdefault(day, set())
+        for group, numbers in zip(parts[::2], parts[1::2], strict=False):
+            if group == ABOUT or group in known:
+                continue
+            known.add(group)
+            if len(known) % BREATHE_EVERY == 0:
+                time.sleep(BREATH_S)
+            yield (day, *group.split(entries.SEPARATOR)), [int(number) for number in numbers.split()]
 
 
 async def calls(link: Link, base: str, limit: int, key: str | None) -> list[Mapping[str, Any]]:

@@ -21,7 +21,7 @@ from gateway.config import Store
 from gateway.mounts import network_file_system
 
 from . import StoreRefused
-from .tables import ADDED, CLAIMS, SCHEMA_VERSION, TABLES
+from .tables import ADDED, LATER, SCHEMA_VERSION, TABLES
 
 BUSY_TIMEOUT_S = 0.7
 """Longest wait for another worker's transaction; then the store counts as away."""
@@ -155,7 +155,8 @@ def _make_tables(db: sqlite3.Connection, path: Path) -> None:
             f"{path}: written by {age} gateway (schema {version}, not {SCHEMA_VERSION}); "
             "use that one, or move the file away"
         )
-    db.execute(CLAIMS)
+    for table in LATER:
+        db.execute(table)
     if _lacking(db):
         with transaction(db):
             for column in _lacking(db):  # again, for somebody else may have been faster

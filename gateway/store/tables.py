@@ -40,14 +40,32 @@ ADDED = {"records": {"price": "TEXT"}}
 """Columns that files of this schema may lack: they are added when such a file is opened. A gateway that does not know
 them goes on working beside one that does, because everybody names the columns that they read and write."""
 
-CLAIMS = """
+LATER = (
+    """
 CREATE TABLE IF NOT EXISTS claims (
-    name TEXT PRIMARY KEY, holder TEXT NOT NULL, until_us INTEGER NOT NULL) WITHOUT ROWID"""
-"""A table that files of this schema may lack, too."""
+    name TEXT PRIMARY KEY, holder TEXT NOT NULL, until_us INTEGER NOT NULL) WITHOUT ROWID""",
+    """
+CREATE TABLE IF NOT EXISTS documents (
+    kind TEXT, name TEXT, text TEXT NOT NULL, PRIMARY KEY (kind, name)) WITHOUT ROWID""",
+    """
+CREATE TABLE IF NOT EXISTS secrets (digest TEXT PRIMARY KEY, key TEXT NOT NULL) WITHOUT ROWID""",
+    """
+CREATE TABLE IF NOT EXISTS audit (
+    seq INTEGER PRIMARY KEY, kind TEXT NOT NULL, name TEXT NOT NULL, text TEXT NOT NULL)""",
+)
+"""Tables that files of this schema may lack, too."""
 
 CLAIM = ("name", "holder", "until_us")
 
 SET_CLAIM = "ON CONFLICT (name) DO UPDATE SET until_us = excluded.until_us"
+
+DOCUMENT = ("kind", "name", "text")
+
+SET_DOCUMENT = "ON CONFLICT (kind, name) DO UPDATE SET text = excluded.text"
+
+SECRET = ("digest", "key")
+
+AUDIT = ("kind", "name", "text")
 
 WORKER = ("worker", "seq", "mark", "alive_us")
 

@@ -56,7 +56,8 @@ def opens_redis(binary: str) -> OpensStores:
         store_settings = Settings(url=server.url, namespace=namespace, **settings)
         began_us: int = request.getfixturevalue("began_us")
         store = await RedisStore.open(store_settings, lambda: clock.now_us - began_us)
-        store._writing._limit_s = store._reading._limit_s = 30  # however slow the machine is
+        for link in (store._writing, store._finding, store._reading):
+            link._limit_s = 30  # however slow the machine is
         return store
 
     return open_redis

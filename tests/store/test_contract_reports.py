@@ -212,6 +212,22 @@ async def test_only_the_newest_calls_are_kept(open_store: OpensStores) -> None:
     assert row["requests"] == 3000
 
 
+async def test_old_sums_are_forgotten_and_younger_ones_are_not(open_store: OpensStores, clock: Clock) -> None:
+    store = await open_store(usage_records_max=50, sums_days=10)
+    worker = Worker(store)
+    for days in (0, 5, 15, 8):
+        clock.advance(days * 86_400)
+        for _ in range(4):  # it is looked after now and then
+            wishes = [draw() for _ in range(250)]
+            await worker.draw_all(wishes)
+            await worker.settle_all(settlement(wish, 1, time=clock.now) for wish in wishes)
+    assert [(row["day"], row["requests"]) for row in await store.usage(["day"])] == [
+        ("2026-12-10", 1000),
+        ("2026-12-18", 1000),
+    ]
+    assert [row["month"] for row in await store.usage(["team", "month"])] == ["2026-12"]
+
+
 async def test_standings_of_windows_that_nobody_has_drawn_on(store: Store, clock: Clock) -> None:
     for found in await standings(store, [tokens(100), slow(60), parallel(2)], clock):
         assert isinstance(found, Standing)

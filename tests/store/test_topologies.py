@@ -15,13 +15,15 @@ import pytest
 
 from gateway.config import Store as Settings
 from gateway.records import Claim, Granted
-from gateway.store import Applied, Item, Store, StoreAway, StoreBehind, StoreRefused, open_store
+from gateway.store import Applied, Change, Item, Store, StoreAway, StoreBehind, StoreRefused, open_store
 from tests.fakes.redis_groups import Cluster, Sentinels, wait_until_replicated
 from tests.fakes.redis_servers import PATIENCE_S, Certificates, RedisServer, wait_until
 from tests.fakes.wire_proxy import WireProxy
 
 from .wishes import SECOND, daily, draw, settlement
 from .worker import Worker
+
+SECRET = "e" * 64
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -36,6 +38,12 @@ async def stands(store: Store, claim: Claim) -> tuple[int, int]:
     """Used and reserved."""
     (found,) = await insist(store.standings, [claim.window], time.time())
     return found.used, found.reserved
+
+
+async def changed(store: Store, change: Change) -> None:
+    """It is so now, by this attempt or by one whose answer came too late."""
+    if not await store.change(change):
+        assert await store.read(change.kind, [change.name]) == [change.after]
 
 
 async def requests(store: Store) -> int:
@@ -74,7 +82,8 @@ async def opened(url: str) -> AsyncIterator[Store]:
 
 COMMANDS = """
     +@connection +eval +evalsha +script|load +time +get +set +del +unlink +expire +hset +hget +hmget +hdel +hlen +hscan
-    +hrandfield +zadd +zrem +zscore +zrange +zrangebyscore +zremrangebyscore +xadd +xdel +xtrim +xlen +xrevrange
+    +hrandfield +zadd +zrem +zcard +zscore +zrange +zrangebyscore +zrangebylex +zremrangebyscore +xadd +xdel +xtrim
+    +xlen +xrange +xrevrange
 """
 """Command by command what the gateway does; gateway/store/redis.py says it more shortly."""
 
@@ -107,6 +116,15 @@ async def test_a_user_of_few_rights_over_tls_draws_and_settles(empty_tls_server:
         assert await stands(store, claim) == (1, 1)
         assert await requests(store) == 1
         assert [row["id"] for row in await store.calls(10)] == [first.record.id]
+        # Of keys only what is repeated without harm: a change may have been applied when its answer is late.
+        resets = (claim.window,)
+        await insist(changed, store, Change("key", "a", None, "1", "made", (SECRET,), resets=resets))
+        await insist(changed, store, Change("key", "a", "1", "2", "rotated", ("f" * 64,), (SECRET,)))
+        assert await insist(store.find_keys, [SECRET, "f" * 64]) == [None, "2"]
+        assert await insist(store.page, "key") == [("a", "2")]
+        assert [told.audit for told in await insist(store.audit, 10)] == ["rotated", "made"]
+        assert (await insist(store.news, "0-0")).changed == (("key", "a"),)
+        assert await stands(store, claim) == (0, 1)
 
 
 async def test_a_draw_whose_reply_is_lost_over_tls_is_taken_back(empty_tls_server: RedisServer) -> None:
@@ -219,6 +237,11 @@ async def test_a_cluster_keeps_the_books_through_the_loss_of_a_master(tmp_path: 
             await other.refused(claim)
             await worker.settle(wish)
             assert await stands(neighbour, claim) == (1, 2)
+            await insist(changed, store, Change("key", "a", None, "1", "made", (SECRET,)))
+            since = (await insist(neighbour.news, None)).position
+            await insist(changed, neighbour, Change("key", "a", "1", "2", "updated"))
+            assert (await insist(store.news, since)).changed == (("key", "a"),)
+            assert await insist(store.find_keys, [SECRET]) == ["2"]
             owner = group.node_of("{gateway}")
             wait_until_replicated(owner, 1)
 
@@ -227,5 +250,10 @@ async def test_a_cluster_keeps_the_books_through_the_loss_of_a_master(tmp_path: 
             for each in (worker, other):
                 await each.send()
             assert await stands(store, claim) == await stands(neighbour, claim) == (1, 2)
+            await insist(changed, store, Change("key", "a", "2", "3", "updated", resets=(claim.window,)))
+            assert await insist(neighbour.find_keys, [SECRET]) == ["3"]
+            assert (await insist(neighbour.news, since)).changed == (("key", "a"),)
+            assert await stands(neighbour, claim) == (0, 2)
+            await worker.granted(claim)
             await worker.refused(claim)
             assert await requests(neighbour) == 1

@@ -15,14 +15,17 @@ from typing import Any
 import pytest
 
 from gateway.config import Store as Settings
-from gateway.store import redis
+from gateway.store import Change, redis
 from gateway.store.redis import RedisStore
 from tests.fakes.redis_servers import RedisServer, name_of, servers_to_test
 
+from .test_contract_keys import digest, put
 from .wishes import draw, parallel, settlement, slow, tokens
 from .worker import Worker
 
 CUTS = 12
+
+KEY_CUTS = 6
 
 
 @pytest.fixture(params=servers_to_test(), ids=name_of)
@@ -90,4 +93,43 @@ async def test_half_a_batch_in_the_file_counts_for_nothing(
         server.kill()
         server.restart()
         assert await state(server.url, claims, worker, server) == told, f"cut at {cut - before} of {whole - before}"
+        server.kill()
+
+
+async def test_half_a_change_in_the_file_revives_no_revoked_key(
+    server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for limit in ("BATCH_WITHIN_S", "FIND_WITHIN_S", "READ_WITHIN_S"):
+        monkeypatch.setattr(redis, limit, 20)
+    claim, first, second = tokens(1000, 40), digest("first"), digest("second")
+    store = await RedisStore.open(Settings(url=server.url))
+    worker = Worker(store)
+    await worker.settle(await worker.granted(claim), 30)
+    await put(store, "a", "1", secrets_added=(first,))
+    before = last_file(server).stat().st_size
+    # This change is in the air when the power fails, and whoever wanted it does not come back.
+    await put(store, "a", "2", before="1", secrets_added=(second,), secrets_removed=(first,), resets=(claim.window,))
+    whole = last_file(server).stat().st_size
+    server.kill()
+    await store.close()
+    kept = tmp_path / "kept"
+    shutil.copytree(server.folder, kept)
+    for cut in [*range(before + 1, whole, (whole - before) // KEY_CUTS), whole - 1]:
+        shutil.rmtree(server.folder)
+        shutil.copytree(kept, server.folder)
+        with last_file(server).open("r+b") as file:
+            file.truncate(cut)
+        server.restart()
+        store = await RedisStore.open(Settings(url=server.url))
+        assert await store.find_keys([first, second]) == ["1", None]
+        assert await put(store, "a", "revoked", before="1", secrets_removed=(first,))
+        await store.close()
+        server.kill()
+        server.restart()
+        store = await RedisStore.open(Settings(url=server.url))
+        found = await store.find_keys([first, second])
+        assert found in ([None, None], [None, "revoked"]), f"cut at {cut - before} of {whole - before}"
+        assert await store.page("key") == [("a", "revoked")]
+        assert await store.change(Change("key", "a", "revoked", None, "removed"))
+        await store.close()
         server.kill()

@@ -1,0 +1,71 @@
+-- Changes one document if it still is what was read, and all that goes with the change; or nothing.
+--
+-- KEYS   1: schema, 2: audit log, 3: secrets, 4: names of this kind, 5: documents of this kind; then for each window
+--        that is reset the hash in which it stands
+-- ARGV   1: kind, 2: name, 3: the document as it was read, 4: as it is from now on (both as '=TEXT', or '' for none),
+--        5: entry for the audit log, 6: entries that are kept, 7: offset_us, 8: secrets to be added, 9: to be removed
+--        (how many); then these secrets, and for each window its id and whether it is a rate (1 or 0)
+--
+-- Returns 1: applied; 0: the document is another; -1: a secret leads to another key.
+--
+-- Redis takes nothing back when a script fails halfway: what could keep it from a key shows itself before the first
+-- write. And a piece of it may be all that a dying server has kept (apply_writing.lua): so the document comes when its
+-- name is listed and the change is told, and what is taken away goes last.
+
+local SCHEMA, AUDIT, SECRETS, NAMES, DOCUMENTS = unpack(KEYS)
+local kind, name, before, after, audit, audit_kept, offset_us, added, removed = unpack(ARGV)
+local call, format = redis.call, string.format
+added, removed = added + 0, removed + 0
+local WINDOWS, SECRET = 5, 9 -- behind which they begin
+
+local text = call('HGET', DOCUMENTS, name)
+if (text and '=' .. text or '') ~= before then
+  return 0
+end
+for i = 1, added do
+  local whose = call('HGET', SECRETS, ARGV[SECRET + i])
+  if whose and whose ~= name then
+    return -1
+  end
+end
+local gone = {}
+for i = added + 1, added + removed do
+  if call('HGET', SECRETS, ARGV[SECRET + i]) == name then
+    gone[#gone + 1] = ARGV[SECRET + i]
+  end
+end
+local time = call('TIME')
+local now = format('%.0f', time[1] * 1000000 + time[2] + offset_us)
+local states = {}
+for i = 1, #KEYS - WINDOWS do
+  local place = SECRET + added + removed + 2 * i - 1
+  local id, is_rate = ARGV[place], ARGV[place + 1] == '1'
+  local reserved, at = string.match(call('HGET', KEYS[WINDOWS + i], id) or '', '^%d+ (%d+) (%d+)$')
+  if reserved then
+    states[#states + 1] = { KEYS[WINDOWS + i], id, format('0 %s %s', reserved, is_rate and now or at) }
+  end
+end
+call('XLEN', AUDIT)
+call('ZCARD', NAMES)
+
+call('SET', SCHEMA, '1', 'NX')
+if after ~= '' then
+  call('ZADD', NAMES, 0, name)
+end
+call('XADD', AUDIT, 'MAXLEN', '~', audit_kept, '*', 'kind', kind, 'name', name, 'audit', audit)
+for _, state in ipairs(states) do
+  call('HSET', unpack(state))
+end
+for i = 1, added do
+  call('HSET', SECRETS, ARGV[SECRET + i], name)
+end
+if after ~= '' then
+  call('HSET', DOCUMENTS, name, string.sub(after, 2))
+else
+  call('HDEL', DOCUMENTS, name)
+  call('ZREM', NAMES, name)
+end
+for _, secret in ipairs(gone) do
+  call('HDEL', SECRETS, secret)
+end
+return 1

@@ -1,0 +1,130 @@
+"""Keys, teams and overlays in Redis: how they are read, and how change.lua is told what to do.
+
+The audit log's positions are the ids of its stream, which hold the time: no two servers give the same one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from .keystore import AUDIT_KEPT, NEWS_AT_ONCE, Change, Kind, News, SecretTaken, Told
+from .redis_link import Link, Script
+
+READ_AT_ONCE = 500
+"""Documents of one portion, so that neither Redis nor our event loop stands still for many."""
+
+EMPTY = "0-0"
+"""The position of an empty log."""
+
+_POSITION = re.compile(r"[0-9]{1,19}-[0-9]{1,19}")
+
+
+async def find(link: Link, script: Script, base: str, digests: Sequence[str]) -> list[str | None]:
+    """As `KeyStore.find_keys`."""
+    found: list[str | None] = []
+    for some in _portions(digests):
+        found += await link.run(script, [f"{base}secrets", f"{base}documents:key"], some)
+    return found
+
+
+async def read(link: Link, base: str, kind: Kind, names: Sequence[str]) -> list[str | None]:
+    """As `KeyStore.read`."""
+    found: list[str | None] = []
+    for some in _portions(names):
+        (texts,) = await link.ask(("HMGET", f"{base}documents:{kind}", *some))
+        found += texts
+    return found
+
+
+async def page(link: Link, base: str, kind: Kind, after: str, limit: int) -> list[tuple[str, str]]:
+    """As `KeyStore.page`."""
+    rows: list[tuple[str, str]] = []
+    start = f"({after}" if after else "-"
+    while len(rows) < limit:
+        count = min(READ_AT_ONCE, limit - len(rows))
+        (names,) = await link.ask(("ZRANGEBYLEX", f"{base}names:{kind}", start, "+", "LIMIT", 0, count))
+        texts = await read(link, base, kind, names)
+        # What has lost its document meanwhile is no more.
+        rows += [(name, text) for name, text in zip(names, texts, strict=True) if text is not None]
+        if len(names) < count:
+            break
+        start = f"({names[-1]}"
+    return rows
+
+
+async def news(link: Link, base: str, since: str | None) -> News:
+    """As `KeyStore.news`."""
+    start = since if since is not None and _POSITION.fullmatch(since) else None
+    # The last entry is asked for behind the others: whoever is told to read all again must not miss one between.
+    commands = [("XREVRANGE", f"{base}audit", "+", "-", "COUNT", 1)]
+    if start is not None:
+        commands.insert(0, ("XRANGE", f"{base}audit", start, "+", "COUNT", NEWS_AT_ONCE + 2))
+    *replies, newest = await link.ask(*commands)
+    last = newest[0][0] if newest else EMPTY
+    if start is None:
+        return News(last, is_complete=since is None)
+    (rows,) = replies
+    # Of a log that was empty nothing has been dropped yet, as long as there is not more than is told at once.
+    is_known = start == EMPTY or (rows and rows[0][0] == start)
+    changed = rows if start == EMPTY else rows[1:]
+    if not is_known or len(changed) > NEWS_AT_ONCE:
+        return News(last, is_complete=False)
+    told = [_told(*row) for row in changed]
+    return News(rows[-1][0] if rows else EMPTY, tuple(dict.fromkeys((each.kind, each.name) for each in told)))
+
+
+async def audit(link: Link, base: str, limit: int, before: str | None) -> list[Told]:
+    """As `KeyStore.audit`."""
+    if before is not None and not _POSITION.fullmatch(before):
+        raise ValueError(f"{before!r} is no position in the audit log")
+    if before is not None and not int(before.replace("-", "")):
+        return []
+    rows: list[Told] = []
+    newest = "+" if before is None else f"({before}"
+    while len(rows) < limit:
+        count = min(READ_AT_ONCE, limit - len(rows))
+        (found,) = await link.ask(("XREVRANGE", f"{base}audit", newest, "-", "COUNT", count))
+        rows += [_told(*row) for row in found]
+        if len(found) < count:
+            break
+        newest = f"({rows[-1].position}"
+    return rows
+
+
+def spell(change: Change, base: str, schema: str, offset_us: int) -> tuple[list[str], list[str]]:
+    """The keys and arguments of change.lua."""
+    kind = change.kind
+    resets = [window for window in change.resets if window.starts or window.period_us]
+    keys = [
+        schema, f"{base}audit", f"{base}secrets", f"{base}names:{kind}", f"{base}documents:{kind}",
+        *[base + (f"windows:{window.starts}" if window.starts else "windows") for window in resets],
+    ]  # fmt: skip
+    arguments = [
+        kind, change.name, _spell_text(change.before), _spell_text(change.after), change.audit, str(AUDIT_KEPT),
+        str(offset_us), str(len(change.secrets_added)), str(len(change.secrets_removed)), *change.secrets_added,
+        *change.secrets_removed,
+    ]  # fmt: skip
+    for window in resets:
+        arguments += window.id, str(int(not window.starts))
+    return keys, arguments
+
+
+def was_applied(result: int) -> bool:
+    """What change.lua says. Raises `SecretTaken`."""
+    if result < 0:
+        raise SecretTaken
+    return result > 0
+
+
+def _spell_text(text: str | None) -> str:
+    return "" if text is None else f"={text}"
+
+
+def _told(position: str, fields: Sequence[Any]) -> Told:
+    return Told(position, *fields[1::2])
+
+
+def _portions(items: Sequence[str]) -> list[Sequence[str]]:
+    return [items[first : first + READ_AT_ONCE] for first in range(0, len(items), READ_AT_ONCE)]
