@@ -27,6 +27,10 @@ class GatewayError(Exception):
     type = "server_error"
     code: str | None = None
     reason = "internal"
+    limit: str | None = None
+    """For the log: which limit refused the call."""
+    limit_state: str | None = None
+    """For the log: how that limit stood."""
 
     def __init__(
         self,
@@ -41,6 +45,11 @@ class GatewayError(Exception):
         self.param = param
         self.code = code or self.code
         self.headers: Mapping[str, str] = headers or {}
+
+    @property
+    def name(self) -> str:
+        """What logs and traces call it: its code, or its type where it has none."""
+        return self.code or self.type
 
     def body(self) -> bytes:
         """The JSON that the client reads."""
@@ -100,12 +109,29 @@ class ModelNotPriced(GatewayError):
         )
 
 
+class Forbidden(GatewayError):
+    """403: whoever this is may not do that."""
+
+    status = 403
+    type = "invalid_request_error"
+    code = "read_only_token"
+    reason = "forbidden"
+
+
 class MethodNotAllowed(GatewayError):
     """405: the address exists, this method does not."""
 
     status = 405
     type = "invalid_request_error"
     reason = "method_not_allowed"
+
+
+class Conflict(GatewayError):
+    """409: what was asked for is sound, but not with things as they are; `code` says why."""
+
+    status = 409
+    type = "invalid_request_error"
+    reason = "conflict"
 
 
 class BodyTimeout(GatewayError):
@@ -149,6 +175,22 @@ class RateLimited(GatewayError):
     def __init__(self, message: str, *, unit: str, retry_after_ms: int, headers: Mapping[str, str]) -> None:
         super().__init__(message, headers={**headers, **retry_headers(retry_after_ms)})
         self.type = "tokens" if unit == "tokens" else "requests"
+
+
+class TooManyWrongTokens(GatewayError):
+    """429: somebody at this address guesses; what is sent from there is not looked at for so long."""
+
+    status = 429
+    type = "requests"
+    code = "too_many_wrong_tokens"
+    reason = "too_many_wrong_tokens"
+
+    def __init__(self, wait_s: float) -> None:
+        seconds = "1 second" if wait_s <= 1 else f"{math.ceil(wait_s)} seconds"
+        super().__init__(
+            f"Too many wrong tokens came from your address. Wait {seconds}, and then send the right one.",
+            headers=retry_headers(math.ceil(wait_s * 1000)),
+        )
 
 
 class QuotaSpent(GatewayError):

@@ -335,3 +335,15 @@ def test_example_file() -> None:
     with pytest.raises(ConfigError) as caught:
         parse(path.read_text(), {})
     assert {name for name in ENV if name in str(caught.value)} == set(ENV)
+
+
+@pytest.mark.parametrize(("endpoint", "address"), [
+    ("http://localhost:4318", "http://localhost:4318/v1/traces"),
+    ("http://localhost:4318/", "http://localhost:4318/v1/traces"),
+    ("https://otlp.example.com/otlp", "https://otlp.example.com/otlp/v1/traces"),
+    ("http://localhost:4318/v1/traces", "http://localhost:4318/v1/traces"),
+])  # fmt: skip
+def test_traces_go_where_the_protocol_has_them(endpoint: str, address: str) -> None:
+    config = parse(GOOD + f"tracing: {{endpoint: '{endpoint}', headers: {{Authorization: a-token}}}}", ENV)
+    assert config.tracing.address == address
+    assert "a-token" not in repr(config)

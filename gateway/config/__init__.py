@@ -11,12 +11,13 @@ is given the value that asks for nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from pydantic import ValidationError
 
 from .checks import Parts, cross_check, explain
 from .faults import ConfigError, ConfigFault, printable, spell
+from .issued import read_key, read_quota, read_team, shown_key, shown_quotas
 from .proxies import Proxy, apply_environment
 from .redis_url import RedisURL
 from .references import References, load, read_text
@@ -38,6 +39,7 @@ from .sections import (
     Store,
     Team,
     Timeouts,
+    Tracing,
     Upstream,
     is_expired,
     pending,
@@ -65,13 +67,20 @@ __all__ = [
     "Store",
     "Team",
     "Timeouts",
+    "Tracing",
     "Upstream",
     "build",
     "is_expired",
     "parse",
     "pending",
     "printable",
+    "read_key",
+    "read_quota",
+    "read_team",
     "resolve",
+    "resolve_all",
+    "shown_key",
+    "shown_quotas",
     "spell",
 ]
 
@@ -82,6 +91,19 @@ def resolve(text: str, env: Mapping[str, str], read_file: Callable[[str], str] =
     Raises `ConfigError` with every reference that leads nowhere and every proxy that cannot be used, or with the place
     where the YAML is broken.
     """
+    return resolve_all(text, env, read_file).values
+
+
+class Resolved(NamedTuple):
+    """A file's plain values."""
+
+    values: dict[str, Any]
+    referenced: frozenset[tuple[str | int, ...]]
+    """Where a `${...}` stood: what is there now may be a secret."""
+
+
+def resolve_all(text: str, env: Mapping[str, str], read_file: Callable[[str], str] = read_text) -> Resolved:
+    """As `resolve`, and tells where references stood."""
     references = References(env, read_file)
     resolved = references.replace_in(load(text), ())
     faults = [*references.faults, *apply_environment(resolved, env)]
@@ -93,7 +115,7 @@ def resolve(text: str, env: Mapping[str, str], read_file: Callable[[str], str] =
         except ConfigError as error:
             faults += [fault for fault in error.faults if fault.path not in known]
         raise ConfigError(faults)
-    return cast("dict[str, Any]", resolved)
+    return Resolved(cast("dict[str, Any]", resolved), frozenset(references.places))
 
 
 def build(values: Mapping[str, Any]) -> Config:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, TypeVar
@@ -17,9 +17,9 @@ from .faults import ConfigFault, printable, spell
 from .sections import BAD_SIGNS, Config, FileKey, Model, Quota, Section, Server, Upstream
 
 
-def _names_at(path: tuple[str | int, ...]) -> list[str]:
-    """The settings that exist at this place of the file."""
-    at: Any = Config
+def _names_at(path: tuple[str | int, ...], root: type[BaseModel]) -> list[str]:
+    """The settings that exist at this place below `root`."""
+    at: Any = root
     for part in path:
         if not (isinstance(at, type) and issubclass(at, BaseModel)) or part not in at.model_fields:
             continue  # an index, or a name that the operator chose
@@ -30,14 +30,14 @@ def _names_at(path: tuple[str | int, ...]) -> list[str]:
     return list(at.model_fields) if isinstance(at, type) and issubclass(at, BaseModel) else []
 
 
-def explain(detail: Any) -> ConfigFault:
-    """One pydantic error in an operator's words. Never shows the value, which may be a secret."""
+def explain(detail: Any, root: type[BaseModel] = Config) -> ConfigFault:
+    """One pydantic error of `root` in an operator's words. Never shows the value, which may be a secret."""
     # pydantic names the arm of a union in the path ("int", "literal[...]"); the file has no such level.
     is_arm = re.compile(r"^(?:constrained-|literal\[|function-|lax-or-strict|int$|float$|str$|bool$|ipv[46]network$)")
     path = tuple(p for p in detail["loc"] if isinstance(p, int) or not is_arm.match(p))
     match detail["type"]:
         case "extra_forbidden":
-            close = difflib.get_close_matches(str(path[-1]), _names_at(path[:-1]), n=1)
+            close = difflib.get_close_matches(str(path[-1]), _names_at(path[:-1], root), n=1)
             hint = f"; did you mean {close[0]!r}?" if close else ""
             message = f"there is no such setting{hint}"
         case "missing":
@@ -190,13 +190,40 @@ def _check_models(parts: Parts) -> Iterator[ConfigFault]:
 
 def _token_quota(parts: Parts, model: str) -> tuple[Place, str] | None:
     """The first quota that depends on how many tokens calls of this model use, and what it counts."""
-    counted = {"tokens": "the tokens", "usd": "the cost"}
     for path, quotas, patterns in _quota_lists(parts):
         for index, quota in quotas.items():
-            is_bound = model == "*" or (quota.covers(model) and any(fnmatchcase(model, p) for p in patterns))
-            if quota.unit in counted and is_bound:
-                return (*path, index), counted[quota.unit]
+            if quota.unit in COUNTED and _is_bound(quota, patterns, model):
+                return (*path, index), COUNTED[quota.unit]
     return None
+
+
+COUNTED = {"tokens": "the tokens", "usd": "the cost"}
+"""The units that depend on how many tokens a call uses, in words."""
+
+
+def _is_bound(quota: Quota, patterns: Iterable[str], model: str) -> bool:
+    """Whether calls of this model count in a quota of somebody who may use these models."""
+    return model == "*" or (quota.covers(model) and any(fnmatchcase(model, pattern) for pattern in patterns))
+
+
+def check_outputs(
+    path: Place, quotas: Mapping[int, Quota], patterns: Iterable[str], models: Mapping[str, Model]
+) -> Iterator[ConfigFault]:
+    """One list of quotas beside these models, of which one may lack what its chat calls are taken to want."""
+    for index, quota in quotas.items():
+        for name, model in models.items():
+            if (
+                quota.unit in COUNTED
+                and "chat" in model.endpoints
+                and model.max_output_tokens is None
+                and _is_bound(quota, patterns, name)
+            ):
+                yield ConfigFault(
+                    spell((*path, index)),
+                    f"counts {COUNTED[quota.unit]} of chat calls of the model {printable(name)!r}, whose "
+                    "max_output_tokens is not set in the configuration; set it there first",
+                )
+                break
 
 
 def _check_keys(parts: Parts) -> Iterator[ConfigFault]:
@@ -216,7 +243,12 @@ def _check_keys(parts: Parts) -> Iterator[ConfigFault]:
 def _check_quotas(parts: Parts) -> Iterator[ConfigFault]:
     """A window is told by owner, unit, length and models, not by its limit: two such quotas would both count in it."""
     for path, quotas, _ in _quota_lists(parts):
-        seen: dict[tuple[object, ...], int] = {}
-        for index, quota in quotas.items():
-            if (first := seen.setdefault((quota.unit, quota.per, quota.model), index)) != index:
-                yield ConfigFault(spell((*path, index)), f"counts the same as {spell((*path, first))}; keep one")
+        yield from check_list(path, quotas)
+
+
+def check_list(path: Place, quotas: Mapping[int, Quota]) -> Iterator[ConfigFault]:
+    """One list of quotas, by index."""
+    seen: dict[tuple[object, ...], int] = {}
+    for index, quota in quotas.items():
+        if (first := seen.setdefault((quota.unit, quota.per, quota.model), index)) != index:
+            yield ConfigFault(spell((*path, index)), f"counts the same as {spell((*path, first))}; keep one")

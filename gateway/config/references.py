@@ -98,6 +98,8 @@ class References:
         self._read_file = read_file
         self._values = 0
         self.faults: list[ConfigFault] = []
+        self.places: set[tuple[str | int, ...]] = set()
+        """Where there were any."""
 
     def replace_in(self, value: Any, path: tuple[str | int, ...]) -> Any:
         """Raises `ConfigError` where there is no end to them."""
@@ -113,7 +115,10 @@ class References:
         if isinstance(value, list):
             return [self.replace_in(item, (*path, index)) for index, item in enumerate(value)]
         if isinstance(value, str):
-            return _REFERENCE.sub(lambda match: self._value_of(match, spell(path)), value)
+            replaced, count = _REFERENCE.subn(lambda match: self._value_of(match, spell(path)), value)
+            if count:
+                self.places.add(path)
+            return replaced
         if value is not None and not isinstance(value, int | float):  # !!binary, !!timestamp and the like
             self.faults.append(ConfigFault(spell(path), "expected text or a number; put the value in quotes"))
             return ""

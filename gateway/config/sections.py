@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import re
+import ssl
 from collections.abc import Mapping
 from datetime import datetime
 from decimal import Decimal, InvalidOperation
 from fnmatch import fnmatchcase
 from functools import cached_property
+from importlib.util import find_spec
 from ipaddress import IPv4Network, IPv6Network
 from os.path import realpath
 from pathlib import Path
@@ -217,17 +219,28 @@ class Store(Section):
 class Admin(Section):
     token: SecretStr | None = None
     """Bearer token of the admin API; without one there is no admin API."""
-    viewer_token: Annotated[SecretStr | None, pending("a viewer token", None)] = None
-    """May read reports, nothing else."""
+    viewer_token: SecretStr | None = None
+    """May read the dashboard and reports, and nothing else."""
     listen: Annotated[str | None, pending("a listener of its own for admin and metrics", None)] = None
     """host:port of its own for admin and metrics."""
 
-    @field_validator("token")
+    @field_validator("token", "viewer_token")
     @classmethod
     def _long_enough(cls, token: SecretStr | None) -> SecretStr | None:
         if token is not None and len(token.get_secret_value()) < 16:
             raise ValueError("a token needs at least 16 characters")
         return token
+
+    @field_validator("viewer_token")
+    @classmethod
+    def _lesser_than_another(cls, viewer: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
+        if viewer is None or "token" not in info.data:  # which has a fault of its own
+            return viewer
+        if info.data["token"] is None:
+            raise ValueError("needs admin.token beside it, without which there is no admin API")
+        if info.data["token"].get_secret_value() == viewer.get_secret_value():
+            raise ValueError("is the same as admin.token; whoever had it could change everything")
+        return viewer
 
 
 class Metrics(Section):
@@ -302,11 +315,24 @@ def _visible_ascii(secret: SecretStr | None) -> SecretStr | None:
 
 Secret = Annotated[SecretStr, AfterValidator(_visible_ascii)]
 
-# Names that the gateway writes itself, or that would change how the message is framed.
-_OWN_HEADERS = frozenset({
-    "authorization", "host", "content-length", "content-type", "transfer-encoding", "connection", "accept-encoding",
-    "expect", "te", "trailer", "upgrade", "keep-alive", "proxy-authorization", "proxy-connection",
+# Names that would change how the message is framed, and that the gateway writes itself.
+_FRAMING = frozenset({
+    "host", "content-length", "content-type", "transfer-encoding", "connection", "accept-encoding", "expect", "te",
+    "trailer", "upgrade", "keep-alive", "proxy-authorization", "proxy-connection",
 })  # fmt: skip
+_OWN_HEADERS = _FRAMING | {"authorization"}
+
+
+def _plain_headers(headers: dict[str, SecretStr], own: frozenset[str]) -> dict[str, SecretStr]:
+    """Headers that can be sent as they are. Raises `ValueError`, also for those of our own."""
+    for name, value in headers.items():
+        if not re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", name):
+            raise ValueError(f"{name!r} is not a header name")
+        if name.lower() in own:
+            raise ValueError(f"{name!r} is written by the gateway itself and cannot be set here")
+        if not re.fullmatch(r"[\x20-\x7e]*", value.get_secret_value()):
+            raise ValueError(f"the value of {name!r} holds characters that no header may hold")
+    return headers
 
 
 def _proxy_address(address: SecretStr | None) -> SecretStr | None:
@@ -394,20 +420,19 @@ class Upstream(Section):
     @field_validator("headers")
     @classmethod
     def _are_plain_headers(cls, headers: dict[str, SecretStr]) -> dict[str, SecretStr]:
-        for name, value in headers.items():
-            if not re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", name):
-                raise ValueError(f"{name!r} is not a header name")
-            if name.lower() in _OWN_HEADERS:
-                raise ValueError(f"{name!r} is written by the gateway itself and cannot be set here")
-            if not re.fullmatch(r"[\x20-\x7e]*", value.get_secret_value()):
-                raise ValueError(f"the value of {name!r} holds characters that no header may hold")
-        return headers
+        return _plain_headers(headers, _OWN_HEADERS)
 
     @field_validator("ca_file")
     @classmethod
     def _is_readable(cls, path: str | None) -> str | None:
-        if path is not None and not Path(path).is_file():
+        if path is None:
+            return None
+        if not Path(path).is_file():
             raise ValueError(f"there is no file {path!r}")
+        try:
+            ssl.create_default_context(cafile=path)
+        except OSError:
+            raise ValueError(f"{path!r} holds no certificates in PEM that can be read") from None
         return path
 
 
@@ -645,6 +670,45 @@ class Alerts(Section):
         return webhook
 
 
+def _has_exporter() -> bool:
+    """Whether the packages of the extra `otel` are there; none is loaded for this."""
+    try:
+        return all(find_spec(f"opentelemetry.{part}") is not None for part in ("sdk", "exporter.otlp.proto.http"))
+    except ImportError:
+        return False
+
+
+class Tracing(Section):
+    endpoint: str | None = None
+    """Address of an OpenTelemetry collector that takes OTLP over HTTP, such as http://localhost:4318; null is off."""
+    sample_ratio: Annotated[float, _not_bool, Field(ge=0, le=1)] = 1.0
+    """Share of the calls that are traced, where the client does not say itself whether its call is."""
+    headers: dict[str, SecretStr] = {}
+    """Added to what is sent to the collector, for instance a token."""
+
+    @field_validator("endpoint")
+    @classmethod
+    def _can_be_used(cls, endpoint: str | None) -> str | None:
+        if endpoint is None:
+            return None
+        if not _is_http(endpoint) or urlsplit(endpoint).query or urlsplit(endpoint).username is not None:
+            raise ValueError("expected an address like http://localhost:4318, without user or query")
+        if not _has_exporter():
+            raise ValueError("needs packages that are not installed: pip install 'completions-gateway[otel]'")
+        return endpoint
+
+    @field_validator("headers")
+    @classmethod
+    def _are_headers(cls, headers: dict[str, SecretStr]) -> dict[str, SecretStr]:
+        return _plain_headers(headers, _FRAMING)
+
+    @property
+    def address(self) -> str:
+        """Where traces go: the path that the protocol gives them, unless the endpoint has it already."""
+        base = (self.endpoint or "").rstrip("/")
+        return base if base.endswith("/v1/traces") else f"{base}/v1/traces"
+
+
 class Config(Section):
     """The whole file."""
 
@@ -668,6 +732,8 @@ class Config(Section):
     """Keys of clients."""
     alerts: Alerts = Alerts()
     """Who is told."""
+    tracing: Tracing = Tracing()
+    """Where traces of calls go."""
 
     def model(self, name: str) -> Model | None:
         """The settings that serve this model name, or None where it is not offered."""

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from ipaddress import ip_address
+from typing import NamedTuple
 
 from gateway.config import Config, FileKey, KeySettings, is_expired
 from gateway.errors import Unauthorized
@@ -15,6 +16,21 @@ NO_KEY = (
     "You didn't provide an API key. You need to provide your API key in an Authorization header using Bearer auth "
     "(i.e. Authorization: Bearer YOUR_KEY). Ask whoever runs this gateway for a key."
 )
+
+
+REVOKED = "This API key has been revoked."
+REPLACED = "This API key has been replaced by a new one."
+NO_TEAM = "This API key belongs to a team that no longer exists."
+
+
+class Known(NamedTuple):
+    """What is known of a secret."""
+
+    key: Key
+    until: float | None = None
+    """Unix time at which the secret ceases to work, before its key does; None: it does not."""
+    refusal: str | None = None
+    """Why it is not admitted any more, whatever the time."""
 
 
 def digest(secret: str) -> bytes:
@@ -55,11 +71,18 @@ def bearer(authorization: list[str]) -> str:
     return token
 
 
-def find(keys: Mapping[bytes, Key], secret: str, *, now: float, remote: str | None) -> Key:
-    """The key with this secret, at the Unix time `now`, for a client at this address. Raises `Unauthorized`."""
-    key = keys.get(digest(secret))
-    if key is None:
+def admit(known: Known | None, secret: str, *, now: float, remote: str | None) -> Key:
+    """The key to which this secret leads, at the Unix time `now`, for a client at this address. Raises `Unauthorized`.
+
+    `known`: what is known of the secret; None: it leads nowhere.
+    """
+    if known is None:
         raise Unauthorized(f"Incorrect API key provided: {mask(secret)}.", code="invalid_api_key")
+    key, until, refusal = known
+    if until is not None and now >= until:
+        refusal = refusal or REPLACED
+    if refusal is not None:
+        raise Unauthorized(f"{refusal} Ask whoever runs this gateway for a new one.", code="invalid_api_key")
     if is_expired(key.expires, now):
         raise Unauthorized(
             "This API key has expired. Ask whoever runs this gateway for a new one.", code="invalid_api_key"

@@ -18,15 +18,17 @@ The stores apply these functions (or, in Redis, the same arithmetic as a script)
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
 from functools import lru_cache
+from typing import Self
 
-from gateway.config import Config, Quota
+from gateway.config import Config, Quota, Team
 from gateway.errors import InvalidRequest, ModelNotPriced
 from gateway.records import Call, Claim, Key, Params, Record, Refused, Standing, Unit, Usage, Window, WindowState
 
+from .issued import Overlay, topped_up
 from .pricing import cost_nusd, spell_usd
 
 COMPLETIONS_DEFAULT_OUTPUT = 16
@@ -35,7 +37,7 @@ COMPLETIONS_DEFAULT_OUTPUT = 16
 IN_THE_WAY_US = 1_000_000
 """How long to wait for running calls to end. Nobody knows; a second is polite and soon enough."""
 
-KEPT_TERMS = 10_000
+KEPT_TERMS = 20_000
 """Keys whose terms are kept; a kilobyte each."""
 
 _OUTPUT_PARAM: Mapping[str, str] = {"completions": "max_tokens", "chat": "max_completion_tokens", "embeddings": "input"}
@@ -66,6 +68,8 @@ class Term:
     period_us: int = 0
     is_enforced: bool = True
     is_calendar: bool = False
+    top_ups: Mapping[str, int] = field(default_factory=dict)
+    """How much more one calendar window holds, by its own name."""
     _day: int = -1
     _one: Claim | None = None
 
@@ -84,22 +88,36 @@ class Term:
         starts, resets_us = calendar_window(self.per, started) if self.is_calendar else ("", 0)
         name = "|".join((self.scope, self.unit, self.per, self.model or "", starts))
         return Window(
-            name, self.scope, self.unit, self.per, self.model, self.limit, self.period_us, starts, resets_us,
-            self.is_enforced,
+            name, self.scope, self.unit, self.per, self.model, self.limit + self.top_ups.get(starts, 0), self.period_us,
+            starts, resets_us, self.is_enforced,
         )  # fmt: skip
 
 
 class Terms:
-    """Every limit that binds a key under one configuration: its own, its team's and the gateway's."""
+    """Every limit that binds a key: its own, its team's and the gateway's.
 
-    def __init__(self, config: Config) -> None:
-        self._config = config
+    `teams` are all there are, by name; `overlays` by the scope of the windows that they top up.
+    """
+
+    def __init__(self, quotas: Sequence[Quota], teams: Mapping[str, Team], overlays: Mapping[str, Overlay]) -> None:
+        self._quotas = quotas
+        self.teams = teams
+        self._overlays = overlays
         self._known: dict[str, tuple[Key, tuple[Term, ...]]] = {}
+
+    @classmethod
+    def of_file(cls, config: Config) -> Self:
+        """Those that stand in the configuration."""
+        return cls(config.quotas, config.teams, {})
+
+    def anew(self) -> Terms:
+        """The same, with nothing worked out: for going through everybody, which would push out whoever calls."""
+        return Terms(self._quotas, self.teams, self._overlays)
 
     def of(self, key: Key) -> tuple[Term, ...]:
         """The terms of this key, parallel calls last."""
         known = self._known.get(key.id)
-        if known is None or known[0] is not key:
+        if known is None or (known[0] is not key and known[0] != key):  # two secrets may lead to equal keys
             if len(self._known) >= KEPT_TERMS:
                 self._known.clear()
             known = self._known[key.id] = (key, tuple(self._work_out(key)))
@@ -108,20 +126,22 @@ class Terms:
     def _work_out(self, key: Key) -> Iterator[Term]:
         is_enforced = not key.is_shadow
         own = f"key:{key.id}"
-        yield from (_term(own, quota, is_enforced) for quota in key.quotas)
-        if key.team is not None and (team := self._config.teams.get(key.team)) is not None:
-            yield from (_term(f"team:{key.team}", quota, is_enforced) for quota in team.quotas)
-        yield from (_term("gateway", quota, is_enforced) for quota in self._config.quotas)
+        yield from self._each(own, key.quotas, is_enforced)
+        if key.team is not None and (team := self.teams.get(key.team)) is not None:
+            yield from self._each(f"team:{key.team}", team.quotas, is_enforced)
+        yield from self._each("gateway", self._quotas, is_enforced)
         if key.max_parallel is not None:
             yield Term(own, "parallel", "", None, key.max_parallel, is_enforced=is_enforced)
 
-
-def _term(scope: str, quota: Quota, is_enforced: bool) -> Term:
-    seconds = quota.per_s
-    return Term(
-        scope, quota.unit, str(quota.per), quota.model, quota.limit, (seconds or 0) * 1_000_000, is_enforced,
-        is_calendar=seconds is None,
-    )  # fmt: skip
+    def _each(self, scope: str, quotas: Iterable[Quota], is_enforced: bool) -> Iterator[Term]:
+        overlay = self._overlays.get(scope)
+        for quota in quotas:
+            seconds, per = quota.per_s, str(quota.per)
+            top_ups = topped_up(overlay.top_ups, quota.unit, per, quota.model) if overlay else {}
+            yield Term(
+                scope, quota.unit, per, quota.model, quota.limit, (seconds or 0) * 1_000_000, is_enforced,
+                is_calendar=seconds is None, top_ups=top_ups,
+            )  # fmt: skip
 
 
 def claims(call: Call, terms: Iterable[Term]) -> tuple[Claim, ...]:
@@ -140,14 +160,32 @@ def claims(call: Call, terms: Iterable[Term]) -> tuple[Claim, ...]:
         if term.unit == "usd" and call.model.price is None and call.model.unpriced == "deny" and term.is_enforced:
             raise ModelNotPriced(params.model)
         if term.unit == "tokens" or term.unit == "usd":
+            _refuse_without_limit(call, term)
             sure = _amount(call, term.unit, params.prompt_tokens if params.is_prompt_exact else 0, output)
-            if sure > term.limit and term.is_enforced:
-                raise _never_fits(call, term, sure)
+            if sure > claim.window.limit and term.is_enforced:
+                raise _never_fits(call, claim.window, sure)
             # The prompt is an estimate: it alone must not make a refusal that no wait can end.
             most = _amount(call, term.unit, params.prompt_tokens, output)
-            claim = Claim(claim.window, min(most, max(term.limit, sure)))
+            claim = Claim(claim.window, min(most, max(claim.window.limit, sure)))
         drawn.append(claim)
     return tuple(drawn)
+
+
+def _refuse_without_limit(call: Call, term: Term) -> None:
+    """Where nobody says how much a chat call may want, it cannot be counted before. The configuration is checked for
+    that; a key that was handed out before the model's setting went is not."""
+    if (
+        call.endpoint == "chat"
+        and call.params.output_limit is None
+        and call.model.max_output_tokens is None
+        and term.is_enforced
+    ):
+        raise InvalidRequest(
+            f"This request counts in a quota of {spell_scope(term.scope)} and sets no limit for its output. Set "
+            "'max_completion_tokens'.",
+            param="max_completion_tokens",
+            code="output_limit_missing",
+        )
 
 
 def _amount(call: Call, unit: Unit, prompt_tokens: int, output_tokens: int) -> int:
@@ -172,26 +210,26 @@ def _window_of_day(per: str, number: int) -> tuple[str, int]:
     return day.strftime("%Y-%m"), int(first.timestamp()) * 1_000_000
 
 
-def _never_fits(call: Call, term: Term, sure: int) -> InvalidRequest:
+def _never_fits(call: Call, window: Window, sure: int) -> InvalidRequest:
     params: Params = call.params
     name = _OUTPUT_PARAM[call.endpoint]
     if "max_tokens" in params.document.members and call.endpoint == "chat":
         name = "max_tokens"
-    if params.is_prompt_exact and _amount(call, term.unit, params.prompt_tokens, 0) > term.limit:
+    if params.is_prompt_exact and _amount(call, window.unit, params.prompt_tokens, 0) > window.limit:
         name = "input" if call.endpoint == "embeddings" else "prompt"  # no smaller output would make it fit
     what = f"use up to {sure} tokens ({output_limit(call)} for each of {params.candidates} outputs)"
     if params.is_prompt_exact:
         what = f"use up to {sure} tokens, its prompt of {params.prompt_tokens} included"
-    whole = f"{term.limit} tokens"
-    if term.unit == "usd":
+    whole = f"{window.limit} tokens"
+    if window.unit == "usd":
         parts = f"{output_limit(call)} tokens for each of {params.candidates} outputs"
         if params.is_prompt_exact:
             parts = f"a prompt of {params.prompt_tokens} tokens and {parts}"
         what = f"cost up to {spell_usd(sure)} ({parts})"
-        whole = spell_usd(term.limit)
+        whole = spell_usd(window.limit)
     return InvalidRequest(
-        f"This request may {what}, more than the whole quota of {whole} per {spell_per(term.per)} of "
-        f"{spell_scope(term.scope)}. Waiting would not help: ask for fewer tokens with '{name}'.",
+        f"This request may {what}, more than the whole quota of {whole} per {spell_per(window.per)} of "
+        f"{spell_scope(window.scope)}. Waiting would not help: ask for fewer tokens with '{name}'.",
         param=name,
         code="quota_too_small",
     )

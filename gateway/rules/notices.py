@@ -43,27 +43,31 @@ def rate_headers(standings: Iterable[Standing]) -> dict[str, str]:
 def refusal(refused: Refused) -> GatewayError:
     """The 429 for a draw that was refused. Of its unit, the headers tell of the window that refused it the longest."""
     standing, window = refused.standing, refused.standing.window
-    headers = {**rate_headers(refused.standings), **rate_headers([standing])}
     amounts = (window.limit, standing.used, standing.reserved, refused.asked, standing.remaining)
     limit, used, reserved, asked, left = [spell_usd(each) if window.unit == "usd" else str(each) for each in amounts]
-    numbers = f"Limit {limit}, Used {used}, Reserved {reserved}, Requested {asked}."
+    numbers = f"Limit {limit}, Used {used}, Reserved {reserved}, Requested {asked}"
+    headers = {**rate_headers(refused.standings), **rate_headers([standing])}
     whose = spell_scope(window.scope)
+    error: GatewayError
     if refused.retry_after_us is None:
         advice = f" A smaller request may still use the {left} that are left." if standing.remaining else ""
-        return QuotaSpent(
-            f"You exceeded the quota of {whose} of {_what(window)}: {numbers}{advice} It starts anew in "
+        error = QuotaSpent(
+            f"You exceeded the quota of {whose} of {_what(window)}: {numbers}.{advice} It starts anew in "
             f"{go_duration(standing.reset_us)}, at {spell_time(window.resets_us)}; ask whoever runs the gateway if you "
             "need more before.",
             headers=headers,
         )
-    wait = go_duration(refused.retry_after_us)
-    return RateLimited(
-        f"Rate limit reached for {whose} on {_what(window)}: {numbers}{_in_the_way(standing)} Please try again in "
-        f"{wait}.",
-        unit=window.unit,
-        retry_after_ms=_whole_ms(refused.retry_after_us),
-        headers=headers,
-    )
+    else:
+        wait = go_duration(refused.retry_after_us)
+        error = RateLimited(
+            f"Rate limit reached for {whose} on {_what(window)}: {numbers}.{_in_the_way(standing)} Please try again in "
+            f"{wait}.",
+            unit=window.unit,
+            retry_after_ms=_whole_ms(refused.retry_after_us),
+            headers=headers,
+        )
+    error.limit, error.limit_state = f"{window.scope} {_what(window)}", numbers
+    return error
 
 
 def _in_the_way(standing: Standing) -> str:

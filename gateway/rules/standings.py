@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from gateway.config import Config
 from gateway.records import Key, Standing, Unit, Window
 
 from .limits import Terms, spell_time
@@ -20,18 +19,24 @@ class Owned(NamedTuple):
     team: str | None = None
 
 
-def every_window(config: Config, keys: Iterable[Key], now: float) -> Iterator[Owned]:
-    """The windows, at the Unix time `now`, of the gateway, of every team and of these keys; each once.
+def every_window(terms: Terms, keys: Iterable[Key], now: float) -> Iterator[Owned]:
+    """The windows, at the Unix time `now`, of the gateway, of every team and of these keys; each once."""
+    yield from shared_windows(terms, now)
+    yield from own_windows(terms, keys, now)
 
-    A team's windows are enforced for everyone but its shadow keys.
-    """
-    terms = Terms(config)
+
+def shared_windows(terms: Terms, now: float) -> Iterator[Owned]:
+    """Those of the gateway and of every team, which are enforced for everyone but shadow keys."""
     # Nobody's key is bound by its team's limits and the gateway's alone.
     yield from (Owned(term.window(now)) for term in terms.of(Key("")))
-    for name in config.teams:
+    for name in terms.teams:
         for term in terms.of(Key("", team=name)):
             if term.scope != "gateway":
                 yield Owned(term.window(now), team=name)
+
+
+def own_windows(terms: Terms, keys: Iterable[Key], now: float) -> Iterator[Owned]:
+    """Those of these keys."""
     for key in keys:
         own = f"key:{key.id}"
         for term in terms.of(key):

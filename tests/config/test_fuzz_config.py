@@ -269,7 +269,7 @@ def gateway_check(folder: Path, content: bytes) -> subprocess.CompletedProcess[s
     (folder / "odd.yaml").write_bytes(content)
     return subprocess.run(
         ["sh", "-c", 'ulimit -v 4000000; exec "$0" -m gateway check --config odd.yaml', sys.executable],
-        capture_output=True, text=True, cwd=folder, timeout=50, check=False,
+        capture_output=True, text=True, cwd=folder, timeout=120, check=False,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
 

@@ -29,7 +29,8 @@ def config(*more: dict[str, Any], offers: dict[str, Any] | None = None, **key: A
 
 
 def find(settings: Config, secret: str = SECRET, now: datetime = NOON, remote: str | None = "10.1.2.3") -> Key:
-    return keys.find(keys.index(settings.keys), secret, now=now.timestamp(), remote=remote)
+    found = keys.index(settings.keys).get(keys.digest(secret))
+    return keys.admit(keys.Known(found) if found else None, secret, now=now.timestamp(), remote=remote)
 
 
 def refusal(settings: Config, **given: Any) -> Unauthorized:

@@ -29,7 +29,7 @@ DAILY = [{"requests": 10, "per": "day"}]
 
 def owned(settings: Any) -> list[tuple[str, str | None, str | None, str]]:
     indexed = keys.index(settings.keys).values()
-    found = standings.every_window(settings, indexed, NOW)
+    found = standings.every_window(Terms.of_file(settings), indexed, NOW)
     return [(each.window.scope, each.key, each.team, f"{each.window.unit} {each.window.per}".strip()) for each in found]
 
 
@@ -60,21 +60,21 @@ def test_a_shown_window_is_the_one_that_calls_draw_on() -> None:
         quotas=DAILY, teams={"crew": {"quotas": DAILY}}, keys=[key("k", team="crew", quotas=DAILY, max_parallel=1)]
     )
     (caller,) = keys.index(settings.keys).values()
-    drawn = {term.window(NOW) for term in Terms(settings).of(caller)}
-    assert {each.window for each in standings.every_window(settings, [caller], NOW)} == drawn
+    drawn = {term.window(NOW) for term in Terms.of_file(settings).of(caller)}
+    assert {each.window for each in standings.every_window(Terms.of_file(settings), [caller], NOW)} == drawn
 
 
 def test_shadow_is_the_key_s_own_and_never_its_team_s() -> None:
     settings = config(
         teams={"crew": {"quotas": DAILY}}, keys=[key("k", team="crew", quotas=DAILY, on_exceeded="shadow")]
     )
-    found = standings.every_window(settings, keys.index(settings.keys).values(), NOW)
+    found = standings.every_window(Terms.of_file(settings), keys.index(settings.keys).values(), NOW)
     assert [(each.window.scope, each.window.is_enforced) for each in found] == [("team:crew", True), ("key:k", False)]
 
 
 def shown(quota: dict[str, Any], used: int, reserved: int, reset_us: int, **more: Any) -> dict[str, Any]:
     settings = config(keys=[key("k", quotas=[quota] if quota else [], **more)])
-    (found,) = standings.every_window(settings, keys.index(settings.keys).values(), NOW)
+    (found,) = standings.every_window(Terms.of_file(settings), keys.index(settings.keys).values(), NOW)
     return standings.row(Standing(found.window, used, reserved, reset_us), NOW)
 
 

@@ -1,0 +1,91 @@
+"""Settings of keys and teams that are handed out while the gateway runs: the same as in the file, checked the same way.
+
+Paths in faults are those within the key or team: `quotas[0].per`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterator, Mapping
+from decimal import Decimal
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from .checks import check_list, check_outputs, explain
+from .faults import ConfigError, ConfigFault
+from .sections import Config, KeySettings, Quota, Section, Team
+
+S = TypeVar("S", bound=Section)
+
+
+def read_key(values: Mapping[str, Any], config: Config, teams: Container[str]) -> KeySettings:
+    """Check the settings of a key beside this configuration and these teams. Raises `ConfigError` with every fault."""
+
+    def check(key: KeySettings) -> Iterator[ConfigFault]:
+        quotas = dict(enumerate(key.quotas))
+        if key.id == "other":
+            yield ConfigFault("id", "'other' is what metrics call the rest; choose another id")
+        if key.team is not None and key.team not in teams:
+            yield ConfigFault("team", f"there is no team {key.team!r}; create it first")
+        yield from check_list(("quotas",), quotas)
+        yield from check_outputs(("quotas",), quotas, key.models, config.models)
+
+    return _read(KeySettings, values, check)
+
+
+def read_team(values: Mapping[str, Any], config: Config) -> Team:
+    """The same for a team."""
+
+    def check(team: Team) -> Iterator[ConfigFault]:
+        quotas = dict(enumerate(team.quotas))
+        yield from check_list(("quotas",), quotas)
+        yield from check_outputs(("quotas",), quotas, ("*",), config.models)
+
+    return _read(Team, values, check)
+
+
+def read_quota(values: Mapping[str, Any]) -> Quota:
+    """One quota by itself. Raises `ConfigError`."""
+    return _read(Quota, values, lambda _: iter(()))
+
+
+def _read(kind: type[S], values: Mapping[str, Any], check: Callable[[S], Iterator[ConfigFault]]) -> S:
+    try:
+        found = kind.model_validate(values)
+    except ValidationError as error:
+        details = error.errors(include_url=False)
+        raise ConfigError([*dict.fromkeys(explain(detail, kind) for detail in details)]) from None
+    if faults := list(check(found)):
+        raise ConfigError(faults)
+    return found
+
+
+def shown_key(key: KeySettings) -> dict[str, Any]:
+    """Every setting of a key as JSON; what `read_key` reads again. Never its secret."""
+    return {
+        "id": key.id,
+        "team": key.team,
+        "models": list(key.models),
+        "expires": key.expires.isoformat() if key.expires else None,
+        "ips": [str(network) for network in key.ips],
+        "max_parallel": key.max_parallel,
+        "limits": key.limits.model_dump(mode="json", exclude_defaults=True),
+        "quotas": shown_quotas(key.quotas),
+        "on_exceeded": key.on_exceeded,
+    }
+
+
+def shown_quotas(quotas: tuple[Quota, ...]) -> list[dict[str, Any]]:
+    """Quotas as they stand in the file."""
+    return [
+        {name: _plain(value) for name, value in quota.model_dump().items() if value is not None} for quota in quotas
+    ]
+
+
+def _plain(value: Any) -> Any:
+    if not isinstance(value, Decimal):
+        return value
+    number = float(value)
+    if number.is_integer():
+        return int(number)
+    return number if Decimal(str(number)) == value else str(value)
