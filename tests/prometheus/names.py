@@ -1,0 +1,62 @@
+"""Which metrics the gateway exports with which labels, and which of them an expression of PromQL asks for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from prometheus_client import CollectorRegistry, Metric
+
+from gateway.exposition import Reloads, Supervisor
+from gateway.telemetry import KeyCollector, QuotaRow, Telemetry
+
+OF_PROMETHEUS = {"up": {"job", "instance"}}
+EVERYWHERE = {"job", "instance"}
+"""Labels that a scrape adds."""
+
+
+def exported() -> dict[str, set[str]]:
+    """Each series by the name that a query has for it, with its labels."""
+    made = Telemetry(["k"], 1)
+    labels = {metric._name: set(metric._labelnames) for metric in vars(made).values() if hasattr(metric, "_labelnames")}
+    registry = CollectorRegistry()
+    registry.register(KeyCollector([QuotaRow("k", "usd", "day", 1, 2)], {"k": None}))
+    registry.register(Supervisor(Reloads(1, {"applied": 0})))
+    for family in registry.collect():
+        labels[family.name] = {name for sample in family.samples for name in sample.labels}
+    kinds = {family.name: family for registry in (made.registry, registry) for family in registry.collect()}
+    return {name: found | EVERYWHERE for base, of in labels.items() for name, found in _series(kinds[base], of)}
+
+
+def _series(family: Metric, labels: set[str]) -> Iterator[tuple[str, set[str]]]:
+    match family.type:
+        case "counter":
+            yield f"{family.name}_total", labels
+        case "histogram":
+            yield f"{family.name}_bucket", labels | {"le"}
+            yield f"{family.name}_sum", labels
+            yield f"{family.name}_count", labels
+        case _:
+            yield family.name, labels
+
+
+def complaints(expression: str, known: Mapping[str, set[str]]) -> Iterator[str]:
+    """Names of series and labels in an expression that nobody exports.
+
+    A label behind `by` or `on` has to be one of some series of the expression; which one is not looked at.
+    """
+    text = re.sub(r'"(?:[^"\\]|\\.)*"', '""', expression)
+    series = set(re.findall(r"(?<![\w:])(?:gateway|up)(?:_\w+)?(?![\w:(])|\w+(?::\w+)+", text))
+    if not series:
+        yield f"no series at all in {expression}"
+    for name in sorted(series - set(known)):
+        yield f"nobody exports {name}"
+    for name, matchers in re.findall(r"([\w:]+)\{([^}]*)\}", text):
+        for label in re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", matchers):
+            if name in known and label not in known[name]:
+                yield f"{name} has no label {label}"
+    offered = set().union(*[known[name] for name in series & set(known)])
+    for listed in re.findall(r"\b(?:by|on|without|ignoring|group_left|group_right)\s*\(([^)]*)\)", text):
+        for label in filter(None, map(str.strip, listed.split(","))):
+            if label not in offered:
+                yield f"no series of {expression} has a label {label}"
