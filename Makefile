@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help demo test check format servers bench
+.PHONY: help demo test check format servers bench soak
 
 help:
 	@echo "make demo    run the gateway with a simulated upstream; no network, no key, no server needed"
@@ -11,6 +11,7 @@ help:
 	@echo "make servers install what the tests run on, servers and the SDK for Node; make test does it too"
 	@echo "make format  put the code into shape"
 	@echo "make bench   what it costs beside nginx, in 3 minutes; needs Linux, nginx and wrk"
+	@echo "make soak    five minutes of everything at once; memory flat and books balanced in the end; needs redis-server"
 
 .venv/.installed: pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -38,3 +39,6 @@ format: .venv/.installed
 
 bench: .venv/.installed
 	$(BIN)/python -m tests.bench
+
+soak: .venv/.installed
+	$(BIN)/python -m tests.soak

@@ -65,6 +65,7 @@ class _Share(Lease):
     def __init__(self, whole: Lease, books: Books, call: Call, ended: Callable[[], None]) -> None:
         super().__init__(books, call, whole.claims)
         self.standings = whole.standings
+        self.trace = whole.trace
         self.status = 0
         self.usage = Usage()
         self.returned_model: str | None = None
@@ -83,8 +84,9 @@ class _Share(Lease):
         self._whole.note_first_byte()
 
     def close(
-        self, *, status: int, usage: Usage, ended: Ended, is_truncated: bool = False, returned_model: str | None = None
-    ) -> None:
+        self, *, status: int, usage: Usage, ended: Ended, is_truncated: bool = False, returned_model: str | None = None,
+        error: str | None = None,
+    ) -> None:  # fmt: skip
         if self._is_ended:
             return
         self._is_ended = True
@@ -138,7 +140,7 @@ class _Crossing:
             raise
         except Exception:  # a fault of ours
             await self._cut_off(workers)
-            self._close(500, "error", is_truncated=self._outlet.client is not None)
+            self._close(500, "error", is_truncated=self._outlet.client is not None, error=GatewayError.type)
             raise
         finally:
             self._lease.upstream_s += time.perf_counter() - began
@@ -274,7 +276,9 @@ class _Crossing:
 
     def _share_ended(self) -> None:
         if self._left_as is not None and not any(share.is_open for share in self._shares):
-            self._close(*self._left_as, is_truncated=self._call.params.stream)
+            status, ended = self._left_as
+            error = "shutting_down" if ended == "error" else None
+            self._close(status, ended, is_truncated=self._call.params.stream, error=error)
 
     def _sum_up(self) -> None:
         """Tell the lease how far its prompts have come."""
@@ -282,15 +286,18 @@ class _Crossing:
         lease.attempts = self._attempts_before + sum(share.attempts for share in self._shares)
         lease.route = next((share.route for share in self._shares if share.route is not None), lease.route)
         lease.may_have_cost |= any(share.may_have_cost for share in self._shares)
+        lease.upstream_error = next((each.upstream_error for each in self._shares if each.upstream_error), None)
 
-    def _close(self, status: int, ended: Ended, *, is_truncated: bool = False) -> None:
+    def _close(self, status: int, ended: Ended, *, is_truncated: bool = False, error: str | None = None) -> None:
         """Account for the whole."""
         self._sum_up()
         usage = total([share.usage for share in self._shares])
         if self._lease.may_have_cost and usage.source == "reported":
             usage = usage._replace(source="estimated")  # of a prompt nobody knows
         model = next((share.returned_model for share in self._shares if share.returned_model), None)
-        self._lease.close(status=status, usage=usage, ended=ended, is_truncated=is_truncated, returned_model=model)
+        self._lease.close(
+            status=status, usage=usage, ended=ended, is_truncated=is_truncated, returned_model=model, error=error
+        )
 
     @property
     def _usage(self) -> Usage | None:
@@ -316,7 +323,7 @@ class _Crossing:
 
     async def _fail(self, error: GatewayError) -> Streamed:
         has_begun = self._outlet.client is not None
-        self._close(error.status, "error", is_truncated=has_begun)
+        self._close(error.status, "error", is_truncated=has_begun, error=error.name)
         if not has_begun:
             raise error
         await self._lease.acknowledged()

@@ -13,10 +13,14 @@ class Capacity:
     """How many calls may be under way; and the bytes of request bodies and of answers that are not streamed."""
 
     def __init__(self, server: Server) -> None:
+        self._bytes = 0
+        self.resize(server)
+
+    def resize(self, server: Server) -> None:
+        """These are the limits from now on. What is held stays counted."""
         self.max_calls = server.max_in_flight // server.workers
         # A request that is allowed has to be possible, however small the share.
         self._max_bytes = max(server.max_buffered_bytes // server.workers, server.max_request_bytes)
-        self._bytes = 0
 
     def __repr__(self) -> str:
         return f"<Capacity at most {self.max_calls} calls, {self._bytes} of {self._max_bytes} bytes>"

@@ -1,4 +1,4 @@
-"""The commands: serve, demo, check, usage, simulate.
+"""The commands: serve, demo, check, keys, teams, audit, usage, backup, simulate.
 
 Exit codes: 0 done, 1 failed while running, 2 wrong arguments or configuration. What a person can mend is said on
 standard error in one or few plain lines, never as a traceback.
@@ -14,13 +14,23 @@ import secrets
 import signal
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from . import __version__, tokens, usage_command
-from .config import Config, ConfigError, ConfigFault, Store, Upstream, build, resolve
+from . import (
+    __version__,
+    audit_command,
+    backup_command,
+    keys_command,
+    registry_command,
+    teams_command,
+    tokens,
+    usage_command,
+)
+from .config import Config, ConfigError, ConfigFault, Store, Upstream, build
+from .config.source import Reading, Source
 from .folders import FolderInUse, exclusive
 
 DEMO_MODELS: dict[str, dict[str, Any]] = {
@@ -68,15 +78,43 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("--config", required=True, metavar="FILE", help="the configuration, in YAML")
     check.set_defaults(run=_check)
 
+    keys = commands.add_parser("keys", help="create, list, show, update, rotate, revoke, reset and top up keys")
+    keys_command.add_arguments(keys)
+    keys.set_defaults(run=_on_config(registry_command.run))
+
+    teams = commands.add_parser("teams", help="the same for teams")
+    teams_command.add_arguments(teams)
+    teams.set_defaults(run=_on_config(registry_command.run))
+
+    audit = commands.add_parser("audit", help="who changed which key, team or quota")
+    audit.add_argument("--config", required=True, metavar="FILE", help="the configuration, in YAML")
+    audit_command.add_arguments(audit)
+    audit.set_defaults(run=_on_config(registry_command.run))
+
     usage = commands.add_parser("usage", help="what was used, by whom; beside a running gateway or without one")
     usage.add_argument("--config", required=True, metavar="FILE", help="the configuration, in YAML")
     usage_command.add_arguments(usage)
-    usage.set_defaults(run=lambda args: usage_command.run(args, _read(args.config, {})[0]))
+    usage.set_defaults(run=_on_config(usage_command.run))
+
+    backup = commands.add_parser(
+        "backup", help="copy the embedded store while a gateway serves from it", epilog=backup_command.EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    backup.add_argument("--config", required=True, metavar="FILE", help="the configuration, in YAML")
+    backup_command.add_arguments(backup)
+    backup.set_defaults(run=_on_config(backup_command.run))
 
     simulate = commands.add_parser("simulate", help="run the simulated upstream alone")
     simulate.add_argument("--port", type=port_number, default=8081, help="default: 8081; 0 takes a free one")
     simulate.set_defaults(run=_simulate, config="simulate")
     return parser
+
+
+def _on_config(
+    run: Callable[[argparse.Namespace, Config], int],
+) -> Callable[[argparse.Namespace], int]:
+    """A command that is given what its file says, checked."""
+    return lambda args: run(args, _read(args.config))
 
 
 def port_number(text: str) -> int:
@@ -90,23 +128,13 @@ def port_number(text: str) -> int:
 # ------------------------------------------------------------------------------------------------------------- check
 
 
-def _read(path: str, overrides: dict[str, Any]) -> tuple[Config, dict[str, Any]]:
-    """The checked configuration of a file, and the plain values it was built from. Raises `ConfigError`."""
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = (error.strerror or "").lower() if isinstance(error, OSError) else "not UTF-8 text"
-        raise ConfigError([ConfigFault("", f"cannot read the file: {reason}")]) from None
-    values = resolve(text, os.environ)
-    given = {name: value for name, value in overrides.items() if value is not None}
-    server = values.get("server") or {}
-    if given and isinstance(server, dict):  # anything else is a fault, which is told below
-        values["server"] = {**server, **given}
-    return build(values), values
+def _read(path: str) -> Config:
+    """The checked configuration of a file. Raises `ConfigError`."""
+    return Source(path, os.environ).read().config
 
 
 def _check(args: argparse.Namespace) -> int:
-    config, _ = _read(args.config, {})
+    config = _read(args.config)
     server, warnings = config.server, _look_at(config.store)
     print(f"{args.config} is good.")
     print(f"  serves     http://{server.host}:{server.port} with {_count(server.workers, 'worker')}")
@@ -171,14 +199,16 @@ def _count(number: int, what: str) -> str:
 
 
 def _serve(args: argparse.Namespace) -> int:
-    config, values = _read(args.config, {"host": args.host, "port": args.port, "workers": args.workers})
-    return _supervise(config, values)
+    source = Source(args.config, os.environ, {"host": args.host, "port": args.port, "workers": args.workers})
+    return _supervise(source.read(), source)
 
 
-def _supervise(config: Config, values: dict[str, Any], demo: Demo | None = None) -> int:
+def _supervise(reading: Reading, source: Source | None, demo: Demo | None = None) -> int:
     from . import workers  # after the configuration: a fault in it is said sooner
     from .store import StoreRefused
     from .store.folder import exclusive_folder
+
+    config = reading.config
 
     async def run() -> None:
         if demo is not None:
@@ -196,7 +226,7 @@ def _supervise(config: Config, values: dict[str, Any], demo: Demo | None = None)
                 )
 
         with listener:
-            await workers.Supervisor(config, values, listener).run(say_ready)
+            await workers.Supervisor(reading, source, listener).run(say_ready)
 
     try:
         with ExitStack() as held:
@@ -277,7 +307,11 @@ Or with the official SDK (`pip install openai`; .venv/bin/python has it):
   answer = client.chat.completions.create(model="gpt-4o-mini", messages=[{{"role": "user", "content": "Hello!"}}])
   print(answer.choices[0].message.content, answer.usage)
 
-Then see what it cost, by model:
+Then see who uses what, in a browser:
+
+  {address}/dashboard#token={self.admin_token}
+
+Or ask what it cost, by model:
 
   curl "{address}/admin/api/usage?group_by=key,model" -H "Authorization: Bearer {self.admin_token}"
 
@@ -296,7 +330,7 @@ def _free_socket() -> Any:
 def _demo(args: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="gateway-demo-") as folder:
         demo = Demo(args.port, folder)
-        return _supervise(build(demo.values), demo.values, demo)
+        return _supervise(Reading(build(demo.values), demo.values, frozenset()), None, demo)
 
 
 # ---------------------------------------------------------------------------------------------------------- simulate

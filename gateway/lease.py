@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 from .config import Route
 from .errors import GatewayError, Unavailable
@@ -20,6 +20,7 @@ from .rules import limits, notices, pricing
 from .store import JournalFull, Ledger, StoreAway
 from .tasks import is_cut_off
 from .telemetry import Telemetry
+from .tracing import Trace, Tracer
 
 _WHY_NOT = {
     StoreAway.code: "The gateway cannot reach its ledger, so it cannot admit requests right now. Please try again in "
@@ -32,14 +33,28 @@ MAX_RETURNED_MODEL = 256
 """Characters of it that are kept, as many as a client may ask for: an upstream's word must not fill the books."""
 
 
+class Beside(NamedTuple):
+    """What the access line of a call says that its record does not."""
+
+    remote: str | None
+    """The client's address, as far as it is known."""
+    error: str | None
+    """What the client was told: the error's code, or its type."""
+    upstream_error: str | None
+    """What the last upstream did wrong."""
+    trace_id: str | None
+
+
 @dataclass(frozen=True, slots=True)
 class Books:
     """Where calls are accounted for."""
 
     ledger: Ledger
     telemetry: Telemetry
-    write_line: Callable[[Record], None]
+    write_line: Callable[[Record, Beside], None]
     """Writes the access line of a call that has ended."""
+    tracer: Tracer | None = None
+    """Makes the spans of calls, where that is wanted."""
 
 
 class Lease:
@@ -62,6 +77,10 @@ class Lease:
         """An attempt was sent and not wholly answered: the upstream may bill what nobody has seen."""
         self.is_cut_off = False
         """Nobody waits for the answer any more, and it is not read on for its usage either."""
+        self.upstream_error: str | None = None
+        """What went wrong with the last attempt, for the log."""
+        self.trace: Trace | None = None
+        """The call's span, where there is one."""
         self._books = books
         self._draw = Draw(_if_lost(call, likely or call.model.routes[0]), claims)
         self._first_byte_s: float | None = None
@@ -113,9 +132,10 @@ class Lease:
             self._first_byte_s = time.perf_counter() - self.call.arrived
 
     def close(
-        self, *, status: int, usage: Usage, ended: Ended, is_truncated: bool = False, returned_model: str | None = None
-    ) -> None:
-        """Settle, once. Handed to the store at once, without waiting."""
+        self, *, status: int, usage: Usage, ended: Ended, is_truncated: bool = False, returned_model: str | None = None,
+        error: str | None = None,
+    ) -> None:  # fmt: skip
+        """Settle, once. Handed to the store at once, without waiting. `error` is the code that the client is told."""
         if self._settled is not None:
             return
         call = self.call
@@ -138,7 +158,13 @@ class Lease:
             overhead_s=overhead_s,
             is_usage_unknown=usage.source == "estimated" or self.may_have_cost,
         )
-        self._books.write_line(record)
+        trace = self.trace
+        self._books.write_line(
+            record,
+            Beside(call.remote, error, self.upstream_error if error else None, None if trace is None else trace.id),
+        )
+        if trace is not None:
+            trace.recorded(record, error)
 
     async def acknowledged(self) -> None:
         """Wait until the settlement is safe: in the store or, where that takes its time, in the journal."""
@@ -150,13 +176,13 @@ class Lease:
         if self._is_handed_over:
             return
         if isinstance(error, GatewayError):
-            self.close(status=error.status, usage=Usage(), ended="error")
+            self.close(status=error.status, usage=Usage(), ended="error", error=error.name)
         elif isinstance(error, asyncio.CancelledError) and not is_cut_off(error):
             self.close(status=499, usage=Usage(), ended="client_gone")
         elif isinstance(error, asyncio.CancelledError):
-            self.close(status=503, usage=Usage(), ended="error")
+            self.close(status=503, usage=Usage(), ended="error", error="shutting_down")
         else:
-            self.close(status=500, usage=Usage(), ended="error")
+            self.close(status=500, usage=Usage(), ended="error", error=GatewayError.type)
 
 
 def _if_lost(call: Call, route: Route) -> Record:

@@ -18,9 +18,10 @@ from typing import Any
 from . import bridging, relay
 from .config import Capabilities, Config, Route
 from .errors import GatewayError, UpstreamFailed, UpstreamRefused
+from .keybook import KeyBook
 from .lease import Books, Lease
 from .outlet import OpensStreams, Outlet
-from .records import Call, Claim, Failure, Key, Phase, Usage
+from .records import Call, Claim, Failure, Phase, Usage
 from .relay import Answer, Streamed
 from .rules import capabilities as able
 from .rules import document, large, limits, notices, pieces
@@ -29,6 +30,7 @@ from .rules.bridge_request import as_chat
 from .rules.capabilities import Way
 from .rules.estimate import FindsCounter, no_counter
 from .tasks import Tasks
+from .tracing import CLIENT_GONE, Trace
 from .upstream.health import Trial
 from .upstream.pool import Pool
 from .upstream.router import Router
@@ -43,9 +45,8 @@ class Parts:
     """What calls are carried with. A call keeps the configuration it began with."""
 
     config: Config
-    keys: Mapping[bytes, Key]
-    """By the SHA-256 of their secrets."""
-    terms: limits.Terms
+    book: KeyBook
+    """Keys, and the limits that bind them; always the newest."""
     books: Books
     pools: Mapping[str, Pool]
     router: Router
@@ -53,6 +54,14 @@ class Parts:
     """Background work of calls: draining answers whose client left, back-pressure."""
     find_counter: FindsCounter = no_counter
     """Counts text for models whose tokeniser is known."""
+
+
+@dataclass(slots=True)
+class Live:
+    """What a worker serves with at present. A reload puts other parts in the place of these; what has begun with the
+    old ones goes on with them to its end."""
+
+    parts: Parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,18 +73,25 @@ class Served:
 
 
 async def serve(
-    call: Call, parts: Parts, open_stream: OpensStreams, leased_now: Callable[[], None], hold: Callable[[int], None]
+    call: Call,
+    parts: Parts,
+    open_stream: OpensStreams,
+    leased_now: Callable[[], None],
+    hold: Callable[[int], None],
+    trace: Trace | None = None,
 ) -> Served:
     """Carry one checked call to an upstream and back, and account for it once.
 
     `leased_now` is called when the ledger has granted the call: from then on its record and its access line are
-    written here. Raises `GatewayError` for everything that a client is told by a status. Cancelled: the client is gone.
+    written here, and its `trace` is ended. Raises `GatewayError` for everything that a client is told by a status.
+    Cancelled: the client is gone.
     """
     routes = able.fitting(call.model, call.endpoint, call.params, parts.config.upstreams)
-    claims = limits.claims(call, parts.terms.of(call.key))
+    claims = limits.claims(call, parts.book.terms.of(call.key))
     candidates = parts.router.candidates(routes, call.params.model)
     async with Lease(parts.books, call, claims, candidates[0] if candidates else routes[0]) as lease:
         leased_now()
+        lease.trace = trace
         keepalive_s = parts.config.server.keepalive_comment_s if call.params.stream else 0
         outlet = Outlet(open_stream, partial(own_headers, lease), keepalive_s, hold)
         try:
@@ -107,7 +123,7 @@ async def _carry(
                 if last is not None and last.phase is Phase.REFUSED and last.has_begun:
                     # An error as the first event of a stream: it is told as it came.
                     outlet.open((("content-type", "text/event-stream"),))
-                    lease.close(status=error.status, usage=Usage(), ended="error", is_truncated=True)
+                    lease.close(status=error.status, usage=Usage(), ended="error", is_truncated=True, error=error.name)
                 raise error
             case Try(route, after_s, is_fresh):
                 parts.router.count(route, call.params.model, tried)
@@ -117,7 +133,8 @@ async def _carry(
                 if not is_single and _way(call, route, parts) is not Way.PLAIN:
                     return await _carry_singly(call, parts, lease, outlet, routes=routes, tried=tried)
                 trial = parts.router.begin(route, call.params.model, tried)
-                result = await _try(route, trial, call, parts, lease, outlet, is_fresh=is_fresh)
+                try_it = _try if lease.trace is None else _trace
+                result = await try_it(route, trial, call, parts, lease, outlet, is_fresh=is_fresh)
                 if not isinstance(result, Failure):
                     return result
                 tried.append(Tried(route, result, trial.key))
@@ -170,6 +187,33 @@ def _failed(last: Failure | None, call: Call, routes: Sequence[Route], parts: Pa
     return error
 
 
+async def _trace(
+    route: Route, trial: Trial, call: Call, parts: Parts, lease: Lease, outlet: Outlet, *, is_fresh: bool
+) -> Answer | Streamed | Failure:
+    """`_try`, with a span of its own that the upstream is told of."""
+    assert lease.trace is not None
+    base_url = parts.config.upstreams[route.upstream].base_url
+    span = lease.trace.attempt(call, route, base_url, lease.attempts + 1)
+    told = call._replace(forwarded_headers=span.headers(call.forwarded_headers))
+    try:
+        result = await _try(route, trial, told, parts, lease, outlet, is_fresh=is_fresh)
+    except UpstreamRefused as refused:
+        span.ended(refused.status, "refused")
+        raise
+    except asyncio.CancelledError:
+        span.ended(None, CLIENT_GONE)
+        raise
+    except BaseException as error:
+        span.ended(None, type(error).__name__)
+        raise
+    if isinstance(result, Failure):
+        span.ended(result.status, result.fault.value)
+    else:
+        fault = result.fault if isinstance(result, Streamed) else None
+        span.ended(200, fault.value if fault else None)
+    return result
+
+
 async def _try(
     route: Route, trial: Trial, call: Call, parts: Parts, lease: Lease, outlet: Outlet, *, is_fresh: bool
 ) -> Answer | Streamed | Failure:
@@ -183,7 +227,7 @@ async def _try(
     except UpstreamRefused as refused:
         trial.ended(None)
         telemetry.attempted(route.upstream, "refused")
-        log.warning("upstream %s: refused (%s), call %s", route.upstream, refused.detail, call.id)
+        lease.upstream_error = refused.detail  # the access line tells it: it is the client's to mend
         refused.headers = {**refused.headers, **dict(own_headers(lease))}
         raise
     except asyncio.CancelledError:
@@ -195,6 +239,7 @@ async def _try(
         raise
     if isinstance(result, Failure):
         trial.ended(result)
+        lease.upstream_error = f"{result.fault.value}: {result.detail}"
         telemetry.attempted(route.upstream, result.fault.value)
         log.warning(
             "upstream %s: %s while %s (%s), call %s",

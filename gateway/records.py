@@ -102,6 +102,8 @@ class Call(NamedTuple):
     """How long the client took to send the body."""
     forwarded_headers: tuple[tuple[str, str], ...] = ()
     client_request_id: str | None = None
+    remote: str | None = None
+    """The client's address, as far as it is known."""
 
 
 class Phase(Enum):

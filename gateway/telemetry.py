@@ -1,27 +1,30 @@
 """Every metric: its name, unit, buckets and help, and a verb to record it.
 
-Labels are bounded. A model that is not configured is `other`, and so is a key beyond `metrics.max_keys`; a name that a
-client made up is never a label.
+Labels are bounded. A model that is not configured is `other`, and so is a key beyond `metrics.max_keys` (key_labels.py
+says which); a name that a client made up is never a label.
 
 With several processes (PROMETHEUS_MULTIPROC_DIR set by the supervisor) values live in files that the supervisor sums:
 one scrape is the whole gateway, and no counter falls when a worker dies. Writing there costs more than a microsecond a
 value, and a call touches fourteen; so what one turn of the event loop adds is gathered and written once at its end.
 What a record tells is still there before its answer ends, which waits for the store; what is told of a refusal comes
-just behind it. A worker that is killed loses one turn.
+just behind it. A worker that is killed loses one turn; its calls under way are counted by the worker that finds them in
+its journal, as lost, so that metrics and books go on agreeing.
 """
 
 from __future__ import annotations
 
+import os
 from bisect import bisect_left
 from collections import Counter as Counts
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from .key_labels import KeyLabels
 from .records import Record, Standing
 from .rules import pricing
 
@@ -57,16 +60,23 @@ class Telemetry:
         defer: Defer = lambda write: write(),
     ) -> None:
         self.registry = registry or CollectorRegistry()
-        self._own_label = frozenset(islice(key_ids, max_keys))
+        shared = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
+        self.key_labels = KeyLabels(key_ids, max_keys, Path(shared) if shared else None)
         self._defer = defer
         self._is_due = False
         """Whether what was added will be written at the end of this turn."""
-        self._added: dict[tuple[Counter, tuple[str, ...]], int] = {}
+        self._added: dict[tuple[Counter, tuple[str, ...]], float] = {}
         self._ended: list[_Ended] = []
         self._under_way = 0
         self._children: dict[tuple[Counter | Histogram, tuple[str, ...]], Any] = {}
         self._requests = self._counter(
-            "gateway_requests_total", "Answered requests.", "key", "model", "endpoint", "upstream", "status"
+            "gateway_requests_total",
+            "Answered requests; with the status 0, calls of a worker that died.",
+            "key",
+            "model",
+            "endpoint",
+            "upstream",
+            "status",
         )
         self._tokens = self._counter(
             "gateway_tokens_total", "Tokens, by who says so.", "key", "model", "upstream", "type", "source"
@@ -125,7 +135,11 @@ class Telemetry:
 
     def key_label(self, key: str) -> str:
         """The key's own id, or `other` beyond `metrics.max_keys`."""
-        return key if key in self._own_label or not key else "other"
+        return self.key_labels(key)
+
+    def label_keys(self, key_ids: Iterable[str], max_keys: int) -> None:
+        """From now on so many keys may have a label of their own, these first."""
+        self.key_labels.allow(key_ids, max_keys)
 
     def answered(self, *, key: str, model: str, endpoint: str, upstream: str, status: int) -> None:
         """Any request of the data plane got its answer. `model` is a configured name, `other`, or empty."""
@@ -141,6 +155,18 @@ class Telemetry:
             self._add(self._unknown)
         if record.ended == "client_gone":
             self.client_left()
+
+    def lost(self, record: Record) -> None:
+        """A call of a worker that died was found in its journal, and is charged at its estimate. Nobody was answered,
+        so it has no times."""
+        key, model, upstream = self.key_label(record.key), record.label_model, record.upstream
+        self._add(self._requests, (key, model, record.endpoint, upstream, str(record.status)))
+        for name, amount in zip(_KINDS, record.usage[:4], strict=True):
+            if amount:
+                self._add(self._tokens, (key, model, upstream, name, record.usage.source), amount)
+        if record.cost_nusd:
+            self._add(self._cost, (key, model), pricing.usd(record.cost_nusd))
+        self._add(self._unknown)
 
     def client_left(self) -> None:
         """A client did not wait for its answer."""
@@ -182,9 +208,9 @@ class Telemetry:
 
     # ------------------------------------------------------------------------------------------------------ writing
 
-    def _add(self, metric: Counter, labels: tuple[str, ...] = ()) -> None:
+    def _add(self, metric: Counter, labels: tuple[str, ...] = (), amount: float = 1) -> None:
         series = (metric, labels)
-        self._added[series] = self._added.get(series, 0) + 1
+        self._added[series] = self._added.get(series, 0) + amount
         self._write_soon()
 
     def _write_soon(self) -> None:
@@ -259,12 +285,33 @@ class Telemetry:
             child._buckets[place].inc(number)  # noqa: SLF001
 
 
-class QuotaCollector(Collector):
-    """How the keys' windows stand at one scrape."""
+class QuotaRow(NamedTuple):
+    """How a key's quota stands: units, of usd US dollars. `used` holds what is reserved, too."""
 
-    def __init__(self, standings: Iterable[Standing], label: Callable[[str], str]) -> None:
-        self._standings = standings
-        self._label = label
+    key: str
+    unit: str
+    per: str
+    used: float
+    limit: float
+
+
+def quota_rows(standings: Iterable[Standing], label: Callable[[str], str]) -> Iterator[QuotaRow]:
+    """What the metrics show of these windows: those of all models, of keys that have a label of their own."""
+    for standing in standings:
+        window = standing.window
+        kind, _, name = window.scope.partition(":")
+        if kind == "key" and label(name) == name and window.model is None and window.unit != "parallel":
+            amounts = standing.used + standing.reserved, window.limit
+            used, limit = [pricing.usd(units) for units in amounts] if window.unit == "usd" else amounts
+            yield QuotaRow(name, window.unit, window.per, used, limit)
+
+
+class KeyCollector(Collector):
+    """What is told at one scrape of the keys with a label of their own. `teams` are theirs."""
+
+    def __init__(self, rows: Iterable[QuotaRow], teams: Mapping[str, str | None]) -> None:
+        self._rows = rows
+        self._teams = teams
 
     def collect(self) -> Iterator[Metric]:
         labels = ("key", "unit", "per")
@@ -274,13 +321,14 @@ class QuotaCollector(Collector):
         limit = GaugeMetricFamily(
             "gateway_quota_limit", "Limit of a key's quota, in units; of usd, in US dollars.", labels=labels
         )
-        for standing in self._standings:
-            window = standing.window
-            kind, _, name = window.scope.partition(":")
-            if kind == "key" and self._label(name) == name and window.model is None and window.unit != "parallel":
-                is_money = window.unit == "usd"
-                for metric, units in ((used, standing.used + standing.reserved), (limit, window.limit)):
-                    amount = pricing.usd(units) if is_money else units
-                    metric.add_metric((name, window.unit, window.per), amount)
+        for row in self._rows:
+            used.add_metric(row[:3], row.used)
+            limit.add_metric(row[:3], row.limit)
         yield used
         yield limit
+        team = GaugeMetricFamily(
+            "gateway_key_info", "Always 1: the teams of keys with a label of their own.", labels=("key", "team")
+        )
+        for key, name in self._teams.items():
+            team.add_metric((key, name or ""), 1)
+        yield team

@@ -6,28 +6,20 @@ It needs no running gateway and disturbs none. A report goes to standard output,
 from __future__ import annotations
 
 import argparse
-import asyncio
 import logging
-import os
 import sys
-from collections.abc import Awaitable, Callable, Sequence
-from pathlib import Path
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 from . import compare_command
+from .commands import Mistaken, ask, fail, named, put
 from .config import Config
 from .config import Store as Settings
 from .rules.exports import NotUnderstood
-from .store import USAGE_GROUPS, Store, StoreAway, StoreRefused, open_store
+from .store import USAGE_GROUPS, Store, StoreAway, StoreRefused
 from .usage_report import notes, read_day, read_groups, spell_csv, spell_json, spell_table
 
 FORMATS = ("table", "csv", "json")
-
-T = TypeVar("T")
-
-
-class Mistaken(Exception):
-    """Arguments that make no sense; each text says which and why."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,20 +39,20 @@ def run(args: argparse.Namespace, config: Config) -> int:
     try:
         text, said = _compared(args, config) if args.compare is not None else _report(args, config.store)
     except Mistaken as error:
-        return _fail(*error.args, code=2)
+        return fail(*error.args, code=2)
     except (StoreAway, StoreRefused) as error:
-        return _fail(f"cannot read the usage: {_named(config.store, str(error))}")
+        return fail(f"cannot read the usage: {named(config.store, str(error))}")
     except OSError as error:
-        return _fail(f"cannot read the usage: {_named(config.store, (error.strerror or str(error)).lower())}")
+        return fail(f"cannot read the usage: {named(config.store, (error.strerror or str(error)).lower())}")
     if args.format != "table":
         print("".join([f"gateway: {note}\n" for note in said]), end="", file=sys.stderr)
     elif said:
         text += "\n" + "".join([f"{note}\n" for note in said])
-    return _print(text)
+    return put(text)
 
 
 def _report(args: argparse.Namespace, settings: Settings) -> tuple[str, list[str]]:
-    """What was used. Raises `Mistaken`, and as `_asked`."""
+    """What was used. Raises `Mistaken`, and as `commands.ask`."""
     since, until = _days(args)
     try:
         groups = read_groups("key" if args.by is None else args.by)
@@ -69,10 +61,10 @@ def _report(args: argparse.Namespace, settings: Settings) -> tuple[str, list[str
     if args.upstream is not None:
         raise Mistaken("argument --upstream: goes with --compare; else group --by upstream")
 
-    async def ask(store: Store | None) -> list[dict[str, Any]]:
+    async def question(store: Store | None) -> list[dict[str, Any]]:
         return await store.usage(groups, since, until) if store else []
 
-    rows = _asked(settings, ask)
+    rows = ask(settings, question)
     if args.format == "json":
         return spell_json(rows) + "\n", []
     if args.format == "csv":
@@ -81,7 +73,7 @@ def _report(args: argparse.Namespace, settings: Settings) -> tuple[str, list[str
 
 
 def _compared(args: argparse.Namespace, config: Config) -> tuple[str, Sequence[str]]:
-    """What was used, beside what a provider says. Raises `Mistaken`, and as `_asked`."""
+    """What was used, beside what a provider says. Raises `Mistaken`, and as `commands.ask`."""
     since, until = _days(args)
     if args.by is not None:
         raise Mistaken("argument --by: a comparison is always by day and model")
@@ -95,7 +87,7 @@ def _compared(args: argparse.Namespace, config: Config) -> tuple[str, Sequence[s
     except NotUnderstood as error:
         raise Mistaken(*[f"{args.compare}: {fault}" for fault in error.faults]) from None
     question = compare_command.Question(export, upstreams, since, until)
-    comparison = _asked(config.store, lambda store: compare_command.ask(store, question, config.models))
+    comparison = ask(config.store, lambda store: compare_command.ask(store, question, config.models))
     return compare_command.spell(args.format, comparison, export), comparison.notes
 
 
@@ -110,49 +102,3 @@ def _days(args: argparse.Namespace) -> tuple[str | None, str | None]:
     if args.since and args.until and args.since > args.until:
         raise Mistaken(f"argument --until: {args.until} is before --since {args.since}")
     return args.since, args.until
-
-
-def _asked(settings: Settings, ask: Callable[[Store | None], Awaitable[T]]) -> T:
-    """What the store answers; it is None where there is none yet. Raises `StoreAway`, `StoreRefused`; `OSError` where
-    the store's folder may not be looked at."""
-
-    async def read() -> T:
-        if settings.is_embedded and not (file := _file(settings)).exists():
-            # Opening it would make it, and a mistyped folder would look like one in which nothing was used.
-            print(f"gateway: nothing is recorded yet: there is no {file}", file=sys.stderr)
-            return await ask(None)
-        store = await open_store(settings)
-        try:
-            return await ask(store)
-        finally:
-            await store.close()
-
-    return asyncio.run(read())
-
-
-def _file(settings: Settings) -> Path:
-    from .store.sqlite import path_of  # which a Redis store does without
-
-    return path_of(settings).absolute()
-
-
-def _print(text: str) -> int:
-    try:
-        print(text, end="", flush=True)
-    except OSError as error:
-        # So that the interpreter does not try again, and complain, when it ends (Python's signal, "Note on SIGPIPE").
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if not isinstance(error, BrokenPipeError):  # which is `| head`, who has seen enough
-            return _fail(f"cannot write the report: {(error.strerror or '').lower()}")
-    return 0
-
-
-def _named(settings: Settings, why: str) -> str:
-    """A reason that names the store."""
-    return why if settings.shown_url in why else f"{settings.shown_url}: {why}"
-
-
-def _fail(*lines: str, code: int = 1) -> int:
-    for line in lines:
-        print(f"gateway: {' '.join(line.split())}", file=sys.stderr)
-    return code

@@ -13,21 +13,20 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import uvloop
 from aiohttp import web
-from prometheus_client import CollectorRegistry, generate_latest
 
 from .config import Config, build
-from .control import Line
+from .control import HungUp, Line
 from .errors import Unavailable
-from .pipeline import Parts
-from .store import StoreRefused
+from .store import Ledger, StoreRefused
 from .tasks import Tasks
-from .telemetry import QuotaCollector, Telemetry
+from .telemetry import Telemetry, quota_rows
 from .web import app, server
-from .web.status import Status
 
 BACKLOG = 2048
 WATCH_STORE_S = 0.5
@@ -50,21 +49,23 @@ class WorkerProcess:
         self._drain_delay_s: asyncio.Future[float] = loop.create_future()
         self._is_orphan = False
         self._tasks = Tasks()
-        self._parts: Parts
+        self._worker: asyncio.Future[app.Worker] = loop.create_future()
+        """Its parts, as soon as it serves."""
+        self._runner: server.Runner
 
     async def run(self) -> None:
         """Serve until told to drain, then drain."""
         self._tasks.spawn(self._listen(), "control-line")
         loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGTERM, self._drain, self._config.server.drain_delay_s)
-        async with app.build(self._config, self._telemetry, self._scrape) as worker:
-            self._parts = worker.parts
-            runner = server.runner_of(worker.app, worker.shortcuts, worker.parts)
+        loop.add_signal_handler(signal.SIGTERM, lambda: self._drain(self._config.server.drain_delay_s))
+        async with app.build(self._config, self._telemetry, self._scrape, self._ask) as worker:
+            self._runner = runner = server.runner_of(worker.app, worker.shortcuts, worker.parts)
             await runner.setup()
             site = web.SockSite(runner, self._listener, backlog=BACKLOG)
             await site.start()
-            self._tasks.spawn(self._watch_store(), "watch-store")
+            self._tasks.spawn(self._watch_store(worker.parts.books.ledger), "watch-store")
             settle_memory()
+            self._worker.set_result(worker)
             self._line.send(ready=True)
             delay_s = await self._drain_delay_s
             worker.status.is_ready = False
@@ -72,20 +73,20 @@ class WorkerProcess:
                 await site.stop()  # another gateway may take the port
             await asyncio.sleep(delay_s)
             worker.status.is_draining = True
-            await self._let_calls_end(worker.status, self._config.server.drain_timeout_s)
+            await self._let_calls_end(worker, self._config.server.drain_timeout_s)
             await runner.cleanup()  # closes the listener
         await self._tasks.cancel_all()
         self._telemetry.write()
 
-    async def _let_calls_end(self, status: Status, timeout_s: float) -> None:
+    async def _let_calls_end(self, worker: app.Worker, timeout_s: float) -> None:
         """Until no call is under way any more, nor the reading of an answer whose client left; then cut off the rest.
 
         The listener stays open meanwhile: who comes now is told to come back, by a status.
         """
-        deadline = time.monotonic() + timeout_s
+        status, deadline = worker.status, time.monotonic() + timeout_s
         while status.calls and time.monotonic() < deadline:  # noqa: ASYNC110 - so no call pays for it
             await asyncio.sleep(LOOK_EVERY_S)
-        await self._parts.tasks.wait_until_idle(max(0.0, deadline - time.monotonic()))
+        await worker.parts.tasks.wait_until_idle(max(0.0, deadline - time.monotonic()))
         if status.calls:
             log.warning("%d calls are cut off: drain_timeout_s is over", len(status.calls))
             status.cut_off_calls()
@@ -100,34 +101,73 @@ class WorkerProcess:
             if "drain" in message:
                 self._drain(message["drain"])
             elif "scraped" in message:
-                waiter = self._scrapes.pop(message["scraped"])
-                if not waiter.done():  # else whoever asked has left
-                    waiter.set_result(message["text"])
+                waiter, text = self._scrapes.pop(message["scraped"]), message["text"]
+                if not waiter.done():
+                    waiter.set_result(text)
+                elif text is not None:  # whoever asked has left
+                    await asyncio.to_thread(_take, Path(text))
+            elif message.get("ask") == "adopt":
+                self._tasks.spawn(self._adopt(message), "adopt-configuration")
+            elif message.get("ask") == "upstreams":
+                self._line.answer(message, self._worker.result().report_upstreams() if self._worker.done() else None)
         self._is_orphan = True
         self._drain(0.0)  # the supervisor is gone: nobody will replace or stop this worker
 
+    async def _adopt(self, question: Mapping[str, Any]) -> None:
+        """Go by another configuration, and answer why not, or nothing."""
+        failure = ""
+        worker = await self._worker
+        try:
+            self._config = await worker.changeover.change_to(question["config"])
+            self._runner.configure(self._config)
+        except Exception as error:  # the parent has checked it: we are short of something, or it is a bug
+            log.exception("the new configuration cannot be used")
+            failure = type(error).__name__
+        self._line.answer(question, failure)
+
+    async def _ask(self, what: str, /, **more: Any) -> Any:
+        """What the supervisor answers; None: it cannot."""
+        try:
+            return await self._line.ask(what, **more)
+        except HungUp:
+            return None
+
     async def _scrape(self) -> bytes:
-        """The gateway's metrics: the supervisor sums up the workers; the quotas are read here."""
+        """The gateway's metrics. The quotas are read here; to sum up the workers and write the text is the
+        supervisor's, and it goes past this event loop through a file."""
+        keys, standings = await app.labelled_keys(self._worker.result().parts)
         waiter: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
         number = id(waiter)
         self._scrapes[number] = waiter
-        self._line.send(scrape=number)
-        standings = await app.key_standings(self._parts)
-        registry = CollectorRegistry()
-        registry.register(QuotaCollector(standings, self._telemetry.key_label))
+        self._line.send(
+            scrape=number,
+            quotas=list(quota_rows(standings, self._telemetry.key_label)),
+            teams={key.id: key.team for key in keys},
+        )
         if (text := await waiter) is None:
             raise Unavailable("The metrics cannot be read right now.", code="metrics_unavailable")
-        return text.encode() + generate_latest(registry)
+        return await asyncio.to_thread(_take, Path(text))
 
-    async def _watch_store(self) -> None:
+    async def _watch_store(self, ledger: Ledger) -> None:
         """Show how the store is doing, also while no call comes."""
-        ledger, shown = self._parts.books.ledger, 0
+        shown = 0
         while True:
             self._telemetry.show_pending(ledger.pending)
             for _ in range(ledger.errors - shown):
                 self._telemetry.store_failed()
             shown = ledger.errors
             await asyncio.sleep(WATCH_STORE_S)
+
+
+def _take(file: Path) -> bytes:
+    """What stands in a file that was written for us, which is gone then."""
+    data = file.read_bytes()
+    file.unlink()
+    return data
+
+
+def _drop(file: Path) -> None:
+    file.unlink(missing_ok=True)
 
 
 def settle_memory() -> None:

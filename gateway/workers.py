@@ -1,9 +1,9 @@
 """The supervisor: one socket, N workers; signals and configuration down, metrics and restarts up.
 
 The parent binds the socket once; workers are fresh processes that inherit it, so that a dying worker's waiting
-connections are served by the others (SO_REUSEPORT would lose them). The parent alone has read the configuration and
-hands it down; it carries no call itself. A worker that dies is replaced after a pause; `MAX_DEATHS` in a minute mean
-that replacing will not help, and the gateway ends.
+connections are served by the others (SO_REUSEPORT would lose them). The parent alone reads the configuration and hands
+it down (reload.py); it carries no call itself. A worker that dies is replaced after a pause; `MAX_DEATHS` in a minute,
+each soon after a start, mean that replacing will not help, and the gateway ends.
 """
 
 from __future__ import annotations
@@ -18,22 +18,31 @@ import socket
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Gauge, generate_latest
-from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
+from prometheus_client.multiprocess import mark_process_dead
 
-from . import __version__, folders
+from . import exposition, folders
 from .config import Config
-from .control import Line
+from .config.source import Reading, Source
+from .control import HungUp, Line
+from .exposition import Reloads
+from .reload import Reloader
 from .tasks import Tasks
 
 MAX_DEATHS = 5
 DEATHS_WITHIN_S = 60.0
+SERVED_WELL_S = 10.0
+"""A worker that has served for so long did not die of its start."""
 RESTART_AFTER_S = (0.1, 0.5, 1.0, 2.0, 4.0)
 KILL_AFTER_S = 10.0
 """How long after the last moment of its drain a worker may take to end."""
+HAND_OVER_WITHIN_S = 30.0
+"""Who has not answered by then (it is stopped, or starts) goes by the new configuration as soon as it goes on."""
+ANSWER_WITHIN_S = 2.0
+"""How long everybody is waited for who was asked something."""
 
 log = logging.getLogger("gateway")
 
@@ -56,23 +65,49 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-class Supervisor:
-    """The parent of the workers. Used from one event loop."""
+@dataclass(slots=True, eq=False)
+class _Member:
+    """A worker process, as the parent knows it."""
 
-    def __init__(self, config: Config, values: Mapping[str, Any], listener: socket.socket) -> None:
-        self._config = config
-        self._values = values
+    slot: int
+    process: asyncio.subprocess.Process
+    line: Line
+    ready_at: float | None = None
+
+
+class Deaths:
+    """Of workers, near their start. Times are on any clock that only goes forward."""
+
+    def __init__(self) -> None:
+        self._times: deque[float] = deque(maxlen=MAX_DEATHS)
+
+    def note(self, now: float, ready_at: float | None) -> bool:
+        """A worker died that was ready since then; None: it never was. Whether it was one death too many."""
+        if ready_at is None or now - ready_at < SERVED_WELL_S:
+            self._times.append(now)
+        return len(self._times) == MAX_DEATHS and self._times[-1] - self._times[0] < DEATHS_WITHIN_S
+
+
+class Supervisor:
+    """The parent of the workers. Used from one event loop. `source` is where the configuration was read from."""
+
+    def __init__(self, reading: Reading, source: Source | None, listener: socket.socket) -> None:
+        self._reloader = Reloader(reading, source, self._hand_over)
         self._listener = listener
         self._metrics_dir = ""
         self._tasks = Tasks()
-        self._lines: dict[int, Line] = {}
+        self._members: dict[int, _Member] = {}
         """By worker slot."""
         self._ready: set[int] = set()
-        self._deaths: deque[float] = deque(maxlen=MAX_DEATHS)
+        self._deaths = Deaths()
+        self._restarts = 0
         self._stopping: float | None = None
         """Once stopping: how long workers go on serving, in seconds."""
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._processes: dict[int, asyncio.subprocess.Process] = {}
+
+    @property
+    def _config(self) -> Config:
+        return self._reloader.now.config
 
     async def run(self, on_ready: Callable[[], None]) -> None:
         """Serve until a signal says otherwise. Raises `CannotServe` when the workers cannot be kept alive."""
@@ -82,9 +117,12 @@ class Supervisor:
 
     async def _run(self, on_ready: Callable[[], None]) -> None:
         loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGTERM, self._stop, self._config.server.drain_delay_s)
+        loop.add_signal_handler(signal.SIGTERM, lambda: self._stop(self._config.server.drain_delay_s))
         loop.add_signal_handler(signal.SIGINT, self._stop, 0.0)
-        loop.add_signal_handler(signal.SIGHUP, log.warning, "SIGHUP: reloading does not work yet; restart the gateway")
+        loop.add_signal_handler(
+            signal.SIGHUP, lambda: self._tasks.spawn(self._reloader.reload("SIGHUP"), "reload on SIGHUP")
+        )
+        self._tasks.spawn(self._reloader.watch(), "watch-configuration")
         slots = [
             self._tasks.spawn(self._keep_alive(slot, on_ready), f"worker-{slot}")
             for slot in range(self._config.server.workers)
@@ -103,29 +141,30 @@ class Supervisor:
 
     def _stop(self, delay_s: float) -> None:
         if self._stopping is not None:
-            for process in self._processes.values():  # asked twice: now
-                _signal(process, signal.SIGKILL)
+            for member in self._members.values():  # asked twice: now
+                _signal(member.process, signal.SIGKILL)
             self._fail("asked to stop a second time: what was under way has been cut off")
             return
         self._stopping = delay_s
         self._listener.close()  # else the kernel would go on accepting for it, when no worker does any more
-        for line in self._lines.values():
-            line.send(drain=delay_s)
+        for member in self._members.values():
+            member.line.send(drain=delay_s)
 
     async def _keep_alive(self, slot: int, on_ready: Callable[[], None]) -> None:
         deaths = 0
         while not self._is_stopping():
             began = time.monotonic()
-            process, line = await self._start(slot)
-            self._tasks.spawn(self._listen(slot, process, line, on_ready), f"line-{slot}")
-            code = await self._wait(process)
-            self._gone(slot, process)
+            member = await self._start(slot)
+            self._tasks.spawn(self._listen(member, on_ready), f"line-{slot}")
+            code = await self._wait(member.process)
+            self._gone(member)
             if self._is_stopping():
                 return
-            deaths = deaths + 1 if time.monotonic() - began < DEATHS_WITHIN_S else 1
-            log.error("worker %d (pid %d) ended with %s; starting another", slot, process.pid, _cause(code))
-            self._deaths.append(time.monotonic())
-            if len(self._deaths) == MAX_DEATHS and self._deaths[-1] - self._deaths[0] < DEATHS_WITHIN_S:
+            now = time.monotonic()
+            deaths = deaths + 1 if now - began < DEATHS_WITHIN_S else 1
+            self._restarts += 1
+            log.error("worker %d (pid %d) ended with %s; starting another", slot, member.process.pid, _cause(code))
+            if self._deaths.note(now, member.ready_at):
                 self._fail(f"{MAX_DEATHS} workers died within {DEATHS_WITHIN_S:g} s; giving up")
                 return
             await asyncio.sleep(RESTART_AFTER_S[min(deaths, len(RESTART_AFTER_S)) - 1])
@@ -147,7 +186,7 @@ class Supervisor:
         code: int = ended.result()
         return code
 
-    async def _start(self, slot: int) -> tuple[asyncio.subprocess.Process, Line]:
+    async def _start(self, slot: int) -> _Member:
         ours, theirs = socket.socketpair()
         process = await asyncio.create_subprocess_exec(
             sys.executable,
@@ -161,19 +200,18 @@ class Supervisor:
         )
         theirs.close()
         line = await Line.over(ours)
-        line.send(config=self._values, generation=1)
+        line.send(config=self._reloader.now.values)
         if self._stopping is not None:
             line.send(drain=0.0)
-        self._lines[slot] = line
-        self._processes[slot] = process
-        return process, line
+        member = self._members[slot] = _Member(slot, process, line)
+        return member
 
-    async def _listen(
-        self, slot: int, process: asyncio.subprocess.Process, line: Line, on_ready: Callable[[], None]
-    ) -> None:
+    async def _listen(self, member: _Member, on_ready: Callable[[], None]) -> None:
+        slot, line = member.slot, member.line
         while (message := await line.receive()) is not None:
             if "ready" in message:
-                log.info("worker %d (pid %d) is ready", slot, process.pid)
+                log.info("worker %d (pid %d) is ready", slot, member.process.pid)
+                member.ready_at = time.monotonic()
                 if slot not in self._ready:
                     self._ready.add(slot)
                     if len(self._ready) == self._config.server.workers:
@@ -183,33 +221,71 @@ class Supervisor:
             elif "failed" in message:
                 log.error("worker %d: %s", slot, message["failed"])
             elif "scrape" in message:
-                line.send(scraped=message["scrape"], text=await self._scrape())
+                line.send(scraped=message["scrape"], text=await self._scrape(message["quotas"], message["teams"]))
+            elif "ask" in message:
+                self._tasks.spawn(self._answer(line, message), f"answer-{slot}")
         line.close()
 
-    def _gone(self, slot: int, process: asyncio.subprocess.Process) -> None:
-        self._lines.pop(slot, None)
-        self._processes.pop(slot, None)
-        mark_process_dead(process.pid, self._metrics_dir)  # type: ignore[no-untyped-call]
+    async def _answer(self, line: Line, question: Mapping[str, Any]) -> None:
+        """What a worker wants of the whole gateway; None: it cannot be had."""
+        answer: Any = None
+        try:
+            if question["ask"] == "reload":
+                answer = (await self._reloader.reload(question["why"]))._asdict()
+            elif question["ask"] == "everyone":
+                answer = [told for _, told in await self._ask(question["what"], ANSWER_WITHIN_S)]
+        finally:
+            line.answer(question, answer)
+
+    async def _ask(self, what: str, within_s: float, **more: Any) -> list[tuple[_Member, Any]]:
+        """Ask every worker, and return what those say who answer in time."""
+        members = list(self._members.values())
+        asked = {self._tasks.spawn(_ask(member.line, what, more), f"ask-{what}"): member for member in members}
+        if asked:
+            await asyncio.wait(asked, timeout=within_s)
+        for task in asked:
+            task.cancel()
+        done = [(member, task.result()) for task, member in asked.items() if task.done() and not task.cancelled()]
+        return [(member, answer) for member, answer in done if answer is not None]
+
+    async def _hand_over(self, values: Mapping[str, Any]) -> None:
+        """Give this configuration to all workers; those that start later are given it by `_start`."""
+        told = await self._ask("adopt", HAND_OVER_WITHIN_S, config=values)
+        heard = [member for member, _ in told]
+        for member in self._members.values():
+            if member not in heard and member.ready_at is not None:
+                log.error("worker %d has not said yet that it goes by the new configuration", member.slot)
+        for member, failure in told:
+            if failure:
+                log.error("worker %d cannot use the new configuration (%s); it is replaced", member.slot, failure)
+                member.line.send(drain=0.0)
+
+    def _gone(self, member: _Member) -> None:
+        self._members.pop(member.slot, None)
+        mark_process_dead(member.process.pid, self._metrics_dir)  # type: ignore[no-untyped-call]
         # its gauges end; its counters stay in the sums
 
     def _fail(self, why: str) -> None:
         if not self._failed.done():
             self._failed.set_exception(CannotServe(why))
 
-    async def _scrape(self) -> str | None:
-        """The metrics as text; None where they cannot be read, for instance while a new worker is making its files."""
+    async def _scrape(self, quotas: Sequence[Sequence[Any]], teams: Mapping[str, str | None]) -> str | None:
+        """A file with the metrics as text, which whoever asked for it takes away; None where they cannot be read, for
+        instance while a new worker is making its files."""
         try:
-            return (await asyncio.to_thread(self._render)).decode()
+            reloads = Reloads(self._reloader.generation, dict(self._reloader.results), self._restarts)
+            upstreams = list(self._config.upstreams)
+            return await asyncio.to_thread(exposition.write, self._metrics_dir, upstreams, reloads, quotas, teams)
         except Exception:
             log.warning("the metrics could not be read", exc_info=True)
             return None
 
-    def _render(self) -> bytes:
-        registry = CollectorRegistry()
-        MultiProcessCollector(registry, path=self._metrics_dir)  # type: ignore[no-untyped-call]
-        Gauge("gateway_build_info", "The version that runs.", ["version"], registry=registry).labels(__version__).set(1)
-        Gauge("gateway_config_generation", "Number of the configuration in use.", registry=registry).set(1)
-        return generate_latest(registry)
+
+async def _ask(line: Line, what: str, more: Mapping[str, Any]) -> Any:
+    """What one worker answers; None: it is gone."""
+    with contextlib.suppress(HungUp):
+        return await line.ask(what, **more)
+    return None
 
 
 def _signal(process: asyncio.subprocess.Process, number: int) -> None:

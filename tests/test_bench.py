@@ -128,6 +128,6 @@ def test_a_program_is_pinned_measured_and_ended(tmp_path: Path) -> None:
 def test_what_is_missing_is_said_in_one_line(tmp_path: Path) -> None:
     env = {**os.environ, "PATH": str(tmp_path)}
     command = [sys.executable, "-m", "tests.bench"]
-    told = subprocess.run(command, env=env, cwd=ours.ROOT, capture_output=True, text=True, timeout=30, check=False)
+    told = subprocess.run(command, env=env, cwd=ours.ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert (told.returncode, told.stdout, told.stderr.count("\n")) == (2, "", 1)
     assert "wrk" in told.stderr

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import socket
 
-from gateway.control import Line
+import pytest
+
+from gateway.control import HungUp, Line
+from gateway.tasks import Tasks
 
 
 async def pair() -> tuple[Line, Line]:
@@ -43,3 +46,56 @@ async def test_half_a_message_is_none() -> None:
     theirs.close()
     assert await line.receive() is None
     line.close()
+
+
+async def test_each_side_may_ask_the_other_and_answers_find_their_questions() -> None:
+    one, other = await pair()
+    tasks = Tasks()
+    first = tasks.spawn(one.ask("how much", of="this"), "first")
+    second = tasks.spawn(one.ask("how many"), "second")
+    listening = tasks.spawn(one.receive(), "listen")
+    questions = [await other.receive(), await other.receive()]
+    assert [question and question["ask"] for question in questions] == ["how much", "how many"]
+    assert questions[0] is not None
+    assert questions[1] is not None
+    assert questions[0]["of"] == "this"
+    other.answer(questions[1], {"many": 2})
+    other.answer(questions[0], None)
+    other.send(ready=True)
+    assert (await second, await first) == ({"many": 2}, None)
+    assert await listening == {"ready": True}  # answers are no messages
+    one.close()
+    other.close()
+    await tasks.cancel_all()
+
+
+async def test_who_asks_hears_when_nobody_is_there_any_more() -> None:
+    one, other = await pair()
+    tasks = Tasks()
+    asked = tasks.spawn(one.ask("anybody"), "ask")
+    listening = tasks.spawn(one.receive(), "listen")
+    await other.receive()
+    other.close()
+    with pytest.raises(HungUp):
+        await asked
+    assert await listening is None
+    with pytest.raises(HungUp):
+        await one.ask("anybody")
+    one.close()
+    with pytest.raises(HungUp):
+        await other.ask("anybody")
+
+
+async def test_an_answer_that_nobody_waits_for_any_more_harms_nobody() -> None:
+    one, other = await pair()
+    tasks = Tasks()
+    asked = tasks.spawn(one.ask("anybody"), "ask")
+    question = await other.receive()
+    assert question is not None
+    await tasks.cancel_all()
+    assert asked.cancelled()
+    other.answer(question, 1)
+    other.send(last=1)
+    assert await one.receive() == {"last": 1}
+    one.close()
+    other.close()

@@ -42,7 +42,7 @@ def test_what_a_killed_process_left_goes_and_what_a_living_one_holds_stays(place
     try:
         dead, living = [Path(holder.stdout.readline().strip()) for holder in holders if holder.stdout is not None]
         holders[0].send_signal(signal.SIGKILL)
-        holders[0].wait(10)
+        holders[0].wait(60)
         (place / "ours-just-being-made").mkdir()
         (place / "another").mkdir()
         with folders.temporary("ours-") as folder:
@@ -52,6 +52,6 @@ def test_what_a_killed_process_left_goes_and_what_a_living_one_holds_stays(place
     finally:
         for holder in holders:
             holder.kill()
-            holder.wait(10)
+            holder.wait(60)
             if holder.stdout is not None:
                 holder.stdout.close()

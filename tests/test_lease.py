@@ -59,7 +59,7 @@ class ScriptedLedger:
 
 
 def books_of(ledger: ScriptedLedger, lines: list[Record]) -> Books:
-    return Books(cast(Ledger, ledger), Telemetry(["k"], 10), lines.append)
+    return Books(cast(Ledger, ledger), Telemetry(["k"], 10), lambda record, _: lines.append(record))
 
 
 def a_call() -> Call:

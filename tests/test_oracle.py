@@ -346,12 +346,12 @@ async def test_full_pool_is_busy(door: type[Any]) -> None:
 async def test_pause_is_no_silence_of_the_upstream(door: type[Any]) -> None:
     body = b"x" * 20_000_000
     async with Scripted(answer(body)) as upstream:
-        both = door("up", settings(upstream.url, idle_s=0.3), 1)
+        both = door("up", settings(upstream.url, idle_s=1.0), 1)
         connection, ear = await both.acquire(), Ear()
         connection.send(both.request("/completions", [], b"{}"), ear)
         await until(lambda: ear.pieces)
         connection.pause_reading()
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(1.2)
         assert not ear.has_ended
         assert len(ear.body) < len(body)
         connection.resume_reading()

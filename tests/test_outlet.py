@@ -9,6 +9,7 @@ import pytest
 
 from gateway.outlet import Headers, Outlet
 from gateway.rules import sse
+from tests.fakes.scripted import until
 
 QUIET_S = 0.02
 LONG_S = 6 * QUIET_S
@@ -54,9 +55,8 @@ async def test_is_opened_once() -> None:
 async def test_silence_opens_it_and_is_broken_again_and_again() -> None:
     client = Client()
     outlet = Outlet(client, own_headers, QUIET_S)
-    await asyncio.sleep(LONG_S)
+    await until(lambda: len(client.written) >= 2)
     assert client.headers == [(("content-type", "text/event-stream"), ("x-own", "1"))]
-    assert len(client.written) >= 2
     assert set(client.written) == {sse.KEEPALIVE}
     outlet.close()
 
@@ -87,8 +87,7 @@ async def test_only_where_it_may(is_congested: bool, may_be_interrupted: bool) -
     assert bool(client.headers) is may_be_interrupted
     outlet.speaker = None  # between two attempts
     client.is_congested = False
-    await asyncio.sleep(LONG_S)
-    assert client.written
+    await until(lambda: client.written)
     outlet.close()
 
 

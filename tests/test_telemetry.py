@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -17,8 +16,9 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from gateway.key_labels import KeyLabels
 from gateway.records import Standing, Usage, Window
-from gateway.telemetry import QuotaCollector, Telemetry
+from gateway.telemetry import KeyCollector, Telemetry, quota_rows
 from tests.store.wishes import record
 
 ROOT = Path(__file__).parent.parent
@@ -144,6 +144,19 @@ def test_money_is_summed_in_dollars_where_it_is_known() -> None:
     assert made.registry.get_sample_value("gateway_cost_usd_total", {"key": "l", "model": "m"}) is None
 
 
+def test_a_call_that_was_lost_counts_with_its_estimate_and_without_times() -> None:
+    made = telemetry()
+    usage = Usage(10, 4096, source="estimated")
+    made.lost(CALL._replace(status=0, ended="lost", usage=usage, cost_nusd=5_000_000, duration_s=0, first_byte_s=None))
+    of_call = {"key": "k", "model": "m", "upstream": "up"}
+    assert value(made, "gateway_requests_total", **of_call, endpoint="chat", status="0") == 1
+    assert value(made, "gateway_tokens_total", **of_call, type="prompt", source="estimated") == 10
+    assert value(made, "gateway_tokens_total", **of_call, type="completion", source="estimated") == 4096
+    assert value(made, "gateway_cost_usd_total", key="k", model="m") == pytest.approx(0.005)
+    assert value(made, "gateway_usage_unknown_total") == 1
+    assert value(made, "gateway_request_duration_seconds_count", model="m", upstream="up") == 0
+
+
 def test_unknown_usage_is_counted() -> None:
     made = telemetry()
     made.recorded(CALL, **BESIDE)
@@ -190,26 +203,63 @@ def test_other_verbs() -> None:
 
 
 def test_labels_are_bounded_whatever_clients_make_up() -> None:
-    made = telemetry(*(f"key-{number}" for number in range(500)), max_keys=5)
-    dice = random.Random(7)
-    for _ in range(10_000):
-        key = f"key-{dice.randrange(500)}" if dice.random() < 0.5 else f"{dice.random()}"
-        name = f"model-{dice.random()}"
-        made.recorded(CALL._replace(key=key, model=name, returned_model=name, label_model="other"), **BESIDE)
+    """10,000 names of models that nobody configured, and 100,000 keys."""
+    ids = [f"key-{number}" for number in range(100_000)]
+    made = telemetry(*ids, max_keys=5)
+    for number in range(10_000):
+        name = f"model-{number}"
+        made.recorded(CALL._replace(key=ids[-number], model=name, returned_model=name, label_model="other"), **BESIDE)
+    for key in ids:
         made.answered(key=key, model="other", endpoint="chat", upstream="", status=429)
     keys = {sample.labels["key"] for f in made.registry.collect() for sample in f.samples if "key" in sample.labels}
-    assert keys == {"other", *(f"key-{number}" for number in range(5))}
+    assert keys == {"other", *ids[:5]}
     text = generate_latest(made.registry).decode()
     assert "model-" not in text
     assert len(text.splitlines()) < 300
     served = [s.value for f in made.registry.collect() for s in f.samples if s.name == "gateway_requests_total"]
-    assert sum(served) == 20_000
+    assert sum(served) == 110_000
 
 
 def test_key_label() -> None:
     made = telemetry("a", "b", "c", max_keys=2)
     assert [made.key_label(key) for key in ("a", "b", "c", "d", "")] == ["a", "b", "other", "other", ""]
     assert telemetry("a", max_keys=0).key_label("a") == "other"
+
+
+def test_keys_made_at_run_time_get_the_room_that_is_left_in_the_order_of_their_use() -> None:
+    made = telemetry("a", max_keys=3)
+    assert [made.key_label(key) for key in ("x", "y", "z", "y", "a")] == ["x", "y", "other", "y", "a"]
+    made.label_keys(["b", "a"], 4)
+    assert [made.key_label(key) for key in ("b", "a", "x", "z")] == ["b", "a", "x", "other"]
+    made.label_keys(["c"], 0)
+    assert [made.key_label(key) for key in ("c", "a")] == ["other", "a"]  # who has a label keeps it
+
+
+def test_workers_agree_on_the_keys_with_a_label(tmp_path: Path) -> None:
+    one, other = (KeyLabels(["a"], 4, tmp_path) for _ in range(2))
+    assert [one("x"), other("y"), other("x"), one("z"), other("z")] == ["x", "y", "x", "z", "z"]
+    assert [one("late"), other("late"), one("y")] == ["other", "other", "y"]
+    assert (tmp_path / "key-labels").read_text().split() == ["a", "x", "y", "z"]
+    successor = KeyLabels(["a"], 4, tmp_path)  # of a worker that died
+    assert [successor(key) for key in ("y", "late", "x")] == ["y", "other", "x"]
+
+
+def test_a_worker_learns_of_labels_that_others_gave(tmp_path: Path) -> None:
+    one, other = (KeyLabels([], 9, tmp_path) for _ in range(2))
+    one("x")
+    assert other.every() == {"x"}
+
+
+def test_a_folder_that_is_gone_costs_labels_and_no_call(tmp_path: Path) -> None:
+    labels = KeyLabels(["a"], 9, tmp_path / "gone")
+    assert [labels("a"), labels("")] == ["other", ""]
+
+
+def test_a_hundred_thousand_keys_of_several_workers_are_looked_up_once(tmp_path: Path) -> None:
+    workers = [KeyLabels([], 200, tmp_path) for _ in range(4)]
+    labels = {workers[number % 4](f"key-{number}") for number in range(100_000)}
+    assert len(labels) == 201
+    assert len((tmp_path / "key-labels").read_text().split()) == 200
 
 
 def test_one_turn_is_written_at_its_end() -> None:
@@ -263,7 +313,7 @@ def test_quotas_of_keys_with_a_label_of_their_own() -> None:
         standing("team:a"),
         standing("gateway"),
     ]
-    made.registry.register(QuotaCollector(standings, made.key_label))
+    made.registry.register(KeyCollector(quota_rows(standings, made.key_label), {"a": "crew", "b": None}))
     samples = [s for f in made.registry.collect() if f.name.startswith("gateway_quota") for s in f.samples]
     assert {(s.name, *s.labels.values()): s.value for s in samples} == {
         ("gateway_quota_used", "a", "tokens", "day"): 42,
@@ -273,6 +323,8 @@ def test_quotas_of_keys_with_a_label_of_their_own() -> None:
         ("gateway_quota_limit", "a", "usd", "month"): 50,
         ("gateway_quota_limit", "a", "requests", "90"): 100,
     }
+    assert made.registry.get_sample_value("gateway_key_info", {"key": "a", "team": "crew"}) == 1
+    assert made.registry.get_sample_value("gateway_key_info", {"key": "b", "team": ""}) == 1
 
 
 # ----------------------------------------------------------------------------------------------- several processes

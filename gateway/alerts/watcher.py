@@ -78,7 +78,7 @@ class _Wish(NamedTuple):
 class Watcher:
     """One worker's eye on the quotas; `run` it. `holder` is its name in the store, used by nobody before.
 
-    `windows` goes through all windows there are at a Unix time; `teams` are those of the keys.
+    `windows` goes through all windows there are at a Unix time; `team_of` tells the team of a key.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Watcher:
         ledger: Ledger,
         touched: Touched,
         windows: Callable[[float], Iterator[Window]],
-        teams: Mapping[str, str | None],
+        team_of: Callable[[str], str | None],
         telemetry: Telemetry,
         outbox: Outbox | None,
         *,
@@ -97,7 +97,7 @@ class Watcher:
         self._ledger = ledger
         self._touched = touched
         self._sweep = _Sweep(windows)
-        self._teams = teams
+        self._team_of = team_of
         self._telemetry = telemetry
         self._outbox = outbox
         self._ways = (LOG,) if outbox is None else (LOG, WEBHOOK)
@@ -193,7 +193,7 @@ class Watcher:
             )
             self._kept[wish.name] = window.resets_us / 1e6 + AFTER_END_S
         elif self._outbox is not None:
-            team = self._teams.get(name) if kind == "key" else None
+            team = self._team_of(name) if kind == "key" else None
             self._outbox.put(wish.name, alerts.message(alert, now, self._namespace, team))
 
     async def _keep(self, now: float) -> None:

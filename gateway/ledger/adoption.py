@@ -14,6 +14,7 @@ from collections.abc import Callable
 from itertools import islice
 
 from gateway.journal import KEPT_S, Entry, Journal
+from gateway.records import Record
 from gateway.rules import entries
 from gateway.store import (
     SILENT_S,
@@ -51,11 +52,12 @@ def item_of(entry: Entry) -> Item | None:
 class Adoption:
     """Looks for journals of the dead, and delivers them."""
 
-    def __init__(self, store: Store, adopt: Callable[[], Journal | None]) -> None:
+    def __init__(self, store: Store, adopt: Callable[[], Journal | None], note_lost: Callable[[Record], None]) -> None:
         self.has_looked = asyncio.Event()
         """Whatever was there at the beginning has been delivered, or cannot be for now."""
         self._store = store
         self._adopt = adopt
+        self._note_lost = note_lost
         self._tasks = Tasks()
 
     async def run(self) -> None:
@@ -85,7 +87,7 @@ class Adoption:
         """Deliver a journal, however long the store is away. Raises `OSError` where it cannot be written."""
         while True:
             try:
-                told = await deliver(self._store, journal)
+                told = await deliver(self._store, journal, self._note_lost)
                 if journal.is_whole:
                     await self._store.void_leases(journal.name)
             except StoreAway:
@@ -113,15 +115,16 @@ class Adoption:
         while time.monotonic() < until:
             await asyncio.sleep(1.0)
             if (await self._store.progress(journal.name)).mark < told:
-                told = await deliver(self._store, journal)
+                told = await deliver(self._store, journal, self._note_lost)
                 until = time.monotonic() + KEPT_S
 
 
-async def deliver(store: Store, journal: Journal) -> int:
+async def deliver(store: Store, journal: Journal, note_lost: Callable[[Record], None]) -> int:
     """Tell the store everything it does not know of this journal. Returns the number of the last entry that it has.
 
-    Calls that never ended are lost. Where a part of the journal is missing, some of them may have ended all the same:
-    there the store itself closes what it still holds of them, when the worker has been silent for long enough.
+    Calls that never ended are lost, and each of them is noted once. Where a part of the journal is missing, some of
+    them may have ended all the same: there the store itself closes what it still holds of them, when the worker has
+    been silent for long enough.
 
     Raises `StoreAway`, or `OSError` where the journal cannot be written.
     """
@@ -132,6 +135,9 @@ async def deliver(store: Store, journal: Journal) -> int:
         journal.append("close", entry.lease, entry.text)
     await journal.written()
     if lost:
+        for entry in lost:
+            if isinstance(item := item_of(entry._replace(kind="close")), Closing):
+                note_lost(item.settlement.record)
         log.warning("%d calls of a worker that died are charged at their estimates and recorded as lost", len(lost))
     if not journal.is_whole:
         log.warning("a part of the journal %s is missing: its open calls will be lost in %d s", journal.name, SILENT_S)

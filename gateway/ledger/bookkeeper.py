@@ -28,7 +28,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from gateway.config import Store as Settings
 from gateway.journal import Journal
-from gateway.records import Draw, Granted, Refused, Settlement, Standing, Window
+from gateway.records import Draw, Granted, Record, Refused, Settlement, Standing, Window
 from gateway.rules import entries
 from gateway.store import (
     SIGN_OF_LIFE_S,
@@ -93,7 +93,8 @@ class _Sent(NamedTuple):
 class Bookkeeper:
     """The `Ledger` promise over a store and a journal. Used from one event loop.
 
-    `adopt` finds journals of dead workers. `touched` is told which windows change.
+    `adopt` finds journals of dead workers, and `note_lost` is told of each call that one of them left without an end.
+    `touched` is told which windows change.
     `acknowledged_within_s` is for tests that want to see what the store has.
     """
 
@@ -105,6 +106,7 @@ class Bookkeeper:
         adopt: Callable[[], Journal | None] = lambda: None,
         touched: Touched | None = None,
         *,
+        note_lost: Callable[[Record], None] = lambda record: None,
         acknowledged_within_s: float = ACKNOWLEDGED_WITHIN_S,
         clock_us: Callable[[], int] = lambda: time.time_ns() // 1000,
     ) -> None:
@@ -134,7 +136,7 @@ class Bookkeeper:
         self._tasks = Tasks()
         self._acknowledgements = Acknowledgements(self._write_journal, self._tasks)
         self._batches = self._tasks.spawn(self._run(), "store-batches")
-        self._adoption = Adoption(store, adopt)
+        self._adoption = Adoption(store, adopt, note_lost)
         self._adopting = self._tasks.spawn(self._adoption.run(), "adoption")
 
     def __repr__(self) -> str:

@@ -95,7 +95,10 @@ async def _finish_stream(
         return Streamed(sse.DONE if scan.is_done else b"")
     trouble = _stream_trouble(this, scan, exchange.head, failure)
     error = trouble if isinstance(trouble, UpstreamRefused) else UpstreamFailed.after(trouble)
-    lease.close(status=error.status, usage=tokens, ended="error", is_truncated=True, returned_model=scan.model)
+    lease.upstream_error = trouble.detail
+    lease.close(
+        status=error.status, usage=tokens, ended="error", is_truncated=True, returned_model=scan.model, error=error.name
+    )
     await lease.acknowledged()
     exchange.open()
     end_of_event = b"\n\n" if scan.is_inside_event else b""

@@ -47,7 +47,7 @@ def end_at_once(this: Attempt, exchange: Exchange, lease: Lease) -> None:
     exchange.end_event()
     exchange.stop()
     if lease.is_open:
-        _close(this, exchange, lease, 503, "error")
+        _close(this, exchange, lease, 503, "error", "shutting_down")
 
 
 def let_end(exchange: Exchange, tasks: Tasks) -> None:
@@ -93,7 +93,10 @@ async def _drain(this: Attempt, exchange: Exchange, lease: Lease, tasks: Tasks, 
         _close(this, exchange, lease)
 
 
-def _close(this: Attempt, exchange: Exchange, lease: Lease, status: int = 499, ended: Ended = "client_gone") -> None:
+def _close(
+    this: Attempt, exchange: Exchange, lease: Lease, status: int = 499, ended: Ended = "client_gone",
+    error: str | None = None,
+) -> None:  # fmt: skip
     scan = exchange.scan
     if scan is not None:
         if exchange.is_ended and exchange.trouble is None:
@@ -102,7 +105,7 @@ def _close(this: Attempt, exchange: Exchange, lease: Lease, status: int = 499, e
     else:
         tokens, model = _used(this, exchange)
         is_truncated = not exchange.is_over and this.call.params.stream
-    lease.close(status=status, usage=tokens, ended=ended, is_truncated=is_truncated, returned_model=model)
+    lease.close(status=status, usage=tokens, ended=ended, is_truncated=is_truncated, returned_model=model, error=error)
 
 
 def _used(this: Attempt, exchange: Exchange) -> tuple[Usage, str | None]:

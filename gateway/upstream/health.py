@@ -18,6 +18,7 @@ from gateway.records import Failure, Fault, Phase
 from gateway.rules import breaker
 from gateway.rules.breaker import FIRST_REST_S, Circuit, Event, State
 from gateway.rules.budget import RetryBudget
+from gateway.rules.gathered import Report, Rest
 
 from .credentials import REFUSALS, Credentials, Grade
 
@@ -53,6 +54,9 @@ class Health:
         self.clock = clock
         self._upstream = upstream
         self._names = frozenset(names)
+        self._is_retired = False
+        self._last_failure: tuple[str, float] | None = None
+        """The fault, and when."""
         self._host: Circuit | None = None
         self._models: dict[str, Circuit] = {}
         self._others: OrderedDict[str, Circuit] = OrderedDict()
@@ -63,6 +67,30 @@ class Health:
     def __repr__(self) -> str:
         open_now = [name for name in self._models if self._circuit(name) is not None]
         return f"<Health {self._upstream}: {self.state.name}, {self.in_flight} in flight, in trouble: {open_now}>"
+
+    def name(self, names: Collection[str]) -> None:
+        """The configuration names these models from now on."""
+        self._names = frozenset(names)
+        known = {**self._others, **self._models}
+        self._models = {model: circuit for model, circuit in known.items() if model in self._names}
+        self._others = OrderedDict((model, known[model]) for model in known if model not in self._names)
+        self._show_state()
+
+    def report(self, connections: int) -> Report:
+        """How it is doing; `connections` are those of its pool."""
+        now = self.clock()
+        rests = [
+            Rest(place + 1, model, rest.until - now, rest.fault.value)
+            for (place, model), rest in self.credentials.rests.items()
+            if rest.until > now
+        ]
+        models = {model: int(circuit.state) for model, circuit in self._models.items() if circuit.state}
+        fault, at = self._last_failure or (None, now)
+        return Report(self._upstream, int(self.state), self.in_flight, connections, rests, models, fault, now - at)
+
+    def retire(self) -> None:
+        """The upstream is gone, or another is called so: what the last calls say is heard, and not told any more."""
+        self._is_retired = True
 
     @property
     def state(self) -> State:
@@ -123,6 +151,8 @@ class Health:
         if failure is None and self.is_calm:
             return
         now = self.clock()
+        if failure is not None:
+            self._last_failure = (failure.fault.value, now)
         event = breaker.verdict(failure) if is_verdict else Event.NOTHING
         host_event, model_event = Event.NOTHING, event
         if failure is None:
@@ -191,8 +221,13 @@ class Health:
             self._move(model, Event.RESTED, self.clock())
 
     def _say(self, model: str | None, what: str) -> None:
+        if self._is_retired:
+            return
         name = "" if model is None else f", model {model[:100]!r}"
         log.warning("upstream %s%s: %s", self._upstream, name, what)
+        self._show_state()
+
+    def _show_state(self) -> None:
         if (state := self.state) is not self._shown:
             self._shown = state
             self._show(self._upstream, state)

@@ -87,6 +87,15 @@ class Pool:
 
     # ------------------------------------------------------------------------------------------------- for callers
 
+    def is_for(self, settings: config.Upstream, max_connections: int) -> bool:
+        """Whether a new pool for this upstream would be just like this one."""
+        return self._settings == settings and self._max_connections == max(1, max_connections)
+
+    @property
+    def size(self) -> int:
+        """Connections that are open, idle or not."""
+        return len(self._connections)
+
     @property
     def in_flight(self) -> int:
         """Connections that somebody has acquired and that are not back, nor closed."""

@@ -20,22 +20,26 @@ from .health import Health, Show, Trial
 
 
 class Router:
-    """The upstreams of one worker. `show` is told of each change of an upstream's state."""
+    """The upstreams of one worker. `show` is told of each change of an upstream's state; `kept` is what is known of
+    some of them already."""
 
     def __init__(
         self,
         config: Config,
         show: Show,
         *,
+        kept: Mapping[str, Health] = {},
         clock: Callable[[], float] = time.monotonic,
         chance: Callable[[], float] = random.random,
     ) -> None:
         self._clock = clock
         self._chance = chance
         self.health: Mapping[str, Health] = {
-            name: Health(name, _names(config, name), len(upstream.credentials), show, clock)
+            name: kept.get(name) or Health(name, _names(config, name), len(upstream.credentials), show, clock)
             for name, upstream in config.upstreams.items()
         }
+        for name, health in kept.items():
+            health.name(_names(config, name))
 
     def candidates(self, routes: Sequence[Route], model: str) -> Sequence[Route]:
         """Those of the routes that a call for `model` may be sent to now, the best first.

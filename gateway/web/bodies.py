@@ -22,8 +22,7 @@ PIECE_BYTES = 131_072
 class BodyReader:
     """Reads bodies, and holds room for them in the name of a visit."""
 
-    def __init__(self, server: Server, capacity: Capacity) -> None:
-        self._server = server
+    def __init__(self, capacity: Capacity) -> None:
         self._capacity = capacity
 
     async def read(self, request: web.BaseRequest, visit: Visit) -> Sequence[bytes | bytearray]:
@@ -33,44 +32,48 @@ class BodyReader:
         `100 Continue` is sent here, when the body is wanted, and not before.
         """
         content = request.content
+        server = visit.parts.config.server
         announced = request.content_length
         if announced is not None:
-            self._make_room(announced, visit, f" ({announced} bytes announced)")
+            self._make_room(announced, visit, server, f" ({announced} bytes announced)")
         try:
             if content.is_eof():  # it came with the head, as short ones do
                 body = content.read_nowait()
                 if announced is None:
-                    self._make_room(len(body), visit)
+                    self._make_room(len(body), visit, server)
                 return [body]
             if hdrs.EXPECT in request.headers:
-                _tell_to_continue(request)
-            async with asyncio.timeout(self._server.client_body_timeout_s):
-                return await self._gather(content, visit, is_announced=announced is not None)
+                tell_to_continue(request)
+            async with asyncio.timeout(server.client_body_timeout_s):
+                return await self._gather(content, visit, server, is_announced=announced is not None)
         except TimeoutError:
-            limit_s = self._server.client_body_timeout_s
+            limit_s = server.client_body_timeout_s
             raise BodyTimeout(f"The request body did not arrive within {limit_s:g} seconds.") from None
 
-    async def _gather(self, content: StreamReader, visit: Visit, *, is_announced: bool) -> list[bytearray]:
+    async def _gather(
+        self, content: StreamReader, visit: Visit, server: Server, *, is_announced: bool
+    ) -> list[bytearray]:
         pieces: list[bytearray] = []
         while piece := await content.readany():
             if not is_announced:
-                self._make_room(len(piece), visit)
+                self._make_room(len(piece), visit, server)
             if pieces and len(pieces[-1]) < PIECE_BYTES:  # it may come byte by byte
                 pieces[-1] += piece
             else:
                 pieces.append(bytearray(piece))
         return pieces
 
-    def _make_room(self, size: int, visit: Visit, told: str = "") -> None:
+    def _make_room(self, size: int, visit: Visit, server: Server, told: str = "") -> None:
         """For so many bytes more. Raises `BodyTooLarge` or `Unavailable`."""
-        if visit.held_bytes + size > self._server.max_request_bytes:
-            raise BodyTooLarge(f"Maximum content size limit ({self._server.max_request_bytes}) exceeded{told}")
+        if visit.held_bytes + size > server.max_request_bytes:
+            raise BodyTooLarge(f"Maximum content size limit ({server.max_request_bytes}) exceeded{told}")
         if not self._capacity.hold(size):
             raise Unavailable("The gateway holds too much data right now. Please try again.", code="buffers_full")
         visit.held_bytes += size
 
 
-def _tell_to_continue(request: web.BaseRequest) -> None:
+def tell_to_continue(request: web.BaseRequest) -> None:
+    """Send `100 Continue` to a client that waits for it."""
     is_waiting = request.headers[hdrs.EXPECT].lower() == "100-continue" and request.version >= (1, 1)
     if is_waiting and request.transport is not None:
         request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")

@@ -16,12 +16,13 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from aiohttp import web
 from aiohttp.http import RawRequestMessage
 from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
-from aiohttp.web_protocol import _ErrInfo
+from aiohttp.web_protocol import ERROR, _ErrInfo
 
 from gateway.errors import GatewayError, InvalidRequest, Unavailable, internal_error
 
@@ -148,9 +149,15 @@ class ClientConnection(web.RequestHandler):
         messages = self._messages
         messages[place] = (messages[place][0], StreamReader(self, 2**16, loop=self._loop))
 
-    def _tell_reader(self, place: int) -> None:
+    def _tell_reader(self, place: int, *, is_late: bool = False) -> None:
         """If it is a body that cannot be read, its reader need not wait for the rest."""
         request = self._current_request
+        if request is not None and request.method == ERROR.method:
+            return  # that is what is said of it: the reader has been told, or there was none
+        if request is None and not place and not is_late:
+            # A request is out of the queue for one turn of the loop before it is the current one.
+            self._loop.call_soon(partial(self._tell_reader, 0, is_late=True))
+            return
         payload = self._messages[place - 1][1] if place else request.content if request is not None else None
         if payload is not None and not payload.is_eof() and payload.exception() is None:
             payload.set_exception(web.RequestPayloadError("the body is not framed as HTTP"))

@@ -22,8 +22,10 @@ from gateway.errors import InvalidRequest, ModelNotFound, Unavailable
 from gateway.records import Call, Endpoint, Key, Params
 from gateway.relay import Answer
 from gateway.rules import capabilities, keys, params, standings
+from gateway.rules.issued import may_be_issued
 from gateway.rules.large import LARGE_BYTES
 from gateway.store import StoreAway
+from gateway.tracing import PARENT, STATE
 
 from .bodies import BodyReader
 from .middleware import VISIT, Handler, Visit
@@ -44,11 +46,10 @@ MAX_CLIENT_ID = 512
 class DataPlane:
     """The endpoints that clients call."""
 
-    def __init__(self, parts: pipeline.Parts, status: Status, large_bodies: LargeBodies) -> None:
-        self._parts = parts
+    def __init__(self, status: Status, capacity: Capacity, large_bodies: LargeBodies) -> None:
         self._status = status
-        self._capacity = Capacity(parts.config.server)
-        self._bodies = BodyReader(parts.config.server, self._capacity)
+        self._capacity = capacity
+        self._bodies = BodyReader(capacity)
         self._large_bodies = large_bodies
         self.calls: Mapping[str, Handler] = {
             path: partial(self.carry, endpoint=endpoint) for path, endpoint in PATHS.items()
@@ -57,7 +58,7 @@ class DataPlane:
 
     def routes(self) -> list[web.RouteDef]:
         """Every route, with the handler of its endpoint."""
-        posts = [web.post(path, handler, expect_handler=_continue_later) for path, handler in self.calls.items()]
+        posts = [web.post(path, handler, expect_handler=continue_later) for path, handler in self.calls.items()]
         return [
             *posts,
             web.get("/v1/models", self.list_models),
@@ -69,7 +70,10 @@ class DataPlane:
         """One call: check it, serve it."""
         visit = request[VISIT]
         visit.endpoint = endpoint
-        telemetry = self._parts.books.telemetry
+        if (tracer := visit.parts.books.tracer) is not None:
+            given = request.headers
+            visit.trace = tracer.begin(endpoint, visit.id, given.getall(PARENT, ()), given.getall(STATE, ()))
+        telemetry = visit.parts.books.telemetry
         calls, task = self._status.calls, asyncio.current_task()
         if len(calls) >= self._capacity.max_calls:
             raise Unavailable("The gateway has too many calls under way. Please try again.", code="too_many_calls")
@@ -96,7 +100,7 @@ class DataPlane:
                 self._capacity.hold_anyway(size)
                 visit.held_bytes += size
 
-        served = await pipeline.serve(call, self._parts, open_stream, begin, hold)
+        served = await pipeline.serve(call, visit.parts, open_stream, begin, hold, visit.trace)
         if isinstance(served.answer, Answer):
             return self._whole(served, served.answer)
         if visit.stream is None:
@@ -116,15 +120,16 @@ class DataPlane:
         visit.is_over = True
 
     async def _check(self, request: web.Request, visit: Visit, endpoint: Endpoint) -> Call:
-        key = self._caller(request, visit)
+        parts = visit.parts
+        key = await self._caller(request, visit)
         self._status.refuse_when_draining()
-        config = self._parts.config
-        _check_type(request)
+        config = parts.config
+        check_type(request)
         waited_from = time.perf_counter()
         pieces = await self._bodies.read(request, visit)
         body_wait_s = time.perf_counter() - waited_from
         is_large = visit.held_bytes > LARGE_BYTES
-        asked = await self._large_bodies.read(endpoint, pieces) if is_large else self._read(endpoint, pieces)
+        asked = await self._large_bodies.read(endpoint, pieces) if is_large else _read(endpoint, pieces, parts)
         visit.model = asked.model if asked.model in config.models else "other"
         model = config.model(asked.model)
         if model is None or not keys.may_use(key, asked.model) or self._is_secret(asked.model, visit):
@@ -132,7 +137,7 @@ class DataPlane:
         if endpoint not in model.endpoints:
             raise capabilities.wrong_endpoint(endpoint, model.endpoints)
         if is_large and capabilities.may_rewrite(model, endpoint, config.upstreams):
-            asked = self._read(endpoint, pieces)  # with all of its values, whatever it costs
+            asked = _read(endpoint, pieces, parts)  # with all of its values, whatever it costs
         asked = params.restrict(asked, endpoint, key.limits, model.limits)
         client_id = request.headers.get("X-Client-Request-Id")
         return Call(
@@ -147,45 +152,49 @@ class DataPlane:
             body_wait_s=body_wait_s,
             forwarded_headers=_forwarded(request),
             client_request_id=client_id[:MAX_CLIENT_ID] if client_id else None,
+            remote=visit.remote,
         )
 
-    def _read(self, endpoint: Endpoint, pieces: Pieces) -> Params:
-        return params.read(endpoint, b"".join(pieces), self._parts.find_counter)
-
-    def _caller(self, request: web.Request, visit: Visit) -> Key:
+    async def _caller(self, request: web.Request, visit: Visit) -> Key:
         secret = keys.bearer(request.headers.getall(hdrs.AUTHORIZATION, []))
-        key = keys.find(self._parts.keys, secret, now=time.time(), remote=visit.remote)
+        book = visit.parts.book
+        book.trust()
+        known = book.known.get(keys.digest(secret)) or await book.look_up(secret)
+        key = keys.admit(known, secret, now=time.time(), remote=visit.remote)
         visit.key = key.id
         return key
 
     def _is_secret(self, model: str, visit: Visit) -> bool:
         """Whether a name that only "*" serves is somebody's key, which must reach neither an upstream nor a record."""
-        return visit.model == "other" and keys.digest(model) in self._parts.keys
+        return visit.model == "other" and (keys.digest(model) in visit.parts.book.known or may_be_issued(model))
 
     async def list_models(self, request: web.Request) -> web.StreamResponse:
         """What this key may use."""
-        key = self._caller(request, request[VISIT])
-        models = [_model(name, self._parts.config) for name in keys.offered(key, self._parts.config)]
+        visit = request[VISIT]
+        key, config = await self._caller(request, visit), visit.parts.config
+        models = [_model(name, config) for name in keys.offered(key, config)]
         return json_response(json.dumps({"object": "list", "data": models}).encode())
 
     async def show_model(self, request: web.Request) -> web.StreamResponse:
         """One model, if this key may use it."""
-        key = self._caller(request, request[VISIT])
+        visit = request[VISIT]
+        key, config = await self._caller(request, visit), visit.parts.config
         name = request.match_info["model"]
-        if self._parts.config.model(name) is None or not keys.may_use(key, name):
+        if config.model(name) is None or not keys.may_use(key, name):
             raise ModelNotFound(name)
-        return json_response(json.dumps(_model(name, self._parts.config)).encode())
+        return json_response(json.dumps(_model(name, config)).encode())
 
     async def show_key(self, request: web.Request) -> web.StreamResponse:
         """The caller's own limits, usage and reset times."""
-        key = self._caller(request, request[VISIT])
-        return json_response(json.dumps(await describe_key(key, self._parts)).encode())
+        visit = request[VISIT]
+        key = await self._caller(request, visit)
+        return json_response(json.dumps(await describe_key(key, visit.parts)).encode())
 
 
 async def describe_key(key: Key, parts: pipeline.Parts) -> dict[str, Any]:
     """A key's limits and how its windows stand, its team's and the gateway's included."""
     now = time.time()
-    windows = [term.window(now) for term in parts.terms.of(key)]
+    windows = [term.window(now) for term in parts.book.terms.of(key)]
     try:
         told = await parts.books.ledger.standings(windows, now)
     except StoreAway:
@@ -202,14 +211,19 @@ async def describe_key(key: Key, parts: pipeline.Parts) -> dict[str, Any]:
     }
 
 
-async def _continue_later(request: web.Request) -> None:
+def _read(endpoint: Endpoint, pieces: Pieces, parts: pipeline.Parts) -> Params:
+    return params.read(endpoint, b"".join(pieces), parts.find_counter)
+
+
+async def continue_later(request: web.Request) -> None:
     """`100 Continue` is sent when the body is wanted: not before the key is known (RFC 9110, 10.1.1).
 
     Any other expectation is ignored, as the same section allows.
     """
 
 
-def _check_type(request: web.Request) -> None:
+def check_type(request: web.Request) -> None:
+    """Raises `InvalidRequest` unless the body is JSON, as it is."""
     if request.content_type != "application/json" or hdrs.CONTENT_TYPE not in request.headers:
         given = request.headers.get(hdrs.CONTENT_TYPE, "")[:100]
         shown = given if given.isprintable() else ""

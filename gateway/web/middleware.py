@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from aiohttp import hdrs, web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from gateway.config import Server
 from gateway.errors import (
     BodyTooLarge,
     GatewayError,
@@ -29,11 +28,13 @@ from gateway.errors import (
     UpstreamRefused,
     internal_error,
 )
+from gateway.pipeline import Live, Parts
 from gateway.records import Endpoint
 from gateway.rules import sse
 from gateway.rules.forwarded import client_address
 from gateway.tasks import is_cut_off
 from gateway.telemetry import Telemetry
+from gateway.tracing import CLIENT_GONE, Trace
 
 from .access import AccessLog
 from .responses import EventStream, Whole
@@ -77,6 +78,9 @@ class Visit:
     id: str
     arrived: float
     """On the clock of `time.perf_counter`."""
+    parts: Parts
+    """What it is served with, from here to its end, whatever is reloaded meanwhile. A client's connection keeps it as
+    long as it rests, with the request."""
     remote: str | None
     """The client's address, as far as it is known."""
     endpoint: Endpoint | None = None
@@ -91,6 +95,8 @@ class Visit:
     """A lease was drawn: its record tells of this call."""
     is_quiet: bool = False
     """Not worth a line: probes and scrapes."""
+    trace: Trace | None = None
+    """The call's span, where there is one."""
     stream: EventStream | None = None
     """The answer, once it has begun to be streamed."""
 
@@ -101,21 +107,21 @@ VISIT = web.RequestKey("visit", Visit)
 class FrontDoor:
     """The one middleware."""
 
-    def __init__(self, telemetry: Telemetry, access_log: AccessLog, status: Status, server: Server) -> None:
+    def __init__(self, live: Live, telemetry: Telemetry, access_log: AccessLog, status: Status) -> None:
+        self._live = live
         self._telemetry = telemetry
         self._access_log = access_log
         self._status = status
-        self._max_request_bytes = server.max_request_bytes
-        self._trusted_proxies = server.trusted_proxies
 
     async def handle(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        visit = request[VISIT] = Visit(new_id(), time.perf_counter(), self._client_of(request))
+        parts = self._live.parts
+        visit = request[VISIT] = Visit(new_id(), time.perf_counter(), parts, _client_of(request, parts))
         try:
             response = await handler(request)
         except asyncio.CancelledError as cancelled:
             task = asyncio.current_task()
             if not is_cut_off(cancelled) or task is None:
-                self._note(request, visit, 499, "client_gone")
+                self._note(request, visit, 499, None)
                 if visit.endpoint is not None and not visit.is_recorded:  # else its record tells
                     self._telemetry.client_left()
                 raise
@@ -124,7 +130,7 @@ class FrontDoor:
         except GatewayError as error:
             response = self._fail(request, visit, error)
         except web.HTTPException as error:
-            response = self._fail(request, visit, self._translate(request, error))
+            response = self._fail(request, visit, _translate(request, error))
         except (web.RequestPayloadError, HttpProcessingError):  # their texts are the client's bytes
             response = self._fail(request, visit, InvalidRequest(_NOT_FRAMED))
         except Exception as error:
@@ -141,14 +147,8 @@ class FrontDoor:
                 response.make_last()  # the client's next call is for another gateway
         return response
 
-    def _client_of(self, request: web.Request) -> str | None:
-        peer = request.remote
-        if not self._trusted_proxies:
-            return peer
-        return client_address(peer, request.headers.getall(hdrs.X_FORWARDED_FOR, ()), self._trusted_proxies)
-
     def _fail(self, request: web.Request, visit: Visit, error: GatewayError) -> web.StreamResponse:
-        self._note(request, visit, error.status, error.code or error.type)
+        self._note(request, visit, error.status, error)
         if visit.endpoint is not None and not isinstance(error, UpstreamFailed | UpstreamRefused):
             self._telemetry.rejected(error.reason)
         if visit.stream is not None:
@@ -157,7 +157,7 @@ class FrontDoor:
         headers = [("Content-Type", "application/json"), *error.headers.items()]
         return Whole(error.status, headers, error.body(), is_last=_has_unread_body(request, error.status))
 
-    def _note(self, request: web.Request, visit: Visit, status: int, error: str | None) -> None:
+    def _note(self, request: web.Request, visit: Visit, status: int, error: GatewayError | None) -> None:
         """Count and log a request that no record tells of."""
         if visit.is_recorded or visit.is_quiet:
             return
@@ -165,37 +165,55 @@ class FrontDoor:
             self._telemetry.answered(
                 key=visit.key, model=visit.model, endpoint=visit.endpoint, upstream="", status=status
             )
-        self._access_log.write(
-            id=visit.id,
-            key=visit.key or None,
-            endpoint=visit.endpoint,
-            method=request.method,
-            path=_shown_path(request),
-            model=visit.model or None,
-            status=status,
-            error=error,
-            remote=visit.remote,
-            duration_ms=round((time.perf_counter() - visit.arrived) * 1000, 1),
-        )
+        what = error.name if error is not None else CLIENT_GONE if status == 499 else None
+        told: dict[str, str | float | None] = {
+            "id": visit.id,
+            "trace_id": None if visit.trace is None else visit.trace.id,
+            "key": visit.key or None,
+            "endpoint": visit.endpoint,
+            "method": request.method,
+            "path": _shown_path(request),
+            "model": visit.model or None,
+            "status": status,
+            "error": what,
+            "param": _shown_param(error.param) if error is not None else None,
+            "limit": error.limit if error is not None else None,
+            "limit_state": error.limit_state if error is not None else None,
+            "duration_ms": round((time.perf_counter() - visit.arrived) * 1000, 1),
+            "remote": visit.remote,
+        }
+        self._access_log.write(**told)
+        if visit.trace is not None:
+            visit.trace.refused(told, what, status)
 
-    def _translate(self, request: web.Request, error: web.HTTPException) -> GatewayError:
-        """aiohttp's own errors in OpenAI's words."""
-        path = request.rel_url.raw_path[:200]
-        if isinstance(error, web.HTTPMethodNotAllowed):
-            return MethodNotAllowed(
-                f"Not allowed to {request.method} on {path}. (HINT: Perhaps you meant to use a different HTTP method?)",
-                headers={"Allow": ", ".join(sorted(error.allowed_methods))},
-            )
-        if isinstance(error, web.HTTPRequestEntityTooLarge):
-            return BodyTooLarge(f"Maximum content size limit ({self._max_request_bytes}) exceeded.")
-        if error.status == 404:
-            hint = next((hint for start, hint in _ELSEWHERE.items() if path.startswith(start)), None)
-            advice = f". The gateway does not have this endpoint: {hint}." if hint else ""
-            return NotFound(f"Invalid URL ({request.method} {path}){advice}")
-        return InvalidRequest(f"The request was refused: {error.reason}.")
+
+def _client_of(request: web.Request, parts: Parts) -> str | None:
+    peer = request.remote
+    if not (trusted := parts.config.server.trusted_proxies):
+        return peer
+    return client_address(peer, request.headers.getall(hdrs.X_FORWARDED_FOR, ()), trusted)
+
+
+def _translate(request: web.Request, error: web.HTTPException) -> GatewayError:
+    """aiohttp's own errors in OpenAI's words."""
+    path = request.rel_url.raw_path[:200]
+    if isinstance(error, web.HTTPMethodNotAllowed):
+        return MethodNotAllowed(
+            f"Not allowed to {request.method} on {path}. (HINT: Perhaps you meant to use a different HTTP method?)",
+            headers={"Allow": ", ".join(sorted(error.allowed_methods))},
+        )
+    if isinstance(error, web.HTTPRequestEntityTooLarge):
+        limit = request[VISIT].parts.config.server.max_request_bytes
+        return BodyTooLarge(f"Maximum content size limit ({limit}) exceeded.")
+    if error.status == 404:
+        hint = next((hint for start, hint in _ELSEWHERE.items() if path.startswith(start)), None)
+        advice = f". The gateway does not have this endpoint: {hint}." if hint else ""
+        return NotFound(f"Invalid URL ({request.method} {path}){advice}")
+    return InvalidRequest(f"The request was refused: {error.reason}.")
 
 
 LIKE_A_KEY_FROM = 8
+_PARAM = re.compile(r"[a-z][a-z_]{0,23}(?:\[\d+\]|\.[a-z_]{1,24}){0,6}")
 _LIKE_A_KEY = re.compile(r"(?<![A-Za-z0-9])sk-[\w.-]{6,}|[A-Za-z0-9_]{24,}")
 
 
@@ -206,6 +224,11 @@ def _shown_path(request: web.Request) -> str:
     if len(bearer := bearer.strip()) >= LIKE_A_KEY_FROM:
         path = path.replace(bearer, "***")
     return _LIKE_A_KEY.sub("***", path)[:200]
+
+
+def _shown_param(param: str | None) -> str | None:
+    """The name of a parameter as the API has them; what a client made up is not told."""
+    return param if param is not None and _PARAM.fullmatch(param) else None
 
 
 def _where(error: BaseException) -> str:

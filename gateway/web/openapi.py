@@ -3,7 +3,7 @@
 It is open to everybody, as such documents are: it says what the gateway's sources say, and nothing of its
 configuration but whether it has an admin API, which is told to whoever asks for one. Bodies are described by the models
 that check them (rules/schema.py), rows by the fields that they are made of, so that neither is written twice; an
-operation is described only where the application has its route.
+operation is described only where the gateway has it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from http import HTTPStatus
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 from aiohttp import hdrs, web
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, models_json_schema
@@ -19,103 +19,51 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, models_jso
 from gateway import __version__
 from gateway.rules.schema import Body, Chat, Completion, Embedding
 
+from .middleware import VISIT
+from .openapi_admin import ADMIN_OPERATIONS
 from .openapi_answers import SCHEMAS
+from .openapi_operations import JSON, SCHEMES, SECURITY, Operation, Schema, in_path, named
 from .responses import Whole, json_response
 
 PATH = "/openapi.json"
-_JSON = "application/json"
-
-Schema = Mapping[str, Any]
-
-
-class Operation(NamedTuple):
-    """One method of one path."""
-
-    summary: str
-    caller: Literal["everybody", "key", "admin", "metrics"]
-    """Who may ask: a name of `_SECURITY`."""
-    answers: Mapping[str, Schema]
-    """What comes with a 200, by media type."""
-    errors: tuple[int, ...] = ()
-    """Beside 400 and 503, which everything can be answered with."""
-    body: type[Body] | None = None
-    parameters: tuple[Mapping[str, Any], ...] = ()
-
-
-def _named(name: str) -> Schema:
-    return {"$ref": f"#/components/schemas/{name}"}
-
-
-def _query(name: str, description: str, **schema: Any) -> Mapping[str, Any]:
-    return {"name": name, "in": "query", "description": description, "schema": schema}
 
 
 def _call(summary: str, body: type[Body], answer: str, *, is_streamed: bool = True) -> Operation:
-    answers: dict[str, Schema] = {_JSON: _named(answer)}
+    answers: dict[str, Schema] = {JSON: named(answer)}
     if is_streamed:
         answers["text/event-stream"] = {"description": "With `stream: true`: events of JSON, then `[DONE]`."}
     return Operation(summary, "key", answers, (401, 403, 404, 408, 413, 422, 429, 502, 504), body)
 
 
-_DAY = {"type": "string", "format": "date"}
-_LIMIT = {"type": "integer", "minimum": 1, "maximum": 999_999_999}
-_ROWS = {"type": "string", "description": "The same rows, with a line of names before them."}
-_MODEL = {"name": "model", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+_MODEL = in_path("model")
 
 OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("POST", "/v1/completions"): _call("Complete a text.", Completion, "Completed"),
     ("POST", "/v1/chat/completions"): _call("Go on with a conversation.", Chat, "ChatCompleted"),
     ("POST", "/v1/embeddings"): _call("Turn texts into vectors.", Embedding, "Embedded", is_streamed=False),
-    ("GET", "/v1/models"): Operation("The models that this key may use.", "key", {_JSON: _named("Models")}, (401,)),
+    ("GET", "/v1/models"): Operation("The models that this key may use.", "key", {JSON: named("Models")}, (401,)),
     ("GET", "/v1/models/{model}"): Operation(
-        "One model, if this key may use it.", "key", {_JSON: _named("Model")}, (401, 404), parameters=(_MODEL,)
+        "One model, if this key may use it.", "key", {JSON: named("Model")}, (401, 404), parameters=(_MODEL,)
     ),
-    ("GET", "/v1/key"): Operation("The caller's own limits and usage.", "key", {_JSON: _named("Key")}, (401,)),
-    ("GET", "/healthz"): Operation("Whether the process answers.", "everybody", {_JSON: _named("Health")}),
-    ("GET", "/readyz"): Operation("Whether calls would be served now.", "everybody", {_JSON: _named("Health")}),
+    ("GET", "/v1/key"): Operation("The caller's own limits and usage.", "key", {JSON: named("Key")}, (401,)),
+    ("GET", "/healthz"): Operation("Whether the process answers.", "everybody", {JSON: named("Health")}),
+    ("GET", "/readyz"): Operation("Whether calls would be served now.", "everybody", {JSON: named("Health")}),
     ("GET", "/metrics"): Operation(
         "Metrics in the Prometheus text format.", "metrics", {"text/plain": {"type": "string"}}, (401, 429)
     ),
-    ("GET", PATH): Operation("This document.", "everybody", {_JSON: {"type": "object"}}),
-    ("GET", "/admin/api/usage"): Operation(
-        "What was used, summed by day and grouped.", "admin", {_JSON: _named("Usage"), "text/csv": _ROWS}, (401, 429),
-        parameters=(
-            _query("group_by", "Names with commas between: key, team, model, upstream, endpoint, day, month.",
-                   type="string", default="key"),
-            _query("since", "The first day; default: the oldest that is kept.", **_DAY),
-            _query("until", "The last day, included.", **_DAY),
-            _query("limit", "So many rows at most; default: all of them.", **_LIMIT),
-            _query("format", "How the rows are spelt.", type="string", enum=["json", "csv"], default="json"),
-        ),
+    ("GET", PATH): Operation("This document.", "everybody", {JSON: {"type": "object"}}),
+    ("GET", "/dashboard"): Operation(
+        "The page over the admin API.", "everybody", {"text/html": {"type": "string"}}, (404,)
     ),
-    ("GET", "/admin/api/calls"): Operation(
-        "The newest usage records, the newest first.", "admin", {_JSON: _named("Calls")}, (401, 429),
-        parameters=(
-            _query("limit", "So many at most.", **_LIMIT, default=100),
-            _query("key", "Only those of the key with this id.", type="string"),
-        ),
+    ("GET", "/dashboard/{file}"): Operation(
+        "What the page is made of.", "everybody",
+        {media: {"type": "string"} for media in ("text/html", "text/css", "text/javascript", "image/svg+xml")},
+        (404,), parameters=(in_path("file"),),
     ),
-    ("GET", "/admin/api/quotas"): Operation(
-        "Every limit, and what is used of it.", "admin", {_JSON: _named("Quotas")}, (401, 429),
-        parameters=(
-            _query("key", "Only those of the key with this id.", type="string"),
-            _query("team", "Only those of this team and its keys.", type="string"),
-        ),
-    ),
+    **ADMIN_OPERATIONS,
 }  # fmt: skip
 """By method and path."""
 
-_SECURITY: Mapping[str, list[dict[str, list[str]]]] = {
-    "everybody": [],
-    "key": [{"key": []}],
-    "admin": [{"admin": []}],
-    "metrics": [{}, {"metrics": []}],  # open, unless metrics.token is set
-}
-_SCHEMES: Mapping[str, str] = {
-    "key": "The key of a client.",
-    "admin": "The token of the admin API.",
-    "metrics": "The token of the metrics, where the gateway has one.",
-}
 _HEADERS: Mapping[str, Mapping[str, Any]] = {
     "x-request-id": {"schema": {"type": "string", "pattern": "^req_"}, "required": True},
     "www-authenticate": {"schema": {"const": "Bearer"}, "required": True},
@@ -149,14 +97,18 @@ def _response(status: int, content: Mapping[str, Schema]) -> dict[str, Any]:
 
 
 def _spell(operation: Operation) -> dict[str, Any]:
-    spelt: dict[str, Any] = {"summary": operation.summary, "security": _SECURITY[operation.caller]}
+    spelt: dict[str, Any] = {"summary": operation.summary, "security": SECURITY[operation.caller]}
     if operation.parameters:
         spelt["parameters"] = operation.parameters
     if operation.body is not None:
-        spelt["requestBody"] = {"required": True, "content": {_JSON: {"schema": _named(operation.body.__name__)}}}
-    errors = {status: {_JSON: _named("Error")} for status in sorted({400, 503, *operation.errors})}
+        spelt["requestBody"] = {
+            "required": operation.is_body_needed,
+            "content": {JSON: {"schema": named(operation.body.__name__)}},
+        }
+    errors = {status: {JSON: named("Error")} for status in sorted({400, 503, *operation.errors})}
     spelt["responses"] = {
-        str(status): _response(status, content) for status, content in {200: operation.answers, **errors}.items()
+        str(status): _response(status, content)
+        for status, content in {operation.status: operation.answers, **errors}.items()
     }
     return spelt
 
@@ -182,7 +134,7 @@ def describe(routes: Iterable[tuple[str, str]]) -> dict[str, Any]:
             "schemas": {**told["$defs"], **SCHEMAS},
             "headers": _HEADERS,
             "securitySchemes": {
-                name: {"type": "http", "scheme": "bearer", "description": what} for name, what in _SCHEMES.items()
+                name: {"type": "http", "scheme": "bearer", "description": what} for name, what in SCHEMES.items()
             },
         },
     }
@@ -196,9 +148,11 @@ def routes_of(app: web.Application) -> list[tuple[str, str]]:
 
 def route_to_document(app: web.Application) -> web.RouteDef:
     """The route to the document of this application and itself. Made last: it knows what is there by then."""
-    body = json.dumps(describe([*routes_of(app), (hdrs.METH_GET, PATH)])).encode()
+    routes = [*routes_of(app), (hdrs.METH_GET, PATH)]
+    whole = json.dumps(describe(routes)).encode()
+    without_admin = json.dumps(describe([each for each in routes if not each[1].startswith("/admin/")])).encode()
 
     async def show(request: web.Request) -> Whole:
-        return json_response(body)
+        return json_response(without_admin if request[VISIT].parts.config.admin.token is None else whole)
 
     return web.get(PATH, show)

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Awaitable, Callable
 
-from aiohttp import hdrs, web
-from pydantic import SecretStr
+from aiohttp import web
 
-from gateway.errors import Unauthorized, Unavailable
-from gateway.rules import keys
+from gateway.errors import Unavailable
 from gateway.store import JournalFull, Ledger, StoreAway
 
 from .middleware import VISIT
 from .responses import Whole, json_response
 from .status import Status
+from .tokens import Gate
 
 _NOT_READY = {
     StoreAway.code: "Not ready: the store does not answer.",
@@ -22,23 +20,14 @@ _NOT_READY = {
 }
 
 
-def check_token(request: web.Request, token: SecretStr) -> None:
-    """Raises `Unauthorized` unless the request bears this token; compared in constant time."""
-    given = keys.bearer(request.headers.getall(hdrs.AUTHORIZATION, []))
-    if not hmac.compare_digest(keys.digest(given), keys.digest(token.get_secret_value())):
-        raise Unauthorized("Incorrect token provided.", code="invalid_api_key")
-
-
 class Ops:
     """The endpoints of operations."""
 
-    def __init__(
-        self, ledger: Ledger, status: Status, scrape: Callable[[], Awaitable[bytes]], token: SecretStr | None
-    ) -> None:
+    def __init__(self, ledger: Ledger, status: Status, scrape: Callable[[], Awaitable[bytes]], gate: Gate) -> None:
+        self._gate = gate
         self._ledger = ledger
         self._status = status
         self._scrape = scrape
-        self._token = token
 
     def routes(self) -> list[web.RouteDef]:
         """Every route."""
@@ -54,10 +43,11 @@ class Ops:
         return json_response(b'{"status": "ok"}')
 
     async def show_readiness(self, request: web.Request) -> web.StreamResponse:
-        """Calls would be served: not draining, and the store answers."""
+        """Calls would be served: not draining, and the store answers, of keys and of quotas."""
         request[VISIT].is_quiet = True
         if not self._status.is_ready:
             raise Unavailable("Not ready: the gateway is shutting down.", code="shutting_down")
+        request[VISIT].parts.book.trust()
         try:
             await self._ledger.ping()
         except StoreAway as away:
@@ -66,8 +56,9 @@ class Ops:
 
     async def show_metrics(self, request: web.Request) -> web.StreamResponse:
         """The whole gateway's metrics in the Prometheus text format."""
-        request[VISIT].is_quiet = True
-        if self._token is not None:
-            check_token(request, self._token)
+        visit = request[VISIT]
+        visit.is_quiet = True
+        if (token := visit.parts.config.metrics.token) is not None:
+            self._gate.admit(request, {"metrics": token})
         content_type = "text/plain; version=0.0.4; charset=utf-8"
         return Whole(200, [("Content-Type", content_type)], await self._scrape())

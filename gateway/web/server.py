@@ -14,6 +14,7 @@ from typing import Any, cast
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
+from gateway.config import Config
 from gateway.pipeline import Parts
 
 from .connections import Server
@@ -72,19 +73,19 @@ class Runner(web.AppRunner):
 
         return Server(handle, request_factory=made.request_factory, **self._limits, **self._kwargs)
 
+    def configure(self, config: Config) -> None:
+        """Go by this configuration from now on: connections that are made, and heads that begin."""
+        if isinstance(server := self.server, Server):
+            for name, limit in _limits(config).items():
+                setattr(server, name, limit)
+
 
 def runner_of(app: web.Application, shortcuts: Mapping[str, Handler], parts: Parts) -> Runner:
     """The runner of a worker. Raises the process's limit of descriptors as far as it may."""
     logger = logging.getLogger("gateway.http")
     if not logger.filters:
         logger.addFilter(QuietServerLog())
-    config = parts.config
-    connections = sum(upstream.max_connections // config.server.workers for upstream in config.upstreams.values())
-    limits = {
-        "head_timeout_s": config.server.client_head_timeout_s,
-        "noted": parts.books.telemetry.rejected,
-        "descriptors": Descriptors(raise_limit(), connections),
-    }
+    limits = {**_limits(parts.config), "noted": parts.books.telemetry.rejected}
     more: dict[str, Any] = {
         "handler_cancellation": True,
         "keepalive_timeout": KEEP_ALIVE_S,
@@ -93,3 +94,12 @@ def runner_of(app: web.Application, shortcuts: Mapping[str, Handler], parts: Par
         "auto_decompress": False,  # such bodies are refused, and until then stay as small as they came
     }
     return Runner(app, shortcuts, limits, access_log=None, shutdown_timeout=END_WITHIN_S / 2, **more)
+
+
+def _limits(config: Config) -> dict[str, Any]:
+    """What of the configuration the server goes by, by the names of its attributes."""
+    connections = sum(upstream.max_connections // config.server.workers for upstream in config.upstreams.values())
+    return {
+        "head_timeout_s": config.server.client_head_timeout_s,
+        "descriptors": Descriptors(raise_limit(), connections),
+    }

@@ -60,7 +60,7 @@ class Office:
             return iter(every)
 
         self.watcher = Watcher(
-            cast(Ledger, self.ledger), self.touched, windows, {"k": "red"}, self.telemetry, self.outbox,
+            cast(Ledger, self.ledger), self.touched, windows, {"k": "red"}.get, self.telemetry, self.outbox,
             namespace="acme", holder=name, clock=lambda: clock.now,
         )  # fmt: skip
 
@@ -81,6 +81,8 @@ class Office:
     async def look(self) -> None:
         await self.watcher.look()
         if self.outbox is not None:
+            for _ in range(100):  # turns of the loop, however long one takes
+                await asyncio.sleep(0)
             await asyncio.sleep(0.02)
         await self.watcher.look()  # notes what the webhook took
 

@@ -39,7 +39,7 @@ class Balancer:
     def __exit__(self, *exc: object) -> None:
         asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(10)
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
+        self._thread.join(60)
         self._loop.close()
 
     async def _begin(self) -> None:

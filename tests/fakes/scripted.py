@@ -23,6 +23,7 @@ import datetime
 import ipaddress
 import itertools
 import json
+import random
 import socket
 import ssl
 import struct
@@ -157,14 +158,14 @@ class Scripted:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        assert self._is_ready.wait(10), "the scripted upstream did not start"
+        assert self._is_ready.wait(60), "the scripted upstream did not start"
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         assert self._loop is not None
         assert self._stop is not None
         self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(10)
+        self._thread.join(60)
         if kind is None:  # a failing test has its own story to tell
             assert not self.troubles, f"unexpected at {self!r}: {self.troubles}"
 
@@ -436,7 +437,7 @@ async def keepalive_then_close(wire: Wire) -> None:
 # -------------------------------------------------------------------------------------------------------------- helpers
 
 
-async def until(condition: Callable[[], object], timeout_s: float = 10.0) -> None:
+async def until(condition: Callable[[], object], timeout_s: float = 30.0) -> None:
     """Let the loop run until the condition holds; fails the test when it never does."""
     end = time.monotonic() + timeout_s
     while not condition():
@@ -445,10 +446,18 @@ async def until(condition: Callable[[], object], timeout_s: float = 10.0) -> Non
 
 
 def dead_port() -> int:
-    """A port on 127.0.0.1 where nobody listens: bound, noted, closed."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
+    """A port on 127.0.0.1 where nobody listens: bound, noted, closed.
+
+    It is below those that systems give to clients and to whoever asks for any, so that it stays free until it is used.
+    """
+    for port in random.sample(range(22_000, 32_000), 50):
+        with socket.socket() as sock:
+            try:
+                sock.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise AssertionError("no port was free")
 
 
 @dataclass

@@ -289,7 +289,7 @@ def check_books(house: Gateway, seller: Seller, told: Sequence[Told], timeout_s:
     assert set(seller.sales) <= {call.number for call in told}
     faults = [fault for call in told if (fault := _fault(call, seller.sales.get(call.number), by_number))]
     assert not faults, f"{len(faults)} of {len(told)} calls: " + "\n".join(faults[:20])
-    _check_sums(house, records)
+    check_sums(house, records)
     _check_windows(house, records)
     return Counter(record["ended"] for record in records)
 
@@ -336,22 +336,23 @@ def _spelt(told: Told) -> str:
     return f"call {told.number} of {told.who} (status {told.status}, whole: {told.is_whole}, ...{told.body[-60:]!r})"
 
 
-def _check_sums(house: Gateway, records: Sequence[Mapping[str, Any]]) -> None:
+def check_sums(house: Gateway, records: Sequence[Mapping[str, Any]]) -> None:
     """The daily sums are the sums of the records: of each key, and of all."""
-    for group, name in (("key", lambda r: r["key"]), ("model,day", lambda r: (r["model"], _day(r)))):
+    for group, name in (("key", lambda r: r["key"]), ("model,day", lambda r: (r["model"], day_of(r)))):
         expected: dict[Any, Counter[str]] = {}
         for record in records:
-            expected.setdefault(name(record), Counter()).update(_sums(record))
+            expected.setdefault(name(record), Counter()).update(sums_of(record))
         found = {
             row["key"] if group == "key" else (row["model"], row["day"]): Counter(
-                {sum_: round(row[sum_] * (1e9 if sum_ == "cost_usd" else 1)) for sum_ in _sums(records[0])}
+                {sum_: round((row[sum_] or 0) * (1e9 if sum_ == "cost_usd" else 1)) for sum_ in sums_of(records[0])}
             )
             for row in house.usage(group_by=group)
         }
         assert found == expected, f"daily sums by {group}: {found}; of the records: {expected}"
 
 
-def _sums(record: Mapping[str, Any]) -> dict[str, int]:
+def sums_of(record: Mapping[str, Any]) -> dict[str, int]:
+    """What one record adds to the daily sums; money in billionths of a dollar."""
     prompt, completion = record["prompt_tokens"], record["completion_tokens"]
     return {
         "requests": 1,
@@ -360,12 +361,13 @@ def _sums(record: Mapping[str, Any]) -> dict[str, int]:
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
         "estimated_tokens": prompt + completion if record["usage_source"] == "estimated" else 0,
-        "cost_usd": round(record["cost_usd"] * 1e9),
-        "unpriced": 0,
+        "cost_usd": round((record["cost_usd"] or 0) * 1e9),
+        "unpriced": int(record["cost_usd"] is None),
     }
 
 
-def _day(record: Mapping[str, Any]) -> str:
+def day_of(record: Mapping[str, Any]) -> str:
+    """The day that it belongs to, in UTC."""
     return time.strftime("%Y-%m-%d", time.gmtime(record["time"]))
 
 
@@ -376,9 +378,9 @@ def _check_windows(house: Gateway, records: Sequence[Mapping[str, Any]]) -> None
         mine = [record for record in records if row["key"] in (None, record["key"])]
         if row["unit"] != "parallel" and row["per"] in ("day", "month"):
             length = len("2026-11-20") if row["per"] == "day" else len("2026-11")
-            mine = [record for record in mine if _day(record)[:length] == today[:length]]
+            mine = [record for record in mine if day_of(record)[:length] == today[:length]]
         name = {"tokens": "total_tokens", "usd": "cost_usd"}.get(row["unit"], row["unit"])
-        expected = 0 if row["unit"] == "parallel" else sum(_sums(record)[name] for record in mine)
+        expected = 0 if row["unit"] == "parallel" else sum(sums_of(record)[name] for record in mine)
         used = round(row["used"] * 1e9) if row["unit"] == "usd" else row["used"]
         leaked = row["per"] is not None and str(row["per"]).isdigit() and used in (expected - 1, expected)
         assert leaked or used == expected, f"{len(mine)} records have used {expected}, but: {row}"

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-TIMEOUT_S = 15.0
+TIMEOUT_S = 30.0
 ERROR_KEYS = ["code", "message", "param", "type"]
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent.parent
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 Call = tuple[int, str, str, Any]
 """The gateway's port, the path, the key's secret, the body."""

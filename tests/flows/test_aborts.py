@@ -217,7 +217,7 @@ def records(house: Gateway, plays: list[Play]) -> dict[str, dict[str, Any]]:
 
 def ended(house: Gateway, plays: list[Play]) -> dict[str, dict[str, Any]]:
     """The same, when all of them are there."""
-    return eventually(lambda: len(found := records(house, plays)) == len(plays) and found, timeout_s=20)
+    return eventually(lambda: len(found := records(house, plays)) == len(plays) and found, timeout_s=60)
 
 
 def nobody_is_served(house: Gateway) -> bool:
@@ -473,7 +473,7 @@ def test_what_is_not_reported_or_said_to_be_nothing_is_estimated(house: Gateway,
 
 
 def test_term_waits_for_what_is_drained_as_long_as_it_waits_at_all(gateway: StartsGateways, theatre: Theatre) -> None:
-    house = gateway(config(theatre.upstream.url, drain_timeout_s=2))
+    house = gateway(config(theatre.upstream.url, drain_timeout_s=5))
     plays = crowd(theatre, f"{house.port}-term")[::4]
     let_go = plays[::2]
     leave_all(house, plays, DRAINED)

@@ -51,7 +51,7 @@ def says(done: subprocess.CompletedProcess[str], *words: str) -> None:
 def test_help() -> None:
     done = run("--help")
     assert (done.returncode, done.stderr) == (0, "")
-    for name in ("serve", "demo", "check", "usage", "simulate"):
+    for name in ("serve", "demo", "check", "keys", "teams", "audit", "usage", "backup", "simulate"):
         assert name in done.stdout
         shown = run(name, "--help")
         assert shown.returncode == 0
@@ -74,7 +74,7 @@ def test_wrong_arguments(arguments: list[str]) -> None:
 
 def test_installed_command_is_the_module() -> None:
     installed = Path(sys.executable).parent / "gateway"
-    done = subprocess.run([installed, "--version"], capture_output=True, text=True, timeout=30, check=True)
+    done = subprocess.run([installed, "--version"], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout == f"gateway {__version__}\n"
 
 
@@ -165,8 +165,8 @@ def test_option_out_of_range(tmp_path: Path, arguments: list[str], words: str) -
 
 def test_setting_that_does_not_work_yet_is_a_fault(tmp_path: Path) -> None:
     says(
-        run("check", "--config", written(tmp_path, settings(NOWHERE, admin={"viewer_token": "v" * 20}))),
-        "admin.viewer_token: ",
+        run("check", "--config", written(tmp_path, settings(NOWHERE, admin={"listen": "127.0.0.1:9000"}))),
+        "admin.listen: ",
     )
 
 
@@ -247,14 +247,12 @@ def test_folder_that_cannot_be_made(tmp_path: Path) -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_ca_file_that_is_no_certificate(gateway: StartsGateways, upstream: Stage, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["check", "serve"])
+def test_ca_file_that_is_no_certificate(tmp_path: Path, name: str) -> None:
     (tmp_path / "ca.pem").write_text("not a certificate")
     upstreams = {"main": {"base_url": "https://127.0.0.1:9/v1", "ca_file": str(tmp_path / "ca.pem")}}
-    house = gateway(settings(upstream.url, upstreams=upstreams), is_awaited=False)
-    house.expected_code = 1
-    assert house.wait() == 1
-    assert house.stdout == ""
-    assert "gateway: " in house.stderr
+    file = written(tmp_path, settings(NOWHERE, upstreams=upstreams))
+    says(run(name, "--config", file), f"gateway: {file}: upstreams.main.ca_file: ", "holds no certificates in PEM")
 
 
 def test_environment_reaches_the_workers(gateway: StartsGateways, upstream: Stage) -> None:
@@ -292,22 +290,22 @@ def test_demo_works_as_printed(process: StartsProcesses) -> None:
     text = demo.wait_for(r"(?s).*Ctrl-C ends the demo\.")[0]
     curl, usage = (re.sub(r"\\\n\s*", "", found) for found in re.findall(r"  (curl (?:.*\\\n)*.*)\n", text))
 
-    streamed = subprocess.run(["bash", "-c", f"{curl} -sS"], capture_output=True, timeout=30, check=True)
+    streamed = subprocess.run(["bash", "-c", f"{curl} -sS"], capture_output=True, timeout=120, check=True)
     assert events(streamed.stdout)[-1] == "[DONE]"
     assert streamed.stderr == b""
 
     snippet = "\n".join(line[2:] for line in re.findall(r"(?s)\n(  from openai .*?)\n\n", text)[0].splitlines())
-    done = subprocess.run([sys.executable, "-c", snippet], capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run([sys.executable, "-c", snippet], capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert "CompletionUsage" in done.stdout
 
-    shown = subprocess.run(["bash", "-c", f"{usage} -sS"], capture_output=True, timeout=30, check=True).stdout
+    shown = subprocess.run(["bash", "-c", f"{usage} -sS"], capture_output=True, timeout=120, check=True).stdout
     (row,) = json.loads(shown)["data"]
     assert (row["key"], row["model"], row["requests"]) == ("demo", "gpt-4o-mini", 2)
     assert row["total_tokens"] > 0
     assert row["estimated_tokens"] == 0
 
-    metrics = subprocess.run(["curl", "-sS", f"{address}/metrics"], capture_output=True, timeout=30, check=True).stdout
+    metrics = subprocess.run(["curl", "-sS", f"{address}/metrics"], capture_output=True, timeout=120, check=True).stdout
     assert b"gateway_requests_total{" in metrics
     demo.kill(signal.SIGTERM)
     assert demo.wait() == 0

@@ -170,7 +170,7 @@ def test_gateway_does_not_start_where_it_cannot_keep_a_journal(tmp_path: Path) -
     file.write_text(yaml.safe_dump(settings("http://127.0.0.1:9/v1", store=store)))
     serve = shlex.join(command("serve", "--config", str(file)))
     asked = ["sh", "-c", f"ulimit -f 16; exec {serve}"]  # 8 KiB, or 16
-    ended = subprocess.run(asked, capture_output=True, text=True, timeout=30, check=False)
+    ended = subprocess.run(asked, capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == 1
     assert ended.stdout == ""
     assert "Traceback" not in ended.stderr

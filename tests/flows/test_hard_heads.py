@@ -18,7 +18,7 @@ from tests.fakes.scripted import after, ok_json
 from .client import Answer, Raw
 from .house import COMPLETIONS, Gateway, eventually, secret, settings
 
-HEAD_S = 0.4
+HEAD_S = 0.8
 BODY = json.dumps({"model": COMPLETIONS, "prompt": "Hello"}).encode()
 CALL = (
     f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {secret('alice')}\r\n"
@@ -35,7 +35,7 @@ SMUGGLED = b"GET /v1/smuggled HTTP/1.1\r\nHost: x\r\n\r\n"
 def house(gateways: StartsGateways, theatre: Stage, request: pytest.FixtureRequest) -> Gateway:
     """With each of aiohttp's parsers: the second one runs where the first could not be built."""
     env = {"AIOHTTP_NO_EXTENSIONS": "1"} if request.param == "python" else {}
-    server = {"client_head_timeout_s": HEAD_S, "client_body_timeout_s": 1, "max_request_bytes": 100_000}
+    server = {"client_head_timeout_s": HEAD_S, "client_body_timeout_s": 3, "max_request_bytes": 100_000}
     return gateways(settings(theatre.url, server=server), env={"PYTHONASYNCIODEBUG": "1", **env})
 
 

@@ -13,8 +13,10 @@ from typing import Any
 
 import pytest
 
+from gateway.web.access import FIELDS
+from gateway.web.middleware import _shown_param
 from tests.conftest import Stage, StartsGateways
-from tests.fakes.scripted import error_json, ok_json
+from tests.fakes.scripted import cut_stream, error_json, ok_json
 
 from .house import ADMIN_TOKEN, CHAT, COMPLETIONS, EMBEDDINGS, Gateway, eventually, key, secret, settings
 
@@ -24,7 +26,13 @@ BODY = json.dumps({"model": COMPLETIONS, "prompt": "Hello"}).encode()
 
 @pytest.fixture(scope="module")
 def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
-    keys = [key("alice"), key("bob"), key("carol", quotas=[{"requests": 9, "per": "day"}]), key("teamed", team="crew")]
+    keys = [
+        key("alice"),
+        key("bob"),
+        key("carol", quotas=[{"requests": 9, "per": "day"}]),
+        key("dan", quotas=[{"requests": 2, "per": "day"}]),
+        key("teamed", team="crew"),
+    ]
     server = {"max_request_bytes": 100_000, "client_body_timeout_s": 0.3}
     return gateways(settings(theatre.url, keys=keys, server=server, teams={"crew": {}}))
 
@@ -370,8 +378,9 @@ def test_line_of_a_call(house: Gateway, upstream: Stage) -> None:
         "time": line["time"], "id": answer.id, "key": "alice", "endpoint": "completions", "model": COMPLETIONS,
         "upstream": "main", "status": 200, "stream": False, "ended": "done", "truncated": False, "prompt_tokens": 4,
         "completion_tokens": 5, "usage_source": "reported", "attempts": 1, "first_byte_ms": 0, "duration_ms": 0,
-        "client_request_id": "mine-1",
+        "remote": "127.0.0.1", "client_request_id": "mine-1",
     }  # fmt: skip
+    assert list(line) == [field for field in FIELDS if field in line]
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", line["time"])
     assert house.call(answer.id)["client_request_id"] == "mine-1"
     assert upstream.requests[0].headers["user-agent"] == "test/1"
@@ -382,8 +391,50 @@ def test_line_of_a_refusal(house: Gateway, upstream: Stage) -> None:
     line = house.line(id=house.complete(n=500).id)
     assert (line["status"], line["key"], line["error"]) == (400, "alice", "integer_above_max_value")
     assert (line["method"], line["path"], line["remote"]) == ("POST", "/v1/completions", "127.0.0.1")
+    assert line["param"] == "n"
+    assert list(line) == [field for field in FIELDS if field in line]
     line = house.line(id=house.get("/nothing?secret=1").id)
     assert (line["status"], line["path"]) == (404, "/nothing")
+
+
+@pytest.mark.parametrize("name", ["sk-" + "x" * 20, "what I ask", "A" * 30, "abc.Def", "x" * 50, None])
+def test_only_names_that_look_like_those_of_the_api_are_logged_as_parameters(name: str | None) -> None:
+    assert _shown_param(name) is None
+    for known in ("n", "stream_options.include_usage", "messages[0].content[12].image_url", "max_completion_tokens"):
+        assert _shown_param(known) == known
+
+
+def test_line_of_a_call_that_a_limit_refused_says_which_and_why(house: Gateway, upstream: Stage) -> None:
+    upstream.play(always=ok_json())
+    while (answer := house.complete("dan")).status == 200:
+        pass
+    line = house.line(id=answer.id)
+    assert (line["status"], line["error"], line["key"]) == (429, "insufficient_quota", "dan")
+    assert line["limit"] == "key:dan requests per day"
+    assert line["limit_state"] == "Limit 2, Used 2, Reserved 0, Requested 1"
+
+
+def test_lines_of_calls_that_failed_say_what_the_upstream_did(house: Gateway, upstream: Stage) -> None:
+    refused = error_json(400, [("x-request-id", "req_theirs")], code="context_length_exceeded", message="what I ask")
+    upstream.play(refused, error_json(500), ok_json())
+    line = house.line(id=house.complete().id)
+    assert (line["status"], line["error"], line["ended"]) == (400, "context_length_exceeded", "error")
+    assert line["upstream_error"] == "status 400, code context_length_exceeded, request id req_theirs"
+    assert "what I ask" not in json.dumps(line)
+    assert line["id"] not in house.stderr  # the line tells all of it, and the client has to mend it
+    line = house.line(id=house.complete().id)
+    assert (line["status"], line["error"]) == (502, "upstream_error")
+    assert line["upstream_error"].startswith("status: status 500")
+    assert line["id"] in house.stderr
+    line = house.line(id=house.complete().id)
+    assert not {"error", "upstream_error"} & set(line)
+
+
+def test_line_of_a_stream_that_broke(house: Gateway, upstream: Stage) -> None:
+    upstream.play(cut_stream([{"choices": [{"text": "a", "index": 0, "finish_reason": None}]}]))
+    line = house.line(id=house.complete(stream=True).id)
+    assert (line["status"], line["error"], line["truncated"]) == (502, "upstream_error", True)
+    assert line["upstream_error"]
 
 
 def test_one_line_for_each_call(house: Gateway, upstream: Stage) -> None:

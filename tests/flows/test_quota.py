@@ -144,7 +144,8 @@ def test_requests_per_minute(house: Gateway, upstream: Stage) -> None:
 
 def test_rate_refills(house: Gateway) -> None:
     assert [house.complete("second").status for _ in range(2)] == [200, 200]
-    wait_s = is_rate_limited(house.complete("second"))
+    # Half a second makes room for one more, so that on a slow machine the next one may be served, too.
+    wait_s = is_rate_limited(eventually(lambda: (answer := house.complete("second")).status != 200 and answer))
     assert wait_s <= 0.5
     time.sleep(wait_s)
     assert house.complete("second").status == 200
@@ -219,7 +220,7 @@ class Under:
         self.answer = self._call()
 
     def end(self) -> Answer:
-        self._thread.join(15)
+        self._thread.join(60)
         assert self.answer is not None
         return self.answer
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import socket
 import threading
 from collections import Counter
 from pathlib import Path
@@ -14,7 +13,7 @@ import openai
 from tests.conftest import Stage, StartsGateways
 from tests.fakes.balancer import Balancer
 from tests.fakes.redis_servers import RedisServer
-from tests.fakes.scripted import CHUNKED, Wire, chunk, event, ok_json
+from tests.fakes.scripted import CHUNKED, Wire, chunk, dead_port, event, ok_json
 
 from .house import CHAT, COMPLETIONS, Gateway, eventually, key, secret, settings
 
@@ -65,13 +64,6 @@ class Caller(threading.Thread):
         assert "".join(part.choices[0].delta.content or "" for part in stream).endswith(f" {EVENTS - 1}")
 
 
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
-
-
 def test_a_rolling_restart_fails_no_call(gateway: StartsGateways, upstream: Stage, tmp_path: Path) -> None:
     upstream.play(always=answer)
     with RedisServer(tmp_path / "redis") as redis:
@@ -81,7 +73,7 @@ def test_a_rolling_restart_fails_no_call(gateway: StartsGateways, upstream: Stag
             store={"url": redis.url},
             keys=[key("alice", quotas=[{"tokens": 10**9, "per": "day"}])],
         )
-        ports = [free_port(), free_port()]
+        ports = [dead_port(), dead_port()]
 
         def start(port: int) -> Gateway:
             return gateway(config, "--port", str(port))
@@ -92,17 +84,17 @@ def test_a_rolling_restart_fails_no_call(gateway: StartsGateways, upstream: Stag
             for caller in callers:
                 caller.start()
             for number, port in enumerate(ports):
-                eventually(lambda: len(balancer.ready) == 2, 20)
+                eventually(lambda: len(balancer.ready) == 2, 60)
                 before = sum(caller.told["ok"] for caller in callers)
-                eventually(lambda before=before: sum(caller.told["ok"] for caller in callers) > before + 50, 30)  # type: ignore[misc]
+                eventually(lambda before=before: sum(caller.told["ok"] for caller in callers) > before + 50, 60)  # type: ignore[misc]
                 houses[number].kill(signal.SIGTERM)
                 assert houses[number].wait() == 0
                 houses[number] = start(port)
-            eventually(lambda: len(balancer.ready) == 2, 20)
+            eventually(lambda: len(balancer.ready) == 2, 60)
             for caller in callers:
                 caller.is_enough.set()
             for caller in callers:
-                caller.join(30)
+                caller.join(60)
         told = sum((caller.told for caller in callers), Counter[str]())
         assert list(told) == ["ok"]
         (row,) = houses[0].usage(group_by="key")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
@@ -19,7 +18,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import StartsGateways, StartsProcesses
-from tests.fakes.scripted import DEFAULT_JSON, Behaviour, Scripted, Wire, error_json, ok_json
+from tests.fakes.scripted import DEFAULT_JSON, Behaviour, Scripted, Wire, dead_port, error_json, ok_json
 
 from .house import Gateway, Process, key, model, secret, settings
 
@@ -169,11 +168,6 @@ def attempts(house: Gateway, upstream: str) -> Counter[str]:
     )
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        return int(sock.getsockname()[1])
-
-
 async def simulator(process: StartsProcesses, port: int) -> Process:
     made = process("simulate", "--port", str(port))
     await asyncio.to_thread(made.wait_for, rf":{port}")
@@ -183,7 +177,7 @@ async def simulator(process: StartsProcesses, port: int) -> Process:
 async def test_upstream_is_killed_and_restarted_and_no_client_notices(
     gateway: StartsGateways, process: StartsProcesses
 ) -> None:
-    seller, port = Seller(), free_port()
+    seller, port = Seller(), dead_port()
     with Scripted(always=seller) as second:
         victim = await simulator(process, port)
         house = await asyncio.to_thread(opened, gateway, f"http://127.0.0.1:{port}/v1", second.url, PATIENT, priority=2)

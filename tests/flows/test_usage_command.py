@@ -271,7 +271,7 @@ def test_reader_that_has_seen_enough(tmp_path: Path) -> None:
             stdout=writing,
             stderr=subprocess.PIPE,
             text=True,
-            timeout=30,
+            timeout=120,
             check=False,
         )
     finally:
@@ -284,7 +284,7 @@ def test_disk_that_is_full(tmp_path: Path) -> None:
     with (tmp_path / "report.csv").open("wb") as report:
         done = subprocess.run(
             command("usage", "--config", file, "--format", "csv"), stdout=report, stderr=subprocess.PIPE, text=True,
-            timeout=30, check=False, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)),
+            timeout=120, check=False, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)),
         )  # fmt: skip
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == "gateway: cannot write the report: file too large"

@@ -208,7 +208,7 @@ def test_worker_that_cannot_open_the_store_says_so(gateway: StartsGateways, upst
 def test_term_drains(gateway: StartsGateways, upstream: Stage, workers: int) -> None:
     held = Held()
     upstream.play(held, always=ok_json())
-    house = gateway(settings(upstream.url, server={"workers": workers, "drain_delay_s": 0.8}))
+    house = gateway(settings(upstream.url, server={"workers": workers, "drain_delay_s": 3}))
     client = begun(house)
     house.kill(signal.SIGTERM)
     # A balancer is told to send nobody any more, and whoever comes in the meantime is served.
@@ -301,15 +301,6 @@ def test_end_between_a_death_and_its_replacement(gateway: StartsGateways, upstre
     house.stop()
 
 
-def test_hup_is_answered_in_words_and_harms_nobody(gateway: StartsGateways, upstream: Stage) -> None:
-    upstream.play(ok_json())
-    house = gateway(settings(upstream.url))
-    for pid in (*house.workers(), house.process.pid):
-        os.kill(pid, signal.SIGHUP)
-    eventually(lambda: "reloading does not work yet" in house.stderr)
-    assert house.complete().status == 200
-
-
 def test_end_waits_for_the_usage_of_an_answer_whose_client_left(gateway: StartsGateways, upstream: Stage) -> None:
     let_go = threading.Event()
 
@@ -342,4 +333,4 @@ def test_files_of_the_folder_it_is_started_in_are_not_taken_for_its_own(tmp_path
         line = process.stdout.readline()
         process.send_signal(signal.SIGTERM)
         assert line.startswith("gateway "), line
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0

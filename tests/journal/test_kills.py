@@ -50,7 +50,7 @@ async def adopt(folder: Path, written: int) -> None:
 
 def test_a_kill_at_any_point_leaves_what_the_next_can_use(tmp_path: Path) -> None:
     done = subprocess.run(
-        command("points", str(tmp_path)), cwd=ROOT, capture_output=True, text=True, timeout=50, check=False
+        command("points", str(tmp_path)), cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > 50

@@ -6,9 +6,16 @@ from typing import Any
 
 import pytest
 
+from gateway.journal import pace
 from gateway.ledger import Bookkeeper, bookkeeper
 
 from .desk import DeskStore, OpensDesks, open_desk
+
+
+@pytest.fixture(autouse=True)
+def no_slow_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of the machine may be slow, and then a thread would write the journals."""
+    monkeypatch.setattr(pace, "SLOW_S", 600)
 
 
 @pytest.fixture

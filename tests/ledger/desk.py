@@ -10,7 +10,7 @@ from typing import Any
 from gateway.config import Store as Settings
 from gateway.journal import Journal
 from gateway.ledger import Bookkeeper
-from gateway.records import Granted, Refused, Standing, Window
+from gateway.records import Granted, Record, Refused, Standing, Window
 from gateway.store import Applied, Batch, Closing, Item, Opening, Progress, StoreAway, StoreBehind, Voiding
 
 ORIGIN = "a store of the tests"
@@ -134,9 +134,17 @@ def settings(folder: Path, **changes: Any) -> Settings:
     return Settings(url=f"embedded:{folder}/data", journal_dir=f"{folder}/journal", **changes)
 
 
-def open_desk(store: Any, folder: Path, *, adopts: bool = False, **changes: Any) -> Bookkeeper:
+def open_desk(
+    store: Any,
+    folder: Path,
+    *,
+    adopts: bool = False,
+    note_lost: Callable[[Record], None] = lambda record: None,
+    **changes: Any,
+) -> Bookkeeper:
     """A bookkeeper with a journal of its own in this folder."""
     made = settings(folder, **changes)
     place = Path(made.journal_dir)
     adopt = (lambda: Journal.adopt(place, ORIGIN)) if adopts else (lambda: None)
-    return Bookkeeper(store, Journal.create(place, ORIGIN), made, adopt, acknowledged_within_s=0.05)
+    journal = Journal.create(place, ORIGIN)
+    return Bookkeeper(store, journal, made, adopt, note_lost=note_lost, acknowledged_within_s=0.05)

@@ -841,12 +841,12 @@ async def test_pause_really_stops_reading(kind: str, authority: Authority) -> No
 
     tls = authority.server_context("127.0.0.1") if kind == "tls" else None
     async with Scripted(flood, tls=tls) as upstream:
-        pool = pool_of(upstream.url, idle_s=0.1, ca_file=str(authority.ca_file))
+        pool = pool_of(upstream.url, idle_s=1, ca_file=str(authority.ca_file))
         connection, ear = await begin(pool)
         await until(lambda: ear.pieces)
         connection.pause_reading()
         connection.pause_reading()
-        await asyncio.sleep(0.15)  # longer than idle_s: the pause is ours, not the upstream's silence
+        await asyncio.sleep(1.2)  # longer than idle_s: the pause is ours, not the upstream's silence
         received, reached = len(ear.body), -1
         while reached != written:  # the kernel's buffers go on growing for a while
             reached = written
@@ -863,28 +863,28 @@ async def test_pause_really_stops_reading(kind: str, authority: Authority) -> No
 
 async def test_idle_limit_runs_again_after_a_pause() -> None:
     async with Scripted(scripted.stalled_stream([{"a": 1}])) as upstream:
-        pool = pool_of(upstream.url, idle_s=0.05)
+        pool = pool_of(upstream.url, idle_s=0.5)
         connection, ear = await begin(pool)
         await until(lambda: ear.pieces)
         connection.pause_reading()
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.6)
         assert not ear.has_ended
         connection.resume_reading()
         failure = await ear.end()
         assert failure is not None
-        assert failure.detail == "no body byte for 0.05 s"
+        assert failure.detail == "no body byte for 0.5 s"
         await pool.close()
 
 
 async def test_total_limit_runs_through_a_pause() -> None:
     async with Scripted(scripted.stalled_stream([{"a": 1}])) as upstream:
-        pool = pool_of(upstream.url, idle_s=0.05, total_s=0.12)
+        pool = pool_of(upstream.url, idle_s=0.5, total_s=1.2)
         connection, ear = await begin(pool)
         await until(lambda: ear.pieces)
         connection.pause_reading()
         failure = await ear.end()
         assert failure is not None
-        assert failure.detail == "not finished within 0.12 s"
+        assert failure.detail == "not finished within 1.2 s"
         assert failure.was_held_back  # whose fault that is nobody can tell
         await pool.close()
 

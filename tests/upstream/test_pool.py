@@ -17,7 +17,7 @@ from gateway.upstream.pool import Pool
 from tests.fakes import scripted
 from tests.fakes.scripted import Authority, Scripted, Wire, dead_port, until
 
-from .ear import Ear, acquired, ask, begin, pool_of
+from .ear import Ear, acquired, ask, begin, pool_of, settings
 
 # ---------------------------------------------------------------------------------------------------- requests
 
@@ -458,7 +458,7 @@ async def test_dials_at_the_same_time_share_one_look_up_and_spread_over_the_addr
 ) -> None:
     async with Scripted(always=scripted.ok_json()) as one, Scripted(always=scripted.ok_json()) as other:
         pool = pool_of("http://api.example.com/v1")
-        asked = resolve_to(pool, monkeypatch, ("127.0.0.1", one.port), ("127.0.0.1", other.port), delay_s=0.02)
+        asked = resolve_to(pool, monkeypatch, ("127.0.0.1", one.port), ("127.0.0.1", other.port), delay_s=0.5)
         impatient = asyncio.ensure_future(pool.acquire())
         await asyncio.sleep(0.01)
         others = [asyncio.ensure_future(ask(pool)) for _ in range(8)]
@@ -596,9 +596,23 @@ async def test_peer_that_does_not_speak_tls_is_a_connect_failure() -> None:
 
 
 async def test_unusable_ca_file_is_an_os_error(authority: Authority) -> None:
-    (authority.folder / "empty.pem").write_text("nothing")
+    file = authority.folder / "changed.pem"
+    file.write_bytes(authority.ca_file.read_bytes())
+    good = settings("https://api.example.com/v1", ca_file=str(file))
+    file.write_text("nothing")
     with pytest.raises(OSError):
-        pool_of("https://api.example.com/v1", ca_file=str(authority.folder / "empty.pem"))
+        Pool("up", good, 1)
+    with pytest.raises(ValueError, match="holds no certificates"):
+        settings("https://api.example.com/v1", ca_file=str(file))
+
+
+def test_pool_serves_on_for_the_same_settings_alone() -> None:
+    one = settings("https://api.example.com/v1", api_key="a-key-of-ours")
+    pool = Pool("up", one, 10)
+    assert pool.is_for(settings("https://api.example.com/v1", api_key="a-key-of-ours"), 10)
+    assert not pool.is_for(one, 11)
+    for changes in ({"api_key": "another-key"}, {"headers": {"X-A": "1"}}, {"ca_file": None, "max_connections": 5}):
+        assert not pool.is_for(settings("https://api.example.com/v1", **{"api_key": "a-key-of-ours", **changes}), 10)
 
 
 async def test_aborted_exchange_lets_the_next_in_line_dial() -> None:

@@ -14,7 +14,8 @@ import pytest
 from gateway.config import Config, Route, build
 from gateway.records import Failure, Fault, Phase
 from gateway.rules.attempts import Tried
-from gateway.rules.breaker import CALM_S, FIRST_REST_S, HOPELESS_AFTER, IN_A_ROW, PROBE_S, WINDOW_S, Event
+from gateway.rules.breaker import CALM_S, FIRST_REST_S, HOPELESS_AFTER, IN_A_ROW, PROBE_S, WINDOW_S, Event, State
+from gateway.rules.gathered import Report, Rest
 from gateway.upstream.health import MAX_OTHERS
 from gateway.upstream.router import Router
 from tests.fakes.scripted import until
@@ -421,3 +422,64 @@ async def test_probes_find_an_ill_upstream_and_a_returned_one(stand: Stand) -> N
     health.probed(Event.PROVEN, stand.now)
     assert stand.whom() == "a"
     assert stand.shown[2:] == [("a", 2), ("a", 0)]
+
+
+# ------------------------------------------------------------------------------------------------ another configuration
+
+
+def other_models(*names: str) -> Config:
+    up: dict[str, Any] = {"base_url": "http://up/v1", "api_keys": ["sk-0"]}
+    models = {name: {"routes": [{"upstream": "a"}]} for name in names}
+    return build({"upstreams": {"a": up, "c": up}, "models": models})
+
+
+async def test_what_is_known_of_an_upstream_outlives_a_reload(stand: Stand) -> None:
+    stand.call(ERROR, "m", times=IN_A_ROW)
+    stand.call(LIMITED, "n")
+    assert stand.shown[-1] == ("a", State.OPEN)
+    old, seen = stand.router, len(stand.shown)
+    running = old.begin(stand.routes("m")[0], "m")
+
+    def show(upstream: str, state: int) -> None:
+        stand.shown.append((upstream, state))
+
+    stand.config = other_models("m", "n")
+    stand.router = Router(stand.config, show, kept={"a": old.health["a"]}, clock=lambda: stand.now)
+    assert stand.router.health["a"].state is State.OPEN
+    assert stand.router.health["a"].in_flight == 1
+    assert stand.shown[seen:] == [("c", State.CLOSED)]
+    running.ended(None)  # a call of before, which both routers hear of
+    assert stand.router.health["a"].in_flight == 0
+
+
+async def test_a_model_that_is_named_no_more_is_shown_no_more(stand: Stand) -> None:
+    """Its circuit stays, for its calls; but nobody can paint an upstream red with it."""
+    stand.call(ERROR, "m", times=IN_A_ROW)
+    health = stand.router.health["a"]
+    for names, state in (({"n"}, State.CLOSED), ({"m", "n"}, State.OPEN)):
+        health.name(names)
+        assert health.state is state
+        assert stand.shown[-1] == ("a", state)
+    assert not health.is_calm
+
+
+async def test_who_is_retired_tells_nothing_any_more(stand: Stand, caplog: pytest.LogCaptureFixture) -> None:
+    stand.router.health["a"].retire()
+    seen = len(stand.shown)
+    stand.call(ERROR, "m", times=IN_A_ROW)
+    assert (stand.shown[seen:], caplog.messages) == ([], [])
+    assert stand.router.health["a"].state is State.OPEN  # calls of before are still spared
+
+
+async def test_a_worker_reports_what_it_knows(stand: Stand) -> None:
+    health = stand.router.health["a"]
+    assert health.report(3) == Report("a", 0, 0, 3, [], {})
+    stand.call(ERROR, "m", times=IN_A_ROW)
+    stand.call(AUTH, "n")
+    running = stand.router.begin(stand.routes("n")[0], "n")
+    stand.now += 0.5
+    rest = Rest(1, None, 59.5, "auth_failed")
+    assert health.report(4) == Report("a", State.OPEN, 1, 4, [rest], {"m": State.OPEN}, "auth_failed", 0.5)
+    running.left()
+    stand.now += 60
+    assert health.report(4).rests == []

@@ -14,20 +14,21 @@ from aiohttp import web
 from gateway.config import build
 from gateway.telemetry import Telemetry
 from gateway.web import app, connections, server
-from tests.fakes.scripted import Scripted, ok_json
+from tests.fakes.scripted import Scripted, ok_json, until
 
 KEY = "sk-test-0123456789abcdefghijkl"
 PATIENCE_S = 20
 
+Runs = Callable[[str], Awaitable[web.AppRunner]]
 Starts = Callable[[str], Awaitable[tuple[str, int]]]
 
 
 @pytest.fixture
-async def start(tmp_path: Path) -> AsyncIterator[Starts]:
-    """Start a gateway in front of this upstream; returns where it listens."""
+async def run(tmp_path: Path) -> AsyncIterator[Runs]:
+    """Start a gateway in front of this upstream; returns what runs it."""
     async with AsyncExitStack() as stack:
 
-        async def begin(url: str) -> tuple[str, int]:
+        async def begin(url: str) -> web.AppRunner:
             config = build({
                 "server": {"access_log": "off"},
                 "store": {"url": f"embedded:{tmp_path}"},
@@ -44,10 +45,20 @@ async def start(tmp_path: Path) -> AsyncIterator[Starts]:
             await runner.setup()
             stack.push_async_callback(runner.cleanup)
             await web.TCPSite(runner, "127.0.0.1", 0).start()
-            address: tuple[str, int] = runner.addresses[0]
-            return address
+            return runner
 
         yield begin
+
+
+@pytest.fixture
+def start(run: Runs) -> Starts:
+    """As `run`; returns where it listens."""
+
+    async def begin(url: str) -> tuple[str, int]:
+        address: tuple[str, int] = (await run(url)).addresses[0]
+        return address
+
+    return begin
 
 
 async def test_connection_does_not_rest_for_ever(start: Starts, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,18 +72,22 @@ async def test_connection_does_not_rest_for_ever(start: Starts, monkeypatch: pyt
     writer.close()
 
 
-async def test_client_that_takes_nothing_is_cut_off(start: Starts, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_client_that_takes_nothing_is_cut_off(run: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "STALLED_S", 1)
     body = b'{"model": "m", "prompt": "x"}'
     """Where the kernel can: elsewhere only a stream's upstream and the room for answers bound what it holds."""
     async with Scripted(ok_json({"choices": [], "x": "x" * 50_000_000})) as upstream:
         loop = asyncio.get_running_loop()
-        with socket.create_connection(await start(upstream.url)) as client:
+        runner = await run(upstream.url)
+        with socket.create_connection(runner.addresses[0]) as client:
             client.setblocking(False)
+            await until(lambda: runner.server is not None and runner.server.connections)
             head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEY}\r\n"
             head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
             await loop.sock_sendall(client, head.encode() + body)
-            await asyncio.sleep(4)
+            assert runner.server is not None
+            if hasattr(socket, "TCP_USER_TIMEOUT"):
+                await until(lambda: runner.server is not None and not runner.server.connections)
             async with asyncio.timeout(PATIENCE_S):
                 assert await is_reset(client) or not hasattr(socket, "TCP_USER_TIMEOUT")
 
@@ -86,3 +101,21 @@ async def is_reset(client: socket.socket) -> bool:
     except ConnectionResetError:
         return True
     return False
+
+
+@pytest.mark.parametrize("turns", range(5))
+async def test_nonsense_in_a_body_is_told_at_once_whenever_it_comes(run: Runs, turns: int) -> None:
+    """Also in the turn of the loop in which the request is out of the queue, and not the current one yet."""
+    runner = await run("http://127.0.0.1:9/v1")
+    reader, writer = await asyncio.open_connection(*runner.addresses[0])
+    assert runner.server is not None
+    await until(lambda: runner.server is not None and runner.server.connections)
+    (connection,) = runner.server.connections
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEY}\r\n"
+    connection.data_received(f"{head}Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    connection.data_received(b"+5\r\nhello\r\n0\r\n\r\n")
+    async with asyncio.timeout(PATIENCE_S):
+        assert (await reader.readline()).startswith(b"HTTP/1.1 400 ")
+    writer.close()

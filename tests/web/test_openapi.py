@@ -64,9 +64,7 @@ async def test_every_route_is_described_and_every_description_has_its_route(insi
 
 async def test_a_gateway_without_an_admin_api_describes_none(inside: Inside) -> None:
     client = await inside(NOWHERE, admin={})
-    assert isinstance(client.app, web.Application)
     told = described(await document(client))
-    assert told == set(openapi.routes_of(client.app))
     assert told == {(method, path) for method, path in openapi.OPERATIONS if not path.startswith("/admin")}
 
 

@@ -1,0 +1,43 @@
+"""`gateway audit`: who changed what, the newest first."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from .config import Config
+from .registry import Registry
+from .registry_command import PAGE, add_shape, carry_out, read, told_list
+from .registry_report import CHANGES, CHANGES_IN_TABLE, with_change
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What the command takes beside its configuration."""
+    parser.add_argument("--limit", default="100", metavar="N", help="so many at most; default: 100")
+    add_shape(parser, csv=True)
+    parser.set_defaults(act=_audit)
+
+
+def _audit(args: argparse.Namespace, config: Config) -> str:
+    limit = read("--limit", _count, args.limit)
+
+    async def newest(registry: Registry) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = []
+        before: str | None = None
+        while True:
+            page = await registry.audit(min(PAGE, limit - len(rows)), before)
+            rows += page.rows
+            if page.next is None or len(rows) >= limit:
+                return rows
+            before = page.next
+
+    changes = carry_out(config, newest, makes_store=False)
+    if args.shape == "table":
+        changes = [with_change(change) for change in changes]
+    return told_list(args, CHANGES, changes, CHANGES_IN_TABLE)
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not 1 <= len(text) <= 9 or int(text) < 1:
+        raise ValueError("expected a number from 1")
+    return int(text)

@@ -1,0 +1,43 @@
+"""`gateway backup`: a copy of the embedded store, while a gateway serves from it."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from .commands import fail, file_of, put
+from .config import Config
+
+EPILOG = """\
+example:
+  gateway backup --config gateway.yaml /backups/gateway-$(date +%F).sqlite
+
+To restore it: stop the gateway; copy the file over the store's own (its name is printed), and remove the two files
+beside that whose names end with -wal and -shm; start the gateway. What was used since the backup is not in it. Calls
+that were under way then are closed at their estimates 20 s after the start, and keys that were revoked since work
+again. Keep the journal folder as it is: what a gateway that was killed has left there is delivered to the restored
+store.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What the command takes beside its configuration."""
+    parser.add_argument("to", metavar="TO.sqlite", type=Path, help="a file that is not there yet")
+
+
+def run(args: argparse.Namespace, config: Config) -> int:
+    """Make the copy; returns the exit code."""
+    settings = config.store
+    if not settings.is_embedded:
+        return fail(
+            f"{settings.shown_url} is backed up by the means of Redis (BGSAVE, or a copy of its append-only file); "
+            "this command is for an embedded store",
+            code=2,
+        )
+    from .store.backup import NotBackedUp, back_up
+
+    try:
+        size = back_up(settings, args.to)
+    except NotBackedUp as error:
+        return fail(str(error))
+    return put(f"{args.to} holds {file_of(settings)} as it is now ({size:,} bytes).\n")

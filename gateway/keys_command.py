@@ -1,0 +1,177 @@
+"""`gateway keys`: the same as the admin API, on the store itself."""
+
+from __future__ import annotations
+
+import argparse
+from datetime import UTC, datetime
+from typing import Any
+
+from .commands import Mistaken
+from .config import Config
+from .registry import Issued, Registry
+from .registry_command import (
+    PAGE,
+    Actions,
+    actor,
+    add_quotas,
+    add_shape,
+    carry_out,
+    every_row,
+    limits_of,
+    merged,
+    names_of,
+    one_name,
+    quotas_of,
+    read,
+    told_list,
+    told_one,
+)
+from .registry_report import KEYS, KEYS_IN_TABLE, spell_json, spell_one
+from .rules.arguments import NONE, read_duration_s, read_moment
+from .window_arguments import add_window_actions
+
+EXAMPLE = "gateway keys create --config gateway.yaml --id alice --team platform"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Every action."""
+    actions = Actions(parser)
+    create = actions.add(
+        "create", "make a key; its secret is shown once", _create,
+        f"{EXAMPLE} --models 'gpt-4*' --expires 2027-01-01",
+        f"{EXAMPLE} --tokens 1000000/day --requests 60/minute --usd 50/month",
+        "KEY=$(gateway keys create --config gateway.yaml --id ci --quiet)",
+    )  # fmt: skip
+    create.add_argument("name", nargs="?", metavar="ID", help=argparse.SUPPRESS)
+    create.add_argument("--id", dest="named", metavar="ID", help="its public name, for ever: [a-z0-9][a-z0-9_.-]*")
+    _add_settings(create, "a quota")
+    add_shape(create, quiet="the secret alone")
+
+    listed = actions.add("list", "list all keys, of file and store", _list)
+    listed.add_argument("--team", help="only those of this team")
+    add_shape(listed, csv=True)
+
+    show = actions.add("show", "show one key", _show)
+    show.add_argument("name", metavar="ID")
+    add_shape(show)
+
+    update = actions.add(
+        "update", "change what a key may do; what is not named stays", _update,
+        "gateway keys update alice --config gateway.yaml --tokens 2000000/day        (set, or added)",
+        "gateway keys update alice --config gateway.yaml --tokens none/day           (taken away)",
+        "gateway keys update alice --config gateway.yaml --expires none --limit n=2",
+    )  # fmt: skip
+    update.add_argument("name", metavar="ID")
+    _add_settings(update, "set this quota, or add it; none/TIME takes it away")
+    add_shape(update)
+
+    rotate = actions.add(
+        "rotate", "give a key another secret, shown once", _rotate,
+        "gateway keys rotate alice --config gateway.yaml --overlap 1h",
+    )  # fmt: skip
+    rotate.add_argument("name", metavar="ID")
+    rotate.add_argument("--overlap", default="0", metavar="TIME", help="how long the old one still works; default: 0")
+    add_shape(rotate, quiet="the secret alone")
+
+    revoke = actions.add("revoke", "refuse a key from now on, for ever", _revoke)
+    revoke.add_argument("name", metavar="ID")
+    add_shape(revoke)
+    add_window_actions(actions, "keys", "key", "alice")
+
+
+def _add_settings(parser: argparse.ArgumentParser, quota: str) -> None:
+    parser.add_argument("--team", help="its team")
+    parser.add_argument("--models", action="append", metavar="NAMES", help="patterns with commas, such as 'gpt-4*'")
+    parser.add_argument(
+        "--expires", metavar="WHEN", help="2027-01-01 (UTC), 2027-01-01T12:00:00+02:00, or 30d from now"
+    )
+    parser.add_argument("--ips", action="append", metavar="NETWORKS", help="with commas, such as 10.0.0.0/8")
+    parser.add_argument("--max-parallel", metavar="N", help="calls under way at once")
+    parser.add_argument(
+        "--limit", action="append", metavar="NAME=N", help="such as n=4, max_tokens=1024, deny=logprobs"
+    )
+    parser.add_argument("--on-exceeded", choices=("deny", "shadow"), help="shadow: count and report, never block")
+    add_quotas(parser, quota)
+
+
+def _settings(args: argparse.Namespace) -> dict[str, Any]:
+    """The settings that were given, but for quotas and limits; None for those that go back to their defaults."""
+    given: dict[str, Any] = {}
+    if args.team is not None:
+        given["team"] = None if args.team == NONE else args.team
+    for name in ("models", "ips"):
+        if (texts := getattr(args, name)) is not None:
+            given[name] = names_of(texts)
+    if args.expires is not None:
+        now = datetime.now(UTC)
+        is_never = args.expires == NONE
+        given["expires"] = None if is_never else read("--expires", lambda text: read_moment(text, now), args.expires)
+    if args.max_parallel is not None:
+        given["max_parallel"] = None if args.max_parallel == NONE else read("--max-parallel", _count, args.max_parallel)
+    if args.on_exceeded is not None:
+        given["on_exceeded"] = args.on_exceeded
+    return given
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or len(text) > 15:
+        raise ValueError(f"expected a whole number, or {NONE}")
+    return int(text)
+
+
+def _create(args: argparse.Namespace, config: Config) -> str:
+    wish = {"id": one_name(args, "--id"), **_settings(args)}
+    wish = {name: value for name, value in wish.items() if value is not None}
+    quotas = quotas_of(args)
+    wish["quotas"] = merged([], quotas)
+    wish["limits"] = limits_of(args.limit or ())
+    issued = carry_out(config, lambda registry: registry.create_key(wish, actor("keys")))
+    return _told(args, issued, "is made; its secret")
+
+
+def _list(args: argparse.Namespace, config: Config) -> str:
+    async def every(registry: Registry) -> list[dict[str, Any]]:
+        return await every_row(lambda after: registry.list_keys(after, PAGE, args.team))
+
+    return told_list(args, KEYS, carry_out(config, every, makes_store=False), KEYS_IN_TABLE)
+
+
+def _show(args: argparse.Namespace, config: Config) -> str:
+    return told_one(args, carry_out(config, lambda registry: registry.show_key(args.name), makes_store=False))
+
+
+def _update(args: argparse.Namespace, config: Config) -> str:
+    changes, quotas = _settings(args), quotas_of(args)
+    if not (changes or quotas or args.limit):
+        raise Mistaken("nothing to change: name a setting, such as --tokens 2000000/day")
+
+    async def change(registry: Registry) -> dict[str, Any]:
+        if quotas or args.limit:
+            known = await registry.show_key(args.name)
+            if quotas:
+                changes["quotas"] = merged(known["quotas"], quotas)
+            if args.limit:
+                changes["limits"] = limits_of(args.limit, known["limits"])
+        return await registry.update_key(args.name, changes, actor("keys"))
+
+    return told_one(args, carry_out(config, change))
+
+
+def _rotate(args: argparse.Namespace, config: Config) -> str:
+    overlap_s = read("--overlap", read_duration_s, args.overlap)
+    issued = carry_out(config, lambda registry: registry.rotate_key(args.name, overlap_s, actor("keys")))
+    return _told(args, issued, "has another secret, which")
+
+
+def _revoke(args: argparse.Namespace, config: Config) -> str:
+    return told_one(args, carry_out(config, lambda registry: registry.revoke_key(args.name, actor("keys"))))
+
+
+def _told(args: argparse.Namespace, issued: Issued, what: str) -> str:
+    """A key and its secret, which stands alone in the last line."""
+    if args.shape == "json":
+        return spell_json(issued.key | {"secret": issued.secret})
+    if args.shape == "quiet":
+        return f"{issued.secret}\n"
+    name = issued.key["id"]
+    return f"{spell_one(issued.key)}\nThe key {name} {what} is shown this once:\n\n{issued.secret}\n"

@@ -1,0 +1,205 @@
+"""What `gateway keys`, `teams` and `audit` have in common: they work on the store, beside a gateway or without one.
+
+Running gateways follow what is changed within seconds. What the file says of keys and teams is read from the file as it
+stands now, reloaded or not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import pwd
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from typing import Any, TypeVar
+
+from .commands import Mistaken, fail, file_of, named, put
+from .config import Config
+from .errors import GatewayError, InvalidRequest
+from .registry import Page, Registry
+from .registry_report import Column, spell_csv, spell_json, spell_one, spell_table
+from .rules.arguments import NONE, Named, merged_quotas, read_limit, read_names, read_quota
+from .store import StoreAway, StoreRefused, open_store
+
+T = TypeVar("T")
+Deed = Callable[[Registry], Awaitable[T]]
+
+PAGE = 1000
+
+
+def carry_out(config: Config, deed: Deed[T], *, makes_store: bool = True) -> T:
+    """Do it with the registry of the store that the configuration names. Raises `StoreAway`, `StoreRefused`, `OSError`.
+
+    Where there is no embedded store yet, one is made and that is said; or, for those who only look, an empty one stands
+    in for it, since a mistyped folder should stay as it is.
+    """
+    with ExitStack() as held:
+        settings = config.store
+        if settings.is_embedded and not (file := file_of(settings)).exists():
+            if makes_store:
+                print(f"gateway: there was no {file}; it is made now", file=sys.stderr)
+            else:
+                print(f"gateway: there is no {file} yet", file=sys.stderr)
+                folder = held.enter_context(tempfile.TemporaryDirectory(prefix="gateway-empty-"))
+                settings = settings.model_copy(update={"url": f"embedded:{folder}"})
+
+        async def work() -> T:
+            store = await open_store(settings)
+            try:
+                return await deed(Registry(store, lambda: config))
+            finally:
+                await store.close()
+
+        return asyncio.run(work())
+
+
+async def every_row(turn: Callable[[str], Awaitable[Page]]) -> list[dict[str, Any]]:
+    """The rows of all pages; `turn` gets the one behind a name."""
+    rows, after = [], ""
+    while True:
+        page = await turn(after)
+        rows += page.rows
+        if page.next is None:
+            return rows
+        after = page.next
+
+
+def run(args: argparse.Namespace, config: Config) -> int:
+    """Run `args.act`, and say in plain lines what went wrong; returns the exit code."""
+    # What a store warns of when it is opened is for those who serve.
+    logging.getLogger("gateway").setLevel(logging.ERROR)
+    try:
+        return put(args.act(args, config))
+    except Mistaken as error:
+        return fail(*error.args, code=2)
+    except InvalidRequest as error:
+        return fail(error.message, code=2)
+    except GatewayError as error:
+        return fail(error.message)
+    except StoreAway as error:
+        return fail(f"{named(config.store, str(error))}; a change may have been made or not: look, and repeat it")
+    except StoreRefused as error:
+        return fail(named(config.store, str(error)))
+    except OSError as error:
+        return fail(named(config.store, (error.strerror or str(error)).lower()))
+
+
+def actor(command: str) -> str:
+    """Who it is, as the audit log says it."""
+    try:
+        user = pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # a user without a name, as containers have
+        user = str(os.getuid())
+    behind = os.environ.get("SUDO_USER", "") if os.getuid() == 0 else ""
+    return f"gateway {command}, user {user}" + (f" (sudo by {behind[:64]})" if behind.isprintable() and behind else "")
+
+
+# ---------------------------------------------------------------------------------------------------------- arguments
+
+
+class Actions:
+    """The actions of one command: each a parser of its own, with the configuration and `--json`."""
+
+    def __init__(self, parser: argparse.ArgumentParser) -> None:
+        self._actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION")
+
+    def add(
+        self, name: str, what: str, act: Callable[[argparse.Namespace, Config], str], *examples: str
+    ) -> argparse.ArgumentParser:
+        """One action; `act` returns what is written to standard output."""
+        shown = "".join([f"  {example}\n" for example in examples])
+        parser = self._actions.add_parser(
+            name, help=what, description=f"{what[0].upper()}{what[1:]}.",
+            epilog=f"examples:\n{shown}" if shown else None, formatter_class=argparse.RawDescriptionHelpFormatter,
+        )  # fmt: skip
+        parser.add_argument("--config", required=True, metavar="FILE", help="the configuration, in YAML")
+        parser.set_defaults(act=act)
+        return parser
+
+
+def add_shape(parser: argparse.ArgumentParser, *, csv: bool = False, quiet: str = "") -> None:
+    """How it is told: for eyes by default."""
+    shapes = parser.add_mutually_exclusive_group()
+    shapes.add_argument("--json", action="store_const", dest="shape", const="json", help="for scripts")
+    if csv:
+        shapes.add_argument("--csv", action="store_const", dest="shape", const="csv", help="for spreadsheets")
+    if quiet:
+        shapes.add_argument("--quiet", action="store_const", dest="shape", const="quiet", help=quiet)
+    parser.set_defaults(shape="table")
+
+
+def add_quotas(parser: argparse.ArgumentParser, what: str) -> None:
+    """`--tokens`, `--requests` and `--usd`, each as often as wanted."""
+    for unit, example in (("tokens", "1000000/day"), ("requests", "60/minute"), ("usd", "50/month")):
+        parser.add_argument(
+            f"--{unit}", metavar="N/TIME", action="append", default=[], help=f"{what}, such as {example}"
+        )
+
+
+def quotas_of(args: argparse.Namespace) -> list[Named]:
+    """The quotas that were named. Raises `Mistaken`."""
+    return [
+        read(f"--{unit}", partial(read_quota, unit), text)
+        for unit in ("requests", "tokens", "usd")
+        for text in getattr(args, unit)
+    ]
+
+
+def merged(known: Sequence[Mapping[str, Any]], quotas: Sequence[Named]) -> list[dict[str, Any]]:
+    """Quotas with those that were named set or gone. Raises `Mistaken`."""
+    try:
+        return merged_quotas(known, quotas)
+    except ValueError as error:
+        raise Mistaken(str(error)) from None
+
+
+def read(option: str, how: Callable[[str], T], text: str) -> T:
+    """What an argument says. Raises `Mistaken`, which names the option."""
+    try:
+        return how(text)
+    except ValueError as error:
+        raise Mistaken(f"argument {option}: {error}") from None
+
+
+def names_of(texts: Sequence[str]) -> list[str] | None:
+    """Of an option that takes names, with commas or again and again; None for `none`."""
+    names = [name for text in texts for name in read_names(text)]
+    return None if names == [NONE] else names
+
+
+def limits_of(texts: Sequence[str], known: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Limits with those that were named set or gone. Raises `Mistaken`."""
+    named_ones = dict(read("--limit", read_limit, text) for text in texts)
+    return {name: value for name, value in {**(known or {}), **named_ones}.items() if value is not None}
+
+
+def one_name(args: argparse.Namespace, option: str) -> str:
+    """A name that may be given with its option or without. Raises `Mistaken`."""
+    given = [name for name in (args.name, args.named) if name is not None]
+    if len(given) != 1:
+        raise Mistaken(f"argument {option}: expected {'exactly one' if given else 'one'}, such as {option} alice")
+    return str(given[0])
+
+
+# ------------------------------------------------------------------------------------------------------------- output
+
+
+def told_list(
+    args: argparse.Namespace, columns: Sequence[Column], rows: Sequence[Any], in_table: Sequence[Column] = ()
+) -> str:
+    """Rows in the shape that was asked for; `in_table` are the columns that stand in a table, default: all."""
+    if args.shape == "json":
+        return spell_json(rows)
+    if args.shape == "csv":
+        return spell_csv(columns, rows)
+    return spell_table(in_table or columns, rows) if rows else "There are none.\n"
+
+
+def told_one(args: argparse.Namespace, row: Any) -> str:
+    """One thing in the shape that was asked for."""
+    return spell_json(row) if args.shape == "json" else spell_one(row)

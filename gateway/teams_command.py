@@ -1,0 +1,95 @@
+"""`gateway teams`: what several keys may spend together; the same as the admin API, on the store itself."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from .commands import Mistaken
+from .config import Config
+from .registry import Registry
+from .registry_command import (
+    PAGE,
+    Actions,
+    actor,
+    add_quotas,
+    add_shape,
+    carry_out,
+    every_row,
+    merged,
+    one_name,
+    quotas_of,
+    told_list,
+    told_one,
+)
+from .registry_report import TEAMS, spell_json
+from .window_arguments import add_window_actions
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Every action."""
+    actions = Actions(parser)
+    create = actions.add(
+        "create", "make a team", _create,
+        "gateway teams create --config gateway.yaml --name platform --usd 500/month",
+    )  # fmt: skip
+    create.add_argument("name", nargs="?", metavar="NAME", help=argparse.SUPPRESS)
+    create.add_argument("--name", dest="named", metavar="NAME", help="[a-z0-9][a-z0-9_.-]*")
+    add_quotas(create, "a quota")
+    add_shape(create)
+
+    listed = actions.add("list", "list all teams, of file and store", _list)
+    add_shape(listed, csv=True)
+
+    show = actions.add("show", "show one team", _show)
+    show.add_argument("name", metavar="NAME")
+    add_shape(show)
+
+    update = actions.add(
+        "update", "change the quotas of a team; those that are not named stay", _update,
+        "gateway teams update platform --config gateway.yaml --usd 800/month",
+    )  # fmt: skip
+    update.add_argument("name", metavar="NAME")
+    add_quotas(update, "set this quota, or add it; none/TIME takes it away")
+    add_shape(update)
+
+    delete = actions.add("delete", "take away a team to which no key belongs", _delete)
+    delete.add_argument("name", metavar="NAME")
+    add_shape(delete)
+    add_window_actions(actions, "teams", "team", "platform")
+
+
+def _create(args: argparse.Namespace, config: Config) -> str:
+    name, quotas = one_name(args, "--name"), quotas_of(args)
+    wish = {"name": name, "quotas": merged([], quotas)}
+    return told_one(args, carry_out(config, lambda registry: registry.create_team(wish, actor("teams"))))
+
+
+def _list(args: argparse.Namespace, config: Config) -> str:
+    async def every(registry: Registry) -> list[dict[str, Any]]:
+        return await every_row(lambda after: registry.list_teams(after, PAGE))
+
+    return told_list(args, TEAMS, carry_out(config, every, makes_store=False))
+
+
+def _show(args: argparse.Namespace, config: Config) -> str:
+    return told_one(args, carry_out(config, lambda registry: registry.show_team(args.name), makes_store=False))
+
+
+def _update(args: argparse.Namespace, config: Config) -> str:
+    quotas = quotas_of(args)
+    if not quotas:
+        raise Mistaken("nothing to change: name a quota, such as --usd 800/month")
+
+    async def change(registry: Registry) -> dict[str, Any]:
+        known = await registry.show_team(args.name)
+        return await registry.update_team(args.name, {"quotas": merged(known["quotas"], quotas)}, actor("teams"))
+
+    return told_one(args, carry_out(config, change))
+
+
+def _delete(args: argparse.Namespace, config: Config) -> str:
+    carry_out(config, lambda registry: registry.delete_team(args.name, actor("teams")))
+    if args.shape == "json":
+        return spell_json({"object": "team", "name": args.name, "deleted": True})
+    return f"The team {args.name} is gone.\n"

@@ -1,0 +1,108 @@
+"""What a worker does beside its calls, as the configuration in use wants it: probing upstreams, watching quotas.
+
+A reload restarts only what it changes. What a watcher of quotas has not told when it ends, it lets go, and the next one
+finds it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from typing import NamedTuple
+
+from gateway.alerts import Outbox, Watcher, Webhook
+from gateway.ledger.touched import Touched
+from gateway.pipeline import Parts
+from gateway.rules import standings
+from gateway.tasks import Tasks
+from gateway.upstream.pool import Pool
+from gateway.upstream.probe import keep_probing
+
+CLOSE_ALERTS_WITHIN_S = 3.0
+
+
+class _Probing(NamedTuple):
+    """A running probe. Pools are kept where their upstream's settings are the same, and so are probes."""
+
+    pool: Pool
+    task: asyncio.Task[None]
+
+
+class _Alerts:
+    """The watching of quotas, and how they are told."""
+
+    def __init__(self, parts: Parts, touched: Touched) -> None:
+        config, book = parts.config, parts.book
+        self.settings = config.alerts
+        self._webhook = Webhook(config.alerts) if config.alerts.webhook is not None else None
+        self._watcher = Watcher(
+            parts.books.ledger,
+            touched,
+            lambda now: (owned.window for owned in standings.every_window(book.terms, book.known_keys(), now)),
+            book.team_of,
+            parts.books.telemetry,
+            Outbox(self._webhook.post) if self._webhook else None,
+            namespace=config.store.namespace,
+            holder=uuid.uuid4().hex,
+        )
+        self._tasks = Tasks()
+        self._tasks.spawn(self._watcher.run(), "watch-quotas")
+
+    async def close(self) -> None:
+        await self._tasks.cancel_all()
+        await self._watcher.close(CLOSE_ALERTS_WITHIN_S)
+        if self._webhook is not None:
+            await self._webhook.close()
+
+
+class Background:
+    """Of one worker. To be closed. `touched` hears of the windows that calls change."""
+
+    def __init__(self, touched: Touched) -> None:
+        self._touched = touched
+        self._wanted: Parts | None = None
+        self._probes: dict[str, _Probing] = {}
+        self._alerts: _Alerts | None = None
+        self._turn = asyncio.Lock()
+        """Only one watcher at a time: what the last one lets go has to be there for the next."""
+        self._tasks = Tasks()
+
+    def follow(self, parts: Parts) -> None:
+        """From now on as this configuration wants it. Does not wait for what has to end first."""
+        self._wanted = parts
+        self._probe(parts)
+        self._tasks.spawn(self._watch(parts), "change-alerts")
+
+    async def close(self) -> None:
+        """End all of it."""
+        self._wanted = None
+        for probing in self._probes.values():
+            probing.task.cancel()
+        async with self._turn:
+            await self._end_alerts()
+        await self._tasks.cancel_all()
+
+    def _probe(self, parts: Parts) -> None:
+        for name, (pool, task) in list(self._probes.items()):
+            if parts.pools.get(name) is not pool:
+                task.cancel()
+                del self._probes[name]
+        for name, upstream in parts.config.upstreams.items():
+            if upstream.probe_s and name not in self._probes:
+                pool = parts.pools[name]
+                probing = keep_probing(pool, parts.router.health[name], upstream.probe_s, upstream.timeouts.head_s)
+                self._probes[name] = _Probing(pool, self._tasks.spawn(probing, f"probe {name}"))
+
+    async def _watch(self, parts: Parts) -> None:
+        async with self._turn:
+            if parts is not self._wanted:
+                return  # a newer configuration waits for its turn, or it is all over
+            if self._alerts is not None and self._alerts.settings == parts.config.alerts:
+                return
+            await self._end_alerts()
+            self._alerts = _Alerts(parts, self._touched)
+
+    async def _end_alerts(self) -> None:
+        ending, self._alerts = self._alerts, None
+        if ending is not None:
+            await ending.close()

@@ -1,0 +1,86 @@
+// The admin API, and the token that opens it: kept for this tab alone, sent as a header, never in an address.
+
+const BASE = new URL("../admin/api/", import.meta.url);
+const KEPT_AS = "gateway-token";
+const PATIENCE_MS = 60_000;
+
+/** Why a request came to nothing, in words for people. `status` is 0 where nobody answered. */
+export class Refused extends Error {
+  constructor(status, error) {
+    super(error.message);
+    this.status = status;
+    this.code = error.code ?? null;
+    this.param = error.param ?? null;
+  }
+
+  get isStoreAway() {
+    return this.status === 503 && this.code === "store_unavailable";
+  }
+}
+
+export const token = {
+  get: () => sessionStorage.getItem(KEPT_AS),
+  set: (value) => sessionStorage.setItem(KEPT_AS, value),
+  drop: () => sessionStorage.removeItem(KEPT_AS),
+};
+
+/** `#token=...` of the address, once: it is gone from the address before anything else happens. */
+export function takeFromAddress() {
+  const found = /^#token=(.+)$/.exec(location.hash);
+  if (!found) return;
+  history.replaceState(null, "", location.pathname + location.search);
+  token.set(decodeURIComponent(found[1]));
+}
+
+let onSignedOut = () => {};
+
+/** Who is told that the token is not, or no longer, right. */
+export function whenSignedOut(tell) {
+  onSignedOut = tell;
+}
+
+async function said(answer) {
+  try {
+    const { error } = await answer.json();
+    if (error?.message) return error;
+  } catch {
+    // not one of our answers
+  }
+  return { message: `The gateway answered with status ${answer.status}.` };
+}
+
+async function ask(method, path, { query, body, signal } = {}) {
+  const address = new URL(path, BASE);
+  for (const [name, value] of Object.entries(query ?? {})) {
+    if (value !== null && value !== undefined && value !== "") address.searchParams.set(name, value);
+  }
+  const headers = { Authorization: `Bearer ${token.get() ?? ""}` };
+  if (body !== undefined) headers["Content-Type"] = "application/json";
+  const timeout = AbortSignal.timeout(PATIENCE_MS);
+  let answer;
+  try {
+    answer = await fetch(address, {
+      method,
+      headers,
+      body: body === undefined ? undefined : JSON.stringify(body),
+      cache: "no-store",
+      credentials: "omit",
+      referrerPolicy: "no-referrer",
+      signal: signal ? AbortSignal.any([signal, timeout]) : timeout,
+    });
+    if (answer.ok) return answer.status === 204 ? null : await answer.json();
+  } catch (error) {
+    if (signal?.aborted) throw error;
+    throw new Refused(0, { message: "The gateway does not answer." });
+  }
+  if (answer.status === 401) onSignedOut();
+  throw new Refused(answer.status, await said(answer));
+}
+
+const named = (id) => encodeURIComponent(id);
+
+export const get = (path, query, signal) => ask("GET", path, { query, signal });
+export const post = (path, body = {}) => ask("POST", path, { body });
+export const patch = (path, body) => ask("PATCH", path, { body });
+export const remove = (path) => ask("DELETE", path);
+export const keyPath = (id, action) => `keys/${named(id)}${action ? `/${action}` : ""}`;

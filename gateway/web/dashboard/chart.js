@@ -1,0 +1,158 @@
+// Drawings: one bar for each day, and the small curve of a live number. A table always says the same in words.
+
+import { fill, h, s } from "./dom.js";
+import { dayInWords, dayShort } from "./format.js";
+
+const HEIGHT = 190;
+const ROOM = { top: 10, right: 4, bottom: 22, left: 52 };
+const STEPS = [1, 1.5, 2, 2.5, 3, 4, 5, 7.5, 10];
+
+/** The top of a scale with four even steps that holds `most`. */
+export function scaleTop(most) {
+  if (most <= 0) return 1;
+  const rough = most / 4;
+  const ten = 10 ** Math.floor(Math.log10(rough));
+  return 4 * ten * STEPS.find((step) => step * ten >= rough * 0.9999999);
+}
+
+/** `parts`: [{name, class, of(row) -> number}], stacked. `spell`: for the axis. `say(row)`: the whole day in words. */
+export class DayChart {
+  constructor() {
+    this.readout = h("p", { class: "readout", "aria-live": "polite" });
+    this.legend = h("p", { class: "legend" });
+    this.svg = s("svg", { class: "chart", role: "img", tabindex: "0", height: HEIGHT });
+    this.node = h(
+      "div",
+      { class: "chart-box" },
+      h("div", { class: "chart-head" }, this.readout, this.legend),
+      this.svg,
+    );
+    this.chosen = null;
+    this.svg.addEventListener("pointermove", (event) => this.choose(this.placeAt(event.clientX)));
+    this.svg.addEventListener("pointerleave", () => this.choose(null));
+    this.svg.addEventListener("blur", () => this.choose(null));
+    this.svg.addEventListener("keydown", (event) => this.onKey(event));
+    this.watcher = new ResizeObserver(() => this.draw());
+    this.watcher.observe(this.node);
+  }
+
+  show(rows, of) {
+    Object.assign(this, { rows, of });
+    this.svg.setAttribute("aria-label", of.summary);
+    fill(
+      this.legend,
+      of.parts.length > 1 &&
+        of.parts.map((part) => h("span", null, h("i", { class: `swatch ${part.class}` }), part.name)),
+    );
+    this.draw();
+  }
+
+  placeAt(x) {
+    const box = this.svg.getBoundingClientRect();
+    const place = Math.floor(((x - box.left - ROOM.left) / (box.width - ROOM.left - ROOM.right)) * this.rows.length);
+    return place >= 0 && place < this.rows.length ? place : null;
+  }
+
+  onKey(event) {
+    const last = this.rows.length - 1;
+    const at = this.chosen ?? last + 1;
+    const to = { ArrowLeft: Math.max(0, at - 1), ArrowRight: Math.min(last, at + 1), Home: 0, End: last }[event.key];
+    if (to === undefined) return;
+    event.preventDefault();
+    this.choose(to);
+  }
+
+  choose(place) {
+    if (!this.rows || (place === this.chosen && this.readout.hasChildNodes())) return;
+    this.chosen = place;
+    const row = this.rows[place];
+    fill(this.readout, row ? [h("b", null, dayInWords(row.day)), ` ${this.of.say(row)}`] : this.of.total);
+    for (const [number, mark] of this.svg.querySelectorAll(".mark").entries())
+      mark.classList.toggle("on", number === place);
+  }
+
+  draw() {
+    const width = this.node.clientWidth;
+    if (!this.rows || !width) return;
+    const { parts, spell } = this.of;
+    const sum = (row) => parts.reduce((all, part) => all + (part.of(row) ?? 0), 0);
+    const top = scaleTop(Math.max(...this.rows.map(sum)));
+    const inner = { width: width - ROOM.left - ROOM.right, height: HEIGHT - ROOM.top - ROOM.bottom };
+    const y = (amount) => ROOM.top + inner.height * (1 - amount / top);
+    const step = inner.width / this.rows.length;
+    const bar = Math.max(1, Math.min(26, step - (step > 8 ? 4 : 1)));
+    const every = Math.ceil(64 / step);
+    this.svg.setAttribute("viewBox", `0 0 ${width} ${HEIGHT}`);
+    this.svg.setAttribute("width", width);
+    fill(
+      this.svg,
+      [0, 1, 2, 3, 4].map((line) => {
+        const at = y((top * line) / 4);
+        return [
+          s("line", { class: line ? "grid" : "axis", x1: ROOM.left, x2: width - ROOM.right, y1: at, y2: at }),
+          s("text", { class: "tick end", x: ROOM.left - 8, y: at + 4 }, spell((top * line) / 4)),
+        ];
+      }),
+      this.rows.map((row, place) => {
+        const middle = ROOM.left + step * (place + 0.5);
+        let below = 0;
+        const pieces = parts.map((part) => {
+          const amount = part.of(row) ?? 0;
+          const from = below;
+          below += amount;
+          const height = Math.max(amount ? 1 : 0, y(from) - y(below));
+          return (
+            height > 0 &&
+            s("rect", {
+              class: `bar ${part.class}`,
+              x: middle - bar / 2,
+              y: y(from) - height,
+              width: bar,
+              height,
+              rx: Math.min(2, height / 2),
+            })
+          );
+        });
+        const isNamed = (this.rows.length - 1 - place) % every === 0 && middle - ROOM.left > 14;
+        return s(
+          "g",
+          { class: "mark" },
+          s("rect", { class: "column", x: ROOM.left + step * place, y: ROOM.top, width: step, height: inner.height }),
+          pieces,
+          isNamed &&
+            s("text", { class: "tick middle", x: Math.min(middle, width - 20), y: HEIGHT - 6 }, dayShort(row.day)),
+        );
+      }),
+    );
+    const chosen = this.chosen;
+    this.chosen = undefined;
+    this.choose(chosen);
+  }
+}
+
+/** The last values of something, without any scale: it says how the number beside it came about. */
+export function spark(values) {
+  const width = 120;
+  const height = 26;
+  const most = Math.max(...values, 0);
+  const at = (value, place) => [
+    (width * place) / Math.max(1, values.length - 1),
+    height - 2 - (most ? (value / most) * (height - 4) : 0),
+  ];
+  const points = values
+    .map((value, place) =>
+      at(value, place)
+        .map((number) => number.toFixed(1))
+        .join(","),
+    )
+    .join(" ");
+  return s(
+    "svg",
+    { class: "spark", viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", "aria-hidden": "true" },
+    most > 0 &&
+      values.length > 1 && [
+        s("polygon", { points: `0,${height} ${points} ${width},${height}` }),
+        s("polyline", { points, "vector-effect": "non-scaling-stroke" }),
+      ],
+  );
+}

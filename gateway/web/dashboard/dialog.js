@@ -1,0 +1,104 @@
+// Dialogs: the browser's own, so that Esc, focus and the page behind behave.
+
+import { fill, h } from "./dom.js";
+
+/** Open a dialog with this title. `make(close)` gives its content. It is gone from the page once closed. */
+export function openDialog(title, make, { kind = "", onClose } = {}) {
+  const heading = h("h2", { id: "dialog-title", tabindex: "-1" }, title);
+  const dialog = h("dialog", { class: kind, "aria-labelledby": "dialog-title" });
+  const close = () => dialog.close();
+  fill(
+    dialog,
+    h(
+      "header",
+      null,
+      heading,
+      h("button", { type: "button", class: "quiet", "aria-label": "Close", onclick: close }, "✕"),
+    ),
+    make(close, dialog),
+  );
+  dialog.addEventListener("close", () => {
+    dialog.remove();
+    onClose?.();
+  });
+  document.body.append(dialog);
+  dialog.showModal();
+  (dialog.querySelector("[autofocus]") ?? heading).focus();
+  return dialog;
+}
+
+/** A question before something that cannot be undone. `act` is awaited; what it raises is shown. */
+export function confirmFirst(title, what, verb, act) {
+  openDialog(
+    title,
+    (close) => {
+      const trouble = h("p", { class: "trouble", role: "alert" });
+      const yes = h("button", { type: "button", class: "danger" }, verb);
+      yes.addEventListener("click", () =>
+        attempt(yes, trouble, async () => {
+          await act();
+          close();
+        }),
+      );
+      return h(
+        "div",
+        null,
+        h("p", null, what),
+        trouble,
+        h("footer", null, h("button", { type: "button", autofocus: true, onclick: close }, "Cancel"), yes),
+      );
+    },
+    { kind: "small" },
+  );
+}
+
+/** Do something once, with its button at rest meanwhile; returns what was raised, which is shown. */
+export async function attempt(button, trouble, act) {
+  button.disabled = true;
+  fill(trouble, "");
+  try {
+    await act();
+    return null;
+  } catch (error) {
+    if (error.status === undefined) console.error(error);
+    fill(trouble, error.message);
+    return error;
+  } finally {
+    button.disabled = false;
+  }
+}
+
+/** A new secret, the only time that anybody sees it. */
+export function showSecret(title, id, secret) {
+  openDialog(
+    title,
+    (close) => {
+      const code = h("code", { class: "secret", id: "secret" }, secret);
+      const copied = h("span", { role: "status" });
+      const copy = h("button", { type: "button", class: "primary", autofocus: true }, "Copy");
+      copy.addEventListener("click", async () => {
+        getSelection().selectAllChildren(code);
+        try {
+          await navigator.clipboard.writeText(secret);
+          fill(copied, "Copied.");
+        } catch {
+          fill(copied, "Selected: press Ctrl+C or ⌘C."); // an address without TLS has no clipboard
+        }
+      });
+      return h(
+        "div",
+        null,
+        h(
+          "p",
+          null,
+          "This is the secret of ",
+          h("b", null, id),
+          ". It is shown once; nobody can read it again, not even the gateway.",
+        ),
+        code,
+        h("footer", null, copied, copy, h("button", { type: "button", onclick: close }, "Done")),
+      );
+    },
+    { kind: "small" },
+  );
+}

@@ -1,0 +1,30 @@
+// What forms are made of.
+
+import { h } from "./dom.js";
+
+/** A control with its label, a hint, and a place for what is wrong with it. */
+export function field(name, title, control, hint) {
+  const id = `field-${name.replaceAll(".", "-")}`;
+  control.id = id;
+  control.name = name;
+  const said = h("span", { class: "trouble", id: `${id}-trouble`, role: "alert" });
+  control.setAttribute("aria-describedby", `${id}-trouble`);
+  return h(
+    "div",
+    { class: "field", data: { param: name } },
+    h("label", { for: id }, title),
+    control,
+    hint && h("small", null, hint),
+    said,
+  );
+}
+
+export const input = (value, more = {}) =>
+  h("input", { type: "text", autocomplete: "off", spellcheck: "false", value: value ?? "", ...more });
+/** One of `options`: titles by value. */
+export const choice = (options, value, more = {}) =>
+  h(
+    "select",
+    { value, ...more },
+    Object.entries(options).map(([name, title]) => h("option", { value: name }, title)),
+  );

@@ -1,0 +1,92 @@
+// Numbers, money and times as people read them. An amount that nobody knows is "unknown", never 0.
+
+const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+const short = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
+const DAY_MS = 86_400_000;
+
+export const UNKNOWN = "unknown";
+export const NOTHING = "–";
+
+export const count = (number) => whole.format(number);
+/** "1 key", "2 keys". */
+export const many = (number, word) => `${whole.format(number)} ${word}${number === 1 ? "" : "s"}`;
+export const compact = (number) => (Math.abs(number) < 10_000 ? whole.format(number) : short.format(number));
+
+/** A rate with as many digits as say something. */
+export function rate(number) {
+  if (number === null) return NOTHING;
+  if (number >= 1000) return compact(number);
+  return number >= 100 ? whole.format(number) : number.toFixed(number && number < 1 ? 2 : 1);
+}
+
+export function usd(amount) {
+  if (amount === null || amount === undefined) return UNKNOWN;
+  if (amount === 0) return "$0";
+  if (Math.abs(amount) < 0.0000005) return "< $0.000001";
+  const places = Math.abs(amount) >= 1 ? 2 : Math.abs(amount) >= 0.01 ? 4 : 6;
+  const digits = { minimumFractionDigits: Math.min(places, 4), maximumFractionDigits: places };
+  return `$${amount.toLocaleString("en", digits)}`;
+}
+
+/** A share in percent of 0 to 100: neither rounded to nothing nor to all. */
+export function percent(part, all) {
+  if (!all || !part) return "0 %";
+  const share = (100 * part) / all;
+  if (part === all) return "100 %";
+  if (share < 0.1) return "< 0.1 %";
+  return share > 99.9 && share < 100 ? "99.9 %" : `${share < 10 ? share.toFixed(1) : Math.round(share)} %`;
+}
+
+/** A time span in seconds. */
+export function span(seconds) {
+  if (seconds === null || seconds === undefined) return NOTHING;
+  if (seconds < 1) return `${Math.round(seconds * 1000)} ms`;
+  if (seconds < 10) return `${seconds.toFixed(1)} s`;
+  const rounded = Math.round(seconds);
+  if (rounded < 100) return `${rounded} s`;
+  const minutes = Math.round(rounded / 60);
+  if (minutes < 100) return `${minutes} min`;
+  const hours = Math.floor(minutes / 60);
+  return hours < 48 ? `${hours} h ${minutes % 60} min` : `${Math.floor(hours / 24)} d ${hours % 24} h`;
+}
+
+const spell = (date) => date.toISOString().replace("T", " ");
+const asDate = (time) => new Date(typeof time === "number" ? time * 1000 : time);
+
+/** A Unix time in seconds, or a text that says a time. */
+export const moment = (time) => (time === null || time === undefined ? NOTHING : spell(asDate(time)).slice(0, 19));
+export const clock = (time) => spell(asDate(time)).slice(11, 19);
+export const minute = (time) => (time === null || time === undefined ? NOTHING : spell(asDate(time)).slice(0, 16));
+
+/** The UTC day so many days before today: 2026-11-20. */
+export const day = (before = 0) => new Date(Date.now() - before * DAY_MS).toISOString().slice(0, 10);
+
+const MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+const WEEKDAYS = ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];
+
+export function dayInWords(text) {
+  const date = new Date(`${text}T00:00:00Z`);
+  return `${WEEKDAYS[date.getUTCDay()]}, ${date.getUTCDate()} ${MONTHS[date.getUTCMonth()]}`;
+}
+
+export function dayShort(text) {
+  return `${Number(text.slice(8))} ${MONTHS[Number(text.slice(5, 7)) - 1]}`;
+}
+
+/** An amount of a quota's unit; without the unit where another amount says it. */
+export const bare = (unit, number) => (unit === "usd" ? usd(number) : count(number));
+
+export function amount(unit, number) {
+  if (unit === "usd") return usd(number);
+  const word = unit === "parallel" ? "calls" : unit;
+  return `${count(number)} ${number === 1 ? word.slice(0, -1) : word}`;
+}
+
+const PERIODS = { second: "second", minute: "minute", hour: "hour", day: "day", month: "month" };
+
+/** What a quota is, without how much: "tokens per day for gpt-4*". */
+export function quotaName(row) {
+  const name = row.unit === "parallel" ? "calls at once" : row.unit === "usd" ? "US dollars" : row.unit;
+  const per = !row.per ? "" : ` per ${PERIODS[row.per] ?? `${count(Number(row.per))} s`}`;
+  return `${name}${per}${row.model ? ` for ${row.model}` : ""}`;
+}

@@ -1,0 +1,147 @@
+// What is done to keys and windows, each behind a question: rotate, revoke, top up, count anew.
+
+import { keyPath, post, remove } from "./api.js";
+import { attempt, confirmFirst, openDialog, showSecret } from "./dialog.js";
+import { h } from "./dom.js";
+import { amount, quotaName } from "./format.js";
+
+const OVERLAPS = [
+  [0, "not at all: it is dead at once"],
+  [3600, "for an hour"],
+  [86_400, "for a day"],
+  [604_800, "for a week"],
+];
+
+/** Where the windows of a scope are changed. */
+function pathOf(scope, action) {
+  const [kind, ...rest] = scope.split(":");
+  const name = encodeURIComponent(rest.join(":"));
+  return kind === "gateway" ? `quotas/${action}` : `${kind}s/${name}/${action}`;
+}
+
+const ownerOf = (scope) => (scope === "gateway" ? "the whole gateway" : scope.replace(":", " "));
+
+/** Buttons of one window: more of it, if it ends by the calendar; and counting anew. */
+export function windowActions(row, then) {
+  if (row.unit === "parallel") return [];
+  const isCalendar = row.per === "day" || row.per === "month";
+  return [
+    isCalendar && h("button", { type: "button", class: "quiet", onclick: () => askTopUp(row, then) }, "Top up"),
+    row.used > 0 && h("button", { type: "button", class: "quiet", onclick: () => askReset(row, then) }, "Reset"),
+  ].filter(Boolean);
+}
+
+function askTopUp(row, then) {
+  openDialog(
+    "Top up",
+    (close) => {
+      const trouble = h("p", { class: "trouble", role: "alert" });
+      const more = h("input", {
+        type: "number",
+        min: "0",
+        step: row.unit === "usd" ? "any" : "1",
+        required: true,
+        autofocus: true,
+        name: "more",
+      });
+      const save = h("button", { type: "submit", class: "primary" }, "Top up");
+      const act = async () => {
+        const grant = { [row.unit]: Number(more.value), per: row.per };
+        if (row.model) grant.model = row.model;
+        await post(pathOf(row.scope, "top_up"), grant);
+        close();
+        then();
+      };
+      return h(
+        "form",
+        {
+          onsubmit: (event) => {
+            event.preventDefault();
+            attempt(save, trouble, act);
+          },
+        },
+        h(
+          "p",
+          null,
+          `More ${quotaName(row)} for `,
+          h("b", null, ownerOf(row.scope)),
+          `, in the running ${row.per} only. The limit is ${amount(row.unit, row.limit)} now.`,
+        ),
+        h("label", null, row.unit === "usd" ? "US dollars" : row.unit, more),
+        trouble,
+        h("footer", null, h("button", { type: "button", onclick: close }, "Cancel"), save),
+      );
+    },
+    { kind: "small" },
+  );
+}
+
+function askReset(row, then) {
+  confirmFirst(
+    "Reset this quota",
+    [
+      "Count nothing as used of ",
+      h("b", null, quotaName(row)),
+      ` of ${ownerOf(row.scope)}? What running calls have reserved stays reserved, and the usage stays in the reports.`,
+    ],
+    "Reset",
+    async () => {
+      const which = { unit: row.unit, per: /^\d+$/.test(row.per) ? Number(row.per) : row.per };
+      if (row.model) which.model = row.model;
+      await post(pathOf(row.scope, "reset"), which);
+      then();
+    },
+  );
+}
+
+export function askRotate(key, then) {
+  openDialog(
+    "New secret",
+    (close) => {
+      const trouble = h("p", { class: "trouble", role: "alert" });
+      const overlap = h(
+        "select",
+        { name: "overlap", autofocus: true },
+        OVERLAPS.map(([seconds, words]) => h("option", { value: seconds }, words)),
+      );
+      const yes = h("button", { type: "submit", class: "primary" }, "Give a new secret");
+      const act = async () => {
+        const issued = await post(keyPath(key.id, "rotate"), { overlap_s: Number(overlap.value) });
+        close();
+        showSecret("The new secret", key.id, issued.secret);
+        then();
+      };
+      return h(
+        "form",
+        {
+          onsubmit: (event) => {
+            event.preventDefault();
+            attempt(yes, trouble, act);
+          },
+        },
+        h("p", null, "The key ", h("b", null, key.id), " gets a new secret and keeps everything else."),
+        h("label", null, "The old secret goes on working", overlap),
+        trouble,
+        h("footer", null, h("button", { type: "button", onclick: close }, "Cancel"), yes),
+      );
+    },
+    { kind: "small" },
+  );
+}
+
+export function askRevoke(key, then) {
+  confirmFirst(
+    "Revoke this key",
+    [
+      "Refuse ",
+      h("b", null, key.id),
+      " for ever? Calls with it get 401 within seconds. ",
+      "Its usage stays in the reports, and nobody can have its id again.",
+    ],
+    "Revoke",
+    async () => {
+      await remove(keyPath(key.id));
+      then();
+    },
+  );
+}

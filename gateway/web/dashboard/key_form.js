@@ -1,0 +1,165 @@
+// Making a key, and changing what it may do: the settings of the file, as a form.
+
+import { get, keyPath, patch, post } from "./api.js";
+import { attempt, openDialog, showSecret } from "./dialog.js";
+import { fill, h } from "./dom.js";
+import { choice, field, input } from "./fields.js";
+import { quotaList } from "./quota_rows.js";
+
+const LIMITS = { n: "n", best_of: "best_of", logprobs: "logprobs", stop: "stop sequences", max_tokens: "max_tokens" };
+
+const parts = (text) => text.split(/[\s,]+/).filter(Boolean);
+const numberOf = (text) => (text.trim() === "" ? null : Number(text));
+
+async function teamNames() {
+  try {
+    const { data } = await get("teams", { limit: 1000 });
+    return data.map((team) => team.name);
+  } catch {
+    return []; // the name can be typed all the same
+  }
+}
+
+/** What somebody has to mend, beside what they typed. Returns whether there is such a place. */
+function showAt(form, error) {
+  const param = error.param?.replace(/[[.].*$/, "");
+  const place =
+    form.querySelector(`[data-param="${CSS.escape(error.param ?? "")}"]`) ??
+    form.querySelector(`[data-param="${CSS.escape(param ?? "")}"]`);
+  if (!place) return false;
+  fill(place.querySelector(".trouble"), error.message);
+  const control = place.querySelector("input, select, button");
+  control.setAttribute("aria-invalid", "true");
+  control.focus();
+  return true;
+}
+
+/** The form for a new key (`key` is null), or for one that is there. */
+export function editKey(key, then) {
+  const isNew = key === null;
+  const old = key ?? { models: ["*"], limits: {}, quotas: [], ips: [], on_exceeded: "deny" };
+  openDialog(
+    isNew ? "New key" : `Edit ${key.id}`,
+    (close, dialog) => {
+      const names = h("datalist", { id: "teams" });
+      teamNames().then((found) =>
+        fill(
+          names,
+          found.map((name) => h("option", { value: name })),
+        ),
+      );
+      const controls = {
+        id: input("", {
+          required: true,
+          pattern: "[a-z0-9][a-z0-9_.\\-]{0,62}",
+          autofocus: true,
+          title: "Small letters, digits, - _ . (at most 63)",
+        }),
+        team: input(old.team, { list: "teams" }),
+        models: input(old.models.join(", ")),
+        expires: input(old.expires ? new Date(old.expires).toISOString().slice(0, 16) : "", { type: "datetime-local" }),
+        ips: input(old.ips.join(", "), { placeholder: "everywhere" }),
+        max_parallel: input(old.max_parallel, { type: "number", min: "1", placeholder: "unlimited" }),
+        on_exceeded: choice({ deny: "refuse the call", shadow: "count and report only" }, old.on_exceeded),
+        deny: input((old.limits.deny ?? []).join(", "), { placeholder: "none" }),
+      };
+      const limits = Object.fromEntries(
+        Object.keys(LIMITS).map((name) => [
+          name,
+          input(old.limits[name], { type: "number", min: "0", placeholder: "the API’s own" }),
+        ]),
+      );
+      const quotas = quotaList(old.quotas);
+      const trouble = h("p", { class: "trouble", role: "alert" });
+      const save = h("button", { type: "submit", class: "primary" }, isNew ? "Create" : "Save");
+
+      function read() {
+        const given = Object.fromEntries(
+          Object.entries(limits)
+            .map(([name, control]) => [name, numberOf(control.value)])
+            .filter(([, value]) => value !== null),
+        );
+        const deny = parts(controls.deny.value);
+        return {
+          team: controls.team.value.trim() || null,
+          models: parts(controls.models.value).length ? parts(controls.models.value) : ["*"],
+          expires: controls.expires.value
+            ? `${controls.expires.value}${controls.expires.value.length === 16 ? ":00" : ""}Z`
+            : null,
+          ips: parts(controls.ips.value),
+          max_parallel: numberOf(controls.max_parallel.value),
+          on_exceeded: controls.on_exceeded.value,
+          limits: deny.length ? { ...given, deny } : given,
+          quotas: quotas.read(),
+        };
+      }
+
+      async function send() {
+        const wish = read();
+        if (!isNew) {
+          // Only what was changed: what somebody else changes meanwhile stays.
+          const changes = Object.fromEntries(
+            Object.entries(wish).filter(([name, value]) => JSON.stringify(value) !== JSON.stringify(before[name])),
+          );
+          if (Object.keys(changes).length) await patch(keyPath(key.id), changes);
+          close();
+          return;
+        }
+        const known = Object.fromEntries(Object.entries(wish).filter(([, value]) => value !== null));
+        const issued = await post("keys", { id: controls.id.value.trim(), ...known });
+        close();
+        showSecret("The key is made", issued.id, issued.secret);
+      }
+
+      const form = h(
+        "form",
+        {
+          class: "key-form",
+          onsubmit: async (event) => {
+            event.preventDefault();
+            for (const each of form.querySelectorAll(".field .trouble")) fill(each);
+            for (const each of form.querySelectorAll("[aria-invalid]")) each.removeAttribute("aria-invalid");
+            const error = await attempt(save, trouble, send);
+            if (error?.param && showAt(form, error)) fill(trouble);
+            if (!error) then();
+          },
+        },
+        names,
+        h(
+          "div",
+          { class: "grid" },
+          isNew && field("id", "Id", controls.id, "In logs, metrics and reports; never used again for another."),
+          field("team", "Team", controls.team),
+          field("models", "Models", controls.models, "Patterns with commas between; * is all."),
+          field("expires", "Expires (UTC)", controls.expires),
+          field("ips", "From networks", controls.ips, "10.0.0.0/8, 2001:db8::/32"),
+          field("max_parallel", "Calls at once", controls.max_parallel),
+          field("on_exceeded", "When a quota is spent", controls.on_exceeded),
+        ),
+        h(
+          "fieldset",
+          { data: { param: "quotas" } },
+          h("legend", null, "Quotas"),
+          quotas.node,
+          h("span", { class: "trouble", role: "alert" }),
+        ),
+        h(
+          "details",
+          { open: Object.keys(old.limits).length > 0 },
+          h("summary", null, "Limits on parameters"),
+          h(
+            "div",
+            { class: "grid" },
+            Object.entries(LIMITS).map(([name, title]) => field(`limits.${name}`, `Largest ${title}`, limits[name])),
+            field("limits.deny", "Refused parameters", controls.deny),
+          ),
+        ),
+        trouble,
+        h("footer", null, h("button", { type: "button", onclick: close }, "Cancel"), save),
+      );
+      const before = isNew ? null : read();
+      return form;
+    },
+    { kind: "wide" },
+  );
+}

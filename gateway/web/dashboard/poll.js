@@ -1,0 +1,32 @@
+// Work that is done again and again, but only while somebody looks.
+
+const AGAIN_MS = 4000;
+
+/**
+ * Run `work` now and, after each time, `every_ms` later; sooner where it says false, because it came to nothing. Never
+ * while the page is hidden, and until `signal` aborts.
+ */
+export function poll(work, every_ms, signal) {
+  let timer = 0;
+  let isRunning = false;
+
+  async function turn() {
+    clearTimeout(timer);
+    if (isRunning || signal.aborted || document.hidden) return;
+    isRunning = true;
+    let isDone = false;
+    try {
+      isDone = (await work()) !== false;
+    } catch (error) {
+      if (!signal.aborted) console.error(error);
+    } finally {
+      isRunning = false;
+    }
+    if (!signal.aborted && !document.hidden) timer = setTimeout(turn, isDone ? every_ms : Math.min(every_ms, AGAIN_MS));
+  }
+
+  document.addEventListener("visibilitychange", turn, { signal });
+  signal.addEventListener("abort", () => clearTimeout(timer));
+  turn();
+  return turn;
+}

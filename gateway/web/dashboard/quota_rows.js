@@ -1,0 +1,78 @@
+// Quotas in a form: as many lines as somebody wants.
+
+import { fill, h } from "./dom.js";
+import { choice, input } from "./fields.js";
+
+const UNITS = { requests: "requests", tokens: "tokens", usd: "US dollars" };
+const PERS = { second: "second", minute: "minute", hour: "hour", day: "day", month: "month", other: "… seconds" };
+
+function quotaRow(quota, drop) {
+  const unit = Object.keys(UNITS).find((name) => quota[name] !== undefined) ?? "tokens";
+  const isOther = quota.per !== undefined && !(quota.per in PERS);
+  const amount = input(quota[unit] ?? "", {
+    type: "number",
+    min: "0",
+    step: "any",
+    required: true,
+    "aria-label": "How much",
+    class: "amount",
+  });
+  const of = choice(UNITS, unit, { "aria-label": "Of what" });
+  const per = choice(PERS, isOther ? "other" : (quota.per ?? "day"), { "aria-label": "Per" });
+  const seconds = input(isOther ? quota.per : "", {
+    type: "number",
+    min: "1",
+    "aria-label": "Seconds",
+    class: "seconds",
+    hidden: !isOther,
+  });
+  per.addEventListener("change", () => {
+    seconds.hidden = per.value !== "other";
+  });
+  const model = input(quota.model, { placeholder: "all models", "aria-label": "For models", class: "model" });
+  const node = h(
+    "li",
+    null,
+    amount,
+    of,
+    h("span", null, "per"),
+    per,
+    seconds,
+    h("span", null, "for"),
+    model,
+    h("button", { type: "button", class: "quiet", "aria-label": "Remove this quota", onclick: () => drop(node) }, "✕"),
+  );
+  node.read = () => ({
+    [of.value]: Number(amount.value),
+    per: per.value === "other" ? Number(seconds.value) : per.value,
+    ...(model.value.trim() ? { model: model.value.trim() } : {}),
+  });
+  return node;
+}
+
+/** `node`, and `read()` for what stands there. */
+export function quotaList(quotas) {
+  const list = h("ul", { class: "quota-rows" });
+  const drop = (row) => {
+    row.remove();
+    add.focus();
+  };
+  const add = h(
+    "button",
+    {
+      type: "button",
+      class: "quiet",
+      onclick: () => {
+        const row = quotaRow({}, drop);
+        list.append(row);
+        row.querySelector("input").focus();
+      },
+    },
+    "+ Add a quota",
+  );
+  fill(
+    list,
+    (quotas ?? []).map((quota) => quotaRow(quota, drop)),
+  );
+  return { node: h("div", null, list, add), read: () => [...list.children].map((row) => row.read()) };
+}

@@ -1,0 +1,148 @@
+// Sums of usage, as the report has them: added up, as figures, as bars of a chart, as columns of a table.
+
+import { h } from "./dom.js";
+import { UNKNOWN, compact, count, percent, usd } from "./format.js";
+
+const SUMMED = [
+  "requests",
+  "errors",
+  "prompt_tokens",
+  "completion_tokens",
+  "cached_tokens",
+  "reasoning_tokens",
+  "estimated_tokens",
+  "total_tokens",
+  "unpriced",
+];
+
+/** The sum of rows; a cost is that of the requests whose cost is known. */
+export function total(rows) {
+  const sums = Object.fromEntries(SUMMED.map((name) => [name, rows.reduce((all, row) => all + row[name], 0)]));
+  const known = rows.map((row) => row.cost_usd).filter((cost) => cost !== null);
+  return { ...sums, cost_usd: known.length || !rows.length ? known.reduce((all, cost) => all + cost, 0) : null };
+}
+
+/** What is known of a cost, and that there is more than that. */
+function cost(row) {
+  const title = row.unpriced
+    ? `The cost of ${count(row.unpriced)} of ${count(row.requests)} requests is unknown`
+    : null;
+  if (row.cost_usd === null) return h("span", { class: "unknown", title }, UNKNOWN);
+  return row.unpriced
+    ? [usd(row.cost_usd), h("span", { class: "unknown", title }, " + ?", h("span", { class: "sr" }, title))]
+    : usd(row.cost_usd);
+}
+
+/** Sums as a line of large numbers. */
+export function totals(row) {
+  const figure = (name, title, value, more, exact) =>
+    h(
+      "div",
+      { class: "sum", data: { sum: name } },
+      h("dt", null, title),
+      h(
+        "dd",
+        null,
+        h("b", { title: exact, data: { value: row[name] ?? UNKNOWN } }, value),
+        more && h("small", null, more),
+      ),
+    );
+  return h(
+    "dl",
+    { class: "sums" },
+    figure("requests", "Requests", compact(row.requests), null, count(row.requests)),
+    figure(
+      "prompt_tokens",
+      "Prompt tokens",
+      compact(row.prompt_tokens),
+      `${compact(row.cached_tokens)} cached`,
+      count(row.prompt_tokens),
+    ),
+    figure(
+      "completion_tokens",
+      "Completion tokens",
+      compact(row.completion_tokens),
+      `${compact(row.reasoning_tokens)} reasoning`,
+      count(row.completion_tokens),
+    ),
+    figure(
+      "cost_usd",
+      "Cost",
+      usd(row.cost_usd),
+      row.unpriced ? `and ${compact(row.unpriced)} requests unknown` : "all requests priced",
+      row.cost_usd === null ? null : `$${row.cost_usd}`,
+    ),
+    figure("errors", "Failed", compact(row.errors), percent(row.errors, row.requests), count(row.errors)),
+    figure(
+      "estimated_tokens",
+      "Estimated",
+      percent(row.estimated_tokens, row.total_tokens),
+      "of the tokens",
+      `${count(row.estimated_tokens)} tokens`,
+    ),
+  );
+}
+
+/** What the chart can show. */
+export const MEASURES = {
+  tokens: {
+    title: "Tokens",
+    parts: [
+      { name: "prompt", class: "one", of: (row) => row.prompt_tokens },
+      { name: "completion", class: "two", of: (row) => row.completion_tokens },
+    ],
+    spell: compact,
+  },
+  requests: {
+    title: "Requests",
+    parts: [{ name: "requests", class: "one", of: (row) => row.requests }],
+    spell: compact,
+  },
+  cost: {
+    title: "Cost",
+    parts: [{ name: "USD", class: "one", of: (row) => row.cost_usd }],
+    spell: (number) => (number >= 1000 ? `$${compact(number)}` : `$${Number(number.toPrecision(3))}`),
+  },
+  errors: { title: "Failed", parts: [{ name: "failed", class: "bad", of: (row) => row.errors }], spell: compact },
+};
+
+/** A row in words. */
+export function dayInNumbers(row) {
+  if (!row.requests) return "no calls";
+  const cost = row.cost_usd === null ? "unknown cost" : `${usd(row.cost_usd)}${row.unpriced ? " + unknown" : ""}`;
+  const tokens = `${count(row.prompt_tokens)} prompt and ${count(row.completion_tokens)} completion tokens`;
+  return `${count(row.requests)} requests · ${tokens} · ${cost} · ${count(row.errors)} failed`;
+}
+
+const number = (title, name, hint) => ({
+  title,
+  hint,
+  isNumber: true,
+  sort: (row) => row[name],
+  show: (row) => count(row[name]),
+});
+/** The columns of every table of sums. */
+export const NUMBERS = [
+  number("Requests", "requests"),
+  number("Prompt", "prompt_tokens", "Prompt tokens, cached ones included"),
+  number("Cached", "cached_tokens", "Prompt tokens that the upstream had in its cache"),
+  number("Completion", "completion_tokens", "Completion tokens, reasoning included"),
+  number("Reasoning", "reasoning_tokens", "Completion tokens that were thought and not said"),
+  { title: "Cost", isNumber: true, sort: (row) => row.cost_usd, show: cost },
+  {
+    title: "Failed",
+    isNumber: true,
+    sort: (row) => row.errors,
+    show: (row) =>
+      row.errors
+        ? h("span", { class: "bad" }, count(row.errors), h("small", null, ` ${percent(row.errors, row.requests)}`))
+        : "0",
+  },
+  {
+    title: "Estimated",
+    hint: "Share of the tokens that nobody reported",
+    isNumber: true,
+    sort: (row) => row.estimated_percent,
+    show: (row) => percent(row.estimated_tokens, row.total_tokens),
+  },
+];

@@ -1,0 +1,154 @@
+// A table that is sorted by its headings, filtered by a text, and shown a page at a time, however long it is.
+
+import { fill, h } from "./dom.js";
+import { count } from "./format.js";
+
+const PAGE = 50;
+
+/**
+ * `columns`: {title, show(row) -> text or node, sort(row) -> number or text, isNumber, hint}.
+ * `of`: {caption, name(row) -> the row's own, sort: place, isDown, filter(row, text) -> bool, open(row), none: text}.
+ */
+export class Table {
+  constructor(columns, of) {
+    this.columns = columns;
+    this.of = of;
+    this.rows = [];
+    this.text = "";
+    this.page = 0;
+    this.sortedBy = of.sort ?? null;
+    this.isDown = of.isDown ?? true;
+    this.body = h("tbody");
+    this.head = h("tr");
+    this.foot = h("div", { class: "pager" });
+    const table = h("table", null, h("caption", { class: "sr" }, of.caption), h("thead", null, this.head), this.body);
+    // It scrolls by itself, so that the page need not; reachable by keyboard, as whatever scrolls has to be.
+    this.node = h(
+      "div",
+      null,
+      h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": of.caption }, table),
+      this.foot,
+    );
+  }
+
+  show(rows) {
+    this.rows = rows;
+    this.draw();
+  }
+
+  filter(text) {
+    this.text = text.trim().toLowerCase();
+    this.page = 0;
+    this.draw();
+  }
+
+  get found() {
+    return this.text && this.of.filter ? this.rows.filter((row) => this.of.filter(row, this.text)) : this.rows;
+  }
+
+  sorted(rows) {
+    const column = this.columns[this.sortedBy];
+    if (!column?.sort) return rows;
+    const sign = this.isDown ? -1 : 1;
+    return [...rows].sort((one, other) => {
+      const [a, b] = [column.sort(one), column.sort(other)];
+      if (a === b) return 0;
+      if (a === null || b === null) return a === null ? 1 : -1; // what nobody knows stands last
+      return (a < b ? -1 : 1) * sign;
+    });
+  }
+
+  draw() {
+    const rows = this.sorted(this.found);
+    const pages = Math.max(1, Math.ceil(rows.length / PAGE));
+    this.page = Math.min(this.page, pages - 1);
+    const from = this.page * PAGE;
+    fill(
+      this.head,
+      this.columns.map((column, place) => this.heading(column, place)),
+    );
+    const focused = this.body.contains(document.activeElement)
+      ? document.activeElement.closest("tr")?.dataset.name
+      : null;
+    fill(
+      this.body,
+      rows.slice(from, from + PAGE).map((row) => this.line(row)),
+    );
+    if (!rows.length) {
+      const said = this.text ? `Nothing matches “${this.text}”.` : (this.of.none ?? "Nothing here yet.");
+      fill(this.body, h("tr", null, h("td", { colspan: this.columns.length, class: "none" }, said)));
+    }
+    if (focused)
+      [...this.body.rows]
+        .find((line) => line.dataset.name === focused)
+        ?.querySelector("button, a")
+        ?.focus();
+    fill(this.foot, pages > 1 && this.pager(rows.length, from, pages));
+  }
+
+  heading(column, place) {
+    const side = column.isNumber ? "number" : null;
+    if (!column.sort) return h("th", { scope: "col", class: side, title: column.hint }, column.title);
+    const isOurs = this.sortedBy === place;
+    const order = isOurs ? (this.isDown ? "descending" : "ascending") : null;
+    const turn = () => {
+      this.isDown = isOurs ? !this.isDown : Boolean(column.isNumber);
+      this.sortedBy = place;
+      this.draw();
+      this.head.cells[place].querySelector("button").focus();
+    };
+    return h(
+      "th",
+      { scope: "col", class: side, "aria-sort": order, title: column.hint },
+      h(
+        "button",
+        { type: "button", class: "sort", onclick: turn },
+        column.title,
+        h("span", { class: "arrow", "aria-hidden": "true" }, isOurs ? (this.isDown ? "↓" : "↑") : ""),
+      ),
+    );
+  }
+
+  line(row) {
+    const cells = this.columns.map((column, place) => {
+      const shown = column.show(row);
+      const value = column.isNumber && column.sort ? column.sort(row) : null;
+      const props = { class: column.isNumber ? "number" : column.class, data: value === null ? {} : { value } };
+      if (place) return h("td", props, shown);
+      const open = this.of.open;
+      return h(
+        "th",
+        { ...props, scope: "row" },
+        open ? h("button", { type: "button", class: "link", onclick: (event) => open(row, event) }, shown) : shown,
+      );
+    });
+    return h("tr", { data: { name: this.of.name(row) } }, cells);
+  }
+
+  pager(all, from, pages) {
+    const turn = (by) => () => {
+      this.page += by;
+      this.draw();
+      this.foot.querySelector(`button:not([disabled])`)?.focus();
+    };
+    return [
+      h("button", { type: "button", class: "quiet", disabled: this.page === 0, onclick: turn(-1) }, "Previous"),
+      h("span", { role: "status" }, `${count(from + 1)} to ${count(Math.min(from + PAGE, all))} of ${count(all)}`),
+      h("button", { type: "button", class: "quiet", disabled: this.page === pages - 1, onclick: turn(1) }, "Next"),
+    ];
+  }
+}
+
+/** The field that filters; `/` leads to it. */
+export function filterField(label, tell) {
+  return h("input", {
+    type: "search",
+    class: "filter",
+    placeholder: label,
+    "aria-label": label,
+    "aria-keyshortcuts": "/",
+    spellcheck: "false",
+    autocomplete: "off",
+    oninput: (event) => tell(event.target.value),
+  });
+}

@@ -1,0 +1,16 @@
+// Dark or light as the system has it, unless somebody chose; before anything is painted, so this is no module.
+(() => {
+  const root = document.documentElement;
+  const chosen = localStorage.getItem("gateway-theme");
+  if (chosen === "dark" || chosen === "light") root.dataset.theme = chosen;
+
+  addEventListener("DOMContentLoaded", () => {
+    document.getElementById("theme").addEventListener("click", () => {
+      const isDark = root.dataset.theme
+        ? root.dataset.theme === "dark"
+        : matchMedia("(prefers-color-scheme: dark)").matches;
+      root.dataset.theme = isDark ? "light" : "dark";
+      localStorage.setItem("gateway-theme", root.dataset.theme);
+    });
+  });
+})();

@@ -1,0 +1,94 @@
+// The audit log: who has changed what, and how it was before.
+
+import { get } from "./api.js";
+import { openDialog } from "./dialog.js";
+import { fill, h } from "./dom.js";
+import { moment } from "./format.js";
+import { into } from "./states.js";
+import { Table, filterField } from "./table.js";
+
+const AT_ONCE = 200;
+
+const spelt = (value) => (value === null || value === undefined ? "nothing" : JSON.stringify(value, null, 2));
+
+const open = (change) =>
+  openDialog(
+    `${change.action}: ${change.kind} ${change.name}`,
+    () =>
+      h(
+        "div",
+        null,
+        h("p", null, `${moment(change.time)} UTC, by ${change.actor}`),
+        h(
+          "div",
+          { class: "before-after" },
+          ["before", "after"].map((when) =>
+            h(
+              "figure",
+              null,
+              h("figcaption", null, when === "before" ? "Before" : "After"),
+              h("pre", { tabindex: "0" }, spelt(change[when])),
+            ),
+          ),
+        ),
+      ),
+    { kind: "wide" },
+  );
+
+const COLUMNS = [
+  { title: "Time", sort: (change) => change.time, show: (change) => moment(change.time) },
+  { title: "What", sort: (change) => change.action, show: (change) => change.action },
+  { title: "Of", class: "mono", sort: (change) => change.name, show: (change) => `${change.kind} ${change.name}` },
+  { title: "By", sort: (change) => change.actor, show: (change) => change.actor },
+];
+
+export function audit(main, { signal }) {
+  const place = h("div");
+  const more = h("button", { type: "button", class: "quiet", hidden: true }, "Older changes");
+  const table = new Table(COLUMNS, {
+    caption: "Changes",
+    name: (change) => change.id,
+    sort: null,
+    open,
+    none: "Nothing has been changed yet.",
+    filter: (change, part) =>
+      [change.actor, change.action, change.kind, change.name].some((each) =>
+        String(each ?? "")
+          .toLowerCase()
+          .includes(part),
+      ),
+  });
+  let rows = [];
+  let before = null;
+  const look = () =>
+    into(
+      place,
+      signal,
+      async () => {
+        const page = await get("audit", { limit: AT_ONCE, before }, signal);
+        rows = [...rows, ...page.data];
+        before = page.next;
+        if (!place.contains(table.node)) fill(place, table.node);
+        table.show(rows);
+        more.hidden = !before;
+      },
+      look,
+    );
+  more.addEventListener("click", look);
+  fill(
+    main,
+    h(
+      "section",
+      { "aria-labelledby": "audit-title" },
+      h(
+        "div",
+        { class: "bar" },
+        h("h2", { id: "audit-title" }, "Changes"),
+        filterField("Filter by who, what, which", (text) => table.filter(text)),
+      ),
+      h("div", { class: "panel flush" }, place),
+      more,
+    ),
+  );
+  look();
+}

@@ -1,0 +1,146 @@
+// One key: what it may do, how its quotas stand, why it is refused; and what can be done to it.
+
+import { get, keyPath } from "./api.js";
+import { quotaBar } from "./bars.js";
+import { openDialog } from "./dialog.js";
+import { h, refill } from "./dom.js";
+import { NOTHING, count, minute } from "./format.js";
+import { askRevoke, askRotate, windowActions } from "./key_actions.js";
+import { editKey } from "./key_form.js";
+import { poll } from "./poll.js";
+import { into } from "./states.js";
+
+const EVERY_MS = 3000;
+
+function secrets(key) {
+  return (
+    key.secrets
+      .map((secret) =>
+        [
+          secret.created_at ? `made ${minute(secret.created_at)}` : "in the file",
+          secret.expires_at ? `, good until ${minute(secret.expires_at)}` : "",
+        ].join(""),
+      )
+      .join("; ") || NOTHING
+  );
+}
+
+function facts(key) {
+  const limits = Object.entries(key.limits ?? {}).map(
+    ([name, value]) => `${name} ${Array.isArray(value) ? value.join(", ") : `≤ ${value}`}`,
+  );
+  const pairs = {
+    Team: key.team ?? NOTHING,
+    Models: key.models.join(", "),
+    "Kept in": key.managed_by === "file" ? "the configuration file" : "the store",
+    Expires: minute(key.expires),
+    Networks: key.ips.join(", ") || "everywhere",
+    "Calls at once": key.max_parallel ?? "unlimited",
+    "When a quota is spent":
+      key.on_exceeded === "deny" ? "the call is refused" : "it is counted and reported only (shadow)",
+    Limits: limits.join(", ") || "the API’s own",
+    Secrets: secrets(key),
+    ...Object.fromEntries(
+      Object.entries({ Made: key.created_at, Changed: key.updated_at, Revoked: key.revoked_at })
+        .filter(([, time]) => time)
+        .map(([name, time]) => [name, `${minute(time)} UTC`]),
+    ),
+  };
+  return h(
+    "dl",
+    { class: "facts" },
+    Object.entries(pairs).map(([name, value]) => [h("dt", null, name), h("dd", null, String(value))]),
+  );
+}
+
+/** How often this key was refused, as far as the metrics say it; and what that means now. */
+function refusals(id, sample, windows) {
+  const mine = (sample?.refused ?? []).filter((row) => row.key === id);
+  if (!mine.length) return null;
+  const model = (name) => (name === "other" ? "a model that is not configured" : name);
+  const often = mine
+    .map((row) => `${count(row.requests)} × ${row.status}${row.model ? ` for ${model(row.model)}` : ""}`)
+    .join(", ");
+  const full = windows.filter((row) => row.enforced && row.remaining === 0).length;
+  const now = full
+    ? "A full bar below says what is in the way now."
+    : mine.some((row) => row.status === 429)
+      ? "No limit is full now: a rate has refilled since, or what was in the way were reservations of running calls, " +
+        "a team’s quota or the gateway’s."
+      : "";
+  return h(
+    "p",
+    { class: "why bad", id: "why-refused" },
+    h("b", null, `Refused since the gateway started: ${often}. `),
+    now,
+  );
+}
+
+/** Open a key by its id; closing leads back to the list. */
+export function openKey(id, { role, feed, signal }, changed) {
+  const ended = new AbortController();
+  const place = h("div");
+  const buttons = h("footer");
+  const dialog = openDialog(id, () => h("div", null, place, buttons), {
+    kind: "wide",
+    onClose: () => {
+      ended.abort();
+      if (location.hash.startsWith("#keys/")) history.replaceState(null, "", "#keys");
+    },
+  });
+  const both = AbortSignal.any([signal, ended.signal]);
+  signal.addEventListener("abort", () => dialog.close(), { signal: ended.signal });
+
+  const look = () =>
+    into(
+      place,
+      both,
+      async () => {
+        const [key, { data: windows }] = await Promise.all([
+          get(keyPath(id), null, both),
+          get("quotas", { key: id }, both),
+        ]);
+        const redo = () => {
+          look();
+          changed();
+        };
+        refill(
+          place,
+          key.status !== "active" &&
+            h(
+              "p",
+              { class: "why bad" },
+              key.status === "revoked"
+                ? "This key is revoked: calls with it get 401."
+                : "This key has expired: calls with it get 401.",
+            ),
+          refusals(id, feed.last, windows),
+          windows.length
+            ? h(
+                "div",
+                { class: "quotas" },
+                windows.map((row) => quotaBar(row, role === "admin" ? windowActions(row, redo) : [])),
+              )
+            : h(
+                "p",
+                { class: "note" },
+                "This key has no limits of its own; those of its team and of the gateway bind it all the same.",
+              ),
+          facts(key),
+        );
+        refill(
+          buttons,
+          h("a", { class: "button quiet", href: `#calls/${encodeURIComponent(id)}` }, "Its calls"),
+          role === "admin" &&
+            key.status !== "revoked" && [
+              key.managed_by === "store" && h("button", { type: "button", onclick: () => editKey(key, redo) }, "Edit"),
+              key.managed_by === "store" &&
+                h("button", { type: "button", onclick: () => askRotate(key, redo) }, "Rotate"),
+              h("button", { type: "button", class: "danger", onclick: () => askRevoke(key, redo) }, "Revoke"),
+            ],
+        );
+      },
+      look,
+    );
+  poll(look, EVERY_MS, both);
+}

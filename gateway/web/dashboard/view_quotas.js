@@ -1,0 +1,140 @@
+// Every limit as a bar: the gateway's, the teams', the keys'; the fullest first.
+
+import { get } from "./api.js";
+import { freeAgain, fullness, quotaBar } from "./bars.js";
+import { fill, h, refill } from "./dom.js";
+import { amount, count, many, percent, quotaName } from "./format.js";
+import { windowActions } from "./key_actions.js";
+import { poll } from "./poll.js";
+import { empty, into } from "./states.js";
+import { Table, filterField } from "./table.js";
+
+const EVERY_MS = 15_000;
+
+const thin = (row) => {
+  const used = h("span", { class: "used" });
+  const reserved = h("span", { class: "reserved" });
+  const scale = Math.max(row.limit, row.used + row.reserved) || 1;
+  used.style.width = `${(100 * row.used) / scale}%`;
+  reserved.style.width = `${(100 * row.reserved) / scale}%`;
+  const kind = fullness(row) >= 1 ? (row.enforced ? "full" : "near") : fullness(row) >= 0.8 ? "near" : "fine";
+  return h(
+    "span",
+    { class: `thin ${kind}` },
+    h("span", { class: "bar-track", "aria-hidden": "true" }, used, reserved),
+    h("span", { class: "share-text" }, percent(row.used + row.reserved, row.limit)),
+  );
+};
+
+const COLUMNS = [
+  {
+    title: "Key",
+    class: "mono",
+    sort: (row) => row.key,
+    show: (row) => h("a", { href: `#keys/${encodeURIComponent(row.key)}` }, row.key),
+  },
+  { title: "Team", class: "mono", sort: (row) => row.team ?? "", show: (row) => row.team ?? "" },
+  {
+    title: "Quota",
+    sort: quotaName,
+    show: (row) => [quotaName(row), !row.enforced && h("span", { class: "tag" }, "shadow")],
+  },
+  { title: "How full", class: "wide", isNumber: false, sort: fullness, show: thin },
+  { title: "Used", isNumber: true, sort: (row) => row.used, show: (row) => amount(row.unit, row.used) },
+  {
+    title: "Reserved",
+    isNumber: true,
+    sort: (row) => row.reserved,
+    show: (row) => (row.reserved ? amount(row.unit, row.reserved) : "0"),
+  },
+  { title: "Limit", isNumber: true, sort: (row) => row.limit, show: (row) => amount(row.unit, row.limit) },
+  {
+    title: "Free again",
+    sort: (row) => row.reset_s,
+    show: (row) => h("span", { title: row.reset_at }, freeAgain(row)),
+  },
+];
+
+export function quotas(main, { role, signal }) {
+  const whole = h("div");
+  const place = h("div");
+  const note = h("p", { class: "note", role: "status" });
+  let text = "";
+  const table = new Table(COLUMNS, {
+    caption: "Quotas of keys",
+    name: (row) => `${row.scope} ${row.unit} ${row.per} ${row.model}`,
+    sort: 3,
+    filter: (row, part) =>
+      [row.key, row.team, row.model, row.unit, row.per].some((each) => (each ?? "").toLowerCase().includes(part)),
+    none: "No key has a limit of its own.",
+  });
+
+  const look = () =>
+    into(
+      place,
+      signal,
+      async () => {
+        const { data } = await get("quotas", null, signal);
+        const owned = new Map();
+        for (const row of data)
+          if (!row.scope.startsWith("key:")) owned.set(row.scope, [...(owned.get(row.scope) ?? []), row]);
+        const scopes = [...owned.keys()].sort((one, other) =>
+          one === "gateway" ? -1 : other === "gateway" ? 1 : one < other ? -1 : 1,
+        );
+        refill(
+          whole,
+          scopes.map((scope) =>
+            h(
+              "section",
+              { class: "panel" },
+              h(
+                "h3",
+                null,
+                scope === "gateway" ? "The whole gateway" : ["Team ", h("span", { class: "mono" }, scope.slice(5))],
+              ),
+              owned.get(scope).map((row) => quotaBar(row, role === "admin" ? windowActions(row, look) : [])),
+            ),
+          ),
+        );
+        const keys = data.filter((row) => row.scope.startsWith("key:"));
+        const full = keys.filter((row) => row.enforced && fullness(row) >= 1).length;
+        fill(
+          note,
+          full
+            ? `${count(full)} of ${many(keys.length, "limit")} of keys ${full === 1 ? "is" : "are"} spent: what needs more gets 429.`
+            : `None of ${many(keys.length, "limit")} of keys is spent.`,
+        );
+        if (!data.length)
+          fill(
+            place,
+            empty(
+              "No limits yet",
+              "Keys, teams and the whole gateway may have quotas of requests, tokens and US dollars.",
+            ),
+          );
+        else {
+          if (!place.contains(table.node)) fill(place, table.node);
+          table.text = text;
+          table.show(keys);
+        }
+      },
+      look,
+    );
+
+  const filter = filterField("Filter by key, team, model, unit", (value) => {
+    text = value.trim().toLowerCase();
+    table.filter(value);
+  });
+  fill(
+    main,
+    h(
+      "section",
+      { "aria-labelledby": "quotas-title" },
+      h("div", { class: "bar" }, h("h2", { id: "quotas-title" }, "Quotas"), filter),
+      note,
+      h("div", { class: "pair" }, whole),
+      h("div", { class: "panel flush" }, place),
+    ),
+  );
+  poll(look, EVERY_MS, signal);
+}

@@ -1,0 +1,119 @@
+// Why a call ended as it did, and why one was refused, in words.
+
+const STATUS = {
+  400: "The upstream refused the request as invalid.",
+  403: "The upstream refused the request.",
+  404: "The upstream does not know what was asked for.",
+  408: "The body of the request did not arrive in time.",
+  413: "The upstream found the request too large.",
+  422: "The upstream could not process the request.",
+  429: "Every upstream of this model refused because of its own rate limit. The gateway's quotas had room.",
+  499: "The client left before its answer had ended.",
+  500: "The gateway failed; its log says why.",
+  502:
+    "The upstream failed: it could not be reached, answered with an error, refused the gateway's own credentials, or " +
+    "broke off. Metrics (upstream attempts) and the log say which.",
+  503: "The upstream was overloaded or away.",
+  504: "The upstream did not answer in time.",
+};
+
+/** What an upstream answers to requests that it finds wrong. */
+const REFUSED = [400, 403, 404, 413, 422];
+
+const SOURCE = {
+  reported: "The upstream reported its tokens.",
+  estimated: "Nobody reported its tokens: they are an estimate.",
+  none: "Nothing was generated, so no tokens are charged.",
+};
+
+/** One word for a list, and which kind of news it is. */
+export function outcome(call) {
+  if (call.ended === "lost") return ["lost", "bad"];
+  if (call.ended === "client_gone") return ["client left", "mild"];
+  if (call.ended === "error" && REFUSED.includes(call.status)) return ["refused", "mild"];
+  if (call.ended === "error") return [call.truncated ? "cut off" : "failed", "bad"];
+  return call.truncated ? ["cut off", "bad"] : ["answered", "good"];
+}
+
+/** Sentences about one call. */
+export function explain(call) {
+  const said = [];
+  if (call.ended === "lost")
+    said.push(
+      "The worker that carried this call died, or lost the store for too long: it is charged with what it had " +
+        "reserved. If its journal comes back, this is corrected.",
+    );
+  else if (call.ended === "client_gone") said.push(STATUS[499]);
+  else if (call.ended === "error" && call.status < 400)
+    said.push(
+      "The answer had begun, and the upstream broke off or sent an error: the client was told so in the stream.",
+    );
+  else if (call.ended === "error" && !call.upstream)
+    said.push(
+      "No upstream was asked: each that serves this model had failed again and again just before, or had no free " +
+        "connection.",
+    );
+  else if (call.ended === "error") said.push(STATUS[call.status] ?? `It ended with status ${call.status}.`);
+  else said.push("Answered in full.");
+  if (call.truncated) said.push("The client has only a part of the answer.");
+  if (call.attempts > 1) said.push(`It took ${call.attempts} attempts.`);
+  said.push(SOURCE[call.usage_source] ?? "");
+  if (call.cost_usd === null) said.push("Its cost is unknown: the model has no price.");
+  return said.filter(Boolean);
+}
+
+/** Reasons under which the gateway itself refuses calls, as its metrics name them. */
+const REASONS = {
+  rate_limited:
+    "A rate or parallel limit of the key, its team or the gateway was full, or open reservations were in the way (429).",
+  quota_spent: "A quota of a day or month, or of money, was spent (429).",
+  invalid_request: "Something in the request was wrong, or beyond a limit of the key or model (400).",
+  unauthorized: "No key, or one that is wrong, revoked, expired or used from elsewhere (401).",
+  model_not_found: "The model is unknown, or not for this key (404).",
+  model_not_priced: "The key pays from a quota of money, and the model has no price (403).",
+  not_found: "There is no such address (404).",
+  method_not_allowed: "The wrong method for this address (405).",
+  body_timeout: "The body did not arrive in time (408).",
+  body_too_large: "The body is longer than max_request_bytes (413).",
+  head_timeout: "The head of the request did not arrive in time (408).",
+  store_unavailable: "The store does not answer, and on_outage is deny (503).",
+  journal_full: "The journal cannot be written; is its disk full? (503)",
+  overloaded: "Too many calls at once, or too many bytes held (503).",
+  too_many_calls: "More calls than max_in_flight (503).",
+  shutting_down: "The gateway was draining (503).",
+  internal: "The gateway failed; its log says why (500).",
+  upstream_failed: "No route could answer.",
+};
+
+export const reason = (name) => REASONS[name] ?? "See the table of errors in the README.";
+
+export const STATES = [
+  ["serving", "fine"],
+  ["being tried again", "near"],
+  ["avoided", "full"],
+];
+
+const OUTCOMES = {
+  ok: "answered",
+  refused: "refused the request itself",
+  client_gone: "client left",
+  connect_failed: "not reached",
+  no_free_connection: "no free connection",
+  timeout: "timed out",
+  cut: "broke off",
+  not_http: "not HTTP",
+  too_large: "answer too large",
+  not_json: "not JSON",
+  redirect: "redirect",
+  status: "error status",
+  rate_limited: "rate limited",
+  auth_failed: "refused our credentials",
+  balance_spent: "our balance is spent",
+  error_event: "error in the stream",
+  unfit_answer: "unfit answer",
+  no_channel: "no channel",
+  left_alone: "not asked: it failed just before",
+};
+
+export const attemptOutcome = (name) => OUTCOMES[name] ?? name;
+export const isGood = (name) => name === "ok" || name === "refused" || name === "client_gone";

@@ -1,0 +1,68 @@
+"""`reset` and `top-up`: what is done to windows of the moment, whoever owns them."""
+
+from __future__ import annotations
+
+import argparse
+from functools import partial
+from typing import Any
+
+from .commands import Mistaken
+from .config import Config
+from .registry_command import Actions, actor, add_quotas, add_shape, carry_out, quotas_of, read, told_list
+from .registry_report import WINDOWS
+from .rules.arguments import Named, read_duration_s
+
+
+def add_window_actions(actions: Actions, command: str, kind: str, example: str) -> None:
+    """Of the windows of a `kind`: a key or a team."""
+    reset = actions.add(
+        "reset", f"count nothing as used in the windows of a {kind}, at present", partial(_reset, command, kind),
+        f"gateway {command} reset {example} --config gateway.yaml --unit tokens --per day",
+    )  # fmt: skip
+    reset.add_argument("name", metavar="NAME" if kind == "team" else "ID")
+    reset.add_argument("--unit", choices=("requests", "tokens", "usd"), help="only those that count this")
+    reset.add_argument(
+        "--per", metavar="TIME", help="only those of a second, minute, hour, day, month, or so many seconds"
+    )
+    reset.add_argument("--model", metavar="PATTERN", help="only those of these models, as the quota names them")
+    add_shape(reset, csv=True)
+
+    top_up = actions.add(
+        "top-up", f"let a {kind} spend more in the running day or month", partial(_top_up, command, kind),
+        f"gateway {command} top-up {example} --config gateway.yaml --tokens 100000/day",
+    )  # fmt: skip
+    top_up.add_argument("name", metavar="NAME" if kind == "team" else "ID")
+    add_quotas(top_up, "so much more")
+    add_shape(top_up, csv=True)
+
+
+def _reset(command: str, kind: str, args: argparse.Namespace, config: Config) -> str:
+    which: dict[str, Any] = {"unit": args.unit, "per": _per(args.per), "model": args.model}
+    which = {name: value for name, value in which.items() if value is not None}
+    scope = f"{kind}:{args.name}"
+    return _told(args, carry_out(config, lambda registry: registry.reset_quotas(scope, which, actor(command))))
+
+
+def _per(text: str | None) -> str | int | None:
+    if text is None or text.isalpha():
+        return text
+    return int(read("--per", read_duration_s, text))
+
+
+def _top_up(command: str, kind: str, args: argparse.Namespace, config: Config) -> str:
+    grants = quotas_of(args)
+    if len(grants) != 1:
+        raise Mistaken("expected one of --tokens, --requests, --usd, such as --tokens 100000/day")
+    grant = _grant(grants[0])
+    scope = f"{kind}:{args.name}"
+    return _told(args, carry_out(config, lambda registry: registry.top_up(scope, grant, actor(command))))
+
+
+def _grant(named: Named) -> dict[str, Any]:
+    if named.amount is None:
+        raise Mistaken("a top-up needs an amount, such as --tokens 100000/day")
+    return named.settings
+
+
+def _told(args: argparse.Namespace, rows: list[dict[str, Any]]) -> str:
+    return told_list(args, WINDOWS, rows)

@@ -1,0 +1,215 @@
+"""A headless Chromium, driven by Selenium: one for all tests of a file, each in a page that remembers nothing.
+
+`make test` installs it from the system's packages where it may (.ci/servers). A browser that is missing is a failure.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from selenium import webdriver
+from selenium.common.exceptions import (
+    NoSuchElementException,
+    SessionNotCreatedException,
+    StaleElementReferenceException,
+)
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.remote.webelement import WebElement
+
+from tests.flows.house import eventually
+
+WITHIN_S = 20.0
+"""How long a test waits for what it wants to see, on the slowest of machines."""
+
+ATTEMPTS = 3
+"""At starting a browser, which a busy machine now and then takes too long for."""
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+DRIVER = "chromedriver"
+FLAGS = (
+    "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
+    "--disable-default-apps", "--no-default-browser-check", "--hide-scrollbars", "--lang=en",
+)  # fmt: skip
+
+Scheme = Literal["light", "dark"]
+T = TypeVar("T")
+
+
+def _program(names: tuple[str, ...]) -> str:
+    found = next((path for path in map(shutil.which, names) if path), None)
+    assert found, f"there is no {names[0]} to drive: apt-get install chromium chromium-driver, or see .ci/servers"
+    return found
+
+
+def start(folder: Path) -> webdriver.Chrome:
+    """A browser with a profile of its own in this folder. To be ended with `quit`."""
+    os.environ["SE_OFFLINE"] = "true"  # Selenium looks for drivers on the network otherwise
+    binary, driver = _program(BROWSERS), _program((DRIVER,))
+    for attempt in range(ATTEMPTS):
+        options = webdriver.ChromeOptions()
+        options.binary_location = binary
+        for flag in (*FLAGS, f"--user-data-dir={folder / f'profile-{attempt}'}"):
+            options.add_argument(flag)
+        options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+        try:
+            return webdriver.Chrome(options=options, service=webdriver.ChromeService(executable_path=driver))
+        except SessionNotCreatedException:
+            if attempt == ATTEMPTS - 1:
+                raise
+    raise AssertionError("unreachable")
+
+
+class Page:
+    """What somebody sees who looks at the dashboard, and what they do."""
+
+    def __init__(self, driver: webdriver.Chrome, address: str) -> None:
+        self.driver = driver
+        self.address = address
+        """Of the gateway: http://127.0.0.1:8080."""
+
+    def forget(self) -> None:
+        """As if nobody had been here before; and as large and light as a desk's."""
+        self.driver.get(f"{self.address}/dashboard/icon.svg")
+        self.run("sessionStorage.clear(); localStorage.clear()")
+        self.resize(1280, 900)
+        self.prefer("light")
+        self.logged()
+        self.requested()
+
+    def open(self, fragment: str = "", token: str | None = None) -> None:
+        """The dashboard, signed in with this token."""
+        self.driver.get("about:blank")
+        self.driver.get(f"{self.address}/dashboard" + (f"#token={token}" if token else ""))
+        if token:
+            self.see("#nav a[aria-current]")
+        if fragment:
+            self.go(fragment)
+
+    def go(self, fragment: str) -> None:
+        """To another view."""
+        self.run("location.hash = arguments[0]", f"#{fragment}")
+
+    # ----------------------------------------------------------------------------------------------------------- seeing
+
+    def run(self, script: str, *arguments: Any) -> Any:
+        return self.driver.execute_script(script, *arguments)
+
+    def all(self, css: str) -> list[WebElement]:
+        return self.driver.find_elements(By.CSS_SELECTOR, css)
+
+    def until(self, look: Callable[[], T]) -> T:
+        """Look until there is something to see; what is drawn anew meanwhile is looked for again."""
+
+        def once() -> T | None:
+            try:
+                return look()
+            except (NoSuchElementException, StaleElementReferenceException, IndexError, KeyError):
+                return None
+
+        try:
+            return eventually(once, WITHIN_S)  # type: ignore[return-value]
+        except AssertionError as error:
+            shown = self.run("return (document.querySelector('dialog') ?? document.body).innerText")
+            raise AssertionError(f"{error}; the page shows:\n{shown}") from None
+
+    def see(self, css: str, text: str = "") -> WebElement:
+        """An element that is shown, with this in its text."""
+
+        def look() -> WebElement | None:
+            return next((each for each in self.all(css) if each.is_displayed() and text in each.text), None)
+
+        found = self.until(look)
+        assert found is not None
+        return found
+
+    def gone(self, css: str) -> None:
+        """Nothing of this kind is shown any more."""
+        self.until(lambda: not [each for each in self.all(css) if each.is_displayed()])
+
+    def text(self, css: str) -> str:
+        return self.see(css).text
+
+    def rows(self, css: str = "main table") -> list[dict[str, str]]:
+        """What stands in a table, by its headings; exact numbers where cells have them. Not what is hidden."""
+        found: list[dict[str, str]] = self.run(
+            """
+            const table = document.querySelector(arguments[0]);
+            if (!table) return [];
+            const names = [...table.tHead.rows[0].cells].map((cell) => cell.innerText.replace(/[↑↓]/g, "").trim());
+            const said = (cell) => cell.dataset.value ?? cell.innerText.trim();
+            return [...table.tBodies[0].rows].filter((row) => row.cells.length === names.length)
+                .map((row) => Object.fromEntries([...row.cells].map((cell, at) => [names[at], said(cell)])));
+            """,
+            css,
+        )
+        return found
+
+    # ------------------------------------------------------------------------------------------------------------ doing
+
+    def click(self, css: str, text: str = "") -> None:
+        def act() -> bool:
+            self.see(css, text).click()
+            return True
+
+        self.until(act)
+
+    def type(self, css: str, text: str) -> None:
+        """Into a field, instead of what stands there."""
+        field = self.see(css)
+        field.send_keys(Keys.CONTROL, "a")
+        field.send_keys(Keys.DELETE, text)
+
+    def press(self, *keys: str) -> None:
+        webdriver.ActionChains(self.driver).send_keys(*keys).perform()
+
+    def choose(self, css: str, value: str) -> None:
+        """An option of a select."""
+        self.see(css).find_element(By.CSS_SELECTOR, f'option[value="{value}"]').click()
+
+    @property
+    def focused(self) -> Mapping[str, str]:
+        """The element that has the focus."""
+        found: dict[str, str] = self.run(
+            "const at = document.activeElement;"
+            "return {tag: at.tagName.toLowerCase(), id: at.id, text: at.innerText ?? '', label: at.ariaLabel ?? ''}"
+        )
+        return found
+
+    # ------------------------------------------------------------------------------------------------------ the browser
+
+    def resize(self, width: int, height: int, scale: float = 1) -> None:
+        metrics = {"width": width, "height": height, "deviceScaleFactor": scale, "mobile": width < 600}
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+
+    def prefer(self, scheme: Scheme, *, is_still: bool = False) -> None:
+        """What the system would say: dark or light; whether things should move."""
+        features = [
+            {"name": "prefers-color-scheme", "value": scheme},
+            {"name": "prefers-reduced-motion", "value": "reduce" if is_still else "no-preference"},
+        ]
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+
+    def logged(self) -> list[str]:
+        """What the console says since the last time that somebody asked; violations of the policy are among it."""
+        entries: list[dict[str, Any]] = self.driver.get_log("browser")  # type: ignore[no-untyped-call]
+        return [entry["message"] for entry in entries]
+
+    def requested(self) -> list[dict[str, Any]]:
+        """Every request since the last time: `url`, `method`, `headers`."""
+        return [event["request"] for event in self._events("Network.requestWillBeSent")]
+
+    def _events(self, method: str) -> Iterator[dict[str, Any]]:
+        for entry in self.driver.get_log("performance"):  # type: ignore[no-untyped-call]
+            message = json.loads(entry["message"])["message"]
+            if message["method"] == method:
+                yield message["params"]
+
+
+TAB, ENTER, ESCAPE, LEFT = Keys.TAB, Keys.ENTER, Keys.ESCAPE, Keys.ARROW_LEFT

@@ -1,0 +1,82 @@
+"""Stores with a past: daily sums written straight into them, as they would stand after months of calls."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import redis
+
+from gateway.config import Store, build
+from gateway.records import Window
+from gateway.rules import keys
+from gateway.rules.entries import SEPARATOR, SUMS
+from gateway.rules.limits import Terms
+from gateway.store.redis import SCHEMA
+from gateway.store.sqlite import create, path_of
+from gateway.store.tables import SUM_GROUP, WINDOW
+from tests.fakes.redis_servers import RedisServer
+
+AT_ONCE = 5000
+KEPT_S = 800 * 86400
+
+Row = tuple[tuple[str, ...], Sequence[int]]
+"""Day, key, team, model, upstream, endpoint; and numbers in the order of `SUMS`."""
+
+
+def days(number: int) -> list[str]:
+    """The last days, today among them, the oldest first."""
+    today = datetime.now(UTC)
+    return [(today - timedelta(days=before)).strftime("%Y-%m-%d") for before in range(number - 1, -1, -1)]
+
+
+def large(keys: int, over: Iterable[str], models: int = 5) -> Iterator[Row]:
+    """Every key has used every model on every day; each tenth call failed, each twentieth was estimated."""
+    for day in over:
+        for key in range(keys):
+            for model in range(models):
+                place = (day, f"key-{key:04}", f"team-{key % 20}", f"model-{model}", f"upstream-{model % 2}", "chat")
+                calls = 10 + (key * 7 + model) % 40
+                yield place, (calls, calls // 10, calls * 900, calls * 300, calls * 100, calls * 20, calls * 60,
+                              calls * 1_500_000, 0)  # fmt: skip
+
+
+def fill_embedded(folder: Path, rows: Iterable[Row]) -> None:
+    """Put sums into the embedded store in this folder; no gateway uses it yet."""
+    settings = Store(url=f"embedded:{folder}")
+    with closing(create(settings)), closing(sqlite3.connect(path_of(settings))) as db:
+        columns = (*SUM_GROUP, *SUMS)
+        text = f"INSERT INTO sums ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"
+        with db:
+            db.executemany(text, ((*place, *numbers) for place, numbers in rows))
+
+
+def fill_windows(values: Mapping[str, Any], spent: Callable[[Window], int]) -> None:
+    """Say how much of each calendar window is used, of the keys, teams and the gateway of these settings."""
+    config, now = build(dict(values)), time.time()
+    terms = Terms.of_file(config)
+    windows = {term.window(now) for key in config.keys for term in terms.of(keys.read(key))}
+    rows = [(each.id, each.starts, spent(each), 0, int(now * 1e6)) for each in windows if each.starts]
+    with closing(sqlite3.connect(path_of(config.store))) as db, db:
+        db.executemany(f"INSERT INTO windows ({', '.join(WINDOW)}) VALUES (?, ?, ?, ?, ?)", rows)
+
+
+def fill_redis(server: RedisServer, rows: Iterable[Row], namespace: str = "gateway") -> None:
+    """The same in Redis."""
+    base = f"{{{namespace}}}:{SCHEMA}:"
+    days_seen: set[str] = set()
+    with closing(redis.Redis(port=server.port)) as client:
+        pipe = client.pipeline(transaction=False)
+        for number, ((day, *group), numbers) in enumerate(rows, 1):
+            pipe.hset(f"{base}sums:{day}", SEPARATOR.join(group), " ".join(map(str, numbers)))
+            days_seen.add(day)
+            if number % AT_ONCE == 0:
+                pipe.execute()
+        for day in days_seen:
+            pipe.zadd(f"{base}days", {day: datetime.fromisoformat(day).replace(tzinfo=UTC).timestamp() + KEPT_S})
+        pipe.execute()

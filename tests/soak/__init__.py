@@ -1,0 +1,1 @@
+"""Minutes of everything at once, and whether anything grows or does not add up: `make soak`."""

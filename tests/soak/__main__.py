@@ -1,0 +1,202 @@
+"""`make soak`: minutes of everything at once, and whether anything grows or does not add up.
+
+Good calls and bad ones, streams, large bodies, slow readers, clients that leave, wrong keys and junk, at a bounded
+rate; meanwhile upstreams fall ill, a worker is killed, Redis dies, a second gateway is restarted and the configuration
+is changed, in turn. At the end of each round everybody rests: then nothing may be reserved. At the end of all, memory
+and descriptors are flat, the books balance, no log has a traceback, and no journal is left that nobody delivers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.fakes.redis_servers import MissingServer
+from tests.flows.books import wait_until_settled
+from tests.flows.house import TROUBLES, Gateway, eventually
+
+from . import flat
+from .balance import differences
+from .callers import Callers, Told
+from .faults import Faults, Toll
+from .place import Place
+from .watch import Watch
+
+PHASE_S = 6.0
+SHORT_S = 3.0
+"""Of a phase, where there are few minutes."""
+SETTLED_S = 90.0
+ADOPTED_S = 90.0
+STOPS_WITHIN_S = 100.0
+"""As long as it would wait for calls that are under way (`drain_timeout_s`), and there are none."""
+HEADING = f"{'at':>6}  {'':32}{'calls':>7}{'served':>7}{'refused':>8}{'failed':>7}{'cut':>5}  worker MB   super MB"
+SHOWN = 20
+"""Complaints, of many."""
+COMPLAINT_CHARACTERS = 4000
+
+
+class Soak:
+    """One run."""
+
+    def __init__(self, place: Place, minutes: float, seed: int) -> None:
+        self._place = place
+        self._end = time.monotonic() + 60 * minutes
+        self._callers = Callers(lambda: [house.port for house in place.running], seed)
+        self._faults = Faults(place, self._callers, PHASE_S if minutes >= 3 else SHORT_S)
+        self._watch = Watch({"worker": place.elder, "supervisor": place.house.process.pid})
+        self.complaints: list[str] = []
+        self._records: Sequence[Mapping[str, Any]] = ()
+
+    def run(self) -> None:
+        """Until the time is over and a round has ended; whatever is wrong stands in `complaints`."""
+        print(HEADING)
+        with self._watch:
+            while time.monotonic() < self._end and not self.complaints:
+                self._try(self._round)
+        self._callers.stop()
+        self.complaints += self._callers.faults + self._faults.toll.faults
+        for judge in (self._judge_growth, self._judge_books, self._judge_heirs):
+            self._try(judge)
+        self.complaints += _in_logs(self._place.houses)
+
+    def _try(self, what: Callable[[], None]) -> None:
+        """What cannot even be done is a complaint as well."""
+        try:
+            what()
+        except (AssertionError, OSError, subprocess.TimeoutExpired) as error:
+            self.complaints.append(str(error))
+
+    def _round(self) -> None:
+        self._callers.go_on()
+        for name, happen in self._faults.in_turn():
+            first = len(self._callers.told)
+            happen()
+            self._tell(name, first)
+        self._callers.rest()
+        wait_until_settled(self._place.house, SETTLED_S)
+        self._check_sums_so_far()
+        self.complaints += _in_logs(self._place.houses)
+
+    def _check_sums_so_far(self) -> None:
+        """What was served is in the reports: cheap, so that looking does not take memory itself."""
+        served = sum(told.is_served for told in self._callers.told)
+        counted = sum(row["requests"] for row in self._place.house.usage(group_by="key"))
+        assert counted >= served, f"{served} calls were served, and the reports know of {counted}"
+
+    def _tell(self, name: str, first: int) -> None:
+        told = [call for call in self._callers.told[first:] if call.ended]
+        refused = sum(call.status in (400, 401, 429) for call in told)
+        failed = Counter(call.code for call in told if call.code and (call.status >= 500 or call.status == 200))
+        counts = f"{len(told):7}{sum(call.is_served for call in told):7}{refused:8}{failed.total():7}"
+        counts += f"{sum(call.is_cut for call in told):5}"
+        looks = [self._watch.look(each) for each in ("worker", "supervisor")]
+        shown = "".join(f"{look.memory / 1e6:11.1f}" for look in looks)
+        why = ", ".join(f"{count} {code}" for code, count in failed.most_common(2))
+        print(f"{looks[0].at_s:5.0f}s  {name:32}{counts}{shown}  {why}", flush=True)
+
+    def _judge_growth(self) -> None:
+        print(f"\n{'median of each third':32}{'first':>9}{'middle':>9}{'last':>9}")
+        for name, samples in self._watch.samples.items():
+            if len(samples) < flat.FEWEST:
+                print(f"{name:32}{len(samples)} looks are too few to tell whether it grows")
+                continue
+            memory, descriptors = flat.of_memory(samples), flat.of_descriptors(samples)
+            for what, verdict, unit in (("memory, MB", memory, 1e6), ("descriptors", descriptors, 1)):
+                thirds = "".join(f"{value / unit:9.1f}" for value in verdict.thirds)
+                print(f"{f'{name}: {what}':32}{thirds}  {'flat' if verdict.is_flat else 'GROWS'}")
+                if not verdict.is_flat:
+                    self.complaints.append(f"the {what.split(',')[0]} of the {name} is not flat")
+
+    def _judge_books(self) -> None:
+        """While the gateway still runs that has run all the time."""
+        place, told, toll = self._place, self._callers.told, self._faults.toll
+        self._records = place.house.calls(limit=10_000_000)
+        _show(self._records, told, self._callers.junk, toll)
+        wait_until_settled(place.house, SETTLED_S)
+        self._records = place.house.calls(limit=10_000_000)
+        self.complaints += differences(place.house, told, place.market.sold, toll, self._records)
+
+    def _judge_heirs(self) -> None:
+        """What those find that come next: all journals are adopted, and nothing counts twice."""
+        place = self._place
+        for house in place.running:
+            self._stop(house)
+        heirs = [("watched", 2, place.start("watched", 2))]
+        if place.redis:
+            heirs.append(("second", 1, place.start("second")))
+        place.ended += [heir for _, _, heir in heirs]
+        for name, workers, heir in heirs:
+            eventually(lambda: len(place.journals(name)) == workers, ADOPTED_S)  # noqa: B023 - all others are adopted
+            if {record["id"] for record in heir.calls(limit=10_000_000)} != {record["id"] for record in self._records}:
+                self.complaints.append("the next gateway finds other records than the one before")
+            self._stop(heir)
+
+    def _stop(self, house: Gateway) -> None:
+        began = time.monotonic()
+        house.kill(signal.SIGTERM)
+        if code := house.wait(2 * STOPS_WITHIN_S):
+            self.complaints.append(f"{house!r} ended with {code}")
+        if (took_s := time.monotonic() - began) > STOPS_WITHIN_S:
+            self.complaints.append(f"{house!r} took {took_s:.0f} s to end, though nothing was under way")
+
+
+def _in_logs(houses: Sequence[Gateway]) -> Iterator[str]:
+    """What no log may hold."""
+    for house in houses:
+        text = house.stderr
+        at = min([text.find(words) for words in TROUBLES if words in text], default=None)
+        if at is not None:
+            yield f"in the log of {house!r}: ...{text[max(0, at - 300) : at + 3000]}"
+            continue
+        try:
+            house.check_logs()
+        except AssertionError:
+            yield f"a secret stands in the log of {house!r}"
+
+
+def _show(records: Sequence[Mapping[str, Any]], told: Sequence[Told], junk: int, toll: Toll) -> None:
+    ends = Counter(record["ended"] for record in records)
+    shown = ", ".join(f"{count} {ended}" for ended, count in ends.most_common())
+    print(f"\n{len(told)} calls and {junk} times junk; {len(records)} records: {shown}")
+    reloads = f"{toll.reloads} reloads" if toll.reloads else "no reload, which does not work yet"
+    print(f"{len(toll.kills)} workers killed, {toll.redis_deaths} deaths of Redis, {toll.restarts} restarts, {reloads}")
+
+
+def main() -> int:
+    """Run it; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.soak", description="Whether anything grows or is lost.")
+    parser.add_argument("--minutes", type=float, default=5.0)
+    parser.add_argument("--store", choices=["redis", "embedded"], default="redis")
+    parser.add_argument("--seed", type=int, default=random.randrange(10**6))
+    args = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    print(f"{args.minutes:g} minutes on {args.store}, seed {args.seed}\n")
+    with tempfile.TemporaryDirectory(prefix="gateway-soak-") as folder:
+        try:
+            with Place(args.store, Path(folder)) as place:
+                soak = Soak(place, args.minutes, args.seed)
+                soak.run()
+        except (MissingServer, KeyboardInterrupt) as error:
+            print(f"soak: {str(error) or 'stopped'}", file=sys.stderr)
+            return 1
+    complaints = [*dict.fromkeys(soak.complaints)]
+    for complaint in complaints[:SHOWN]:
+        print(f"soak: {complaint[:COMPLAINT_CHARACTERS]}", file=sys.stderr)
+    if complaints:
+        print(f"soak: {len(complaints)} things are not as they should be", file=sys.stderr)
+        return 1
+    print("flat and balanced")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,118 @@
+"""Whether everybody has written down the same: the clients, the upstreams, and the gateway in four places.
+
+Its records, the daily sums, the quotas and the metrics have to agree with one another; a call that a client saw
+answered is recorded as it was, and what an upstream has sold is never missing. What nobody knows (its worker was
+killed) is lost at its estimate.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from tests.flows.books import check_sums, day_of, sums_of
+from tests.flows.house import Gateway
+
+from .callers import LIMIT, Told
+from .faults import Toll
+from .market import tokens_of
+
+CUT_WITHIN_S = 15.0
+"""After a kill. A slow client reads what is on its way before it hears of it."""
+LOST_COUNTS = 40
+"""Calls that a killed worker may have had under way: so far may metrics and records be apart for each."""
+FEWEST_SERVED = 0.5
+"""Of the calls that nothing is wrong with. The gateway that refuses all balances too."""
+
+Record = Mapping[str, Any]
+
+
+def differences(
+    house: Gateway, told: Sequence[Told], sold: set[int], toll: Toll, records: Sequence[Record]
+) -> Iterator[str]:
+    """Everything that does not add up, in words. Nothing may be under way."""
+    by_number: dict[int, Record] = {}
+    for record in records:
+        number = int(record["client_request_id"].removeprefix("client-"))
+        if number in by_number:
+            yield f"call {number} is recorded twice"
+        by_number[number] = record
+    calls = {call.number: call for call in told}
+    for number in sorted((by_number.keys() | sold) - calls.keys()):
+        yield f"call {number} is known, and nobody has made it"
+    for call in told:
+        if fault := wrong(call, by_number.get(call.number), is_sold=call.number in sold):
+            yield f"{fault}: {call}, recorded as {by_number.get(call.number)}"
+        if call.is_cut and not any(0 <= call.ended - kill < CUT_WITHIN_S for kill in toll.kills):
+            yield f"cut, though nobody was killed: {call}"
+    try:
+        check_sums(house, records)
+    except AssertionError as error:
+        yield str(error)
+    yield from _wrong_windows(house, records)
+    yield from _wrong_metrics(house, calls, by_number, toll)
+    good = [call for call in told if call.kind in ("plain", "stream", "embeddings")]
+    if sum(call.is_served for call in good) < FEWEST_SERVED * len(good):
+        yield f"of {len(good)} good calls {sum(call.is_served for call in good)} were served"
+
+
+def wrong(call: Told, record: Record | None, *, is_sold: bool) -> str:
+    """What is wrong with one call; nothing where it is right."""
+    if record is None:
+        return "no record" if is_sold or call.is_served else ""
+    ended, tokens = record["ended"], (record["prompt_tokens"], record["completion_tokens"])
+    path = {"chat": "chat/completions"}.get(call.endpoint, call.endpoint)
+    truth, most = tokens_of(call.number, path), 0 if call.endpoint == "embeddings" else LIMIT
+    if record["key"] != call.who or (call.id and record["id"] != call.id):
+        return "somebody else's record"
+    if ended == "lost":
+        is_right = tokens[1] == most and record["status"] == 0 and not (call.is_served or call.code)
+    elif ended == "done":
+        is_right = is_sold and tokens == truth and (call.is_served or call.has_left or call.is_cut)
+    elif ended == "client_gone":
+        is_right = call.has_left or call.is_cut
+    else:
+        is_right = not call.is_served and (call.has_left or call.is_cut or bool(call.code))
+        if call.status != 200 and call.code:
+            is_right = is_right and record["status"] == call.status and tokens == (0, 0)
+    if ended != "lost" and record["usage_source"] == "reported":
+        is_right = is_right and tokens == truth
+    return "" if is_right and tokens[1] <= most else f"not so ({ended})"
+
+
+def _wrong_windows(house: Gateway, records: Sequence[Record]) -> Iterator[str]:
+    """Days and months have used what their calls have used; nothing is reserved, and no call is under way."""
+    today = day_of({"time": time.time()})
+    for row in house.admin("quotas").json["data"]:
+        if row["reserved"]:
+            yield f"still reserved: {row}"
+        mine = [record for record in records if row["key"] in (None, record["key"])]
+        if row["unit"] == "parallel":
+            expected = 0
+        elif row["per"] in ("day", "month"):
+            length = 10 if row["per"] == "day" else 7
+            name = {"tokens": "total_tokens", "usd": "cost_usd"}.get(row["unit"], row["unit"])
+            expected = sum(sums_of(record)[name] for record in mine if day_of(record)[:length] == today[:length])
+        else:
+            continue  # it refills
+        used = round(row["used"] * 1e9) if row["unit"] == "usd" else row["used"]
+        if used != expected:
+            yield f"{len(mine)} records have used {expected}: {row}"
+        if row["unit"] != "parallel" and row["used"] > row["limit"]:
+            yield f"more than there was: {row}"
+
+
+def _wrong_metrics(
+    house: Gateway, calls: Mapping[int, Told], records: Mapping[int, Record], toll: Toll
+) -> Iterator[str]:
+    """Of the gateway that is watched; another has its own."""
+    mine = [record for number, record in records.items() if number in calls and calls[number].port == house.port]
+    counted = house.metric("gateway_requests_total", status="200")
+    recorded = Counter(record["status"] for record in mine)[200]
+    if abs(counted - recorded) > len(toll.kills) * LOST_COUNTS:
+        yield f"{counted:.0f} calls with status 200 in the metrics, {recorded} in the records"
+    for name in ("gateway_in_flight_requests", "gateway_journal_pending_records"):
+        if left := house.metric(name):
+            yield f"{name} is {left:.0f}"

@@ -1,0 +1,99 @@
+"""What happens to a gateway in a soak, one thing after the other, round and round."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from tests.flows.house import eventually
+
+from .callers import Callers
+from .market import ILLNESSES
+from .place import Place
+
+PATIENCE_S = 60.0
+NOT_YET = "reloading does not work yet"
+
+
+@dataclass
+class Toll:
+    """What the faults may have cost: when something was killed, on the monotonic clock."""
+
+    kills: list[float] = field(default_factory=list)
+    redis_deaths: int = 0
+    restarts: int = 0
+    reloads: int = 0
+    faults: list[str] = field(default_factory=list)
+
+
+class Faults:
+    """See the head of the file. `in_turn` tells the name of each before it begins."""
+
+    def __init__(self, place: Place, callers: Callers, seconds: float) -> None:
+        self.toll = Toll()
+        self._place = place
+        self._callers = callers
+        self._seconds = seconds
+
+    def in_turn(self) -> Iterator[tuple[str, Callable[[], None]]]:
+        """One round."""
+        yield "all is well", self._wait
+        for illness in ILLNESSES:
+            yield f"upstream {illness}", lambda illness=illness: self._illness(illness)  # type: ignore[misc]
+        yield "a worker is killed", self._kill_worker
+        if self._place.redis:
+            yield "Redis dies and returns", self._restart_redis
+            yield "the second gateway is restarted", self._restart_second
+        yield "SIGHUP, with a new key", self._reload
+
+    def _wait(self) -> None:
+        time.sleep(self._seconds)
+
+    def _illness(self, illness: str) -> None:
+        self._place.market.illness = illness
+        self._wait()
+        self._place.market.illness = ""
+
+    def _kill_worker(self) -> None:
+        """The younger of the two: the elder lives through everything, so that its memory can be looked at."""
+        house, elder = self._place.house, self._place.elder
+        for victim in house.workers():
+            if victim != elder:
+                self.toll.kills.append(time.monotonic())
+                os.kill(victim, signal.SIGKILL)
+                eventually(lambda gone=victim: gone not in house.workers(), PATIENCE_S)  # type: ignore[misc]
+        eventually(lambda: len(house.workers()) == 2, PATIENCE_S)
+        self._wait()
+
+    def _restart_redis(self) -> None:
+        redis = self._place.redis
+        assert redis is not None
+        self.toll.redis_deaths += 1
+        redis.kill()
+        time.sleep(1.0)
+        redis.restart()
+        self._wait()
+
+    def _restart_second(self) -> None:
+        self.toll.restarts += 1
+        with self._place.without_second():
+            time.sleep(1.0)
+        self._wait()
+
+    def _reload(self) -> None:
+        """A key is added and the one before taken away; calls go on."""
+        house = self._place.house
+        guest = self._place.invite()
+        house.kill(signal.SIGHUP)
+        if NOT_YET not in house.stderr:
+            eventually(lambda: NOT_YET in house.stderr or self._is_served(guest), PATIENCE_S)
+        self.toll.reloads += NOT_YET not in house.stderr
+        self._wait()
+
+    def _is_served(self, guest: str) -> bool:
+        told = self._callers.call(guest, self._place.house.port)
+        time.sleep(0.1)
+        return told.is_served

@@ -1,0 +1,138 @@
+"""Where a soak happens: a store, a gateway of two workers that is watched, and on Redis another that is restarted."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Self
+
+import yaml
+
+from tests.fakes.redis_servers import RedisServer
+from tests.flows.house import ADMIN_TOKEN, CHAT, COMPLETIONS, EMBEDDINGS, UPSTREAM_KEY, Gateway, key, model
+
+from .market import Market
+
+WIDE: list[dict[str, Any]] = [
+    {"tokens": 10**12, "per": "day"},
+    {"requests": 10**9, "per": "month"},
+    {"usd": 10**6, "per": "month"},
+]
+POOR = 40
+"""Calls a day of the key that has few."""
+FAST = 3
+"""Calls a second of the key that is fast."""
+PRICE = {"input": 1, "output": 2}
+
+ROUTES = [{"upstream": "main", "priority": 1}, {"upstream": "spare", "priority": 2}]
+
+
+class Place:
+    """See the head of the file. A context manager; `house` is the gateway that is watched."""
+
+    def __init__(self, kind: str, folder: Path) -> None:
+        self.kind = kind
+        self.folder = folder
+        self.market = Market()
+        self.redis: RedisServer | None = None
+        self.ended: list[Gateway] = []
+        """Those that were restarted: their logs are looked at as well."""
+        self._ends = contextlib.ExitStack()
+        self._numbers = itertools.count()
+        self._guests = 0
+
+    def __enter__(self) -> Self:
+        with contextlib.ExitStack() as begun:
+            begun.enter_context(self.market)
+            if self.kind == "redis":
+                self.redis = begun.enter_context(RedisServer(self.folder / "redis", appendonly="everysec"))
+            self.house = self.start("watched", workers=2)
+            self.elder = self.house.workers()[0]
+            """The worker that is never killed."""
+            self.second = self.start("second") if self.redis else None
+            self._ends = begun.pop_all()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for house in self.houses:
+            house.end()
+        self._ends.__exit__(*exc)  # type: ignore[arg-type]
+
+    @property
+    def running(self) -> list[Gateway]:
+        """The gateways that run, the one that is watched first."""
+        return [self.house] + ([self.second] if self.second else [])
+
+    @property
+    def houses(self) -> list[Gateway]:
+        """All that have ever run."""
+        return self.running + self.ended
+
+    def start(self, name: str, workers: int = 1) -> Gateway:
+        """A gateway on the store; of one name run one after the other, with the same journal."""
+        house = Gateway(self.folder / f"{name}-{next(self._numbers)}", self._settings(name, workers), is_awaited=False)
+        try:
+            house.wait_until_ready()
+        except BaseException:
+            house.end()
+            raise
+        return house
+
+    @contextlib.contextmanager
+    def without_second(self) -> Iterator[None]:
+        """The second gateway drains and ends meanwhile, and is replaced at the end."""
+        leaving, self.second = self.second, None
+        assert leaving is not None
+        self.ended.append(leaving)
+        time.sleep(0.5)  # for the clients that have just chosen it
+        leaving.stop()
+        yield
+        self.second = self.start("second")
+
+    def invite(self) -> str:
+        """Write a configuration with a guest whom the one before does not know; returns the guest's name."""
+        self._guests += 1
+        guest = f"guest-{self._guests}"
+        config = {**self.house.config, "keys": [*self._keys(), key(guest, quotas=WIDE)]}
+        self.house.file.write_text(yaml.safe_dump(config))
+        return guest
+
+    def journals(self, name: str) -> list[Path]:
+        """The folders of journals that are there, of the living and of the dead."""
+        return [path for path in self._journal(name).iterdir() if not path.suffix]
+
+    def _journal(self, name: str) -> Path:
+        return self.folder / f"journal-{name}"
+
+    def _settings(self, name: str, workers: int) -> dict[str, Any]:
+        timeouts = {"connect_s": 2, "head_s": 2, "idle_s": 2, "total_s": 60}
+        store = self.redis.url if self.redis else f"embedded:{self.folder / 'data'}"
+        shared = {"routes": ROUTES, "price": PRICE}
+        return {
+            "server": {
+                "port": 0, "workers": workers, "drain_delay_s": 1, "drain_timeout_s": 100, "client_head_timeout_s": 2,
+            },
+            "store": {"url": store, "journal_dir": str(self._journal(name))},
+            "admin": {"token": ADMIN_TOKEN},
+            "upstreams": {
+                name: {"base_url": url, "api_key": UPSTREAM_KEY, "timeouts": timeouts, "max_connection_age_s": 20}
+                for name, url in self.market.urls.items()
+            },
+            "models": {
+                COMPLETIONS: model("completions", **shared),
+                CHAT: model("chat", price=PRICE),
+                EMBEDDINGS: model("embeddings", **shared),
+            },
+            "quotas": [{"tokens": 10**13, "per": "day"}],
+            "keys": self._keys(),
+        }  # fmt: skip
+
+    def _keys(self) -> list[dict[str, Any]]:
+        return [
+            *(key(who, quotas=WIDE, max_parallel=500) for who in ("alice", "bob")),
+            key("poor", quotas=[{"requests": POOR, "per": "day"}]),
+            key("fast", quotas=[{"requests": FAST, "per": "second"}, {"tokens": 10**12, "per": "day"}]),
+        ]

@@ -1,0 +1,146 @@
+"""The dashboard's files: who may have them, what browsers are told with them, and what must never stand in them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from multidict import CIMultiDictProxy
+
+from gateway.web.dashboard import CONTENT_TYPES, FOLDER
+
+from .conftest import ADMIN_TOKEN, Inside
+
+NOWHERE = "http://upstream-of-ours.example/v1"
+FILES = sorted(path for path in FOLDER.iterdir() if path.suffix in CONTENT_TYPES)
+MODULES = [path for path in FILES if path.suffix == ".js"]
+
+
+def names(paths: list[Path]) -> list[str]:
+    return [path.name for path in paths]
+
+
+def check_head(headers: CIMultiDictProxy[str]) -> None:
+    policy = headers["Content-Security-Policy"].split("; ")
+    assert policy[0] == "default-src 'none'"
+    assert {"script-src 'self'", "style-src 'self'", "connect-src 'self'", "img-src 'self' data:"} <= {*policy}
+    assert {"base-uri 'none'", "form-action 'none'", "frame-ancestors 'none'"} <= {*policy}
+    assert "unsafe" not in headers["Content-Security-Policy"]
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    assert headers["Referrer-Policy"] == "no-referrer"
+    assert headers["Cache-Control"] == "no-cache"
+    assert headers["x-request-id"].startswith("req_")
+
+
+async def test_page_needs_no_token_and_says_what_browsers_may_do(inside: Inside) -> None:
+    client = await inside(NOWHERE)
+    answer = await client.get("/dashboard")
+    assert (answer.status, answer.content_type, answer.charset) == (200, "text/html", "utf-8")
+    assert await answer.read() == (FOLDER / "index.html").read_bytes()
+    check_head(answer.headers)
+
+
+async def test_every_file_is_there_under_its_type(inside: Inside) -> None:
+    client = await inside(NOWHERE)
+    for path in FILES:
+        answer = await client.get(f"/dashboard/{path.name}")
+        assert answer.status == 200
+        assert answer.headers["Content-Type"] == CONTENT_TYPES[path.suffix]
+        assert await answer.read() == path.read_bytes()
+        check_head(answer.headers)
+
+
+async def test_what_a_browser_has_already_is_not_sent_again(inside: Inside) -> None:
+    client = await inside(NOWHERE)
+    first = await client.get("/dashboard/app.js")
+    mark = first.headers["ETag"]
+    for known in (mark, f'"other", W/{mark}'):
+        again = await client.get("/dashboard/app.js", headers={"If-None-Match": known})
+        assert (again.status, await again.read(), again.headers["ETag"]) == (304, b"", mark)
+        check_head(again.headers)
+    changed = await client.get("/dashboard/app.js", headers={"If-None-Match": '"other"'})
+    assert changed.status == 200
+    assert (await client.get("/dashboard/dom.js")).headers["ETag"] != mark
+
+
+async def test_head_of_a_file(inside: Inside) -> None:
+    client = await inside(NOWHERE)
+    answer = await client.head("/dashboard/style.css")
+    assert (answer.status, await answer.read()) == (200, b"")
+    assert answer.headers["Content-Length"] == str((FOLDER / "style.css").stat().st_size)
+
+
+@pytest.mark.parametrize("path", ["/dashboard", "/dashboard/", "/dashboard/app.js", "/dashboard/nothing"])
+async def test_without_a_token_it_says_what_to_set(inside: Inside, path: str) -> None:
+    client = await inside(NOWHERE, admin={})
+    answer = await client.get(path, allow_redirects=False)
+    assert answer.status in ((404, 308) if path.endswith("/") else (404,))
+    if answer.status == 404:
+        assert "admin.token" in (await answer.json())["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "path", ["nothing.js", "../dashboard.py", "..%2fdashboard.py", "%2e%2e/app.py", "a/b", "app.js/", "%00", "index"]
+)
+async def test_nothing_else_can_be_had(inside: Inside, path: str) -> None:
+    client = await inside(NOWHERE)
+    answer = await client.get(f"/dashboard/{path}")
+    assert (answer.status, answer.content_type) == (404, "application/json")
+
+
+async def test_a_slash_too_many_leads_to_the_page_whatever_stands_in_front(inside: Inside) -> None:
+    client = await inside(NOWHERE)
+    answer = await client.get("/dashboard/", allow_redirects=False)
+    assert (answer.status, answer.headers["Location"]) == (308, "../dashboard")
+    assert (await client.get("/dashboard/")).content_type == "text/html"
+
+
+def test_page_loads_every_module_at_once() -> None:
+    page = (FOLDER / "index.html").read_text()
+    ahead = set(re.findall(r'<link rel="modulepreload" href="dashboard/(\S+)">', page))
+    assert ahead | {"app.js", "theme.js"} == set(names(MODULES))
+    for other in re.findall(r'(?:src|href)="(?!#)([^"]+)"', page):
+        assert (FOLDER.parent / other).is_file(), f"the page asks for {other}, which is not there"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=names(MODULES))
+def test_modules_import_only_what_is_there(path: Path) -> None:
+    text = path.read_text()
+    for where, other in re.findall(r'from "([^"]+)"|import\("([^"]+)"\)', text):
+        assert (where or other).startswith("./")
+        assert (FOLDER / (where or other)).is_file()
+
+
+FORBIDDEN = {
+    "another origin": r"https?://(?!www\.w3\.org/2000/svg)",
+    "text that becomes markup": r"(inner|outer)HTML|insertAdjacentHTML|document\.write|DOMParser|createContextual",
+    "text that becomes code": r"\beval\(|new Function|setTimeout\(\s*[\"'`]|javascript:",
+    "an inline style or handler, which the policy refuses": r"\sstyle=\"|\son[a-z]+=\"|setAttribute\(\"style\"",
+    "the token where others find it": r"localStorage.*token|document\.cookie|indexedDB",
+}
+
+
+@pytest.mark.parametrize("path", FILES, ids=names(FILES))
+@pytest.mark.parametrize("what", FORBIDDEN)
+def test_files_hold_no(what: str, path: Path) -> None:
+    found = re.search(FORBIDDEN[what], path.read_text())
+    assert found is None, f"{path.name} holds {what}: {found[0] if found else ''}"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=names(MODULES))
+def test_modules_are_short_and_say_what_they_are(path: Path) -> None:
+    lines = path.read_text().splitlines()
+    assert lines[0].startswith("// ")
+    assert len(lines) <= 200
+
+
+async def test_its_requests_are_not_worth_an_access_line(inside: Inside, capfd: pytest.CaptureFixture[str]) -> None:
+    client = await inside(NOWHERE, server={"access_log": "json"})
+    await client.get("/dashboard/app.js")
+    await client.get("/admin/api/live", headers={"Authorization": f"Bearer {ADMIN_TOKEN}"})
+    await client.get("/admin/api/usage", headers={"Authorization": f"Bearer {ADMIN_TOKEN}"})
+    await client.close()
+    told = capfd.readouterr().out
+    assert "dashboard" not in told
+    assert "live" not in told
