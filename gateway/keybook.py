@@ -77,7 +77,8 @@ class KeyBook:
         self.fresh_until = 0.0
         """On the clock: until when what is known is trusted."""
         self.terms = Terms((), {}, {})
-        self._file_ids: frozenset[str] = frozenset()
+        self._file_ids: dict[str, bytes] = {}
+        """The keys of the file: the SHA-256 of their secrets by their ids."""
         self._remembered: dict[bytes, str] = {}
         """Of the known ones those that were looked up, and their ids; the first that was read first."""
         self._unknown: dict[bytes, None] = {}
@@ -99,12 +100,13 @@ class KeyBook:
     def configure(self, config: Config, index: Mapping[bytes, Key] | None = None) -> None:
         """Go by this configuration from now on. `index`: that of its keys, where it was made before."""
         self._config = config
-        self._file_ids = frozenset([key.id for key in config.keys])
+        index = keys.index(config.keys) if index is None else index
+        self._file_ids = {key.id: digest for digest, key in index.items()}
         looked_up = {
             digest: self.known[digest] for digest, name in self._remembered.items() if name not in self._file_ids
         }
         self._remembered = {digest: known.key.id for digest, known in looked_up.items()}
-        self.known = looked_up | {digest: Known(key) for digest, key in (index or keys.index(config.keys)).items()}
+        self.known = looked_up | {digest: Known(key) for digest, key in index.items()}
         self._apply()
 
     def known_keys(self) -> list[Key]:
@@ -224,11 +226,10 @@ class KeyBook:
         if teams.keys() != self.teams.keys():
             self._forget(lambda _: True)  # who may call depends on it
         self.terms = Terms(config.quotas, teams, self._overlays)
-        for key in config.keys:
-            overlay = self._overlays.get(f"key:{key.id}")
-            refusal = keys.REVOKED if overlay is not None and overlay.revoked_at is not None else None
-            if (known := self.known[key.digest]).refusal != refusal:
-                self.known[key.digest] = known._replace(refusal=refusal)
+        for scope, overlay in self._overlays.items():
+            digest = self._file_ids.get(scope.removeprefix("key:"))
+            if overlay.revoked_at is not None and digest is not None:
+                self.known[digest] = self.known[digest]._replace(refusal=keys.REVOKED)
 
     # -------------------------------------------------------------------------------------------------------- look-ups
 
@@ -247,10 +248,13 @@ class KeyBook:
                     answer.set_result(known)
 
     async def _find(self, digests: list[bytes]) -> dict[bytes, Known | None]:
-        for _ in range(ASKED_AGAIN):
+        for attempt in range(ASKED_AGAIN):
             changes = self._changes
             texts = await self._store.find_keys([digest.hex() for digest in digests])
             found = {digest: self._read(digest, text) for digest, text in zip(digests, texts, strict=True)}
+            if attempt == 0 and any(known is not None and known.refusal == keys.NO_TEAM for known in found.values()):
+                await self.hear()  # the team may be as new as its key
+                continue
             if changes == self._changes:
                 self._remember(found)
                 break

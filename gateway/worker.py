@@ -166,10 +166,6 @@ def _take(file: Path) -> bytes:
     return data
 
 
-def _drop(file: Path) -> None:
-    file.unlink(missing_ok=True)
-
-
 def settle_memory() -> None:
     """What is loaded by now stays: it need not be looked at by every collection."""
     gc.collect()

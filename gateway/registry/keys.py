@@ -38,7 +38,8 @@ class Keys(Documents):
         made = IssuedKey(settings, (SecretOf(_sha256(secret), now),), created_at=now, updated_at=now)
         doing = Doing(actor, "create", after=shown_key(settings))
         await self._write("key", settings.id, None, made.encode(), doing, added=[_sha256(secret)])
-        return Issued(await self.show_key(settings.id), secret)
+        # From here on nothing is asked that could fail: nobody will ever see the secret again.
+        return Issued(show_key(made, now) | {"top_ups": []}, secret)
 
     async def list_keys(self, after: str = "", limit: int = 100, team: str | None = None) -> Page:
         """Keys of file and store by id, behind the id `after`."""
@@ -84,12 +85,13 @@ class Keys(Documents):
         if not 0 <= overlap_s <= MAX_OVERLAP_S:
             raise InvalidRequest(f"Expected a number of seconds from 0 to {MAX_OVERLAP_S}.", param="overlap_s")
         text, key = await self._changeable(name)
-        secret = _new_secret(name)
-        rotated = key.rotated(_sha256(secret), self._clock(), overlap_s)
+        _, overlay = await self._overlay(f"key:{name}")
+        now, secret = self._clock(), _new_secret(name)
+        rotated = key.rotated(_sha256(secret), now, overlap_s)
         had, has = [{secret.sha256 for secret in each.secrets} for each in (key, rotated)]
         doing = Doing(actor, "rotate", after={"overlap_s": overlap_s})
         await self._write("key", name, text, rotated.encode(), doing, added=[*has - had], removed=[*had - has])
-        return Issued(await self.show_key(name), secret)
+        return Issued(show_key(rotated, now) | {"top_ups": show_top_ups(overlay)}, secret)
 
     async def revoke_key(self, name: str, actor: str) -> Shown:
         """Refuse a key from now on, for ever; a key of the file too. To revoke it again changes nothing."""

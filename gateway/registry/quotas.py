@@ -14,6 +14,9 @@ from gateway.rules.limits import Terms, calendar_window
 
 from .documents import Documents, Doing, Shown, invalid
 
+MAX_LIMIT = 2**53 - 1
+"""What a window may hold: Redis scripts know whole numbers up to that."""
+
 
 class Quotas(Documents):
     """What is done to the windows of a key (`key:ID`), of a team (`team:NAME`), or of the whole `gateway`."""
@@ -54,10 +57,15 @@ class Quotas(Documents):
             )
         now, per = self._clock(), str(wish.per)
         windows = await self._windows(scope, now)
-        if (wish.unit, per, wish.model) not in [(window.unit, window.per, window.model) for window in windows]:
+        topped = [each for each in windows if (each.unit, each.per, each.model) == (wish.unit, per, wish.model)]
+        if not topped:
             raise NotFound(
                 f"{scope} has no quota of {wish.unit} per {per}{f' for {wish.model}' if wish.model else ''}.",
                 code="quota_not_found",
+            )
+        if topped[0].limit + wish.limit > MAX_LIMIT:
+            raise InvalidRequest(
+                f"With this the limit would be more than can be counted ({MAX_LIMIT}).", param=wish.unit
             )
         more = TopUp(wish.unit, per, wish.model, calendar_window(per, now)[0], wish.limit)
         text, overlay = await self._overlay(scope)

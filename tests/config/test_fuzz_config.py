@@ -61,6 +61,7 @@ GOOD: dict[str, Any] = {
         {"id": "b", "sha256": "0" * 64, "on_exceeded": "shadow"},
     ],
     "alerts": {"webhook": f"https://hooks.example.com/{HIDDEN}", "proxy": f"http://user:{HIDDEN}@proxy:3128"},
+    "tracing": {"endpoint": "http://127.0.0.1:4318", "sample_ratio": 0.5, "headers": {"Authorization": HIDDEN}},
 }  # fmt: skip
 
 Place = tuple[str | int, ...]

@@ -78,7 +78,7 @@ class Place:
         """Start a gateway on these books, the first or the next one; `store`: more of its settings."""
         config = settings(
             self.upstream.url,
-            server={"workers": workers},
+            server={"workers": workers, "drain_timeout_s": 60},
             store={**self.store, "journal_dir": str(self.journal), **store},
             **ACCOUNTS,
         )

@@ -150,6 +150,15 @@ async def test_a_key_whose_team_is_gone_is_refused_and_not_without_limits(scene:
         await scene.caller(book, secret)
 
 
+async def test_a_key_of_a_team_made_a_moment_ago_works_at_once(scene: Scene) -> None:
+    book = scene.book()
+    await book.hear()
+    await scene.registry.create_team({"name": "red", "quotas": [{"requests": 5, "per": "day"}]}, BY)
+    secret = (await scene.registry.create_key({"id": "alice", "team": "red"}, BY)).secret
+    key = await scene.caller(book, secret)
+    assert [term.scope for term in book.terms.of(key)] == ["team:red"]
+
+
 async def test_what_the_file_says_of_an_id_counts(scene: Scene) -> None:
     secret = (await scene.registry.create_key({"id": "alice"}, BY)).secret
     book = scene.book()

@@ -184,6 +184,7 @@ async def test_a_top_up_raises_the_window_of_today_and_is_over_tomorrow(scene: S
         ("key:ci-bot", {"requests": 3, "per": "month"}, "quota_not_found"),
         ("key:ci-bot", {"requests": 3, "per": "minute"}, None),
         ("key:ci-bot", {"requests": -3, "per": "day"}, None),
+        ("key:ci-bot", {"requests": 2**53 - 3, "per": "day"}, None),
         ("key:nobody", {"requests": 3, "per": "day"}, "key_not_found"),
         ("team:nobody", {"requests": 3, "per": "day"}, "team_not_found"),
         ("gateway", {"requests": 3, "per": "day"}, "quota_not_found"),

@@ -37,7 +37,7 @@ NOWHERE = "http://127.0.0.1:9/v1"
         ("DELETE", "/v1/models", 405, "Not allowed to DELETE on /v1/models."),
         ("GET", "/v1/models/no-such", 404, "The model `no-such` does not exist or you do not have access to it."),
         ("GET", "/admin/api/usage?group_by=colour", 401, "Incorrect token"),
-        ("GET", "/dashboard", 404, "Invalid URL (GET /dashboard)"),
+        ("GET", "/no/such", 404, "Invalid URL (GET /no/such)"),
     ],
 )
 async def test_refusals_are_worded_as_openai_words_them(
