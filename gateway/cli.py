@@ -19,16 +19,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from . import (
-    __version__,
-    audit_command,
-    backup_command,
-    keys_command,
-    registry_command,
-    teams_command,
-    tokens,
-    usage_command,
-)
+from . import __version__, tokens
+from .commands import audit as audit_command
+from .commands import backup as backup_command
+from .commands import keys as keys_command
+from .commands import registry as registry_command
+from .commands import teams as teams_command
+from .commands import usage as usage_command
 from .config import Config, ConfigError, ConfigFault, Store, Upstream, build
 from .config.source import Reading, Source
 from .folders import FolderInUse, exclusive

@@ -24,14 +24,12 @@ FLOORS: dict[str, int] = {
     "rules": 4,
     "telemetry": 5, "tracing": 5, "reader": 5, "tokens": 5,
     "store": 6, "journal": 6, "upstream": 6, "simulator": 6, "control": 6, "reload": 6, "exposition": 6,
-    "ledger": 7, "lease": 7, "outlet": 7, "usage_report": 7, "registry": 7, "keybook": 7,
-    "relay": 8, "alerts": 8, "comparison_report": 8, "registry_report": 8,
+    "ledger": 7, "lease": 7, "outlet": 7, "reports": 7, "registry": 7, "keybook": 7,
+    "relay": 8, "alerts": 8,
     "bridging": 9,
     "pipeline": 10,
     "web": 11,
-    "commands": 12, "registry_command": 12, "keys_command": 12, "teams_command": 12, "window_arguments": 12,
-    "audit_command": 12, "backup_command": 12,
-    "cli": 12, "usage_command": 12, "compare_command": 12, "workers": 12, "worker": 12, "__main__": 12,
+    "commands": 12, "cli": 12, "workers": 12, "worker": 12, "__main__": 12,
 }  # fmt: skip
 TOP = max(FLOORS.values())
 

@@ -17,9 +17,9 @@ from aiohttp import hdrs, web
 from gateway.errors import BodyTimeout, BodyTooLarge, Forbidden, InvalidRequest, NotFound, Unavailable
 from gateway.pipeline import Parts
 from gateway.registry import Page, Registry
+from gateway.reports.usage import spell_json
 from gateway.rules import wishes
 from gateway.store import StoreAway
-from gateway.usage_report import spell_json
 
 from .bodies import tell_to_continue
 from .endpoints import check_type, continue_later

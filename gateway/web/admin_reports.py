@@ -9,9 +9,9 @@ from typing import Any
 
 from aiohttp import web
 
+from gateway.reports.usage import read_day, read_groups, spell_csv
 from gateway.rules import standings
 from gateway.rules.pricing import read_price, usd
-from gateway.usage_report import read_day, read_groups, spell_csv
 
 from .admin_office import Office, bad, limit_of, listed, parts_of
 from .responses import Whole

@@ -1,4 +1,4 @@
-"""One browser for all of it, and for each file one gateway with something to show."""
+"""One browser for all of it, and one gateway with something to show."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from selenium import webdriver
 
 from gateway.records import Usage
 from tests.conftest import Stage, StartsGateways
+from tests.conftest import _starter as starter
 from tests.fakes.scripted import error_json, ok_json
 from tests.flows.house import ADMIN_TOKEN, CHAT, COMPLETIONS, Gateway, eventually, key, model, settings
 from tests.flows.planted import plant, record
@@ -36,7 +37,20 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrom
     browser.quit()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
+def theatre() -> Iterator[Stage]:
+    """The scripted upstream of the one gateway."""
+    with Stage() as stage:
+        yield stage
+
+
+@pytest.fixture(scope="session")
+def gateways(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartsGateways]:
+    """Starts gateways for all of these tests."""
+    yield from starter(tmp_path_factory.mktemp("gateways"))
+
+
+@pytest.fixture(scope="session")
 def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
     """A gateway with calls of today and of other days, good ones and bad ones."""
     models = {

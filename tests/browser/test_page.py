@@ -302,10 +302,10 @@ def test_a_page_that_nobody_sees_asks_for_nothing(admin: Page) -> None:
 
 
 def test_store_away_is_told_and_its_return_is_found(
-    driver: webdriver.Chrome, gateways: StartsGateways, tmp_path: Path
+    driver: webdriver.Chrome, gateway: StartsGateways, tmp_path: Path
 ) -> None:
     with RedisServer(tmp_path / "redis") as server:
-        house = gateways(settings(NOWHERE_URL, store={"url": server.url}))
+        house = gateway(settings(NOWHERE_URL, store={"url": server.url}))
         page = Page(driver, house.url)
         page.forget()
         page.open(token=ADMIN_TOKEN)
@@ -327,10 +327,10 @@ def test_store_away_is_told_and_its_return_is_found(
 
 
 def test_a_thousand_keys_are_paged_filtered_and_summed(
-    driver: webdriver.Chrome, gateways: StartsGateways, tmp_path: Path
+    driver: webdriver.Chrome, gateway: StartsGateways, tmp_path: Path
 ) -> None:
     fill_embedded(tmp_path / "data", large(1000, days(10)))
-    house: Gateway = gateways(settings(NOWHERE_URL, store={"url": f"embedded:{tmp_path / 'data'}"}))
+    house: Gateway = gateway(settings(NOWHERE_URL, store={"url": f"embedded:{tmp_path / 'data'}"}))
     page = Page(driver, house.url)
     page.forget()
     page.open(token=ADMIN_TOKEN)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from selenium import webdriver
+
+from tests.flows.house import Gateway
 
 from .chromium import Page
 
@@ -18,10 +21,12 @@ def reckon(page: Page, module: str, expression: str, *arguments: Any) -> Any:
     return page.driver.execute_async_script(script, *arguments)
 
 
-@pytest.fixture
-def here(page: Page) -> Page:
-    page.open()
-    return page
+@pytest.fixture(scope="module")
+def here(driver: webdriver.Chrome, house: Gateway) -> Page:
+    made = Page(driver, house.url)
+    made.forget()
+    made.open()
+    return made
 
 
 def sample(time: float, requests: int, counts: list[int] = [0, 0, 0]) -> dict[str, Any]:  # noqa: B006 - read only

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 import yaml
 
-from gateway.comparison_report import COLUMNS
 from gateway.records import Usage
+from gateway.reports.comparison import COLUMNS
 from tests.conftest import StartsGateways, StartsProcesses
 from tests.fakes.redis_servers import RedisServer
 

@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 import yaml
 
-from gateway import cli, registry_command
+from gateway import cli
+from gateway.commands import registry as registry_command
 from tests.conftest import Stage, StartsGateways
 from tests.fakes.redis_servers import RedisServer
 from tests.fakes.scripted import dead_port, ok_json

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
 from typing import Any
 
-from .store import USAGE_COLUMNS, USAGE_GROUPS, check_groups
-from .store.reports import percent
+from gateway.store import USAGE_COLUMNS, USAGE_GROUPS, check_groups
+from gateway.store.reports import percent
 
 Row = Mapping[str, Any]
 

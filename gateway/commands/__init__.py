@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
 
-from .config import Store as Settings
-from .store import Store, open_store
+from gateway.config import Store as Settings
+from gateway.store import Store, open_store
 
 T = TypeVar("T")
 
@@ -42,7 +42,7 @@ def ask(settings: Settings, question: Callable[[Store | None], Awaitable[T]]) ->
 
 def file_of(settings: Settings) -> Path:
     """An embedded store's file."""
-    from .store.sqlite import path_of  # which a Redis store does without
+    from gateway.store.sqlite import path_of  # which a Redis store does without
 
     return path_of(settings).absolute()
 

@@ -12,11 +12,12 @@ import io
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from .config import printable
-from .rules.comparison import Ours, Pair, total
-from .rules.exports import Tally
-from .store.reports import percent
-from .usage_report import UNKNOWN, Row, aligned, decimals_of, plain_usd
+from gateway.config import printable
+from gateway.rules.comparison import Ours, Pair, total
+from gateway.rules.exports import Tally
+from gateway.store.reports import percent
+
+from .usage import UNKNOWN, Row, aligned, decimals_of, plain_usd
 
 MEASURES = ("requests", "prompt_tokens", "completion_tokens", "cached_tokens", "total_tokens", "cost_usd")
 """Each has the columns NAME_ours, NAME_theirs, NAME_difference (ours minus theirs) and NAME_percent (of theirs)."""

@@ -6,10 +6,13 @@ import argparse
 from datetime import UTC, datetime
 from typing import Any
 
-from .commands import Mistaken
-from .config import Config
-from .registry import Issued, Registry
-from .registry_command import (
+from gateway.config import Config
+from gateway.registry import Issued, Registry
+from gateway.reports.registry import KEYS, KEYS_IN_TABLE, spell_json, spell_one
+from gateway.rules.arguments import NONE, read_duration_s, read_moment
+
+from . import Mistaken
+from .registry import (
     PAGE,
     Actions,
     actor,
@@ -26,9 +29,7 @@ from .registry_command import (
     told_list,
     told_one,
 )
-from .registry_report import KEYS, KEYS_IN_TABLE, spell_json, spell_one
-from .rules.arguments import NONE, read_duration_s, read_moment
-from .window_arguments import add_window_actions
+from .windows import add_window_actions
 
 EXAMPLE = "gateway keys create --config gateway.yaml --id alice --team platform"
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway.comparison_report import COLUMNS, notes, rows_of, spell_csv, spell_table
+from gateway.reports.comparison import COLUMNS, notes, rows_of, spell_csv, spell_table
 from gateway.rules.comparison import Ours, Pair
 from gateway.rules.exports import Tally
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from gateway.reports.usage import notes, read_day, read_groups, spell_csv, spell_json, spell_table
 from gateway.store import USAGE_COLUMNS, USAGE_GROUPS
 from gateway.store.reports import percent
-from gateway.usage_report import notes, read_day, read_groups, spell_csv, spell_json, spell_table
 
 
 def row(key: str = "alice", **more: Any) -> dict[str, Any]:

@@ -11,13 +11,13 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from . import compare_command
-from .commands import Mistaken, ask, fail, named, put
-from .config import Config
-from .config import Store as Settings
-from .rules.exports import NotUnderstood
-from .store import USAGE_GROUPS, Store, StoreAway, StoreRefused
-from .usage_report import notes, read_day, read_groups, spell_csv, spell_json, spell_table
+from gateway.config import Config
+from gateway.config import Store as Settings
+from gateway.reports.usage import notes, read_day, read_groups, spell_csv, spell_json, spell_table
+from gateway.rules.exports import NotUnderstood
+from gateway.store import USAGE_GROUPS, Store, StoreAway, StoreRefused
+
+from . import Mistaken, ask, compare, fail, named, put
 
 FORMATS = ("table", "csv", "json")
 
@@ -83,12 +83,12 @@ def _compared(args: argparse.Namespace, config: Config) -> tuple[str, Sequence[s
             f"argument --upstream: there is no upstream {unknown[0]!r}; there are: {', '.join(config.upstreams)}"
         )
     try:
-        export = compare_command.read_file(args.compare)
+        export = compare.read_file(args.compare)
     except NotUnderstood as error:
         raise Mistaken(*[f"{args.compare}: {fault}" for fault in error.faults]) from None
-    question = compare_command.Question(export, upstreams, since, until)
-    comparison = ask(config.store, lambda store: compare_command.ask(store, question, config.models))
-    return compare_command.spell(args.format, comparison, export), comparison.notes
+    question = compare.Question(export, upstreams, since, until)
+    comparison = ask(config.store, lambda store: compare.ask(store, question, config.models))
+    return compare.spell(args.format, comparison, export), comparison.notes
 
 
 def _days(args: argparse.Namespace) -> tuple[str | None, str | None]:

@@ -7,7 +7,7 @@ import io
 import json
 from typing import Any
 
-from gateway.registry_report import (
+from gateway.reports.registry import (
     CHANGES_IN_TABLE,
     KEYS,
     KEYS_IN_TABLE,

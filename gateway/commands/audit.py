@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from .config import Config
-from .registry import Registry
-from .registry_command import PAGE, add_shape, carry_out, read, told_list
-from .registry_report import CHANGES, CHANGES_IN_TABLE, with_change
+from gateway.config import Config
+from gateway.registry import Registry
+from gateway.reports.registry import CHANGES, CHANGES_IN_TABLE, with_change
+
+from .registry import PAGE, add_shape, carry_out, read, told_list
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

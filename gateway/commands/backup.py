@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from .commands import fail, file_of, put
-from .config import Config
+from gateway.config import Config
+
+from . import fail, file_of, put
 
 EPILOG = """\
 example:
@@ -34,7 +35,7 @@ def run(args: argparse.Namespace, config: Config) -> int:
             "this command is for an embedded store",
             code=2,
         )
-    from .store.backup import NotBackedUp, back_up
+    from gateway.store.backup import NotBackedUp, back_up
 
     try:
         size = back_up(settings, args.to)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from .commands import Mistaken
-from .config import Config
-from .registry import Registry
-from .registry_command import (
+from gateway.config import Config
+from gateway.registry import Registry
+from gateway.reports.registry import TEAMS, spell_json
+
+from . import Mistaken
+from .registry import (
     PAGE,
     Actions,
     actor,
@@ -22,8 +24,7 @@ from .registry_command import (
     told_list,
     told_one,
 )
-from .registry_report import TEAMS, spell_json
-from .window_arguments import add_window_actions
+from .windows import add_window_actions
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

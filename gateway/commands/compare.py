@@ -12,11 +12,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from . import comparison_report
-from .config import Model
-from .rules.comparison import Pair, by_upstream_name, compare
-from .rules.exports import Export, NotUnderstood, read_export
-from .store import Store
+from gateway.config import Model
+from gateway.reports import comparison as comparison_report
+from gateway.rules.comparison import Pair, by_upstream_name, compare
+from gateway.rules.exports import Export, NotUnderstood, read_export
+from gateway.store import Store
 
 
 class Question(NamedTuple):

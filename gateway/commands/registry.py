@@ -18,13 +18,14 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any, TypeVar
 
-from .commands import Mistaken, fail, file_of, named, put
-from .config import Config
-from .errors import GatewayError, InvalidRequest
-from .registry import Page, Registry
-from .registry_report import Column, spell_csv, spell_json, spell_one, spell_table
-from .rules.arguments import NONE, Named, merged_quotas, read_limit, read_names, read_quota
-from .store import StoreAway, StoreRefused, open_store
+from gateway.config import Config
+from gateway.errors import GatewayError, InvalidRequest
+from gateway.registry import Page, Registry
+from gateway.reports.registry import Column, spell_csv, spell_json, spell_one, spell_table
+from gateway.rules.arguments import NONE, Named, merged_quotas, read_limit, read_names, read_quota
+from gateway.store import StoreAway, StoreRefused, open_store
+
+from . import Mistaken, fail, file_of, named, put
 
 T = TypeVar("T")
 Deed = Callable[[Registry], Awaitable[T]]

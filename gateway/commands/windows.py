@@ -6,11 +6,12 @@ import argparse
 from functools import partial
 from typing import Any
 
-from .commands import Mistaken
-from .config import Config
-from .registry_command import Actions, actor, add_quotas, add_shape, carry_out, quotas_of, read, told_list
-from .registry_report import WINDOWS
-from .rules.arguments import Named, read_duration_s
+from gateway.config import Config
+from gateway.reports.registry import WINDOWS
+from gateway.rules.arguments import Named, read_duration_s
+
+from . import Mistaken
+from .registry import Actions, actor, add_quotas, add_shape, carry_out, quotas_of, read, told_list
 
 
 def add_window_actions(actions: Actions, command: str, kind: str, example: str) -> None:

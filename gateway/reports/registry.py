@@ -11,9 +11,10 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from .config import printable
-from .rules.arguments import spell_quota
-from .usage_report import UNKNOWN, aligned, plain_usd
+from gateway.config import printable
+from gateway.rules.arguments import spell_quota
+
+from .usage import UNKNOWN, aligned, plain_usd
 
 Row = Mapping[str, Any]
 
