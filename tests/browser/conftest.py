@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 from selenium import webdriver
@@ -27,6 +28,16 @@ KEYS = [
     key("carol", max_parallel=2),
     key("shadow", quotas=[{"requests": 1, "per": "day"}], on_exceeded="shadow"),
 ]
+
+
+SLOWEST_S = 240
+"""For one test: what it waits for has bounds of its own, and a busy machine takes its time to start a browser."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.parent == Path(__file__).parent:
+            item.add_marker(pytest.mark.timeout(SLOWEST_S))
 
 
 @pytest.fixture(scope="session")

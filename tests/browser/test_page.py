@@ -295,7 +295,7 @@ def test_a_page_that_nobody_sees_asks_for_nothing(admin: Page) -> None:
     )
     time.sleep(0.5)  # what is under way comes to its end
     admin.requested()
-    time.sleep(3 * LIVE_EVERY_S)
+    time.sleep(2 * LIVE_EVERY_S)
     assert not [request for request in admin.requested() if "/admin/" in request["url"]]
     admin.run("window.isHidden = false; document.dispatchEvent(new Event('visibilitychange'))")
     admin.until(lambda: [request for request in admin.requested() if request["url"].endswith("/admin/api/live")])
