@@ -12,6 +12,7 @@ import logging
 import os
 import secrets
 import signal
+import socket
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -139,8 +140,9 @@ def _check(args: argparse.Namespace) -> int:
     print(f"  upstreams  {', '.join(f'{name} ({_where(upstream)})' for name, upstream in config.upstreams.items())}")
     print(f"  models     {', '.join(config.models)}")
     print(f"  tokens     {tokens.describe(config.models)}")
-    print(f"  keys       {', '.join(key.id for key in config.keys) or 'none: every call will be refused with 401'}")
-    print(f"  admin API  {'on' if config.admin.token else 'off: admin.token is not set'}")
+    keys = ", ".join(key.id for key in config.keys)
+    print(f"  keys       {keys or 'none in the file; gateway keys create makes some'}")
+    print(f"  admin API  {_admin(config)}")
     print(f"  alerts     {_alerts(config)}")
     for warning in warnings:
         print(f"  warning    {warning}")
@@ -172,6 +174,12 @@ def _look_at(settings: Store) -> list[str]:
 def _where(upstream: Upstream) -> str:
     """Its address; and its proxy, which may come from the environment without anybody's having thought of it."""
     return upstream.base_url if upstream.way is None else f"{upstream.base_url} through the proxy {upstream.way}"
+
+
+def _admin(config: Config) -> str:
+    if config.admin.token is None:
+        return "off: admin.token is not set"
+    return f"on, at {config.admin.listen}, with dashboard and metrics" if config.admin.listen else "on"
 
 
 def _alerts(config: Config) -> str:
@@ -210,20 +218,23 @@ def _supervise(reading: Reading, source: Source | None, demo: Demo | None = None
     async def run() -> None:
         if demo is not None:
             await demo.start_upstream()
-        listener = workers.bind(config.server.host, config.server.port)
-        host, port = listener.getsockname()[:2]
-        address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        listeners = [workers.bind(config.server.host, config.server.port)]
+        if config.admin.address is not None:
+            listeners.append(workers.bind(*config.admin.address))
+        address, *office = [_address_of(each) for each in listeners]
 
         def say_ready() -> None:
             if demo is not None:
                 print(demo.welcome(address), flush=True)
             else:
-                print(
-                    f"gateway {__version__} serves {address} with {_count(config.server.workers, 'worker')}", flush=True
-                )
+                own = f"; admin, dashboard and metrics at {office[0]}" if office else ""
+                number = _count(config.server.workers, "worker")
+                print(f"gateway {__version__} serves {address} with {number}{own}", flush=True)
 
-        with listener:
-            await workers.Supervisor(reading, source, listener).run(say_ready)
+        with ExitStack() as opened:
+            for listener in listeners:
+                opened.enter_context(listener)
+            await workers.Supervisor(reading, source, listeners).run(say_ready)
 
     try:
         with ExitStack() as held:
@@ -241,6 +252,11 @@ def _supervise(reading: Reading, source: Source | None, demo: Demo | None = None
         print(f"gateway: cannot use {error.filename}: {(error.strerror or str(error)).lower()}", file=sys.stderr)
         return 1
     return 0
+
+
+def _address_of(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 # -------------------------------------------------------------------------------------------------------------- demo

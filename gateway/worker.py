@@ -1,4 +1,4 @@
-"""One worker process, started by workers.py with two inherited file descriptors: the socket and the control line.
+"""One worker process, started by workers.py with inherited file descriptors: the control line and what it listens on.
 
 It takes its configuration from the supervisor, serves until it is told to drain, and drains by itself when the
 supervisor is gone. Ready means: the store is open and connections are accepted.
@@ -23,10 +23,12 @@ from aiohttp import web
 from .config import Config, build
 from .control import HungUp, Line
 from .errors import Unavailable
+from .pipeline import Parts
 from .store import Ledger, StoreRefused
 from .tasks import Tasks
 from .telemetry import Telemetry, quota_rows
 from .web import app, server
+from .web.middleware import Handler
 
 BACKLOG = 2048
 WATCH_STORE_S = 0.5
@@ -39,8 +41,10 @@ log = logging.getLogger("gateway")
 class WorkerProcess:
     """The life of one worker."""
 
-    def __init__(self, listener: socket.socket, line: Line, config: Config) -> None:
+    def __init__(self, listener: socket.socket, office: socket.socket | None, line: Line, config: Config) -> None:
         self._listener = listener
+        self._office = office
+        """The operators' listener, where they have one."""
         self._line = line
         self._config = config
         loop = asyncio.get_running_loop()
@@ -51,7 +55,7 @@ class WorkerProcess:
         self._tasks = Tasks()
         self._worker: asyncio.Future[app.Worker] = loop.create_future()
         """Its parts, as soon as it serves."""
-        self._runner: server.Runner
+        self._runners: list[server.Runner] = []
 
     async def run(self) -> None:
         """Serve until told to drain, then drain."""
@@ -59,10 +63,9 @@ class WorkerProcess:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, lambda: self._drain(self._config.server.drain_delay_s))
         async with app.build(self._config, self._telemetry, self._scrape, self._ask) as worker:
-            self._runner = runner = server.runner_of(worker.app, worker.shortcuts, worker.parts)
-            await runner.setup()
-            site = web.SockSite(runner, self._listener, backlog=BACKLOG)
-            await site.start()
+            sites = [await self._serve(worker.app, worker.shortcuts, worker.parts, self._listener)]
+            if worker.office is not None and self._office is not None:
+                sites.append(await self._serve(worker.office, {}, worker.parts, self._office))
             self._tasks.spawn(self._watch_store(worker.parts.books.ledger), "watch-store")
             settle_memory()
             self._worker.set_result(worker)
@@ -70,13 +73,25 @@ class WorkerProcess:
             delay_s = await self._drain_delay_s
             worker.status.is_ready = False
             if self._is_orphan:
-                await site.stop()  # another gateway may take the port
+                for site in sites:
+                    await site.stop()  # another gateway may take the port
             await asyncio.sleep(delay_s)
             worker.status.is_draining = True
             await self._let_calls_end(worker, self._config.server.drain_timeout_s)
-            await runner.cleanup()  # closes the listener
+            for runner in self._runners:
+                await runner.cleanup()  # closes the listener
         await self._tasks.cancel_all()
         self._telemetry.write()
+
+    async def _serve(
+        self, application: web.Application, shortcuts: Mapping[str, Handler], parts: Parts, listener: socket.socket
+    ) -> web.SockSite:
+        runner = server.runner_of(application, shortcuts, parts)
+        self._runners.append(runner)
+        await runner.setup()
+        site = web.SockSite(runner, listener, backlog=BACKLOG)
+        await site.start()
+        return site
 
     async def _let_calls_end(self, worker: app.Worker, timeout_s: float) -> None:
         """Until no call is under way any more, nor the reading of an answer whose client left; then cut off the rest.
@@ -119,7 +134,8 @@ class WorkerProcess:
         worker = await self._worker
         try:
             self._config = await worker.changeover.change_to(question["config"])
-            self._runner.configure(self._config)
+            for runner in self._runners:
+                runner.configure(self._config)
         except Exception as error:  # the parent has checked it: we are short of something, or it is a bug
             log.exception("the new configuration cannot be used")
             failure = type(error).__name__
@@ -173,13 +189,13 @@ def settle_memory() -> None:
     gc.set_threshold(20000, 20, 100)
 
 
-async def _main(listener: socket.socket, end: socket.socket) -> int:
+async def _main(end: socket.socket, listener: socket.socket, office: socket.socket | None = None) -> int:
     line = await Line.over(end)
     message: dict[str, Any] | None = await line.receive()
     if message is None:
         return 1
     try:
-        await WorkerProcess(listener, line, build(message["config"])).run()
+        await WorkerProcess(listener, office, line, build(message["config"])).run()
     except StoreRefused as error:
         line.send(failed=str(error))
         return 1
@@ -192,12 +208,12 @@ async def _main(listener: socket.socket, end: socket.socket) -> int:
 
 
 def main() -> int:
-    """Run one worker on the inherited descriptors named in the arguments."""
+    """Run one worker on the inherited descriptors named in the arguments: the control line, the listener of calls, and
+    that of operators where there is one."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to every process; the supervisor decides
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    listener = socket.socket(fileno=int(sys.argv[1]))
-    listener.setblocking(False)
-    end = socket.socket(fileno=int(sys.argv[2]))
-    end.setblocking(False)
-    return uvloop.run(_main(listener, end))
+    sockets = [socket.socket(fileno=int(number)) for number in sys.argv[1:]]
+    for each in sockets:
+        each.setblocking(False)
+    return uvloop.run(_main(*sockets))

@@ -89,11 +89,14 @@ class Deaths:
 
 
 class Supervisor:
-    """The parent of the workers. Used from one event loop. `source` is where the configuration was read from."""
+    """The parent of the workers. Used from one event loop. `source` is where the configuration was read from.
 
-    def __init__(self, reading: Reading, source: Source | None, listener: socket.socket) -> None:
+    `listeners` are that of calls, and that of operators where they have their own.
+    """
+
+    def __init__(self, reading: Reading, source: Source | None, listeners: Sequence[socket.socket]) -> None:
         self._reloader = Reloader(reading, source, self._hand_over)
-        self._listener = listener
+        self._listeners = listeners
         self._metrics_dir = ""
         self._tasks = Tasks()
         self._members: dict[int, _Member] = {}
@@ -146,7 +149,8 @@ class Supervisor:
             self._fail("asked to stop a second time: what was under way has been cut off")
             return
         self._stopping = delay_s
-        self._listener.close()  # else the kernel would go on accepting for it, when no worker does any more
+        for listener in self._listeners:
+            listener.close()  # else the kernel would go on accepting for it, when no worker does any more
         for member in self._members.values():
             member.line.send(drain=delay_s)
 
@@ -188,14 +192,14 @@ class Supervisor:
 
     async def _start(self, slot: int) -> _Member:
         ours, theirs = socket.socketpair()
+        handed_down = [each.fileno() for each in (theirs, *self._listeners)]
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-P",
             "-c",
             _start_code(),
-            str(self._listener.fileno()),
-            str(theirs.fileno()),
-            pass_fds=(self._listener.fileno(), theirs.fileno()),
+            *map(str, handed_down),
+            pass_fds=handed_down,
             env={**os.environ, "PROMETHEUS_MULTIPROC_DIR": self._metrics_dir},
         )
         theirs.close()

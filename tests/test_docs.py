@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 from pydantic import BaseModel
 
 from gateway import cli, errors
-from gateway.config import Config, Limits, Quota, pending
+from gateway.config import Config, Limits, Quota
 from gateway.exposition import Reloads, Supervisor
 from gateway.telemetry import KeyCollector, Telemetry
 
@@ -31,18 +31,12 @@ SHARED = {Quota: "quotas[]", Limits: "limits"}
 """Sections that stand in several places of the file, and once in the README."""
 
 
-def is_pending(field: Any) -> bool:
-    """Whether the setting does not work yet."""
-    checks = [getattr(part, "func", None) for part in field.metadata]
-    return any(check is not None and check.__qualname__.startswith(pending.__name__) for check in checks)
-
-
 def settings(section: type[BaseModel] = Config, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Every setting that works, by the path that the README gives it, with its field."""
+    """Every setting, by the path that the README gives it, with its field."""
     for name, field in section.model_fields.items():
         here = f"{path}.{name}" if path else name
         inner = _models(field.annotation)
-        if not inner and not is_pending(field):
+        if not inner:
             yield here, field
         for model in inner:
             many = ".NAME" if "dict[" in str(field.annotation) else "[]" if "tuple[" in str(field.annotation) else ""

@@ -4,8 +4,7 @@ This package only parses. `resolve` turns YAML and its `${...}` references into 
 two are apart because the supervisor resolves once and hands the plain values to its workers, who build the same
 `Config` without looking at the file or the environment again.
 
-Unknown names are faults, because a misspelt limit is not "no limit"; so is a setting that does not work yet, unless it
-is given the value that asks for nothing.
+Unknown names are faults, because a misspelt limit is not "no limit".
 """
 
 from __future__ import annotations
@@ -42,7 +41,6 @@ from .sections import (
     Tracing,
     Upstream,
     is_expired,
-    pending,
 )
 
 __all__ = [
@@ -72,7 +70,6 @@ __all__ = [
     "build",
     "is_expired",
     "parse",
-    "pending",
     "printable",
     "read_key",
     "read_quota",

@@ -1,8 +1,4 @@
-"""The sections of the file: each field with its type, its default and one sentence.
-
-A setting that does not work yet is declared all the same, with `pending`: it is refused in a plain sentence unless it
-is given the value that asks for nothing.
-"""
+"""The sections of the file: each field with its type, its default and one sentence."""
 
 from __future__ import annotations
 
@@ -92,17 +88,6 @@ def _nusd(usd: Decimal) -> int:
 
 Usd = Annotated[Decimal, BeforeValidator(_read_usd)]
 SomeUsd = Annotated[Usd, AfterValidator(_refuse_nothing)]
-
-
-def pending(what: str, *off: Any) -> AfterValidator:
-    """Refuse a setting that does not work yet, unless it has a value that asks for nothing."""
-
-    def refuse(value: Any) -> Any:
-        if value not in off:
-            raise ValueError(f"{what} does not work yet; leave this setting out")
-        return value
-
-    return AfterValidator(refuse)
 
 
 class Section(BaseModel):
@@ -216,13 +201,19 @@ class Store(Section):
         return Path(self.url.partition(":")[2])
 
 
+_ADDRESS = re.compile(
+    r"(?P<host>\[[0-9a-fA-F:.]+\]|[^\s:\[\]]+):"
+    r"(?P<port>6553[0-5]|655[0-2]\d|65[0-4]\d\d|6[0-4]\d{3}|[1-5]\d{4}|\d{1,4})"
+)
+
+
 class Admin(Section):
     token: SecretStr | None = None
     """Bearer token of the admin API; without one there is no admin API."""
     viewer_token: SecretStr | None = None
     """May read the dashboard and reports, and nothing else."""
-    listen: Annotated[str | None, pending("a listener of its own for admin and metrics", None)] = None
-    """host:port of its own for admin and metrics."""
+    listen: str | None = None
+    """host:port of its own for the admin API, the dashboard and the metrics; null: the same as for calls."""
 
     @field_validator("token", "viewer_token")
     @classmethod
@@ -230,6 +221,20 @@ class Admin(Section):
         if token is not None and len(token.get_secret_value()) < 16:
             raise ValueError("a token needs at least 16 characters")
         return token
+
+    @field_validator("listen")
+    @classmethod
+    def _is_address(cls, listen: str | None) -> str | None:
+        if listen is not None and not _ADDRESS.fullmatch(listen):
+            raise ValueError("expected host:port, such as 127.0.0.1:9090 or [::1]:9090")
+        return listen
+
+    @property
+    def address(self) -> tuple[str, int] | None:
+        """Host and port of its own listener; None: it has none."""
+        if self.listen is None or (found := _ADDRESS.fullmatch(self.listen)) is None:
+            return None
+        return found["host"].strip("[]"), int(found["port"])
 
     @field_validator("viewer_token")
     @classmethod

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -55,6 +55,8 @@ class Worker:
     """One worker's live parts."""
 
     app: web.Application
+    office: web.Application | None
+    """What operators use, where it has a listener of its own; None: it is part of `app`."""
     shortcuts: Mapping[str, Handler]
     """What of the application is so hot that it is reached without its router: by path, for POST."""
     live: Live
@@ -99,11 +101,14 @@ async def build(
         plane = DataPlane(status, capacity, large_bodies)
         ops = Ops(ledger, status, scrape, Gate(telemetry))
         admin = Admin(Registry(store, lambda: live.parts.config), Gate(telemetry), scrape, ask or _alone(live))
-        app = _application(config.server.max_request_bytes, door, plane, ops, admin)
+        most, behind = config.server.max_request_bytes, [*ops.inside(), *admin.routes(), *Dashboard().routes()]
+        has_own_listener = config.admin.listen is not None
+        app = _application(most, door, [*plane.routes(), *ops.outside(), *([] if has_own_listener else behind)])
+        office = _application(most, door, [*ops.outside(), *behind]) if has_own_listener else None
         shortcuts = {path: partial(door.handle, handler=handler) for path, handler in plane.calls.items()}
         await book.begin()
         background.follow(live.parts)
-        yield Worker(app, shortcuts, live, status, Changeover(live, capacity, access_log, background, tasks))
+        yield Worker(app, office, shortcuts, live, status, Changeover(live, capacity, access_log, background, tasks))
     finally:
         await background.close()
         await tasks.cancel_all()
@@ -134,16 +139,13 @@ async def _open_books(
     return store, books
 
 
-def _application(max_request_bytes: int, door: FrontDoor, plane: DataPlane, ops: Ops, admin: Admin) -> web.Application:
+def _application(max_request_bytes: int, door: FrontDoor, routes: Iterable[web.RouteDef]) -> web.Application:
     @web.middleware
     async def front_door(request: web.Request, handler: Handler) -> web.StreamResponse:
         return await door.handle(request, handler)
 
     app = web.Application(middlewares=[front_door], client_max_size=max_request_bytes)
-    app.add_routes(plane.routes())
-    app.add_routes(ops.routes())
-    app.add_routes(admin.routes())
-    app.add_routes(Dashboard().routes())
+    app.add_routes(routes)
     app.add_routes([route_to_document(app)])
     return app
 

@@ -29,13 +29,13 @@ class Ops:
         self._status = status
         self._scrape = scrape
 
-    def routes(self) -> list[web.RouteDef]:
-        """Every route."""
-        return [
-            web.get("/healthz", self.show_health),
-            web.get("/readyz", self.show_readiness),
-            web.get("/metrics", self.show_metrics),
-        ]
+    def outside(self) -> list[web.RouteDef]:
+        """What a balancer asks, wherever it does."""
+        return [web.get("/healthz", self.show_health), web.get("/readyz", self.show_readiness)]
+
+    def inside(self) -> list[web.RouteDef]:
+        """What operators ask."""
+        return [web.get("/metrics", self.show_metrics)]
 
     async def show_health(self, request: web.Request) -> web.StreamResponse:
         """The process answers."""

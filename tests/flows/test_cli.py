@@ -163,13 +163,6 @@ def test_option_out_of_range(tmp_path: Path, arguments: list[str], words: str) -
     says(run("serve", "--config", written(tmp_path, settings(NOWHERE)), *arguments), words)
 
 
-def test_setting_that_does_not_work_yet_is_a_fault(tmp_path: Path) -> None:
-    says(
-        run("check", "--config", written(tmp_path, settings(NOWHERE, admin={"listen": "127.0.0.1:9000"}))),
-        "admin.listen: ",
-    )
-
-
 def test_check_tells_of_journals_that_nobody_would_deliver(tmp_path: Path) -> None:
     config = settings(NOWHERE, store={"url": "embedded:./data", "journal_dir": str(tmp_path / "journal")})
     file, journals = written(tmp_path, config), tmp_path / "journal"
