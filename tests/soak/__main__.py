@@ -167,7 +167,7 @@ def _show(records: Sequence[Mapping[str, Any]], told: Sequence[Told], junk: int,
     ends = Counter(record["ended"] for record in records)
     shown = ", ".join(f"{count} {ended}" for ended, count in ends.most_common())
     print(f"\n{len(told)} calls and {junk} times junk; {len(records)} records: {shown}")
-    reloads = f"{toll.reloads} reloads" if toll.reloads else "no reload, which does not work yet"
+    reloads = f"{toll.reloads} reloads"
     print(f"{len(toll.kills)} workers killed, {toll.redis_deaths} deaths of Redis, {toll.restarts} restarts, {reloads}")
 
 
