@@ -28,7 +28,7 @@ from gateway.records import Failure, Phase, Record
 from gateway.records import Fault as Outcome
 from gateway.telemetry import Telemetry
 from gateway.upstream import pool
-from gateway.web import app
+from gateway.web import app, changeover
 from gateway.web.access import AccessLog
 from tests.fakes.faults import FAULTS, Ask, Fault, Kind, Playhouse
 from tests.fakes.scripted import Scripted, answer, silent, until
@@ -213,7 +213,7 @@ class Stage:
                 return await self._row(client, fault, kind)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(AccessLog, "write_record", lambda _, record: self._records.update({record.id: record}))
+            patch.setattr(AccessLog, "write_record", lambda _, record, *__: self._records.update({record.id: record}))
             async with (
                 app.build(build(self._values), self._notebook, scrape) as worker,
                 TestServer(worker.app) as server,
@@ -280,7 +280,7 @@ def play_through(door: type[Any], folder: Path) -> Stories:
         pytest.MonkeyPatch.context() as patch,
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
-        patch.setattr(app, "Pool", door)
+        patch.setattr(changeover, "Pool", door)
         runner.get_loop().set_exception_handler(lambda _, context: complaints.append(repr(context)))
         stories = runner.run(Stage(house, folder).play())
     assert not complaints
