@@ -22,7 +22,7 @@ from tests.fakes.redis_servers import PORTS, ROOT
 KEPT = ROOT / ".venv" / "servers"
 PATH = f"{KEPT / 'programs' / 'bin'}:{KEPT}:{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin"
 
-PATIENCE_S = 45.0
+PATIENCE_S = 150.0
 """How long anything here may take on a slow machine; nothing waits that long when all is well."""
 STOP_S = 20.0
 
