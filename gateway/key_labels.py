@@ -24,12 +24,7 @@ class KeyLabels:
     def __init__(self, key_ids: Iterable[str], max_keys: int, folder: Path | None = None) -> None:
         self._file = None if folder is None else folder / "key-labels"
         self._own: dict[str, None] = {}
-        self.allow(key_ids, max_keys)
-
-    def allow(self, key_ids: Iterable[str], max_keys: int) -> None:
-        """From now on there are to be so many labels, these keys first. Whoever has a label keeps it."""
-        self._max_keys = max_keys
-        self._claim(list(islice(key_ids, max_keys)))
+        self.configure(key_ids, max_keys)
 
     def __call__(self, key: str) -> str:
         """The key's own id, or `other`; no key has no label. Only for keys that have been found to be ours."""

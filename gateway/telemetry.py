@@ -139,7 +139,7 @@ class Telemetry:
 
     def label_keys(self, key_ids: Iterable[str], max_keys: int) -> None:
         """From now on so many keys may have a label of their own, these first."""
-        self.key_labels.allow(key_ids, max_keys)
+        self.key_labels.configure(key_ids, max_keys)
 
     def answered(self, *, key: str, model: str, endpoint: str, upstream: str, status: int) -> None:
         """Any request of the data plane got its answer. `model` is a configured name, `other`, or empty."""
