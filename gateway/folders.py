@@ -7,11 +7,15 @@ import fcntl
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 LOCK = "gateway.lock"
+
+FREED_WITHIN_S = 3.0
+"""A gateway that was just killed holds its folders until the last process that it was starting is gone, too."""
 
 
 class FolderInUse(Exception):
@@ -27,11 +31,16 @@ def exclusive(folder: Path, setting: str) -> Iterator[None]:
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with (folder / LOCK).open("a") as lock:
-        try:
-            fcntl.flock(lock.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            hint = f"stop it, or give this one its own {setting}"
-            raise FolderInUse(f"another gateway is using {folder}; {hint}") from None
+        deadline = time.monotonic() + FREED_WITHIN_S
+        while True:
+            try:
+                fcntl.flock(lock.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    hint = f"stop it, or give this one its own {setting}"
+                    raise FolderInUse(f"another gateway is using {folder}; {hint}") from None
+                time.sleep(0.05)
         yield
 
 
