@@ -64,12 +64,7 @@ PAGE = 1000
 class KeyBook:
     """One worker's keys and the limits that bind them; `begin` it. Private to the worker."""
 
-    def __init__(
-        self,
-        store: KeyStore,
-        config: Config,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, store: KeyStore, config: Config, clock: Callable[[], float] = time.monotonic) -> None:
         self._store = store
         self._clock = clock
         self.known: dict[bytes, Known] = {}
@@ -134,7 +129,7 @@ class KeyBook:
     def trust(self) -> None:
         """Raises `Unavailable` where nobody knows whether what is known still holds."""
         if self._clock() > self.fresh_until:
-            raise Unavailable("The gateway cannot reach its store of keys right now.", code=StoreAway.code)
+            raise _away()
 
     async def look_up(self, secret: str) -> Known | None:
         """What the store says of a secret that is not among the known. Raises `Unavailable`."""
@@ -152,7 +147,7 @@ class KeyBook:
         try:
             return await asyncio.shield(answer)
         except StoreAway:
-            raise Unavailable("The gateway cannot reach its store of keys right now.", code=StoreAway.code) from None
+            raise _away() from None
 
     async def begin(self) -> None:
         """Ask the store a first time, be it there or not, and follow the news from then on."""
@@ -286,6 +281,10 @@ class KeyBook:
             del self._remembered[digest], self.known[digest]
         for digest in list(islice(self._unknown, max(0, len(self._unknown) - UNKNOWN_REMEMBERED))):
             del self._unknown[digest]
+
+
+def _away() -> Unavailable:
+    return Unavailable("The gateway cannot reach its store of keys right now.", code=StoreAway.code)
 
 
 def _put(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import secrets
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, NamedTuple
@@ -35,9 +34,9 @@ class Keys(Documents):
         if self._file_key(settings.id) is not None:
             raise exists("key", settings.id)
         now, secret = self._clock(), _new_secret(settings.id)
-        made = IssuedKey(settings, (SecretOf(_sha256(secret), now),), created_at=now, updated_at=now)
+        made = IssuedKey(settings, (SecretOf(keys.digest(secret).hex(), now),), created_at=now, updated_at=now)
         doing = Doing(actor, "create", after=shown_key(settings))
-        await self._write("key", settings.id, None, made.encode(), doing, added=[_sha256(secret)])
+        await self._write("key", settings.id, None, made.encode(), doing, added=[keys.digest(secret).hex()])
         # From here on nothing is asked that could fail: nobody will ever see the secret again.
         return Issued(show_key(made, now) | {"top_ups": []}, secret)
 
@@ -87,7 +86,7 @@ class Keys(Documents):
         text, key = await self._changeable(name)
         _, overlay = await self._overlay(f"key:{name}")
         now, secret = self._clock(), _new_secret(name)
-        rotated = key.rotated(_sha256(secret), now, overlap_s)
+        rotated = key.rotated(keys.digest(secret).hex(), now, overlap_s)
         had, has = [{secret.sha256 for secret in each.secrets} for each in (key, rotated)]
         doing = Doing(actor, "rotate", after={"overlap_s": overlap_s})
         await self._write("key", name, text, rotated.encode(), doing, added=[*has - had], removed=[*had - has])
@@ -144,7 +143,3 @@ class Keys(Documents):
 
 def _new_secret(name: str) -> str:
     return spell_secret(name, secrets.token_urlsafe(32))
-
-
-def _sha256(secret: str) -> str:
-    return hashlib.sha256(secret.encode()).hexdigest()
