@@ -15,6 +15,7 @@ up. What goes through the tunnel, TLS included, is between us and the upstream.
 from __future__ import annotations
 
 import asyncio
+import errno
 import re
 import socket
 import ssl
@@ -281,8 +282,7 @@ class Pool:
         except (OSError, RuntimeError, UnicodeError) as error:
             # RuntimeError is uvloop's for some addresses, UnicodeError a label of a name that IDNA cannot write.
             self._addresses_until = 0.0  # perhaps the name leads elsewhere by now
-            fault = Fault.TIMEOUT if isinstance(error, TimeoutError) else Fault.CONNECT
-            return self._failure(fault, f"cannot connect to {self._where}: {_in_words(error)}")
+            return self._failure(_fault_of(error), f"cannot connect to {self._where}: {_in_words(error)}")
         except BaseException:
             if connection is not None:
                 connection.abort()
@@ -374,6 +374,13 @@ def _set_options(sock: socket.socket) -> None:
     after = getattr(socket, "TCP_KEEPIDLE", None) or getattr(socket, "TCP_KEEPALIVE", None)  # Linux, macOS
     if after is not None:
         sock.setsockopt(socket.IPPROTO_TCP, after, _KEEPALIVE_AFTER_S)
+
+
+def _fault_of(error: Exception) -> Fault:
+    """What is said of a dial that failed. That this process may open nothing more is not the upstream's fault."""
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        return Fault.BUSY
+    return Fault.TIMEOUT if isinstance(error, TimeoutError) else Fault.CONNECT
 
 
 def _in_words(error: Exception) -> str:

@@ -136,6 +136,8 @@ def test_answers_take_room_until_they_are_taken(house: Gateway, upstream: Stage)
 # ---------------------------------------------------------------------------------------------------------- descriptors
 
 FEW = 200
+REFUSED = {"too_many_connections", "upstream_busy"}
+"""A newcomer at the door; one of many that came in together, when its upstream is dialled."""
 
 
 @pytest.fixture
@@ -188,7 +190,7 @@ def test_when_all_descriptors_are_busy_newcomers_get_503(
     with ExitStack() as stack:
         clients = [stack.enter_context(client) for client in crowd(cramped, FEW, begin_call)]
         refused = eventually(lambda: [client for client in clients if has_answer(client)])
-        assert {client.read_answer().error["code"] for client in refused[:3]} == {"too_many_connections"}
+        assert {client.read_answer().error["code"] for client in refused[:3]} <= REFUSED
         gate.set()
         served = [client for client in clients[:20] if client not in refused]
         assert served

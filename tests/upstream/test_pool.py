@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import resource
 import socket
 import ssl
 from typing import Any
@@ -241,6 +242,22 @@ async def test_full_pool_is_busy_after_connect_s() -> None:
         held.release()
         assert await pool.acquire() is held
         held.abort()
+        await pool.close()
+
+
+async def test_being_out_of_descriptors_is_not_the_upstreams_fault() -> None:
+    _, hard = limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    async with Scripted() as upstream:
+        pool = pool_of(upstream.url, 1)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+        try:
+            failure = await pool.acquire()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        assert isinstance(failure, Failure)
+        assert (failure.phase, failure.fault) == (Phase.CONNECT, Fault.BUSY)
+        assert failure.detail.endswith("Too many open files")
+        await acquired(pool)
         await pool.close()
 
 
