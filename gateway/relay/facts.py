@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from gateway.config import Route, Upstream
 from gateway.records import Call, Failure, Fault
@@ -37,8 +38,7 @@ class Streamed:
     """What the log says of it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt:
+class Attempt(NamedTuple):
     """What one attempt needs to know."""
 
     call: Call

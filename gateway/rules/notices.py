@@ -7,7 +7,7 @@ keeps both official SDKs from trying again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from gateway.errors import GatewayError, QuotaSpent, RateLimited
 from gateway.records import Refused, Standing, Unit, Window
@@ -15,28 +15,34 @@ from gateway.records import Refused, Standing, Unit, Window
 from .limits import spell_per, spell_scope, spell_time
 from .pricing import spell_usd
 
+_HEADERS: Mapping[Unit, tuple[str, str, str]] = {
+    unit: (f"x-ratelimit-limit-{unit}", f"x-ratelimit-remaining-{unit}", f"x-ratelimit-reset-{unit}")
+    for unit in ("requests", "tokens")
+}
+"""Of money and of parallel calls OpenAI has no such headers: clients would not know them."""
+
 
 def rate_headers(standings: Iterable[Standing]) -> dict[str, str]:
     """`x-ratelimit-{limit,remaining,reset}-{requests,tokens}` of the tightest window of each unit.
 
     That is the one with the fewest units left, for it is the first to refuse; of two, the one that is full again later.
-    Windows that refuse nobody are not told: a client that paces itself by these headers would wait for nothing. Of
-    money and of parallel calls OpenAI has no such headers: clients would not know them.
+    Windows that refuse nobody are not told: a client that paces itself by these headers would wait for nothing.
     """
-    tightest: dict[Unit, tuple[tuple[int, int], Standing]] = {}
+    tightest: dict[Unit, tuple[int, int, int]] = {}
     for standing in standings:
         window = standing.window
-        if window.unit in ("parallel", "usd") or not window.is_enforced:
+        if window.unit not in _HEADERS or not window.is_enforced:
             continue
-        room = standing.remaining, -standing.reset_us
+        room = standing.remaining, -standing.reset_us, window.limit
         known = tightest.get(window.unit)
-        if known is None or room < known[0]:
-            tightest[window.unit] = (room, standing)
+        if known is None or room < known:
+            tightest[window.unit] = room
     headers = {}
-    for unit, (_, standing) in tightest.items():
-        headers[f"x-ratelimit-limit-{unit}"] = str(standing.window.limit)
-        headers[f"x-ratelimit-remaining-{unit}"] = str(standing.remaining)
-        headers[f"x-ratelimit-reset-{unit}"] = go_duration(standing.reset_us)
+    for unit, (remaining, before_reset_us, limit) in tightest.items():
+        of_limit, of_remaining, of_reset = _HEADERS[unit]
+        headers[of_limit] = str(limit)
+        headers[of_remaining] = str(remaining)
+        headers[of_reset] = go_duration(-before_reset_us)
     return headers
 
 
@@ -91,13 +97,11 @@ def go_duration(us: int) -> str:
     ms = max(0, _whole_ms(us))
     if ms < 1000:
         return f"{ms}ms" if ms else "0s"
-    seconds, ms = divmod(ms, 1000)
-    minutes, seconds = divmod(seconds, 60)
-    hours, minutes = divmod(minutes, 60)
-    spelt = f"{seconds}.{ms:03d}".rstrip("0").rstrip(".") + "s"
-    if hours:
-        return f"{hours}h{minutes}m{spelt}"
-    return f"{minutes}m{spelt}" if minutes else spelt
+    fraction = f".{ms % 1000:03d}".rstrip("0") if ms % 1000 else ""
+    spelt = f"{ms // 1000 % 60}{fraction}s"
+    if ms >= 3_600_000:
+        return f"{ms // 3_600_000}h{ms // 60_000 % 60}m{spelt}"
+    return f"{ms // 60_000}m{spelt}" if ms >= 60_000 else spelt
 
 
 def _whole_ms(us: int) -> int:

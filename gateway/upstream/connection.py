@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from math import inf
@@ -79,14 +79,11 @@ class Head:
 
     status: int
     headers: tuple[tuple[str, str], ...]
-    _first: dict[str, str] = field(init=False, repr=False, compare=False)
+    get: Callable[[str], str | None] = field(init=False, repr=False, compare=False)
+    """The first value of a header, by its name in lower case."""
 
     def __post_init__(self) -> None:
-        self._first = dict(reversed(self.headers))
-
-    def get(self, name: str) -> str | None:
-        """The first value of a header, by its name in lower case."""
-        return self._first.get(name)
+        self.get = dict(reversed(self.headers)).get
 
 
 class Receiver(Protocol):
