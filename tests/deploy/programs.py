@@ -63,6 +63,10 @@ class Running:
             )  # fmt: skip
 
     @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
     def log(self) -> str:
         return self._log.read_text(errors="replace")
 

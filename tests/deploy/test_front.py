@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 import os
 import socket
@@ -24,6 +23,7 @@ from tests.flows.client import TIMEOUT_S, Answer, Raw
 from tests.flows.house import Process, eventually
 
 from .examples import DEPLOY, load, make_secrets, settle
+from .nginx import is_up, nginx
 from .programs import Running, on_some_port, run
 
 NAME = "gateway.example.com"
@@ -95,42 +95,6 @@ class Place:
         return [json.loads(line) for line in whole.splitlines() if line.startswith("{")]
 
 
-def is_up(port: int) -> bool:
-    with socket.create_connection((HERE, port), timeout=TIMEOUT_S):
-        return True
-
-
-@contextmanager
-def nginx(folder: Path, gateway_port: int, certificate: Path) -> Iterator[int]:
-    def start(port: int) -> Running:
-        settled = settle(
-            (DEPLOY / "nginx.conf").read_text(),
-            {
-                "127.0.0.1:8080;\n": f"127.0.0.1:{gateway_port};\n",
-                "listen 443 ssl;": f"listen {HERE}:{port} ssl;",
-                "    listen [::]:443 ssl;\n": "",
-                "/etc/ssl/gateway/fullchain.pem": str(certificate),
-                "/etc/ssl/gateway/privkey.pem": str(certificate),
-            },
-        )
-        (folder / "gateway.conf").write_text(settled)
-        user = f"user {getpass.getuser()};" if os.geteuid() == 0 else ""  # else its worker may not enter the folder
-        kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
-        (folder / "nginx.conf").write_text(
-            f"{user}\ndaemon off;\npid {folder}/pid;\nerror_log stderr notice;\nevents {{}}\nhttp {{\naccess_log off;\n"
-            + "\n".join(f"{kind}_temp_path {folder}/{kind};" for kind in kinds)
-            + f"\ninclude {folder}/gateway.conf;\n}}\n"
-        )
-        arguments = ["-p", str(folder), "-c", str(folder / "nginx.conf"), "-e", "stderr"]
-        tried = run("nginx", *arguments, "-t")
-        assert tried.returncode == 0, tried.stdout
-        assert "[warn]" not in tried.stdout, tried.stdout
-        return Running(folder, ["nginx", *arguments])
-
-    with on_some_port(start, is_up) as (port, _):
-        yield port
-
-
 @contextmanager
 def caddy(folder: Path, gateway_port: int, certificate: Path) -> Iterator[int]:
     def start(port: int) -> Running:
@@ -148,7 +112,13 @@ def caddy(folder: Path, gateway_port: int, certificate: Path) -> Iterator[int]:
         yield port
 
 
-FRONTS: dict[str, Callable[[Path, int, Path], Any]] = {"nginx": nginx, "caddy": caddy}
+@contextmanager
+def nginx_alone(folder: Path, gateway_port: int, certificate: Path) -> Iterator[int]:
+    with nginx(folder, [gateway_port], certificate) as front:
+        yield front.port
+
+
+FRONTS: dict[str, Callable[[Path, int, Path], Any]] = {"nginx": nginx_alone, "caddy": caddy}
 
 
 @pytest.fixture(scope="module")

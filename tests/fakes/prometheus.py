@@ -50,17 +50,22 @@ class Prometheus:
         rows = self.get("query", query=expression)["result"]
         return {_labels(row["metric"]): float(row["value"][1]) for row in rows}
 
+    def samples(self, selector: str, since: float, until: float) -> dict[Labels, list[tuple[float, float]]]:
+        """What was scraped or worked out between these Unix times: when, and the value."""
+        rows = self.get("query", query=f"{selector}[{int(1000 * (until - since))}ms]", time=str(until))["result"]
+        return {_labels(row["metric"]): [(at, float(value)) for at, value in row["values"]] for row in rows}
+
 
 def _labels(metric: Mapping[str, str]) -> Labels:
     return tuple(sorted((name, value) for name, value in metric.items() if name != "__name__"))
 
 
 @contextlib.contextmanager
-def prometheus(folder: Path, gateways: Sequence[int]) -> Iterator[Prometheus]:
-    """One that scrapes the gateways on these ports, with the rules of deploy/prometheus."""
+def prometheus(folder: Path, gateways: Sequence[int], rules: Path = RULES) -> Iterator[Prometheus]:
+    """One that scrapes the gateways on these ports, with the rules of deploy/prometheus, or of another folder."""
     config = {
         "global": {"scrape_interval": f"{SCRAPED_EVERY_S}s", "evaluation_interval": f"{SCRAPED_EVERY_S}s"},
-        "rule_files": [str(RULES / "*.yaml")],
+        "rule_files": [str(rules / "*.yaml")],
         "scrape_configs": [
             {"job_name": "gateway", "static_configs": [{"targets": [f"127.0.0.1:{port}" for port in gateways]}]}
         ],

@@ -41,12 +41,12 @@ TROUBLES = ("Traceback", "was never retrieved", "was never awaited", "background
 T = TypeVar("T")
 
 
-def eventually(look: Callable[[], T], timeout_s: float = 30.0) -> T:
+def eventually(look: Callable[[], T], timeout_s: float = 30.0, every_s: float = 0.005) -> T:
     """Look again and again until there is something to see; fails the test when there never is."""
     end = time.monotonic() + timeout_s
     while not (seen := look()):
         assert time.monotonic() < end, f"this never came true within {timeout_s:g} s"
-        time.sleep(0.005)
+        time.sleep(every_s)
     return seen
 
 
@@ -112,12 +112,15 @@ def children(pid: int) -> list[int]:
 class Process:
     """One process with its standard output and error in files, alone in its process group."""
 
+    module = "gateway"
+    """What Python runs."""
+
     def __init__(self, folder: Path, *arguments: str, env: Mapping[str, str] | None = None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         with (folder / "stdout").open("wb") as out, (folder / "stderr").open("wb") as err:
             self.process = subprocess.Popen(
-                command(*arguments), stdout=out, stderr=err, stdin=subprocess.DEVNULL,
+                [sys.executable, "-m", self.module, *arguments], stdout=out, stderr=err, stdin=subprocess.DEVNULL,
                 start_new_session=True, cwd=folder,
                 env={**os.environ, "TMPDIR": str(folder), **WITHOUT_TOKENS, **(env or {})},
             )  # fmt: skip

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from tests.flows.house import eventually
 
-from .callers import Callers
+from .crowd import Crowd
 from .market import ILLNESSES
 from .place import Place
 
@@ -31,7 +31,7 @@ class Toll:
 class Faults:
     """See the head of the file. `in_turn` tells the name of each before it begins."""
 
-    def __init__(self, place: Place, callers: Callers, seconds: float) -> None:
+    def __init__(self, place: Place, callers: Crowd, seconds: float) -> None:
         self.toll = Toll()
         self._place = place
         self._callers = callers
@@ -92,6 +92,6 @@ class Faults:
         self._wait()
 
     def _is_served(self, guest: str) -> bool:
-        told = self._callers.call(guest, self._place.house.port)
+        told = self._callers.call_as(guest, self._place.house.port)
         time.sleep(0.1)
         return told.is_served

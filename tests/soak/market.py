@@ -14,6 +14,8 @@ from typing import Any, Self
 
 from tests.fakes.scripted import CHUNKED, Scripted, Wire, chunk, event
 
+from .told import Truth
+
 LONG_WORDS = 200
 """Of an answer for a slow reader; its words are `LONG_BYTES` each."""
 LONG_BYTES = 4096
@@ -32,6 +34,12 @@ ILLNESSES = ("fails", "cuts", "stalls")
 def tokens_of(number: int, endpoint: str) -> tuple[int, int]:
     """Prompt and completion tokens, as the upstream reports them."""
     return 3 + number % 89, 0 if endpoint == "embeddings" else 1 + number % 31
+
+
+def truth(number: int, kind: str, endpoint: str) -> Truth:
+    """What a call should hear and be charged."""
+    heard = [float(number)] if endpoint == "embeddings" else "".join(words_of(number, kind))
+    return Truth(heard, *tokens_of(number, endpoint))
 
 
 def words_of(number: int, kind: str) -> Iterator[str]:

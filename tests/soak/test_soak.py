@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from .balance import wrong
-from .callers import LIMIT, Told
 from .flat import MB, MEMORY_ROOM, MEMORY_SHARE, judge
-from .market import tokens_of
+from .market import truth
+from .told import LIMIT, Told
 
 
 def of_memory(*megabytes: float) -> bool:
@@ -28,12 +28,13 @@ def test_what_is_given_back_is_flat_and_so_is_a_peak() -> None:
     assert of_memory(*[70] * 50, *[90, 70, 71] * 33)
 
 
-SERVED = Told(7, "plain", "alice", "completions", False, 1, status=200, is_whole=True, id="req_7")
+TRUTH = truth(7, "plain", "completions")
+SERVED = Told(7, "plain", "alice", "completions", False, TRUTH, status=200, is_whole=True, id="req_7")
 REFUSED = Told(
-    7, "plain", "alice", "completions", False, 1, status=502, code="upstream_error", is_whole=True, id="req_7"
+    7, "plain", "alice", "completions", False, TRUTH, status=502, code="upstream_error", is_whole=True, id="req_7"
 )
-CUT = Told(7, "stream", "alice", "completions", True, 1, status=200, id="req_7")
-PROMPT, COMPLETION = tokens_of(7, "completions")
+CUT = Told(7, "stream", "alice", "completions", True, TRUTH, status=200, id="req_7")
+_, PROMPT, COMPLETION = TRUTH
 RECORD = {
     "id": "req_7", "key": "alice", "ended": "done", "status": 200, "usage_source": "reported",
     "prompt_tokens": PROMPT, "completion_tokens": COMPLETION,

@@ -1,0 +1,88 @@
+"""nginx with TLS in front of gateways, by the file of deploy/, as its operator would run it.
+
+with nginx(folder, [port, other], authority.server_file(NAME)) as front:
+    ...                                                     # https://127.0.0.1:{front.port}
+    front.leave_out(port)                                   # that line says "down", and nginx is reloaded
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.flows.house import children, eventually
+
+from .examples import DEPLOY, settle
+from .programs import PATIENCE_S, Running, on_some_port, run
+
+HOST = "127.0.0.1"
+
+
+class Nginx(Running):
+    """See the head of the file; made by `nginx`."""
+
+    def __init__(self, folder: Path, gateways: Sequence[int], certificate: Path, port: int) -> None:
+        self.port = port
+        self._folder, self._gateways, self._certificate = folder, gateways, certificate
+        self._arguments = ["-p", str(folder), "-c", str(folder / "nginx.conf"), "-e", "stderr"]
+        user = f"user {getpass.getuser()};" if os.geteuid() == 0 else ""  # else its worker may not enter the folder
+        kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+        (folder / "nginx.conf").write_text(
+            f"{user}\ndaemon off;\npid {folder}/pid;\nerror_log stderr notice;\nevents {{}}\nhttp {{\naccess_log off;\n"
+            + "\n".join(f"{kind}_temp_path {folder}/{kind};" for kind in kinds)
+            + f"\ninclude {folder}/gateway.conf;\n}}\n"
+        )
+        self._write()
+        super().__init__(folder, ["nginx", *self._arguments])
+
+    def leave_out(self, *gateways: int) -> None:
+        """Send no new call to these; returns when it is so. Calls that are under way there go on."""
+        self._write(*gateways)
+        before = children(self.pid)
+        os.kill(self.pid, signal.SIGHUP)
+        eventually(lambda: set(children(self.pid)) - set(before), PATIENCE_S)
+        eventually(lambda: not any(map(_takes_calls, before)), PATIENCE_S)
+
+    def _write(self, *left_out: int) -> None:
+        """Raises AssertionError where nginx does not like the file, or has something to say of it."""
+        lines = [f"server {HOST}:{port}{' down' if port in left_out else ''};\n" for port in self._gateways]
+        settled = settle(
+            (DEPLOY / "nginx.conf").read_text(),
+            {
+                "server 127.0.0.1:8080;\n": "    ".join(lines),
+                "listen 443 ssl;": f"listen {HOST}:{self.port} ssl;",
+                "    listen [::]:443 ssl;\n": "",
+                "/etc/ssl/gateway/fullchain.pem": str(self._certificate),
+                "/etc/ssl/gateway/privkey.pem": str(self._certificate),
+            },
+        )
+        (self._folder / "gateway.conf").write_text(settled)
+        tried = run("nginx", *self._arguments, "-t")
+        assert tried.returncode == 0, tried.stdout
+        assert "[warn]" not in tried.stdout, tried.stdout
+
+
+def _takes_calls(worker: int) -> bool:
+    """A worker that is told to end says so in its title, and takes nothing new."""
+    shown = subprocess.run(["ps", "-o", "args=", "-p", str(worker)], capture_output=True, text=True, check=False).stdout
+    return bool(shown) and "shutting down" not in shown and "<defunct>" not in shown
+
+
+@contextmanager
+def nginx(folder: Path, gateways: Sequence[int], certificate: Path) -> Iterator[Nginx]:
+    """It answers on a port that was free, until the block is left."""
+    with on_some_port(lambda port: Nginx(folder, gateways, certificate, port), is_up) as (_, front):
+        assert isinstance(front, Nginx)
+        yield front
+
+
+def is_up(port: int) -> bool:
+    """Whether somebody listens there. Raises OSError where nobody does."""
+    with socket.create_connection((HOST, port), timeout=PATIENCE_S):
+        return True

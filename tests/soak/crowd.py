@@ -1,0 +1,110 @@
+"""Who comes in a soak: good clients and bad ones, those who leave, who are slow, who talk nonsense."""
+
+from __future__ import annotations
+
+import http.client
+import re
+import time
+from collections.abc import Callable
+
+from tests.flows.client import Raw
+from tests.flows.house import secret
+
+from .callers import AFTER_TROUBLE_S, PATIENCE_S, Callers
+from .calls import carry, whole
+from .market import truth
+from .told import Told, members
+
+RATE = 80.0
+LARGE_CHARACTERS = 1_500_000
+
+KINDS = {
+    "plain": 30, "stream": 30, "embeddings": 8, "large": 1, "slow": 2, "leaves": 6, "leaves_early": 3,
+    "poor": 3, "fast": 6, "bad": 3, "stranger": 4, "junk": 4,
+}  # fmt: skip
+"""What comes, and how often."""
+
+_STREAMS = ("stream", "slow", "leaves")
+_ANY = (200, 429, 502, 503, 504)
+_ALLOWED = {"bad": (400, 503), "stranger": (401, 503), "guest": (200, 401, 502, 503, 504)}
+"""What a call of this kind may be told, whatever happens. While the store is away, nobody's key is known."""
+
+
+class Crowd(Callers):
+    """See the head of the file. `ports`: of the gateways that are there now."""
+
+    def __init__(self, ports: Callable[[], list[int]], seed: int) -> None:
+        super().__init__(seed, RATE)
+        self.junk = 0
+        self._ports = ports
+
+    def one(self) -> None:
+        with self._lock:
+            (kind,) = self._dice.choices([*KINDS], [*KINDS.values()])
+            number, port = self.number(), self._dice.choice(self._ports())
+            noise = self._dice.randbytes(self._dice.randint(1, 3000))
+        if kind == "junk":
+            self._say_junk(port, noise)
+            return
+        endpoint = "embeddings" if kind == "embeddings" else "chat" if number % 2 else "completions"
+        who = {"poor": "poor", "fast": "fast", "stranger": "stranger"}.get(kind, "alice" if number % 3 else "bob")
+        if self.call(_told(number, kind, who, endpoint, port)).status not in (200, 400, 401, 429):
+            time.sleep(AFTER_TROUBLE_S)
+
+    def call_as(self, who: str, port: int) -> Told:
+        """A plain call of somebody who may be a stranger, made at once."""
+        return self.call(_told(self.number(), "guest", who, "embeddings", port))
+
+    def carry(self, told: Told) -> None:
+        characters = LARGE_CHARACTERS if told.kind == "large" else 60
+        body = members(told.number, told.kind, told.endpoint, is_stream=told.is_stream, characters=characters)
+        if told.kind == "bad":
+            body |= {"n": 200}
+        carry(told, http.client.HTTPConnection("127.0.0.1", told.port, timeout=PATIENCE_S), body, _listen)
+
+    def unheard_of(self, told: Told) -> str:
+        if told.status not in _ALLOWED.get(told.kind, _ANY):
+            return f"status {told.status} ({told.code})"
+        if told.status == 429 and told.kind not in ("poor", "fast") and told.code != "upstream_rate_limited":
+            return f"a quota that is wide enough refused it ({told.code})"
+        return ""
+
+    def _say_junk(self, port: int, noise: bytes) -> None:
+        """Bytes that are no HTTP, or a good head with bytes that are no JSON behind it."""
+        self.junk += 1
+        if len(noise) % 2:
+            lines = [
+                "POST /v1/completions HTTP/1.1", "Host: x", f"Authorization: Bearer {secret('alice')}",
+                "Content-Type: application/json", f"Content-Length: {len(noise)}", "Connection: close", "", "",
+            ]  # fmt: skip
+            noise = "\r\n".join(lines).encode() + noise
+        try:
+            with Raw(port) as raw:
+                raw.send(noise)
+                answer = raw.read_to_end()
+        except TimeoutError:
+            self.faults.append("a client of junk was kept waiting")
+            return
+        except OSError:
+            return
+        if answer and not re.match(rb"HTTP/1\.[01] 4\d\d ", answer):
+            self.faults.append(f"junk was answered with {answer[:200]!r}")
+
+
+def _told(number: int, kind: str, who: str, endpoint: str, port: int) -> Told:
+    return Told(number, kind, who, endpoint, kind in _STREAMS, truth(number, kind, endpoint), port)
+
+
+def _listen(told: Told, response: http.client.HTTPResponse) -> bytes | None:
+    """As this kind of client does: slowly, or until it has had enough."""
+    if told.kind not in ("slow", "leaves"):
+        return whole(told, response)
+    said = bytearray()
+    while data := response.read1(2048 if told.kind == "slow" else -1):
+        said += data
+        if told.kind == "leaves":
+            told.has_left = True
+            return None
+        if len(said) < 200_000:
+            time.sleep(0.02)
+    return bytes(said)

@@ -1,0 +1,21 @@
+"""What no log of a gateway may hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from tests.flows.house import TROUBLES, Gateway
+
+
+def troubles(houses: Sequence[Gateway]) -> Iterator[str]:
+    """Tracebacks, what asyncio has to complain of, and secrets, in the logs so far."""
+    for house in houses:
+        text = house.stderr
+        at = min([text.find(words) for words in TROUBLES if words in text], default=None)
+        if at is not None:
+            yield f"in the log of {house!r}: ...{text[max(0, at - 300) : at + 3000]}"
+            continue
+        try:
+            house.check_logs()
+        except AssertionError:
+            yield f"a secret stands in the log of {house!r}"

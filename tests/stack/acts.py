@@ -1,0 +1,220 @@
+"""What happens to the stack, one act after the other, while its clients call on.
+
+Each act says what its clients may be told because of it (`Excuse`) and which alerts it may raise, or has to (`Cause`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
+
+from tests.flows.house import ADMIN_TOKEN, Gateway, eventually
+from tests.soak.told import Told
+
+from .place import NAMES, Place
+from .public import GUEST, METERED, Public
+from .rules import Cause, active
+
+T = TypeVar("T")
+
+PATIENCE_S = 90.0
+LOOKS_EVERY_S = 0.1
+IN_A_ROW = 30
+"""Calls that are served one after the other: two gateways of two workers have had some each."""
+TIMES = 4
+"""Calls to each gateway with what a reload has brought, so that both workers get some."""
+
+
+@dataclass
+class Excuse:
+    """A call that was under way at some time from `since` to `until` (monotonic) may have been told this."""
+
+    code: str
+    statuses: tuple[int, ...]
+    """200: an error event in a stream."""
+    since: float = 0.0
+    until: float = math.inf
+    kind: str = ""
+    """Of the call; empty: any."""
+
+    def covers(self, told: Told) -> bool:
+        is_meant = told.code == self.code and told.status in self.statuses and self.kind in ("", told.kind)
+        return is_meant and told.is_under_way(self.since, self.until)
+
+
+class Act(NamedTuple):
+    """A name, what its clients may be told, and what happens; that returns what there is to say of it."""
+
+    name: str
+    allowed: str
+    happen: Callable[[], str]
+
+
+class Acts:
+    """See the head of the file. `is_strict`: the gateway is held to its promise of serving again 2 s after the store's
+    return, and alerts that are waited for have to fire."""
+
+    def __init__(self, place: Place, public: Public, steady_s: float, *, is_strict: bool) -> None:
+        few = ("insufficient_quota", "rate_limit_exceeded")  # it is spent, or calls under way may spend it
+        self.excuses = [Excuse("invalid_api_key", (401,), kind=GUEST)]
+        self.excuses += [Excuse(code, (429,), kind=METERED) for code in few]
+        self.causes = [Cause("GatewayQuotaNearlySpent", {"key": METERED}, 0, is_needed=True)]
+        if not is_strict:  # scrapes and Redis take their time on a busy machine
+            self.causes += [Cause(name, {}, 0) for name in ("GatewayDown", "GatewayStoreAway")]
+        self.deaths: list[tuple[float, float]] = []
+        """Of an upstream. What it had may have been asked for again elsewhere, where it had not begun to answer."""
+        self._place, self._public = place, public
+        self._steady_s = steady_s
+        self._learns_within_s = 2.0 if is_strict else 20.0
+        """That the store is back, or that a connection has died."""
+        self._alert_states = "firing" if is_strict else "pending|firing"
+
+    def in_turn(self) -> Iterator[Act]:
+        nothing = "nothing but answers"
+        yield Act("steady load", nothing, self._steady)
+        for name in NAMES:
+            yield Act(f"the {name} gateway is restarted", nothing, lambda name=name: self._restart(name))  # type: ignore[misc]
+        store = "503 store_unavailable until it is back"
+        yield Act("Redis is restarted", store, lambda: self._lose_store(self._place.redis.shutdown, is_first=True))
+        yield Act("Redis is killed", store, lambda: self._lose_store(self._place.redis.kill, is_first=False))
+        yield Act("a reload: a quota, a key", nothing, self._reload)
+        yield Act(
+            "an upstream dies",
+            "502 upstream_error, and in a stream an error event, for what it had begun",
+            self._lose_upstream,
+        )
+        yield Act("the upstream returns", nothing, self._return_upstream)
+
+    # ---------------------------------------------------------------------------------------------- what calls say
+
+    def _calls_since(self, first: int) -> list[Told]:
+        """Those that have ended, in that order, but for those of keys that an act is about."""
+        mine = [told for told in self._public.told[first:] if told.ended and told.kind not in (METERED, GUEST)]
+        return sorted(mine, key=lambda told: told.ended)
+
+    def _await(self, look: Callable[[], T]) -> T:
+        return eventually(look, PATIENCE_S, LOOKS_EVERY_S)
+
+    def _await_service(self) -> None:
+        """Until so many calls in a row are served, which all begin from now on."""
+        first = len(self._public.told)
+
+        def is_so() -> bool:
+            last = self._calls_since(first)[-IN_A_ROW:]
+            return len(last) == IN_A_ROW and all(told.is_served for told in last)
+
+        self._await(is_so)
+
+    def _await_alert(self, name: str, count: int = 1, **labels: str) -> None:
+        try:
+            self._await(lambda: active(self._place.prometheus, name, self._alert_states, **labels) >= count)
+        except AssertionError:
+            raise AssertionError(f"{name} was not {self._alert_states} within {PATIENCE_S:g} s") from None
+
+    # -------------------------------------------------------------------------------------------------------- acts
+
+    def _steady(self) -> str:
+        time.sleep(self._steady_s)
+        self._await_service()
+        return ""
+
+    def _restart(self, name: str) -> str:
+        """As deploy/nginx.conf says: its line is marked "down", nginx is reloaded, and then it is restarted."""
+        place, run = self._place, self._place.run_of(name)
+        down = Cause("GatewayDown", {"instance": f"127.0.0.1:{run.house.port}"}, time.time())
+        place.front.leave_out(run.house.port)
+        running = run.house.metric("gateway_in_flight_requests")
+        began = time.monotonic()
+        place.stop(name)
+        took_s = time.monotonic() - began
+        place.start(name)
+        house = place.run_of(name).house
+        self._await(lambda: house.get("/readyz", key=None).status == 200)
+        place.front.leave_out()
+        down.until = time.time()
+        self.causes.append(down)
+        self._await_service()
+        return f"{running:.0f} calls were under way, gone after {took_s:.1f} s"
+
+    def _lose_store(self, lose: Callable[[], None], *, is_first: bool) -> str:
+        place, began, at = self._place, time.monotonic(), time.time()
+        first = len(self._public.told)
+        self.excuses.append(excuse := Excuse("store_unavailable", (503,), began))
+        self.causes += [
+            away := Cause("GatewayStoreAway", {}, at, is_needed=is_first),
+            errors := Cause("GatewayErrorRate", {}, at),
+        ]
+        lose()
+        self._await(lambda: any(told.code == excuse.code for told in self._calls_since(first)))
+        for house in place.alive:
+            self._await(lambda house=house: house.get("/readyz", key=None).status == 503)  # type: ignore[misc]
+        if is_first:
+            self._await_alert("GatewayStoreAway", len(NAMES))
+        place.redis.restart()
+        back, first_after = time.monotonic(), len(self._public.told)
+        excuse.until = back + self._learns_within_s
+        served = self._await(lambda: [told for told in self._calls_since(first_after) if told.is_served])[0]
+        self._await_service()
+        away.until = errors.until = time.time()
+        return f"away for {back - began:.1f} s, served again {served.ended - back:.1f} s after its return"
+
+    def _reload(self) -> str:
+        """One gateway by its admin API, the other by SIGHUP."""
+        place, (asked, told) = self._place, self._place.alive
+        self._await_alert("GatewayQuotaNearlySpent", key=METERED)
+        assert not self._public.ask(GUEST).is_served
+        before = [_generation(house) for house in place.alive]
+        place.change_configuration()
+        answer = asked.send("POST", "/admin/api/reload", key=None, headers={"Authorization": f"Bearer {ADMIN_TOKEN}"})
+        assert answer.status == 200, answer
+        told.kill(signal.SIGHUP)
+        for house, number in zip(place.alive, before, strict=True):
+            self._await(lambda house=house, number=number: _generation(house) > number)  # type: ignore[misc]
+        since = time.monotonic()
+        for excuse in self.excuses:
+            excuse.until = min(excuse.until, since) if excuse.kind else excuse.until
+        self.causes[0].until = time.time()
+        for kind, port in itertools.product((GUEST, METERED), [*(house.port for house in place.alive), None]):
+            for _ in range(TIMES):
+                self._public.ask(kind, port)
+        self._await_service()
+        return f"refused before, served since: {METERED}, {GUEST}"
+
+    def _lose_upstream(self) -> str:
+        place, began, at = self._place, time.monotonic(), time.time()
+        place.upstreams["main"].kill()
+        dead = time.monotonic() + self._learns_within_s
+        self.deaths.append((began, dead))
+        self.excuses.append(Excuse("upstream_error", (200, 502), began, dead))
+        self.causes += [
+            Cause("GatewayUpstreamIll", {"upstream": "main"}, at, is_needed=True),
+            Cause("GatewayUpstreamFails", {"upstream": "main"}, at),
+        ]
+        self._await_service()
+        self._await_alert("GatewayUpstreamIll", upstream="main")
+        return ""
+
+    def _return_upstream(self) -> str:
+        place, began = self._place, time.monotonic()
+        main = place.upstreams["main"]
+        main.start()
+        self._await(lambda: not any(_ill(house) for house in place.alive))
+        sold = main.sold.total()
+        self._await(lambda: main.sold.total() > sold + IN_A_ROW)
+        for cause in self.causes[-2:]:
+            cause.until = time.time()
+        self._await_service()
+        return f"asked again after {time.monotonic() - began:.1f} s"
+
+
+def _generation(house: Gateway) -> float:
+    return house.metric("gateway_config_generation")
+
+
+def _ill(house: Gateway) -> float:
+    return house.metric("gateway_upstream_state", upstream="main")

@@ -1,0 +1,112 @@
+"""The clients of the stack: plain and streamed calls of all three endpoints through nginx, some by the official SDK.
+
+Each call has a connection of its own: a kept one may be closed by a reload of nginx at the moment it is used again.
+"""
+
+from __future__ import annotations
+
+import http.client
+import ssl
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import openai
+
+from tests.soak.callers import AFTER_TROUBLE_S, PATIENCE_S, Callers
+from tests.soak.calls import carry, whole
+from tests.soak.told import Told
+
+from .upstream import body_of, truth_of
+
+RATE = 30.0
+KINDS = {"plain": 30, "stream": 25, "long": 8, "embeddings": 10, "sdk": 8, "sdk_stream": 8, "metered": 6}
+"""What comes, and how often. `long`: a stream of some seconds."""
+METERED, GUEST = "metered", "guest"
+"""Keys: one with few calls a day until a reload gives it more, and one that is unknown until then."""
+ISSUED = "issued"
+"""The SDK's key, which no file knows: a Redis that comes back empty has forgotten it."""
+
+_ANY = (200, 502, 503)
+_ALLOWED = {METERED: (200, 429, 502, 503), GUEST: (200, 401, 502, 503)}
+
+
+class Public(Callers):
+    """See the head of the file. `port` is nginx's; calls may also go to a gateway itself. `issued`: a secret."""
+
+    def __init__(self, port: int, ca_file: Path, issued: str, seed: int) -> None:
+        super().__init__(seed, RATE)
+        self._port = port
+        self._context = ssl.create_default_context(cafile=str(ca_file))
+        self._sdk = openai.OpenAI(
+            base_url=f"https://127.0.0.1:{port}/v1", api_key=issued, max_retries=0, timeout=PATIENCE_S,
+            default_headers={"Connection": "close"},
+            http_client=openai.DefaultHttpxClient(verify=self._context, trust_env=False),
+        )  # fmt: skip
+
+    def stop(self) -> None:
+        super().stop()
+        self._sdk.close()
+
+    def one(self) -> None:
+        with self._lock:
+            (kind,) = self._dice.choices([*KINDS], [*KINDS.values()])
+        if self.call(self._told(kind, self._port)).status != 200:
+            time.sleep(AFTER_TROUBLE_S)
+
+    def ask(self, kind: str, port: int | None = None) -> Told:
+        """One call, made at once: through nginx, or at this port of a gateway."""
+        return self.call(self._told(kind, port or self._port))
+
+    def _told(self, kind: str, port: int) -> Told:
+        with self._lock:
+            number = self.number()
+        is_stream = kind in ("stream", "long", "sdk_stream")
+        endpoint = "embeddings" if kind in ("embeddings", METERED, GUEST) else "chat" if number % 2 else "completions"
+        who = ISSUED if "sdk" in kind else kind if kind in _ALLOWED else "alice" if number % 3 else "bob"
+        truth = truth_of(body_of(number, kind, endpoint, is_stream=is_stream), endpoint)
+        return Told(number, kind, who, endpoint, is_stream, truth, port)
+
+    def carry(self, told: Told) -> None:
+        body = body_of(told.number, told.kind, told.endpoint, is_stream=told.is_stream)
+        if told.kind.startswith("sdk"):
+            self._carry_by_sdk(told, body)
+        elif told.port == self._port:
+            secured = http.client.HTTPSConnection("127.0.0.1", told.port, timeout=PATIENCE_S, context=self._context)
+            carry(told, secured, body, whole)
+        else:
+            carry(told, http.client.HTTPConnection("127.0.0.1", told.port, timeout=PATIENCE_S), body, whole)
+
+    def unheard_of(self, told: Told) -> str:
+        allowed = _ALLOWED.get(told.kind, _ANY)
+        return "" if told.status in allowed else f"status {told.status} ({told.code})"
+
+    def _carry_by_sdk(self, told: Told, body: dict[str, Any]) -> None:
+        create: Any = (self._sdk.chat.completions if told.endpoint == "chat" else self._sdk.completions).create
+        extra = {"simulate": body.pop("simulate")}
+        try:
+            answer = create(**body, extra_body=extra, extra_headers={"X-Client-Request-Id": told.client_id})
+            told.status, told.id = (
+                200,
+                answer.response.headers["x-request-id"] if told.is_stream else answer._request_id,
+            )
+            heard = "".join(_words(answer if told.is_stream else [answer]))
+        except openai.APIStatusError as error:
+            told.status, told.code, told.is_whole = error.status_code, error.code or "none", True
+            told.id = error.response.headers.get("x-request-id", "")
+        except openai.APIConnectionError:
+            pass  # cut
+        except openai.APIError as error:  # an error event
+            told.code = error.code or "none"
+        else:
+            told.is_whole = heard == told.truth.heard
+            told.fault = "" if told.is_whole else f"the SDK heard something else: {heard!r}"
+
+
+def _words(answers: Any) -> Iterator[str]:
+    """Of a whole answer, or of the chunks of a stream."""
+    for answer in answers:
+        for choice in answer.choices:
+            said = getattr(choice, "delta", None) or getattr(choice, "message", None)
+            yield (said.content if said else choice.text) or ""

@@ -1,0 +1,145 @@
+"""One run of the stack: the acts, a line for each, and what is wrong in the end."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+from tests.deploy.nginx import Nginx
+from tests.flows.books import wait_until_settled
+from tests.flows.house import eventually
+from tests.soak.balance import differences, unfinished
+from tests.soak.logs import troubles
+from tests.soak.told import Told
+
+from .acts import PATIENCE_S, Act, Acts, Excuse
+from .books import wrong_lines, wrong_totals
+from .place import NAMES, WORKERS, Place
+from .public import Public
+from .rules import active, history, wrong_alerts
+
+T = TypeVar("T")
+
+HEADING = f"{'at':>5}  {'':34}{'calls':>6}{'served':>7}{'refused':>8}{'failed':>7}{'cut':>4}"
+NGINX_TROUBLES = ("[error]", "[crit]", "[alert]", "[emerg]")
+
+
+class Stack:
+    """See the head of the file. `is_strict`: the machine has nothing else to do, and no moment of it is excused."""
+
+    def __init__(self, place: Place, seed: int, *, steady_s: float, is_strict: bool) -> None:
+        self.complaints: list[str] = []
+        self._place, self._is_strict = place, is_strict
+        self._public = Public(place.front.port, place.ca_file, place.issued, seed)
+        self._acts = Acts(place, self._public, steady_s, is_strict=is_strict)
+        eventually(self._is_watched, PATIENCE_S)
+        self._began, self._since = time.monotonic(), time.time()
+        self._shown_until = self._began
+
+    def run(self) -> None:
+        """Until the last act is over and everything was compared; whatever is wrong stands in `complaints`."""
+        print(HEADING, flush=True)
+        self._public.go_on()
+        try:
+            for act in self._acts.in_turn():
+                self._tell(act, self._try(act.name, act.happen))
+                if self.complaints:
+                    break
+        finally:
+            self._public.stop()
+        self.complaints += self._public.faults
+        for name, judge in (
+            ("calls", self._judge_calls), ("books", self._judge_books), ("alerts", self._judge_alerts),
+            ("ends", self._judge_ends),
+        ):  # fmt: skip
+            self._try(f"in the end, {name}", lambda judge=judge: self.complaints.extend(judge()))  # type: ignore[misc]
+
+    def _try(self, name: str, what: Callable[[], T]) -> T | None:
+        """What cannot even be done is a complaint as well."""
+        try:
+            return what()
+        except (AssertionError, OSError, subprocess.TimeoutExpired) as error:
+            self.complaints.append(f"{name}: {error}")
+            return None
+
+    def _is_watched(self) -> bool:
+        """Prometheus has read both gateways, and nothing is wrong."""
+        server = self._place.prometheus
+        return sum(server.query('up{job="gateway"}').values()) == len(NAMES) and not active(server)
+
+    def _tell(self, act: Act, said: str | None) -> None:
+        """What became of the calls that have ended since the line before."""
+        since, self._shown_until = self._shown_until, time.monotonic()
+        told = [call for call in self._public.told if since < call.ended <= self._shown_until]
+        refused = sum(call.status in (400, 401, 429) for call in told)
+        failed = Counter(call.code for call in told if call.code and call.status in (200, 502, 503, 504))
+        counts = f"{len(told):6}{sum(call.is_served for call in told):7}{refused:8}{failed.total():7}"
+        counts += f"{sum(call.is_cut for call in told):4}"
+        why = [*(f"{count} {code}" for code, count in failed.most_common(2)), *([said] if said else [])]
+        print(f"{time.monotonic() - self._began:4.0f}s  {act.name:34}{counts}  {'; '.join(why)}", flush=True)
+        print(f"{'':7}allowed: {act.allowed}", flush=True)
+
+    def _judge_calls(self) -> Iterator[str]:
+        yield from wrong_failures(self._public.told, self._acts.excuses, is_strict=self._is_strict)
+
+    def _judge_books(self) -> Iterator[str]:
+        place, told = self._place, self._public.told
+        house = place.alive[0]
+        wait_until_settled(house)
+        for each in place.alive:
+            eventually(lambda each=each: not [*unfinished(each)], PATIENCE_S)  # type: ignore[misc]
+        records = house.calls(limit=1_000_000)
+        sold = sum((upstream.sold for upstream in place.upstreams.values()), Counter[int]())
+        ends = Counter(record["ended"] for record in records)
+        print(
+            f"\n{len(told)} calls; {len(sold)} sold by the upstreams; {len(records)} records: "
+            + ", ".join(f"{count} {ended}" for ended, count in ends.most_common())
+        )
+        dying = {call.number for call in told for since, until in self._acts.deaths if call.is_under_way(since, until)}
+        if twice := {number for number, count in sold.items() if count > 1} - dying:
+            yield f"sold more than once: {sorted(twice)}"
+        if strangers := {f"client-{number}" for number in sold} ^ {record["client_request_id"] for record in records}:
+            yield f"sold and not recorded, or recorded and not sold: {sorted(strangers)[:20]}"
+        yield from differences(house, told, {*sold}, [], records)
+        yield from wrong_lines(place.runs, records)
+        yield from wrong_totals(place.prometheus, place.runs)
+
+    def _judge_alerts(self) -> Iterator[str]:
+        seen = history(self._place.prometheus, self._since, time.time())
+        states: dict[str, set[str]] = {}
+        for alert in seen:
+            states.setdefault(alert.name, set()).add(alert.state)
+        print("alerts: " + ", ".join(f"{name} {min(found)}" for name, found in states.items()))
+        yield from wrong_alerts(seen, self._acts.causes)
+
+    def _judge_ends(self) -> Iterator[str]:
+        """No journal is left that nobody delivers, everybody ends well, and no log has anything to complain of."""
+        place = self._place
+        for name in NAMES:
+            eventually(lambda name=name: len(place.journals(name)) == WORKERS, PATIENCE_S)  # type: ignore[misc]
+            place.stop(name)
+        yield from troubles(place.houses)
+        yield from in_nginx_log(place.front)
+
+
+def in_nginx_log(front: Nginx) -> Iterator[str]:
+    for line in front.log.splitlines():
+        if any(word in line for word in NGINX_TROUBLES):
+            yield f"in the log of nginx: {line}"
+
+
+def wrong_failures(told: Sequence[Told], excuses: Sequence[Excuse], *, is_strict: bool) -> Iterator[str]:
+    """Calls that were not served, and that nothing excuses."""
+    slow: list[Told] = []
+    for call in told:
+        if call.is_served or any(excuse.covers(call) for excuse in excuses):
+            continue
+        if call.code == "store_unavailable" and not is_strict:
+            slow.append(call)  # 0.3 s without an answer, on a machine that has other things to do
+        else:
+            yield f"nothing excuses the end of this call: {call}"
+    if len(slow) > 0.02 * len(told):
+        yield f"{len(slow)} of {len(told)} calls found no store while it was there"

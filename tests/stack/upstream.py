@@ -1,0 +1,83 @@
+"""An upstream that can be killed and comes back at its address, and what its calls should hear and be charged."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gateway.simulator.choices import Generated, chat, complete
+from gateway.simulator.requests import ChatRequest, CompletionRequest, EmbeddingRequest, parse
+from gateway.simulator.vectors import embeddings_body
+from gateway.simulator.vectors import usage_of as usage_of_embeddings
+from tests.fakes.redis_servers import ROOT
+from tests.fakes.scripted import dead_port
+from tests.flows.house import Process
+from tests.soak.told import Truth, members
+
+TOKENS_PER_S = 30
+LONG_TOKENS, LONG_TOKENS_PER_S = 30, 15
+"""Two seconds: longer than a gateway that is told to end still takes calls."""
+DIMENSIONS = 4
+
+
+class _Simulator(Process):
+    module = "tests.stack.simulator"
+
+
+class Upstream:
+    """See the head of the file. Runs from the beginning."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True)
+        self.url = f"http://127.0.0.1:{(port := dead_port())}/v1"
+        self._arguments = ["--port", str(port), "--book", str(folder / "book")]
+        self._book = folder / "book"
+        self._folder, self._lives = folder, 0
+        self.start()
+
+    def start(self) -> None:
+        self._lives += 1
+        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+        folder = self._folder / str(self._lives)
+        self._process = _Simulator(folder, *self._arguments, env={"PYTHONPATH": path})
+        self._process.wait_for("serves")
+
+    def kill(self) -> None:
+        """As a machine dies: no answer is brought to its end. Returns when it is dead."""
+        self._process.kill(signal.SIGKILL)
+        self._process.wait()
+
+    def end(self) -> None:
+        self._process.end()
+
+    @property
+    def sold(self) -> Counter[int]:
+        """The numbers of the calls of which it has begun an answer, and how often."""
+        return Counter(int(line.split()[0]) for line in self._book.read_text().splitlines() if line.endswith("begun"))
+
+
+def body_of(number: int, kind: str, endpoint: str, *, is_stream: bool) -> dict[str, Any]:
+    """What a call asks for: a length of its own, at a speed at which most answers are under way for a moment."""
+    asked = members(number, kind, endpoint, is_stream=is_stream)
+    if endpoint == "embeddings":
+        return {**asked, "dimensions": DIMENSIONS, "encoding_format": "float"}
+    tokens, tokens_per_s = (LONG_TOKENS, LONG_TOKENS_PER_S) if kind == "long" else (1 + number % 23, TOKENS_PER_S)
+    return {**asked, "simulate": {"tokens": tokens, "tokens_per_s": tokens_per_s}}
+
+
+def truth_of(body: Mapping[str, Any], endpoint: str) -> Truth:
+    """What the simulator makes of it, which follows from the call alone."""
+    said = json.dumps(body).encode()
+    if endpoint == "embeddings":
+        asked = parse(EmbeddingRequest, said)
+        usage = usage_of_embeddings(asked)
+        return Truth(json.loads(embeddings_body(asked, usage))["data"][0]["embedding"], usage.prompt, 0)
+    generated: Generated = (
+        chat(parse(ChatRequest, said)) if endpoint == "chat" else complete(parse(CompletionRequest, said))
+    )
+    return Truth(generated.choices[0].output.text, generated.usage.prompt, generated.usage.completion)
