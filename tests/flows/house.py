@@ -112,15 +112,17 @@ def children(pid: int) -> list[int]:
 class Process:
     """One process with its standard output and error in files, alone in its process group."""
 
-    module = "gateway"
-    """What Python runs."""
+    @staticmethod
+    def command(*arguments: str) -> list[str]:
+        """What is run."""
+        return command(*arguments)
 
     def __init__(self, folder: Path, *arguments: str, env: Mapping[str, str] | None = None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         with (folder / "stdout").open("wb") as out, (folder / "stderr").open("wb") as err:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", self.module, *arguments], stdout=out, stderr=err, stdin=subprocess.DEVNULL,
+                self.command(*arguments), stdout=out, stderr=err, stdin=subprocess.DEVNULL,
                 start_new_session=True, cwd=folder,
                 env={**os.environ, "TMPDIR": str(folder), **WITHOUT_TOKENS, **(env or {})},
             )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,7 +27,9 @@ DIMENSIONS = 4
 
 
 class _Simulator(Process):
-    module = "tests.stack.simulator"
+    @staticmethod
+    def command(*arguments: str) -> list[str]:
+        return [sys.executable, "-m", "tests.stack.simulator", *arguments]
 
 
 class Upstream:
