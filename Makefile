@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help demo test check format servers bench soak
+.PHONY: help demo test check format servers bench bench-wide counts soak stack
 
 help:
 	@echo "make demo    run the gateway with a simulated upstream; no network, no key, no server needed"
@@ -11,7 +11,10 @@ help:
 	@echo "make servers install what the tests run on, servers and the SDK for Node; make test does it too"
 	@echo "make format  put the code into shape"
 	@echo "make bench   what it costs beside nginx, in 3 minutes; needs Linux, nginx and wrk"
+	@echo "make bench-wide  the same, one thing changed at a time: sizes, TLS, Redis, workers, keys, models; 15 minutes"
+	@echo "make counts  what a call costs, counted instead of timed, in 2 minutes; more with strace and valgrind"
 	@echo "make soak    five minutes of everything at once; memory flat and books balanced in the end; needs redis-server"
+	@echo "make stack   two gateways, nginx, Redis, Prometheus and two upstreams, restarted and killed under load; a minute and a half"
 
 .venv/.installed: pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -40,5 +43,14 @@ format: .venv/.installed
 bench: .venv/.installed
 	$(BIN)/python -m tests.bench
 
+bench-wide: .venv/.installed
+	$(BIN)/python -m tests.bench.wide --write
+
+counts: .venv/.installed
+	$(BIN)/python -m tests.bench.counts
+
 soak: .venv/.installed
 	$(BIN)/python -m tests.soak
+
+stack: .venv/.installed
+	$(BIN)/python -m tests.stack

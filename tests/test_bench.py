@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
 from gateway.config import build
-from tests.bench import calls, load, ours
+from gateway.rules.keys import digest
+from tests.bench import calls, carries, cases, issuing, load, ours, plot, sizes
 from tests.bench.processes import BenchError, Program
 from tests.bench.streams import Upstream, streams
-from tests.bench.table import Group, as_json, render
+from tests.bench.table import Group, as_json, as_markdown, render
 from tests.flows.house import eventually
 
 SUMS = {
@@ -27,6 +32,8 @@ SUMS = {
     "write": 0,
     "timeout": 0,
 }
+
+needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the bench reads /proc")
 
 
 def test_wrk_is_read() -> None:
@@ -99,7 +106,7 @@ async def test_streams_are_counted_and_timed() -> None:
 @pytest.mark.parametrize("cut", [b"data: [DONE]\n\n", b'"finish_reason":"stop"'])
 async def test_a_stream_that_is_not_whole_spoils_a_round(cut: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     ending = calls.ending().replace(cut, b"")
-    monkeypatch.setattr("tests.bench.streams._LAST", b"%x\r\n%s\r\n0\r\n\r\n" % (len(ending), ending))
+    monkeypatch.setattr("tests.bench.streams.LAST", b"%x\r\n%s\r\n0\r\n\r\n" % (len(ending), ending))
     upstream = Upstream()
     async with await upstream.start():
         with pytest.raises(BenchError, match="did not end whole"):
@@ -107,9 +114,90 @@ async def test_a_stream_that_is_not_whole_spoils_a_round(cut: bytes, monkeypatch
                 pass
 
 
-# --------------------------------------------------------------------------------------------------------- processes
+# -------------------------------------------------------------------------------------------------------------- wide
 
-needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the bench reads /proc")
+
+@pytest.mark.parametrize("case", cases.CASES, ids=lambda case: case.name)
+def test_each_case_is_what_its_name_says(case: cases.Case, tmp_path: Path) -> None:
+    told = ours.settings_of(case, tmp_path, upstream=1, ca_file=None, redis_url="redis://127.0.0.1:1/0")
+    config = build(told)
+    assert (config.server.workers, len(config.models)) == (case.workers, case.models)
+    assert config.store.is_embedded == (case.store == "embedded")
+    assert len(case.request(case.models - 1)) == case.request_bytes
+    if not case.issued:
+        assert [len(key.quotas) for key in config.keys] == [case.windows] * case.callers
+
+
+def test_a_case_differs_from_the_main_line_in_one_thing() -> None:
+    """But for two that are meant: several workers want a Redis, and many keys that call have to be there."""
+    plain = dataclasses.asdict(cases.MAIN)
+    for case in cases.CASES:
+        different = {name for name, value in dataclasses.asdict(case).items() if value != plain[name]} - {"name"}
+        assert len(different) <= 1 or different in ({"workers", "store"}, {"issued", "callers"}), case.name
+
+
+def test_keys_are_where_a_gateway_looks_for_them(tmp_path: Path) -> None:
+    made = tmp_path / "made"
+    made.mkdir()
+    issuing.place(tmp_path, made, count=3, windows=2)
+    with sqlite3.connect(made / "data" / "gateway.sqlite") as db:
+        rows = db.execute("SELECT key FROM secrets WHERE digest = ?", (digest(cases.secret(2)).hex(),)).fetchall()
+    db.close()
+    assert rows == [(cases.key(2),)]
+
+
+def test_markdown() -> None:
+    group = Group("Calls, us")
+    group.add("nginx", {"main": 10})
+    group.add("gateway", {"main": 60})
+    assert as_markdown([group]).splitlines() == [
+        "| Calls, us | nginx | gateway | ratio | lowest - highest |",
+        "| --- | ---: | ---: | ---: | ---: |",
+        "| main | 10.0 | 60.0 | 6.00 | 6.00 - 6.00 |",
+    ]
+
+
+@pytest.mark.parametrize("theme", plot.THEMES)
+def test_the_picture_is_one(theme: str) -> None:
+    bars = [plot.Bar("main & line", 6, 5, 7), plot.Bar("TLS", 12, 11, 13)]
+    root = ElementTree.fromstring(plot.svg("CPU <per> call", bars, plot.THEMES[theme]))
+    rows = root.findall("{http://www.w3.org/2000/svg}rect")
+    assert [float(row.attrib["width"]) for row in rows] == pytest.approx([254, 508], abs=1)
+    assert "main & line" in [text.text for text in root.iter("{http://www.w3.org/2000/svg}text")]
+
+
+def test_what_is_carried_is_a_division() -> None:
+    seen = carries.Figures(
+        call_us=300, call_on_redis_us=400, chunk_us=20, stream_bytes=40_000, rest_bytes=100e6, redis_us=50,
+        redis_window_us=5,
+    )  # fmt: skip
+    told = {name: much for name, (much, _) in carries.carried(seen, record_bytes=300).items()}
+    assert list(told.values()) == ["2,000", "1,500", "30,000", "1,000", "22,000", "12,000", "9,200", "3,300,000"]
+
+
+def test_tables_are_written_where_the_page_has_a_place_for_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("above\n<!-- sizes -->\nold\n<!-- /sizes -->\nbelow\n")
+    monkeypatch.setattr("tests.bench.sizes.PAGE", page)
+    for text in ("one", "another"):
+        sizes.write("sizes", text)
+    assert page.read_text() == "above\n<!-- sizes -->\nanother\n<!-- /sizes -->\nbelow\n"
+    with pytest.raises(SystemExit, match="no place for carries"):
+        sizes.write("carries", "one")
+
+
+def test_a_record_has_its_price_in_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.bench.sizes.FEW", 200)
+    monkeypatch.setattr("tests.bench.sizes.MANY", 1000)
+    slopes = asyncio.run(sizes.embedded(tmp_path))
+    (record, *_) = slopes.values()
+    assert 100 < record.disk < 1000, slopes
+    assert all(-100 < slope.disk < 2000 for slope in slopes.values()), slopes
+
+
+# --------------------------------------------------------------------------------------------------------- processes
 
 
 @needs_proc

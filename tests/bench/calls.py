@@ -17,29 +17,46 @@ STAMP = "@" * 20
 """Stands where the time goes, in nanoseconds."""
 
 
+_WORDS = "the quick brown fox jumps over the lazy dog "
+
+
 def _json(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 
 def _padded(text: str, size: int) -> bytes:
     """The text with its `~` grown to words, so that it is of this size."""
-    words = "the quick brown fox jumps over the lazy dog " * 30
+    words = _WORDS * (size // len(_WORDS) + 1)
     return text.replace("~", words[: size - len(text) + 1]).encode()
 
 
-def request(*, is_streamed: bool = False) -> bytes:
-    """A chat call of 1 KB, without an output limit, as most clients send it."""
+def request(size: int = REQUEST_BYTES, model: str = MODEL, *, is_streamed: bool = False) -> bytes:
+    """A chat call of this size, without an output limit, as most clients send it."""
     told = [{"role": "system", "content": "You are a helpful assistant."}, {"role": "user", "content": "~"}]
-    members = {"model": MODEL, "messages": told, "temperature": 0.7} | ({"stream": True} if is_streamed else {})
-    return _padded(_json(members), REQUEST_BYTES)
+    members = {"model": model, "messages": told, "temperature": 0.7} | ({"stream": True} if is_streamed else {})
+    return _padded(_json(members), size)
 
 
-def answer() -> bytes:
+def completion_request(size: int = REQUEST_BYTES, model: str = MODEL) -> bytes:
+    """A call for a completion."""
+    return _padded(_json({"model": model, "prompt": "~", "temperature": 0.7, "max_tokens": 256}), size)
+
+
+def answer(size: int = ANSWER_BYTES) -> bytes:
     """A whole answer."""
     message = {"role": "assistant", "content": "~", "refusal": None}
-    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}
+    return _answer("chat.completion", {"message": message}, size)
+
+
+def completion_answer() -> bytes:
+    """A whole answer to `completion_request`."""
+    return _answer("text_completion", {"text": "~"}, ANSWER_BYTES)
+
+
+def _answer(kind: str, says: Any, size: int) -> bytes:
+    choice = {"index": 0, **says, "logprobs": None, "finish_reason": "stop"}
     usage = {"prompt_tokens": 210, "completion_tokens": 34, "total_tokens": 244}
-    return _padded(_json(_head("chat.completion") | {"choices": [choice], "usage": usage}), ANSWER_BYTES)
+    return _padded(_json(_head(kind) | {"choices": [choice], "usage": usage}), size)
 
 
 def event() -> tuple[bytes, bytes]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import calls
+from . import calls, cases
+from .cases import Case
 from .processes import BenchError
 
 CONNECTIONS = 64
@@ -22,12 +24,9 @@ class Load:
     p99_ms: float
 
 
-def script() -> str:
-    """In Lua: the call, made once, and the sums in a form that a program can read."""
-    headers = "\n".join(f'wrk.headers["{name}"] = "{value}"' for name, value in calls.HEADERS.items())
-    return f"""wrk.method = "POST"
-wrk.body = [==[{calls.request().decode()}]==]
-{headers}
+def script(case: Case | None = None, first: int = 0, headers: Mapping[str, str] = {}) -> str:
+    """In Lua: the calls, and the sums in a form that a program can read. `first`: how many there were before."""
+    return f"""{_one_call(headers) if case is None else _calls_of(case, first)}
 function done(summary, latency)
   local e = summary.errors
   io.write(string.format('\\n{{"requests": %d, "p50_us": %d, "p99_us": %d, "status": %d, "connect": %d, "read": %d, ' ..
@@ -35,6 +34,31 @@ function done(summary, latency)
     e.status, e.connect, e.read, e.write, e.timeout))
 end
 """
+
+
+def _one_call(more: Mapping[str, str]) -> str:
+    headers = "\n".join(f'wrk.headers["{name}"] = "{value}"' for name, value in {**calls.HEADERS, **more}.items())
+    return f"""wrk.method = "POST"
+wrk.body = [==[{calls.request().decode()}]==]
+{headers}"""
+
+
+def _calls_of(case: Case, first: int) -> str:
+    """Keys and models take turns."""
+    bodies = ", ".join(f"[==[{case.request(number).decode()}]==]" for number in range(case.models))
+    (before, after) = cases.secret(0).split(f"{0:06d}", 1)
+    return f"""local bodies = {{{bodies}}}
+local ends = {{}}
+for number, body in ipairs(bodies) do
+  ends[number] = "\\r\\nContent-Type: application/json\\r\\nContent-Length: " .. #body .. "\\r\\n\\r\\n" .. body
+end
+local before = "POST {case.path} HTTP/1.1\\r\\nHost: bench\\r\\nAuthorization: Bearer "
+local count = {first}
+function request()
+  local key = count % {case.callers}
+  count = count + 1
+  return before .. string.format("{before}%06d-%0{len(after) - 1}d", key, key) .. ends[count % {case.models} + 1]
+end"""
 
 
 def parse(text: str) -> Load:
@@ -49,12 +73,16 @@ def parse(text: str) -> Load:
     return Load(told["requests"], told["p50_us"] / 1000, told["p99_us"] / 1000)
 
 
-def run(port: int, seconds: int, folder: Path) -> Load:
-    """Load this port with whole chat calls for so long, from the core that this process has."""
+def run(
+    port: int, seconds: int, folder: Path, case: Case | None = None, first: int = 0, headers: Mapping[str, str] = {},
+    connections: int = CONNECTIONS,
+) -> Load:  # fmt: skip
+    """Load this port with whole calls for so long, from the core that this process has."""
     file = folder / "call.lua"
-    file.write_text(script())
-    url = f"http://127.0.0.1:{port}{calls.PATH}"
-    command = ["wrk", "-t1", f"-c{CONNECTIONS}", f"-d{seconds}s", "--timeout", "5s", "-s", str(file), url]
+    file.write_text(script(case, first, headers))
+    path, connections = (calls.PATH, connections) if case is None else (case.path, case.connections)
+    url = f"http://127.0.0.1:{port}{path}"
+    command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--timeout", "5s", "-s", str(file), url]
     ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds + 30)
     if ended.returncode:
         raise BenchError(f"wrk ended with {ended.returncode}: {ended.stderr.strip()[-500:]}")

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 from tests.flows.client import request
 
@@ -46,6 +46,16 @@ def listener() -> socket.socket:
     return socket.create_server(("127.0.0.1", 0), backlog=1024)
 
 
+class Probe(NamedTuple):
+    """The call that tells whether a program serves, and its answer."""
+
+    path: str = calls.PATH
+    body: bytes = calls.request()
+    headers: Mapping[str, str] = calls.HEADERS
+    answer: bytes | None = calls.answer()
+    """To the byte; None: whatever comes with 200."""
+
+
 class Program:
     """A program that answers calls, with its children on one core and in a session of their own.
 
@@ -68,6 +78,8 @@ class Program:
                 pass_fds=inherited, start_new_session=True,
             )  # fmt: skip
         self.pids = [self._process.pid]
+        self.probe = Probe()
+        self.start_within_s = START_S
 
     def __enter__(self) -> Self:
         return self
@@ -87,15 +99,14 @@ class Program:
             self._process.wait()
 
     def wait_until_answered(self) -> None:
-        """Until it has answered a chat call with 200, to the byte; `start_s` is how long that took from its start."""
+        """Until it has answered its `probe` with 200; `start_s` is how long that took from its start."""
         while not self._answers():
             self._check()
-            if time.monotonic() > self._began + START_S:
-                raise BenchError(f"{self.name} did not answer a call within {START_S:g} s")
+            if time.monotonic() > self._began + self.start_within_s:
+                raise BenchError(f"{self.name} did not answer a call within {self.start_within_s:g} s")
             time.sleep(_LOOK_S)
         self.start_s = time.monotonic() - self._began
-        listed = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
-        self.pids += [pid for pid in listed if _parent(pid) == self._process.pid]
+        self.pids = [self._process.pid, *_descendants(self._process.pid)]
 
     def _answers(self) -> bool:
         if not self.port and (found := _SERVES.search(self._output.read_text())):
@@ -103,10 +114,10 @@ class Program:
         if not self.port:
             return False
         try:
-            told = request(self.port, "POST", calls.PATH, calls.request(), calls.HEADERS)
+            told = request(self.port, "POST", self.probe.path, self.probe.body, self.probe.headers)
         except (OSError, http.client.HTTPException):
             return False
-        if (told.status, told.body) != (200, calls.answer()):
+        if told.status != 200 or self.probe.answer not in (None, told.body):
             raise BenchError(f"{self.name} answered {told.status}: {told.body.decode(errors='replace')[:500]}")
         return True
 
@@ -126,10 +137,30 @@ class Program:
         self.cpu_s()
         return sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in self.pids) * _PAGE / 1e6
 
+    def peak_mb(self) -> float:
+        """The most resident memory since `forget_peak`, of all processes."""
+        lines = [line for pid in self.pids for line in Path(f"/proc/{pid}/status").read_text().splitlines()]
+        return sum(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) * 1024 / 1e6
+
+    def forget_peak(self) -> None:
+        """From now on (proc(5), clear_refs)."""
+        for pid in self.pids:
+            Path(f"/proc/{pid}/clear_refs").write_text("5")
+
 
 def _stat(pid: int) -> list[str]:
     """The fields of /proc/PID/stat (proc(5)) from the third on; the second is a name that may hold anything."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
+def _descendants(pid: int) -> list[int]:
+    """Its children, and theirs."""
+    listed = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    parents = {each: _parent(each) for each in listed}
+    found = [pid]
+    for one in found:
+        found += [each for each, parent in parents.items() if parent == one]
+    return found[1:]
 
 
 def _parent(pid: int) -> int | None:

@@ -18,24 +18,39 @@ from . import calls
 from .processes import BenchError, listener
 
 WAIT_S = 30.0
-"""For all streams to begin, and to end."""
+"""For all streams to begin, and to end; and for each hundred of them a second more."""
 
 MAX_AHEAD = 2
 """Events under way for each stream; who falls behind is given fewer instead of a backlog."""
 
+SPREAD = 0.618
+"""Multiples of it are spread evenly over one, however many they are."""
+
 _HEAD = "HTTP/1.1 200 OK\r\nContent-Type: {}\r\n{}\r\n\r\n"
-_STREAM = _HEAD.format("text/event-stream", "Transfer-Encoding: chunked").encode()
-_WHOLE = _HEAD.format("application/json", f"Content-Length: {calls.ANSWER_BYTES}").encode() + calls.answer()
-_LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
+STREAM = _HEAD.format("text/event-stream", "Transfer-Encoding: chunked").encode()
+WHOLE = _HEAD.format("application/json", f"Content-Length: {calls.ANSWER_BYTES}").encode() + calls.answer()
+LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
 _BEFORE, _AFTER = calls.event()
 _EVENT = b"%x\r\n%s%%020d%s\r\n" % (len(_BEFORE) + 20 + len(_AFTER), _BEFORE, _AFTER)
 _STAMP = re.compile(rb'"content":"(\d{20})"')
 _REASON = b'"finish_reason":"stop"'
-_LAST = b"%x\r\n%s\r\n0\r\n\r\n" % (len(calls.ending()), calls.ending())
-_REQUEST = b"\r\n".join([
-    b"POST %s HTTP/1.1" % calls.PATH.encode(), b"Host: bench", b"Content-Length: %d" % calls.REQUEST_BYTES,
-    *(f"{name}: {value}".encode() for name, value in calls.HEADERS.items()), b"", calls.request(is_streamed=True),
-])  # fmt: skip
+LAST = b"%x\r\n%s\r\n0\r\n\r\n" % (len(calls.ending()), calls.ending())
+
+
+def http(body: bytes) -> bytes:
+    """A call with this body, head and all."""
+    return b"\r\n".join([
+        b"POST %s HTTP/1.1" % calls.PATH.encode(), b"Host: bench", b"Content-Length: %d" % len(body),
+        *(f"{name}: {value}".encode() for name, value in calls.HEADERS.items()), b"", body,
+    ])  # fmt: skip
+
+
+STREAM_REQUEST = http(calls.request(is_streamed=True))
+
+
+def event() -> bytes:
+    """An event that bears the time."""
+    return _EVENT % time.monotonic_ns()
 
 
 class Upstream:
@@ -47,6 +62,7 @@ class Upstream:
         self.is_ending = False
         self.begun = 0
         self.written = 0
+        self.connections: set[asyncio.Transport] = set()
         self.arrived: list[int] = []
         """How old each event was when a client had it, in nanoseconds."""
 
@@ -56,6 +72,14 @@ class Upstream:
         server = await loop.create_server(lambda: _Source(self), sock=listener(), backlog=1024)
         self.port = server.sockets[0].getsockname()[1]
         return server
+
+    async def hang_up(self) -> None:
+        """Close what is still open, so that none of it is kept for later."""
+        async with asyncio.timeout(WAIT_S):
+            while self.connections:
+                for transport in list(self.connections):
+                    transport.close()
+                await asyncio.sleep(0.01)
 
     def is_behind(self) -> bool:
         """Whether enough events are under way."""
@@ -72,21 +96,25 @@ class _Source(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self._upstream.connections.add(self._transport)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._upstream.connections.discard(self._transport)
 
     def data_received(self, data: bytes) -> None:
         self._held += data
         head, _, body = self._held.partition(b"\r\n\r\n")
-        length = _LENGTH.search(head)
+        length = LENGTH.search(head)
         if length is None or len(body) < int(length[1]):
             return
         self._held = b""
         if b'"stream"' not in body:
-            self._transport.write(_WHOLE)
+            self._transport.write(WHOLE)
             return
-        self._transport.write(_STREAM)
+        self._transport.write(STREAM)
         # Streams begin together and go on apart: their events are spread over the whole period.
         self._upstream.begun += 1
-        self._due = self._loop.time() + self._upstream.period_s * (self._upstream.begun % 20) / 20
+        self._due = self._loop.time() + self._upstream.period_s * (self._upstream.begun * SPREAD % 1)
         self._write()
         self._loop.call_at(self._due, self._go_on)
 
@@ -94,7 +122,7 @@ class _Source(asyncio.Protocol):
         if self._transport.is_closing():
             return
         if self._upstream.is_ending:
-            self._transport.write(_LAST)
+            self._transport.write(LAST)
             return
         if not self._upstream.is_behind():
             self._write()
@@ -103,7 +131,7 @@ class _Source(asyncio.Protocol):
 
     def _write(self) -> None:
         self._upstream.written += 1
-        self._transport.write(_EVENT % time.monotonic_ns())
+        self._transport.write(event())
 
 
 class Client(asyncio.Protocol):
@@ -124,7 +152,7 @@ class Client(asyncio.Protocol):
         self._held = b""
         self._has_reason = self._is_done = False
         self._asked = time.monotonic()
-        self.transport.write(_REQUEST)
+        self.transport.write(STREAM_REQUEST)
 
     def data_received(self, data: bytes) -> None:
         self._now = time.monotonic_ns()
@@ -164,10 +192,10 @@ async def streams(port: int, upstream: Upstream, count: int, period_s: float) ->
     upstream.period_s, upstream.is_ending = period_s, False
     upstream.begun = upstream.written = 0
     upstream.arrived.clear()
-    loop = asyncio.get_running_loop()
+    loop, wait_s = asyncio.get_running_loop(), WAIT_S + count / 100
     clients: list[Client] = []
     try:
-        async with asyncio.timeout(WAIT_S):
+        async with asyncio.timeout(wait_s):
             for _ in range(count):
                 _, client = await loop.create_connection(lambda: Client(upstream), "127.0.0.1", port)
                 clients.append(client)
@@ -175,10 +203,10 @@ async def streams(port: int, upstream: Upstream, count: int, period_s: float) ->
             await asyncio.gather(*(client.begun for client in clients))
         yield clients
         upstream.is_ending = True
-        async with asyncio.timeout(WAIT_S):
+        async with asyncio.timeout(wait_s):
             await asyncio.gather(*(client.ended for client in clients))
     except TimeoutError:
-        raise BenchError(f"{count} streams did not begin or did not end within {WAIT_S:g} s") from None
+        raise BenchError(f"{count} streams did not begin or did not end within {wait_s:g} s") from None
     finally:
         upstream.is_ending = True
         for client in clients:

@@ -27,7 +27,7 @@ class Row:
     def cells(self) -> tuple[str, ...]:
         """Medians, and between which ratios the rounds lay."""
         ratios = self.ratios
-        spread = f"{figure(ratios[0])} - {figure(ratios[-1])}"
+        spread = f"{figure(ratios[0])} - {figure(ratios[-1])}" if ratios[-1] < float("inf") else "-"
         return *(figure(median(self.seen[rival])) for rival in RIVALS), figure(median(ratios)), spread
 
 
@@ -46,6 +46,8 @@ class Group:
 
 def figure(value: float) -> str:
     """A number with the digits that count."""
+    if value == float("inf"):
+        return "-"  # nginx took nothing that could be seen
     return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
@@ -64,6 +66,16 @@ def _lines(groups: Iterable[Group]) -> Iterator[tuple[str, ...]]:
         yield (group.heading,)
         for name, row in group.rows.items():
             yield f"  {name}", *row.cells()
+
+
+def as_markdown(groups: Iterable[Group]) -> str:
+    """A table for each heading."""
+    tables = []
+    for group in groups:
+        head = [group.heading, *HEAD[1:]]
+        rows = [head, ["---", *["---:"] * (len(HEAD) - 1)], *[[name, *row.cells()] for name, row in group.rows.items()]]
+        tables.append("\n".join(f"| {' | '.join(cells)} |" for cells in rows))
+    return "\n\n".join(tables)
 
 
 def as_json(machine: str, groups: Iterable[Group], costs: Mapping[Any, Any] = {}) -> str:

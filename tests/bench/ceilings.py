@@ -1,0 +1,37 @@
+"""How many functions of the gateway's own a call may enter: what `tests/test_counts.py` holds it to.
+
+Counted, so a busy machine changes nothing; and only what stands in the package `gateway`, written in Python, so that
+another version of a library changes nothing either. A newer Python enters fewer: comprehensions are no functions there.
+
+A change that needs more says why, and writes here what `python -m tests.bench.counts --ceilings` prints. One that
+needs less does so too, or the room that it made is filled by the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from . import tally
+
+MARGIN = 1.1
+"""What goes together in one batch differs a little from run to run."""
+
+ENTERED: Mapping[str, float] = {
+    "a plain call, alone": 452.3,
+    "a plain call, 64 at once": 304.0,
+    "a stream of one chunk, alone": 553.2,
+    "a further chunk": 8.3,
+    "a draw and its settlement, alone": 187.1,
+    "a draw and its settlement, 64 at once": 60.9,
+}
+
+
+def of(rows: Sequence[tally.Row]) -> float:
+    """Of this table, what is held under its ceiling."""
+    return tally.total(filter(tally.is_ours, rows), "").entered
+
+
+def spell(tables: Mapping[str, Sequence[tally.Row]]) -> str:
+    """The constant as it would be."""
+    lines = [f'    "{name}": {of(rows):.1f},' for name, rows in tables.items()]
+    return "\n".join(["ENTERED: Mapping[str, float] = {", *lines, "}"])

@@ -1,0 +1,45 @@
+"""A draw and its settlement alone: a bookkeeper with its journal over the embedded store, in this process."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from gateway.config import Store as Settings
+from gateway.journal import Journal
+from gateway.ledger import Bookkeeper
+from gateway.records import Settlement, Usage
+from gateway.store import open_store
+
+from .counter import Function, Functions
+from .ledger import Keys
+
+HERE = "tests."
+
+
+async def count(folder: Path, calls: int, at_once: int, windows: int = 3) -> list[Function]:
+    """What is entered for so many calls, of which so many draw, and then settle, in the same moment."""
+    counter = Functions()
+    try:
+        settings = Settings(url=f"embedded:{folder / 'data'}", journal_dir=str(folder), namespace="counts")
+        books = Bookkeeper(await open_store(settings), Journal.create(folder, "counts"), settings)
+        keys = Keys(10, windows)
+        await _carry(books, keys, at_once * 2, at_once)  # warm
+        counter.begin()
+        await _carry(books, keys, calls, at_once)
+        counted = counter.end()
+        await books.close(5)
+    finally:
+        counter.close()
+    return [each for each in counted if not each.module.startswith(HERE)]
+
+
+async def _carry(books: Any, keys: Keys, calls: int, at_once: int) -> None:
+    for _ in range(calls // at_once):
+        wishes = [keys.draw() for _ in range(at_once)]
+        await asyncio.gather(*(books.draw(wish) for wish in wishes))
+        await asyncio.gather(*(
+            books.settle(Settlement(wish.record._replace(usage=Usage(210, 34, source="reported")), wish.claims))
+            for wish in wishes
+        ))  # fmt: skip
