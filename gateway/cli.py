@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import logging
 import os
+import re
 import secrets
 import signal
 import socket
@@ -24,6 +25,7 @@ from . import __version__, tokens
 from .commands import audit as audit_command
 from .commands import backup as backup_command
 from .commands import keys as keys_command
+from .commands import put
 from .commands import registry as registry_command
 from .commands import teams as teams_command
 from .commands import usage as usage_command
@@ -117,10 +119,9 @@ def _on_config(
 
 def port_number(text: str) -> int:
     """A port as an argument; 0 takes a free one."""
-    number = int(text)
-    if not 0 <= number <= 65535:
-        raise argparse.ArgumentTypeError(f"{number} is not a port: expected 0 to 65535")
-    return number
+    if not re.fullmatch("[0-9]{1,5}", text) or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port: expected 0 to 65535")
+    return int(text)
 
 
 # ------------------------------------------------------------------------------------------------------------- check
@@ -134,19 +135,21 @@ def _read(path: str) -> Config:
 def _check(args: argparse.Namespace) -> int:
     config = _read(args.config)
     server, warnings = config.server, _look_at(config.store)
-    print(f"{args.config} is good.")
-    print(f"  serves     http://{server.host}:{server.port} with {_count(server.workers, 'worker')}")
-    print(f"  store      {config.store.shown_url}, namespace {config.store.namespace}")
-    print(f"  upstreams  {', '.join(f'{name} ({_where(upstream)})' for name, upstream in config.upstreams.items())}")
-    print(f"  models     {', '.join(config.models)}")
-    print(f"  tokens     {tokens.describe(config.models)}")
+    upstreams = ", ".join(f"{name} ({_where(upstream)})" for name, upstream in config.upstreams.items())
     keys = ", ".join(key.id for key in config.keys)
-    print(f"  keys       {keys or 'none in the file; gateway keys create makes some'}")
-    print(f"  admin API  {_admin(config)}")
-    print(f"  alerts     {_alerts(config)}")
-    for warning in warnings:
-        print(f"  warning    {warning}")
-    return 0
+    lines = [
+        f"{args.config} is good.",
+        f"  serves     {_address(server.host, server.port)} with {_count(server.workers, 'worker')}",
+        f"  store      {config.store.shown_url}, namespace {config.store.namespace}",
+        f"  upstreams  {upstreams}",
+        f"  models     {', '.join(config.models)}",
+        f"  tokens     {tokens.describe(config.models)}",
+        f"  keys       {keys or 'none in the file; gateway keys create makes some'}",
+        f"  admin API  {_admin(config)}",
+        f"  alerts     {_alerts(config)}",
+        *[f"  warning    {warning}" for warning in warnings],
+    ]
+    return put("".join([f"{line}\n" for line in lines]))
 
 
 def _look_at(settings: Store) -> list[str]:
@@ -255,7 +258,10 @@ def _supervise(reading: Reading, source: Source | None, demo: Demo | None = None
 
 
 def _address_of(listener: socket.socket) -> str:
-    host, port = listener.getsockname()[:2]
+    return _address(*listener.getsockname()[:2])
+
+
+def _address(host: str, port: int) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 

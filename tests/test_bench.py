@@ -16,7 +16,7 @@ import pytest
 
 from gateway.config import build
 from gateway.rules.keys import digest
-from tests.bench import calls, carries, cases, issuing, load, ours, plot, sizes
+from tests.bench import calls, carries, cases, issuing, load, ours, page, plot, sizes, wide
 from tests.bench.processes import BenchError, Program
 from tests.bench.streams import Upstream, streams
 from tests.bench.table import Group, as_json, as_markdown, render
@@ -175,17 +175,20 @@ def test_what_is_carried_is_a_division() -> None:
     assert list(told.values()) == ["2,000", "1,500", "30,000", "1,000", "22,000", "12,000", "9,200", "3,300,000"]
 
 
-def test_tables_are_written_where_the_page_has_a_place_for_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    page = tmp_path / "page.md"
-    page.write_text("above\n<!-- sizes -->\nold\n<!-- /sizes -->\nbelow\n")
-    monkeypatch.setattr("tests.bench.sizes.PAGE", page)
+def test_tables_are_written_where_the_page_has_a_place_for_them(tmp_path: Path) -> None:
+    written = tmp_path / "page.md"
+    written.write_text("above\n<!-- sizes -->\nold\n<!-- /sizes -->\nbelow\n")
     for text in ("one", "another"):
-        sizes.write("sizes", text)
-    assert page.read_text() == "above\n<!-- sizes -->\nanother\n<!-- /sizes -->\nbelow\n"
+        page.put(written, "sizes", text)
+    assert written.read_text() == "above\n<!-- sizes -->\nanother\n<!-- /sizes -->\nbelow\n"
     with pytest.raises(SystemExit, match="no place for carries"):
-        sizes.write("carries", "one")
+        page.put(written, "carries", "one")
+
+
+def test_every_table_has_its_place() -> None:
+    for path, names in ((wide.PAGE, tuple(wide.PARTS)), (sizes.PAGE, ("sizes", "carries"))):
+        text = path.read_text()
+        assert [text.count(f"<!-- {name} -->\n") for name in names] == [1] * len(names)
 
 
 def test_a_record_has_its_price_in_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -202,6 +202,12 @@ def a_key(**changes: Any) -> dict[str, Any]:
     return {"id": "a", "secret": ENV["CI_BOT_KEY"], **changes}
 
 
+@pytest.mark.parametrize("spelt", ["off", "Off", '"off"', "${LOG}"])
+def test_the_access_log_is_switched_off_by_the_bare_word(spelt: str) -> None:
+    """YAML reads it as false."""
+    assert parse(f"{GOOD}server:\n  access_log: {spelt}\n", {**ENV, "LOG": "off"}).server.access_log == "off"
+
+
 def test_a_key_with_everything() -> None:
     values = resolve(GOOD, ENV) | {
         "teams": {"red": {}},

@@ -50,7 +50,8 @@ def file_of(settings: Settings) -> Path:
 def put(text: str) -> int:
     """Write a report; returns the exit code."""
     try:
-        print(text, end="", flush=True)
+        encoding = sys.stdout.encoding or "utf-8"  # in which there may be no way to write somebody's name
+        print(text.encode(encoding, "backslashreplace").decode(encoding), end="", flush=True)
     except OSError as error:
         # So that the interpreter does not try again, and complain, when it ends (Python's signal, "Note on SIGPIPE").
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

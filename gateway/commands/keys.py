@@ -102,7 +102,7 @@ def _settings(args: argparse.Namespace) -> dict[str, Any]:
         given["team"] = None if args.team == NONE else args.team
     for name in ("models", "ips"):
         if (texts := getattr(args, name)) is not None:
-            given[name] = names_of(texts)
+            given[name] = names_of(f"--{name}", texts)
     if args.expires is not None:
         now = datetime.now(UTC)
         is_never = args.expires == NONE

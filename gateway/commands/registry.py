@@ -167,9 +167,11 @@ def read(option: str, how: Callable[[str], T], text: str) -> T:
         raise Mistaken(f"argument {option}: {error}") from None
 
 
-def names_of(texts: Sequence[str]) -> list[str] | None:
-    """Of an option that takes names, with commas or again and again; None for `none`."""
+def names_of(option: str, texts: Sequence[str]) -> list[str] | None:
+    """Of an option that takes names, with commas or again and again; None for `none`. Raises `Mistaken`."""
     names = [name for text in texts for name in read_names(text)]
+    if not names:  # an empty variable of a script: no list of networks would let in everybody
+        raise Mistaken(f"argument {option}: expected one or more, with commas, or {NONE}")
     return None if names == [NONE] else names
 
 

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 
 from . import sections
 from .faults import ConfigFault, printable, spell
-from .sections import BAD_SIGNS, Config, FileKey, Model, Quota, Section, Server, Upstream
+from .sections import BAD_SIGNS, Admin, Config, FileKey, Model, Quota, Section, Server, Upstream
 
 
 def _names_at(path: tuple[str | int, ...], root: type[BaseModel]) -> list[str]:
@@ -48,6 +48,10 @@ def explain(detail: Any, root: type[BaseModel] = Config) -> ConfigFault:
             message = str(detail["ctx"]["error"])
         case "dict_type" | "model_type" | "model_attributes_type":
             message = "expected settings as 'name: value' lines"
+        case "tuple_type":
+            message = "expected a list, such as [one, two]"
+        case "string_too_short":
+            message = "expected text that is not empty"
         case "timezone_aware":
             message = "expected a time with its zone, such as 2027-01-01T00:00:00Z"
         case _:
@@ -70,6 +74,7 @@ class Parts:
     names: Sequence[Place]
     """Where the operator has given a name, whatever is wrong with what is called so."""
     server: Server
+    admin: Admin
     upstreams: Sequence[str]
     connections: Mapping[str, int]
     """The limit of each sound upstream."""
@@ -83,6 +88,7 @@ class Parts:
         return cls(
             names=[(part, name) for part in NAMED for name in getattr(config, part)],
             server=config.server,
+            admin=config.admin,
             upstreams=list(config.upstreams),
             connections={name: upstream.max_connections for name, upstream in config.upstreams.items()},
             models=config.models,
@@ -103,6 +109,7 @@ class Parts:
         return cls(
             names=[(part, name) for part in NAMED for name in _named(values, part) if isinstance(name, str)],
             server=server,
+            admin=_sound(Admin, {"admin": values.get("admin", {})}).get("admin", Admin()),
             upstreams=list(_named(values, "upstreams")),
             connections={name: upstream.max_connections for name, upstream in upstreams.items()},
             models=_sound(Model, _named(values, "models")),
@@ -144,6 +151,7 @@ def _quota_lists(parts: Parts) -> Iterator[tuple[Place, Mapping[int, Quota], tup
 def cross_check(parts: Parts) -> Iterator[ConfigFault]:
     """What no single field can know."""
     yield from _check_names(parts)
+    yield from _check_listeners(parts)
     yield from _check_shares(parts)
     yield from _check_models(parts)
     yield from _check_keys(parts)
@@ -154,6 +162,13 @@ def _check_names(parts: Parts) -> Iterator[ConfigFault]:
     for place in parts.names:
         if BAD_SIGNS.search(str(place[-1])):
             yield ConfigFault(spell(place), "expected a name without control characters")
+        if not place[-1]:  # which is what reports call no upstream and no team
+            yield ConfigFault(spell(place), "expected a name that is not empty")
+
+
+def _check_listeners(parts: Parts) -> Iterator[ConfigFault]:
+    if parts.server.port and parts.admin.address == (parts.server.host, parts.server.port):
+        yield ConfigFault(spell(("admin", "listen")), "is the address for calls; give it a port of its own, or null")
 
 
 def _check_shares(parts: Parts) -> Iterator[ConfigFault]:

@@ -53,7 +53,7 @@ def _construct_mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any
 _Loader.add_constructor("tag:yaml.org,2002:map", _construct_mapping)
 
 _REFERENCE = re.compile(
-    r"\$\{(?:file:(?P<file>[^}]+)|(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?)\}|(?P<broken>\$\{)"
+    r"\$\{(?:file:(?P<file>[^}]+)|(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>(?:(?!\$\{)[^}])*))?)\}|(?P<broken>\$\{)"
 )
 
 

@@ -25,7 +25,10 @@ from pydantic import (
     ConfigDict,
     Field,
     SecretStr,
+    ValidationError,
     ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
     field_validator,
     model_validator,
 )
@@ -47,13 +50,29 @@ Seconds = Annotated[float, _not_bool, Field(ge=0, allow_inf_nan=False)]
 SomeSeconds = Annotated[float, _not_bool, Field(gt=0, allow_inf_nan=False)]
 
 
+def _or_else(words: str) -> WrapValidator:
+    """One fault in these words, where each arm of a union would have one of its own."""
+
+    def check(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+        try:
+            return handler(value)
+        except ValidationError:
+            raise ValueError(words) from None
+
+    return WrapValidator(check)
+
+
 def _refuse_number(value: Any) -> Any:
     if isinstance(value, int | float):  # which ipaddress takes for an address, and false for 0.0.0.0
-        raise ValueError("expected a network such as 10.0.0.0/8")
+        raise ValueError("not a network")
     return value
 
 
-Network = Annotated[IPv4Network | IPv6Network, BeforeValidator(_refuse_number)]
+Network = Annotated[
+    IPv4Network | IPv6Network,
+    BeforeValidator(_refuse_number),
+    _or_else("expected a network such as 10.0.0.0/8, with nothing but zeros behind its prefix, or one address"),
+]
 
 NUSD = 10**9
 """Billionths in a US dollar: money is counted in them, in whole numbers."""
@@ -90,6 +109,20 @@ Usd = Annotated[Decimal, BeforeValidator(_read_usd)]
 SomeUsd = Annotated[Usd, AfterValidator(_refuse_nothing)]
 
 
+def _visible_ascii(secret: SecretStr | None) -> SecretStr | None:
+    if secret is not None and not re.fullmatch(r"[\x21-\x7e]+", secret.get_secret_value()):
+        raise ValueError("expected visible ASCII characters without spaces")
+    return secret
+
+
+Secret = Annotated[SecretStr, AfterValidator(_visible_ascii)]
+"""What is presented in a header, which can hold no other signs."""
+
+
+def _read_off(value: Any) -> Any:
+    return "off" if value is False else value  # as YAML reads the word
+
+
 class Section(BaseModel):
     """A part of the file: frozen, unknown names refused, input never echoed in an error (it may be a secret)."""
 
@@ -100,7 +133,7 @@ class Section(BaseModel):
 
 
 class Server(Section):
-    host: str = "127.0.0.1"
+    host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
     """Address to listen on."""
     port: Annotated[int, _not_bool, Field(ge=0, le=65535)] = 8080
     """Port to listen on; 0 takes a free one and prints it."""
@@ -126,7 +159,7 @@ class Server(Section):
     """Send a comment to streaming clients while the upstream is silent for this long; 0 is off."""
     trusted_proxies: tuple[Network, ...] = ()
     """Networks of the proxies whose X-Forwarded-For counts, for keys[].ips and in the access log."""
-    access_log: Literal["json", "text", "off"] = "json"
+    access_log: Annotated[Literal["json", "text", "off"], BeforeValidator(_read_off)] = "json"
     """One line per call on standard output; never prompts, never secrets."""
 
     @field_validator("keepalive_comment_s")
@@ -208,9 +241,9 @@ _ADDRESS = re.compile(
 
 
 class Admin(Section):
-    token: SecretStr | None = None
+    token: Secret | None = None
     """Bearer token of the admin API; without one there is no admin API."""
-    viewer_token: SecretStr | None = None
+    viewer_token: Secret | None = None
     """May read the dashboard and reports, and nothing else."""
     listen: str | None = None
     """host:port of its own for the admin API, the dashboard and the metrics; null: the same as for calls."""
@@ -249,7 +282,7 @@ class Admin(Section):
 
 
 class Metrics(Section):
-    token: SecretStr | None = None
+    token: Secret | None = None
     """Bearer token for /metrics; null leaves it open."""
     max_keys: Count = 200
     """Keys with a label of their own in metrics; the rest is "other"."""
@@ -311,14 +344,6 @@ class Capabilities(Section):
                 self.prompt_arrays, self.token_prompts)  # fmt: skip
         return all(each is True for each in able)
 
-
-def _visible_ascii(secret: SecretStr | None) -> SecretStr | None:
-    if secret is not None and not re.fullmatch(r"[\x21-\x7e]+", secret.get_secret_value()):
-        raise ValueError("expected visible ASCII characters without spaces")
-    return secret
-
-
-Secret = Annotated[SecretStr, AfterValidator(_visible_ascii)]
 
 # Names that would change how the message is framed, and that the gateway writes itself.
 _FRAMING = frozenset({
@@ -461,7 +486,7 @@ class Limits(Section):
 class Route(Section):
     upstream: str
     """Name of an upstream."""
-    model: str | None = None
+    model: Annotated[str, Field(min_length=1)] | None = None
     """Name under which that upstream knows the model; default: the name the client used."""
     priority: Annotated[int, _not_bool] = 1
     """Lower is tried first."""
@@ -559,9 +584,12 @@ class Quota(Section):
     """Number of prompt and completion tokens."""
     usd: SomeUsd | None = None
     """Money in US dollars, by the prices of the models."""
-    per: Per | Annotated[int, _not_bool, Field(ge=1, le=MAX_PER_S)]
+    per: Annotated[
+        Per | Annotated[int, _not_bool, Field(ge=1, le=MAX_PER_S)],
+        _or_else(f"expected second, minute, hour, day, month or a number of seconds from 1 to {MAX_PER_S}"),
+    ]
     """second, minute, hour, day, month, or a number of seconds; day and month are calendar windows in UTC."""
-    model: Annotated[str, BeforeValidator(_refuse_signs)] | None = None
+    model: Annotated[str, Field(min_length=1), BeforeValidator(_refuse_signs)] | None = None
     """Pattern of the models that this quota counts; default: all."""
 
     @model_validator(mode="after")

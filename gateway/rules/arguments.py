@@ -27,7 +27,8 @@ CALENDAR = ("day", "month")
 _SECONDS: Mapping[str, int] = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _TIMES: Mapping[str, int] = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
 _DURATION = re.compile(r"(?:\d+[smhdw])+")
-_AMOUNT = re.compile(r"(\d[\d_,]*(?:\.\d+)?)([kKmMgG]?)")
+_AMOUNT = re.compile(r"((?:\d+|\d{1,3}(?:[_,]\d{3})+)(?:\.\d+)?)([kKmMgG]?)")
+"""A comma parts thousands and nothing else: of `1,5` nobody can tell what was meant."""
 
 
 class Named(NamedTuple):
@@ -54,9 +55,11 @@ class Named(NamedTuple):
 def read_quota(unit: str, text: str) -> Named:
     """`1000000/day`; for some models only, `100000/day:gpt-4*`; `none/day` names the one that is to go."""
     amount, slash, rest = text.strip().partition("/")
-    per, _, model = rest.partition(":")
+    per, colon, model = rest.partition(":")
     if not slash or not amount or not per:
         raise ValueError(f"expected an amount and a time, such as {_EXAMPLES[unit]}")
+    if colon and not model.strip():
+        raise ValueError(f"expected a pattern of models behind the colon, such as {_EXAMPLES[unit]}:gpt-4*")
     return Named(unit, _read_per(per.strip()), model.strip() or None, _read_amount(unit, amount.strip()))
 
 

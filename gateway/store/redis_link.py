@@ -30,7 +30,7 @@ from redis.exceptions import (
 from gateway.config import RedisURL
 
 from . import StoreAway
-from .redis_patience import Patience
+from .patience import Patience
 from .redis_routes import ANSWER_WITHIN_S, Route, route_of
 
 Command = Sequence[str | int]

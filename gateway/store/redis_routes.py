@@ -16,7 +16,7 @@ from redis.exceptions import RedisError
 from gateway.config import RedisURL
 
 from . import StoreAway
-from .redis_patience import Patience
+from .patience import Patience
 
 Address = tuple[str, int]
 

@@ -25,6 +25,7 @@ from gateway.rules import capabilities, keys, params, standings
 from gateway.rules.issued import may_be_issued
 from gateway.rules.large import LARGE_BYTES
 from gateway.store import StoreAway
+from gateway.store.patience import Patience
 from gateway.tracing import PARENT, STATE
 
 from .bodies import BodyReader
@@ -41,6 +42,8 @@ PATHS: Mapping[str, Endpoint] = {
 
 _FORWARDED = frozenset({"content-type", "accept", "user-agent", "traceparent", "tracestate"})
 MAX_CLIENT_ID = 512
+STANDINGS_WITHIN_S = 0.8
+"""How long a caller waits for its own limits: a store that is away is told within a second. Reports may take longer."""
 
 
 class DataPlane:
@@ -196,8 +199,9 @@ async def describe_key(key: Key, parts: pipeline.Parts) -> dict[str, Any]:
     now = time.time()
     windows = [term.window(now) for term in parts.book.terms.of(key)]
     try:
-        told = await parts.books.ledger.standings(windows, now)
-    except StoreAway:
+        async with Patience(STANDINGS_WITHIN_S):
+            told = await parts.books.ledger.standings(windows, now)
+    except (StoreAway, TimeoutError):
         raise Unavailable("The gateway cannot reach its ledger right now.", code="store_unavailable") from None
     return {
         "object": "key",

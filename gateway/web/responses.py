@@ -13,6 +13,7 @@ from http import HTTPStatus
 
 from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
+from aiohttp.helpers import rfc822_formatted_time
 
 CONGESTED_BYTES = 65536
 """Bytes that may wait for a slow client before its upstream is told to pause."""
@@ -22,11 +23,12 @@ _UNSAFE = re.compile(r"[^\x20-\x7e\x80-\xff]")
 
 
 def head(status: int, headers: Iterable[tuple[str, str]]) -> bytes:
-    """The head of an answer up to its blank line. What no header may hold becomes a space."""
+    """The head of an answer up to its blank line, with the time, which who has a clock has to tell (RFC 9110, 6.6.1).
+    What no header may hold becomes a space."""
     given = list(headers)
     if _UNSAFE.search("".join([value for _, value in given])):
         given = [(name, _UNSAFE.sub(" ", value)) for name, value in given]
-    lines = [_STATUS_LINES.get(status) or f"HTTP/1.1 {status} Unknown"]
+    lines = [_STATUS_LINES.get(status) or f"HTTP/1.1 {status} Unknown", f"Date: {rfc822_formatted_time()}"]
     lines += [f"{name}: {value}" for name, value in given]
     lines.append("\r\n")
     return "\r\n".join(lines).encode("latin-1", "replace")

@@ -29,7 +29,7 @@ from gateway.store import Batch, Closing, Item, Opening, Store, open_store
 from gateway.store.sqlite import path_of
 from tests.fakes.redis_servers import ROOT, RedisServer
 
-from . import carries, issuing
+from . import carries, issuing, page
 from .__main__ import machine
 
 PAGE = ROOT / "deploy/docs/sizing.md"
@@ -179,15 +179,6 @@ def render(redis: Mapping[str, Slope], file: Mapping[str, Slope]) -> str:
     return "\n".join([*rows, "", f"The journal: {journal_bytes():,} bytes a call with three windows, until delivered."])
 
 
-def write(name: str, text: str) -> None:
-    """Put it into the page between `<!-- NAME -->` and `<!-- /NAME -->`, in the place of what is there."""
-    before, begin, rest = PAGE.read_text().partition(f"<!-- {name} -->\n")
-    _, end, after = rest.partition(f"<!-- /{name} -->")
-    if not (begin and end):
-        raise SystemExit(f"{PAGE} has no place for {name}")
-    PAGE.write_text(f"{before}{begin}{text}\n{end}{after}")
-
-
 def main() -> int:
     """Measure and print; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.sizes", description="How large the books become.")
@@ -204,7 +195,7 @@ def main() -> int:
     for name, text in tables.items():
         print(text, end="\n\n")
         if args.write:
-            write(name, f"{text}\n\n{machine()}")
+            page.put(PAGE, name, f"{text}\n\n{machine()}")
     return 0
 
 

@@ -23,7 +23,7 @@ import uvloop
 
 from tests.fakes.redis_servers import ROOT, Certificates, RedisServer
 
-from . import cases, crowds, issuing, large, load, nginx, ours, peers, plot, standstill, table
+from . import cases, crowds, issuing, large, load, nginx, ours, page, peers, plot, standstill, table
 from .__main__ import SETTLE_S, machine
 from .cases import CASES, MAIN, Case
 from .processes import BenchError, Probe, Program, pinned
@@ -35,18 +35,6 @@ ROUND_S, WARM_S = 3, 1
 CPU = "CPU per call, us"
 REDIS = "Of that call in Redis, CPU us"
 TITLE = "CPU per call, as a multiple of nginx"
-HEAD = """# What it costs, case by case
-
-Measured by `make bench-wide`, which writes this page. nginx forwards bytes, and checks and counts nothing; the gateway
-is `gateway serve --config` as it is shipped. Both have the same core in turns; load and upstream have the other. The
-main line is a chat call of 1 KB with an answer of 549 B over 64 connections, one worker, the embedded store, ten keys
-with three quota windows each; every other case differs from it in one thing. Ratios are medians of three rounds, with
-the lowest and the highest beside them; absolute times are those of this machine on that day.
-
-<picture>
-  <source media="(prefers-color-scheme: dark)" srcset="../screenshots/costs-dark.svg">
-  <img src="../screenshots/costs-light.svg" alt="CPU per call, as a multiple of nginx, case by case">
-</picture>"""
 
 
 class Bench:
@@ -168,7 +156,9 @@ def main() -> int:
     parser.add_argument("--only", choices=PARTS, help="one part of it")
     parser.add_argument("--case", default="", help="of the calls, those with this in their name")
     parser.add_argument("--quick", action="store_true", help="1 round instead of 3")
-    parser.add_argument("--write", action="store_true", help=f"write {PAGE.relative_to(ROOT)} and its pictures anew")
+    parser.add_argument(
+        "--write", action="store_true", help=f"write the tables into {PAGE.relative_to(ROOT)}, and its pictures"
+    )
     args = parser.parse_args()
     tools = {"nginx-light": nginx.where(), "wrk": shutil.which("wrk"), "redis-server": shutil.which("redis-server")}
     if missing := [package for package, found in tools.items() if not found]:
@@ -178,23 +168,22 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
         with tempfile.TemporaryDirectory(prefix="gateway-bench-") as folder:
-            bench, told = Bench(Path(folder), 1 if args.quick else 3, args.case), []
+            bench = Bench(Path(folder), 1 if args.quick else 3, args.case)
             for name, part in PARTS.items():
                 if args.only not in (None, name):
                     continue
                 text, groups = part(bench)
-                told.append(text)
                 print(text, end="\n\n", flush=True)
-                if args.write and name == "calls":
-                    _plot(groups[0])
+                if args.write:
+                    page.put(PAGE, name, f"{text}\n\n{machine()}")
+                    if name == "calls":
+                        _plot(groups[0])
     except (BenchError, OSError, subprocess.TimeoutExpired) as error:
         print(f"bench: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 1
     print(machine())
-    if args.write and not args.only:
-        PAGE.write_text("\n\n".join([HEAD, *told, machine()]) + "\n")
     return 0
 
 

@@ -26,8 +26,10 @@ from gateway.config import Config, ConfigError, ConfigFault, build, parse, secti
 
 ROOT = Path(__file__).parent.parent.parent
 HIDDEN = "hush-0123456789-abcdef-hush"
-"""Wherever it stands as a value, in whatever form, no fault may show it."""
-ENV = {"SECRET": HIDDEN, "EMPTY": "", "PROXY": f"http://u:{HIDDEN}@proxy:3128"}
+"""Stands where secrets do, and is shown by nothing."""
+STRAY = f"lost{HIDDEN[4:-4]}lost"
+"""Wherever it has got to as a value, in whatever form, no fault may show it. A name that it makes is no secret."""
+ENV = {"SECRET": HIDDEN, "STRAY": STRAY, "EMPTY": "", "PROXY": f"http://u:{HIDDEN}@proxy:3128"}
 BOUNDED = rules(deadline=None, max_examples=250, suppress_health_check=list(HealthCheck))
 
 GOOD: dict[str, Any] = {
@@ -108,11 +110,11 @@ SETTINGS = sorted(
 PLAIN = (
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
     | st.sampled_from([
-        HIDDEN, f"{HIDDEN}\n", f"{HIDDEN} {HIDDEN}", f"\x00{HIDDEN}", f"{HIDDEN}\ud800", f"http://{HIDDEN}@/",
-        f"[{HIDDEN}", f"redis://u:{HIDDEN}@h/1/2", f"redis://u:{HIDDEN}@@h", f"http://u:{HIDDEN}@[::1",
-        f"embedded:{HIDDEN}\x00", f"socks5://u:{HIDDEN}@h:1", f"https://[{HIDDEN}]/", "${SECRET}", "${EMPTY}",
-        "${NOT_SET}", "${SECRET:-x}", "${", "${file:/dev/null}", "${file:/nowhere/at/all}", "${file:/proc/self/mem}",
-        "${file:\x00}", "${SECRET}${SECRET}",
+        STRAY, f"{STRAY}\n", f"{STRAY} {STRAY}", f"\x00{STRAY}", f"{STRAY}\ud800", f"http://{STRAY}@/",
+        f"[{STRAY}", f"redis://u:{STRAY}@h/1/2", f"redis://u:{STRAY}@@h", f"http://u:{STRAY}@[::1",
+        f"embedded:{STRAY}\x00", f"socks5://u:{STRAY}@h:1", f"https://[{STRAY}]/", "${STRAY}", "${EMPTY}",
+        "${NOT_SET}", "${STRAY:-x}", "${", "${file:/dev/null}", "${file:/nowhere/at/all}", "${file:/proc/self/mem}",
+        "${file:\x00}", "${STRAY}${STRAY}",
         "nan", "inf", "1e400", "0x10", "1_0", "9" * 5000, "9" * 50, 10**400, -1, 2**53, 1e-300,
         "2027-01-01", "second", "*", "via_chat", "10.0.0.1/8", "::/0", "other", "up", "crew",
     ])

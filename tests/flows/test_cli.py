@@ -96,6 +96,21 @@ def test_check_of_a_good_file(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["gateway.yaml"]  # looking changes nothing
 
 
+def test_who_reads_a_check_may_leave_or_know_no_letters_but_ascii(tmp_path: Path) -> None:
+    model = {"routes": [{"upstream": "main"}], "max_output_tokens": 9}
+    config = settings(NOWHERE, store={"url": "embedded:./data"}, models={"modèle": model})
+    file = written(tmp_path, config)
+    done = run("check", "--config", file, env={"PYTHONIOENCODING": "ascii"})
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "mod\\xe8le" in done.stdout
+    reads, writes = os.pipe()
+    os.close(reads)
+    command = [sys.executable, "-m", "gateway", "check", "--config", file]
+    with os.fdopen(writes, "wb") as nobody:
+        left = subprocess.run(command, stdout=nobody, stderr=subprocess.PIPE, timeout=120, check=False)
+    assert (left.returncode, left.stderr) == (0, b"")
+
+
 def test_check_tells_every_fault_at_once(tmp_path: Path) -> None:
     config = settings(
         "ftp://example.com",
@@ -152,9 +167,9 @@ def test_option_has_no_place_in_a_broken_file(tmp_path: Path, text: str) -> None
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--port", "99999"], "argument --port: 99999 is not a port: expected 0 to 65535"),
-        (["--port", "-1"], "argument --port: -1 is not a port: expected 0 to 65535"),
-        (["--port", "x"], "argument --port: invalid port_number value: 'x'"),
+        (["--port", "99999"], "argument --port: '99999' is not a port: expected 0 to 65535"),
+        (["--port", "-1"], "argument --port: '-1' is not a port: expected 0 to 65535"),
+        (["--port", "x"], "argument --port: 'x' is not a port: expected 0 to 65535"),
         (["--workers", "0"], "server.workers: "),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

@@ -275,6 +275,8 @@ def test_the_audit_log_says_who_did_what(house: Gateway, operator: Operator) -> 
         ("keys create --id x --limit m=4", 2, "limits.m: there is no such setting"),
         ("keys create --id x --team nowhere", 2, "there is no team 'nowhere'"),
         ("keys create --id x --ips 10.0.0.1/8", 2, "ips[0]"),
+        ("keys create --id x --ips ''", 2, "argument --ips: expected one or more, with commas, or none"),
+        ("keys create --id x --models , --models ''", 2, "argument --models: expected one or more"),
         ("keys create --id filed", 1, "There is a key 'filed' already"),
         ("keys update filed --max-parallel 1", 1, "configuration file"),
         ("keys update filed", 2, "nothing to change"),

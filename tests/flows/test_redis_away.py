@@ -136,6 +136,17 @@ def test_calls_are_refused_at_once_and_nothing_is_lost(
     scene.check(house)
 
 
+def test_who_asks_for_its_own_limits_is_told_within_a_second(house: Gateway, redis: RedisServer) -> None:
+    took_s = []
+    with befallen(redis, "stands still"):
+        for _ in range(3):
+            began = time.monotonic()
+            assert house.get("/v1/key").told == (503, "server_error", None, "store_unavailable")
+            took_s.append(time.monotonic() - began)
+    assert median(took_s) < 1.6  # on a slow machine; reports wait for two seconds, the first two times
+    eventually(lambda: house.get("/v1/key").status == 200, BACK_WITHIN_S)
+
+
 DRAW, END, VOID = b'["o",', b'["c",', b'["v",'
 """How they begin on the wire."""
 

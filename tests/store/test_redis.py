@@ -27,9 +27,9 @@ from gateway.store import (
     StoreAway,
     StoreBehind,
     StoreRefused,
+    patience,
     redis,
     redis_link,
-    redis_patience,
 )
 from gateway.store.redis import RedisStore, warnings
 from gateway.store.redis_link import Link, Script
@@ -382,7 +382,7 @@ async def held_up(request: pytest.FixtureRequest, server: RedisServer, opens: Op
 async def test_an_answer_that_came_while_the_event_loop_stood_still_counts(
     held_up: RedisStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(redis_patience, "LOOK_S", PATIENCE_S)
+    monkeypatch.setattr(patience, "LOOK_S", PATIENCE_S)
     worker = Worker(held_up)
     wish = await worker.granted(daily())
     await worker.settle(wish)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 import pytest
@@ -11,7 +13,10 @@ from gateway.web.responses import EventStream, Whole, head
 
 
 def test_head_cannot_be_split_by_a_value() -> None:
-    assert head(200, [("x-a", "one\r\nx-b: two")]) == b"HTTP/1.1 200 OK\r\nx-a: one  x-b: two\r\n\r\n"
+    first, date, *rest = head(200, [("x-a", "one\r\nx-b: two")]).decode().split("\r\n")
+    assert (first, rest) == ("HTTP/1.1 200 OK", ["x-a: one  x-b: two", "", ""])
+    told = parsedate_to_datetime(date.removeprefix("Date: "))
+    assert abs(told.timestamp() - time.time()) < 60
 
 
 def test_head_of_unknown_status_is_still_a_head() -> None:
