@@ -18,7 +18,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "gateway"
 
 FLOORS: dict[str, int] = {
-    "config": 1, "tasks": 1, "mounts": 1, "folders": 1,
+    "config": 1, "tasks": 1, "mounts": 1, "folders": 1, "bites": 1,
     "records": 2, "capacity": 2, "key_labels": 2,
     "errors": 3,
     "rules": 4,

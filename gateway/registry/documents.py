@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from gateway.bites import in_bites
 from gateway.config import Config, ConfigError, FileKey, Team
 from gateway.errors import Conflict, InvalidRequest, NotFound
 from gateway.records import Standing, Window
@@ -14,7 +16,10 @@ from gateway.rules.issued import IssuedKey, IssuedTeam, Overlay, spell_time
 from gateway.store import Change, KeyStore, Kind
 
 PAGE = 500
-"""Documents that are read at once where all of a kind are wanted."""
+"""Documents that are fetched at once where all of a kind are wanted."""
+
+READ_AT_ONCE = 25
+"""Keys that are taken apart, or shown, in one go; half a millisecond, more or less."""
 
 Shown = dict[str, Any]
 
@@ -61,7 +66,7 @@ class Documents:
 
     async def teams(self) -> Mapping[str, Team]:
         """All teams by name; what the file says counts."""
-        issued = {name: IssuedTeam.decode(text).settings async for name, text in self._every("team")}
+        issued = {name: IssuedTeam.decode(text).settings async for rows in self._pages("team") for name, text in rows}
         return {**issued, **self._config().teams}
 
     def _file_key(self, name: str) -> FileKey | None:
@@ -88,18 +93,20 @@ class Documents:
 
     async def _overlays(self, scopes: Sequence[str]) -> list[Overlay]:
         """What they say alone."""
-        texts = await self._store.read("overlay", scopes) if scopes else []
+        texts: list[str | None] = []
+        for start in range(0, len(scopes), READ_AT_ONCE):
+            texts += await self._store.read("overlay", scopes[start : start + READ_AT_ONCE])
         return [Overlay() if text is None else Overlay.decode(text) for text in texts]
 
     async def _issued_keys(self, after: str = "") -> AsyncIterator[IssuedKey]:
         """All of them, by id."""
-        async for _, text in self._every("key", after):
-            yield IssuedKey.decode(text)
+        async for rows in self._pages("key", after):
+            for key in await asyncio.to_thread(_decoded, rows):
+                yield key
 
-    async def _every(self, kind: Kind, after: str = "") -> AsyncIterator[tuple[str, str]]:
+    async def _pages(self, kind: Kind, after: str = "") -> AsyncIterator[list[tuple[str, str]]]:
         while rows := await self._store.page(kind, after, PAGE):
-            for row in rows:
-                yield row
+            yield rows
             after = rows[-1][0]
 
     async def _write(
@@ -122,6 +129,10 @@ class Documents:
         if before is None and kind != "overlay":
             raise exists(kind, name)
         raise Conflict(f"Somebody else has just changed {kind} '{name}'. Try again.", code="changed_meanwhile")
+
+
+def _decoded(rows: Iterable[tuple[str, str]]) -> list[IssuedKey]:
+    return [IssuedKey.decode(text) for _, text in in_bites(rows, READ_AT_ONCE)]
 
 
 def exists(kind: str, name: str) -> Conflict:

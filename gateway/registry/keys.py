@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, NamedTuple
 
+from gateway.bites import in_bites
 from gateway.config import ConfigError, KeySettings, read_key, shown_key
 from gateway.errors import Conflict, InvalidRequest
 from gateway.records import Key
 from gateway.rules import keys
 from gateway.rules.issued import IssuedKey, SecretOf, show_file_key, show_key, show_top_ups, spell_secret
 
-from .documents import PAGE, Documents, Doing, Page, Shown, exists, in_file, invalid
+from .documents import PAGE, READ_AT_ONCE, Documents, Doing, Page, Shown, exists, in_file, invalid
 
 MAX_OVERLAP_S = 30 * 86400
 """A secret that is to be replaced should not live on for ever."""
@@ -45,13 +47,21 @@ class Keys(Documents):
         of_file = {key.id: key for key in self._config().keys}
         names = sorted(name for name, key in of_file.items() if name > after and team in (None, key.team))[: limit + 1]
         overlays, now = await self._overlays([f"key:{name}" for name in names]), self._clock()
-        rows = [show_file_key(of_file[name], overlay, now) for name, overlay in zip(names, overlays, strict=True)]
-        found = 0
+        issued: list[IssuedKey] = []
         async for key in self._issued_keys(after):
             if key.settings.id not in of_file and team in (None, key.settings.team):
-                rows.append(show_key(key, now))
-                if (found := found + 1) > limit:
+                issued.append(key)
+                if len(issued) > limit:
                     break
+
+        def show() -> list[Shown]:
+            file_keys = in_bites(zip(names, overlays, strict=True), READ_AT_ONCE)
+            return [
+                *(show_file_key(of_file[name], overlay, now) for name, overlay in file_keys),
+                *(show_key(key, now) for key in in_bites(issued, READ_AT_ONCE)),
+            ]
+
+        rows = await asyncio.to_thread(show)
         return Page.of(sorted(rows, key=lambda row: str(row["id"])), limit, "id")
 
     async def show_key(self, name: str) -> Shown:
@@ -114,7 +124,8 @@ class Keys(Documents):
                 found = IssuedKey.decode(text).settings
             yield [keys.read(found)] if found else []
             return
-        yield [keys.read(key) for key in of_file]
+        for start in range(0, len(of_file), READ_AT_ONCE):
+            yield [keys.read(key) for key in of_file[start : start + READ_AT_ONCE]]
         ids, some = {key.id for key in of_file}, []
         async for key in self._issued_keys():
             if key.settings.id not in ids:

@@ -22,10 +22,11 @@ class Teams(Documents):
         """Teams of file and store by name."""
         of_file = self._config().teams
         rows = [show_team(name, team) for name, team in of_file.items() if name > after]
-        async for name, text in self._every("team", after):
-            if name not in of_file:
-                issued = IssuedTeam.decode(text)
-                rows.append(show_team(name, issued.settings, issued))
+        async for page in self._pages("team", after):
+            for name, text in page:
+                if name not in of_file:
+                    issued = IssuedTeam.decode(text)
+                    rows.append(show_team(name, issued.settings, issued))
         return Page.of(sorted(rows, key=lambda row: str(row["name"])), limit, "name")
 
     async def show_team(self, name: str) -> Shown:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
 from typing import Any
 
+from gateway.bites import in_bites
 from gateway.store import USAGE_COLUMNS, USAGE_GROUPS, check_groups
 from gateway.store.reports import percent
 
@@ -30,6 +31,9 @@ HEADINGS = {
 
 DECIMALS = (2, 4, 6, 9)
 """Of a USD amount in a table; the store counts in billionths."""
+
+ROWS_AT_ONCE = 25
+"""Spelt in one bite; a third of a millisecond, more or less."""
 
 
 def read_groups(text: str) -> list[str]:
@@ -52,20 +56,20 @@ def read_day(text: str) -> str:
 
 
 def spell_json(rows: Iterable[Row]) -> str:
-    """A list with one row on each line.
+    """A list with one row on each line. For a thread, where it takes its time.
 
     Row by row, because the encoder holds the interpreter until it is done: a report of a whole year, made at once,
     would hold up every stream of the worker.
     """
-    return "[" + ",\n".join([json.dumps(row) for row in rows]) + "]"
+    return "[" + ",\n".join([json.dumps(row) for row in in_bites(rows, ROWS_AT_ONCE)]) + "]"
 
 
 def spell_csv(groups: Sequence[str], rows: Sequence[Row], line_end: str = "\r\n") -> str:
-    """A line of names, then one for each row. `line_end` is that of RFC 4180, which HTTP wants."""
+    """A line of names, then one for each row. `line_end` is that of RFC 4180, which HTTP wants. For a thread, too."""
     text = io.StringIO()
     writer = csv.DictWriter(text, [*groups, *USAGE_COLUMNS], lineterminator=line_end)
     writer.writeheader()
-    for row in rows:
+    for row in in_bites(rows, ROWS_AT_ONCE):
         writer.writerow({**row, "cost_usd": plain_usd(row["cost_usd"])})
     return text.getvalue()
 

@@ -32,6 +32,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
@@ -44,6 +45,7 @@ from gateway.rules import limits
 from . import REAPED_AT_ONCE, SILENT_S, Applied, Batch, Progress, StoreAway, StoreRefused, redis_keys, redis_reports
 from .keystore import Change, Kind, News, Told
 from .redis_batch import NOTHING, header, read_answer, spell_items
+from .redis_days import DayReader
 from .redis_link import Ask, Command, Link, NeedsMending, Script
 
 log = logging.getLogger("gateway")
@@ -61,6 +63,9 @@ READ_WITHIN_S = 2.0
 
 FIND_WITHIN_S = 0.3
 """How long a call may wait for what is known of its key; on a connection of its own, so that it waits for no report."""
+
+BUSY_FOR_S = 0.1
+"""How long after a batch reports make way for calls: there are more."""
 
 VOIDED_AT_ONCE = 100
 
@@ -87,6 +92,8 @@ class RedisStore:
         self._writing = Link(settings.redis, BATCH_WITHIN_S, self._greet_writing)
         self._finding = Link(settings.redis, FIND_WITHIN_S, self._greet)
         self._reading = Link(settings.redis, READ_WITHIN_S, self._greet)
+        self._days = DayReader(self._reading, self._base, self._are_calls_under_way)
+        self._applied_at = -BUSY_FOR_S
 
     @classmethod
     async def open(cls, settings: Settings, offset_us: Callable[[], int] = lambda: 0) -> Self:
@@ -112,6 +119,7 @@ class RedisStore:
 
     async def apply(self, batch: Batch) -> Applied:
         """As promised. An error of redis-py means that the script finds fault with an item: nothing was applied."""
+        self._applied_at = time.monotonic()
         first = self._header(batch.worker, batch.seq, batch.acked)
         spelt = spell_items(batch.items)
         answer = await self._writing.run(self._script, self._keys(batch.worker), [first, *spelt.arguments])
@@ -141,6 +149,9 @@ class RedisStore:
 
     async def ping(self) -> None:
         await self._writing.run(self._probe, [f"{self._base}probe"], [])
+
+    def _are_calls_under_way(self) -> bool:
+        return time.monotonic() - self._applied_at < BUSY_FOR_S
 
     def _keys(self, worker: str) -> list[str]:
         base = self._base
@@ -178,7 +189,7 @@ class RedisStore:
     async def usage(
         self, group_by: Sequence[str], since: str | None = None, until: str | None = None, limit: int | None = None
     ) -> list[dict[str, Any]]:
-        return await redis_reports.usage(self._reading, self._base, group_by, since, until, limit)
+        return await redis_reports.usage(self._reading, self._days, self._base, group_by, since, until, limit)
 
     async def calls(self, limit: int, key: str | None = None) -> list[Mapping[str, Any]]:
         return await redis_reports.calls(self._reading, self._base, limit, key)
@@ -208,6 +219,7 @@ class RedisStore:
         return await redis_keys.audit(self._reading, self._base, limit, before)
 
     async def close(self) -> None:
+        await self._days.close()
         await asyncio.gather(self._writing.close(), self._finding.close(), self._reading.close())
 
     # ------------------------------------------------------------------------------------------------------ connecting

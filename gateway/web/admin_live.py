@@ -21,8 +21,9 @@ from .live_numbers import summed
 from .middleware import VISIT
 from .responses import json_response
 
-FRESH_S = 1.0
-"""How old a sample may be that is given again: however many look on, a worker asks for one scrape a second."""
+FRESH_S = 1.5
+"""How old a sample may be that is given again. A page asks every two seconds: however many look on, a worker asks for
+little more than the one scrape that the first of them needs."""
 
 
 class Live:

@@ -9,6 +9,7 @@ from typing import Any
 
 from aiohttp import web
 
+from gateway.records import Standing
 from gateway.reports.usage import read_day, read_groups, spell_csv
 from gateway.rules import standings
 from gateway.rules.pricing import read_price, usd
@@ -16,8 +17,8 @@ from gateway.rules.pricing import read_price, usd
 from .admin_office import Office, bad, limit_of, listed, parts_of
 from .responses import Whole
 
-WINDOWS_AT_ONCE = 500
-"""Of a list of quotas, asked of the store."""
+WINDOWS_AT_ONCE = 50
+"""Of a list of quotas, asked of the store; half a millisecond of ours."""
 
 
 class Reports:
@@ -66,14 +67,16 @@ class Reports:
         terms = parts.book.terms.anew()
         found = await asyncio.to_thread(_wanted, standings.shared_windows(terms, now), wanted)
         async for keys in self._office.registry.every_key(key):
-            found += await asyncio.to_thread(_wanted, standings.own_windows(terms, keys, now), wanted)
-        rows: list[dict[str, Any]] = []
+            some_keys = [each for each in keys if wanted.get("team") in (None, each.team)]
+            found += await asyncio.to_thread(_wanted, standings.own_windows(terms, some_keys, now), wanted)
+        told: list[Standing] = []
         for start in range(0, len(found), WINDOWS_AT_ONCE):
             some = found[start : start + WINDOWS_AT_ONCE]
-            told = await parts.books.ledger.standings([owned.window for owned in some], now)
-            for owned, standing in zip(some, told, strict=True):
-                rows.append({"key": owned.key, "team": owned.team, **standings.row(standing, now)})
-        return await listed(rows)
+            told += await parts.books.ledger.standings([owned.window for owned in some], now)
+        return await listed(
+            {"key": owned.key, "team": owned.team, **standings.row(standing, now)}
+            for owned, standing in zip(found, told, strict=True)
+        )
 
 
 def _wanted(windows: Iterable[standings.Owned], wanted: Mapping[str, str]) -> list[standings.Owned]:

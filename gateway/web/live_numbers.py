@@ -6,14 +6,13 @@ It reads the text that `/metrics` gives, and so knows no more than that: sums ov
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-BREATHE_EVERY = 500
-"""Lines after which other threads get their turn: a scrape may have very many, and calls are under way."""
+from gateway.bites import in_bites
 
-BREATH_S = 0.0005
+LINES_AT_ONCE = 500
+"""Read in one bite: a scrape may have very many."""
 
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _ESCAPED = re.compile(r"\\(.)")
@@ -28,11 +27,9 @@ class Sample(NamedTuple):
 
 
 def samples(text: str, names: Iterable[str]) -> Iterator[Sample]:
-    """The lines with these names. Comments, other names and what is no sample are left out."""
+    """The lines with these names. Comments, other names and what is no sample are left out. For a thread."""
     wanted = frozenset(names)
-    for number, line in enumerate(text.splitlines()):
-        if number % BREATHE_EVERY == BREATHE_EVERY - 1:
-            time.sleep(BREATH_S)
+    for line in in_bites(text.splitlines(), LINES_AT_ONCE):
         name, brace, rest = line.partition("{")
         if not brace:
             name, _, value = line.partition(" ")

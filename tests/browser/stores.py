@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from gateway.store.sqlite import create, path_of
 from gateway.store.tables import SUM_GROUP, WINDOW
 from tests.fakes.redis_servers import RedisServer
 
-AT_ONCE = 5000
+AT_ONCE = 4000
 KEPT_S = 800 * 86400
 
 Row = tuple[tuple[str, ...], Sequence[int]]
@@ -69,14 +70,12 @@ def fill_windows(values: Mapping[str, Any], spent: Callable[[Window], int]) -> N
 def fill_redis(server: RedisServer, rows: Iterable[Row], namespace: str = "gateway") -> None:
     """The same in Redis."""
     base = f"{{{namespace}}}:{SCHEMA}:"
-    days_seen: set[str] = set()
     with closing(redis.Redis(port=server.port)) as client:
-        pipe = client.pipeline(transaction=False)
-        for number, ((day, *group), numbers) in enumerate(rows, 1):
-            pipe.hset(f"{base}sums:{day}", SEPARATOR.join(group), " ".join(map(str, numbers)))
-            days_seen.add(day)
-            if number % AT_ONCE == 0:
-                pipe.execute()
-        for day in days_seen:
-            pipe.zadd(f"{base}days", {day: datetime.fromisoformat(day).replace(tzinfo=UTC).timestamp() + KEPT_S})
-        pipe.execute()
+        for day, of_day in groupby(rows, lambda row: row[0][0]):
+            told = [
+                part for place, numbers in of_day for part in (SEPARATOR.join(place[1:]), " ".join(map(str, numbers)))
+            ]
+            for first in range(0, len(told), AT_ONCE):
+                client.hset(f"{base}sums:{day}", items=told[first : first + AT_ONCE])
+            forgotten_at = datetime.fromisoformat(day).replace(tzinfo=UTC).timestamp() + KEPT_S
+            client.zadd(f"{base}days", {day: forgotten_at})

@@ -19,7 +19,7 @@ from .stores import days, fill_embedded, large
 
 NOWHERE_URL = "http://127.0.0.1:9/v1"
 LIVE_EVERY_S = 2.0
-VIEWS = ["overview", "calls", "quotas", "keys", "audit", "keys/alice"]
+VIEWS = ["overview", "calls", "quotas", "keys", "audit", "keys/alice", "teams", "teams/crew"]
 
 
 # --------------------------------------------------------------------------------------------------------------- token
@@ -250,7 +250,7 @@ return found;
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_text_can_be_read(admin: Page, scheme: Any) -> None:
     admin.prefer(scheme, is_still=True)
-    for view in ("overview", "calls", "quotas", "keys/bob"):
+    for view in ("overview", "calls", "quotas", "keys/bob", "teams", "teams/crew"):
         admin.go(view)
         admin.see("main .tile, main table tbody tr, dialog .quota")
         for text, colour, behind in admin.run(CONTRASTS):

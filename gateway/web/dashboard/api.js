@@ -77,10 +77,26 @@ async function ask(method, path, { query, body, signal } = {}) {
   throw new Refused(answer.status, await said(answer));
 }
 
+const AT_ONCE = 500;
+const MOST = 10_000;
+
 const named = (id) => encodeURIComponent(id);
 
 export const get = (path, query, signal) => ask("GET", path, { query, signal });
 export const post = (path, body = {}) => ask("POST", path, { body });
 export const patch = (path, body) => ask("PATCH", path, { body });
 export const remove = (path) => ask("DELETE", path);
+export const teamPath = (name) => `teams/${named(name)}`;
 export const keyPath = (id, action) => `keys/${named(id)}${action ? `/${action}` : ""}`;
+
+/** All that there is of keys or teams, a page at a time: `found`, and whether that is the whole. */
+export async function every(path, query, signal) {
+  const found = [];
+  let after = "";
+  do {
+    const page = await get(path, { ...query, limit: AT_ONCE, after }, signal);
+    found.push(...page.data);
+    after = page.next;
+  } while (after && found.length < MOST);
+  return { found, isWhole: !after };
+}

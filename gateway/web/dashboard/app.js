@@ -12,9 +12,10 @@ import { calls } from "./view_calls.js";
 import { keys } from "./view_keys.js";
 import { overview } from "./view_overview.js";
 import { quotas } from "./view_quotas.js";
+import { teams } from "./view_teams.js";
 
 // Each fills the page and may return a function that is called with what stands behind its name in the address.
-const VIEWS = { overview, calls, quotas, keys, audit };
+const VIEWS = { overview, calls, quotas, keys, teams, audit };
 const FOR_ADMINS = ["audit"];
 
 const the = (id) => document.getElementById(id);

@@ -28,3 +28,13 @@ export const choice = (options, value, more = {}) =>
     { value, ...more },
     Object.entries(options).map(([name, title]) => h("option", { value: name }, title)),
   );
+
+/** A list of quotas (quota_rows.js) as a part of a form. */
+export const quotasField = (title, quotas) =>
+  h(
+    "fieldset",
+    { data: { param: "quotas" } },
+    h("legend", null, title),
+    quotas.node,
+    h("span", { class: "trouble", role: "alert" }),
+  );

@@ -84,6 +84,13 @@ export function amount(unit, number) {
 
 const PERIODS = { second: "second", minute: "minute", hour: "hour", day: "day", month: "month" };
 
+/** A quota of the settings in a few words: "5,000 tokens per month". */
+export function quotaWords(quota) {
+  const unit = ["requests", "tokens", "usd"].find((name) => quota[name] !== undefined);
+  const per = quotaName({ ...quota, unit }).replace(/^(requests|tokens|US dollars)/, "");
+  return `${amount(unit, Number(quota[unit]))}${per}`;
+}
+
 /** What a quota is, without how much: "tokens per day for gpt-4*". */
 export function quotaName(row) {
   const name = row.unit === "parallel" ? "calls at once" : row.unit === "usd" ? "US dollars" : row.unit;

@@ -1,9 +1,10 @@
 // Making a key, and changing what it may do: the settings of the file, as a form.
 
-import { get, keyPath, patch, post } from "./api.js";
-import { attempt, openDialog, showSecret } from "./dialog.js";
+import { every, keyPath, patch, post } from "./api.js";
+import { openDialog, showSecret } from "./dialog.js";
 import { fill, h } from "./dom.js";
-import { choice, field, input } from "./fields.js";
+import { choice, field, input, quotasField } from "./fields.js";
+import { settingsForm } from "./form.js";
 import { quotaList } from "./quota_rows.js";
 
 const LIMITS = { n: "n", best_of: "best_of", logprobs: "logprobs", stop: "stop sequences", max_tokens: "max_tokens" };
@@ -13,25 +14,10 @@ const numberOf = (text) => (text.trim() === "" ? null : Number(text));
 
 async function teamNames() {
   try {
-    const { data } = await get("teams", { limit: 1000 });
-    return data.map((team) => team.name);
+    return (await every("teams", {})).found.map((team) => team.name);
   } catch {
     return []; // the name can be typed all the same
   }
-}
-
-/** What somebody has to mend, beside what they typed. Returns whether there is such a place. */
-function showAt(form, error) {
-  const param = error.param?.replace(/[[.].*$/, "");
-  const place =
-    form.querySelector(`[data-param="${CSS.escape(error.param ?? "")}"]`) ??
-    form.querySelector(`[data-param="${CSS.escape(param ?? "")}"]`);
-  if (!place) return false;
-  fill(place.querySelector(".trouble"), error.message);
-  const control = place.querySelector("input, select, button");
-  control.setAttribute("aria-invalid", "true");
-  control.focus();
-  return true;
 }
 
 /** The form for a new key (`key` is null), or for one that is there. */
@@ -111,19 +97,8 @@ export function editKey(key, then) {
         showSecret("The key is made", issued.id, issued.secret);
       }
 
-      const form = h(
-        "form",
-        {
-          class: "key-form",
-          onsubmit: async (event) => {
-            event.preventDefault();
-            for (const each of form.querySelectorAll(".field .trouble")) fill(each);
-            for (const each of form.querySelectorAll("[aria-invalid]")) each.removeAttribute("aria-invalid");
-            const error = await attempt(save, trouble, send);
-            if (error?.param && showAt(form, error)) fill(trouble);
-            if (!error) then();
-          },
-        },
+      const form = settingsForm(
+        { save, trouble, send, then },
         names,
         h(
           "div",
@@ -136,13 +111,7 @@ export function editKey(key, then) {
           field("max_parallel", "Calls at once", controls.max_parallel),
           field("on_exceeded", "When a quota is spent", controls.on_exceeded),
         ),
-        h(
-          "fieldset",
-          { data: { param: "quotas" } },
-          h("legend", null, "Quotas"),
-          quotas.node,
-          h("span", { class: "trouble", role: "alert" }),
-        ),
+        quotasField("Quotas", quotas),
         h(
           "details",
           { open: Object.keys(old.limits).length > 0 },

@@ -22,6 +22,21 @@ export function total(rows) {
   return { ...sums, cost_usd: known.length || !rows.length ? known.reduce((all, cost) => all + cost, 0) : null };
 }
 
+/** Rows with the same name as one, exactly as the report would add them up. */
+export function added(rows, group) {
+  const named = Map.groupBy(rows, (row) => row[group]);
+  return [...named].map(([name, some]) => {
+    if (some.length === 1) return some[0];
+    const all = total(some);
+    const cost_usd = all.cost_usd === null ? null : Math.round(all.cost_usd * 1e9) / 1e9;
+    return { ...all, cost_usd, [group]: name, estimated_percent: share(all.estimated_tokens, all.total_tokens) };
+  });
+}
+
+/** In percent with two decimals; neither rounded to nothing, nor to all. */
+const share = (part, whole) =>
+  part === 0 ? 0 : part === whole ? 100 : Math.min(99.99, Math.max(0.01, Number(((100 * part) / whole).toFixed(2))));
+
 /** What is known of a cost, and that there is more than that. */
 function cost(row) {
   const title = row.unpriced

@@ -4,6 +4,7 @@ import { get, keyPath } from "./api.js";
 import { quotaBar } from "./bars.js";
 import { openDialog } from "./dialog.js";
 import { h, refill } from "./dom.js";
+import { facts, keptIn, teamLink, times } from "./facts.js";
 import { NOTHING, count, minute } from "./format.js";
 import { askRevoke, askRotate, windowActions } from "./key_actions.js";
 import { editKey } from "./key_form.js";
@@ -25,14 +26,14 @@ function secrets(key) {
   );
 }
 
-function facts(key) {
+function factsOf(key) {
   const limits = Object.entries(key.limits ?? {}).map(
     ([name, value]) => `${name} ${Array.isArray(value) ? value.join(", ") : `≤ ${value}`}`,
   );
-  const pairs = {
-    Team: key.team ?? NOTHING,
+  return facts({
+    Team: key.team ? teamLink(key.team) : NOTHING,
     Models: key.models.join(", "),
-    "Kept in": key.managed_by === "file" ? "the configuration file" : "the store",
+    "Kept in": keptIn(key),
     Expires: minute(key.expires),
     Networks: key.ips.join(", ") || "everywhere",
     "Calls at once": key.max_parallel ?? "unlimited",
@@ -40,17 +41,8 @@ function facts(key) {
       key.on_exceeded === "deny" ? "the call is refused" : "it is counted and reported only (shadow)",
     Limits: limits.join(", ") || "the API’s own",
     Secrets: secrets(key),
-    ...Object.fromEntries(
-      Object.entries({ Made: key.created_at, Changed: key.updated_at, Revoked: key.revoked_at })
-        .filter(([, time]) => time)
-        .map(([name, time]) => [name, `${minute(time)} UTC`]),
-    ),
-  };
-  return h(
-    "dl",
-    { class: "facts" },
-    Object.entries(pairs).map(([name, value]) => [h("dt", null, name), h("dd", null, String(value))]),
-  );
+    ...times(key),
+  });
 }
 
 /** How often this key was refused, as far as the metrics say it; and what that means now. */
@@ -126,7 +118,7 @@ export function openKey(id, { role, feed, signal }, changed) {
                 { class: "note" },
                 "This key has no limits of its own; those of its team and of the gateway bind it all the same.",
               ),
-          facts(key),
+          factsOf(key),
         );
         refill(
           buttons,

@@ -1,8 +1,9 @@
 // The keys: who may call, from the file and from the store, and what can be done to each.
 
-import { get } from "./api.js";
+import { every } from "./api.js";
 import { fill, h } from "./dom.js";
-import { NOTHING, amount, count, many, minute, quotaName } from "./format.js";
+import { NOTHING, count, many, minute, quotaWords } from "./format.js";
+import { teamLink } from "./facts.js";
 import { editKey } from "./key_form.js";
 import { poll } from "./poll.js";
 import { empty, into } from "./states.js";
@@ -10,16 +11,8 @@ import { Table, filterField } from "./table.js";
 import { openKey } from "./view_key.js";
 
 const EVERY_MS = 30_000;
-const AT_ONCE = 500;
-const MOST = 10_000;
 
 const STATUS = { active: "fine", expired: "near", revoked: "full" };
-
-const quotaWords = (quota) => {
-  const unit = ["requests", "tokens", "usd"].find((name) => quota[name] !== undefined);
-  const per = quotaName({ ...quota, unit }).replace(/^(requests|tokens|US dollars)/, "");
-  return `${amount(unit, Number(quota[unit]))}${per}`;
-};
 
 const COLUMNS = [
   { title: "Key", class: "mono", sort: (key) => key.id, show: (key) => key.id },
@@ -28,7 +21,7 @@ const COLUMNS = [
     sort: (key) => key.status,
     show: (key) => h("span", { class: `pill ${STATUS[key.status] ?? ""}` }, key.status),
   },
-  { title: "Team", class: "mono", sort: (key) => key.team ?? "", show: (key) => key.team ?? NOTHING },
+  { title: "Team", class: "mono", sort: (key) => key.team ?? "", show: (key) => (key.team ? teamLink(key.team) : NOTHING) },
   {
     title: "Models",
     class: "mono clip",
@@ -48,17 +41,6 @@ const COLUMNS = [
   },
   { title: "Expires", sort: (key) => key.expires ?? "", show: (key) => minute(key.expires) },
 ];
-
-async function allKeys(signal) {
-  const found = [];
-  let after = "";
-  do {
-    const page = await get("keys", { limit: AT_ONCE, after }, signal);
-    found.push(...page.data);
-    after = page.next;
-  } while (after && found.length < MOST);
-  return { found, isWhole: !after };
-}
 
 export function keys(main, context) {
   const { role, signal, address } = context;
@@ -82,7 +64,7 @@ export function keys(main, context) {
       place,
       signal,
       async () => {
-        const { found, isWhole } = await allKeys(signal);
+        const { found, isWhole } = await every("keys", {}, signal);
         fill(
           note,
           isWhole

@@ -1,7 +1,7 @@
 // Who uses what, and what it costs: today and the last 30 days, from the same sums as `gateway usage`.
 
-import { get } from "./api.js";
 import { DayChart } from "./chart.js";
+import { DAYS, LastDays } from "./days.js";
 import { fill, h } from "./dom.js";
 import { NOTHING, day } from "./format.js";
 import { livePanel } from "./live.js";
@@ -11,13 +11,14 @@ import { MEASURES, NUMBERS, dayInNumbers, total, totals } from "./sums.js";
 import { switcher } from "./switcher.js";
 import { Table, filterField } from "./table.js";
 
-const DAYS = 30;
 const DAYS_EVERY_MS = 60_000;
 const TODAY_EVERY_MS = 15_000;
 const GROUPS = ["key", "team", "model", "upstream"];
+const LINKED = { key: "keys", team: "teams" };
 
 export function overview(main, { feed, signal }) {
   const state = { period: "month", group: "key", measure: "tokens", days: null };
+  const last = new LastDays(signal);
   const sums = h("div");
   const chart = new DayChart();
   const chartPlace = h("div");
@@ -33,8 +34,6 @@ export function overview(main, { feed, signal }) {
     text = value;
     table?.filter(value);
   });
-
-  const since = () => (state.period === "today" ? day() : day(DAYS - 1));
 
   function drawDays() {
     const rows = state.days;
@@ -61,8 +60,7 @@ export function overview(main, { feed, signal }) {
       chartPlace,
       signal,
       async () => {
-        const { data } = await get("usage", { group_by: "day", since: day(DAYS - 1) }, signal);
-        const known = new Map(data.map((row) => [row.day, row]));
+        const known = new Map((await last.by("day")).map((row) => [row.day, row]));
         state.days = Array.from({ length: DAYS }, (_, place) => day(DAYS - 1 - place)).map(
           (name) => known.get(name) ?? { day: name, ...total([]), estimated_percent: 0 },
         );
@@ -79,7 +77,7 @@ export function overview(main, { feed, signal }) {
       async () => {
         const { group } = state;
         const mine = ++wanted;
-        const { data } = await get("usage", { group_by: group, since: since() }, signal);
+        const data = await (state.period === "today" ? last.today(group) : last.by(group));
         if (mine !== wanted) return; // something else was chosen meanwhile
         const most = Math.max(...data.map((row) => row.total_tokens), 1);
         if (table?.group !== group) {
@@ -152,7 +150,6 @@ export function overview(main, { feed, signal }) {
     ),
   );
   poll(lookAtDays, DAYS_EVERY_MS, signal);
-  // Sums over many days of many keys are dear, and move slowly.
   let looked = 0;
   poll(
     async () => {
@@ -174,8 +171,8 @@ function named(row, group, most) {
     "span",
     { class: "named" },
     share,
-    group === "key" && row.key
-      ? h("a", { href: `#keys/${encodeURIComponent(row.key)}`, class: "mono" }, name)
+    group in LINKED && row[group]
+      ? h("a", { href: `#${LINKED[group]}/${encodeURIComponent(row[group])}`, class: "mono" }, name)
       : h("span", { class: "mono" }, name),
   );
 }

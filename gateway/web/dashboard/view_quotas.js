@@ -3,6 +3,7 @@
 import { get } from "./api.js";
 import { freeAgain, fullness, quotaBar } from "./bars.js";
 import { fill, h, refill } from "./dom.js";
+import { teamLink } from "./facts.js";
 import { amount, count, many, percent, quotaName } from "./format.js";
 import { windowActions } from "./key_actions.js";
 import { poll } from "./poll.js";
@@ -33,7 +34,7 @@ const COLUMNS = [
     sort: (row) => row.key,
     show: (row) => h("a", { href: `#keys/${encodeURIComponent(row.key)}` }, row.key),
   },
-  { title: "Team", class: "mono", sort: (row) => row.team ?? "", show: (row) => row.team ?? "" },
+  { title: "Team", class: "mono", sort: (row) => row.team ?? "", show: (row) => (row.team ? teamLink(row.team) : "") },
   {
     title: "Quota",
     sort: quotaName,
@@ -90,7 +91,7 @@ export function quotas(main, { role, signal }) {
               h(
                 "h3",
                 null,
-                scope === "gateway" ? "The whole gateway" : ["Team ", h("span", { class: "mono" }, scope.slice(5))],
+                scope === "gateway" ? "The whole gateway" : ["Team ", teamLink(scope.slice(5))],
               ),
               owned.get(scope).map((row) => quotaBar(row, role === "admin" ? windowActions(row, look) : [])),
             ),

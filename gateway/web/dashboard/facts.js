@@ -1,0 +1,27 @@
+// What is known of a thing, name by name.
+
+import { h } from "./dom.js";
+import { minute } from "./format.js";
+
+/** A list of facts: what each is called, and what it is. */
+export const facts = (pairs) =>
+  h(
+    "dl",
+    { class: "facts" },
+    Object.entries(pairs).map(([name, value]) => [
+      h("dt", null, name),
+      h("dd", null, value instanceof Node ? value : String(value)),
+    ]),
+  );
+
+export const keptIn = (thing) => (thing.managed_by === "file" ? "the configuration file" : "the store");
+
+/** When a key or a team was made, changed, revoked, as far as that is known. */
+export const times = (thing) =>
+  Object.fromEntries(
+    Object.entries({ Made: thing.created_at, Changed: thing.updated_at, Revoked: thing.revoked_at })
+      .filter(([, time]) => time)
+      .map(([name, time]) => [name, `${minute(time)} UTC`]),
+  );
+
+export const teamLink = (name) => h("a", { class: "mono", href: `#teams/${encodeURIComponent(name)}` }, name);

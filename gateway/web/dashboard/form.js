@@ -1,0 +1,39 @@
+// Forms that are sent to the admin API, which says what is wrong with them: told beside what somebody typed.
+
+import { attempt } from "./dialog.js";
+import { fill, h } from "./dom.js";
+
+/** Say it at the field that the error names. Returns whether there is one. */
+function showAt(form, error) {
+  const param = error.param?.replace(/[[.].*$/, "");
+  const place =
+    form.querySelector(`[data-param="${CSS.escape(error.param ?? "")}"]`) ??
+    form.querySelector(`[data-param="${CSS.escape(param ?? "")}"]`);
+  if (!place) return false;
+  fill(place.querySelector(".trouble"), error.message);
+  const line = /\[(\d+)\]/.exec(error.param)?.[1];
+  const at = (line && place.querySelectorAll("li")[line]) || place;
+  const control = at.querySelector("input, select, button");
+  control.setAttribute("aria-invalid", "true");
+  control.focus();
+  return true;
+}
+
+/** A form with these children: `send` is awaited, and `then` is called when it has come to something. */
+export function settingsForm({ save, trouble, send, then }, ...children) {
+  const form = h(
+    "form",
+    {
+      onsubmit: async (event) => {
+        event.preventDefault();
+        for (const each of form.querySelectorAll("[data-param] .trouble")) fill(each);
+        for (const each of form.querySelectorAll("[aria-invalid]")) each.removeAttribute("aria-invalid");
+        const error = await attempt(save, trouble, send);
+        if (error?.param && showAt(form, error)) fill(trouble);
+        if (!error) then();
+      },
+    },
+    children,
+  );
+  return form;
+}

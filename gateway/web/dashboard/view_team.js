@@ -1,0 +1,116 @@
+// One team: how its quotas stand, and whose keys spend them; and what can be done to it.
+
+import { every, get, remove, teamPath } from "./api.js";
+import { quotaBar } from "./bars.js";
+import { confirmFirst, openDialog } from "./dialog.js";
+import { h, refill } from "./dom.js";
+import { facts, keptIn, times } from "./facts.js";
+import { many } from "./format.js";
+import { windowActions } from "./key_actions.js";
+import { poll } from "./poll.js";
+import { into } from "./states.js";
+import { editTeam } from "./team_form.js";
+
+const EVERY_MS = 5000;
+const KEYS_SHOWN = 200;
+
+function members(keys, isWhole) {
+  if (!keys.length) return h("p", { class: "note" }, "No key belongs to it.");
+  const left = keys.length - KEYS_SHOWN;
+  return h(
+    "ul",
+    { class: "members" },
+    keys
+      .slice(0, KEYS_SHOWN)
+      .map((key) =>
+        h(
+          "li",
+          null,
+          h("a", { class: "mono", href: `#keys/${encodeURIComponent(key.id)}` }, key.id),
+          key.status !== "active" && h("span", { class: "tag" }, key.status),
+        ),
+      ),
+    left > 0 && h("li", { class: "note" }, `and ${many(left, "other")}${isWhole ? "" : ", and more"}`),
+  );
+}
+
+function askDelete(team, then) {
+  confirmFirst(
+    "Delete this team",
+    ["Delete the team ", h("b", null, team.name), "? Its usage stays in the reports. A team that has keys stays."],
+    "Delete",
+    async () => {
+      await remove(teamPath(team.name));
+      then();
+    },
+  );
+}
+
+/** Open a team by its name; closing leads back to the list. */
+export function openTeam(name, { role, signal }, changed) {
+  const ended = new AbortController();
+  const place = h("div");
+  const buttons = h("footer");
+  const dialog = openDialog(`Team ${name}`, () => h("div", null, place, buttons), {
+    kind: "wide",
+    onClose: () => {
+      ended.abort();
+      if (location.hash.startsWith("#teams/")) history.replaceState(null, "", "#teams");
+    },
+  });
+  const both = AbortSignal.any([signal, ended.signal]);
+  signal.addEventListener("abort", () => dialog.close(), { signal: ended.signal });
+
+  const look = () =>
+    into(
+      place,
+      both,
+      async () => {
+        const [team, { data: windows }, { found: keys, isWhole }] = await Promise.all([
+          get(teamPath(name), null, both),
+          get("quotas", { team: name }, both),
+          every("keys", { team: name }, both),
+        ]);
+        const redo = () => {
+          look();
+          changed();
+        };
+        const own = windows.filter((row) => row.scope === `team:${name}`);
+        refill(
+          place,
+          own.length
+            ? h(
+                "div",
+                { class: "quotas" },
+                own.map((row) => quotaBar(row, role === "admin" ? windowActions(row, redo) : [])),
+              )
+            : h("p", { class: "note" }, "This team has no quotas; those of its keys and of the gateway bind all the same."),
+          h("h3", null, `${isWhole ? "" : "More than "}${many(keys.length, "key")}`),
+          members(keys, isWhole),
+          facts({ "Kept in": keptIn(team), ...times(team) }),
+        );
+        refill(
+          buttons,
+          role === "admin" &&
+            team.managed_by === "store" && [
+              h("button", { type: "button", onclick: () => editTeam(team, redo) }, "Edit"),
+              h(
+                "button",
+                {
+                  type: "button",
+                  class: "danger",
+                  onclick: () =>
+                    askDelete(team, () => {
+                      dialog.close();
+                      changed();
+                    }),
+                },
+                "Delete",
+              ),
+            ],
+        );
+      },
+      look,
+    );
+  poll(look, EVERY_MS, both);
+}

@@ -1,0 +1,258 @@
+"""Whether anybody's calls wait for those who look at the dashboard: python -m tests.browser.load
+
+Fills a store with a year of a thousand keys, starts a gateway over it in front of the simulated upstream, and makes
+calls at a steady pace. Every other phase, two people look at the dashboard meanwhile: they open the page and do what it
+does (tests/browser/viewers.py), one on the overview, one in every view by turns. Printed for each phase: the median and
+the 99th percentile of all calls, from when each was due; and in the end those of both kinds of phases beside each
+other, and how far phases of the same kind are apart, which is what this machine cannot tell from nothing.
+
+Needs redis-server for `--store redis`. It takes half a minute to begin with, and five minutes as it stands. What is
+compared are phases that take turns on the same processes, never two runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any, NamedTuple
+
+import uvloop
+
+from tests.fakes.redis_servers import RedisServer
+from tests.flows.house import COMPLETIONS, Gateway, Process, key, model, secret, settings
+
+from .stores import days, fill_embedded, fill_redis, large
+from .viewers import VIEWS
+
+TEAMS, MODELS = 20, 5
+ANSWER_S = 0.02
+"""How long the upstream thinks."""
+WARM_S = 3.0
+LATE_S = 30.0
+IDLE_S = 10.0
+"""How long a connection may have been free to be used again; the gateway closes it some day."""
+
+
+class Phase(NamedTuple):
+    """What the calls of one phase have seen. In milliseconds."""
+
+    is_open: bool
+    calls: int
+    failed: int
+    p50_ms: float
+    p99_ms: float
+    most_ms: float
+    looked: dict[str, Any]
+    """What the dashboard has asked: how often, and how long the slowest took, in seconds."""
+
+
+def config(upstream: str, store: str, keys: int, workers: int) -> dict[str, Any]:
+    """A thousand keys in twenty teams, each with quotas of its own."""
+    quotas = [{"requests": 1_000_000, "per": "minute"}, {"tokens": 10_000_000_000, "per": "day"}]
+    return settings(
+        upstream,
+        store={"url": store},
+        server={"workers": workers, "access_log": "off"},
+        models={COMPLETIONS: model("completions", price={"input": 1.5, "output": 2})},
+        teams={f"team-{place}": {"quotas": [{"usd": 1_000_000, "per": "month"}]} for place in range(TEAMS)},
+        keys=[key(f"key-{place:04}", team=f"team-{place % TEAMS}", quotas=quotas) for place in range(keys)],
+    )
+
+
+# --------------------------------------------------------------------------------------------------------------- calls
+
+
+class Caller:
+    """Calls at a steady pace, each on a connection that is free."""
+
+    def __init__(self, port: int, keys: int, per_s: float) -> None:
+        self._port = port
+        self._keys = keys
+        self._per_s = per_s
+        self._free: list[tuple[float, asyncio.StreamReader, asyncio.StreamWriter]] = []
+        """Since when, and the connection."""
+        self._made = 0
+        self.took_s: list[float] = []
+        self.failed = 0
+
+    async def call_for(self, seconds: float) -> None:
+        """Make the calls that are due within so many seconds, and wait for the last."""
+        began = time.monotonic()
+        async with asyncio.TaskGroup() as calls:
+            for place in range(int(seconds * self._per_s)):
+                due = began + place / self._per_s
+                await asyncio.sleep(max(0.0, due - time.monotonic()))
+                calls.create_task(self._call(due))
+
+    async def _call(self, due: float) -> None:
+        self._made += 1
+        # Every third one is streamed.
+        wish = {"model": COMPLETIONS, "prompt": "Once upon a time", "stream": self._made % 3 == 0,
+                "simulate": {"delay_s": ANSWER_S, "tokens": 8}}  # fmt: skip
+        body = json.dumps(wish).encode()
+        head = (
+            f"POST /v1/completions HTTP/1.1\r\nHost: gateway\r\nContent-Type: application/json\r\n"
+            f"Authorization: Bearer {secret(f'key-{self._made % self._keys:04}')}\r\n"
+            f"Content-Length: {len(body)}\r\n\r\n"
+        )
+        async with asyncio.timeout(LATE_S):
+            reader, writer = await self._connection()
+            writer.write(head.encode() + body)
+            is_good = await _read(reader)
+        self.took_s.append(time.monotonic() - due)
+        self.failed += not is_good
+        self._free.append((time.monotonic(), reader, writer))
+
+    async def _connection(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        while self._free:
+            since, reader, writer = self._free.pop()
+            if time.monotonic() - since < IDLE_S:
+                return reader, writer
+            writer.close()
+        return await asyncio.open_connection("127.0.0.1", self._port)
+
+    def close(self) -> None:
+        for _, _, writer in self._free:
+            writer.close()
+
+
+async def _read(reader: asyncio.StreamReader) -> bool:
+    head = (await reader.readuntil(b"\r\n\r\n")).lower()
+    if b"transfer-encoding: chunked" in head:
+        await reader.readuntil(b"\r\n0\r\n\r\n")
+    else:
+        await reader.readexactly(int(head.partition(b"content-length: ")[2].partition(b"\r\n")[0]))
+    return head.startswith(b"http/1.1 200 ")
+
+
+# -------------------------------------------------------------------------------------------------------------- phases
+
+
+class Looking:
+    """The other process, in which the dashboard is looked at."""
+
+    def __init__(self, url: str, number: int, stay_s: float) -> None:
+        command = [sys.executable, "-m", "tests.browser.viewers", url, "key-0007", "team-7", str(number), str(stay_s)]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def tell(self, word: str) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{word}\n")
+        self._process.stdin.flush()
+        told: dict[str, Any] = json.loads(self._process.stdout.readline())
+        return told
+
+    def end(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(LATE_S)
+
+
+async def measure(caller: Caller, looking: Looking, seconds: float, *, is_open: bool) -> Phase:
+    """One phase. The page is opened as it begins, and closed as it ends."""
+    caller.took_s.clear()
+    caller.failed = 0
+    if is_open:
+        looking.tell("open")
+    await caller.call_for(seconds)
+    looked = looking.tell("close") if is_open else {}
+    took_ms = [1000 * each for each in caller.took_s]
+    cuts = quantiles(took_ms, n=100)
+    return Phase(is_open, len(took_ms), caller.failed, cuts[49], cuts[98], max(took_ms), looked)
+
+
+async def run(house: Gateway, wish: argparse.Namespace) -> list[Phase]:
+    """All phases: quiet, open, quiet ... and quiet."""
+    caller = Caller(house.port, wish.keys, wish.rate)
+    looking = Looking(house.url, wish.viewers, wish.seconds / len(VIEWS))
+    looking.tell("close")  # it runs
+    phases = []
+    await caller.call_for(WARM_S)
+    for place in range(2 * wish.rounds + 1):
+        phase = await measure(caller, looking, wish.seconds, is_open=place % 2 == 1)
+        phases.append(phase)
+        print(
+            f"{'open ' if phase.is_open else 'quiet'}  {phase.calls:6} calls, {phase.failed} failed   "
+            f"p50 {phase.p50_ms:7.2f} ms   p99 {phase.p99_ms:7.2f} ms   longest {phase.most_ms:7.2f} ms",
+            flush=True,
+        )
+    looking.end()
+    caller.close()
+    return phases
+
+
+def summary(phases: list[Phase]) -> str:
+    """Both kinds of phases beside each other."""
+    lines = []
+    for name in ("p50_ms", "p99_ms"):
+        quiet, looked = ([getattr(each, name) for each in phases if each.is_open is kind] for kind in (False, True))
+        ratio, spread = median(looked) / median(quiet), max(quiet) / min(quiet)
+        lines.append(
+            f"{name[:3]}: open {_range(looked)}, quiet {_range(quiet)}; open / quiet {ratio:.3f}, "
+            f"longest / shortest of the quiet {spread:.3f}"
+        )
+    slowest: dict[str, tuple[int, float]] = {}
+    for phase in phases:
+        for path, (times, took) in phase.looked.items():
+            known = slowest.get(path, (0, 0.0))
+            slowest[path] = known[0] + times, max(known[1], took)
+    lines += [f"  {times:5} x {path}: at most {took:.2f} s" for path, (times, took) in slowest.items()]
+    return "\n".join(lines)
+
+
+def _range(values_ms: list[float]) -> str:
+    return f"{median(values_ms):.2f} ms ({min(values_ms):.2f} to {max(values_ms):.2f})"
+
+
+@contextmanager
+def filled(kind: str, folder: Path, keys: int, number: int) -> Iterator[str]:
+    """A store with a past; its address."""
+    rows = large(keys, days(number), MODELS)
+    if kind == "embedded":
+        fill_embedded(folder / "data", rows)
+        yield f"embedded:{folder / 'data'}"
+    else:
+        with RedisServer(folder / "redis") as server:
+            fill_redis(server, rows)
+            yield server.url
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition(":")[0])
+    parser.add_argument("--store", choices=("embedded", "redis"), default="embedded")
+    parser.add_argument("--rounds", type=int, default=4, help="open phases; there is one quiet one more")
+    parser.add_argument("--seconds", type=float, default=30, help="of one phase")
+    parser.add_argument("--rate", type=float, default=150, help="calls a second")
+    parser.add_argument("--viewers", type=int, default=2)
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--keys", type=int, default=1000)
+    parser.add_argument("--days", type=int, default=365)
+    wish = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="gateway-load-") as made:
+        folder = Path(made)
+        with filled(wish.store, folder, wish.keys, wish.days) as store:
+            simulator = Process(folder / "simulator", "simulate", "--port", "0")
+            house = None
+            try:
+                address = simulator.wait_for(r"serves (http://\S+)")[1]
+                house = Gateway(folder / "house", config(address, store, wish.keys, wish.workers))
+                print(summary(uvloop.run(run(house, wish))))
+                house.stop()
+            finally:
+                if house is not None:
+                    house.end()
+                simulator.end()
+
+
+if __name__ == "__main__":
+    main()

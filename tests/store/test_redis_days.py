@@ -1,0 +1,207 @@
+"""Daily sums out of Redis: read in portions, each day once for all who want it, and never before they asked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from gateway.rules.entries import SEPARATOR
+from gateway.store import StoreAway, redis_days
+from gateway.store.redis_days import ADDED_AT_ONCE, BETWEEN, GROUPS_AT_ONCE, DayReader
+from gateway.store.reports import Report, Sums
+from tests.fakes.scripted import until
+
+BASE = "{g}:1:"
+DAYS = ["2026-11-18", "2026-11-19", "2026-11-20"]
+
+
+def group(key: int, model: str = "m") -> str:
+    return SEPARATOR.join((f"key-{key}", "team", model, "up", "chat"))
+
+
+class Server:
+    """A Redis that knows `scan.lua` and nothing else. `days` is what it keeps: calls by group."""
+
+    def __init__(self, days: dict[str, dict[str, int]]) -> None:
+        self.days = days
+        self.asked: list[list[str]] = []
+        """The days of each portion."""
+        self.begun: list[str] = []
+        """Days whose reading was begun."""
+        self.most = 0
+        """Groups in the largest portion."""
+        self.is_away = False
+        self.tells_twice = False
+        self.is_busy = False
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def run(self, script: Any, keys: Sequence[str], arguments: Sequence[str]) -> list[str]:
+        days = [key.removeprefix(f"{BASE}sums:") for key in keys]
+        self.asked.append(days)
+        await self.gate.wait()
+        if self.is_away:
+            raise StoreAway("it is away")
+        at_once, *cursors = map(int, arguments)
+        told, size = [], 0
+        for day, cursor in zip(days, cursors, strict=True):
+            groups = list(self.days.get(day, {}).items())
+            if not cursor:
+                self.begun.append(day)
+            first = max(0, cursor - 3) if self.tells_twice else cursor
+            some = groups[first : cursor + at_once]
+            size += len(some)
+            end = cursor + at_once
+            parts = [text for name, calls in some for text in (name, f"{calls} 0 10 5 0 0 0 100 0")]
+            if not cursor:
+                parts = ["?", "what stands here, in words", *parts]
+            told += [str(end) if end < len(groups) else "0", BETWEEN.join(parts)]
+        self.most = max(self.most, size)
+        return told
+
+
+def reader_of(server: Server) -> DayReader:
+    return DayReader(server, BASE, lambda: server.is_busy)  # type: ignore[arg-type]
+
+
+def year(groups: int) -> dict[str, dict[str, int]]:
+    return {day: {group(key): place for key in range(groups)} for place, day in enumerate(DAYS, 1)}
+
+
+def requests(report: Report) -> dict[str, int]:
+    return {row.get("day") or row.get("key") or "": row["requests"] for row in report.rows()}
+
+
+class Watched(Report):
+    """A report that notes how much it was given at once."""
+
+    def __init__(self, group_by: Sequence[str]) -> None:
+        super().__init__(group_by)
+        self.turns = [0]
+        self.given: list[tuple[int, int]] = []
+
+    def add(self, day: str, sums: Sequence[Sums]) -> None:
+        self.given.append((self.turns[0], len(sums)))
+        super().add(day, sums)
+
+
+async def test_sums_are_those_of_the_days_that_were_asked_for() -> None:
+    reader = reader_of(Server(year(1200)))
+    by_day, by_key = Report(["day"]), Report(["key"])
+    await reader.add(by_day, DAYS[1:])
+    await reader.add(by_key, DAYS)
+    assert requests(by_day) == {DAYS[1]: 2 * 1200, DAYS[2]: 3 * 1200}
+    assert requests(by_key) == {f"key-{key}": 6 for key in range(1200)}
+    nothing = Report(["day"])
+    await reader.add(nothing, [])
+    await reader.add(nothing, ["2020-01-01"])
+    assert nothing.rows() == []
+
+
+async def test_what_a_scan_tells_twice_counts_once() -> None:
+    server = Server(year(1200))
+    server.tells_twice = True
+    report = Report(["day"])
+    await reader_of(server).add(report, DAYS)
+    assert requests(report) == {day: place * 1200 for place, day in enumerate(DAYS, 1)}
+
+
+async def test_reports_that_come_together_share_every_portion() -> None:
+    server = Server(year(1000))
+    reader = reader_of(server)
+    reports = [Report([name]) for name in ("day", "key", "model", "day")]
+    await asyncio.gather(*[reader.add(report, DAYS) for report in reports])
+    assert sorted(server.begun) == DAYS
+    assert requests(reports[0]) == requests(reports[3]) == {DAYS[0]: 1000, DAYS[1]: 2000, DAYS[2]: 3000}
+    assert requests(reports[1]) == {f"key-{key}": 6 for key in range(1000)}
+
+
+async def test_who_asks_while_a_day_is_read_has_it_read_again() -> None:
+    server = Server(year(600))
+    reader = reader_of(server)
+    early, late = Report(["day"]), Report(["day"])
+    server.gate.clear()
+    first = asyncio.ensure_future(reader.add(early, DAYS[2:]))
+    await until(lambda: server.asked)
+    second = asyncio.ensure_future(reader.add(late, DAYS[2:]))
+    await asyncio.sleep(0)
+    server.gate.set()
+    await asyncio.gather(first, second)
+    assert server.begun == [DAYS[2], DAYS[2]]
+    assert requests(early) == requests(late) == {DAYS[2]: 1800}
+
+
+async def test_no_turn_of_the_loop_takes_more_than_a_bite() -> None:
+    server = Server(year(2000))
+    reader = reader_of(server)
+    report = Watched(["key"])
+
+    async def tick() -> None:
+        while True:
+            report.turns[0] += 1
+            await asyncio.sleep(0)
+
+    ticking = asyncio.ensure_future(tick())
+    await reader.add(report, DAYS)
+    ticking.cancel()
+    assert sum(number for _, number in report.given) == 6000
+    assert max(number for _, number in report.given) <= ADDED_AT_ONCE
+    turns = [turn for turn, _ in report.given]
+    assert len(set(turns)) == len(turns), "the loop was given back after each"
+    assert server.most <= GROUPS_AT_ONCE
+
+
+async def test_reports_make_way_for_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redis_days, "REST_S", 3600.0)
+    server = Server(year(1000))
+    reader = reader_of(server)
+    await reader.add(Report(["key"]), DAYS)
+    server.asked.clear()
+    server.is_busy = True
+    waiting = asyncio.ensure_future(reader.add(Report(["key"]), DAYS))
+    await until(lambda: server.asked)
+    await asyncio.sleep(0.05)
+    assert len(server.asked) == 1
+    assert not waiting.done()
+    await reader.close()
+    await asyncio.gather(waiting, return_exceptions=True)
+
+
+async def test_a_store_that_is_away_fails_whoever_waits_and_nobody_else() -> None:
+    server = Server(year(10))
+    reader = reader_of(server)
+    server.is_away = True
+    told = await asyncio.gather(*[reader.add(Report(["day"]), DAYS) for _ in range(2)], return_exceptions=True)
+    assert [str(each) for each in told] == ["it is away"] * 2
+    server.is_away = False
+    report = Report(["day"])
+    await reader.add(report, DAYS)
+    assert requests(report) == {DAYS[0]: 10, DAYS[1]: 20, DAYS[2]: 30}
+
+
+async def test_nothing_is_read_for_who_has_left() -> None:
+    server = Server(year(3000))
+    reader = reader_of(server)
+    leaving = asyncio.ensure_future(reader.add(Report(["key"]), [f"2026-01-{day:02}" for day in range(1, 29)] + DAYS))
+    await until(lambda: server.asked)
+    leaving.cancel()
+    await asyncio.gather(leaving, return_exceptions=True)
+    report = Report(["day"])
+    await reader.add(report, DAYS[:1])
+    assert requests(report) == {DAYS[0]: 3000}
+    assert "2026-01-01" not in [day for days in server.asked for day in days], "whoever wanted it has left"
+
+
+async def test_closing_fails_what_is_under_way() -> None:
+    server = Server(year(10))
+    reader = reader_of(server)
+    server.gate.clear()
+    under_way = [asyncio.ensure_future(reader.add(Report(["day"]), [day])) for day in DAYS]
+    await until(lambda: server.asked)
+    await reader.close()
+    for each in under_way:
+        with pytest.raises(StoreAway):
+            await each
