@@ -14,6 +14,7 @@ import socket
 import sys
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,9 @@ class WorkerProcess:
         self._tasks.spawn(self._listen(), "control-line")
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, lambda: self._drain(self._config.server.drain_delay_s))
-        async with app.build(self._config, self._telemetry, self._scrape, self._ask) as worker:
+        async with app.build(
+            self._config, self._telemetry, self._scrape, self._ask, partial(self._scrape, with_keys=False)
+        ) as worker:
             sites = [await self._serve(worker.app, worker.shortcuts, worker.parts, self._listener)]
             if worker.office is not None and self._office is not None:
                 sites.append(await self._serve(worker.office, {}, worker.parts, self._office))
@@ -148,10 +151,10 @@ class WorkerProcess:
         except HungUp:
             return None
 
-    async def _scrape(self) -> bytes:
-        """The gateway's metrics. The quotas are read here; to sum up the workers and write the text is the
+    async def _scrape(self, *, with_keys: bool = True) -> bytes:
+        """The gateway's metrics. Keys and their quotas are read here; to sum up the workers and write the text is the
         supervisor's, and it goes past this event loop through a file."""
-        keys, standings = await app.labelled_keys(self._worker.result().parts)
+        keys, standings = await app.labelled_keys(self._worker.result().parts) if with_keys else ([], [])
         waiter: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
         number = id(waiter)
         self._scrapes[number] = waiter

@@ -79,8 +79,10 @@ async def build(
     telemetry: Telemetry,
     scrape: Callable[[], Awaitable[bytes]],
     ask: Ask | None = None,
+    scrape_counters: Callable[[], Awaitable[bytes]] | None = None,
 ) -> AsyncIterator[Worker]:
-    """Open every part, and close them in reverse. `ask` asks the supervisor; None: there is none.
+    """Open every part, and close them in reverse. `ask` asks the supervisor; None: there is none. `scrape_counters` is
+    a scrape without what the ledger would have to be asked for; None: there is no such.
 
     Raises `StoreRefused` where a person has to mend something about the store, `OSError` for the journal's folder.
     """
@@ -100,7 +102,9 @@ async def build(
         door = FrontDoor(live, telemetry, access_log, status)
         plane = DataPlane(status, capacity, large_bodies)
         ops = Ops(ledger, status, scrape, Gate(telemetry))
-        admin = Admin(Registry(store, lambda: live.parts.config), Gate(telemetry), scrape, ask or _alone(live))
+        admin = Admin(
+            Registry(store, lambda: live.parts.config), Gate(telemetry), scrape_counters or scrape, ask or _alone(live)
+        )
         most, behind = config.server.max_request_bytes, [*ops.inside(), *admin.routes(), *Dashboard().routes()]
         has_own_listener = config.admin.listen is not None
         app = _application(most, door, [*plane.routes(), *ops.outside(), *([] if has_own_listener else behind)])
