@@ -482,7 +482,7 @@ def test_headers_that_come_down(house: Gateway, upstream: Stage) -> None:
     upstream.play(ok_json(headers=theirs))
     answer = house.complete("carol")
     assert sorted(answer.headers) == sorted([
-        "content-type", "content-length", "openai-processing-ms", "openai-version", "x-request-id",
+        "content-type", "content-length", "date", "openai-processing-ms", "openai-version", "x-request-id",
         "x-gateway-upstream", "x-gateway-attempts",
         "x-ratelimit-limit-requests", "x-ratelimit-remaining-requests", "x-ratelimit-reset-requests",
     ])  # fmt: skip
