@@ -306,7 +306,9 @@ def changed_members(call: Call, claims: Iterable[Claim], route: Route, capabilit
 
 def own_headers(lease: Lease) -> tuple[tuple[str, str], ...]:
     """The gateway's headers on an answer: where the call went, and how the caller's quotas stand."""
-    attempts, rates = ("x-gateway-attempts", str(lease.attempts)), notices.rate_headers(lease.standings).items()
-    if lease.route is None:  # nobody was asked
-        return attempts, *rates
-    return ("x-gateway-upstream", lease.route.upstream), attempts, *rates
+    upstream = lease.route.upstream if lease.route else ""
+    return (
+        ("x-gateway-upstream", upstream),
+        ("x-gateway-attempts", str(lease.attempts)),
+        *notices.rate_headers(lease.standings).items(),
+    )
