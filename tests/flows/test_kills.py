@@ -58,7 +58,7 @@ class Place:
         self.upstream = self._ends.enter_context(Scripted(always=self.seller))
         self.store = {"url": f"embedded:{folder / 'data'}"}
         if kind == "redis":
-            self.redis = self._ends.enter_context(RedisServer(folder / "redis", appendonly="always"))
+            self.redis = self._ends.enter_context(RedisServer(folder / "redis", appendonly="unsynced"))
             self.proxy = self._ends.enter_context(WireProxy(self.redis.port))
             self.store = {"url": self.redis.url_for(port=self.proxy.port)}
         self.house: Gateway

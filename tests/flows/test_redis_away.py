@@ -31,7 +31,7 @@ BACK_WITHIN_S = 8.0
 
 @pytest.fixture(scope="module")
 def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    with RedisServer(tmp_path_factory.mktemp("redis"), appendonly="always") as server:
+    with RedisServer(tmp_path_factory.mktemp("redis"), appendonly="unsynced") as server:
         yield server
 
 
