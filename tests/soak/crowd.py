@@ -87,7 +87,8 @@ class Crowd(Callers):
             return
         except OSError:
             return
-        if answer and not re.match(rb"HTTP/1\.[01] 4\d\d ", answer):
+        # 503: a good head came while nobody could know whose key it bears, or to a gateway that was ending.
+        if answer and not re.match(rb"HTTP/1\.[01] (4\d\d|503) ", answer):
             self.faults.append(f"junk was answered with {answer[:200]!r}")
 
 
