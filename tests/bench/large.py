@@ -6,14 +6,14 @@ import asyncio
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import cast
 
 from tests.flows.client import Answer, request
 
 from . import calls, nginx, ours
-from .processes import BenchError, Program, listener
-from .streams import LENGTH, STREAM
+from .processes import BenchError, Program
+from .streams import STREAM
 from .table import RIVALS, Group
+from .upstreams import Listening, Reading
 
 MB = 1_000_000
 SIZES = (1, 2, 4)
@@ -24,43 +24,22 @@ CALLS = 10
 """Of each size, one after the other."""
 
 
-class Upstream:
+class Upstream(Listening):
     """Answers with `answer`, whatever it is asked."""
 
-    def __init__(self) -> None:
-        self.port = 0
-        self.answer = b""
+    answer = b""
 
-    async def start(self) -> asyncio.Server:
-        """To be closed."""
-        loop = asyncio.get_running_loop()
-        server = await loop.create_server(lambda: _Source(self), sock=listener(), backlog=1024)
-        self.port = server.sockets[0].getsockname()[1]
-        return server
+    def connection(self) -> _Source:
+        return _Source(self)
 
 
-class _Source(asyncio.Protocol):
-    """One connection; of a body it only keeps the length."""
-
+class _Source(Reading):
     def __init__(self, upstream: Upstream) -> None:
+        super().__init__()
         self._upstream = upstream
-        self._head = b""
-        self._missing = 0
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-
-    def data_received(self, data: bytes) -> None:
-        if not self._missing:
-            self._head += data
-            head, end, data = self._head.partition(b"\r\n\r\n")
-            if not end:
-                return
-            length = LENGTH.search(head)
-            self._missing, self._head = int(length[1]) if length else 0, b""
-        self._missing -= len(data)
-        if not self._missing:
-            self._transport.write(self._upstream.answer)
+    def asked(self, request: bytearray) -> None:
+        self._transport.write(self._upstream.answer)
 
 
 def _whole(size: int) -> bytes:

@@ -13,46 +13,34 @@ from typing import cast
 import httptools
 
 from . import calls
-from .processes import BenchError, listener
-from .streams import LAST, LENGTH, STREAM, STREAM_REQUEST, WHOLE, event, http
+from .processes import BenchError
+from .streams import LAST, STREAM, STREAM_REQUEST, WHOLE, event, http
+from .upstreams import Listening, Reading
 
 PATIENCE_S = 600.0
 """For one load; under callgrind a call takes as long as fifty."""
 
 
-class Upstream:
+class Upstream(Listening):
     """Answers whole at once; of a stream it writes an event when it is told to."""
 
     def __init__(self) -> None:
-        self.port = 0
+        super().__init__()
         self.streams: asyncio.Queue[_Source] = asyncio.Queue()
 
-    async def start(self) -> asyncio.Server:
-        """To be closed."""
-        loop = asyncio.get_running_loop()
-        server = await loop.create_server(lambda: _Source(self), sock=listener(), backlog=1024)
-        self.port = server.sockets[0].getsockname()[1]
-        return server
+    def connection(self) -> _Source:
+        return _Source(self)
 
 
-class _Source(asyncio.Protocol):
+class _Source(Reading):
     """One connection of the upstream."""
 
     def __init__(self, upstream: Upstream) -> None:
+        super().__init__()
         self._upstream = upstream
-        self._held = b""
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-
-    def data_received(self, data: bytes) -> None:
-        self._held += data
-        head, _, body = self._held.partition(b"\r\n\r\n")
-        length = LENGTH.search(head)
-        if length is None or len(body) < int(length[1]):
-            return
-        self._held = b""
-        if b'"stream"' not in body:
+    def asked(self, request: bytearray) -> None:
+        if b'"stream"' not in request:
             self._transport.write(WHOLE)
         else:
             self._upstream.streams.put_nowait(self)

@@ -15,7 +15,8 @@ from typing import cast
 import httptools
 
 from . import calls
-from .processes import BenchError, listener
+from .processes import BenchError
+from .upstreams import Listening, Reading
 
 WAIT_S = 30.0
 """For all streams to begin, and to end; and for each hundred of them a second more."""
@@ -29,7 +30,6 @@ SPREAD = 0.618
 _HEAD = "HTTP/1.1 200 OK\r\nContent-Type: {}\r\n{}\r\n\r\n"
 STREAM = _HEAD.format("text/event-stream", "Transfer-Encoding: chunked").encode()
 WHOLE = _HEAD.format("application/json", f"Content-Length: {calls.ANSWER_BYTES}").encode() + calls.answer()
-LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
 _BEFORE, _AFTER = calls.event()
 _EVENT = b"%x\r\n%s%%020d%s\r\n" % (len(_BEFORE) + 20 + len(_AFTER), _BEFORE, _AFTER)
 _STAMP = re.compile(rb'"content":"(\d{20})"')
@@ -53,11 +53,11 @@ def event() -> bytes:
     return _EVENT % time.monotonic_ns()
 
 
-class Upstream:
+class Upstream(Listening):
     """Answers whole, or with a stream: an event every `period_s` until it `is_ending`."""
 
     def __init__(self) -> None:
-        self.port = 0
+        super().__init__()
         self.period_s = 0.02
         self.is_ending = False
         self.begun = 0
@@ -66,12 +66,8 @@ class Upstream:
         self.arrived: list[int] = []
         """How old each event was when a client had it, in nanoseconds."""
 
-    async def start(self) -> asyncio.Server:
-        """To be closed."""
-        loop = asyncio.get_running_loop()
-        server = await loop.create_server(lambda: _Source(self), sock=listener(), backlog=1024)
-        self.port = server.sockets[0].getsockname()[1]
-        return server
+    def connection(self) -> _Source:
+        return _Source(self)
 
     async def hang_up(self) -> None:
         """Close what is still open, so that none of it is kept for later."""
@@ -86,29 +82,23 @@ class Upstream:
         return self.written - len(self.arrived) >= MAX_AHEAD * self.begun
 
 
-class _Source(asyncio.Protocol):
+class _Source(Reading):
     """One connection of the upstream."""
 
     def __init__(self, upstream: Upstream) -> None:
+        super().__init__()
         self._upstream = upstream
         self._loop = asyncio.get_running_loop()
-        self._held = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
+        super().connection_made(transport)
         self._upstream.connections.add(self._transport)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._upstream.connections.discard(self._transport)
 
-    def data_received(self, data: bytes) -> None:
-        self._held += data
-        head, _, body = self._held.partition(b"\r\n\r\n")
-        length = LENGTH.search(head)
-        if length is None or len(body) < int(length[1]):
-            return
-        self._held = b""
-        if b'"stream"' not in body:
+    def asked(self, request: bytearray) -> None:
+        if b'"stream"' not in request:
             self._transport.write(WHOLE)
             return
         self._transport.write(STREAM)

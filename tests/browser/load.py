@@ -19,18 +19,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any, NamedTuple
 
 import uvloop
 
-from tests.fakes.redis_servers import RedisServer
 from tests.flows.house import COMPLETIONS, Gateway, Process, key, model, secret, settings
 
-from .stores import days, fill_embedded, fill_redis, large
+from .stores import days, filled, large
 from .viewers import VIEWS
 
 TEAMS, MODELS = 20, 5
@@ -214,19 +211,6 @@ def _range(values_ms: list[float]) -> str:
     return f"{median(values_ms):.2f} ms ({min(values_ms):.2f} to {max(values_ms):.2f})"
 
 
-@contextmanager
-def filled(kind: str, folder: Path, keys: int, number: int) -> Iterator[str]:
-    """A store with a past; its address."""
-    rows = large(keys, days(number), MODELS)
-    if kind == "embedded":
-        fill_embedded(folder / "data", rows)
-        yield f"embedded:{folder / 'data'}"
-    else:
-        with RedisServer(folder / "redis") as server:
-            fill_redis(server, rows)
-            yield server.url
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition(":")[0])
     parser.add_argument("--store", choices=("embedded", "redis"), default="embedded")
@@ -240,7 +224,7 @@ def main() -> None:
     wish = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="gateway-load-") as made:
         folder = Path(made)
-        with filled(wish.store, folder, wish.keys, wish.days) as store:
+        with filled(wish.store, folder, large(wish.keys, days(wish.days), MODELS)) as store:
             simulator = Process(folder / "simulator", "simulate", "--port", "0")
             house = None
             try:

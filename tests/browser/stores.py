@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from pathlib import Path
@@ -79,3 +79,15 @@ def fill_redis(server: RedisServer, rows: Iterable[Row], namespace: str = "gatew
                 client.hset(f"{base}sums:{day}", items=told[first : first + AT_ONCE])
             forgotten_at = datetime.fromisoformat(day).replace(tzinfo=UTC).timestamp() + KEPT_S
             client.zadd(f"{base}days", {day: forgotten_at})
+
+
+@contextmanager
+def filled(kind: str, folder: Path, rows: Iterable[Row]) -> Iterator[str]:
+    """An embedded store or a Redis that holds these rows; its address."""
+    if kind == "embedded":
+        fill_embedded(folder / "data", rows)
+        yield f"embedded:{folder / 'data'}"
+    else:
+        with RedisServer(folder / "redis") as server:
+            fill_redis(server, rows)
+            yield server.url

@@ -31,6 +31,7 @@ from .faults import Faults, Toll
 from .logs import troubles
 from .place import Place
 from .told import Told
+from .verdict import tell
 from .watch import Watch
 
 PHASE_S = 6.0
@@ -41,9 +42,6 @@ ADOPTED_S = 90.0
 STOPS_WITHIN_S = 100.0
 """As long as it would wait for calls that are under way (`drain_timeout_s`), and there are none."""
 HEADING = f"{'at':>6}  {'':32}{'calls':>7}{'served':>7}{'refused':>8}{'failed':>7}{'cut':>5}  worker MB   super MB"
-SHOWN = 20
-"""Complaints, of many."""
-COMPLAINT_CHARACTERS = 4000
 
 
 class Soak:
@@ -177,14 +175,7 @@ def main() -> int:
         except (MissingServer, KeyboardInterrupt) as error:
             print(f"soak: {str(error) or 'stopped'}", file=sys.stderr)
             return 1
-    complaints = [*dict.fromkeys(soak.complaints)]
-    for complaint in complaints[:SHOWN]:
-        print(f"soak: {complaint[:COMPLAINT_CHARACTERS]}", file=sys.stderr)
-    if complaints:
-        print(f"soak: {len(complaints)} things are not as they should be", file=sys.stderr)
-        return 1
-    print("flat and balanced")
-    return 0
+    return tell("soak", soak.complaints, "flat and balanced")
 
 
 if __name__ == "__main__":

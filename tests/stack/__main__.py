@@ -17,13 +17,10 @@ from pathlib import Path
 
 from tests.deploy.programs import MissingProgram
 from tests.fakes.redis_servers import MissingServer
+from tests.soak.verdict import tell
 
 from .place import Place
 from .run import Stack
-
-SHOWN = 20
-"""Complaints, of many."""
-COMPLAINT_CHARACTERS = 4000
 
 
 def main() -> int:
@@ -46,14 +43,7 @@ def main() -> int:
         except (MissingProgram, MissingServer, KeyboardInterrupt) as error:
             print(f"stack: {str(error) or 'stopped'}", file=sys.stderr)
             return 1
-    complaints = [*dict.fromkeys(stack.complaints)]
-    for complaint in complaints[:SHOWN]:
-        print(f"stack: {complaint[:COMPLAINT_CHARACTERS]}", file=sys.stderr)
-    if complaints:
-        print(f"stack: {len(complaints)} things are not as they should be", file=sys.stderr)
-        return 1
-    print("no call failed without cause, and the books balance")
-    return 0
+    return tell("stack", stack.complaints, "no call failed without cause, and the books balance")
 
 
 if __name__ == "__main__":

@@ -17,9 +17,8 @@ from typing import Any
 
 import pytest
 
-from tests.browser.stores import days, fill_embedded, fill_redis, large
+from tests.browser.stores import days, filled, large
 from tests.browser.viewers import ALWAYS, VIEWS, paths
-from tests.fakes.redis_servers import RedisServer
 from tests.flows.house import key
 from tests.flows.planted import plant, record
 
@@ -82,26 +81,13 @@ def fetch(port: int, path: str) -> bytes:
         connection.close()
 
 
-@contextmanager
-def filled(kind: str, folder: Path) -> Iterator[str]:
-    """A store with three days of a thousand keys."""
-    rows = large(KEYS, days(3))
-    if kind == "embedded":
-        fill_embedded(folder / "data", rows)
-        yield f"embedded:{folder / 'data'}"
-    else:
-        with RedisServer(folder / "redis") as server:
-            fill_redis(server, rows)
-            yield server.url
-
-
 @pytest.mark.parametrize("kind", ["embedded", "redis"])
 async def test_no_request_of_the_page_holds_the_loop(
     inside: Inside, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     quotas = [{"requests": 60, "per": "minute"}, {"tokens": 1000, "per": "day"}]
     keys = [key(f"key-{place:04}", team=f"team-{place % 20}", quotas=quotas) for place in range(KEYS)]
-    with filled(kind, tmp_path) as url:
+    with filled(kind, tmp_path, large(KEYS, days(3))) as url:
         await asyncio.to_thread(plant, url, [record(days(1)[0], "key-0007") for _ in range(1000)])
         client = await inside(
             NOWHERE, keys=keys, teams={f"team-{place}": {"quotas": quotas} for place in range(20)},
