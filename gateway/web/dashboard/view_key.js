@@ -2,7 +2,7 @@
 
 import { get, keyPath } from "./api.js";
 import { quotaBar } from "./bars.js";
-import { openDialog } from "./dialog.js";
+import { openOne } from "./dialog.js";
 import { h, refill } from "./dom.js";
 import { facts, keptIn, teamLink, times } from "./facts.js";
 import { NOTHING, count, minute } from "./format.js";
@@ -70,18 +70,7 @@ function refusals(id, sample, windows) {
 
 /** Open a key by its id; closing leads back to the list. */
 export function openKey(id, { role, feed, signal }, changed) {
-  const ended = new AbortController();
-  const place = h("div");
-  const buttons = h("footer");
-  const dialog = openDialog(id, () => h("div", null, place, buttons), {
-    kind: "wide",
-    onClose: () => {
-      ended.abort();
-      if (location.hash.startsWith("#keys/")) history.replaceState(null, "", "#keys");
-    },
-  });
-  const both = AbortSignal.any([signal, ended.signal]);
-  signal.addEventListener("abort", () => dialog.close(), { signal: ended.signal });
+  const { place, buttons, both } = openOne(id, "#keys", signal);
 
   const look = () =>
     into(

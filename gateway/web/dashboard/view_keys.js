@@ -1,16 +1,11 @@
 // The keys: who may call, from the file and from the store, and what can be done to each.
 
-import { every } from "./api.js";
-import { fill, h } from "./dom.js";
+import { h } from "./dom.js";
 import { NOTHING, count, many, minute, quotaWords } from "./format.js";
 import { teamLink } from "./facts.js";
 import { editKey } from "./key_form.js";
-import { poll } from "./poll.js";
-import { empty, into } from "./states.js";
-import { Table, filterField } from "./table.js";
+import { listing } from "./listing.js";
 import { openKey } from "./view_key.js";
-
-const EVERY_MS = 30_000;
 
 const STATUS = { active: "fine", expired: "near", revoked: "full" };
 
@@ -43,77 +38,24 @@ const COLUMNS = [
 ];
 
 export function keys(main, context) {
-  const { role, signal, address } = context;
-  const place = h("div");
-  const note = h("p", { class: "note", role: "status" });
-  const open = (key) => {
-    location.hash = `#keys/${encodeURIComponent(key.id)}`;
-  };
-  const table = new Table(COLUMNS, {
-    caption: "Keys",
+  return listing(main, context, {
+    list: "keys",
+    one: "key",
+    title: "Keys",
+    columns: COLUMNS,
     name: (key) => key.id,
-    sort: 0,
-    isDown: false,
-    open,
-    filter: (key, part) =>
+    matches: (key, part) =>
       [key.id, key.team ?? "", key.status, ...key.models].some((each) => each.toLowerCase().includes(part)),
+    filterBy: "Filter by id, team, model, status",
+    note: (found, isWhole) =>
+      isWhole
+        ? `${many(found.length, "key")}, ${count(found.filter((key) => key.status === "active").length)} active.`
+        : `The first ${count(found.length)} keys by id; for the others, ask the admin API or gateway keys.`,
+    none: [
+      "No keys yet",
+      context.role === "admin" ? "Make one: its secret is shown once." : "Whoever has the admin token can make one.",
+    ],
+    edit: editKey,
+    open: openKey,
   });
-  let text = "";
-  const look = () =>
-    into(
-      place,
-      signal,
-      async () => {
-        const { found, isWhole } = await every("keys", {}, signal);
-        fill(
-          note,
-          isWhole
-            ? `${many(found.length, "key")}, ${count(found.filter((key) => key.status === "active").length)} active.`
-            : `The first ${count(found.length)} keys by id; for the others, ask the admin API or gateway keys.`,
-        );
-        if (!found.length) {
-          fill(
-            place,
-            empty(
-              "No keys yet",
-              role === "admin" ? "Make one: its secret is shown once." : "Whoever has the admin token can make one.",
-            ),
-          );
-          return;
-        }
-        if (!place.contains(table.node)) fill(place, table.node);
-        table.text = text;
-        table.show(found);
-      },
-      look,
-    );
-
-  fill(
-    main,
-    h(
-      "section",
-      { "aria-labelledby": "keys-title" },
-      h(
-        "div",
-        { class: "bar" },
-        h("h2", { id: "keys-title" }, "Keys"),
-        filterField("Filter by id, team, model, status", (value) => {
-          text = value.trim().toLowerCase();
-          table.filter(value);
-        }),
-        role === "admin" &&
-          h(
-            "button",
-            { type: "button", class: "primary", id: "new-key", onclick: () => editKey(null, look) },
-            "New key",
-          ),
-      ),
-      note,
-      h("div", { class: "panel flush" }, place),
-    ),
-  );
-  poll(look, EVERY_MS, signal);
-  const go = (id) => id && openKey(id, context, look);
-  go(address);
-  return go;
 }

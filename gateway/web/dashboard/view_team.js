@@ -2,7 +2,7 @@
 
 import { every, get, remove, teamPath } from "./api.js";
 import { quotaBar } from "./bars.js";
-import { confirmFirst, openDialog } from "./dialog.js";
+import { confirmFirst, openOne } from "./dialog.js";
 import { h, refill } from "./dom.js";
 import { facts, keptIn, times } from "./facts.js";
 import { many } from "./format.js";
@@ -48,18 +48,7 @@ function askDelete(team, then) {
 
 /** Open a team by its name; closing leads back to the list. */
 export function openTeam(name, { role, signal }, changed) {
-  const ended = new AbortController();
-  const place = h("div");
-  const buttons = h("footer");
-  const dialog = openDialog(`Team ${name}`, () => h("div", null, place, buttons), {
-    kind: "wide",
-    onClose: () => {
-      ended.abort();
-      if (location.hash.startsWith("#teams/")) history.replaceState(null, "", "#teams");
-    },
-  });
-  const both = AbortSignal.any([signal, ended.signal]);
-  signal.addEventListener("abort", () => dialog.close(), { signal: ended.signal });
+  const { place, buttons, close, both } = openOne(`Team ${name}`, "#teams", signal);
 
   const look = () =>
     into(
@@ -101,7 +90,7 @@ export function openTeam(name, { role, signal }, changed) {
                   class: "danger",
                   onclick: () =>
                     askDelete(team, () => {
-                      dialog.close();
+                      close();
                       changed();
                     }),
                 },
