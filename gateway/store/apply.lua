@@ -40,7 +40,8 @@ local KEPT_S = 8640000 -- 100 days: what is known of workers that never came bac
 local AT_ONCE = 1000 -- arguments of one command; Lua has room for 8000
 
 -- A field of each large hash. It tells a person what stands there, and keeps Redis, by being longer than 64 bytes, from
--- storing the hash as a list, in which it would look for each field from the beginning.
+-- storing the hash as a list, in which it would look for each field from the beginning. That of a day's sums is another
+-- after each batch that has changed them (redis_cache.py).
 local ABOUT = '?'
 local ABOUT_WINDOWS = 'window: used (settled or the level of a rate), reserved (drawn), at_us (when a rate last leaked)'
 local ABOUT_SUMS = 'key, team, model, upstream, endpoint, parted by 0x1f: sums in the order of gateway/rules/entries.py'

@@ -9,17 +9,15 @@
 
 local totals = {} -- by day: what to write, and what is nothing now
 local is_new = {} -- by day
+local written_by = format('%s; last written at %.0f by %s %.0f', ABOUT_SUMS, now, worker, seq) -- each is another
 for day, names_of in pairs(sums) do
   local names = {}
   for name in pairs(names_of) do
     names[#names + 1] = name
   end
   names[#names + 1] = ABOUT
-  local known, written, gone = fetch(base .. 'sums:' .. day, names), {}, {}
-  if not known[ABOUT] then
-    written = { ABOUT, ABOUT_SUMS }
-    is_new[day] = true
-  end
+  local known, written, gone = fetch(base .. 'sums:' .. day, names), { ABOUT, written_by }, {}
+  is_new[day] = not known[ABOUT]
   for i = 1, #names - 1 do
     local added, text = names_of[names[i]], known[names[i]]
     if text then

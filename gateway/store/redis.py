@@ -45,6 +45,7 @@ from gateway.rules import limits
 from . import REAPED_AT_ONCE, SILENT_S, Applied, Batch, Progress, StoreAway, StoreRefused, redis_keys, redis_reports
 from .keystore import Change, Kind, News, Told
 from .redis_batch import NOTHING, header, read_answer, spell_items
+from .redis_cache import ReportCache
 from .redis_days import DayReader
 from .redis_link import Ask, Command, Link, NeedsMending, Script
 
@@ -93,6 +94,7 @@ class RedisStore:
         self._finding = Link(settings.redis, FIND_WITHIN_S, self._greet)
         self._reading = Link(settings.redis, READ_WITHIN_S, self._greet)
         self._days = DayReader(self._reading, self._base, self._are_calls_under_way)
+        self._cache = ReportCache(self._reading, self._base, self._days)
         self._applied_at = -BUSY_FOR_S
 
     @classmethod
@@ -189,7 +191,7 @@ class RedisStore:
     async def usage(
         self, group_by: Sequence[str], since: str | None = None, until: str | None = None, limit: int | None = None
     ) -> list[dict[str, Any]]:
-        return await redis_reports.usage(self._reading, self._days, self._base, group_by, since, until, limit)
+        return await redis_reports.usage(self._reading, self._cache, self._base, group_by, since, until, limit)
 
     async def calls(self, limit: int, key: str | None = None) -> list[Mapping[str, Any]]:
         return await redis_reports.calls(self._reading, self._base, limit, key)

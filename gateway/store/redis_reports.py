@@ -10,9 +10,10 @@ from typing import Any
 from gateway.rules import entries
 
 from . import TOLD_GROUPS
-from .redis_days import BETWEEN, DayReader
+from .redis_cache import ReportCache
+from .redis_days import BETWEEN
 from .redis_link import Link, Script
-from .reports import Report, call_row, storable, told_name, usage_row
+from .reports import call_row, storable, told_name, usage_row
 
 CALLS_AT_ONCE = 100
 NEWEST = Script.read("newest.lua")
@@ -20,7 +21,7 @@ NEWEST = Script.read("newest.lua")
 
 async def usage(
     link: Link,
-    reader: DayReader,
+    cache: ReportCache,
     base: str,
     group_by: Sequence[str],
     since: str | None,
@@ -30,8 +31,7 @@ async def usage(
     """The usage report. Raises `StoreAway`."""
     (days,) = await link.ask(("ZRANGE", f"{base}days", 0, -1))
     wanted = sorted(day for day in days if len(day) == len("2026-11-20") and (since or "") <= day <= (until or "9999"))
-    report = Report(group_by)
-    await reader.add(report, wanted)
+    report = await cache.report(group_by, wanted)
     # In a thread, because making and sorting very many rows takes longer than a stream may stand still.
     return await asyncio.to_thread(report.rows, limit)
 

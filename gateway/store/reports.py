@@ -57,6 +57,13 @@ class Report:
         names = tuple([whens[name] if name in whens else parts[_PLACES[name]] for name in self._group_by])
         return self._totals.setdefault(names, [NOTHING])
 
+    def close(self) -> None:
+        """No more will be added: forget what only adding needs."""
+        self._known.clear()
+
+    def __len__(self) -> int:
+        return len(self._totals)
+
     def rows(self, limit: int | None = None) -> list[dict[str, Any]]:
         """Its rows, in the order of the groups. For a thread, where it takes its time."""
         ordered = in_bites(in_order([(names, total[0]) for names, total in self._totals.items()]), ROWS_AT_ONCE)

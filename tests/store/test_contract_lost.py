@@ -44,6 +44,33 @@ async def test_what_a_silent_worker_drew_is_charged_at_its_estimate(
     assert (await other.send()).lost == 0
 
 
+async def test_a_report_that_was_told_before_is_as_fresh_as_a_new_one(
+    worker: Worker, other: Worker, clock: Clock
+) -> None:
+    """Whatever changes a day: a settlement, a call that is lost, the truth of it, and its being taken back."""
+
+    async def sums() -> list[tuple[int, int]]:
+        for store in (worker.store, other.store):
+            assert await store.usage(["key"], "2026-11-01") == await other.store.usage(["key"])
+        return [(row["requests"], row["total_tokens"]) for row in await worker.store.usage(["key"], "2026-11-01")]
+
+    assert await sums() == []
+    await worker.settle(await worker.granted(daily(100), tokens(100, 40)), 7)
+    assert await sums() == [(1, 7)]
+    first, second = [await worker.granted(daily(100), tokens(100, 40)) for _ in range(2)]
+    assert await sums() == [(1, 7)]
+    clock.advance(A_WHILE_S)
+    assert (await other.send()).lost == 2
+    assert await sums() == [(3, 87)]
+    await worker.settle(first, 5)
+    assert await sums() == [(3, 52)]
+    await worker.void(second)
+    assert await sums() == [(2, 12)]
+    clock.advance(2 * DAY_S)
+    await other.settle(await other.granted(daily(100)), 1, time=NOON / SECOND)
+    assert await sums() == [(3, 13)]
+
+
 async def test_a_worker_that_was_silent_and_comes_in_time_settles_as_ever(
     worker: Worker, other: Worker, clock: Clock
 ) -> None:

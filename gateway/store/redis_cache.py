@@ -1,0 +1,75 @@
+"""Usage reports that are remembered for as long as none of their days changes.
+
+Most days of a report are past, and change no more; but a settlement may come late. So nothing is remembered by the
+clock: Redis itself tells whether anybody has written to a day since it was read (`marks.lua`), and what it tells of a
+remembered report is as fresh as a reading.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from .redis_days import DayReader
+from .redis_link import Link, Script
+from .reports import Report
+
+MARKS = Script.read("marks.lua")
+
+ROWS_MAX = 20_000
+"""Of all reports that are remembered; ten megabytes, more or less."""
+
+REMEMBERED_S = 600.0
+"""While gateways are replaced, an older one may settle a late call and leave no mark."""
+
+Wish = tuple[tuple[str, ...], tuple[str, ...]]
+"""What a report is grouped by, and its days."""
+
+
+class _Remembered(NamedTuple):
+    report: Report
+    marks: str
+    """Of its days, when they were read."""
+    read_at: float
+
+
+class ReportCache:
+    """Of one store."""
+
+    def __init__(self, link: Link, base: str, reader: DayReader) -> None:
+        self._link = link
+        self._base = base
+        self._reader = reader
+        self._remembered: dict[Wish, _Remembered] = {}
+        """The one that was asked for last stands last."""
+
+    async def report(self, group_by: Sequence[str], days: Sequence[str]) -> Report:
+        """The sums of these days. Raises `StoreAway`, or what redis-py finds fault with."""
+        wish = (tuple(group_by), tuple(days))
+        marks = await self._marks(days)
+        known = self._remembered.pop(wish, None)
+        if known is not None and known.marks == marks and time.monotonic() - known.read_at < REMEMBERED_S:
+            self._remembered[wish] = known
+            return known.report
+        read_at = time.monotonic()
+        report = Report(group_by)
+        await self._reader.add(report, days)
+        report.close()
+        if await self._marks(days) == marks:
+            self._remember(wish, _Remembered(report, marks, read_at))
+        return report
+
+    def _remember(self, wish: Wish, read: _Remembered) -> None:
+        self._remembered[wish] = read
+        rows = sum(len(each.report) for each in self._remembered.values())
+        for oldest in list(self._remembered):
+            if rows <= ROWS_MAX:
+                return
+            rows -= len(self._remembered.pop(oldest).report)
+
+    async def _marks(self, days: Sequence[str]) -> str:
+        if not days:
+            return ""
+        marks: str = await self._link.run(MARKS, [f"{self._base}sums:{day}" for day in days], [])
+        return marks
