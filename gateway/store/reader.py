@@ -6,12 +6,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gateway.bites import in_bites
 from gateway.config import Store
 from gateway.records import Record, Usage, WindowState
 from gateway.rules.entries import SUMS
 
 from . import TOLD_GROUPS, USAGE_GROUPS, Progress
-from .reports import call_row, storable, usage_row
+from .reports import ROWS_AT_ONCE, call_row, storable, usage_row
 from .sqlite import connect, path_of
 from .tables import RECORD
 
@@ -31,7 +32,10 @@ _USAGE_UNTIL = _USAGE_AT + len(Usage._fields)
 
 
 class Reader:
-    """Short reads, used from one thread. All methods raise `sqlite3.Error`."""
+    """Short reads, used from one thread. All methods raise `sqlite3.Error`.
+
+    Rows are fetched at once, so that no transaction stays open, and spelt in small bites.
+    """
 
     def __init__(self, settings: Store) -> None:
         self._db = connect(path_of(settings))
@@ -60,17 +64,23 @@ class Reader:
             f"HAVING sum(requests) > 0 ORDER BY {groups_sql} LIMIT ?"
         )
         rows = self._db.execute(text, (since or "", until or "9999", -1 if limit is None else limit))
-        return [usage_row(group_by, row[: len(groups)], row[len(groups) :]) for row in rows]
+        return [
+            usage_row(group_by, row[: len(groups)], row[len(groups) :])
+            for row in in_bites(rows.fetchall(), ROWS_AT_ONCE)
+        ]
 
     def calls(self, limit: int, key: str | None) -> list[Mapping[str, Any]]:
         where, args = ("WHERE key = ? ", (key, limit)) if key is not None else ("", (limit,))
         columns = ", ".join(RECORD)
         rows = self._db.execute(f"SELECT {columns} FROM records {where}ORDER BY seq DESC LIMIT ?", args)  # noqa: S608 - constants only
-        return [call_row(_read_record(row)) for row in rows]
+        return [call_row(_read_record(row)) for row in in_bites(rows.fetchall(), ROWS_AT_ONCE)]
 
     def told_models(self, since: str, until: str) -> list[dict[str, Any]]:
-        rows = self._db.execute(_TOLD, (since, until))
-        return [usage_row(TOLD_GROUPS, row[: len(TOLD_GROUPS)], row[len(TOLD_GROUPS) :]) for row in rows]
+        rows = self._db.execute(_TOLD, (since, until)).fetchall()
+        return [
+            usage_row(TOLD_GROUPS, row[: len(TOLD_GROUPS)], row[len(TOLD_GROUPS) :])
+            for row in in_bites(rows, ROWS_AT_ONCE)
+        ]
 
     def close(self) -> None:
         self._db.close()

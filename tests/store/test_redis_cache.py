@@ -92,9 +92,7 @@ async def test_a_day_that_was_written_is_read_again(ask: Asks, server: Server, r
     assert len(reader.read) == 2
 
 
-async def test_what_was_written_while_it_was_read_is_not_remembered(
-    ask: Asks, server: Server, reader: Reader
-) -> None:
+async def test_what_was_written_while_it_was_read_is_not_remembered(ask: Asks, server: Server, reader: Reader) -> None:
     reader.meanwhile = lambda: server.marks.update({DAYS[1]: "written again"})
     assert await ask() == 6
     reader.meanwhile = lambda: None
@@ -103,9 +101,7 @@ async def test_what_was_written_while_it_was_read_is_not_remembered(
     assert len(reader.read) == 2
 
 
-async def test_nothing_is_remembered_for_ever(
-    ask: Asks, reader: Reader, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_nothing_is_remembered_for_ever(ask: Asks, reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
     """A gateway of before leaves no mark."""
     await ask()
     monkeypatch.setattr(redis_cache, "REMEMBERED_S", 0.0)
