@@ -17,8 +17,8 @@ from .reports import Report
 
 MARKS = Script.read("marks.lua")
 
-ROWS_MAX = 20_000
-"""Of all reports that are remembered; ten megabytes, more or less."""
+REMEMBERED = 20_000
+"""Rows of all reports that are remembered, and marks of their days; ten megabytes, more or less."""
 
 REMEMBERED_S = 600.0
 """While gateways are replaced, an older one may settle a late call and leave no mark."""
@@ -62,11 +62,13 @@ class ReportCache:
 
     def _remember(self, wish: Wish, read: _Remembered) -> None:
         self._remembered[wish] = read
-        rows = sum(len(each.report) for each in self._remembered.values())
-        for oldest in list(self._remembered):
-            if rows <= ROWS_MAX:
+        sizes = {each: len(known.report) + len(each[1]) for each, known in self._remembered.items()}
+        total = sum(sizes.values())
+        for oldest, size in sizes.items():
+            if total <= REMEMBERED:
                 return
-            rows -= len(self._remembered.pop(oldest).report)
+            del self._remembered[oldest]
+            total -= size
 
     async def _marks(self, days: Sequence[str]) -> str:
         if not days:

@@ -112,21 +112,23 @@ async def test_nothing_is_remembered_for_ever(ask: Asks, reader: Reader, monkeyp
 async def test_who_was_asked_for_longest_ago_is_forgotten_first(
     ask: Asks, reader: Reader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(redis_cache, "ROWS_MAX", 8)
+    monkeypatch.setattr(redis_cache, "REMEMBERED", 14)
     for group in ("key", "model", "team", "key", "upstream", "key"):
         await ask([group])
     assert len(reader.read) == 4
-    await ask(["day", "key"])  # six rows more: all others have to go
-    read = len(reader.read)
-    await ask(["day", "key"])
-    assert len(reader.read) == read
+    await ask(["day", "key"])  # six rows and two days: the three oldest have to go
+    for group in ("key", "model"):
+        await ask([group])
+    assert len(reader.read) == 6
     await ask(["key"])
-    assert len(reader.read) == read + 1
+    assert len(reader.read) == 6
+    await ask(["day", "key"])
+    assert len(reader.read) == 7
 
 
 async def test_a_report_beyond_all_bounds_is_not_remembered(
     ask: Asks, reader: Reader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(redis_cache, "ROWS_MAX", 2)
+    monkeypatch.setattr(redis_cache, "REMEMBERED", 4)
     assert [await ask() for _ in range(2)] == [6, 6]
     assert len(reader.read) == 2
