@@ -38,7 +38,7 @@ ADDED_AT_ONCE = 100
 GATHER_S = 0.01
 """How long reports that come together are waited for."""
 
-REST_S = 0.005
+REST_S = 0.006
 """After each portion, while calls are under way: a worker that is busy all the time is who waits for a core, and so do
 its calls."""
 
