@@ -4,6 +4,9 @@
   the head's first byte. Between two requests a connection may rest for `KEEP_ALIVE_S`.
 - What cannot be read as HTTP is answered once, in our words, and ends the connection; nothing behind it is looked at.
   Where it is a body that breaks off into nonsense, whoever reads that body is told at once.
+- Behind a body in chunks the connection ends. aiohttp's parser (llhttp) puts the last trailer of such a body among the
+  headers of the request behind it, which may be another client's where a proxy shares the connection, and nothing tells
+  whether there was one.
 - When descriptors run short, connections without a request are closed, the oldest first; where all have one, newcomers
   are told to come back.
 
@@ -111,7 +114,8 @@ class ClientConnection(web.RequestHandler):
 
     def _check(self, is_long: bool) -> None:
         """Look at the heads that wait, nearly always one."""
-        for place, (message, _) in enumerate(self._messages):
+        messages = self._messages
+        for place, (message, payload) in enumerate(messages):
             if not isinstance(message, RawRequestMessage):
                 self._is_broken = True
                 self._tell_reader(place)
@@ -123,6 +127,8 @@ class ClientConnection(web.RequestHandler):
             if trouble is not None:
                 self._break(trouble, place)
                 return
+            if message.chunked:
+                messages[place] = (message._replace(should_close=True), payload)
 
     def _await_rest(self, size: int) -> None:
         """A head has begun, and is not whole."""

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.conftest import Stage, StartsGateways
-from tests.fakes.scripted import after, ok_json
+from tests.fakes.scripted import after, ok_json, stream
 
 from .client import Answer, Raw
 from .house import COMPLETIONS, Gateway, eventually, secret, settings
@@ -187,13 +187,32 @@ def test_answer_is_not_lost_on_a_client_that_goes_on_talking(house: Gateway) -> 
 
 def test_good_chunks_are_taken(house: Gateway, upstream: Stage) -> None:
     """With an extension and a trailer, which nobody needs, and which RFC 9112 asks to be ignored."""
-    upstream.play(ok_json(), ok_json())
+    upstream.play(ok_json())
     with house.connect() as client:
-        for _ in range(2):
-            client.send(f"{CALL}{CHUNKED}\r\n".encode())
-            client.send(b"%x;name=value\r\n%b\r\n0\r\nX-Trailer: x\r\n\r\n" % (len(BODY), BODY))
-            assert client.read_answer().status == 200
+        client.send(f"{CALL}{CHUNKED}\r\n".encode())
+        client.send(b"%x;name=value\r\n%b\r\n0\r\nX-Trailer: x\r\n\r\n" % (len(BODY), BODY))
+        assert only_answer(client).status == 200
     assert upstream.requests[0].body == BODY
+
+
+@pytest.mark.parametrize("is_stream", [False, True], ids=["plain", "streamed"])
+def test_trailer_is_no_header_of_the_next_request(house: Gateway, upstream: Stage, is_stream: bool) -> None:
+    """Which may be somebody else's behind a proxy, and would be refused for it, or served in another's name."""
+    events = [{"choices": [{"index": 0, "text": "Hi", "finish_reason": "stop"}]}]
+    upstream.play(*[stream(events) if is_stream else ok_json()] * 2)
+    body = json.dumps(json.loads(BODY) | {"stream": is_stream}).encode()
+    trailer = f"Authorization: Bearer {secret('alice')}\r\n"
+    next_one = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n{LENGTH}\r\n".encode()
+    with house.connect() as client:
+        chunks = b"%x\r\n%b\r\n0\r\n%b\r\n" % (len(body), body, trailer.encode())
+        client.send(f"{CALL}{CHUNKED}\r\n".encode() + chunks + next_one + BODY)
+        if is_stream:
+            assert client.read_head().headers["connection"] == "close"
+            assert b"[DONE]" in client.read_chunks()
+            assert client.read_to_end() == b""
+        else:
+            assert only_answer(client).status == 200
+    assert upstream.hits == 1
 
 
 def test_chunked_body_is_cut_at_the_limit(house: Gateway, upstream: Stage) -> None:
