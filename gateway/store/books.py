@@ -25,6 +25,9 @@ log = logging.getLogger("gateway")
 NOTE_CLOCK_US = 1_000_000
 """How much of the store's time a restart may forget."""
 
+FAR_BEHIND_US = 60_000_000
+"""No correction of a clock goes back so far, unless it was wrong."""
+
 SILENT_US = SILENT_S * 1_000_000
 
 VOIDED_AT_ONCE = 100
@@ -38,6 +41,7 @@ class Books:
         self._clock_us = clock_us
         self._trimmer = Trimmer(settings.usage_records_max, settings.sums_days)
         self._noted_us = 0
+        self._is_far_behind = False
         self._nobody_silent_until_us = 0
         """Nobody can fall silent before, so nobody has to look."""
         self.db = create(settings)
@@ -105,6 +109,15 @@ class Books:
             (known,) = self.db.execute("SELECT value FROM meta WHERE name = 'now_us'").fetchone()
             self._noted_us = max(known, now_us)
             self.db.execute("UPDATE meta SET value = ? WHERE name = 'now_us'", (self._noted_us,))
+        if now_us >= self._noted_us - FAR_BEHIND_US:
+            self._is_far_behind = False
+        elif not self._is_far_behind:
+            self._is_far_behind = True
+            log.warning(
+                "this machine's clock is %d s behind what it was when the store was last written to: until it is there "
+                "again, rates (per second, minute, hour) do not refill; the runbook says how to end that",
+                (self._noted_us - now_us) // 1_000_000,
+            )
         return max(self._noted_us, now_us)
 
     def _progress(self, worker: str) -> tuple[Progress, bool]:

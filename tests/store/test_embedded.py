@@ -23,6 +23,7 @@ from gateway.store import (
     REAPED_AT_ONCE,
     SILENT_S,
     Batch,
+    Item,
     Opening,
     Progress,
     StoreAway,
@@ -151,7 +152,7 @@ async def test_what_cannot_be_written_is_told_apart_and_spoils_nothing(
 ) -> None:
     """It would be our bug; the ledger has to find out which item it is, so it must not look like a store away."""
     wish = await worker.granted(tokens(100, 10), parallel(5))
-    good = [worker.opening(draw(tokens(100, 20), parallel(5))), worker.closing(settlement(wish, 4))]
+    good: list[Item] = [worker.opening(draw(tokens(100, 20), parallel(5))), worker.closing(settlement(wish, 4))]
     with pytest.raises((error, sqlite3.InterfaceError) if kind == "a thing" else error):
         await worker.send(*good, poison(worker, kind))
     assert await levels(store, clock, tokens(100), parallel(5)) == [(0, 10), (1, 0)]
@@ -428,6 +429,27 @@ async def test_time_does_not_run_backwards_over_a_restart(folder: Path, clock: C
     clock.now_us = NOON + 101 * SECOND
     await worker.granted(rate(60, 1))
     await second.close()
+
+
+async def test_a_clock_that_was_far_ahead_is_told_once(
+    folder: Path, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Rates stand still until it is there again, and nothing else would say why."""
+    first = EmbeddedStore(settings_of(folder), clock)
+    await Worker(first).granted(rate(60, 60))
+    clock.advance(-30)
+    await Worker(first, "after a correction").refused(rate(60, 1))
+    await first.close()
+    assert not caplog.messages
+    clock.advance(30 - 8 * 3600)
+    second = EmbeddedStore(settings_of(folder), clock)
+    worker = Worker(second)
+    await worker.refused(rate(60, 1))
+    clock.advance(60)
+    await worker.refused(rate(60, 1))
+    await second.close()
+    (told,) = caplog.messages
+    assert "clock is 28800 s behind" in told
 
 
 # ------------------------------------------------------------------------------------------------------ forgetting
