@@ -9,6 +9,8 @@ does not repeat the line.
 
 So a death between telling and holding tells twice, and nothing is told not at all. While the store is away nothing is
 claimed, and all is looked at again later.
+
+Calls go first: whatever there may be much of is gone through a few at a time, with a turn for others in between.
 """
 
 from __future__ import annotations
@@ -17,9 +19,9 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from gateway.ledger.touched import Touched
 from gateway.records import Window
@@ -29,6 +31,9 @@ from gateway.store import Ledger, StoreAway
 from gateway.telemetry import Telemetry
 
 from .outbox import Outbox
+from .sweep import Sweep
+
+T = TypeVar("T")
 
 log = logging.getLogger("gateway")
 
@@ -38,16 +43,15 @@ LOOK_WHILE_AWAY_S = 5.0
 LOOKED_AT_ONCE = 500
 """Windows that calls have changed, in one look."""
 
-SWEEP_EVERY_S = 60.0
-SWEPT_AT_ONCE = 200
-"""Of all windows, in one look: they are gone through once a minute, or as long as that takes."""
-
 CLAIM_S = 60.0
 """For how long a worker may be silent that has claimed an alert and not told it."""
 
 RENEW_EVERY_S = 20.0
 
 CLAIMED_AT_ONCE = 100
+
+IN_A_TURN = 100
+"""Windows in one turn of the event loop, which takes well under a millisecond."""
 
 AFTER_END_S = 3600.0
 """How long after the end of its window an alert stays told; clocks differ."""
@@ -67,25 +71,24 @@ class _Told(NamedTuple):
 class _Wish(NamedTuple):
     """An alert to be told in one way."""
 
+    name: str
+    """What is claimed."""
     way: str
     alert: Alert
-
-    @property
-    def name(self) -> str:
-        return f"{self.way}|{self.alert.name}"
 
 
 class Watcher:
     """One worker's eye on the quotas; `run` it. `holder` is its name in the store, used by nobody before.
 
-    `windows` goes through all windows there are at a Unix time; `team_of` tells the team of a key.
+    `windows` goes through all windows there are at a Unix time, those of one owner after another; `team_of` tells the
+    team of a key.
     """
 
     def __init__(
         self,
         ledger: Ledger,
         touched: Touched,
-        windows: Callable[[float], Iterator[Window]],
+        windows: Callable[[float], Iterator[Sequence[Window]]],
         team_of: Callable[[str], str | None],
         telemetry: Telemetry,
         outbox: Outbox | None,
@@ -96,7 +99,7 @@ class Watcher:
     ) -> None:
         self._ledger = ledger
         self._touched = touched
-        self._sweep = _Sweep(windows)
+        self._sweep = Sweep(windows)
         self._team_of = team_of
         self._telemetry = telemetry
         self._outbox = outbox
@@ -129,16 +132,22 @@ class Watcher:
     async def look(self) -> None:
         """Look once, and tell what is to be told. Raises `StoreAway`; what was not seen to is looked at again."""
         now = self._clock()
-        self._expire(now)
-        windows, refused = self._touched.take(LOOKED_AT_ONCE)
+        await self._expire(now)
+        while self._touched.gather(IN_A_TURN):  # noqa: ASYNC110 - it waits for nothing
+            await asyncio.sleep(0)
+        touched, refused = self._touched.take(LOOKED_AT_ONCE)
+        windows: dict[str, Window] = {}
         try:
-            windows = [*{window.id: window for window in [*self._sweep.portion(now), *windows]}.values()]
-            if windows:
-                standings = await self._ledger.standings(windows, now)
+            for swept in self._sweep.portion(now):
+                windows.update({window.id: window for window in swept})
+                await asyncio.sleep(0)
+            windows.update({window.id: window for window in touched})
+            for some in _portions([*windows.values()], IN_A_TURN):
+                standings = await self._ledger.standings(some, now)
                 await self._tell(alerts.reached(standings, refused, int(now * 1e6)), now)
             await self._keep(now)
         except BaseException:
-            self._touched.put_back(windows, refused)
+            self._touched.put_back([*touched, *windows.values()], refused)
             raise
 
     async def close(self, timeout_s: float) -> None:
@@ -155,28 +164,33 @@ class Watcher:
                 if self._outbox is not None:
                     await self._claim(dict.fromkeys(self._outbox.waiting, 0.0))
 
-    def _expire(self, now: float) -> None:
+    async def _expire(self, now: float) -> None:
         """Forget what is over; and look again at what others had claimed, for perhaps they died before they told it."""
-        for name in [name for name, told in self._told.items() if told.until <= now]:
-            alert = self._told.pop(name).alert
-            window = alert.standing.window
-            self._touched.put_back([window], [window.id] if alert.is_refused else ())
+        for some in _portions([name for name, told in self._told.items() if told.until <= now], IN_A_TURN):
+            for name in some:
+                alert = self._told.pop(name).alert
+                window = alert.standing.window
+                self._touched.put_back([window], [window.id] if alert.is_refused else ())
+            await asyncio.sleep(0)
 
     # -------------------------------------------------------------------------------------------------------- telling
 
     async def _tell(self, found: Sequence[Alert], now: float) -> None:
-        wishes = [_Wish(way, alert) for alert in found for way in self._ways]
+        wishes = [_Wish(f"{way}|{name}", way, alert) for alert in found for name in [alert.name] for way in self._ways]
         wishes = [wish for wish in wishes if wish.name not in self._told]
-        for start in range(0, len(wishes), CLAIMED_AT_ONCE):
-            some = {wish.name: wish for wish in wishes[start : start + CLAIMED_AT_ONCE]}
-            held = await self._claim(dict.fromkeys(some, CLAIM_S))
-            for name, wish in some.items():
-                window = wish.alert.standing.window
-                until = now + held[name]
-                if not held[name]:
-                    until = window.resets_us / 1e6 + AFTER_END_S
-                    self._tell_one(wish, now)
-                self._told[name] = _Told(wish.alert, until)
+        for claimed in _portions(wishes, CLAIMED_AT_ONCE):
+            held = await self._claim({wish.name: CLAIM_S for wish in claimed})
+            for wish in claimed:
+                self._take_in(wish, held[wish.name], now)
+                await asyncio.sleep(0)
+
+    def _take_in(self, wish: _Wish, held_s: float, now: float) -> None:
+        """What has become of a claim: ours, and so to be told, or somebody else's for so many seconds."""
+        until = now + held_s
+        if not held_s:
+            until = wish.alert.standing.window.resets_us / 1e6 + AFTER_END_S
+            self._tell_one(wish, now)
+        self._told[wish.name] = _Told(wish.alert, until)
 
     def _tell_one(self, wish: _Wish, now: float) -> None:
         alert = wish.alert
@@ -218,21 +232,6 @@ class Watcher:
         return await self._ledger.claim(self._holder, names) if names else {}
 
 
-class _Sweep:
-    """Goes through all windows, a portion at a time."""
-
-    def __init__(self, windows: Callable[[float], Iterable[Window]]) -> None:
-        self._windows = windows
-        self._rest: Iterator[Window] | None = None
-        self._next_at = 0.0
-
-    def portion(self, now: float) -> list[Window]:
-        """The next calendar windows."""
-        if self._rest is None:
-            if now < self._next_at:
-                return []
-            self._rest, self._next_at = iter(self._windows(now)), now + SWEEP_EVERY_S
-        some = list(islice(self._rest, SWEPT_AT_ONCE))
-        if len(some) < SWEPT_AT_ONCE:
-            self._rest = None
-        return [window for window in some if window.starts]
+def _portions(things: Sequence[T], at_once: int) -> Iterator[Sequence[T]]:
+    for start in range(0, len(things), at_once):
+        yield things[start : start + at_once]

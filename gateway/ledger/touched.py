@@ -41,13 +41,18 @@ class Touched:
                 window = verdict.standing.window
                 self.put_back([window], [window.id])
 
+    def gather(self, most: int) -> bool:
+        """Make ready for `take` what at most so many keys' calls have drawn on; whether there is more."""
+        charged, windows = self._charged, self._windows
+        for place in list(islice(charged, most)):
+            windows.update({window.id: window for window, _ in charged.pop(place) if window.starts})
+        return bool(charged)
+
     def take(self, most: int) -> tuple[list[Window], set[str]]:
         """At most so many windows, the longest known first, and which of them have refused; they are forgotten here."""
-        windows = self._windows
         # All of them, however many models a client has made up: only so is what is kept bounded by the windows.
-        for claims in self._charged.values():
-            windows.update({window.id: window for window, _ in claims if window.starts})
-        self._charged.clear()
+        self.gather(len(self._charged))
+        windows = self._windows
         taken = [windows.pop(name) for name in list(islice(windows, most))]
         refused = {window.id for window in taken if window.id in self._refused}
         self._refused -= refused

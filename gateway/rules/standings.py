@@ -19,12 +19,6 @@ class Owned(NamedTuple):
     team: str | None = None
 
 
-def every_window(terms: Terms, keys: Iterable[Key], now: float) -> Iterator[Owned]:
-    """The windows, at the Unix time `now`, of the gateway, of every team and of these keys; each once."""
-    yield from shared_windows(terms, now)
-    yield from own_windows(terms, keys, now)
-
-
 def shared_windows(terms: Terms, now: float) -> Iterator[Owned]:
     """Those of the gateway and of every team, which are enforced for everyone but shadow keys."""
     # Nobody's key is bound by its team's limits and the gateway's alone.

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from collections.abc import Iterator
+from functools import partial
 from typing import NamedTuple
 
 from gateway.alerts import Outbox, Watcher, Webhook
+from gateway.keybook import KeyBook
 from gateway.ledger.touched import Touched
 from gateway.pipeline import Parts
+from gateway.records import Window
 from gateway.rules import standings
 from gateway.tasks import Tasks
 from gateway.upstream.pool import Pool
@@ -38,7 +42,7 @@ class _Alerts:
         self._watcher = Watcher(
             parts.books.ledger,
             touched,
-            lambda now: (owned.window for owned in standings.every_window(book.terms, book.known_keys(), now)),
+            partial(_windows, book),
             book.team_of,
             parts.books.telemetry,
             Outbox(self._webhook.post) if self._webhook else None,
@@ -53,6 +57,15 @@ class _Alerts:
         await self._watcher.close(CLOSE_ALERTS_WITHIN_S)
         if self._webhook is not None:
             await self._webhook.close()
+
+
+def _windows(book: KeyBook, now: float) -> Iterator[list[Window]]:
+    """Every window at a Unix time: those of the gateway and of teams, then those of one key after another."""
+    terms = book.terms
+    for owned in standings.shared_windows(terms, now):
+        yield [owned.window]
+    for key in book.known_keys():
+        yield [owned.window for owned in standings.own_windows(terms, [key], now)]
 
 
 class Background:

@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 from prometheus_client import CollectorRegistry
 
-from gateway.alerts import Outbox, Watcher, watcher
+from gateway.alerts import Outbox, Watcher, sweep, watcher
 from gateway.alerts.webhook import Answer
 from gateway.ledger.touched import Touched
 from gateway.records import Claim, Granted, Refused, Standing, Window
@@ -55,9 +55,9 @@ class Office:
         self.ledger = Away(store)
         self.swept: list[float] = []
 
-        def windows(now: float) -> Iterator[Window]:
+        def windows(now: float) -> Iterator[list[Window]]:
             self.swept.append(now)
-            return iter(every)
+            return iter([[window] for window in every])
 
         self.watcher = Watcher(
             cast(Ledger, self.ledger), self.touched, windows, {"k": "red"}.get, self.telemetry, self.outbox,
@@ -275,7 +275,7 @@ async def test_what_others_left_behind_is_found_without_a_call(town: Town, clock
     await dead.use(tokens(100), 15)
     await office.look()
     assert len(town.post.told) == 1
-    clock.advance(watcher.SWEEP_EVERY_S)
+    clock.advance(sweep.SWEEP_EVERY_S)
     await office.look()
     assert town.post.levels == [("key:k", 80), ("key:k", 100)]
     assert len(office.swept) == 2
@@ -422,7 +422,7 @@ async def test_a_webhook_that_is_added_later_is_told_what_stands(town: Town, cap
 
 async def test_a_look_is_bounded(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watcher, "LOOKED_AT_ONCE", 3)
-    monkeypatch.setattr(watcher, "SWEPT_AT_ONCE", 2)
+    monkeypatch.setattr(sweep, "SWEPT_AT_ONCE", 2)
     monkeypatch.setattr(watcher, "CLAIMED_AT_ONCE", 4)
     every = [daily(1, scope=f"team:{number}") for number in range(5)]
     dead, office = await town.office(), await town.office(*every)

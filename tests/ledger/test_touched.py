@@ -19,7 +19,7 @@ from .desk import ORIGIN, DeskStore, settings
 
 
 def closing(*claims: Claim, **of_record: str) -> Closing:
-    changes = {name.removeprefix("record_"): value for name, value in of_record.items()}
+    changes: dict[str, Any] = {name.removeprefix("record_"): value for name, value in of_record.items()}
     return Closing(1, settlement(draw(*claims), **changes), "")
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from gateway.config import build
-from gateway.records import Standing
+from gateway.records import Key, Standing
 from gateway.rules import keys, standings
 from gateway.rules.limits import Terms
 
@@ -24,12 +25,16 @@ def key(name: str, **more: Any) -> dict[str, Any]:
     return {"id": name, "secret": f"secret-of-{name}-0123456789abcdef", **more}
 
 
+def every_window(terms: Terms, keys: Iterable[Key], now: float) -> list[standings.Owned]:
+    return [*standings.shared_windows(terms, now), *standings.own_windows(terms, keys, now)]
+
+
 DAILY = [{"requests": 10, "per": "day"}]
 
 
 def owned(settings: Any) -> list[tuple[str, str | None, str | None, str]]:
     indexed = keys.index(settings.keys).values()
-    found = standings.every_window(Terms.of_file(settings), indexed, NOW)
+    found = every_window(Terms(settings.quotas, settings.teams, {}), indexed, NOW)
     return [(each.window.scope, each.key, each.team, f"{each.window.unit} {each.window.per}".strip()) for each in found]
 
 
@@ -60,21 +65,23 @@ def test_a_shown_window_is_the_one_that_calls_draw_on() -> None:
         quotas=DAILY, teams={"crew": {"quotas": DAILY}}, keys=[key("k", team="crew", quotas=DAILY, max_parallel=1)]
     )
     (caller,) = keys.index(settings.keys).values()
-    drawn = {term.window(NOW) for term in Terms.of_file(settings).of(caller)}
-    assert {each.window for each in standings.every_window(Terms.of_file(settings), [caller], NOW)} == drawn
+    terms = Terms(settings.quotas, settings.teams, {})
+    drawn = {term.window(NOW) for term in terms.of(caller)}
+    assert {each.window for each in every_window(terms, [caller], NOW)} == drawn
 
 
 def test_shadow_is_the_key_s_own_and_never_its_team_s() -> None:
     settings = config(
         teams={"crew": {"quotas": DAILY}}, keys=[key("k", team="crew", quotas=DAILY, on_exceeded="shadow")]
     )
-    found = standings.every_window(Terms.of_file(settings), keys.index(settings.keys).values(), NOW)
+    found = every_window(Terms(settings.quotas, settings.teams, {}), keys.index(settings.keys).values(), NOW)
     assert [(each.window.scope, each.window.is_enforced) for each in found] == [("team:crew", True), ("key:k", False)]
 
 
 def shown(quota: dict[str, Any], used: int, reserved: int, reset_us: int, **more: Any) -> dict[str, Any]:
     settings = config(keys=[key("k", quotas=[quota] if quota else [], **more)])
-    (found,) = standings.every_window(Terms.of_file(settings), keys.index(settings.keys).values(), NOW)
+    terms = Terms(settings.quotas, settings.teams, {})
+    (found,) = every_window(terms, keys.index(settings.keys).values(), NOW)
     return standings.row(Standing(found.window, used, reserved, reset_us), NOW)
 
 

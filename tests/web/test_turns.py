@@ -1,72 +1,42 @@
-"""No request of the dashboard holds the event loop for long, however much there is to show.
-
-Counted, not timed: how many functions are called in one turn of the loop, which a slow machine does not change.
-"""
+"""No request of the dashboard holds the event loop for long, however much there is to show, nor does what a worker does
+beside its calls."""
 
 from __future__ import annotations
 
 import asyncio
-import asyncio.events
 import http.client
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from types import FrameType
-from typing import Any
+from typing import cast
 
 import pytest
+from prometheus_client import CollectorRegistry
 
+from gateway.alerts import Outbox, Watcher
+from gateway.alerts.sweep import SWEPT_AT_ONCE
+from gateway.alerts.webhook import Answer
+from gateway.config import build
+from gateway.keybook import KeyBook
+from gateway.ledger.touched import Touched
+from gateway.store import Ledger, open_store
+from gateway.telemetry import Telemetry
+from gateway.web.background import _windows
 from tests.browser.stores import days, filled, large
 from tests.browser.viewers import ALWAYS, VIEWS, paths
+from tests.fakes.scripted import until
+from tests.fakes.turns import MOST_CALLS, counted
 from tests.flows.house import key
 from tests.flows.planted import plant, record
+from tests.store.wishes import draw, settlement
+from tests.store.worker import Worker
 
 from .conftest import ADMIN_TOKEN, Inside
 
 NOWHERE = "http://127.0.0.1:9/v1"
 KEYS = 1000
-MOST_CALLS = 4000
-"""In one turn: a few milliseconds."""
-BACKGROUND = "watch-quotas"
-"""A task that goes on whoever looks."""
-
-
-class Turns:
-    """What the longest turn of the loop was, in function calls."""
-
-    def __init__(self) -> None:
-        self.most = 0
-        self.by = ""
-        self._calls = 0
-
-    def count(self, _frame: FrameType, event: str, _argument: Any) -> None:
-        self._calls += event in ("call", "c_call")
-
-    def ended(self, handle: asyncio.Handle) -> None:
-        owner = getattr(handle._callback, "__self__", None)  # type: ignore[attr-defined]
-        if self._calls > self.most and BACKGROUND not in repr(owner):
-            self.most, self.by = self._calls, f"{handle!r} of {owner!r}"
-        self._calls = 0
-
-
-@contextmanager
-def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Turns]:
-    """Count on this thread; what others do does not hold the loop."""
-    turns = Turns()
-    plain = asyncio.events.Handle._run
-
-    def run(handle: asyncio.Handle) -> None:
-        sys.setprofile(turns.count)
-        try:
-            plain(handle)
-        finally:
-            sys.setprofile(None)
-            turns.ended(handle)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(asyncio.events.Handle, "_run", run)
-        yield turns
+QUOTAS = [{"requests": 60, "per": "minute"}, {"tokens": 1000, "per": "day"}]
+ISSUED = [key(f"key-{place:04}", team=f"team-{place % 20}", quotas=QUOTAS) for place in range(KEYS)]
+TEAMS = {f"team-{place}": {"quotas": QUOTAS} for place in range(20)}
 
 
 def fetch(port: int, path: str) -> bytes:
@@ -85,17 +55,56 @@ def fetch(port: int, path: str) -> bytes:
 async def test_no_request_of_the_page_holds_the_loop(
     inside: Inside, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    quotas = [{"requests": 60, "per": "minute"}, {"tokens": 1000, "per": "day"}]
-    keys = [key(f"key-{place:04}", team=f"team-{place % 20}", quotas=quotas) for place in range(KEYS)]
     with filled(kind, tmp_path, large(KEYS, days(3))) as url:
         await asyncio.to_thread(plant, url, [record(days(1)[0], "key-0007") for _ in range(1000)])
         client = await inside(
-            NOWHERE, keys=keys, teams={f"team-{place}": {"quotas": quotas} for place in range(20)},
-            store={"url": url, "journal_dir": str(tmp_path / "journal")},
-        )  # fmt: skip
+            NOWHERE, keys=ISSUED, teams=TEAMS, store={"url": url, "journal_dir": str(tmp_path / "journal")}
+        )
         asked = {poll.path for view in VIEWS for poll in [*ALWAYS, *paths(view, "key-0007", "team-7")]}
         for path in sorted(asked | {"calls?limit=1000", "calls?limit=1000&key=key-0007"}):
             with counted(monkeypatch) as turns:
                 await asyncio.to_thread(fetch, client.port, path)
             assert turns.most <= MOST_CALLS, f"{path}: {turns.by}"
         await client.close()
+
+
+@pytest.mark.parametrize("has_own_quotas", [True, False])
+async def test_no_look_at_the_quotas_holds_the_loop(
+    has_own_quotas: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not when every key has just called and every quota is at its end; nor where keys have no quotas of their own."""
+    config = build({
+        "upstreams": {"up": {"base_url": NOWHERE}},
+        "models": {"m": {"routes": [{"upstream": "up"}], "max_output_tokens": 100}},
+        "keys": ISSUED if has_own_quotas else [{**each, "quotas": []} for each in ISSUED], "teams": TEAMS,
+        "store": {"url": f"embedded:{tmp_path}"},
+    })  # fmt: skip
+    store = await open_store(config.store)
+    book, touched, told = KeyBook(store, config), Touched(), []
+
+    async def post(body: bytes) -> Answer:
+        told.append(body)
+        return Answer(200, "it answers 200")
+
+    now = 1_795_226_400.0
+    watcher = Watcher(
+        cast(Ledger, store), touched, partial(_windows, book), book.team_of,
+        Telemetry([each["id"] for each in ISSUED], KEYS, CollectorRegistry()), Outbox(post),
+        namespace="acme", holder="holder", clock=lambda: now,
+    )  # fmt: skip
+    worker = Worker(store)
+    spent = []
+    for each in book.known_keys():
+        wish = draw(*[term.one(now) for term in book.terms.of(each)])
+        touched.note([worker.closing(settlement(wish, 1, key=each.id, model=model)) for model in "abc"], [])
+        spent += [claim.window for claim in wish.claims if claim.window.starts]
+    touched.put_back([], {window.id for window in spent})
+    book.configure(config)  # what was worked out is forgotten
+    with counted(monkeypatch) as turns:
+        await asyncio.sleep(0)  # the turn that has begun is not counted
+        for _ in range(KEYS // SWEPT_AT_ONCE + 1):
+            await watcher.look()
+        await until(lambda: len(told) == 2 * len({window.id for window in spent}))
+    assert turns.most <= MOST_CALLS, turns.by
+    await watcher.close(3)
+    await store.close()
