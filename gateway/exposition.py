@@ -17,9 +17,8 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
 from . import __version__
+from .live_counters import UPSTREAM_STATE, LiveCounters
 from .telemetry import KeyCollector, QuotaRow
-
-UPSTREAM_STATE = "gateway_upstream_state"
 
 
 class Reloads(NamedTuple):
@@ -78,10 +77,19 @@ def write(
 
     Raises whatever goes wrong while a new worker is making its files.
     """
+    told = KeyCollector([QuotaRow(*row) for row in quotas], teams)
+    return _write(folder, _Workers(folder, upstreams), Supervisor(reloads), told)
+
+
+def write_live(folder: str, counters: LiveCounters, reloads: Reloads) -> str:
+    """The same, of what live numbers need."""
+    return _write(folder, counters, Supervisor(reloads))
+
+
+def _write(folder: str, *collectors: Collector) -> str:
     registry = CollectorRegistry()
-    registry.register(_Workers(folder, upstreams))
-    registry.register(Supervisor(reloads))
-    registry.register(KeyCollector([QuotaRow(*row) for row in quotas], teams))
+    for collector in collectors:
+        registry.register(collector)
     descriptor, path = tempfile.mkstemp(prefix="scrape-", dir=folder)
     with os.fdopen(descriptor, "wb") as file:
         file.write(generate_latest(registry))

@@ -14,7 +14,6 @@ import socket
 import sys
 import time
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -63,9 +62,7 @@ class WorkerProcess:
         self._tasks.spawn(self._listen(), "control-line")
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, lambda: self._drain(self._config.server.drain_delay_s))
-        async with app.build(
-            self._config, self._telemetry, self._scrape, self._ask, partial(self._scrape, with_keys=False)
-        ) as worker:
+        async with app.build(self._config, self._telemetry, self._scrape, self._ask, self._scrape_counters) as worker:
             sites = [await self._serve(worker.app, worker.shortcuts, worker.parts, self._listener)]
             if worker.office is not None and self._office is not None:
                 sites.append(await self._serve(worker.office, {}, worker.parts, self._office))
@@ -151,18 +148,25 @@ class WorkerProcess:
         except HungUp:
             return None
 
-    async def _scrape(self, *, with_keys: bool = True) -> bytes:
+    async def _scrape(self) -> bytes:
         """The gateway's metrics. Keys and their quotas are read here; to sum up the workers and write the text is the
         supervisor's, and it goes past this event loop through a file."""
-        keys, standings = await app.labelled_keys(self._worker.result().parts) if with_keys else ([], [])
-        waiter: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
-        number = id(waiter)
-        self._scrapes[number] = waiter
-        self._line.send(
-            scrape=number,
+        keys, standings = await app.labelled_keys(self._worker.result().parts)
+        return await self._written(
+            is_live=False,
             quotas=list(quota_rows(standings, self._telemetry.key_label)),
             teams={key.id: key.team for key in keys},
         )
+
+    async def _scrape_counters(self) -> bytes:
+        """What live numbers need of them."""
+        return await self._written(is_live=True)
+
+    async def _written(self, **wish: Any) -> bytes:
+        waiter: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+        number = id(waiter)
+        self._scrapes[number] = waiter
+        self._line.send(scrape=number, **wish)
         if (text := await waiter) is None:
             raise Unavailable("The metrics cannot be read right now.", code="metrics_unavailable")
         return await asyncio.to_thread(_take, Path(text))

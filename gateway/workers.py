@@ -29,6 +29,7 @@ from .config import Config
 from .config.source import Reading, Source
 from .control import HungUp, Line
 from .exposition import Reloads
+from .live_counters import LiveCounters
 from .reload import Reloader
 from .tasks import Tasks
 
@@ -98,6 +99,7 @@ class Supervisor:
         self._reloader = Reloader(reading, source, self._hand_over)
         self._listeners = listeners
         self._metrics_dir = ""
+        self._live_counters: LiveCounters
         self._tasks = Tasks()
         self._members: dict[int, _Member] = {}
         """By worker slot."""
@@ -115,7 +117,7 @@ class Supervisor:
     async def run(self, on_ready: Callable[[], None]) -> None:
         """Serve until a signal says otherwise. Raises `CannotServe` when the workers cannot be kept alive."""
         with folders.temporary("gateway-metrics-") as folder:
-            self._metrics_dir = str(folder)
+            self._metrics_dir, self._live_counters = str(folder), LiveCounters(folder)
             await self._run(on_ready)
 
     async def _run(self, on_ready: Callable[[], None]) -> None:
@@ -225,7 +227,7 @@ class Supervisor:
             elif "failed" in message:
                 log.error("worker %d: %s", slot, message["failed"])
             elif "scrape" in message:
-                line.send(scraped=message["scrape"], text=await self._scrape(message["quotas"], message["teams"]))
+                line.send(scraped=message["scrape"], text=await self._scrape(message))
             elif "ask" in message:
                 self._tasks.spawn(self._answer(line, message), f"answer-{slot}")
         line.close()
@@ -273,11 +275,14 @@ class Supervisor:
         if not self._failed.done():
             self._failed.set_exception(CannotServe(why))
 
-    async def _scrape(self, quotas: Sequence[Sequence[Any]], teams: Mapping[str, str | None]) -> str | None:
+    async def _scrape(self, question: Mapping[str, Any]) -> str | None:
         """A file with the metrics as text, which whoever asked for it takes away; None where they cannot be read, for
         instance while a new worker is making its files."""
         try:
             reloads = Reloads(self._reloader.generation, dict(self._reloader.results), self._restarts)
+            if question["is_live"]:
+                return await asyncio.to_thread(exposition.write_live, self._metrics_dir, self._live_counters, reloads)
+            quotas, teams = question["quotas"], question["teams"]
             upstreams = list(self._config.upstreams)
             return await asyncio.to_thread(exposition.write, self._metrics_dir, upstreams, reloads, quotas, teams)
         except Exception:

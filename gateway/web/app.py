@@ -82,7 +82,7 @@ async def build(
     scrape_counters: Callable[[], Awaitable[bytes]] | None = None,
 ) -> AsyncIterator[Worker]:
     """Open every part, and close them in reverse. `ask` asks the supervisor; None: there is none. `scrape_counters` is
-    a scrape without what the ledger would have to be asked for; None: there is no such.
+    a scrape of what live numbers need (live_counters.py), or more; None: there is no such.
 
     Raises `StoreRefused` where a person has to mend something about the store, `OSError` for the journal's folder.
     """
@@ -138,7 +138,8 @@ async def _open_books(
     except BaseException:
         await store.close()
         raise
-    books = Bookkeeper(store, journal, settings, partial(Journal.adopt, folder, origin), touched, note_lost=note_lost)
+    adopt = partial(Journal.adopt, folder, origin)
+    books = Bookkeeper(store, journal, settings, adopt, touched=touched, note_lost=note_lost)
     await books.wait_until_heir(INHERIT_WITHIN_S)
     return store, books
 

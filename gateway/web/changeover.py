@@ -41,9 +41,8 @@ class Prepared(NamedTuple):
 def prepare(config: Config, present: Mapping[str, Pool]) -> Prepared:
     """Make a configuration ready; touches nothing that is in use, and may run in a thread.
 
-    `present` are the pools in use, those that can serve on are taken over. A tokeniser that no model has needed yet is
-    loaded here, which holds up the whole process for up to 0.4 s, thread or not. Raises OSError where a `ca_file`
-    cannot be used.
+    `present` are the pools in use, those that can serve on are taken over. Tokenisers are loaded here at the start,
+    which holds up the whole process, thread or not, and never again. Raises OSError where a `ca_file` cannot be used.
     """
     pools: dict[str, Pool] = {}
     for name, upstream in config.upstreams.items():

@@ -65,10 +65,10 @@ def test_keys_made_at_run_time_have_labels_that_all_workers_agree_on(gateway: St
     names = list(made) * 10
     body = {"model": COMPLETIONS, "prompt": "Hello"}
     assert set(at_once(60, lambda number: ask("POST", "/v1/completions", names[number], body))) == {200}
-    rows = [dict(labels) | {"calls": n} for name, labels, n in house.metrics() if name == "gateway_requests_total"]
+    rows = [(labels["key"], int(n)) for name, labels, n in house.metrics() if name == "gateway_requests_total"]
     counted: Counter[str] = Counter()
-    for row in rows:
-        counted[row["key"]] += row["calls"]
+    for label, calls in rows:
+        counted[label] += calls
     labelled = sorted(counted.keys() - {"other"})
     assert len(labelled) == 2  # the third label is that of the file's key
     assert counted == {labelled[0]: 10, labelled[1]: 10, "other": 40}
@@ -78,3 +78,17 @@ def test_keys_made_at_run_time_have_labels_that_all_workers_agree_on(gateway: St
             assert house.metric("gateway_key_info", key=name, team="crew") == 1
         assert house.metric("gateway_key_info", team="crew") == 2
     eventually(lambda: house.metric("gateway_quota_used", key=labelled[0], unit="requests", per="day") == 10)
+
+
+def test_live_numbers_are_those_of_the_metrics_whichever_worker_is_asked(house: Gateway, upstream: Stage) -> None:
+    upstream.play(always=ok_json())
+    at_once(16, lambda number: house.complete(f"file-{number}"))
+
+    def is_the_same() -> bool:
+        live = house.admin("live").json
+        counted = [int(n) for name, _, n in house.metrics() if name == "gateway_requests_total"]
+        prompt = [n for name, of, n in house.metrics() if name == "gateway_tokens_total" and of["type"] == "prompt"]
+        return bool(live["requests"] == sum(counted) >= 16 and live["tokens"]["prompt"] == sum(prompt) > 0)
+
+    for _ in range(2):
+        eventually(is_the_same)
