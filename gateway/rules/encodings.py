@@ -14,6 +14,7 @@ from gateway.config import Model
 
 CL100K = "cl100k_base"
 O200K = "o200k_base"
+EVERY = (CL100K, O200K)
 
 # The first pattern that fits counts.
 _ENCODINGS: tuple[tuple[str, str], ...] = (
@@ -53,5 +54,5 @@ def needed(models: Mapping[str, Model]) -> frozenset[str]:
     """The encodings that calls for these models can ask for; the model `*` may have any name."""
     encodings: set[str | None] = {of_model(settings, name) for name, settings in models.items()}
     if "*" in models and any(route.model is None for route in models["*"].routes):
-        encodings |= {CL100K, O200K}
+        encodings.update(EVERY)
     return frozenset(encoding for encoding in encodings if encoding is not None)

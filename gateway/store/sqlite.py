@@ -24,7 +24,12 @@ from . import StoreRefused
 from .tables import ADDED, LATER, SCHEMA_VERSION, TABLES
 
 BUSY_TIMEOUT_S = 0.7
-"""Longest wait for another worker's transaction; then the store counts as away."""
+"""Longest wait for another worker's transaction; then the store counts as away.
+
+A transaction takes a millisecond, but for one: whoever begins the log anew after a checkpoint syncs its head while it
+holds the right to write (SQLite's wal.c, `walFrames`). Where the disk takes longer for that, others find the file
+locked meanwhile, and what they have to write waits in the journal.
+"""
 
 LOOK_AGAIN_S = (0.0002, 0.001)
 """Between two looks whether another worker's transaction has ended; by chance, so that nobody is always second."""
