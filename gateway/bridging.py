@@ -168,7 +168,7 @@ class _Crossing:
         call = self._split.call(number)
         async with _Share(self._lease, self._books, call, self._share_ended) as share:
             self._shares.append(share)
-            side = Outlet(partial(self._open, number, call, share), tuple, 0, self._outlet.hold)
+            side = Outlet(partial(self._open, number, call, share), tuple, 0, self._hold)
             try:
                 result = await self._one(call, share, side)
                 if isinstance(result, Answer):
@@ -213,6 +213,10 @@ class _Crossing:
             max_event_bytes=self._max_response_bytes,
         )
         return _Voice(self, stream, share, self._outlet.open(headers), self._outlet)
+
+    def _hold(self, size: int) -> None:
+        if self._left_as is None:  # else the room of this call has been given back
+            self._outlet.hold(size)
 
     def _asked(self, number: int, call: Call, share: _Share) -> One:
         has_logprobs = call.params.document.members.get("logprobs") is not None

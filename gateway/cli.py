@@ -61,10 +61,13 @@ def _parser() -> argparse.ArgumentParser:
         prog="gateway", description="A reverse proxy for OpenAI-style completions that a whole team shares."
     )
     parser.add_argument("--version", action="version", version=f"gateway {__version__}")
+    of_file = argparse.ArgumentParser(add_help=False)
+    of_file.add_argument("--config", required=True, metavar="FILE", help="the configuration, in YAML")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
-    serve = commands.add_parser("serve", help="serve until SIGTERM or SIGINT", description="Serve until a signal.")
-    serve.add_argument("--config", required=True, metavar="FILE", help="the configuration, in YAML")
+    serve = commands.add_parser(
+        "serve", help="serve until SIGTERM or SIGINT", description="Serve until a signal.", parents=[of_file]
+    )
     serve.add_argument("--host", help="listen here instead of server.host")
     serve.add_argument("--port", type=port_number, help="listen here instead of server.port; 0 takes a free one")
     serve.add_argument("--workers", type=int, help="so many instead of server.workers")
@@ -74,8 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--port", type=port_number, default=8080, help="default: 8080; 0 takes a free one")
     demo.set_defaults(run=_demo, config="demo")
 
-    check = commands.add_parser("check", help="check a configuration and say every fault at once")
-    check.add_argument("--config", required=True, metavar="FILE", help="the configuration, in YAML")
+    check = commands.add_parser("check", help="check a configuration and say every fault at once", parents=[of_file])
     check.set_defaults(run=_check)
 
     keys = commands.add_parser("keys", help="create, list, show, update, rotate, revoke, reset and top up keys")
@@ -86,21 +88,20 @@ def _parser() -> argparse.ArgumentParser:
     teams_command.add_arguments(teams)
     teams.set_defaults(run=_on_config(registry_command.run))
 
-    audit = commands.add_parser("audit", help="who changed which key, team or quota")
-    audit.add_argument("--config", required=True, metavar="FILE", help="the configuration, in YAML")
+    audit = commands.add_parser("audit", help="who changed which key, team or quota", parents=[of_file])
     audit_command.add_arguments(audit)
     audit.set_defaults(run=_on_config(registry_command.run))
 
-    usage = commands.add_parser("usage", help="what was used, by whom; beside a running gateway or without one")
-    usage.add_argument("--config", required=True, metavar="FILE", help="the configuration, in YAML")
+    usage = commands.add_parser(
+        "usage", help="what was used, by whom; beside a running gateway or without one", parents=[of_file]
+    )
     usage_command.add_arguments(usage)
     usage.set_defaults(run=_on_config(usage_command.run))
 
     backup = commands.add_parser(
         "backup", help="copy the embedded store while a gateway serves from it", epilog=backup_command.EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=argparse.RawDescriptionHelpFormatter, parents=[of_file],
     )  # fmt: skip
-    backup.add_argument("--config", required=True, metavar="FILE", help="the configuration, in YAML")
     backup_command.add_arguments(backup)
     backup.set_defaults(run=_on_config(backup_command.run))
 
@@ -154,8 +155,7 @@ def _check(args: argparse.Namespace) -> int:
 
 def _look_at(settings: Store) -> list[str]:
     """Look at the places that the file names. Returns warnings; raises `ConfigError` for what cannot go well."""
-    from .journal import problem_with
-    from .journal.place import strangers
+    from .journal import problem_with, strangers
     from .store import StoreRefused, look_at
 
     faults, warnings = [], []
@@ -275,7 +275,7 @@ class Demo:
         self.key = f"sk-gw-demo-{secrets.token_urlsafe(24)}"
         self.admin_token = secrets.token_urlsafe(24)
         self._upstream_key = secrets.token_urlsafe(24)
-        self._upstream = _free_socket()
+        self._upstream = socket.create_server(("127.0.0.1", 0), backlog=128)
         upstream_port = self._upstream.getsockname()[1]
         self.values: dict[str, Any] = {
             "server": {"port": port, "access_log": "off", "drain_delay_s": 0, "drain_timeout_s": 5},
@@ -335,15 +335,6 @@ Or ask what it cost, by model:
   curl "{address}/admin/api/usage?group_by=key,model" -H "Authorization: Bearer {self.admin_token}"
 
 Metrics are at {address}/metrics. Ctrl-C ends the demo."""
-
-
-def _free_socket() -> Any:
-    import socket
-
-    listener = socket.socket()
-    listener.bind(("127.0.0.1", 0))
-    listener.listen(128)
-    return listener
 
 
 def _demo(args: argparse.Namespace) -> int:

@@ -21,7 +21,7 @@ OTHER = "other"
 class KeyLabels:
     """The labels of one worker's keys. `folder` is that of all workers of the gateway; None: there is one worker."""
 
-    def __init__(self, key_ids: Iterable[str], max_keys: int, folder: Path | None = None) -> None:
+    def __init__(self, key_ids: Iterable[str], max_keys: int, folder: Path | None) -> None:
         self._file = None if folder is None else folder / "key-labels"
         self._own: dict[str, None] = {}
         self.configure(key_ids, max_keys)

@@ -179,7 +179,7 @@ class Usage(NamedTuple):
 
 
 class Record(NamedTuple):
-    """The one usage record of a call, as it is kept in the store and shown in reports (CONTRACT 4)."""
+    """The one usage record of a call, as it is kept in the store and shown in reports."""
 
     id: str
     time: float

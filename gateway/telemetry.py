@@ -137,10 +137,6 @@ class Telemetry:
         """The key's own id, or `other` beyond `metrics.max_keys`."""
         return self.key_labels(key)
 
-    def label_keys(self, key_ids: Iterable[str], max_keys: int) -> None:
-        """From now on so many keys may have a label of their own, these first."""
-        self.key_labels.configure(key_ids, max_keys)
-
     def answered(self, *, key: str, model: str, endpoint: str, upstream: str, status: int) -> None:
         """Any request of the data plane got its answer. `model` is a configured name, `other`, or empty."""
         self._add(self._requests, (self.key_label(key), model, endpoint, upstream, str(status)))

@@ -39,6 +39,7 @@ class Upstream:
             await asyncio.Event().wait()
         except asyncio.CancelledError as cancelled:
             self.left.append(cancelled.args)
+            side.hold(1000)  # what had come before it was told
             share.close(status=0, usage=Usage(2, 3, source="estimated"), ended="client_gone")
             raise
         raise AssertionError
@@ -49,6 +50,7 @@ class Scene:
 
     def __init__(self) -> None:
         self.records: list[Record] = []
+        self.held: list[int] = []
         self.upstream = Upstream()
         self.tasks = Tasks()
         self.ledger = ScriptedLedger(Granted(()))
@@ -60,8 +62,8 @@ class Scene:
         books = books_of(self.ledger, self.records)
         async with Lease(books, call, (CLAIM,)) as lease:
             await bridging.carry(
-                call, lease, Outlet(cast(Any, None), tuple, 0), one=self.upstream.carry_one, upstreams={}, books=books,
-                tasks=self.tasks, max_response_bytes=1000,
+                call, lease, Outlet(cast(Any, None), tuple, 0, self.held.append), one=self.upstream.carry_one,
+                upstreams={}, books=books, tasks=self.tasks, max_response_bytes=1000,
             )  # fmt: skip
 
 
@@ -92,6 +94,7 @@ async def test_a_client_that_leaves_is_gone_for_every_prompt(scene: Scene) -> No
     await until(lambda: bool(scene.records))
     assert told(scene) == (499, "client_gone", SPENT)
     assert scene.upstream.left == [()] * PROMPTS
+    assert not scene.held, "its room has been given back"
 
 
 async def test_a_call_that_a_gateway_cuts_off_is_cut_off_in_every_prompt(scene: Scene) -> None:

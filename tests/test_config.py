@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from gateway.config import Config, ConfigError, ConfigFault, build, is_expired, parse, resolve, spell
+from gateway.config import Config, ConfigError, ConfigFault, build, is_expired, resolve, spell
 from gateway.records import Key
 
 ROOT = Path(__file__).parent.parent
@@ -33,6 +33,11 @@ upstreams:
 models:
   m: {routes: [{upstream: up}], max_output_tokens: 100}
 """
+GIVEN = resolve(GOOD, ENV).values
+
+
+def parse(text: str, env: Mapping[str, str]) -> Config:
+    return build(resolve(text, env).values)
 
 
 def faults_of(text: str, env: Mapping[str, str] = ENV) -> list[ConfigFault]:
@@ -127,7 +132,7 @@ def api_key(text: str, env: Mapping[str, str], **files: str) -> str:
     def read_file(path: str) -> str:
         return files[path]
 
-    values = resolve(GOOD.replace("${OPENAI_API_KEY}", text), env, read_file)
+    values = resolve(GOOD.replace("${OPENAI_API_KEY}", text), env, read_file).values
     assert isinstance(values["upstreams"]["up"]["api_key"], str)
     return values["upstreams"]["up"]["api_key"]
 
@@ -195,7 +200,7 @@ def test_defaults() -> None:
     assert config.store.folder == Path("./gateway-data")
     assert config.admin.token is None
     assert config.keys == ()
-    assert Key("k").limits == build({**resolve(GOOD, ENV), "keys": [a_key()]}).keys[0].limits
+    assert Key("k").limits == build({**GIVEN, "keys": [a_key()]}).keys[0].limits
 
 
 def a_key(**changes: Any) -> dict[str, Any]:
@@ -209,7 +214,7 @@ def test_the_access_log_is_switched_off_by_the_bare_word(spelt: str) -> None:
 
 
 def test_a_key_with_everything() -> None:
-    values = resolve(GOOD, ENV) | {
+    values = GIVEN | {
         "teams": {"red": {}},
         "keys": [
             a_key(
@@ -258,19 +263,19 @@ def test_a_price_needs_what_its_endpoints_use() -> None:
 
 @pytest.mark.parametrize(("per", "seconds"), [("second", 1), ("minute", 60), ("hour", 3600), ("day", None), (7, 7)])
 def test_per(per: str | int, seconds: int | None) -> None:
-    (quota,) = build({**resolve(GOOD, ENV), "quotas": [{"requests": 1, "per": per}]}).quotas
+    (quota,) = build({**GIVEN, "quotas": [{"requests": 1, "per": per}]}).quotas
     assert quota.per_s == seconds
 
 
 def test_quotas_that_differ_in_any_way_are_windows_of_their_own() -> None:
     quotas = [{"requests": 1, "per": "minute"}, {"requests": 1, "per": 60}, {"tokens": 1, "per": "minute"}]
     quotas += [{"requests": 1, "per": "minute", "model": "m"}]
-    assert len(build({**resolve(GOOD, ENV), "quotas": quotas}).quotas) == 4
+    assert len(build({**GIVEN, "quotas": quotas}).quotas) == 4
 
 
 def test_model() -> None:
     routes = [{"upstream": "up"}]
-    values = {**resolve(GOOD, ENV), "models": {"a": {"routes": routes}, "*": {"routes": routes, "max_attempts": 1}}}
+    values = {**GIVEN, "models": {"a": {"routes": routes}, "*": {"routes": routes, "max_attempts": 1}}}
     config = build(values)
     assert [model and model.max_attempts for model in (config.model("a"), config.model("b"))] == [3, 1]
     assert parse(GOOD, ENV).model("b") is None
@@ -286,7 +291,7 @@ def test_is_expired(now: int, over: bool) -> None:
 def test_everything_is_frozen() -> None:
     config = parse(GOOD, ENV)
     with pytest.raises(ValueError, match="frozen"):
-        config.server.port = 1  # type: ignore[misc]
+        config.server.port = 1
 
 
 SECRETS = {
@@ -300,7 +305,7 @@ SECRETS = {
 
 
 def test_no_secret_in_any_repr() -> None:
-    config = build({**resolve(GOOD, ENV), **SECRETS})
+    config = build({**GIVEN, **SECRETS})
     for shown in (repr(config), str(config), config.model_dump_json(), repr(config.keys[0]), f"{config.upstreams}"):
         assert "hidden" not in shown
 
@@ -313,7 +318,7 @@ def test_no_secret_in_faults_of_a_file_full_of_them() -> None:
     ]
     broken["server"] = {"port": "hidden", "access_log": "hidden", "workers": ["hidden"]}
     with pytest.raises(ConfigError) as caught:
-        build({**resolve(GOOD, ENV), **broken})
+        build({**GIVEN, **broken})
     assert len(caught.value.faults) >= 8
     assert "hidden" not in str(caught.value)
 
@@ -328,13 +333,13 @@ keys:
   - {id: a, secret: "${CI_BOT_KEY}", expires: 2027-01-01T00:00:00Z, ips: ["10.0.0.0/8"], quotas: [{tokens: 5, per: 90}]}
 """
     )
-    values = resolve(text, ENV)
+    values = resolve(text, ENV).values
     assert build(json.loads(json.dumps(values))) == build(values) == parse(text, ENV)
 
 
 def test_example_file() -> None:
     path = ROOT / "config" / "gateway.yaml"
-    values = resolve(path.read_text(), ENV)
+    values = resolve(path.read_text(), ENV).values
     config: Config = build(json.loads(json.dumps(values)))
     assert {"completions", "chat"} <= {name for model in config.models.values() for name in model.endpoints}
     assert config.keys

@@ -1,4 +1,4 @@
-"""The README and the pages of deploy/docs say what the code does: every setting, metric, command and floor."""
+"""The README and the pages of deploy/docs say what the code does: every setting, metric, command and module."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_every_metric_is_documented_and_no_other() -> None:
 def test_the_readmes_configuration_is_a_good_one() -> None:
     (given,) = re.findall(r"```yaml\n(store: .*?)```", README, re.DOTALL)
     names = re.findall(r"\$\{([A-Z_]+)\}", given)
-    config = build(resolve(given, dict.fromkeys(names, "a-secret-that-is-long-enough")))
+    config = build(resolve(given, dict.fromkeys(names, "a-secret-that-is-long-enough")).values)
     assert [key.id for key in config.keys] == ["ci-bot"]
 
 

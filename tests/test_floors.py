@@ -1,7 +1,7 @@
 """House rules, read from the source with `ast`. Each complaint says what to do instead.
 
-The drawing of the floors stands here and nowhere else in code: `FLOORS`. Imports point down; inside a package, freely;
-neighbours on one floor do not know each other, but for the topmost, where the commands live.
+The drawing of the floors stands here and nowhere else in code: `FLOORS`; the README shows it. Imports point down;
+inside a package, freely; neighbours on one floor do not know each other, but for the topmost, where the commands live.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "gateway"
 
 FLOORS: dict[str, int] = {
-    "config": 1, "tasks": 1, "mounts": 1, "folders": 1, "bites": 1,
+    "config": 1, "mounts": 1, "folders": 1, "bites": 1,
     "records": 2, "capacity": 2, "key_labels": 2,
-    "errors": 3,
+    "errors": 3, "tasks": 3,
     "rules": 4,
-    "telemetry": 5, "tracing": 5, "reader": 5, "tokens": 5,
+    "telemetry": 5, "tracing": 5, "reader": 5, "tokens": 5, "live_counters": 5,
     "store": 6, "journal": 6, "upstream": 6, "simulator": 6, "control": 6, "reload": 6, "exposition": 6,
     "ledger": 7, "lease": 7, "outlet": 7, "reports": 7, "registry": 7, "keybook": 7,
     "relay": 8, "alerts": 8,
@@ -108,6 +108,12 @@ def test_imports_point_down() -> None:
 
 def test_the_drawing_names_only_what_exists() -> None:
     assert set(FLOORS) == {part_of(name) for name in MODULES} - {""}
+
+
+def test_the_readme_has_the_same_drawing() -> None:
+    _, _, behind = (ROOT / "README.md").read_text().partition("Floors, imports pointing down only")
+    lines = [line.split("      ")[0].split() for line in behind.split("```")[1].strip().splitlines()]
+    assert {room: int(floor) for floor, *rooms in lines for room in rooms} == FLOORS
 
 
 KNOWN = {"gateway", "gateway.config", "gateway.rules", "gateway.rules.sse", "gateway.store", "gateway.store.batch"} | {

@@ -79,7 +79,7 @@ def test_only_what_must_change_is_changed(
 ) -> None:
     made = config(**settings)
     this = call(made, endpoint, body)
-    claims = limits.claims(this, limits.Terms.of_file(made).of(this.key))
+    claims = limits.claims(this, limits.Terms(made.quotas, made.teams, {}).of(this.key))
     capabilities = made.upstreams["up"].capabilities
     assert changed_members(this, claims, this.model.routes[0], capabilities) == changes
     forwarded = document.replace(this.params.document, changes)

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from gateway.config import ConfigError, ConfigFault, Proxy, Upstream, build, parse, resolve
+from gateway.config import ConfigError, ConfigFault, Proxy, Upstream, build, resolve
 from gateway.config.proxies import is_exempt, proxy_for, read_proxy
 
 # ------------------------------------------------------------------------------------------------------ the address
@@ -178,20 +178,20 @@ models:
 
 
 def test_the_environment_is_the_default() -> None:
-    values = resolve(FILE, {"HTTPS_PROXY": "http://u:pw@proxy:3128", "NO_PROXY": "f.example"})
+    values = resolve(FILE, {"HTTPS_PROXY": "http://u:pw@proxy:3128", "NO_PROXY": "f.example"}).values
     config = build(json.loads(json.dumps(values)))  # as a worker gets it
     assert {name: str(upstream.way) for name, upstream in config.upstreams.items()} == {
         "absent": "proxy:3128", "null_is_absent": "proxy:3128", "own": "own:1", "direct": "None", "asked": "None",
         "exempt": "None",
     }  # fmt: skip
-    assert {str(upstream.way) for upstream in parse(FILE, {}).upstreams.values()} == {"None", "own:1"}
-    asked = parse(FILE, {"MY_PROXY": "http://mine:2", "HTTPS_PROXY": "http://proxy:3128"}).upstreams["asked"]
-    assert str(asked.way) == "mine:2"
+    assert {str(upstream.way) for upstream in build(resolve(FILE, {}).values).upstreams.values()} == {"None", "own:1"}
+    config = build(resolve(FILE, {"MY_PROXY": "http://mine:2", "HTTPS_PROXY": "http://proxy:3128"}).values)
+    assert str(config.upstreams["asked"].way) == "mine:2"
 
 
 def faults_of(text: str, env: dict[str, str]) -> list[ConfigFault]:
     with pytest.raises(ConfigError) as caught:
-        parse(text, env)
+        build(resolve(text, env).values)
     return caught.value.faults
 
 

@@ -229,9 +229,9 @@ def test_key_label() -> None:
 def test_keys_made_at_run_time_get_the_room_that_is_left_in_the_order_of_their_use() -> None:
     made = telemetry("a", max_keys=3)
     assert [made.key_label(key) for key in ("x", "y", "z", "y", "a")] == ["x", "y", "other", "y", "a"]
-    made.label_keys(["b", "a"], 4)
+    made.key_labels.configure(["b", "a"], 4)
     assert [made.key_label(key) for key in ("b", "a", "x", "z")] == ["b", "a", "x", "other"]
-    made.label_keys(["c"], 0)
+    made.key_labels.configure(["c"], 0)
     assert [made.key_label(key) for key in ("c", "a")] == ["other", "a"]  # who has a label keeps it
 
 

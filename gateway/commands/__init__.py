@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from gateway.config import Store as Settings
 from gateway.store import Store, open_store
@@ -22,22 +22,37 @@ class Mistaken(Exception):
     """Arguments that make no sense; each text says which and why."""
 
 
-def ask(settings: Settings, question: Callable[[Store | None], Awaitable[T]]) -> T:
-    """What the store answers; it is None where there is none yet, and none is made. Raises `StoreAway`, `StoreRefused`;
-    `OSError` where the store's folder may not be looked at."""
+def ask(settings: Settings, question: Callable[[Store | None], Coroutine[Any, Any, T]]) -> T:
+    """What the store answers; it is None where there is none yet, and nothing is written then.
 
-    async def read() -> T:
-        if settings.is_embedded and not (file := file_of(settings)).exists():
-            # Opening it would make it, and a mistyped folder would look like one in which nothing was used.
-            print(f"gateway: nothing is recorded yet: there is no {file}", file=sys.stderr)
-            return await question(None)
+    Raises `StoreAway`, `StoreRefused`; `OSError` where the store's folder may not be looked at.
+    """
+    if (file := missing(settings)) is not None:
+        # Opening it would make it, and a mistyped folder would look like one in which nothing was used.
+        print(f"gateway: nothing is recorded yet: there is no {file}", file=sys.stderr)
+        return asyncio.run(question(None))
+    return on_store(settings, question)
+
+
+def on_store(settings: Settings, work: Callable[[Store], Awaitable[T]]) -> T:
+    """What comes of working on the store. Raises `StoreAway`, `StoreRefused`."""
+
+    async def run() -> T:
         store = await open_store(settings)
         try:
-            return await question(store)
+            return await work(store)
         finally:
             await store.close()
 
-    return asyncio.run(read())
+    return asyncio.run(run())
+
+
+def missing(settings: Settings) -> Path | None:
+    """The file of an embedded store that is not there yet; None: it is, or there is no file. Raises `OSError` where its
+    folder may not be looked at."""
+    if settings.is_embedded and not (file := file_of(settings)).exists():
+        return file
+    return None
 
 
 def file_of(settings: Settings) -> Path:

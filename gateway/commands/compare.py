@@ -6,7 +6,6 @@ is said beside it.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import NamedTuple
 
 from gateway.config import Model
 from gateway.reports import comparison as comparison_report
+from gateway.reports.spelling import spell_json
 from gateway.rules.comparison import Pair, by_upstream_name, compare
 from gateway.rules.exports import Export, NotUnderstood, read_export
 from gateway.store import Store
@@ -85,7 +85,7 @@ def spell(shape: str, comparison: Comparison, export: Export) -> str:
     rows = comparison_report.rows_of(pairs, export.told)
     if shape == "csv":
         return comparison_report.spell_csv(rows)
-    return "[" + ",\n".join([json.dumps(row) for row in rows]) + "]\n"
+    return spell_json(rows)
 
 
 def _routes(models: Mapping[str, Model]) -> dict[tuple[str, str], str]:

@@ -8,7 +8,8 @@ from typing import Any
 
 from gateway.config import Config
 from gateway.registry import Issued, Registry
-from gateway.reports.registry import KEYS, KEYS_IN_TABLE, spell_json, spell_one
+from gateway.reports.registry import KEYS, KEYS_IN_TABLE, spell_one
+from gateway.reports.spelling import spell_json
 from gateway.rules.arguments import NONE, read_duration_s, read_moment
 
 from . import Mistaken

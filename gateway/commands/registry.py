@@ -7,7 +7,6 @@ stands now, reloaded or not.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import logging
 import os
 import pwd
@@ -21,11 +20,12 @@ from typing import Any, TypeVar
 from gateway.config import Config
 from gateway.errors import GatewayError, InvalidRequest
 from gateway.registry import Page, Registry
-from gateway.reports.registry import Column, spell_csv, spell_json, spell_one, spell_table
+from gateway.reports.registry import Column, spell_csv, spell_one, spell_table
+from gateway.reports.spelling import spell_json
 from gateway.rules.arguments import NONE, Named, merged_quotas, read_limit, read_names, read_quota
-from gateway.store import StoreAway, StoreRefused, open_store
+from gateway.store import StoreAway, StoreRefused
 
-from . import Mistaken, fail, file_of, named, put
+from . import Mistaken, fail, missing, named, on_store, put
 
 T = TypeVar("T")
 Deed = Callable[[Registry], Awaitable[T]]
@@ -41,22 +41,13 @@ def carry_out(config: Config, deed: Deed[T], *, makes_store: bool = True) -> T:
     """
     with ExitStack() as held:
         settings = config.store
-        if settings.is_embedded and not (file := file_of(settings)).exists():
-            if makes_store:
-                print(f"gateway: there was no {file}; it is made now", file=sys.stderr)
-            else:
-                print(f"gateway: there is no {file} yet", file=sys.stderr)
-                folder = held.enter_context(tempfile.TemporaryDirectory(prefix="gateway-empty-"))
-                settings = settings.model_copy(update={"url": f"embedded:{folder}"})
-
-        async def work() -> T:
-            store = await open_store(settings)
-            try:
-                return await deed(Registry(store, lambda: config))
-            finally:
-                await store.close()
-
-        return asyncio.run(work())
+        if (file := missing(settings)) is not None and makes_store:
+            print(f"gateway: there was no {file}; it is made now", file=sys.stderr)
+        elif file is not None:
+            print(f"gateway: there is no {file} yet", file=sys.stderr)
+            folder = held.enter_context(tempfile.TemporaryDirectory(prefix="gateway-empty-"))
+            settings = settings.model_copy(update={"url": f"embedded:{folder}"})
+        return on_store(settings, lambda store: deed(Registry(store, lambda: config)))
 
 
 async def every_row(turn: Callable[[str], Awaitable[Page]]) -> list[dict[str, Any]]:

@@ -7,7 +7,8 @@ from typing import Any
 
 from gateway.config import Config
 from gateway.registry import Registry
-from gateway.reports.registry import TEAMS, spell_json
+from gateway.reports.registry import TEAMS
+from gateway.reports.spelling import spell_json
 
 from . import Mistaken
 from .registry import (

@@ -69,26 +69,15 @@ __all__ = [
     "Upstream",
     "build",
     "is_expired",
-    "parse",
     "printable",
     "read_key",
     "read_quota",
     "read_team",
     "resolve",
-    "resolve_all",
     "shown_key",
     "shown_quotas",
     "spell",
 ]
-
-
-def resolve(text: str, env: Mapping[str, str], read_file: Callable[[str], str] = read_text) -> dict[str, Any]:
-    """Turn the file's text into plain values, each `${...}` replaced, and the environment's proxies filled in.
-
-    Raises `ConfigError` with every reference that leads nowhere and every proxy that cannot be used, or with the place
-    where the YAML is broken.
-    """
-    return resolve_all(text, env, read_file).values
 
 
 class Resolved(NamedTuple):
@@ -99,8 +88,12 @@ class Resolved(NamedTuple):
     """Where a `${...}` stood: what is there now may be a secret."""
 
 
-def resolve_all(text: str, env: Mapping[str, str], read_file: Callable[[str], str] = read_text) -> Resolved:
-    """As `resolve`, and tells where references stood."""
+def resolve(text: str, env: Mapping[str, str], read_file: Callable[[str], str] = read_text) -> Resolved:
+    """Turn the file's text into plain values, each `${...}` replaced, and the environment's proxies filled in.
+
+    Raises `ConfigError` with every reference that leads nowhere and every proxy that cannot be used, or with the place
+    where the YAML is broken.
+    """
     references = References(env, read_file)
     resolved = references.replace_in(load(text), ())
     faults = [*references.faults, *apply_environment(resolved, env)]
@@ -132,8 +125,3 @@ def build(values: Mapping[str, Any]) -> Config:
     if faults := list(cross_check(Parts.of(config))):
         raise ConfigError(faults)
     return config
-
-
-def parse(text: str, env: Mapping[str, str]) -> Config:
-    """`resolve` and `build` in one step. Raises `ConfigError` with every fault."""
-    return build(resolve(text, env))

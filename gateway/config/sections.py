@@ -624,10 +624,14 @@ class Team(Section):
     """What the whole team may spend."""
 
 
+NAME_PATTERN = "[a-z0-9][a-z0-9_.-]{0,62}"
+"""Of keys; and of teams that are made while the gateway runs."""
+
+
 class KeySettings(Section):
     """What a key may do; wherever it is kept."""
 
-    id: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,62}$")]
+    id: Annotated[str, Field(pattern=f"^{NAME_PATTERN}$")]
     """Public name of the key, never used again for another: in logs, metrics, reports."""
     team: str | None = None
     """Name of a team."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from . import build, resolve_all
+from . import build, resolve
 from .faults import ConfigError, ConfigFault
 from .sections import Config
 
@@ -55,7 +55,7 @@ class Source:
         except (OSError, UnicodeDecodeError) as error:
             reason = (error.strerror or "").lower() if isinstance(error, OSError) else "not UTF-8 text"
             raise ConfigError([ConfigFault("", f"cannot read the file: {reason}")]) from None
-        resolved = resolve_all(text, self._env, lambda path: read_file(path).rstrip("\r\n"))
+        resolved = resolve(text, self._env, lambda path: read_file(path).rstrip("\r\n"))
         values = resolved.values
         server = values.get("server") or {}
         if self._overrides and isinstance(server, dict):  # anything else is a fault, which is told below

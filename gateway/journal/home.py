@@ -15,6 +15,7 @@ import re
 import shutil
 import time
 import uuid
+from collections import Counter
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -126,6 +127,24 @@ class Home:
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
+
+
+def strangers(folder: Path, origin: str) -> dict[str, int]:
+    """How many journals in a folder belong to each ledger other than `origin`. None is locked or changed."""
+    found: Counter[str] = Counter()
+    try:
+        heads = [lock for lock in sorted(folder.glob("*/lock")) if _NAME.fullmatch(lock.parent.name)]
+    except OSError:
+        return {}
+    for head in heads:
+        try:
+            with head.open("rb") as lock:
+                whose = json.loads(lock.readline(_HEAD_BYTES))["origin"]
+        except (OSError, ValueError, KeyError, TypeError):
+            continue  # gone meanwhile, or none of ours
+        if isinstance(whose, str) and whose != origin:
+            found[whose] += 1
+    return dict(found)
 
 
 def sync_folder(path: Path) -> None:

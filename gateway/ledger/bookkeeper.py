@@ -104,8 +104,8 @@ class Bookkeeper:
         journal: Journal,
         settings: Settings,
         adopt: Callable[[], Journal | None] = lambda: None,
-        touched: Touched | None = None,
         *,
+        touched: Touched,
         note_lost: Callable[[Record], None] = lambda record: None,
         acknowledged_within_s: float = ACKNOWLEDGED_WITHIN_S,
         clock_us: Callable[[], int] = lambda: time.time_ns() // 1000,
@@ -332,8 +332,7 @@ class Bookkeeper:
         if sent.ends:
             self._journal.delivered(self._ends.mark)
         verdicts = applied.verdicts[len(applied.verdicts) - len(sent.draws) :]
-        if self._touched is not None:
-            self._touched.note(sent.ends, verdicts)
+        self._touched.note(sent.ends, verdicts)
         await self._answer([*zip(sent.draws, verdicts, strict=True)])
 
     async def _answer(self, drawn: Sequence[tuple[_Drawing, Any]]) -> None:

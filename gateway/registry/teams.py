@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from gateway.config import ConfigError, Team, read_team, shown_quotas
+from gateway.config.sections import NAME_PATTERN
 from gateway.errors import Conflict, InvalidRequest
 from gateway.rules.issued import IssuedTeam, show_team, show_top_ups
 
 from .documents import Documents, Doing, Page, Shown, exists, in_file, invalid
-
-_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,62}")
 
 
 class Teams(Documents):
@@ -43,7 +42,7 @@ class Teams(Documents):
         """Make a team: `{"name": ..., "quotas": [...]}`."""
         settings = {field: value for field, value in wish.items() if field != "name"}
         name = wish.get("name")
-        if not isinstance(name, str) or not _NAME.fullmatch(name):
+        if not isinstance(name, str) or not re.fullmatch(NAME_PATTERN, name):
             raise InvalidRequest(
                 "Expected a name of at most 63 small letters, digits, '_', '.' and '-', a letter or digit first.",
                 param="name",

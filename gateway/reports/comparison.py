@@ -17,7 +17,7 @@ from gateway.rules.comparison import Ours, Pair, total
 from gateway.rules.exports import Tally
 from gateway.store.reports import percent
 
-from .usage import UNKNOWN, Row, aligned, decimals_of, plain_usd
+from .spelling import UNKNOWN, Row, aligned, decimals_of, plain_usd
 
 MEASURES = ("requests", "prompt_tokens", "completion_tokens", "cached_tokens", "total_tokens", "cost_usd")
 """Each has the columns NAME_ours, NAME_theirs, NAME_difference (ours minus theirs) and NAME_percent (of theirs)."""

@@ -14,9 +14,7 @@ from typing import Any, NamedTuple
 from gateway.config import printable
 from gateway.rules.arguments import spell_quota
 
-from .usage import UNKNOWN, aligned, plain_usd
-
-Row = Mapping[str, Any]
+from .spelling import UNKNOWN, Row, aligned, plain_usd
 
 
 class Column(NamedTuple):
@@ -90,13 +88,6 @@ CHANGES_IN_TABLE = (*CHANGES[:5], Column("change"))
 
 _ONE = (*KEYS, Column("name"), Column("secrets", _secrets), Column("top_ups", _top_ups))
 _SPELT: Mapping[str, Column] = {column.name: column for column in _ONE}
-
-
-def spell_json(value: Any) -> str:
-    """For scripts: an object, or a list of them with one on each line."""
-    if isinstance(value, Mapping):
-        return json.dumps(value) + "\n"
-    return "[" + ",\n".join([json.dumps(row) for row in value]) + "]\n"
 
 
 def spell_csv(columns: Sequence[Column], rows: Sequence[Row]) -> str:

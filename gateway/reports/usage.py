@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import date
 from typing import Any
 
@@ -18,9 +18,7 @@ from gateway.bites import in_bites
 from gateway.store import USAGE_COLUMNS, USAGE_GROUPS, check_groups
 from gateway.store.reports import percent
 
-Row = Mapping[str, Any]
-
-UNKNOWN = "-"
+from .spelling import UNKNOWN, Row, aligned, decimals_of, plain_usd
 
 HEADINGS = {
     "prompt_tokens": "prompt", "completion_tokens": "completion", "cached_tokens": "cached",
@@ -28,9 +26,6 @@ HEADINGS = {
     "estimated_percent": "%", "cost_usd": "cost USD",
 }  # fmt: skip
 """Of a table's columns, where the column's own name is too long."""
-
-DECIMALS = (2, 4, 6, 9)
-"""Of a USD amount in a table; the store counts in billionths."""
 
 ROWS_AT_ONCE = 25
 """Spelt in one bite; a third of a millisecond, more or less."""
@@ -93,17 +88,6 @@ def notes(rows: Sequence[Row]) -> list[str]:
     return [f"The cost of {total['unpriced']:,} of {total['requests']:,} requests is unknown, and in no sum."]
 
 
-def aligned(lines: Sequence[Sequence[str]], names: int, *, has_total: bool) -> str:
-    """A table of headings, rows and perhaps totals; the first columns are names, the others numbers."""
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    rule = "  ".join(["-" * width for width in widths])
-    spelt = [_aligned(line, widths, names) for line in lines]
-    spelt.insert(1, rule)
-    if has_total:
-        spelt.insert(-1, rule)
-    return "\n".join(spelt)
-
-
 def _cells(row: Row, decimals: int) -> list[str]:
     cost = row["cost_usd"]
     numbers = {name: f"{row[name]:,}" for name in USAGE_COLUMNS if name != "cost_usd"}
@@ -118,21 +102,3 @@ def _total(rows: Sequence[Row]) -> Row:
     total["cost_usd"] = sum(round(cost * 1e9) for cost in known) / 1e9 if known else None
     total["estimated_percent"] = percent(total["estimated_tokens"], total["total_tokens"])
     return total
-
-
-def decimals_of(costs: Sequence[float | None]) -> int:
-    """As many as show two digits of the smallest amount."""
-    smallest = min([abs(cost) for cost in costs if cost], default=1.0)
-    return next((places for places in DECIMALS if smallest * 10**places >= 10), DECIMALS[-1])
-
-
-def _aligned(line: Sequence[str], widths: Sequence[int], names: int) -> str:
-    """Names to the left, numbers to the right."""
-    cells = [cell.ljust(width) for cell, width in zip(line[:names], widths, strict=False)]
-    cells += [cell.rjust(width) for cell, width in zip(line[names:], widths[names:], strict=True)]
-    return "  ".join(cells)
-
-
-def plain_usd(cost: float | None) -> str | None:
-    """Without an exponent, which not every spreadsheet reads."""
-    return None if cost is None else f"{cost:.9f}".rstrip("0").rstrip(".")

@@ -19,6 +19,6 @@ class Allowance:
         self._at = now
         return self._left < 1
 
-    def spend(self, number: int = 1) -> None:
+    def spend(self, number: int) -> None:
         """So many were done; more than there were leave a debt."""
         self._left -= number

@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from gateway.config import KeySettings, Team, is_expired, shown_key, shown_quotas
+from gateway.config.sections import NAME_PATTERN
 from gateway.records import Unit
 
 from .pricing import usd
@@ -23,7 +24,8 @@ from .pricing import usd
 MAX_LIVE_SECRETS = 2
 """Of a key: the one that was given last, and the one before while their overlap lasts."""
 
-_ISSUED = re.compile(r"sk-gw-[a-z0-9][a-z0-9_.-]{0,62}-[A-Za-z0-9_-]{43}")
+SECRET_PATTERN = f"sk-gw-{NAME_PATTERN}-[A-Za-z0-9_-]{{43}}"
+_ISSUED = re.compile(SECRET_PATTERN)
 
 
 def spell_secret(name: str, random: str) -> str:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
-from ipaddress import ip_address
 from typing import NamedTuple
 
 from gateway.config import Config, FileKey, KeySettings, is_expired
 from gateway.errors import Unauthorized
 from gateway.records import Key
+
+from .forwarded import read_address
 
 NO_KEY = (
     "You didn't provide an API key. You need to provide your API key in an Authorization header using Bearer auth "
@@ -100,13 +101,8 @@ def mask(secret: str) -> str:
 
 
 def _is_from(key: Key, remote: str | None) -> bool:
-    try:
-        address = ip_address(remote or "")
-    except ValueError:
-        return False
-    if (mapped := getattr(address, "ipv4_mapped", None)) is not None:
-        address = mapped
-    return any(address in network for network in key.ips)
+    address = read_address(remote or "")
+    return address is not None and any(address in network for network in key.ips)
 
 
 def may_use(key: Key, model: str) -> bool:

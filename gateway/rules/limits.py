@@ -22,9 +22,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from typing import Self
 
-from gateway.config import Config, Quota, Team
+from gateway.config import Quota, Team
 from gateway.errors import InvalidRequest, ModelNotPriced
 from gateway.records import Call, Claim, Key, Params, Record, Refused, Standing, Unit, Usage, Window, WindowState
 
@@ -104,11 +103,6 @@ class Terms:
         self.teams = teams
         self._overlays = overlays
         self._known: dict[str, tuple[Key, tuple[Term, ...]]] = {}
-
-    @classmethod
-    def of_file(cls, config: Config) -> Self:
-        """Those that stand in the configuration."""
-        return cls(config.quotas, config.teams, {})
 
     def anew(self) -> Terms:
         """The same, with nothing worked out: for going through everybody, which would push out whoever calls."""

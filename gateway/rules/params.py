@@ -31,8 +31,6 @@ MAX_CHOICES = 2048
 would refuse batches that the API takes). As many as prompts: one choice for each is what batches are for, and a call
 of 2048 prompts with n = 128 would ask for a quarter of a million outputs."""
 
-_NO_LIMITS = Limits()
-
 
 def read(endpoint: Endpoint, raw: bytes, find_counter: FindsCounter = estimate.no_counter) -> Params:
     """What the body asks for, checked by the API's own rules, and how many tokens its prompt has."""
@@ -49,7 +47,7 @@ def read(endpoint: Endpoint, raw: bytes, find_counter: FindsCounter = estimate.n
     return rules.read(document, body, find_counter(body.model))
 
 
-def restrict(params: Params, endpoint: Endpoint, key: Limits, model: Limits = _NO_LIMITS) -> Params:
+def restrict(params: Params, endpoint: Endpoint, key: Limits, model: Limits) -> Params:
     """The same within the limits of the caller's key and of the model.
 
     Where they bound the output and the client did not, the tighter bound becomes the output limit, and

@@ -42,7 +42,8 @@ def _by_items(value: Any) -> str | None:
     return _ARMS.get(type(value))
 
 
-def _one_of(expected: str, choose: Callable[[Any], str | None] = _by_type) -> Discriminator:
+def one_of(expected: str, choose: Callable[[Any], str | None] = _by_type) -> Discriminator:
+    """Chooses an arm by what `choose` says of a value; tells of one that has none in these words."""
     return Discriminator(
         choose,
         custom_error_type=ONE_OF,
@@ -58,7 +59,7 @@ AnyObject = Annotated[dict[str, Any], Tag("<object>")]
 
 Stop = Annotated[
     Text | Annotated[list[str], Field(min_length=1, max_length=4, fail_fast=True), Tag("<array>")] | Null,
-    _one_of("a string or array of strings"),
+    one_of("a string or array of strings"),
 ]
 Token = Annotated[int, Field(ge=0)]
 Prompt = Annotated[
@@ -71,7 +72,7 @@ Prompt = Annotated[
         Tag("<token lists>"),
     ]
     | Null,
-    _one_of("a string, array of strings, array of integers or array of integer arrays", _by_items),
+    one_of("a string, array of strings, array of integers or array of integer arrays", _by_items),
 ]
 Input = Annotated[
     Annotated[Name, Tag("<text>")]
@@ -82,17 +83,17 @@ Input = Annotated[
         Field(min_length=1, max_length=MAX_PROMPTS, fail_fast=True),
         Tag("<token lists>"),
     ],
-    _one_of("a string, array of strings, array of integers or array of integer arrays", _by_items),
+    one_of("a string, array of strings, array of integers or array of integer arrays", _by_items),
 ]
 Content = Annotated[
     Text | Annotated[list[Any], Tag("<array>")] | Null,
-    _one_of("a string or array of objects"),
+    one_of("a string or array of objects"),
 ]
 ToolChoice = Annotated[
     Annotated[Literal["none", "auto", "required"], Tag("<text>")] | AnyObject | Null,
-    _one_of("a string or object"),
+    one_of("a string or object"),
 ]
-FunctionCall = Annotated[Text | AnyObject | Null, _one_of("a string or object")]
+FunctionCall = Annotated[Text | AnyObject | Null, one_of("a string or object")]
 
 OutputLimit = Annotated[int, Field(ge=0, le=MAX_OUTPUT)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]

@@ -8,16 +8,16 @@ the command line.
 from __future__ import annotations
 
 import difflib
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Discriminator, Field, Tag, ValidationError
+from pydantic import ConfigDict, Field, Tag, ValidationError
 
-from gateway.config.sections import MAX_PER_S, Per
+from gateway.config.sections import MAX_PER_S, NAME_PATTERN, Per
 from gateway.errors import InvalidRequest
 
 from . import wording
 from .document import MAX_SHOWN_NAME, parse
-from .schema import Part
+from .schema import Part, one_of
 
 MAX_BYTES = 65_536
 """Of a body. A key with a hundred quotas has 5 KiB."""
@@ -30,17 +30,12 @@ def _by_type(value: Any) -> str | None:
     return _PER_ARMS.get(type(value))
 
 
-_SPAN = Discriminator(
-    _by_type,
-    custom_error_type=wording.ONE_OF,
-    custom_error_message="none of the allowed types",
-    custom_error_context={"expected": "a string or integer"},
-)
+_SPAN = one_of("a string or integer", _by_type)
 
 Positive = Annotated[int, Field(ge=1, le=2**53 - 1)]
 Count = Annotated[int, Field(ge=0, le=2**53 - 1)]
 Usd = Annotated[float, Field(json_schema_extra={"exclusiveMinimum": 0, "description": "US dollars."})]
-Name = Annotated[str, Field(json_schema_extra={"pattern": "^[a-z0-9][a-z0-9_.-]{0,62}$"})]
+Name = Annotated[str, Field(json_schema_extra={"pattern": f"^{NAME_PATTERN}$"})]
 Word = Annotated[Per, Tag("<text>")]
 Number = Annotated[int, Field(ge=1, le=MAX_PER_S), Tag("<number>")]
 Span = Annotated[Word | Number, _SPAN]
@@ -139,9 +134,6 @@ class TopUp(Wish):
     usd: Usd | None = None
     per: Literal["day", "month"]
     model: str | None = None
-
-
-W = TypeVar("W", bound=Wish)
 
 
 def read(raw: bytes, kind: type[Wish]) -> dict[str, Any]:

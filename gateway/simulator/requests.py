@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
@@ -239,9 +239,10 @@ class EmbeddingRequest(_Call):
 
 
 Request = CompletionRequest | ChatRequest | EmbeddingRequest
+R = TypeVar("R", bound=_Call)
 
 
-def parse(kind: type[Request], body: bytes) -> Request:
+def parse(kind: type[R], body: bytes) -> R:
     """Check a body. Raises `APIError` for the first fault."""
     try:
         request = kind.model_validate_json(body)

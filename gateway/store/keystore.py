@@ -25,6 +25,10 @@ NEWS_AT_ONCE = 500
 """Whoever has missed more changes than that is told that the news is incomplete."""
 
 
+READ_AT_ONCE = 500
+"""Documents of one portion, so that neither a server nor our event loop stands still for many."""
+
+
 class Change(NamedTuple):
     """A change of one document: all of it is applied, or nothing."""
 
@@ -109,3 +113,8 @@ class KeyStore(Protocol):
 
         Raises `ValueError` for what is no position.
         """
+
+
+def portions(names: Sequence[str]) -> list[Sequence[str]]:
+    """The names, in as many lists as they are read in."""
+    return [names[first : first + READ_AT_ONCE] for first in range(0, len(names), READ_AT_ONCE)]

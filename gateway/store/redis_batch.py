@@ -157,7 +157,7 @@ def _refusal(draw: Draw, then: Iterator[WindowState], now_us: int) -> Refused:
 
 def header(
     base: str, worker: str, seq: int, acked: int, silent_us: int, reaped_at_once: int, records_max: int, sums_s: int,
-    offset_us: int, voided_at_once: int = 0, is_forgotten: bool = False,
+    offset_us: int, voided_at_once: int, is_forgotten: bool,
 ) -> str:  # fmt: skip
     """The script's first argument."""
     return (

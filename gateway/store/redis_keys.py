@@ -9,11 +9,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from .keystore import AUDIT_KEPT, NEWS_AT_ONCE, Change, Kind, News, SecretTaken, Told
+from .keystore import AUDIT_KEPT, NEWS_AT_ONCE, READ_AT_ONCE, Change, Kind, News, SecretTaken, Told, portions
 from .redis_link import Link, Script
-
-READ_AT_ONCE = 500
-"""Documents of one portion, so that neither Redis nor our event loop stands still for many."""
 
 EMPTY = "0-0"
 """The position of an empty log."""
@@ -24,7 +21,7 @@ _POSITION = re.compile(r"[0-9]{1,19}-[0-9]{1,19}")
 async def find(link: Link, script: Script, base: str, digests: Sequence[str]) -> list[str | None]:
     """As `KeyStore.find_keys`."""
     found: list[str | None] = []
-    for some in _portions(digests):
+    for some in portions(digests):
         found += await link.run(script, [f"{base}secrets", f"{base}documents:key"], some)
     return found
 
@@ -32,7 +29,7 @@ async def find(link: Link, script: Script, base: str, digests: Sequence[str]) ->
 async def read(link: Link, base: str, kind: Kind, names: Sequence[str]) -> list[str | None]:
     """As `KeyStore.read`."""
     found: list[str | None] = []
-    for some in _portions(names):
+    for some in portions(names):
         (texts,) = await link.ask(("HMGET", f"{base}documents:{kind}", *some))
         found += texts
     return found
@@ -124,7 +121,3 @@ def _spell_text(text: str | None) -> str:
 
 def _told(position: str, fields: Sequence[Any]) -> Told:
     return Told(position, *fields[1::2])
-
-
-def _portions(items: Sequence[str]) -> list[Sequence[str]]:
-    return [items[first : first + READ_AT_ONCE] for first in range(0, len(items), READ_AT_ONCE)]

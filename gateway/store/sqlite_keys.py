@@ -12,12 +12,9 @@ from collections.abc import Sequence
 from gateway.config import Store
 from gateway.records import Window
 
-from .keystore import AUDIT_KEPT, NEWS_AT_ONCE, Change, Kind, News, SecretTaken, Told
+from .keystore import AUDIT_KEPT, NEWS_AT_ONCE, Change, Kind, News, SecretTaken, Told, portions
 from .sqlite import among, connect, insert, path_of
 from .tables import AUDIT, DOCUMENT, SECRET, SET_DOCUMENT
-
-READ_AT_ONCE = 500
-"""Documents of one statement."""
 
 TRIM_EVERY = 100
 """Entries of the audit log between two looks whether there are too many. Told by their numbers, because who changes
@@ -40,13 +37,13 @@ class KeyReader:
 
     def find_keys(self, digests: Sequence[str]) -> list[str | None]:
         found: dict[str, str] = {}
-        for some in _portions(digests):
+        for some in portions(digests):
             found.update(self._db.execute(among(_FIND, len(some), "digest"), some))
         return [found.get(digest) for digest in digests]
 
     def read(self, kind: Kind, names: Sequence[str]) -> list[str | None]:
         found: dict[str, str] = {}
-        for some in _portions(names):
+        for some in portions(names):
             found.update(self._db.execute(f"{among(_READ, len(some), 'name')} AND kind = ?", (*some, kind)))
         return [found.get(name) for name in names]
 
@@ -122,7 +119,3 @@ def _tell(db: sqlite3.Connection, change: Change) -> None:
     (seq,) = db.execute(_LAST).fetchone()
     if seq % TRIM_EVERY == 0:
         db.execute("DELETE FROM audit WHERE seq <= ?", (seq - AUDIT_KEPT,))
-
-
-def _portions(items: Sequence[str]) -> list[Sequence[str]]:
-    return [items[first : first + READ_AT_ONCE] for first in range(0, len(items), READ_AT_ONCE)]

@@ -39,7 +39,7 @@ Go 1 MiB; an answer of OpenAI's behind a CDN has 1 to 2 KiB. Also the most frami
 trailers and chunk extensions are bounded too."""
 
 READ_BUFFER_BYTES = 65536
-"""Read at once. The buffer is shared by the connections of a pool, see `Connection.get_buffer`."""
+"""Read at once. The buffer is shared by the connections of a pool, see `Connection`."""
 
 STALE_S = 1.0
 """A reused connection that ends this soon after a request, without one byte, was already being closed when we wrote."""

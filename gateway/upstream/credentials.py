@@ -105,18 +105,20 @@ class Credentials:
 
     def first_back(self, model: str, now: float) -> Rest | None:
         """Of the keys that all rest, the rest that is over first."""
-        found = [self._rest(place, model, now) for place in range(self._count)]
-        return min([rest for rest in found if rest is not None], key=lambda rest: rest.until, default=None)
+        rests = [left for place in range(self._count) if (left := self._left(place, model, now))]
+        return min([max(left, key=_end) for left in rests], key=_end, default=None)
 
-    def _rest(self, place: int, model: str, now: float) -> Rest | None:
-        """The longest that this key still has before it."""
-        found = [self.rests.get((place, None)), self.rests.get((place, model))]
-        left = [rest for rest in found if rest is not None and rest.until > now]
-        return max(left, key=lambda rest: rest.until, default=None)
+    def _left(self, place: int, model: str, now: float) -> list[Rest]:
+        """The rests that this key still has before it: for every model, and for this one."""
+        found = (self.rests.get((place, None)), self.rests.get((place, model)))
+        return [rest for rest in found if rest is not None and rest.until > now]
 
     def _grade(self, place: int, model: str, now: float) -> Grade:
-        found = (self.rests.get((place, None)), self.rests.get((place, model)))
-        left = [rest for rest in found if rest is not None and rest.until > now]
+        left = self._left(place, model, now)
         if not left:
             return Grade.FREE
         return Grade.BARRED if any(rest.refusals >= self._certain_after for rest in left) else Grade.LAST_RESORT
+
+
+def _end(rest: Rest) -> float:
+    return rest.until

@@ -99,9 +99,8 @@ class DataPlane:
             visit.is_recorded = True
 
         def hold(size: int) -> None:
-            if not visit.is_over:  # else its client has left, and the answer is only read for its usage
-                self._capacity.hold_anyway(size)
-                visit.held_bytes += size
+            self._capacity.hold_anyway(size)
+            visit.held_bytes += size
 
         served = await pipeline.serve(call, visit.parts, open_stream, begin, hold, visit.trace)
         if isinstance(served.answer, Answer):
@@ -117,10 +116,6 @@ class DataPlane:
         self._capacity.hold_anyway(size)
         headers = (*answer.headers, *served.headers)
         return Whole(answer.status, headers, answer.body, on_sent=partial(self._capacity.let_go, size))
-
-    def _let_go(self, visit: Visit) -> None:
-        self._capacity.let_go(visit.held_bytes)
-        visit.is_over = True
 
     async def _check(self, request: web.Request, visit: Visit, endpoint: Endpoint) -> Call:
         parts = visit.parts

@@ -89,8 +89,6 @@ class Visit:
     """The model's label: a configured name, `other`, or empty."""
     held_bytes: int = 0
     """Room that its body and its answer take of the worker's."""
-    is_over: bool = False
-    """That room has been given back."""
     is_recorded: bool = False
     """A lease was drawn: its record tells of this call."""
     is_quiet: bool = False

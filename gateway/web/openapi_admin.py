@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from gateway.config.sections import NAME_PATTERN
 from gateway.rules import wishes
 
 from .admin_limits import OWNERS
@@ -14,8 +15,7 @@ _DAY = {"type": "string", "format": "date"}
 _LIMIT = {"type": "integer", "minimum": 1, "maximum": 999_999_999}
 _ROWS = {"type": "string", "description": "The same rows, with a line of names before them."}
 _PAGE = in_query("limit", "So many at most.", type="integer", minimum=1, maximum=MOST_ROWS, default=100)
-_NAME_PATTERN = "^[a-z0-9][a-z0-9_.-]{0,62}$"
-_ID = in_path("id", pattern=_NAME_PATTERN)
+_ID = in_path("id", pattern=f"^{NAME_PATTERN}$")
 _TEAM = in_path("name")
 _READING = (401, 429)
 _CHANGING = (401, 403, 408, 409, 413, 429)

@@ -14,12 +14,15 @@ from pydantic import TypeAdapter
 from gateway.config import Limits
 from gateway.records import Endpoint, Record, Unit, Usage, UsageSource
 from gateway.rules.gathered import STATES
+from gateway.rules.issued import SECRET_PATTERN
 from gateway.store import USAGE_COLUMNS, USAGE_GROUPS
 
-Schema = Mapping[str, Any]
+from .openapi_operations import Schema, named
 
 _TEXT: Schema = {"type": "string"}
 _TEXT_OR_NULL: Schema = {"type": ["string", "null"]}
+_TIME: Schema = {**_TEXT, "format": "date-time"}
+_TIME_OR_NULL: Schema = {**_TEXT_OR_NULL, "format": "date-time"}
 _COUNT: Schema = {"type": "integer", "minimum": 0}
 _AMOUNT: Schema = {"type": "number", "description": "Money in USD, all else in units."}
 _USD: Schema = {"type": ["number", "null"], "description": "In USD; null where nobody knows it."}
@@ -37,10 +40,6 @@ def _exact(optional: Mapping[str, Schema] | None = None, /, **members: Schema) -
 
 def _list(items: Schema) -> Schema:
     return {"type": "array", "items": items}
-
-
-def _named(name: str) -> Schema:
-    return {"$ref": f"#/components/schemas/{name}"}
 
 
 def _fields(kind: type[Any], *left_out: str) -> dict[str, Schema]:
@@ -70,18 +69,16 @@ _PRICE = _exact(input=_USD, cached_input=_USD, output=_USD)
 _QUOTA: Mapping[str, Schema] = {
     "scope": _TEXT, "unit": {"enum": get_args(Unit)}, "per": _TEXT_OR_NULL, "model": _TEXT_OR_NULL, "limit": _AMOUNT,
     "used": _AMOUNT, "reserved": _AMOUNT, "remaining": _AMOUNT, "reset_s": {"type": "number", "minimum": 0},
-    "reset_at": {**_TEXT_OR_NULL, "format": "date-time"}, "enforced": {"type": "boolean"},
+    "reset_at": _TIME_OR_NULL, "enforced": {"type": "boolean"},
 }  # fmt: skip
 
-_TIME: Schema = {**_TEXT, "format": "date-time"}
-_TIME_OR_NULL: Schema = {**_TEXT_OR_NULL, "format": "date-time"}
 _KEPT: Mapping[str, Schema] = {
     "managed_by": {"enum": ["file", "store"]}, "created_at": _TIME_OR_NULL, "updated_at": _TIME_OR_NULL,
 }  # fmt: skip
 _ISSUED_KEY: Mapping[str, Schema] = {
     "object": {"const": "key"}, "id": _TEXT, "team": _TEXT_OR_NULL, "models": _list(_TEXT), "expires": _TIME_OR_NULL,
     "ips": _list(_TEXT), "max_parallel": {"type": ["integer", "null"]},
-    "limits": _exact({name: {} for name in Limits.model_fields}), "quotas": _list(_named("QuotaOf")),
+    "limits": _exact({name: {} for name in Limits.model_fields}), "quotas": _list(named("QuotaOf")),
     "on_exceeded": {"enum": ["deny", "shadow"]}, **_KEPT, "status": {"enum": ["active", "expired", "revoked"]},
     "revoked_at": _TIME_OR_NULL,
     "secrets": _list(_exact(created_at=_TIME_OR_NULL, expires_at=_TIME_OR_NULL)),
@@ -98,20 +95,20 @@ SCHEMAS: Mapping[str, Schema] = {
         id=_TEXT, object={"const": "model"}, created=_COUNT, owned_by=_TEXT,
         endpoints=_list({"enum": get_args(Endpoint)}), unsupported=_list(_TEXT),
     ),
-    "Models": _exact(object={"const": "list"}, data=_list(_named("Model"))),
+    "Models": _exact(object={"const": "list"}, data=_list(named("Model"))),
     "Quota": _exact(**_QUOTA),
     "Key": _exact(
         object={"const": "key"}, id=_TEXT, team=_TEXT_OR_NULL, models=_list(_TEXT),
-        expires={**_TEXT_OR_NULL, "format": "date-time"}, limits=_exact({name: {} for name in Limits.model_fields}),
-        on_exceeded={"enum": ["deny", "shadow"]}, quotas=_list(_named("Quota")),
+        expires=_TIME_OR_NULL, limits=_exact({name: {} for name in Limits.model_fields}),
+        on_exceeded={"enum": ["deny", "shadow"]}, quotas=_list(named("Quota")),
     ),
     "Quotas": _exact(data=_list(_exact(key=_TEXT_OR_NULL, team=_TEXT_OR_NULL, **_QUOTA))),
-    "Windows": _exact(data=_list(_named("Quota"))),
-    "IssuedKey": _exact({"top_ups": _list(_named("TopUpOf"))}, **_ISSUED_KEY),
-    "IssuedKeys": _exact(data=_list(_named("IssuedKey")), next=_TEXT_OR_NULL),
+    "Windows": _exact(data=_list(named("Quota"))),
+    "IssuedKey": _exact({"top_ups": _list(named("TopUpOf"))}, **_ISSUED_KEY),
+    "IssuedKeys": _exact(data=_list(named("IssuedKey")), next=_TEXT_OR_NULL),
     "NewKey": _exact(
-        **_ISSUED_KEY, top_ups=_list(_named("TopUpOf")),
-        secret={**_TEXT, "pattern": "^sk-gw-[a-z0-9][a-z0-9_.-]{0,62}-[A-Za-z0-9_-]{43}$"},
+        **_ISSUED_KEY, top_ups=_list(named("TopUpOf")),
+        secret={**_TEXT, "pattern": f"^{SECRET_PATTERN}$"},
     ),
     "QuotaOf": _exact(
         dict.fromkeys(("requests", "tokens", "usd"), _AMOUNT) | {"model": _TEXT},
@@ -120,9 +117,9 @@ SCHEMAS: Mapping[str, Schema] = {
     "TopUpOf": _exact(
         unit={"enum": get_args(Unit)}, per=_TEXT, model=_TEXT_OR_NULL, window=_TEXT, amount=_AMOUNT,
     ),
-    "Team": _exact({"top_ups": _list(_named("TopUpOf"))}, object={"const": "team"}, name=_TEXT,
-                   quotas=_list(_named("QuotaOf")), **_KEPT),
-    "Teams": _exact(data=_list(_named("Team")), next=_TEXT_OR_NULL),
+    "Team": _exact({"top_ups": _list(named("TopUpOf"))}, object={"const": "team"}, name=_TEXT,
+                   quotas=_list(named("QuotaOf")), **_KEPT),
+    "Teams": _exact(data=_list(named("Team")), next=_TEXT_OR_NULL),
     "TeamGone": _exact(object={"const": "team"}, name=_TEXT, deleted={"const": True}),
     "Changes": _exact(
         data=_list(_exact(
@@ -141,7 +138,7 @@ SCHEMAS: Mapping[str, Schema] = {
         usage_source={"enum": get_args(UsageSource)}, cost_usd=_USD, client_gone={"type": "boolean"},
         price={"anyOf": [_PRICE, {"type": "null"}]},
     ),
-    "Calls": _exact(data=_list(_named("Call"))),
+    "Calls": _exact(data=_list(named("Call"))),
     "Upstreams": _exact(data=_list(_exact(
         name=_TEXT, base_url=_TEXT, state={"enum": STATES}, in_flight=_COUNT, connections=_COUNT, workers=_COUNT,
         credentials=_list(_exact(

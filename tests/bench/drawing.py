@@ -9,6 +9,7 @@ from typing import Any
 from gateway.config import Store as Settings
 from gateway.journal import Journal
 from gateway.ledger import Bookkeeper
+from gateway.ledger.touched import Touched
 from gateway.records import Settlement, Usage
 from gateway.store import open_store
 
@@ -23,7 +24,8 @@ async def count(folder: Path, calls: int, at_once: int, windows: int = 3) -> lis
     counter = Functions()
     try:
         settings = Settings(url=f"embedded:{folder / 'data'}", journal_dir=str(folder), namespace="counts")
-        books = Bookkeeper(await open_store(settings), Journal.create(folder, "counts"), settings)
+        store, journal = await open_store(settings), Journal.create(folder, "counts")
+        books = Bookkeeper(store, journal, settings, touched=Touched())
         keys = Keys(10, windows)
         await _carry(books, keys, at_once * 2, at_once)  # warm
         counter.begin()

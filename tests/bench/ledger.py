@@ -18,6 +18,7 @@ import uvloop
 from gateway.config import Store as Settings
 from gateway.journal import Journal
 from gateway.ledger import Bookkeeper
+from gateway.ledger.touched import Touched
 from gateway.records import Claim, Draw, Granted, Record, Settlement, Usage, Window
 from gateway.rules.limits import calendar_window
 from gateway.store import open_store
@@ -134,7 +135,7 @@ async def _carry(ledger: Any, keys: Keys, seconds: float) -> tuple[int, float]:
 
 async def _measure(server: RedisServer, folder: Path, case: Case, seconds: float) -> Cost:
     settings = Settings(url=server.url, journal_dir=str(folder), namespace=f"bench-{case.keys}-{case.windows}")
-    books = Bookkeeper(await open_store(settings), Journal.create(folder, "bench"), settings)
+    books = Bookkeeper(await open_store(settings), Journal.create(folder, "bench"), settings, touched=Touched())
     callers = Keys(*case)
     settle_memory()
     await _carry(books, callers, seconds / 4)  # warm

@@ -115,7 +115,7 @@ class Page:
                 return None
 
         try:
-            return eventually(once, WITHIN_S)  # type: ignore[return-value]
+            return eventually(once, WITHIN_S)
         except AssertionError as error:
             shown = self.run("return (document.querySelector('dialog') ?? document.body).innerText")
             raise AssertionError(f"{error}; the page shows:\n{shown}") from None

@@ -60,7 +60,7 @@ def fill_embedded(folder: Path, rows: Iterable[Row]) -> None:
 def fill_windows(values: Mapping[str, Any], spent: Callable[[Window], int]) -> None:
     """Say how much of each calendar window is used, of the keys, teams and the gateway of these settings."""
     config, now = build(dict(values)), time.time()
-    terms = Terms.of_file(config)
+    terms = Terms(config.quotas, config.teams, {})
     windows = {term.window(now) for key in config.keys for term in terms.of(keys.read(key))}
     rows = [(each.id, each.starts, spent(each), 0, int(now * 1e6)) for each in windows if each.starts]
     with closing(sqlite3.connect(path_of(config.store))) as db, db:

@@ -22,7 +22,7 @@ from hypothesis import settings as rules
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from gateway.config import Config, ConfigError, ConfigFault, build, parse, sections
+from gateway.config import Config, ConfigError, ConfigFault, build, resolve, sections
 
 ROOT = Path(__file__).parent.parent.parent
 HIDDEN = "hush-0123456789-abcdef-hush"
@@ -142,7 +142,7 @@ CHANGES = st.lists(
 def check(text: str | None, values: Any = None) -> Config | list[ConfigFault]:
     """Whether it is a configuration, or faults that can be shown to anybody."""
     try:
-        config = build(values) if text is None else parse(text, ENV)
+        config = build(values) if text is None else build(resolve(text, ENV).values)
     except ConfigError as error:
         faults = error.faults
     else:

@@ -198,5 +198,5 @@ def test_pages_name_only_settings_that_there_are(path: Path) -> None:
 def test_the_configuration_beside_litellms_is_a_good_one() -> None:
     _, ours = blocks(page("from-litellm.md"), "yaml")
     given = dict.fromkeys(("MASTER_KEY", "OPENAI_API_KEY", "RESELLER_KEY"), "a-secret-that-is-long-enough")
-    config = build(resolve(ours, given))
+    config = build(resolve(ours, given).values)
     assert [route.upstream for route in config.models["gpt-4o-mini"].routes] == ["openai", "reseller"]

@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 from urllib.parse import urlencode
 
 import yaml
@@ -41,7 +41,7 @@ TROUBLES = ("Traceback", "was never retrieved", "was never awaited", "background
 T = TypeVar("T")
 
 
-def eventually(look: Callable[[], T], timeout_s: float = 30.0, every_s: float = 0.005) -> T:
+def eventually(look: Callable[[], T | Literal[False] | None], timeout_s: float = 30.0, every_s: float = 0.005) -> T:
     """Look again and again until there is something to see; fails the test when there never is."""
     end = time.monotonic() + timeout_s
     while not (seen := look()):

@@ -19,7 +19,7 @@ AT_ONCE = 100
 def record(day: str, key: str, **more: Any) -> Record:
     """A call of 10 + 5 tokens on this day whose cost nobody knows."""
     noon = datetime.fromisoformat(f"{day}T12:00:00").replace(tzinfo=UTC).timestamp()
-    plain = {
+    plain: dict[str, Any] = {
         "id": f"req_{uuid.uuid4().hex}", "time": noon, "key": key, "team": None, "endpoint": "completions",
         "model": "m", "label_model": "m", "routed_model": "m", "returned_model": "m", "upstream": "main",
         "status": 200, "stream": False, "usage": Usage(10, 5, source="reported"), "ended": "done", "first_byte_s": 0.1,

@@ -315,7 +315,7 @@ def test_an_upstream_of_single_prompts_gets_them_one_by_one(
     ]
     chunks = [told | {"choices": [choice]} for choice in choices] + [told | {"choices": [], "usage": usage}]
     upstream.play(always=stream(chunks) if is_stream else ok_json(told | {"choices": choices, "usage": usage}))
-    more = {"n": 2, "logprobs": 1, "echo": True, "suffix": "s", "unknown": {"x": None}}
+    more: dict[str, Any] = {"n": 2, "logprobs": 1, "echo": True, "suffix": "s", "unknown": {"x": None}}
     more |= {"stream": True} if is_stream else {"best_of": 2}
     given = ask(house, model="single", prompt=prompts, **more)
     assert {request.path for request in upstream.requests} == {"/v1/completions"}
@@ -334,7 +334,7 @@ def test_an_upstream_of_single_prompts_gets_them_one_by_one(
 
 
 def test_a_refusal_speaks_of_the_prompt(house: Gateway, upstream: Stage) -> None:
-    refusal = {
+    refusal: dict[str, Any] = {
         "type": "invalid_request_error", "param": "messages[0].content", "code": "string_above_max_length",
         "message": "Invalid 'messages[0].content': string too long.",
     }  # fmt: skip

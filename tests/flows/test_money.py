@@ -287,7 +287,7 @@ def test_a_record_keeps_the_price_it_was_charged_at(gateway: StartsGateways, ups
     config = settings(
         upstream.url, store={"url": kept}, models=MODELS, keys=[key("alice", quotas=[usd_per("month", 1)])]
     )
-    expected = []
+    expected: list[tuple[dict[str, float], float]] = []
     for price, shown, nusd in (
         (PRICE, {"input": 1.5, "cached_input": 0.75, "output": 2.0}, 6 * 1500 + 4 * 750 + 5 * 2000),
         ({"input": 3, "output": 4}, {"input": 3.0, "cached_input": 3.0, "output": 4.0}, 10 * 3000 + 5 * 4000),

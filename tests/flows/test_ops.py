@@ -7,7 +7,6 @@ import io
 import json
 import re
 import time
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -285,7 +284,7 @@ def test_malformed_chunk_is_told_at_once(house: Gateway, upstream: Stage) -> Non
 
 
 @pytest.fixture
-def ledger(house: Gateway, upstream: Stage) -> Iterator[Gateway]:
+def ledger(house: Gateway, upstream: Stage) -> Gateway:
     upstream.play(usage_json(10, 1), usage_json(20, 2), usage_json(30, 0), error_json(400, message="no"))
     assert house.complete("teamed").status == 200
     assert house.chat("teamed").status == 200

@@ -210,7 +210,7 @@ def test_headers_are_our_own(house: Gateway) -> None:
 def test_usage_chunk_of_a_completion_is_not_called_a_chats(house: Gateway, is_asked: bool) -> None:
     """new-api writes that chunk itself. Only it is changed, and only for who sees it; nothing else of it is."""
     said = recorded("stream-usage-called-chat").body
-    more = {"stream_options": {"include_usage": True}} if is_asked else {}
+    more: dict[str, Any] = {"stream_options": {"include_usage": True}} if is_asked else {}
     answer = ask(house, "alone-stream-usage-called-chat", stream=True, **more)
     if is_asked:
         assert answer.body == said.replace(b'"chat.completion.chunk"', b'"text_completion"')

@@ -21,7 +21,7 @@ from .sdks import Call, Told, ask_with
 
 CHATTING = Call("chat.completions", {"model": CHAT, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 9})
 COMPLETING = Call("completions", {"model": COMPLETIONS, "prompt": [7], "max_tokens": 9})
-STREAMING = Call("completions", COMPLETING.body | {"stream": True})
+STREAMING = Call("completions", {**COMPLETING.body, "stream": True})
 
 USAGE = {"prompt_tokens": 1, "completion_tokens": 9, "total_tokens": 10}
 CHUNK = {"id": "c", "object": "text_completion", "created": 1, "model": "up"}

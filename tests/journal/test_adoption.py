@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import os
 import shutil
@@ -225,12 +226,12 @@ async def test_a_lock_let_go_while_somebody_waited_at_the_door_is_no_journal(
     """The last holder removes it between our opening the lock's file and our locking it."""
     journal = await left(desk)
     folder: Path = desk.folder / journal.name
-    flock = home.fcntl.flock
+    flock = fcntl.flock
 
     def flock_late(descriptor: int, how: int) -> None:
         shutil.rmtree(folder)
         flock(descriptor, how)
 
-    monkeypatch.setattr(home.fcntl, "flock", flock_late)
+    monkeypatch.setattr(fcntl, "flock", flock_late)
     assert desk.adopt() is None
     assert not caplog.records

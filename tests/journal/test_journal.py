@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import tracemalloc
 from pathlib import Path
 from types import SimpleNamespace
@@ -261,8 +262,8 @@ async def test_nothing_is_appended_to_a_closed_journal(desk: Desk) -> None:
 
 async def test_what_was_appended_before_the_end_is_synced(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     journal, synced = desk.create(), []
-    sync = disk.os.fdatasync
-    monkeypatch.setattr(disk.os, "fdatasync", lambda fd: (synced.append(fd), sync(fd))[1])
+    sync = os.fdatasync
+    monkeypatch.setattr(os, "fdatasync", lambda fd: (synced.append(fd), sync(fd))[1])
     journal.append("open", "a", TEXT)
     await journal.close()
     assert len(synced) == 1
@@ -280,7 +281,7 @@ async def test_a_sync_that_fails_is_said_once_and_made_again(
         raise OSError(5, "Input/output error")
 
     with monkeypatch.context() as patch, caplog.at_level(logging.ERROR):
-        patch.setattr(disk.os, "fdatasync", fail)
+        patch.setattr(os, "fdatasync", fail)
         journal.append("open", "a", TEXT)
         await until(lambda: tries >= 3)
     assert len(caplog.records) == 1

@@ -59,7 +59,7 @@ def small_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
             raise OSError(errno.ENOSPC, "No space left on device")
         return pwrite(descriptor, data[:room], offset)
 
-    monkeypatch.setattr(disk.os, "pwrite", counted)
+    monkeypatch.setattr(os, "pwrite", counted)
     yield folder
 
 
@@ -205,7 +205,7 @@ class SlowDisk:
         self._now = 0.0
         self._pwrite = os.pwrite
         patch.setattr(disk, "time", SimpleNamespace(monotonic=lambda: self._now))
-        patch.setattr(disk.os, "pwrite", self._write)
+        patch.setattr(os, "pwrite", self._write)
 
     def _write(self, descriptor: int, data: bytes, offset: int) -> int:
         self.threads.append(threading.current_thread())

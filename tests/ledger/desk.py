@@ -10,6 +10,7 @@ from typing import Any
 from gateway.config import Store as Settings
 from gateway.journal import Journal
 from gateway.ledger import Bookkeeper
+from gateway.ledger.touched import Touched
 from gateway.records import Granted, Record, Refused, Standing, Window
 from gateway.store import Applied, Batch, Closing, Item, Opening, Progress, StoreAway, StoreBehind, Voiding
 
@@ -147,4 +148,4 @@ def open_desk(
     place = Path(made.journal_dir)
     adopt = (lambda: Journal.adopt(place, ORIGIN)) if adopts else (lambda: None)
     journal = Journal.create(place, ORIGIN)
-    return Bookkeeper(store, journal, made, adopt, note_lost=note_lost, acknowledged_within_s=0.05)
+    return Bookkeeper(store, journal, made, adopt, touched=Touched(), note_lost=note_lost, acknowledged_within_s=0.05)

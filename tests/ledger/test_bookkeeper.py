@@ -139,7 +139,7 @@ async def test_a_journal_that_is_delivered_is_taken_away(store: DeskStore, books
 async def test_a_journal_is_kept_where_the_store_may_forget(
     store: DeskStore, books: Bookkeeper, tmp_path: Path
 ) -> None:
-    store.may_forget = True  # type: ignore[misc]
+    store.may_forget = True
     await books.settle(settlement(await drawn(books, "a")))
     assert await books.close(5) == 0
     assert store.retired == []
@@ -594,12 +594,12 @@ async def test_a_journal_without_its_end_charges_nobody_twice(
     wishes = [await drawn(books, name) for name in "abc"]
     (segment,) = (tmp_path / "journal").glob("*/0*")
     size = segment.stat().st_size
-    store.may_forget = True  # type: ignore[misc]  # so that closing leaves the journal
+    store.may_forget = True  # so that closing leaves the journal
     for wish in wishes[:2]:
         await books.settle(settlement(wish))
     await books.close(5)
     os.truncate(segment, size)
-    store.may_forget = False  # type: ignore[misc]
+    store.may_forget = False
     open_one(adopts=True)
     await until(lambda: "is missing" in caplog.text)
     await until(lambda: len([*(tmp_path / "journal").iterdir()]) == 1)
@@ -631,7 +631,7 @@ async def test_an_entry_that_cannot_be_taken_does_not_keep_a_journal_for_ever(
     for wish in wishes:
         books.settle(settlement(wish))
     await books.close(0.01)
-    store.is_away, store.may_forget, store.poison = False, True, {"bad"}  # type: ignore[misc]
+    store.is_away, store.may_forget, store.poison = False, True, {"bad"}
     open_one(adopts=True)
     await until(lambda: store.retired)
     assert store.applied == ["a"]

@@ -11,6 +11,7 @@ import pytest
 from gateway import keybook as under_test
 from gateway.errors import Unauthorized, Unavailable
 from gateway.records import Key
+from gateway.rules import keys
 from gateway.rules.issued import spell_secret
 from gateway.store import Change, StoreAway
 
@@ -40,7 +41,7 @@ class Counted:
 
 @pytest.fixture
 def counted(scene: Scene) -> Counted:
-    scene.store = counted = Counted(scene.store)  # type: ignore[assignment]
+    scene.store = counted = Counted(scene.store)
     return counted
 
 
@@ -211,7 +212,7 @@ async def test_a_key_made_after_its_secret_was_tried_works(scene: Scene) -> None
     made = await scene.registry.create_key({"id": "alice"}, BY)
     text = (await scene.store.read("key", ["alice"]))[0]
     assert text is not None
-    book._unknown[under_test.keys.digest(made.secret)] = None
+    book._unknown[keys.digest(made.secret)] = None
     with pytest.raises(Unauthorized):
         await scene.caller(book, made.secret)
     await book.hear()

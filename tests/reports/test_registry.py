@@ -13,11 +13,11 @@ from gateway.reports.registry import (
     KEYS_IN_TABLE,
     WINDOWS,
     spell_csv,
-    spell_json,
     spell_one,
     spell_table,
     with_change,
 )
+from gateway.reports.spelling import spell_json
 
 KEY: dict[str, Any] = {
     "object": "key", "id": "alice", "team": None, "models": ["gpt-4*", "text-*"],

@@ -105,7 +105,7 @@ def check(step: Try | GiveUp, expected: Step, failures: Sequence[Failure]) -> No
     elif expected == OVER_THERE:
         assert step == Try(THERE)
     else:
-        assert step == Try(HERE, *expected)  # type: ignore[arg-type]
+        assert step == Try(HERE, *expected)
 
 
 @pytest.mark.parametrize(("failures", "repeats", "with_elsewhere", "alone"), TABLE)

@@ -40,7 +40,7 @@ def call(endpoint: str = "completions", key: Key | None = None, **changes: Any) 
 
 
 def claims(this: Call, settings: Config) -> tuple[Claim, ...]:
-    return limits.claims(this, limits.Terms.of_file(settings).of(this.key))
+    return limits.claims(this, limits.Terms(settings.quotas, settings.teams, {}).of(this.key))
 
 
 def rate(limit: int = 60, amount: int = 1, period_s: int = 60, **changes: Any) -> Claim:
@@ -92,18 +92,19 @@ def test_a_window_is_told_by_scope_unit_and_period_not_by_its_limit() -> None:
 
 
 def window_id(key: str, its: Quota) -> str:
-    (term,) = limits.Terms.of_file(config()).of(Key(key, quotas=(its,)))
+    (term,) = limits.Terms((), {}, {}).of(Key(key, quotas=(its,)))
     return term.window(NOW).id
 
 
 def test_a_calendar_window_is_that_of_the_day_in_which_the_call_began() -> None:
-    (term,) = limits.Terms.of_file(config()).of(Key("k", quotas=(quota(tokens=5),)))
+    (term,) = limits.Terms((), {}, {}).of(Key("k", quotas=(quota(tokens=5),)))
     assert [term.window(NOW + 86400 * days).starts for days in (0, 1, 0)] == ["2026-11-20", "2026-11-21", "2026-11-20"]
     assert term.window(NOW) is term.window(NOW + 60)
 
 
 def test_terms_follow_the_key_and_are_worked_out_once() -> None:
-    terms = limits.Terms.of_file(config(**EVERYONE))
+    settings = config(**EVERYONE)
+    terms = limits.Terms(settings.quotas, settings.teams, {})
     key = Key("k", team="t", quotas=(quota(tokens=5),))
     assert terms.of(key) is terms.of(key)
     changed = Key("k", quotas=(quota(tokens=7),))

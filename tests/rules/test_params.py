@@ -33,7 +33,7 @@ def params(endpoint: Endpoint, **changes: Any) -> Params:
 def outcome(endpoint: Endpoint, raw: bytes, limits: Limits = Limits()) -> Params | InvalidRequest:  # noqa: B008  (frozen)
     """Either of the two things that may happen to a body."""
     try:
-        return restrict(read(endpoint, raw), endpoint, limits)
+        return restrict(read(endpoint, raw), endpoint, limits, Limits())
     except InvalidRequest as error:
         return error
 

@@ -38,7 +38,7 @@ def a_day(name: str, unit: Unit, limit: int) -> Window:
     return Window(name, "team:t", unit, "day", None, limit, starts="2026-11-20", resets_us=MIDNIGHT_US)
 
 
-units = st.sampled_from(("requests", "tokens", "usd"))
+units: st.SearchStrategy[Unit] = st.sampled_from(("requests", "tokens", "usd"))
 limits_ = st.integers(1, 20) | st.integers(1, 1000) | st.sampled_from((40_000, 10**6, 5 * 10**9, 10**12, 2**53 - 1))
 periods_s = st.sampled_from((1, 60, 3600)) | st.integers(1, 100_000)
 rates = st.lists(st.tuples(units, limits_, periods_s), min_size=1, max_size=4).map(

@@ -110,7 +110,7 @@ class Place:
     def _settings(self, name: str, workers: int) -> dict[str, Any]:
         timeouts = {"connect_s": 2, "head_s": 2, "idle_s": 2, "total_s": 60}
         store = self.redis.url if self.redis else f"embedded:{self.folder / 'data'}"
-        shared = {"routes": ROUTES, "price": PRICE}
+        shared: dict[str, Any] = {"routes": ROUTES, "price": PRICE}
         return {
             "server": {
                 "port": 0, "workers": workers, "drain_delay_s": 1, "drain_timeout_s": 100, "client_head_timeout_s": 2,

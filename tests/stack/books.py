@@ -56,7 +56,7 @@ def wrong_totals(server: Prometheus, runs: Sequence[Run]) -> Iterator[str]:
                 try:
                     eventually(
                         lambda run=run, each=each, whole=whole: _last(server, run, each) == whole, SCRAPED_WITHIN_S
-                    )  # type: ignore[misc]
+                    )
                 except AssertionError:
                     yield f"{each.name} of the {run.name} gateway: {whole} in its lines, {_last(server, run, each)}"
                 continue

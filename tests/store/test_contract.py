@@ -17,6 +17,7 @@ from gateway.store import (
     SIGN_OF_LIFE_S,
     SILENT_S,
     Batch,
+    Item,
     Progress,
     Store,
     StoreAway,
@@ -333,7 +334,7 @@ async def test_a_store_that_does_not_know_what_was_acknowledged_is_behind(
 ) -> None:
     wish = await worker.granted(tokens(100, 10))
     await worker.settle(wish, 4)
-    items = [worker.opening(draw(tokens(100, 20))), worker.closing(settlement(wish, 9))]
+    items: list[Item] = [worker.opening(draw(tokens(100, 20))), worker.closing(settlement(wish, 9))]
     with pytest.raises(StoreBehind) as caught:
         await store.apply(Batch(worker.name, 9, 8, items))
     assert caught.value.progress == Progress(2, 1)

@@ -42,7 +42,7 @@ class Pool:
 
     def request(
         self, path: str, headers: Iterable[tuple[str, str]], body: bytes, *, method: str = "POST", key: int = 0
-    ) -> list[bytes]:
+    ) -> list[bytes | memoryview]:
         return self._writer.request(path, headers, body, method=method, key=key)
 
     async def acquire(self, *, is_fresh: bool = False) -> Connection | Failure:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.errors import UpstreamFailed, UpstreamRefused
+from gateway.errors import GatewayError, UpstreamFailed, UpstreamRefused
 from gateway.records import Failure, Fault
 from gateway.rules.quirks import TABLE, fault_of
 from gateway.rules.refusal import unwrapped
@@ -36,6 +36,7 @@ def test_judged(row: Row) -> None:
         found = judge("up", head, said.body, now=0.0, hide=HIDDEN)
     assert row.log in found.detail
     assert "sk-" not in found.detail
+    told: GatewayError
     if isinstance(found, Failure):
         assert found.fault is row.fault
         told = UpstreamFailed.after(found)

@@ -111,8 +111,9 @@ async def test_key_tells_its_own_limits(inside: Inside) -> None:
 
 
 async def test_what_is_ours_in_an_upstream_error_stays_ours(inside: Inside) -> None:
-    leak = {"message": "upstream-secret-key and header-secret-value", "type": "invalid_request_error", "param": ""}
-    async with Scripted(error_json(400, **leak)) as upstream:
+    leak = "upstream-secret-key and header-secret-value"
+    refusal = error_json(400, message=leak, type="invalid_request_error", param="")
+    async with Scripted(refusal) as upstream:
         up = {"base_url": upstream.url, "api_key": "upstream-secret-key", "headers": {"X-Org": "header-secret-value"}}
         client = await inside(upstream.url, upstreams={"up": up})
         answer = await client.post("/v1/completions", json=CALL, headers=AUTH)

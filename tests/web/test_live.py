@@ -25,7 +25,7 @@ def bearer(token: str) -> dict[str, str]:
 
 
 def record(**more: Any) -> Record:
-    plain = {
+    plain: dict[str, Any] = {
         "id": "req_1", "time": 0.0, "key": "k", "team": None, "endpoint": "chat", "model": "m", "label_model": "m",
         "routed_model": "m", "returned_model": "m", "upstream": "up", "status": 200, "stream": True,
         "usage": Usage(10, 5, 3, 2, "reported"), "ended": "done", "first_byte_s": 0.2, "duration_s": 0.5, "attempts": 1,

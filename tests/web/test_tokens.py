@@ -32,7 +32,7 @@ class Door:
     def knock(self, token: str | None, remote: str | None = HOME, known: dict[str, Any] = TOKENS) -> str:
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         request: web.Request = make_mocked_request("GET", "/", headers=headers)
-        request[VISIT] = SimpleNamespace(remote=remote)  # type: ignore[assignment] # of a visit, this is what is looked at
+        request[VISIT] = SimpleNamespace(remote=remote)  # type: ignore[misc] # of a visit, this is what is looked at
         return self.gate.admit(request, known)
 
     def says(self, token: str | None, remote: str | None = HOME) -> int | str:
