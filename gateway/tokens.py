@@ -7,7 +7,7 @@ prompts are estimated (`rules/estimate`).
 
 A table takes 0.2 to 0.4 s to build, and meanwhile nothing else of the process runs, in whatever thread it is built. So
 all of them are built at the start, before anybody waits, also those that only a later configuration needs: together
-65 to 110 MB.
+about 110 MB.
 """
 
 from __future__ import annotations
