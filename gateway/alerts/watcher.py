@@ -19,7 +19,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple, TypeVar
 
@@ -80,8 +80,8 @@ class _Wish(NamedTuple):
 class Watcher:
     """One worker's eye on the quotas; `run` it. `holder` is its name in the store, used by nobody before.
 
-    `windows` goes through all windows there are at a Unix time, those of one owner after another; `team_of` tells the
-    team of a key.
+    `windows` goes through all windows there are at a Unix time, those of one owner after another; `present` is a window
+    with the limit that holds at that time; `team_of` tells the team of a key.
     """
 
     def __init__(
@@ -89,6 +89,7 @@ class Watcher:
         ledger: Ledger,
         touched: Touched,
         windows: Callable[[float], Iterator[Sequence[Window]]],
+        present: Callable[[Window, float], Window],
         team_of: Callable[[str], str | None],
         telemetry: Telemetry,
         outbox: Outbox | None,
@@ -100,6 +101,7 @@ class Watcher:
         self._ledger = ledger
         self._touched = touched
         self._sweep = Sweep(windows)
+        self._present = present
         self._team_of = team_of
         self._telemetry = telemetry
         self._outbox = outbox
@@ -144,7 +146,7 @@ class Watcher:
             windows.update({window.id: window for window in touched})
             for some in _portions([*windows.values()], IN_A_TURN):
                 standings = await self._ledger.standings(some, now)
-                await self._tell(alerts.reached(standings, refused, int(now * 1e6)), now)
+                await self._tell(alerts.reached(standings, refused, int(now * 1e6)), refused, now)
             await self._keep(now)
         except BaseException:
             self._touched.put_back([*touched, *windows.values()], refused)
@@ -175,14 +177,31 @@ class Watcher:
 
     # -------------------------------------------------------------------------------------------------------- telling
 
-    async def _tell(self, found: Sequence[Alert], now: float) -> None:
-        wishes = [_Wish(f"{way}|{name}", way, alert) for alert in found for name in [alert.name] for way in self._ways]
-        wishes = [wish for wish in wishes if wish.name not in self._told]
+    async def _tell(self, found: Sequence[Alert], refused: Container[str], now: float) -> None:
+        wishes = self._untold(found)
+        if wishes:
+            wishes = self._untold(await self._by_limits_of_now(wishes, refused, now))
         for claimed in _portions(wishes, CLAIMED_AT_ONCE):
             held = await self._claim({wish.name: CLAIM_S for wish in claimed})
             for wish in claimed:
                 self._take_in(wish, held[wish.name], now)
                 await asyncio.sleep(0)
+
+    def _untold(self, found: Sequence[Alert]) -> list[_Wish]:
+        wishes = [_Wish(f"{way}|{name}", way, alert) for alert in found for name in [alert.name] for way in self._ways]
+        return [wish for wish in wishes if wish.name not in self._told]
+
+    async def _by_limits_of_now(self, wishes: Sequence[_Wish], refused: Container[str], now: float) -> list[Alert]:
+        """The levels that are reached all the same: a call has brought its windows as they were when it began, and
+        where a limit was raised since, what was refused is no longer."""
+        standings, still_refused = [], set()
+        for standing in {wish.alert.standing.window.id: wish.alert.standing for wish in wishes}.values():
+            window = self._present(standing.window, now)
+            standings.append(standing._replace(window=window))
+            if window.id in refused and window.limit <= standing.window.limit:
+                still_refused.add(window.id)
+            await asyncio.sleep(0)
+        return alerts.reached(standings, still_refused, int(now * 1e6))
 
     def _take_in(self, wish: _Wish, held_s: float, now: float) -> None:
         """What has become of a claim: ours, and so to be told, or somebody else's for so many seconds."""

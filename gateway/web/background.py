@@ -16,7 +16,7 @@ from gateway.alerts import Outbox, Watcher, Webhook
 from gateway.keybook import KeyBook
 from gateway.ledger.touched import Touched
 from gateway.pipeline import Parts
-from gateway.records import Window
+from gateway.records import Key, Window
 from gateway.rules import standings
 from gateway.tasks import Tasks
 from gateway.upstream.pool import Pool
@@ -43,7 +43,8 @@ class _Alerts:
             parts.books.ledger,
             touched,
             partial(_windows, book),
-            book.team_of,
+            partial(_present, book),
+            partial(_team_of, book),
             parts.books.telemetry,
             Outbox(self._webhook.post) if self._webhook else None,
             namespace=config.store.namespace,
@@ -66,6 +67,19 @@ def _windows(book: KeyBook, now: float) -> Iterator[list[Window]]:
         yield [owned.window]
     for key in book.known_keys():
         yield [owned.window for owned in standings.own_windows(terms, [key], now)]
+
+
+def _present(book: KeyBook, window: Window, now: float) -> Window:
+    """The window with the limit that holds at a Unix time; as it is, where nobody has such a window then."""
+    kind, _, name = window.scope.partition(":")
+    owner = book.known_key(name) if kind == "key" else Key("", team=name or None)
+    found = (term.window(now) for term in book.terms.of(owner)) if owner is not None else ()
+    return next((each for each in found if each.id == window.id), window)
+
+
+def _team_of(book: KeyBook, name: str) -> str | None:
+    key = book.known_key(name)
+    return None if key is None else key.team
 
 
 class Background:

@@ -54,13 +54,16 @@ class Office:
         self.outbox = Outbox(post) if post else None
         self.ledger = Away(store)
         self.swept: list[float] = []
+        self.changed: dict[str, Window] = {}
+        """Windows whose limits are others by now."""
 
         def windows(now: float) -> Iterator[list[Window]]:
             self.swept.append(now)
             return iter([[window] for window in every])
 
         self.watcher = Watcher(
-            cast(Ledger, self.ledger), self.touched, windows, {"k": "red"}.get, self.telemetry, self.outbox,
+            cast(Ledger, self.ledger), self.touched, windows, lambda window, now: self.changed.get(window.id, window),
+            {"k": "red"}.get, self.telemetry, self.outbox,
             namespace="acme", holder=name, clock=lambda: clock.now,
         )  # fmt: skip
 
@@ -262,6 +265,33 @@ async def test_a_raised_limit_is_told_of_anew(town: Town) -> None:
     await office.use(tokens(200), 40)
     await office.look()
     assert [(each["limit"], each["level"]) for each in town.post.told] == [(100, 80), (100, 100), (200, 80)]
+
+
+@pytest.mark.parametrize(
+    ("limit", "levels"),
+    [(1000, []), (80, [("key:k", 80), ("key:k", 100)]), (100, [("key:k", 80)])],
+    ids=["raised", "lowered", "same"],
+)
+async def test_what_counts_is_the_limit_of_now_and_not_of_when_a_call_began(
+    town: Town, caplog: pytest.LogCaptureFixture, limit: int, levels: list[tuple[str, int]]
+) -> None:
+    office, window = await town.office(), tokens(100).window
+    office.changed[window.id] = window._replace(limit=limit)
+    await office.use(tokens(100), 85)
+    await office.look()
+    assert town.post.levels == levels
+    assert {each["limit"] for each in town.post.told} <= {limit}
+    assert caplog.text.count("used 85 of") == caplog.text.count(f"used 85 of {limit:,} ") == len(levels)
+
+
+@pytest.mark.parametrize(("limit", "is_told"), [(1000, False), (90, True)], ids=["raised", "lowered"])
+async def test_what_was_refused_under_another_limit(town: Town, limit: int, is_told: bool) -> None:
+    office, window = await town.office(), tokens(100).window
+    await office.use(tokens(100), 30)
+    await office.be_refused(tokens(100, 80))
+    office.changed[window.id] = window._replace(limit=limit)
+    await office.look()
+    assert town.post.levels == ([("key:k", 80), ("key:k", 100)] if is_told else [])
 
 
 async def test_what_others_left_behind_is_found_without_a_call(town: Town, clock: Clock) -> None:
