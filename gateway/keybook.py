@@ -117,9 +117,9 @@ class KeyBook:
         documents = [read for text in texts if text is not None and (read := _read_key(text)) is not None]
         return [*found.values(), *[keys.read(issued.settings) for issued in documents]]
 
-    def known_key(self, name: str) -> Key | None:
-        """The key of this id, if it is known. Looks through all of them."""
-        return next((known.key for known in self.known.values() if known.key.id == name), None)
+    def team_of(self, key: str) -> str | None:
+        """The team of a key that is known."""
+        return next((known.key.team for known in self.known.values() if known.key.id == key), None)
 
     @property
     def teams(self) -> Mapping[str, Team]:

@@ -19,7 +19,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple, TypeVar
 
@@ -89,7 +89,7 @@ class Watcher:
         ledger: Ledger,
         touched: Touched,
         windows: Callable[[float], Iterator[Sequence[Window]]],
-        present: Callable[[Window, float], Window],
+        present: Callable[[Window, float], Awaitable[Window]],
         team_of: Callable[[str], str | None],
         telemetry: Telemetry,
         outbox: Outbox | None,
@@ -196,7 +196,7 @@ class Watcher:
         where a limit was raised since, what was refused is no longer."""
         standings, still_refused = [], set()
         for standing in {wish.alert.standing.window.id: wish.alert.standing for wish in wishes}.values():
-            window = self._present(standing.window, now)
+            window = await self._present(standing.window, now)
             standings.append(standing._replace(window=window))
             if window.id in refused and window.limit <= standing.window.limit:
                 still_refused.add(window.id)

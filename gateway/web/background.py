@@ -44,7 +44,7 @@ class _Alerts:
             touched,
             partial(_windows, book),
             partial(_present, book),
-            partial(_team_of, book),
+            book.team_of,
             parts.books.telemetry,
             Outbox(self._webhook.post) if self._webhook else None,
             namespace=config.store.namespace,
@@ -69,17 +69,13 @@ def _windows(book: KeyBook, now: float) -> Iterator[list[Window]]:
         yield [owned.window for owned in standings.own_windows(terms, [key], now)]
 
 
-def _present(book: KeyBook, window: Window, now: float) -> Window:
-    """The window with the limit that holds at a Unix time; as it is, where nobody has such a window then."""
+async def _present(book: KeyBook, window: Window, now: float) -> Window:
+    """The window with the limit that holds at a Unix time; as it is, where nobody has such a window then. Raises
+    `StoreAway`."""
     kind, _, name = window.scope.partition(":")
-    owner = book.known_key(name) if kind == "key" else Key("", team=name or None)
-    found = (term.window(now) for term in book.terms.of(owner)) if owner is not None else ()
+    owners = await book.named(frozenset([name])) if kind == "key" else [Key("", team=name or None)]
+    found = (term.window(now) for owner in owners for term in book.terms.of(owner))
     return next((each for each in found if each.id == window.id), window)
-
-
-def _team_of(book: KeyBook, name: str) -> str | None:
-    key = book.known_key(name)
-    return None if key is None else key.team
 
 
 class Background:

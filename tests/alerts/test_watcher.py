@@ -62,10 +62,13 @@ class Office:
             return iter([[window] for window in every])
 
         self.watcher = Watcher(
-            cast(Ledger, self.ledger), self.touched, windows, lambda window, now: self.changed.get(window.id, window),
+            cast(Ledger, self.ledger), self.touched, windows, self.present,
             {"k": "red"}.get, self.telemetry, self.outbox,
             namespace="acme", holder=name, clock=lambda: clock.now,
         )  # fmt: skip
+
+    async def present(self, window: Window, now: float) -> Window:
+        return self.changed.get(window.id, window)
 
     async def use(self, claim: Claim, used: int) -> None:
         """A call that is charged so much."""

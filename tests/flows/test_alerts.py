@@ -21,8 +21,10 @@ from tests.fakes import scripted
 from tests.fakes.redis_servers import RedisServer
 from tests.fakes.scripted import Authority, Scripted, dead_port
 
+from .client import Answer
 from .crowd import statuses
 from .house import COMPLETIONS, Gateway, eventually, key, model, run, secret, settings
+from .steering import Operator, until_all_know
 from .test_quota import Under, held, used
 
 TOKEN = "T0KEN-that-nobody-may-see"
@@ -198,6 +200,31 @@ def test_a_refusal_is_told_and_reserved_is_not_spent(house: Gateway, upstream: S
     assert house.complete("refused", max_tokens=95).told[3] == "insufficient_quota"
     eventually(lambda: post_box.levels(key="refused") == [80, 100])
     assert "because a call was refused" in lines(house)[-1]
+
+
+def test_a_limit_that_was_raised_while_a_call_ran_is_what_counts(
+    house: Gateway, upstream: Stage, post_box: Receiver
+) -> None:
+    operator = Operator(house)
+    raised = operator.create("raised", quotas=[daily(50, "tokens")])
+
+    def complete() -> Answer:
+        return operator.use(raised, max_tokens=40, prompt="Hi")
+
+    with held(upstream, used(2, 40)) as let_go:
+        running = Under(complete)
+        eventually(lambda: upstream.hits == 1)
+        operator.done("PATCH", "keys/raised", {"quotas": [daily(100, "tokens")]})
+        until_all_know(house, raised, lambda told: told["quotas"][0]["limit"] == 100)
+        let_go()
+        assert running.end().status == 200
+    has_looked(house, "last-2", post_box)
+    assert post_box.levels(key="raised") == []
+    upstream.play(used(2, 40))
+    assert complete().status == 200
+    eventually(lambda: post_box.levels(key="raised") == [80])
+    (posted,) = [each for each in post_box.told if each["key"] == "raised"]
+    assert (posted["used"], posted["limit"]) == (84, 100)
 
 
 def test_rates_are_not_told_of(house: Gateway, upstream: Stage, post_box: Receiver) -> None:

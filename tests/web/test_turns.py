@@ -20,7 +20,7 @@ from gateway.keybook import KeyBook
 from gateway.ledger.touched import Touched
 from gateway.store import Ledger, open_store
 from gateway.telemetry import Telemetry
-from gateway.web.background import _present, _team_of, _windows
+from gateway.web.background import _present, _windows
 from tests.browser.stores import days, filled, large
 from tests.browser.viewers import ALWAYS, VIEWS, paths
 from tests.fakes.scripted import until
@@ -88,7 +88,7 @@ async def test_no_look_at_the_quotas_holds_the_loop(
 
     now = 1_795_226_400.0
     watcher = Watcher(
-        cast(Ledger, store), touched, partial(_windows, book), partial(_present, book), partial(_team_of, book),
+        cast(Ledger, store), touched, partial(_windows, book), partial(_present, book), book.team_of,
         Telemetry([each["id"] for each in ISSUED], KEYS, CollectorRegistry()), Outbox(post),
         namespace="acme", holder="holder", clock=lambda: now,
     )  # fmt: skip
