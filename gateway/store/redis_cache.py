@@ -20,7 +20,7 @@ MARKS = Script.read("marks.lua")
 REMEMBERED = 20_000
 """Rows of all reports that are remembered, and marks of their days; ten megabytes, more or less."""
 
-REMEMBERED_S = 600.0
+REMEMBERED_S = 3600.0
 """While gateways are replaced, an older one may settle a late call and leave no mark."""
 
 Wish = tuple[tuple[str, ...], tuple[str, ...]]
