@@ -9,14 +9,14 @@
 
 local totals = {} -- by day: what to write, and what is nothing now
 local is_new = {} -- by day
-local written_by = format('%s; last written at %.0f by %s %.0f', ABOUT_SUMS, now, worker, seq) -- each is another
 for day, names_of in pairs(sums) do
   local names = {}
   for name in pairs(names_of) do
     names[#names + 1] = name
   end
   names[#names + 1] = ABOUT
-  local known, written, gone = fetch(base .. 'sums:' .. day, names), { ABOUT, written_by }, {}
+  local stamp = format('%s; last written at %.0f by %s %.0f', ABOUT_SUMS, now, worker, seq) -- no two are the same
+  local known, written, gone = fetch(base .. 'sums:' .. day, names), { ABOUT, stamp }, {}
   is_new[day] = not known[ABOUT]
   for i = 1, #names - 1 do
     local added, text = names_of[names[i]], known[names[i]]

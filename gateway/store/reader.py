@@ -3,6 +3,7 @@ again."""
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -64,10 +65,7 @@ class Reader:
             f"HAVING sum(requests) > 0 ORDER BY {groups_sql} LIMIT ?"
         )
         rows = self._db.execute(text, (since or "", until or "9999", -1 if limit is None else limit))
-        return [
-            usage_row(group_by, row[: len(groups)], row[len(groups) :])
-            for row in in_bites(rows.fetchall(), ROWS_AT_ONCE)
-        ]
+        return _usage_rows(group_by, rows)
 
     def calls(self, limit: int, key: str | None) -> list[Mapping[str, Any]]:
         where, args = ("WHERE key = ? ", (key, limit)) if key is not None else ("", (limit,))
@@ -76,14 +74,16 @@ class Reader:
         return [call_row(_read_record(row)) for row in in_bites(rows.fetchall(), ROWS_AT_ONCE)]
 
     def told_models(self, since: str, until: str) -> list[dict[str, Any]]:
-        rows = self._db.execute(_TOLD, (since, until)).fetchall()
-        return [
-            usage_row(TOLD_GROUPS, row[: len(TOLD_GROUPS)], row[len(TOLD_GROUPS) :])
-            for row in in_bites(rows, ROWS_AT_ONCE)
-        ]
+        return _usage_rows(TOLD_GROUPS, self._db.execute(_TOLD, (since, until)))
 
     def close(self) -> None:
         self._db.close()
+
+
+def _usage_rows(group_by: Sequence[str], found: sqlite3.Cursor) -> list[dict[str, Any]]:
+    """What was found: groups, and behind them sums."""
+    width = len(group_by)
+    return [usage_row(group_by, row[:width], row[width:]) for row in in_bites(found.fetchall(), ROWS_AT_ONCE)]
 
 
 def record_row(record: Record) -> tuple[Any, ...]:

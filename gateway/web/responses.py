@@ -145,7 +145,7 @@ class EventStream(web.StreamResponse):
         if self._head or end:
             transport.write(self._head + end)
             self._head = b""
-        self._keep_alive = self._request.keep_alive and not self._is_last
+        self._keep_alive = not self._is_last
 
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
         return None
