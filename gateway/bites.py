@@ -1,4 +1,4 @@
-"""Long work in a thread, in small bites: the calls of the same worker need the interpreter, too.
+"""Long work in small bites: the calls of the same worker need the interpreter, too.
 
 A thread that goes on and on lets others in every 5 ms (`sys.getswitchinterval`), and one C function over very many
 things lets nobody in before it is done. A chunk of a stream should wait for neither.
@@ -24,6 +24,12 @@ def in_bites(things: Iterable[T], at_once: int) -> Iterator[T]:
         yield thing
         if number % at_once == 0:
             time.sleep(PAUSE_S)
+
+
+def portions(things: Sequence[T], at_once: int) -> Iterator[Sequence[T]]:
+    """The same things, so many at a time. Anywhere: what happens in between is the caller's."""
+    for first in range(0, len(things), at_once):
+        yield things[first : first + at_once]
 
 
 def in_order(things: Sequence[Any]) -> Iterator[Any]:

@@ -21,8 +21,9 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Container, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
+from gateway.bites import portions
 from gateway.ledger.touched import Touched
 from gateway.records import Window
 from gateway.rules import alerts
@@ -32,8 +33,6 @@ from gateway.telemetry import Telemetry
 
 from .outbox import Outbox
 from .sweep import Sweep
-
-T = TypeVar("T")
 
 log = logging.getLogger("gateway")
 
@@ -80,8 +79,8 @@ class _Wish(NamedTuple):
 class Watcher:
     """One worker's eye on the quotas; `run` it. `holder` is its name in the store, used by nobody before.
 
-    `windows` goes through all windows there are at a Unix time, those of one owner after another; `present` is a window
-    with the limit that holds at that time; `team_of` tells the team of a key.
+    `windows` goes through all windows there are at a Unix time, those of one owner after another; `present` are the
+    same windows with the limits that hold at that time; `team_of` tells the team of a key.
     """
 
     def __init__(
@@ -89,7 +88,7 @@ class Watcher:
         ledger: Ledger,
         touched: Touched,
         windows: Callable[[float], Iterator[Sequence[Window]]],
-        present: Callable[[Window, float], Awaitable[Window]],
+        present: Callable[[Sequence[Window], float], Awaitable[Sequence[Window]]],
         team_of: Callable[[str], str | None],
         telemetry: Telemetry,
         outbox: Outbox | None,
@@ -144,7 +143,7 @@ class Watcher:
                 windows.update({window.id: window for window in swept})
                 await asyncio.sleep(0)
             windows.update({window.id: window for window in touched})
-            for some in _portions([*windows.values()], IN_A_TURN):
+            for some in portions([*windows.values()], IN_A_TURN):
                 standings = await self._ledger.standings(some, now)
                 await self._tell(alerts.reached(standings, refused, int(now * 1e6)), refused, now)
             await self._keep(now)
@@ -168,7 +167,7 @@ class Watcher:
 
     async def _expire(self, now: float) -> None:
         """Forget what is over; and look again at what others had claimed, for perhaps they died before they told it."""
-        for some in _portions([name for name, told in self._told.items() if told.until <= now], IN_A_TURN):
+        for some in portions([name for name, told in self._told.items() if told.until <= now], IN_A_TURN):
             for name in some:
                 alert = self._told.pop(name).alert
                 window = alert.standing.window
@@ -181,7 +180,7 @@ class Watcher:
         wishes = self._untold(found)
         if wishes:
             wishes = self._untold(await self._by_limits_of_now(wishes, refused, now))
-        for claimed in _portions(wishes, CLAIMED_AT_ONCE):
+        for claimed in portions(wishes, CLAIMED_AT_ONCE):
             held = await self._claim({wish.name: CLAIM_S for wish in claimed})
             for wish in claimed:
                 self._take_in(wish, held[wish.name], now)
@@ -194,13 +193,14 @@ class Watcher:
     async def _by_limits_of_now(self, wishes: Sequence[_Wish], refused: Container[str], now: float) -> list[Alert]:
         """The levels that are reached all the same: a call has brought its windows as they were when it began, and
         where a limit was raised since, what was refused is no longer."""
-        standings, still_refused = [], set()
-        for standing in {wish.alert.standing.window.id: wish.alert.standing for wish in wishes}.values():
-            window = await self._present(standing.window, now)
-            standings.append(standing._replace(window=window))
-            if window.id in refused and window.limit <= standing.window.limit:
-                still_refused.add(window.id)
-            await asyncio.sleep(0)
+        known = [*{wish.alert.standing.window.id: wish.alert.standing for wish in wishes}.values()]
+        windows = await self._present([standing.window for standing in known], now)
+        standings = [standing._replace(window=window) for standing, window in zip(known, windows, strict=True)]
+        still_refused = {
+            window.id
+            for standing, window in zip(known, windows, strict=True)
+            if window.id in refused and window.limit <= standing.window.limit
+        }
         return alerts.reached(standings, still_refused, int(now * 1e6))
 
     def _take_in(self, wish: _Wish, held_s: float, now: float) -> None:
@@ -249,8 +249,3 @@ class Watcher:
 
     async def _claim(self, names: Mapping[str, float]) -> dict[str, float]:
         return await self._ledger.claim(self._holder, names) if names else {}
-
-
-def _portions(things: Sequence[T], at_once: int) -> Iterator[Sequence[T]]:
-    for start in range(0, len(things), at_once):
-        yield things[start : start + at_once]

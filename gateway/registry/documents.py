@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from gateway.bites import in_bites
+from gateway.bites import in_bites, portions
 from gateway.config import Config, ConfigError, FileKey, Team
 from gateway.errors import Conflict, InvalidRequest, NotFound
 from gateway.records import Standing, Window
@@ -94,8 +94,8 @@ class Documents:
     async def _overlays(self, scopes: Sequence[str]) -> list[Overlay]:
         """What they say alone."""
         texts: list[str | None] = []
-        for start in range(0, len(scopes), READ_AT_ONCE):
-            texts += await self._store.read("overlay", scopes[start : start + READ_AT_ONCE])
+        for some in portions(scopes, READ_AT_ONCE):
+            texts += await self._store.read("overlay", some)
         return [Overlay() if text is None else Overlay.decode(text) for text in texts]
 
     async def _issued_keys(self, after: str = "") -> AsyncIterator[IssuedKey]:

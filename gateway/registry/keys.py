@@ -7,7 +7,7 @@ import secrets
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, NamedTuple
 
-from gateway.bites import in_bites
+from gateway.bites import in_bites, portions
 from gateway.config import ConfigError, KeySettings, read_key, shown_key
 from gateway.errors import Conflict, InvalidRequest
 from gateway.records import Key
@@ -124,8 +124,8 @@ class Keys(Documents):
                 found = IssuedKey.decode(text).settings
             yield [keys.read(found)] if found else []
             return
-        for start in range(0, len(of_file), READ_AT_ONCE):
-            yield [keys.read(key) for key in of_file[start : start + READ_AT_ONCE]]
+        for portion in portions(of_file, READ_AT_ONCE):
+            yield [keys.read(key) for key in portion]
         ids, some = {key.id for key in of_file}, []
         async for key in self._issued_keys():
             if key.settings.id not in ids:

@@ -113,8 +113,3 @@ class KeyStore(Protocol):
 
         Raises `ValueError` for what is no position.
         """
-
-
-def portions(names: Sequence[str]) -> list[Sequence[str]]:
-    """The names, in as many lists as they are read in."""
-    return [names[first : first + READ_AT_ONCE] for first in range(0, len(names), READ_AT_ONCE)]

@@ -9,7 +9,9 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from .keystore import AUDIT_KEPT, NEWS_AT_ONCE, READ_AT_ONCE, Change, Kind, News, SecretTaken, Told, portions
+from gateway.bites import portions
+
+from .keystore import AUDIT_KEPT, NEWS_AT_ONCE, READ_AT_ONCE, Change, Kind, News, SecretTaken, Told
 from .redis_link import Link, Script
 
 EMPTY = "0-0"
@@ -21,7 +23,7 @@ _POSITION = re.compile(r"[0-9]{1,19}-[0-9]{1,19}")
 async def find(link: Link, script: Script, base: str, digests: Sequence[str]) -> list[str | None]:
     """As `KeyStore.find_keys`."""
     found: list[str | None] = []
-    for some in portions(digests):
+    for some in portions(digests, READ_AT_ONCE):
         found += await link.run(script, [f"{base}secrets", f"{base}documents:key"], some)
     return found
 
@@ -29,7 +31,7 @@ async def find(link: Link, script: Script, base: str, digests: Sequence[str]) ->
 async def read(link: Link, base: str, kind: Kind, names: Sequence[str]) -> list[str | None]:
     """As `KeyStore.read`."""
     found: list[str | None] = []
-    for some in portions(names):
+    for some in portions(names, READ_AT_ONCE):
         (texts,) = await link.ask(("HMGET", f"{base}documents:{kind}", *some))
         found += texts
     return found

@@ -9,10 +9,11 @@ import re
 import sqlite3
 from collections.abc import Sequence
 
+from gateway.bites import portions
 from gateway.config import Store
 from gateway.records import Window
 
-from .keystore import AUDIT_KEPT, NEWS_AT_ONCE, Change, Kind, News, SecretTaken, Told, portions
+from .keystore import AUDIT_KEPT, NEWS_AT_ONCE, READ_AT_ONCE, Change, Kind, News, SecretTaken, Told
 from .sqlite import among, connect, insert, path_of
 from .tables import AUDIT, DOCUMENT, SECRET, SET_DOCUMENT
 
@@ -37,13 +38,13 @@ class KeyReader:
 
     def find_keys(self, digests: Sequence[str]) -> list[str | None]:
         found: dict[str, str] = {}
-        for some in portions(digests):
+        for some in portions(digests, READ_AT_ONCE):
             found.update(self._db.execute(among(_FIND, len(some), "digest"), some))
         return [found.get(digest) for digest in digests]
 
     def read(self, kind: Kind, names: Sequence[str]) -> list[str | None]:
         found: dict[str, str] = {}
-        for some in portions(names):
+        for some in portions(names, READ_AT_ONCE):
             found.update(self._db.execute(f"{among(_READ, len(some), 'name')} AND kind = ?", (*some, kind)))
         return [found.get(name) for name in names]
 

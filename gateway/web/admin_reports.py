@@ -9,6 +9,7 @@ from typing import Any
 
 from aiohttp import web
 
+from gateway.bites import portions
 from gateway.records import Standing
 from gateway.reports.usage import read_day, read_groups, spell_csv
 from gateway.rules import standings
@@ -70,8 +71,7 @@ class Reports:
             some_keys = [each for each in keys if wanted.get("team") in (None, each.team)]
             found += await asyncio.to_thread(_wanted, standings.own_windows(terms, some_keys, now), wanted)
         told: list[Standing] = []
-        for start in range(0, len(found), WINDOWS_AT_ONCE):
-            some = found[start : start + WINDOWS_AT_ONCE]
+        for some in portions(found, WINDOWS_AT_ONCE):
             told += await parts.books.ledger.standings([owned.window for owned in some], now)
         return await listed(
             {"key": owned.key, "team": owned.team, **standings.row(standing, now)}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -69,13 +69,18 @@ def _windows(book: KeyBook, now: float) -> Iterator[list[Window]]:
         yield [owned.window for owned in standings.own_windows(terms, [key], now)]
 
 
-async def _present(book: KeyBook, window: Window, now: float) -> Window:
-    """The window with the limit that holds at a Unix time; as it is, where nobody has such a window then. Raises
+async def _present(book: KeyBook, windows: Sequence[Window], now: float) -> list[Window]:
+    """The windows with the limits that hold at a Unix time; as they are, where nobody has such a window then. Raises
     `StoreAway`."""
-    kind, _, name = window.scope.partition(":")
-    owners = await book.named(frozenset([name])) if kind == "key" else [Key("", team=name or None)]
-    found = (term.window(now) for owner in owners for term in book.terms.of(owner))
-    return next((each for each in found if each.id == window.id), window)
+    owners = [window.scope.partition(":") for window in windows]
+    keys = {key.id: key for key in await book.named(frozenset(name for kind, _, name in owners if kind == "key"))}
+    found = []
+    for window, (kind, _, name) in zip(windows, owners, strict=True):
+        owner = keys.get(name) if kind == "key" else Key("", team=name or None)
+        present = (term.window(now) for term in book.terms.of(owner)) if owner is not None else ()
+        found.append(next((each for each in present if each.id == window.id), window))
+        await asyncio.sleep(0)
+    return found
 
 
 class Background:

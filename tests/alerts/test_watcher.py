@@ -67,8 +67,8 @@ class Office:
             namespace="acme", holder=name, clock=lambda: clock.now,
         )  # fmt: skip
 
-    async def present(self, window: Window, now: float) -> Window:
-        return self.changed.get(window.id, window)
+    async def present(self, windows: Sequence[Window], now: float) -> list[Window]:
+        return [self.changed.get(window.id, window) for window in windows]
 
     async def use(self, claim: Claim, used: int) -> None:
         """A call that is charged so much."""
