@@ -21,7 +21,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from . import __version__, tokens
+from . import __version__
+from .api import tokenizer
 from .commands import audit as audit_command
 from .commands import backup as backup_command
 from .commands import keys as keys_command
@@ -29,9 +30,9 @@ from .commands import put
 from .commands import registry as registry_command
 from .commands import teams as teams_command
 from .commands import usage as usage_command
-from .config import Config, ConfigError, ConfigFault, Store, Upstream, build
+from .config import Config, ConfigError, ConfigFault, StoreSettings, Upstream, build
 from .config.source import Reading, Source
-from .folders import FolderInUse, exclusive
+from .files import FolderInUse, exclusive
 
 DEMO_MODELS: dict[str, dict[str, Any]] = {
     "gpt-3.5-turbo-instruct": {"endpoints": ["completions"], "price": {"input": 1.5, "output": 2}},
@@ -144,7 +145,7 @@ def _check(args: argparse.Namespace) -> int:
         f"  store      {config.store.shown_url}, namespace {config.store.namespace}",
         f"  upstreams  {upstreams}",
         f"  models     {', '.join(config.models)}",
-        f"  tokens     {tokens.describe(config.models)}",
+        f"  tokens     {tokenizer.describe(config.models)}",
         f"  keys       {keys or 'none in the file; gateway keys create makes some'}",
         f"  admin API  {_admin(config)}",
         f"  alerts     {_alerts(config)}",
@@ -153,20 +154,20 @@ def _check(args: argparse.Namespace) -> int:
     return put("".join([f"{line}\n" for line in lines]))
 
 
-def _look_at(settings: Store) -> list[str]:
+def _look_at(settings: StoreSettings) -> list[str]:
     """Look at the places that the file names. Returns warnings; raises `ConfigError` for what cannot go well."""
-    from .journal import problem_with, strangers
-    from .store import StoreRefused, look_at
+    from .journal import foreign_journals, problem_with
+    from .store import StoreMisconfigured, look_at
 
     faults, warnings = [], []
     try:
         warnings = asyncio.run(look_at(settings))
-    except StoreRefused as error:
+    except StoreMisconfigured as error:
         faults.append(ConfigFault("store.url", str(error)))
     folder = Path(settings.journal_dir)
     if problem := problem_with(folder):
         faults.append(ConfigFault("store.journal_dir", problem))
-    for where, number in strangers(folder, settings.origin).items():
+    for where, number in foreign_journals(folder, settings.origin).items():
         belong = f"{_count(number, 'journal')} in {folder} {'belongs' if number == 1 else 'belong'}"
         warnings.append(f"{belong} to another ledger ({where}); start once with the old store.url to deliver them")
     if faults:
@@ -187,7 +188,7 @@ def _admin(config: Config) -> str:
 
 def _alerts(config: Config) -> str:
     """Of what is told, and where."""
-    from .rules.alerts import LEVELS, count_alerted
+    from .alerts.policy import LEVELS, count_alerted
 
     if not (number := count_alerted(config)):
         return "none: no quota is per day or month"
@@ -212,18 +213,18 @@ def _serve(args: argparse.Namespace) -> int:
 
 
 def _supervise(reading: Reading, source: Source | None, demo: Demo | None = None) -> int:
-    from . import workers  # after the configuration: a fault in it is said sooner
-    from .store import StoreRefused
-    from .store.folder import exclusive_folder
+    from .process import supervisor  # after the configuration: a fault in it is said sooner
+    from .store import StoreMisconfigured
+    from .store.sqlite.folder import exclusive_folder
 
     config = reading.config
 
     async def run() -> None:
         if demo is not None:
             await demo.start_upstream()
-        listeners = [workers.bind(config.server.host, config.server.port)]
+        listeners = [supervisor.bind(config.server.host, config.server.port)]
         if config.admin.address is not None:
-            listeners.append(workers.bind(*config.admin.address))
+            listeners.append(supervisor.bind(*config.admin.address))
         address, *office = [_address_of(each) for each in listeners]
 
         def say_ready() -> None:
@@ -237,7 +238,7 @@ def _supervise(reading: Reading, source: Source | None, demo: Demo | None = None
         with ExitStack() as opened:
             for listener in listeners:
                 opened.enter_context(listener)
-            await workers.Supervisor(reading, source, listeners).run(say_ready)
+            await supervisor.Supervisor(reading, source, listeners).run(say_ready)
 
     try:
         with ExitStack() as held:
@@ -245,10 +246,10 @@ def _supervise(reading: Reading, source: Source | None, demo: Demo | None = None
                 held.enter_context(exclusive_folder(config.store))
             held.enter_context(exclusive(Path(config.store.journal_dir), "store.journal_dir"))
             asyncio.run(run())
-    except (workers.CannotServe, FolderInUse) as error:
+    except (supervisor.CannotServe, FolderInUse) as error:
         print(f"gateway: {error}", file=sys.stderr)
         return 1
-    except StoreRefused as error:
+    except StoreMisconfigured as error:
         print(f"gateway: cannot use {config.store.shown_url}: {error}", file=sys.stderr)
         return 1
     except OSError as error:
@@ -347,10 +348,11 @@ def _demo(args: argparse.Namespace) -> int:
 
 
 def _simulate(args: argparse.Namespace) -> int:
-    from . import simulator, workers
+    from . import simulator
+    from .process import supervisor
 
     async def run() -> None:
-        with workers.bind("127.0.0.1", args.port) as listener:
+        with supervisor.bind("127.0.0.1", args.port) as listener:
             runner = await simulator.serve_on(listener, simulator.Settings())
             print(f"The simulated upstream serves http://127.0.0.1:{listener.getsockname()[1]}/v1", flush=True)
             stopped = asyncio.Event()
@@ -361,7 +363,7 @@ def _simulate(args: argparse.Namespace) -> int:
 
     try:
         asyncio.run(run())
-    except workers.CannotServe as error:
+    except supervisor.CannotServe as error:
         print(f"gateway: {error}", file=sys.stderr)
         return 1
     return 0

@@ -15,24 +15,26 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from . import bridging, relay
+from . import relay
+from .accounting.lease import Accounting, Lease
+from .api import capabilities as able
+from .api import json_document, large_body
+from .api.capabilities import Adaptation
+from .api.prompt_tokens import FindsCounter, no_counter
+from .bridge import fan_out
+from .bridge.request import as_chat
 from .config import Capabilities, Config, Route
 from .errors import GatewayError, UpstreamFailed, UpstreamRefused
-from .keybook import KeyBook
-from .lease import Books, Lease
-from .outlet import OpensStreams, Outlet
+from .keys.cache import KeyCache
+from .observe.tracing import CLIENT_GONE, Trace
+from .quota import limit_headers, windows
 from .records import Call, Claim, Failure, Phase, Usage
-from .relay import Answer, Streamed
-from .rules import capabilities as able
-from .rules import document, large, limits, notices, pieces
-from .rules.attempts import GiveUp, Tried, Try, next_step, patience_s
-from .rules.bridge_request import as_chat
-from .rules.capabilities import Way
-from .rules.estimate import FindsCounter, no_counter
+from .relay import Answer, Streamed, token_rule
+from .relay.client_stream import ClientStream, OpensStreams
 from .tasks import Tasks
-from .tracing import CLIENT_GONE, Trace
-from .upstream.health import Trial
+from .upstream.health import AttemptHandle
 from .upstream.pool import Pool
+from .upstream.retry_policy import FailedAttempt, GiveUp, Try, next_step, patience_s
 from .upstream.router import Router
 
 log = logging.getLogger("gateway")
@@ -41,13 +43,13 @@ _PATHS = {"completions": "/completions", "chat": "/chat/completions", "embedding
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class Services:
     """What calls are carried with. A call keeps the configuration it began with."""
 
     config: Config
-    book: KeyBook
+    book: KeyCache
     """Keys, and the limits that bind them; always the newest."""
-    books: Books
+    books: Accounting
     pools: Mapping[str, Pool]
     router: Router
     tasks: Tasks
@@ -57,11 +59,11 @@ class Parts:
 
 
 @dataclass(slots=True)
-class Live:
+class CurrentServices:
     """What a worker serves with at present. A reload puts other parts in the place of these; what has begun with the
     old ones goes on with them to its end."""
 
-    parts: Parts
+    parts: Services
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,7 @@ class Served:
 
 async def serve(
     call: Call,
-    parts: Parts,
+    parts: Services,
     open_stream: OpensStreams,
     leased_now: Callable[[], None],
     hold: Callable[[int], None],
@@ -87,13 +89,13 @@ async def serve(
     Cancelled: the client is gone.
     """
     routes = able.fitting(call.model, call.endpoint, call.params, parts.config.upstreams)
-    claims = limits.claims(call, parts.book.terms.of(call.key))
+    claims = windows.claims(call, parts.book.terms.of(call.key))
     candidates = parts.router.candidates(routes, call.params.model)
     async with Lease(parts.books, call, claims, candidates[0] if candidates else routes[0]) as lease:
         leased_now()
         lease.trace = trace
         keepalive_s = parts.config.server.keepalive_comment_s if call.params.stream else 0
-        outlet = Outlet(open_stream, partial(own_headers, lease), keepalive_s, hold)
+        outlet = ClientStream(open_stream, partial(own_headers, lease), keepalive_s, hold)
         try:
             answer = await _carry(call, parts, lease, outlet, routes=routes, tried=[])
             return Served(answer, own_headers(lease))
@@ -103,12 +105,12 @@ async def serve(
 
 async def _carry(
     call: Call,
-    parts: Parts,
+    parts: Services,
     lease: Lease,
-    outlet: Outlet,
+    outlet: ClientStream,
     *,
     routes: Sequence[Route],
-    tried: list[Tried],
+    tried: list[FailedAttempt],
     is_single: bool = False,
 ) -> Answer | Streamed:
     """Try one route after the other, as long as `next_step` says so.
@@ -130,26 +132,32 @@ async def _carry(
                 if after_s:
                     waited_s += after_s
                     await asyncio.sleep(after_s)
-                if not is_single and _way(call, route, parts) is not Way.PLAIN:
+                if not is_single and _way(call, route, parts) is not Adaptation.PLAIN:
                     return await _carry_singly(call, parts, lease, outlet, routes=routes, tried=tried)
                 trial = parts.router.begin(route, call.params.model, tried)
                 try_it = _try if lease.trace is None else _trace
                 result = await try_it(route, trial, call, parts, lease, outlet, is_fresh=is_fresh)
                 if not isinstance(result, Failure):
                     return result
-                tried.append(Tried(route, result, trial.key))
+                tried.append(FailedAttempt(route, result, trial.key))
 
 
 async def _carry_singly(
-    call: Call, parts: Parts, lease: Lease, outlet: Outlet, *, routes: Sequence[Route], tried: Sequence[Tried]
+    call: Call,
+    parts: Services,
+    lease: Lease,
+    outlet: ClientStream,
+    *,
+    routes: Sequence[Route],
+    tried: Sequence[FailedAttempt],
 ) -> Answer | Streamed:
     """Carry each prompt by itself, from where the whole call has come to."""
 
-    async def carry_one(single: Call, share: Lease, side: Outlet) -> Answer | Streamed:
+    async def carry_one(single: Call, share: Lease, side: ClientStream) -> Answer | Streamed:
         return await _carry(single, parts, share, side, routes=routes, tried=list(tried), is_single=True)
 
     try:
-        return await bridging.carry(
+        return await fan_out.carry(
             call, lease, outlet, one=carry_one, upstreams=parts.config.upstreams, books=parts.books, tasks=parts.tasks,
             max_response_bytes=parts.config.server.max_response_bytes,
         )  # fmt: skip
@@ -158,12 +166,12 @@ async def _carry_singly(
         raise
 
 
-def _way(call: Call, route: Route, parts: Parts) -> Way:
-    return able.way(call.endpoint, call.params, parts.config.upstreams[route.upstream].capabilities)
+def _way(call: Call, route: Route, parts: Services) -> Adaptation:
+    return able.adaptation(call.endpoint, call.params, parts.config.upstreams[route.upstream].capabilities)
 
 
 def _next_step(
-    call: Call, routes: Sequence[Route], parts: Parts, tried: Sequence[Tried], waited_s: float
+    call: Call, routes: Sequence[Route], parts: Services, tried: Sequence[FailedAttempt], waited_s: float
 ) -> Try | GiveUp:
     router, name = parts.router, call.params.model
     candidates = router.candidates(routes, name)
@@ -177,7 +185,7 @@ def _next_step(
     )  # fmt: skip
 
 
-def _failed(last: Failure | None, call: Call, routes: Sequence[Route], parts: Parts, lease: Lease) -> UpstreamFailed:
+def _failed(last: Failure | None, call: Call, routes: Sequence[Route], parts: Services, lease: Lease) -> UpstreamFailed:
     """The error that says of the last failure; None: there was nobody to ask."""
     if last is None:
         last = parts.router.barrier(routes, call.params.model)
@@ -188,7 +196,14 @@ def _failed(last: Failure | None, call: Call, routes: Sequence[Route], parts: Pa
 
 
 async def _trace(
-    route: Route, trial: Trial, call: Call, parts: Parts, lease: Lease, outlet: Outlet, *, is_fresh: bool
+    route: Route,
+    trial: AttemptHandle,
+    call: Call,
+    parts: Services,
+    lease: Lease,
+    outlet: ClientStream,
+    *,
+    is_fresh: bool,
 ) -> Answer | Streamed | Failure:
     """`_try`, with a span of its own that the upstream is told of."""
     assert lease.trace is not None
@@ -215,7 +230,14 @@ async def _trace(
 
 
 async def _try(
-    route: Route, trial: Trial, call: Call, parts: Parts, lease: Lease, outlet: Outlet, *, is_fresh: bool
+    route: Route,
+    trial: AttemptHandle,
+    call: Call,
+    parts: Services,
+    lease: Lease,
+    outlet: ClientStream,
+    *,
+    is_fresh: bool,
 ) -> Answer | Streamed | Failure:
     """One attempt, and what it says about its upstream."""
     telemetry = parts.books.telemetry
@@ -257,15 +279,15 @@ async def _try(
     return result
 
 
-def prepare(call: Call, claims: Sequence[Claim], route: Route, parts: Parts, trial: Trial) -> relay.Attempt:
+def prepare(call: Call, claims: Sequence[Claim], route: Route, parts: Services, trial: AttemptHandle) -> relay.Attempt:
     """The request for one route, on the client's own bytes: only what must change is changed."""
     upstream = parts.config.upstreams[route.upstream]
     pool = parts.pools[route.upstream]
-    if _way(call, route, parts) is Way.VIA_CHAT:
+    if _way(call, route, parts) is Adaptation.VIA_CHAT:
         call = as_chat(call)
     changes = changed_members(call, claims, route, upstream.capabilities)
     given = call.params.document
-    body = document.replace(given, changes) if given.large is None else large.replace(given.large, changes)
+    body = json_document.replace(given, changes) if given.large is None else large_body.replace(given.large, changes)
     added_limits = [changes[name] for name in ("max_tokens", "max_completion_tokens") if name in changes]
     return relay.Attempt(
         call=call,
@@ -275,7 +297,7 @@ def prepare(call: Call, claims: Sequence[Claim], route: Route, parts: Parts, tri
         request=pool.request(_PATHS[call.endpoint], call.forwarded_headers, body, key=trial.key),
         max_response_bytes=parts.config.server.max_response_bytes,
         output_limit=added_limits[0] if added_limits else call.params.output_limit,
-        count_texts=pieces.counting(parts.find_counter(call.params.model)),
+        count_texts=token_rule.counting(parts.find_counter(call.params.model)),
         answered=trial.answered,
     )
 
@@ -300,7 +322,7 @@ def changed_members(call: Call, claims: Iterable[Claim], route: Route, capabilit
         and params.output_limit is None
         and any(claim.window.unit in ("tokens", "usd") for claim in claims)
     ):
-        changes[limit_field] = limits.output_limit(call)
+        changes[limit_field] = windows.output_limit(call)
     return changes
 
 
@@ -310,5 +332,5 @@ def own_headers(lease: Lease) -> tuple[tuple[str, str], ...]:
     return (
         ("x-gateway-upstream", upstream),
         ("x-gateway-attempts", str(lease.attempts)),
-        *notices.rate_headers(lease.standings).items(),
+        *limit_headers.rate_headers(lease.standings).items(),
     )

@@ -38,7 +38,7 @@ class Key:
     is_shadow: bool = False
 
 
-class Large(NamedTuple):
+class LargeBody(NamedTuple):
     """A body that is too long to be touched at once."""
 
     pieces: Sequence[bytes | bytearray]
@@ -53,8 +53,8 @@ class Document(NamedTuple):
 
     text: str
     members: dict[str, Any]
-    large: Large | None = None
-    """Then `text` is empty, and long values are replaced by stand-ins: see rules/large."""
+    large: LargeBody | None = None
+    """Then `text` is empty, and long values are replaced by stand-ins: see api/large_body."""
 
 
 class Params(NamedTuple):
@@ -215,7 +215,7 @@ Unit = Literal["requests", "tokens", "usd", "parallel"]
 
 
 class Window(NamedTuple):
-    """What a limit counts in: made by `rules/limits`."""
+    """What a limit counts in: made by `quota/windows`."""
 
     id: str
     """Scope, unit, period and, of a calendar window, its name; never the limit, so that changing a limit keeps what
@@ -252,7 +252,7 @@ class WindowState(NamedTuple):
     at_us: int = 0
 
 
-class Standing(NamedTuple):
+class WindowStatus(NamedTuple):
     """How a window stands at one moment, for headers, messages and reports."""
 
     window: Window
@@ -269,17 +269,17 @@ class Standing(NamedTuple):
 class Granted(NamedTuple):
     """Every window of the call was drawn on."""
 
-    standings: tuple[Standing, ...] = ()
+    standings: tuple[WindowStatus, ...] = ()
 
 
 class Refused(NamedTuple):
     """No window was drawn on, because this one has no room for so many units."""
 
-    standing: Standing
+    standing: WindowStatus
     asked: int
     retry_after_us: int | None
     """None: settled usage alone fills the window, and no wait before its end helps."""
-    standings: tuple[Standing, ...] = ()
+    standings: tuple[WindowStatus, ...] = ()
     """Of every window that the call would have drawn on, this one among them."""
 
 

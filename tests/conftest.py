@@ -9,10 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from tests.fakes.redis_servers import RedisServer, name_of, servers_to_test
 from tests.fakes.scripted import Behaviour, Scripted
 from tests.flows.house import Gateway, Process
+
+# How long one example takes depends on the machine.
+settings.register_profile("no-deadline", deadline=None)
+settings.load_profile("no-deadline")
 
 StartsGateways = Callable[..., Gateway]
 StartsProcesses = Callable[..., Process]

@@ -14,8 +14,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+from gateway.api.auth import digest
 from gateway.config import build
-from gateway.rules.keys import digest
 from tests.bench import calls, carries, cases, issuing, load, ours, page, plot, sizes, wide
 from tests.bench.processes import BenchError, Program
 from tests.bench.streams import Upstream, streams

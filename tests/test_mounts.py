@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.mounts import network_file_system
+from gateway.files import network_file_system
 
 MOUNTS = r"""22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda1 rw
 30 22 0:24 / /data rw,relatime - nfs4 server:/export rw,vers=4.2

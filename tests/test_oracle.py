@@ -24,16 +24,16 @@ from aiohttp.test_utils import TestServer
 from prometheus_client import generate_latest
 
 from gateway.config import build
+from gateway.observe.metrics import Telemetry
 from gateway.records import Failure, Phase, Record
 from gateway.records import Fault as Outcome
-from gateway.telemetry import Telemetry
 from gateway.upstream import pool
-from gateway.web import app, changeover
-from gateway.web.access import AccessLog
+from gateway.web import app, hot_reload
+from gateway.web.access_log import AccessLog
 from tests.fakes.faults import FAULTS, Ask, Fault, Kind, Playhouse
 from tests.fakes.scripted import Scripted, answer, silent, until
 from tests.upstream import aiohttp_door
-from tests.upstream.ear import Ear, settings
+from tests.upstream.recorder import Ear, settings
 
 KEY = "sk-test-0123456789abcdefghijkl"
 UPSTREAM_KEY = "sk-upstream-0123456789abcdefg"
@@ -280,7 +280,7 @@ def play_through(door: type[Any], folder: Path) -> Stories:
         pytest.MonkeyPatch.context() as patch,
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
-        patch.setattr(changeover, "Pool", door)
+        patch.setattr(hot_reload, "Pool", door)
         runner.get_loop().set_exception_handler(lambda _, context: complaints.append(repr(context)))
         stories = runner.run(Stage(house, folder).play())
     assert not complaints

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from gateway.api import auth, json_document, validate
 from gateway.config import Config, build
 from gateway.pipeline import changed_members
+from gateway.quota import windows
 from gateway.records import Call, Endpoint
-from gateway.rules import document, keys, limits, params
 
 TOKENS = [{"tokens": 100000, "per": "day"}]
 USD = [{"usd": 5, "per": "month"}]
@@ -33,8 +34,8 @@ def config(quotas: Any = (), limits: Any = None, route: Any = None, capabilities
 
 
 def call(settings: Config, endpoint: Endpoint, body: bytes) -> Call:
-    (key,) = keys.index(settings.keys).values()
-    asked = params.restrict(params.read(endpoint, body), endpoint, key.limits, settings.models["m"].limits)
+    (key,) = auth.index(settings.keys).values()
+    asked = validate.restrict(validate.read(endpoint, body), endpoint, key.limits, settings.models["m"].limits)
     return Call("req_1", 0.0, key, endpoint, asked, settings.models["m"], label_model="m", arrived=0.0)
 
 
@@ -79,10 +80,10 @@ def test_only_what_must_change_is_changed(
 ) -> None:
     made = config(**settings)
     this = call(made, endpoint, body)
-    claims = limits.claims(this, limits.Terms(made.quotas, made.teams, {}).of(this.key))
+    claims = windows.claims(this, windows.LimitTable(made.quotas, made.teams, {}).of(this.key))
     capabilities = made.upstreams["up"].capabilities
     assert changed_members(this, claims, this.model.routes[0], capabilities) == changes
-    forwarded = document.replace(this.params.document, changes)
+    forwarded = json_document.replace(this.params.document, changes)
     assert json.loads(forwarded) == {**json.loads(body), **changes}
     if not changes:
         assert forwarded == body

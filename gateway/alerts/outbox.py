@@ -12,10 +12,10 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from gateway.rules import alerts
 from gateway.tasks import Tasks
 
-from .webhook import Answer
+from . import policy
+from .webhook import PostResult
 
 log = logging.getLogger("gateway")
 
@@ -25,7 +25,7 @@ AT_ONCE = 4
 MAX_WAITING = 200
 """Alerts that are not taken yet. A few hundred kilobytes, and more than anybody reads."""
 
-Post = Callable[[bytes], Awaitable[Answer]]
+Post = Callable[[bytes], Awaitable[PostResult]]
 
 
 class Outbox:
@@ -85,7 +85,7 @@ class Outbox:
             self._note(answer)
             if answer.is_taken:
                 break
-            pause_s = alerts.next_pause_s(answer.status, answer.retry_after_s, attempts, loop.time() - began)
+            pause_s = policy.next_pause_s(answer.status, answer.retry_after_s, attempts, loop.time() - began)
             if pause_s is None:
                 log.error("an alert is not posted: the webhook does not take it (%s)", answer.detail)
                 break
@@ -99,7 +99,7 @@ class Outbox:
         self._waiting.pop(name, None)
         self._done.add(name)
 
-    def _note(self, answer: Answer) -> None:
+    def _note(self, answer: PostResult) -> None:
         """Say it once, however many alerts find out."""
         if self._is_failing == answer.is_taken:
             self._is_failing = not answer.is_taken

@@ -23,15 +23,15 @@ from collections.abc import Awaitable, Callable, Container, Iterator, Mapping, S
 from itertools import islice
 from typing import NamedTuple
 
-from gateway.bites import portions
-from gateway.ledger.touched import Touched
+from gateway.accounting.changed_windows import ChangedWindows
+from gateway.chunked import portions
+from gateway.observe.metrics import Telemetry
 from gateway.records import Window
-from gateway.rules import alerts
-from gateway.rules.alerts import Alert
-from gateway.store import Ledger, StoreAway
-from gateway.telemetry import Telemetry
+from gateway.store import Ledger, StoreUnavailable
 
+from . import policy
 from .outbox import Outbox
+from .policy import Alert
 from .sweep import Sweep
 
 log = logging.getLogger("gateway")
@@ -86,7 +86,7 @@ class Watcher:
     def __init__(
         self,
         ledger: Ledger,
-        touched: Touched,
+        touched: ChangedWindows,
         windows: Callable[[float], Iterator[Sequence[Window]]],
         present: Callable[[Sequence[Window], float], Awaitable[Sequence[Window]]],
         team_of: Callable[[str], str | None],
@@ -123,7 +123,7 @@ class Watcher:
             pause_s = LOOK_EVERY_S
             try:
                 await self.look()
-            except StoreAway:
+            except StoreUnavailable:
                 pause_s = LOOK_WHILE_AWAY_S
             except Exception:
                 log.exception("the quotas could not be looked at")
@@ -131,7 +131,9 @@ class Watcher:
             await asyncio.sleep(pause_s)
 
     async def look(self) -> None:
-        """Look once, and tell what is to be told. Raises `StoreAway`; what was not seen to is looked at again."""
+        """Look once, and tell what is to be told. Raises `StoreUnavailable`; what was not seen to is looked at
+        again.
+        """
         now = self._clock()
         await self._expire(now)
         while self._touched.gather(IN_A_TURN):  # noqa: ASYNC110 - it waits for nothing
@@ -145,7 +147,7 @@ class Watcher:
             windows.update({window.id: window for window in touched})
             for some in portions([*windows.values()], IN_A_TURN):
                 standings = await self._ledger.standings(some, now)
-                await self._tell(alerts.reached(standings, refused, int(now * 1e6)), refused, now)
+                await self._tell(policy.reached(standings, refused, int(now * 1e6)), refused, now)
             await self._keep(now)
         except BaseException:
             self._touched.put_back([*touched, *windows.values()], refused)
@@ -154,12 +156,12 @@ class Watcher:
     async def close(self, timeout_s: float) -> None:
         """A last look, and a last try of what the webhook has not taken; what it does not take then is let go, so that
         somebody else tells it."""
-        with contextlib.suppress(StoreAway, TimeoutError):
+        with contextlib.suppress(StoreUnavailable, TimeoutError):
             async with asyncio.timeout(timeout_s / 3):
                 await self.look()
         if self._outbox is not None:
             await self._outbox.close(timeout_s / 3)
-        with contextlib.suppress(StoreAway, TimeoutError):
+        with contextlib.suppress(StoreUnavailable, TimeoutError):
             async with asyncio.timeout(timeout_s / 3):
                 await self._keep(self._clock())
                 if self._outbox is not None:
@@ -201,7 +203,7 @@ class Watcher:
             for standing, window in zip(known, windows, strict=True)
             if window.id in refused and window.limit <= standing.window.limit
         }
-        return alerts.reached(standings, still_refused, int(now * 1e6))
+        return policy.reached(standings, still_refused, int(now * 1e6))
 
     def _take_in(self, wish: _Wish, held_s: float, now: float) -> None:
         """What has become of a claim: ours, and so to be told, or somebody else's for so many seconds."""
@@ -216,7 +218,7 @@ class Watcher:
         window = alert.standing.window
         kind, _, name = window.scope.partition(":")
         if wish.way == LOG:
-            log.warning("quota alert: %s", alerts.sentence(alert))
+            log.warning("quota alert: %s", policy.sentence(alert))
             self._telemetry.alerted(
                 key=name if kind == "key" else "",
                 team=name if kind == "team" else "",
@@ -227,7 +229,7 @@ class Watcher:
             self._kept[wish.name] = window.resets_us / 1e6 + AFTER_END_S
         elif self._outbox is not None:
             team = self._team_of(name) if kind == "key" else None
-            self._outbox.put(wish.name, alerts.message(alert, now, self._namespace, team))
+            self._outbox.put(wish.name, policy.message(alert, now, self._namespace, team))
 
     async def _keep(self, now: float) -> None:
         """Note in the store what was told, and that we are still about to tell the rest."""

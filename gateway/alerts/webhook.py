@@ -14,15 +14,15 @@ import aiohttp
 from yarl import URL
 
 from gateway import __version__
-from gateway.config import Alerts
+from gateway.config import AlertSettings
 from gateway.upstream.connection import Head
-from gateway.upstream.quirks import retry_after_s
+from gateway.upstream.provider_errors import retry_after_s
 
 ATTEMPT_WITHIN_S = 10.0
 """From looking the name up to the head of the answer."""
 
 
-class Answer(NamedTuple):
+class PostResult(NamedTuple):
     """What became of an attempt."""
 
     status: int | None
@@ -39,7 +39,7 @@ class Answer(NamedTuple):
 class Webhook:
     """The address to post to. Its connections are made when there is something to post."""
 
-    def __init__(self, settings: Alerts, within_s: float = ATTEMPT_WITHIN_S) -> None:
+    def __init__(self, settings: AlertSettings, within_s: float = ATTEMPT_WITHIN_S) -> None:
         assert settings.webhook is not None
         self._address = settings.webhook
         self._way = settings.way
@@ -49,17 +49,17 @@ class Webhook:
     def __repr__(self) -> str:
         return f"<Webhook {'not used yet' if self._session is None else 'used'}>"
 
-    async def post(self, body: bytes) -> Answer:
+    async def post(self, body: bytes) -> PostResult:
         """Post this JSON once. Never raises."""
         try:
             async with asyncio.timeout(self._within_s):
                 return await self._post(body)
         except TimeoutError:
-            return Answer(None, f"no answer within {self._within_s:g} s")
+            return PostResult(None, f"no answer within {self._within_s:g} s")
         except Exception as error:
-            return Answer(None, _spell(error))
+            return PostResult(None, _spell(error))
 
-    async def _post(self, body: bytes) -> Answer:
+    async def _post(self, body: bytes) -> PostResult:
         if self._session is None:
             headers = {"Content-Type": "application/json", "User-Agent": f"completions-gateway/{__version__}"}
             self._session = aiohttp.ClientSession(
@@ -69,7 +69,7 @@ class Webhook:
         async with self._session.post(address, data=body, allow_redirects=False, **self._by_proxy(address)) as response:
             status = response.status
             head = Head(status, tuple([(name.lower(), value) for name, value in response.headers.items()]))
-            return Answer(status, f"it answers {status}", retry_after_s(head, time.time()))
+            return PostResult(status, f"it answers {status}", retry_after_s(head, time.time()))
 
     def _by_proxy(self, address: URL) -> dict[str, Any]:
         """What aiohttp is told of the proxy. One that is asked with CONNECT has a request of its own."""

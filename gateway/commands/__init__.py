@@ -12,20 +12,20 @@ from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
-from gateway.config import Store as Settings
+from gateway.config import StoreSettings as Settings
 from gateway.store import Store, open_store
 
 T = TypeVar("T")
 
 
-class Mistaken(Exception):
+class UsageError(Exception):
     """Arguments that make no sense; each text says which and why."""
 
 
 def ask(settings: Settings, question: Callable[[Store | None], Coroutine[Any, Any, T]]) -> T:
     """What the store answers; it is None where there is none yet, and nothing is written then.
 
-    Raises `StoreAway`, `StoreRefused`; `OSError` where the store's folder may not be looked at.
+    Raises `StoreUnavailable`, `StoreMisconfigured`; `OSError` where the store's folder may not be looked at.
     """
     if (file := missing(settings)) is not None:
         # Opening it would make it, and a mistyped folder would look like one in which nothing was used.
@@ -35,7 +35,7 @@ def ask(settings: Settings, question: Callable[[Store | None], Coroutine[Any, An
 
 
 def on_store(settings: Settings, work: Callable[[Store], Awaitable[T]]) -> T:
-    """What comes of working on the store. Raises `StoreAway`, `StoreRefused`."""
+    """What comes of working on the store. Raises `StoreUnavailable`, `StoreMisconfigured`."""
 
     async def run() -> T:
         store = await open_store(settings)
@@ -57,7 +57,7 @@ def missing(settings: Settings) -> Path | None:
 
 def file_of(settings: Settings) -> Path:
     """An embedded store's file."""
-    from gateway.store.sqlite import path_of  # which a Redis store does without
+    from gateway.store.sqlite.database import path_of  # which a Redis store does without
 
     return path_of(settings).absolute()
 

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from gateway.config import Config
-from gateway.registry import Registry
+from gateway.keys.registry import Registry
 from gateway.reports.registry import CHANGES, CHANGES_IN_TABLE, with_change
 
 from .registry import PAGE, add_shape, carry_out, read, told_list

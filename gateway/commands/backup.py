@@ -35,7 +35,7 @@ def run(args: argparse.Namespace, config: Config) -> int:
             "this command is for an embedded store",
             code=2,
         )
-    from gateway.store.backup import NotBackedUp, back_up
+    from gateway.store.sqlite.backup import NotBackedUp, back_up
 
     try:
         size = back_up(settings, args.to)

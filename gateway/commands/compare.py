@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 from gateway.config import Model
 from gateway.reports import comparison as comparison_report
-from gateway.reports.spelling import spell_json
-from gateway.rules.comparison import Pair, by_upstream_name, compare
-from gateway.rules.exports import Export, NotUnderstood, read_export
+from gateway.reports.compare import Pair, by_upstream_name, compare
+from gateway.reports.invoice import Export, NotUnderstood, read_export
+from gateway.reports.table import format_json
 from gateway.store import Store
 
 
@@ -56,7 +56,7 @@ def read_file(path: str) -> Export:
 
 
 async def ask(store: Store | None, question: Question, models: Mapping[str, Model]) -> Comparison:
-    """Hold the books against the file; there may be none yet. Raises `StoreAway`."""
+    """Hold the books against the file; there may be none yet. Raises `StoreUnavailable`."""
     days = question.days
     if days is None:
         return Comparison([], [*question.export.notes, "Their file tells of no day to compare."])
@@ -81,11 +81,11 @@ def spell(shape: str, comparison: Comparison, export: Export) -> str:
     """The comparison as `table`, `csv` or `json`."""
     pairs = comparison.pairs
     if shape == "table":
-        return (comparison_report.spell_table(pairs, export.told) if pairs else "Nothing was used.") + "\n"
+        return (comparison_report.format_table(pairs, export.told) if pairs else "Nothing was used.") + "\n"
     rows = comparison_report.rows_of(pairs, export.told)
     if shape == "csv":
-        return comparison_report.spell_csv(rows)
-    return spell_json(rows)
+        return comparison_report.format_csv(rows)
+    return format_json(rows)
 
 
 def _routes(models: Mapping[str, Model]) -> dict[tuple[str, str], str]:

@@ -7,12 +7,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gateway.config import Config
-from gateway.registry import Issued, Registry
-from gateway.reports.registry import KEYS, KEYS_IN_TABLE, spell_one
-from gateway.reports.spelling import spell_json
-from gateway.rules.arguments import NONE, read_duration_s, read_moment
+from gateway.keys.registry import CreatedKey, Registry
+from gateway.quota.notation import NONE, read_duration_s, read_moment
+from gateway.reports.registry import KEYS, KEYS_IN_TABLE, format_one
+from gateway.reports.table import format_json
 
-from . import Mistaken
+from . import UsageError
 from .registry import (
     PAGE,
     Actions,
@@ -145,7 +145,7 @@ def _show(args: argparse.Namespace, config: Config) -> str:
 def _update(args: argparse.Namespace, config: Config) -> str:
     changes, quotas = _settings(args), quotas_of(args)
     if not (changes or quotas or args.limit):
-        raise Mistaken("nothing to change: name a setting, such as --tokens 2000000/day")
+        raise UsageError("nothing to change: name a setting, such as --tokens 2000000/day")
 
     async def change(registry: Registry) -> dict[str, Any]:
         if quotas or args.limit:
@@ -169,11 +169,11 @@ def _revoke(args: argparse.Namespace, config: Config) -> str:
     return told_one(args, carry_out(config, lambda registry: registry.revoke_key(args.name, actor("keys"))))
 
 
-def _told(args: argparse.Namespace, issued: Issued, what: str) -> str:
+def _told(args: argparse.Namespace, issued: CreatedKey, what: str) -> str:
     """A key and its secret, which stands alone in the last line."""
     if args.shape == "json":
-        return spell_json(issued.key | {"secret": issued.secret})
+        return format_json(issued.key | {"secret": issued.secret})
     if args.shape == "quiet":
         return f"{issued.secret}\n"
     name = issued.key["id"]
-    return f"{spell_one(issued.key)}\nThe key {name} {what} is shown this once:\n\n{issued.secret}\n"
+    return f"{format_one(issued.key)}\nThe key {name} {what} is shown this once:\n\n{issued.secret}\n"

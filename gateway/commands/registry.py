@@ -19,22 +19,23 @@ from typing import Any, TypeVar
 
 from gateway.config import Config
 from gateway.errors import GatewayError, InvalidRequest
-from gateway.registry import Page, Registry
-from gateway.reports.registry import Column, spell_csv, spell_one, spell_table
-from gateway.reports.spelling import spell_json
-from gateway.rules.arguments import NONE, Named, merged_quotas, read_limit, read_names, read_quota
-from gateway.store import StoreAway, StoreRefused
+from gateway.keys.registry import Page, Registry
+from gateway.quota.notation import NONE, Named, merged_quotas, read_limit, read_names, read_quota
+from gateway.reports.registry import Column, format_csv, format_one, format_table
+from gateway.reports.table import format_json
+from gateway.store import StoreMisconfigured, StoreUnavailable
 
-from . import Mistaken, fail, missing, named, on_store, put
+from . import UsageError, fail, missing, named, on_store, put
 
 T = TypeVar("T")
-Deed = Callable[[Registry], Awaitable[T]]
+Action = Callable[[Registry], Awaitable[T]]
 
 PAGE = 1000
 
 
-def carry_out(config: Config, deed: Deed[T], *, makes_store: bool = True) -> T:
-    """Do it with the registry of the store that the configuration names. Raises `StoreAway`, `StoreRefused`, `OSError`.
+def carry_out(config: Config, deed: Action[T], *, makes_store: bool = True) -> T:
+    """Do it with the registry of the store that the configuration names. Raises `StoreUnavailable`,
+    `StoreMisconfigured`, `OSError`.
 
     Where there is no embedded store yet, one is made and that is said; or, for those who only look, an empty one stands
     in for it, since a mistyped folder should stay as it is.
@@ -67,15 +68,15 @@ def run(args: argparse.Namespace, config: Config) -> int:
     logging.getLogger("gateway").setLevel(logging.ERROR)
     try:
         return put(args.act(args, config))
-    except Mistaken as error:
+    except UsageError as error:
         return fail(*error.args, code=2)
     except InvalidRequest as error:
         return fail(error.message, code=2)
     except GatewayError as error:
         return fail(error.message)
-    except StoreAway as error:
+    except StoreUnavailable as error:
         return fail(f"{named(config.store, str(error))}; a change may have been made or not: look, and repeat it")
-    except StoreRefused as error:
+    except StoreMisconfigured as error:
         return fail(named(config.store, str(error)))
     except OSError as error:
         return fail(named(config.store, (error.strerror or str(error)).lower()))
@@ -134,7 +135,7 @@ def add_quotas(parser: argparse.ArgumentParser, what: str) -> None:
 
 
 def quotas_of(args: argparse.Namespace) -> list[Named]:
-    """The quotas that were named. Raises `Mistaken`."""
+    """The quotas that were named. Raises `UsageError`."""
     return [
         read(f"--{unit}", partial(read_quota, unit), text)
         for unit in ("requests", "tokens", "usd")
@@ -143,40 +144,40 @@ def quotas_of(args: argparse.Namespace) -> list[Named]:
 
 
 def merged(known: Sequence[Mapping[str, Any]], quotas: Sequence[Named]) -> list[dict[str, Any]]:
-    """Quotas with those that were named set or gone. Raises `Mistaken`."""
+    """Quotas with those that were named set or gone. Raises `UsageError`."""
     try:
         return merged_quotas(known, quotas)
     except ValueError as error:
-        raise Mistaken(str(error)) from None
+        raise UsageError(str(error)) from None
 
 
 def read(option: str, how: Callable[[str], T], text: str) -> T:
-    """What an argument says. Raises `Mistaken`, which names the option."""
+    """What an argument says. Raises `UsageError`, which names the option."""
     try:
         return how(text)
     except ValueError as error:
-        raise Mistaken(f"argument {option}: {error}") from None
+        raise UsageError(f"argument {option}: {error}") from None
 
 
 def names_of(option: str, texts: Sequence[str]) -> list[str] | None:
-    """Of an option that takes names, with commas or again and again; None for `none`. Raises `Mistaken`."""
+    """Of an option that takes names, with commas or again and again; None for `none`. Raises `UsageError`."""
     names = [name for text in texts for name in read_names(text)]
     if not names:  # an empty variable of a script: no list of networks would let in everybody
-        raise Mistaken(f"argument {option}: expected one or more, with commas, or {NONE}")
+        raise UsageError(f"argument {option}: expected one or more, with commas, or {NONE}")
     return None if names == [NONE] else names
 
 
 def limits_of(texts: Sequence[str], known: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Limits with those that were named set or gone. Raises `Mistaken`."""
+    """Limits with those that were named set or gone. Raises `UsageError`."""
     named_ones = dict(read("--limit", read_limit, text) for text in texts)
     return {name: value for name, value in {**(known or {}), **named_ones}.items() if value is not None}
 
 
 def one_name(args: argparse.Namespace, option: str) -> str:
-    """A name that may be given with its option or without. Raises `Mistaken`."""
+    """A name that may be given with its option or without. Raises `UsageError`."""
     given = [name for name in (args.name, args.named) if name is not None]
     if len(given) != 1:
-        raise Mistaken(f"argument {option}: expected {'exactly one' if given else 'one'}, such as {option} alice")
+        raise UsageError(f"argument {option}: expected {'exactly one' if given else 'one'}, such as {option} alice")
     return str(given[0])
 
 
@@ -188,12 +189,12 @@ def told_list(
 ) -> str:
     """Rows in the shape that was asked for; `in_table` are the columns that stand in a table, default: all."""
     if args.shape == "json":
-        return spell_json(rows)
+        return format_json(rows)
     if args.shape == "csv":
-        return spell_csv(columns, rows)
-    return spell_table(in_table or columns, rows) if rows else "There are none.\n"
+        return format_csv(columns, rows)
+    return format_table(in_table or columns, rows) if rows else "There are none.\n"
 
 
 def told_one(args: argparse.Namespace, row: Any) -> str:
     """One thing in the shape that was asked for."""
-    return spell_json(row) if args.shape == "json" else spell_one(row)
+    return format_json(row) if args.shape == "json" else format_one(row)

@@ -6,11 +6,11 @@ import argparse
 from typing import Any
 
 from gateway.config import Config
-from gateway.registry import Registry
+from gateway.keys.registry import Registry
 from gateway.reports.registry import TEAMS
-from gateway.reports.spelling import spell_json
+from gateway.reports.table import format_json
 
-from . import Mistaken
+from . import UsageError
 from .registry import (
     PAGE,
     Actions,
@@ -81,7 +81,7 @@ def _show(args: argparse.Namespace, config: Config) -> str:
 def _update(args: argparse.Namespace, config: Config) -> str:
     quotas = quotas_of(args)
     if not quotas:
-        raise Mistaken("nothing to change: name a quota, such as --usd 800/month")
+        raise UsageError("nothing to change: name a quota, such as --usd 800/month")
 
     async def change(registry: Registry) -> dict[str, Any]:
         known = await registry.show_team(args.name)
@@ -93,5 +93,5 @@ def _update(args: argparse.Namespace, config: Config) -> str:
 def _delete(args: argparse.Namespace, config: Config) -> str:
     carry_out(config, lambda registry: registry.delete_team(args.name, actor("teams")))
     if args.shape == "json":
-        return spell_json({"object": "team", "name": args.name, "deleted": True})
+        return format_json({"object": "team", "name": args.name, "deleted": True})
     return f"The team {args.name} is gone.\n"

@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from gateway.config import Config
-from gateway.config import Store as Settings
-from gateway.reports.usage import notes, read_day, read_groups, spell_csv, spell_json, spell_table
-from gateway.rules.exports import NotUnderstood
-from gateway.store import USAGE_GROUPS, Store, StoreAway, StoreRefused
+from gateway.config import StoreSettings as Settings
+from gateway.reports.invoice import NotUnderstood
+from gateway.reports.usage import format_csv, format_json, format_table, notes, read_day, read_groups
+from gateway.store import USAGE_GROUPS, Store, StoreMisconfigured, StoreUnavailable
 
-from . import Mistaken, ask, compare, fail, named, put
+from . import UsageError, ask, compare, fail, named, put
 
 FORMATS = ("table", "csv", "json")
 
@@ -38,9 +38,9 @@ def run(args: argparse.Namespace, config: Config) -> int:
     logging.getLogger("gateway").setLevel(logging.ERROR)
     try:
         text, said = _compared(args, config) if args.compare is not None else _report(args, config.store)
-    except Mistaken as error:
+    except UsageError as error:
         return fail(*error.args, code=2)
-    except (StoreAway, StoreRefused) as error:
+    except (StoreUnavailable, StoreMisconfigured) as error:
         return fail(f"cannot read the usage: {named(config.store, str(error))}")
     except OSError as error:
         return fail(f"cannot read the usage: {named(config.store, (error.strerror or str(error)).lower())}")
@@ -52,53 +52,53 @@ def run(args: argparse.Namespace, config: Config) -> int:
 
 
 def _report(args: argparse.Namespace, settings: Settings) -> tuple[str, list[str]]:
-    """What was used. Raises `Mistaken`, and as `commands.ask`."""
+    """What was used. Raises `UsageError`, and as `commands.ask`."""
     since, until = _days(args)
     try:
         groups = read_groups("key" if args.by is None else args.by)
     except ValueError as error:
-        raise Mistaken(f"argument --by: {error}") from None
+        raise UsageError(f"argument --by: {error}") from None
     if args.upstream is not None:
-        raise Mistaken("argument --upstream: goes with --compare; else group --by upstream")
+        raise UsageError("argument --upstream: goes with --compare; else group --by upstream")
 
     async def question(store: Store | None) -> list[dict[str, Any]]:
         return await store.usage(groups, since, until) if store else []
 
     rows = ask(settings, question)
     if args.format == "json":
-        return spell_json(rows) + "\n", []
+        return format_json(rows) + "\n", []
     if args.format == "csv":
-        return spell_csv(groups, rows, line_end="\n"), []
-    return (spell_table(groups, rows) if rows else "Nothing was used.") + "\n", notes(rows)
+        return format_csv(groups, rows, line_end="\n"), []
+    return (format_table(groups, rows) if rows else "Nothing was used.") + "\n", notes(rows)
 
 
 def _compared(args: argparse.Namespace, config: Config) -> tuple[str, Sequence[str]]:
-    """What was used, beside what a provider says. Raises `Mistaken`, and as `commands.ask`."""
+    """What was used, beside what a provider says. Raises `UsageError`, and as `commands.ask`."""
     since, until = _days(args)
     if args.by is not None:
-        raise Mistaken("argument --by: a comparison is always by day and model")
+        raise UsageError("argument --by: a comparison is always by day and model")
     upstreams = [name for part in (args.upstream or "").split(",") if (name := part.strip())]
     if unknown := [name for name in upstreams if name not in config.upstreams]:
-        raise Mistaken(
+        raise UsageError(
             f"argument --upstream: there is no upstream {unknown[0]!r}; there are: {', '.join(config.upstreams)}"
         )
     try:
         export = compare.read_file(args.compare)
     except NotUnderstood as error:
-        raise Mistaken(*[f"{args.compare}: {fault}" for fault in error.faults]) from None
+        raise UsageError(*[f"{args.compare}: {fault}" for fault in error.faults]) from None
     question = compare.Question(export, upstreams, since, until)
     comparison = ask(config.store, lambda store: compare.ask(store, question, config.models))
     return compare.spell(args.format, comparison, export), comparison.notes
 
 
 def _days(args: argparse.Namespace) -> tuple[str | None, str | None]:
-    """The first and the last day. Raises `Mistaken`."""
+    """The first and the last day. Raises `UsageError`."""
     for name in ("since", "until"):
         day = getattr(args, name)
         try:
             _ = day is None or read_day(day)
         except ValueError as error:
-            raise Mistaken(f"argument --{name}: {error}") from None
+            raise UsageError(f"argument --{name}: {error}") from None
     if args.since and args.until and args.since > args.until:
-        raise Mistaken(f"argument --until: {args.until} is before --since {args.since}")
+        raise UsageError(f"argument --until: {args.until} is before --since {args.since}")
     return args.since, args.until

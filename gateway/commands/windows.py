@@ -7,10 +7,10 @@ from functools import partial
 from typing import Any
 
 from gateway.config import Config
+from gateway.quota.notation import Named, read_duration_s
 from gateway.reports.registry import WINDOWS
-from gateway.rules.arguments import Named, read_duration_s
 
-from . import Mistaken
+from . import UsageError
 from .registry import Actions, actor, add_quotas, add_shape, carry_out, quotas_of, read, told_list
 
 
@@ -53,7 +53,7 @@ def _per(text: str | None) -> str | int | None:
 def _top_up(command: str, kind: str, args: argparse.Namespace, config: Config) -> str:
     grants = quotas_of(args)
     if len(grants) != 1:
-        raise Mistaken("expected one of --tokens, --requests, --usd, such as --tokens 100000/day")
+        raise UsageError("expected one of --tokens, --requests, --usd, such as --tokens 100000/day")
     grant = _grant(grants[0])
     scope = f"{kind}:{args.name}"
     return _told(args, carry_out(config, lambda registry: registry.top_up(scope, grant, actor(command))))
@@ -61,7 +61,7 @@ def _top_up(command: str, kind: str, args: argparse.Namespace, config: Config) -
 
 def _grant(named: Named) -> dict[str, Any]:
     if named.amount is None:
-        raise Mistaken("a top-up needs an amount, such as --tokens 100000/day")
+        raise UsageError("a top-up needs an amount, such as --tokens 100000/day")
     return named.settings
 
 

@@ -14,16 +14,16 @@ from typing import Any, NamedTuple, cast
 
 from pydantic import ValidationError
 
-from .checks import Parts, cross_check, explain
-from .faults import ConfigError, ConfigFault, printable, spell
+from .checks import ValidParts, cross_check, explain
+from .faults import ConfigError, ConfigFault, format_faults, printable
 from .issued import read_key, read_quota, read_team, shown_key, shown_quotas
 from .proxies import Proxy, apply_environment
 from .redis_url import RedisURL
 from .references import References, load, read_text
 from .sections import (
     NUSD,
-    Admin,
-    Alerts,
+    AdminSettings,
+    AlertSettings,
     Capabilities,
     Config,
     FileKey,
@@ -34,19 +34,19 @@ from .sections import (
     Quota,
     Route,
     Section,
-    Server,
-    Store,
+    ServerSettings,
+    StoreSettings,
     Team,
     Timeouts,
-    Tracing,
+    TracingSettings,
     Upstream,
     is_expired,
 )
 
 __all__ = [
     "NUSD",
-    "Admin",
-    "Alerts",
+    "AdminSettings",
+    "AlertSettings",
     "Capabilities",
     "Config",
     "ConfigError",
@@ -61,13 +61,14 @@ __all__ = [
     "RedisURL",
     "Route",
     "Section",
-    "Server",
-    "Store",
+    "ServerSettings",
+    "StoreSettings",
     "Team",
     "Timeouts",
-    "Tracing",
+    "TracingSettings",
     "Upstream",
     "build",
+    "format_faults",
     "is_expired",
     "printable",
     "read_key",
@@ -76,7 +77,6 @@ __all__ = [
     "resolve",
     "shown_key",
     "shown_quotas",
-    "spell",
 ]
 
 
@@ -120,8 +120,8 @@ def build(values: Mapping[str, Any]) -> Config:
             explain(detail) for detail in details if detail["type"] != "too_short" or detail["loc"] not in refused
         )
         paths = {fault.path for fault in found}
-        between = [fault for fault in cross_check(Parts.sound_in(values)) if fault.path not in paths]
+        between = [fault for fault in cross_check(ValidParts.sound_in(values)) if fault.path not in paths]
         raise ConfigError([*found, *between]) from None
-    if faults := list(cross_check(Parts.of(config))):
+    if faults := list(cross_check(ValidParts.of(config))):
         raise ConfigError(faults)
     return config

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from . import sections
-from .faults import ConfigFault, printable, spell
-from .sections import BAD_SIGNS, Admin, Config, FileKey, Model, Quota, Section, Server, Upstream
+from .faults import ConfigFault, format_faults, printable
+from .sections import BAD_SIGNS, AdminSettings, Config, FileKey, Model, Quota, Section, ServerSettings, Upstream
 
 
 def _names_at(path: tuple[str | int, ...], root: type[BaseModel]) -> list[str]:
@@ -56,7 +56,7 @@ def explain(detail: Any, root: type[BaseModel] = Config) -> ConfigFault:
             message = "expected a time with its zone, such as 2027-01-01T00:00:00Z"
         case _:
             message = detail["msg"].replace("Input should be", "expected").replace("String should", "expected to")
-    return ConfigFault(spell(path), message)
+    return ConfigFault(format_faults(path), message)
 
 
 S = TypeVar("S", bound=Section)
@@ -68,13 +68,13 @@ NAMED = ("upstreams", "models", "teams")
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class ValidParts:
     """What is checked against each other. Lists are by index, because some of their items may be missing."""
 
     names: Sequence[Place]
     """Where the operator has given a name, whatever is wrong with what is called so."""
-    server: Server
-    admin: Admin
+    server: ServerSettings
+    admin: AdminSettings
     upstreams: Sequence[str]
     connections: Mapping[str, int]
     """The limit of each sound upstream."""
@@ -84,7 +84,7 @@ class Parts:
     quotas: Mapping[int, Quota]
 
     @classmethod
-    def of(cls, config: Config) -> Parts:
+    def of(cls, config: Config) -> ValidParts:
         return cls(
             names=[(part, name) for part in NAMED for name in getattr(config, part)],
             server=config.server,
@@ -98,18 +98,18 @@ class Parts:
         )
 
     @classmethod
-    def sound_in(cls, values: Mapping[str, Any]) -> Parts:
+    def sound_in(cls, values: Mapping[str, Any]) -> ValidParts:
         """Those of plain values that are sound by themselves, so that all faults are told at once.
 
         Of an upstream and a team the name is enough: what refers to one is right, whatever is wrong inside.
         """
         teams = _named(values, "teams")
-        server = _sound(Server, {"server": values.get("server", {})}).get("server", Server())
+        server = _sound(ServerSettings, {"server": values.get("server", {})}).get("server", ServerSettings())
         upstreams = _sound(Upstream, _named(values, "upstreams"))
         return cls(
             names=[(part, name) for part in NAMED for name in _named(values, part) if isinstance(name, str)],
             server=server,
-            admin=_sound(Admin, {"admin": values.get("admin", {})}).get("admin", Admin()),
+            admin=_sound(AdminSettings, {"admin": values.get("admin", {})}).get("admin", AdminSettings()),
             upstreams=list(_named(values, "upstreams")),
             connections={name: upstream.max_connections for name, upstream in upstreams.items()},
             models=_sound(Model, _named(values, "models")),
@@ -139,7 +139,7 @@ def _sound(kind: type[S], parts: Mapping[K, Any]) -> dict[K, S]:
     return sound
 
 
-def _quota_lists(parts: Parts) -> Iterator[tuple[Place, Mapping[int, Quota], tuple[str, ...]]]:
+def _quota_lists(parts: ValidParts) -> Iterator[tuple[Place, Mapping[int, Quota], tuple[str, ...]]]:
     """Every list of quotas with its path and the model patterns of whoever it binds."""
     yield ("quotas",), parts.quotas, ("*",)
     for name, quotas in parts.teams.items():
@@ -148,7 +148,7 @@ def _quota_lists(parts: Parts) -> Iterator[tuple[Place, Mapping[int, Quota], tup
         yield ("keys", number, "quotas"), dict(enumerate(key.quotas)), key.models
 
 
-def cross_check(parts: Parts) -> Iterator[ConfigFault]:
+def cross_check(parts: ValidParts) -> Iterator[ConfigFault]:
     """What no single field can know."""
     yield from _check_names(parts)
     yield from _check_listeners(parts)
@@ -158,52 +158,57 @@ def cross_check(parts: Parts) -> Iterator[ConfigFault]:
     yield from _check_quotas(parts)
 
 
-def _check_names(parts: Parts) -> Iterator[ConfigFault]:
+def _check_names(parts: ValidParts) -> Iterator[ConfigFault]:
     for place in parts.names:
         if BAD_SIGNS.search(str(place[-1])):
-            yield ConfigFault(spell(place), "expected a name without control characters")
+            yield ConfigFault(format_faults(place), "expected a name without control characters")
         if not place[-1]:  # which is what reports call no upstream and no team
-            yield ConfigFault(spell(place), "expected a name that is not empty")
+            yield ConfigFault(format_faults(place), "expected a name that is not empty")
 
 
-def _check_listeners(parts: Parts) -> Iterator[ConfigFault]:
+def _check_listeners(parts: ValidParts) -> Iterator[ConfigFault]:
     if parts.server.port and parts.admin.address == (parts.server.host, parts.server.port):
-        yield ConfigFault(spell(("admin", "listen")), "is the address for calls; give it a port of its own, or null")
+        yield ConfigFault(
+            format_faults(("admin", "listen")), "is the address for calls; give it a port of its own, or null"
+        )
 
 
-def _check_shares(parts: Parts) -> Iterator[ConfigFault]:
+def _check_shares(parts: ValidParts) -> Iterator[ConfigFault]:
     """They are split over the workers, each of which needs at least one, and may not exceed the limit together."""
     workers = parts.server.workers
     limits: dict[Place, int] = {("server", "max_in_flight"): parts.server.max_in_flight}
     limits |= {("upstreams", name, "max_connections"): limit for name, limit in parts.connections.items()}
     for place, limit in limits.items():
         if limit < workers:
-            yield ConfigFault(spell(place), f"{limit} is too few: each of the {workers} workers needs at least one")
+            yield ConfigFault(
+                format_faults(place), f"{limit} is too few: each of the {workers} workers needs at least one"
+            )
 
 
-def _check_models(parts: Parts) -> Iterator[ConfigFault]:
+def _check_models(parts: ValidParts) -> Iterator[ConfigFault]:
     for name, model in parts.models.items():
         for index, route in enumerate(model.routes):
             if route.upstream not in parts.upstreams:
                 known = printable(", ".join(parts.upstreams)) or "none"
                 yield ConfigFault(
-                    spell(("models", name, "routes", index, "upstream")),
+                    format_faults(("models", name, "routes", index, "upstream")),
                     f"there is no upstream {route.upstream!r}; there are: {known}",
                 )
         if "chat" in model.endpoints and model.max_output_tokens is None and (found := _token_quota(parts, name)):
             path, what = found
             yield ConfigFault(
-                spell(("models", name, "max_output_tokens")),
-                f"is required, because {spell(path)} counts {what} of this model's chat calls",
+                format_faults(("models", name, "max_output_tokens")),
+                f"is required, because {format_faults(path)} counts {what} of this model's chat calls",
             )
         generating = [endpoint for endpoint in model.endpoints if endpoint != "embeddings"]
         if model.price is not None and model.price.output is None and generating:
             yield ConfigFault(
-                spell(("models", name, "price", "output")), f"is required, because this model serves {generating[0]}"
+                format_faults(("models", name, "price", "output")),
+                f"is required, because this model serves {generating[0]}",
             )
 
 
-def _token_quota(parts: Parts, model: str) -> tuple[Place, str] | None:
+def _token_quota(parts: ValidParts, model: str) -> tuple[Place, str] | None:
     """The first quota that depends on how many tokens calls of this model use, and what it counts."""
     for path, quotas, patterns in _quota_lists(parts):
         for index, quota in quotas.items():
@@ -234,28 +239,32 @@ def check_outputs(
                 and _is_bound(quota, patterns, name)
             ):
                 yield ConfigFault(
-                    spell((*path, index)),
+                    format_faults((*path, index)),
                     f"counts {COUNTED[quota.unit]} of chat calls of the model {printable(name)!r}, whose "
                     "max_output_tokens is not set in the configuration; set it there first",
                 )
                 break
 
 
-def _check_keys(parts: Parts) -> Iterator[ConfigFault]:
+def _check_keys(parts: ValidParts) -> Iterator[ConfigFault]:
     ids = Counter(key.id for key in parts.keys.values())
     secrets: dict[bytes, int] = {}
     for number, key in parts.keys.items():
         if ids[key.id] > 1:
-            yield ConfigFault(spell(("keys", number, "id")), f"{key.id!r} is the id of {ids[key.id]} keys")
+            yield ConfigFault(format_faults(("keys", number, "id")), f"{key.id!r} is the id of {ids[key.id]} keys")
         if key.id == "other":
-            yield ConfigFault(spell(("keys", number, "id")), "'other' is what metrics call the rest; choose another id")
+            yield ConfigFault(
+                format_faults(("keys", number, "id")), "'other' is what metrics call the rest; choose another id"
+            )
         if key.team is not None and key.team not in parts.teams:
-            yield ConfigFault(spell(("keys", number, "team")), f"there is no team {key.team!r} under teams")
+            yield ConfigFault(format_faults(("keys", number, "team")), f"there is no team {key.team!r} under teams")
         if (first := secrets.setdefault(key.digest, number)) != number:
-            yield ConfigFault(spell(("keys", number)), f"has the same secret as {spell(('keys', first))}")
+            yield ConfigFault(
+                format_faults(("keys", number)), f"has the same secret as {format_faults(('keys', first))}"
+            )
 
 
-def _check_quotas(parts: Parts) -> Iterator[ConfigFault]:
+def _check_quotas(parts: ValidParts) -> Iterator[ConfigFault]:
     """A window is told by owner, unit, length and models, not by its limit: two such quotas would both count in it."""
     for path, quotas, _ in _quota_lists(parts):
         yield from check_list(path, quotas)
@@ -266,4 +275,6 @@ def check_list(path: Place, quotas: Mapping[int, Quota]) -> Iterator[ConfigFault
     seen: dict[tuple[object, ...], int] = {}
     for index, quota in quotas.items():
         if (first := seen.setdefault((quota.unit, quota.per, quota.model), index)) != index:
-            yield ConfigFault(spell((*path, index)), f"counts the same as {spell((*path, first))}; keep one")
+            yield ConfigFault(
+                format_faults((*path, index)), f"counts the same as {format_faults((*path, first))}; keep one"
+            )

@@ -25,7 +25,7 @@ class ConfigError(Exception):
         self.faults = faults
 
 
-def spell(path: tuple[str | int, ...]) -> str:
+def format_faults(path: tuple[str | int, ...]) -> str:
     """A path as a person would point at it: keys[0].limits.n, models."gpt-4.1".routes[0]."""
     spelt = ""
     for part in path:

@@ -18,7 +18,7 @@ from urllib.parse import unquote, urlsplit
 
 from pydantic import SecretStr
 
-from .faults import ConfigFault, spell
+from .faults import ConfigFault, format_faults
 
 _FORM = "expected http://host:port or http://user:password@host:port"
 
@@ -110,7 +110,7 @@ def apply_environment(values: Mapping[str, Any], env: Mapping[str, str]) -> Iter
                 section["proxy"] = text
         except ValueError as error:
             what = f"the environment variable {variable} names no usable proxy: {error}; or set proxy: '' to go without"
-            yield ConfigFault(spell((*place, "proxy")), what)
+            yield ConfigFault(format_faults((*place, "proxy")), what)
 
 
 def proxy_for(url: str, env: Mapping[str, str]) -> tuple[str, str]:

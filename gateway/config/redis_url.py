@@ -21,7 +21,7 @@ from pydantic import SecretStr
 REDIS_PORT = 6379
 SENTINEL_PORT = 26379
 
-Kind = Literal["redis", "rediss", "redis+sentinel", "redis+cluster"]
+RedisKind = Literal["redis", "rediss", "redis+sentinel", "redis+cluster"]
 
 FORMS = {
     "redis": "redis://host:6379/0",
@@ -38,7 +38,7 @@ _ENCODED = "in a user or password, / ? # @ : , and % are written %2F %3F %23 %40
 class RedisURL:
     """Where a Redis store is, and who we are there. Neither its `repr` nor its `str` shows credentials."""
 
-    kind: Kind
+    kind: RedisKind
     hosts: tuple[tuple[str, int], ...]
     """Names or addresses, and ports: of the server, of the Sentinels, or of some nodes of the cluster."""
     db: int = 0

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from .faults import ConfigError, ConfigFault, spell
+from .faults import ConfigError, ConfigFault, format_faults
 
 MAX_CHARACTERS = 4 * 2**20
 """Of a file; 10,000 keys take half of it."""
@@ -106,21 +106,23 @@ class References:
         self._values += 1
         if self._values > MAX_VALUES or len(path) > MAX_DEPTH:
             what = f"more than {MAX_VALUES} values" if self._values > MAX_VALUES else f"more than {MAX_DEPTH} levels"
-            raise ConfigError([ConfigFault(spell(path[:1]), f"holds {what}, aliases included")])
+            raise ConfigError([ConfigFault(format_faults(path[:1]), f"holds {what}, aliases included")])
         if isinstance(value, dict):
             for name in value:
                 if not isinstance(name, str):
-                    self.faults.append(ConfigFault(spell(path), f"the name {name!r} has to be text: put it in quotes"))
+                    self.faults.append(
+                        ConfigFault(format_faults(path), f"the name {name!r} has to be text: put it in quotes")
+                    )
             return {str(name): self.replace_in(item, (*path, str(name))) for name, item in value.items()}
         if isinstance(value, list):
             return [self.replace_in(item, (*path, index)) for index, item in enumerate(value)]
         if isinstance(value, str):
-            replaced, count = _REFERENCE.subn(lambda match: self._value_of(match, spell(path)), value)
+            replaced, count = _REFERENCE.subn(lambda match: self._value_of(match, format_faults(path)), value)
             if count:
                 self.places.add(path)
             return replaced
         if value is not None and not isinstance(value, int | float):  # !!binary, !!timestamp and the like
-            self.faults.append(ConfigFault(spell(path), "expected text or a number; put the value in quotes"))
+            self.faults.append(ConfigFault(format_faults(path), "expected text or a number; put the value in quotes"))
             return ""
         return value
 

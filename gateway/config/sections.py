@@ -132,7 +132,7 @@ class Section(BaseModel):
 # -------------------------------------------------------------------------------------------------------- sections
 
 
-class Server(Section):
+class ServerSettings(Section):
     host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
     """Address to listen on."""
     port: Annotated[int, _not_bool, Field(ge=0, le=65535)] = 8080
@@ -181,7 +181,7 @@ def _store_url(url: str) -> str:
     return url
 
 
-class Store(Section):
+class StoreSettings(Section):
     url: Annotated[str, AfterValidator(_store_url), Field(repr=False)] = "embedded:./gateway-data"
     """Where keys, quotas and usage live: embedded:FOLDER, redis://, rediss://, redis+sentinel:// or redis+cluster://."""
     namespace: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")] = "gateway"
@@ -240,7 +240,7 @@ _ADDRESS = re.compile(
 )
 
 
-class Admin(Section):
+class AdminSettings(Section):
     token: Secret | None = None
     """Bearer token of the admin API; without one there is no admin API."""
     viewer_token: Secret | None = None
@@ -281,7 +281,7 @@ class Admin(Section):
         return viewer
 
 
-class Metrics(Section):
+class MetricsSettings(Section):
     token: Secret | None = None
     """Bearer token for /metrics; null leaves it open."""
     max_keys: Count = 200
@@ -680,7 +680,7 @@ class FileKey(KeySettings):
         return bytes.fromhex(self.sha256 or "")
 
 
-class Alerts(Section):
+class AlertSettings(Section):
     webhook: SecretStr | None = None
     """Address to POST to at 80 % and 100 % of a quota of a day or month; null: a line in the log and a metric alone."""
     proxy: Annotated[SecretStr | None, AfterValidator(_proxy_address)] = None
@@ -715,7 +715,7 @@ def _has_exporter() -> bool:
         return False
 
 
-class Tracing(Section):
+class TracingSettings(Section):
     endpoint: str | None = None
     """Address of an OpenTelemetry collector that takes OTLP over HTTP, such as http://localhost:4318; null is off."""
     sample_ratio: Annotated[float, _not_bool, Field(ge=0, le=1)] = 1.0
@@ -749,13 +749,13 @@ class Tracing(Section):
 class Config(Section):
     """The whole file."""
 
-    server: Server = Server()
+    server: ServerSettings = ServerSettings()
     """Where and how to serve."""
-    store: Store = Store()
+    store: StoreSettings = StoreSettings()
     """What outlives a request."""
-    admin: Admin = Admin()
+    admin: AdminSettings = AdminSettings()
     """The admin API."""
-    metrics: Metrics = Metrics()
+    metrics: MetricsSettings = MetricsSettings()
     """/metrics."""
     upstreams: Annotated[dict[str, Upstream], Field(min_length=1)]
     """Where calls can go, by name."""
@@ -767,9 +767,9 @@ class Config(Section):
     """Teams, by name."""
     keys: tuple[FileKey, ...] = ()
     """Keys of clients."""
-    alerts: Alerts = Alerts()
+    alerts: AlertSettings = AlertSettings()
     """Who is told."""
-    tracing: Tracing = Tracing()
+    tracing: TracingSettings = TracingSettings()
     """Where traces of calls go."""
 
     def model(self, name: str) -> Model | None:

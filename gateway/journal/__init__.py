@@ -5,9 +5,9 @@ files, `shelf` how they stand, `pace` whether the disk keeps up, `home` the fold
 from the dead. `place` says what a folder is not good for.
 """
 
-from .home import strangers
+from .codec import EntryKind, JournalEntry
+from .directory import foreign_journals
 from .journal import KEPT_S, Journal
-from .lines import Entry, Kind
 from .place import problem_with
 
-__all__ = ["KEPT_S", "Entry", "Journal", "Kind", "problem_with", "strangers"]
+__all__ = ["KEPT_S", "EntryKind", "Journal", "JournalEntry", "foreign_journals", "problem_with"]

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from .home import sync_folder
+from .directory import sync_folder
 
 log = logging.getLogger("gateway")
 
@@ -56,7 +56,7 @@ class Segment:
             os.close(descriptor)
 
 
-class Plan(NamedTuple):
+class WritePlan(NamedTuple):
     """One write."""
 
     folder: Path
@@ -77,7 +77,7 @@ class Plan(NamedTuple):
     """What a new segment begins with: the open entries, as they stand after this write, but for those in it."""
 
 
-class Outcome(NamedTuple):
+class WriteResult(NamedTuple):
     """What became of a write."""
 
     error: OSError | None
@@ -87,7 +87,7 @@ class Outcome(NamedTuple):
     """Whether the reserve had to be given up."""
 
 
-def perform(plan: Plan) -> Outcome:
+def perform(plan: WritePlan) -> WriteResult:
     """Write. Where a disk has no room left the reserve is given up, once."""
     began = time.monotonic()
     is_short = False
@@ -98,11 +98,11 @@ def perform(plan: Plan) -> Outcome:
             if error.errno in _NO_ROOM and _give_up_reserve(plan.folder):
                 is_short = True
                 continue
-            return Outcome(error, time.monotonic() - began, None, is_short)
-        return Outcome(None, time.monotonic() - began, begun, is_short)
+            return WriteResult(error, time.monotonic() - began, None, is_short)
+        return WriteResult(None, time.monotonic() - began, begun, is_short)
 
 
-def _written(plan: Plan) -> Segment | None:
+def _written(plan: WritePlan) -> Segment | None:
     if plan.target is None:
         return _begun(plan, plan.blob, plan.last)
     _write_at(plan.target.descriptor, plan.blob, plan.target.size_bytes)
@@ -114,7 +114,7 @@ def _written(plan: Plan) -> Segment | None:
     return None
 
 
-def _begun(plan: Plan, blob: bytes, last: int) -> Segment:
+def _begun(plan: WritePlan, blob: bytes, last: int) -> Segment:
     path = plan.folder / f"{plan.next_index:06}"
     content = b"".join(plan.carried) + blob
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)

@@ -21,11 +21,11 @@ from typing import TypeVar
 from gateway.tasks import Tasks
 
 from . import disk
-from .disk import Outcome
-from .home import Home, leave_alone
-from .lines import Entry, Kind, decode, encode
-from .pace import Pace
-from .shelf import Bookmark, Shelf
+from .codec import EntryKind, JournalEntry, decode, encode
+from .directory import JournalDirectory, leave_alone
+from .disk import WriteResult
+from .pace import SlowDisk
+from .segments import Cursor, Segments
 
 log = logging.getLogger("gateway")
 
@@ -41,7 +41,7 @@ T = TypeVar("T")
 class Journal:
     """One worker's journal. Used from one event loop, but for `create` and `adopt`, which may run in any thread."""
 
-    def __init__(self, home: Home) -> None:
+    def __init__(self, home: JournalDirectory) -> None:
         self.name = home.name
         """32 hexadecimal digits, random: the worker's incarnation."""
         self.last = 0
@@ -52,13 +52,13 @@ class Journal:
         """Whether all that its worker did is in it. What a power cut has taken, a full disk did not take or a fault has
         spoilt may have been told to the store all the same."""
         self._home = home
-        self._shelf = Shelf(home.path)
+        self._shelf = Segments(home.path)
         self._open = self._shelf.open
         self._gathered: list[bytes] = []
         self._appended = self._last_end = self._on_disk = 0
         self._is_called = self._has_failed = self._is_short = self._has_sync_failed = self._is_closed = False
-        self._pace = Pace()
-        self._round: asyncio.Future[Outcome] | None = None
+        self._pace = SlowDisk()
+        self._round: asyncio.Future[WriteResult] | None = None
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="journal")
         self._tasks = Tasks()
         self._house: asyncio.Task[None] | None = None
@@ -69,7 +69,7 @@ class Journal:
     @classmethod
     def create(cls, folder: Path, origin: str) -> Journal:
         """A new journal in a folder that many share; `origin` names the ledger it belongs to. Raises `OSError`."""
-        home = Home.make(folder, origin)
+        home = JournalDirectory.make(folder, origin)
         try:
             disk.make_reserve(home.path)
         except OSError:
@@ -83,7 +83,7 @@ class Journal:
 
         Cheap where there is none. Else all that is there is read, which takes seconds for a million entries.
         """
-        for home in Home.free(folder, origin):
+        for home in JournalDirectory.free(folder, origin):
             try:
                 journal = cls(home)
                 journal._take_in()
@@ -139,7 +139,7 @@ class Journal:
         if number > self.last:
             self.last, self.is_whole = number, False
 
-    def append(self, kind: Kind, lease: str, text: str = "") -> int:
+    def append(self, kind: EntryKind, lease: str, text: str = "") -> int:
         """Write an entry down at the end of this turn of the event loop. Returns its number.
 
         Raises `ValueError` for what cannot be one line, and then nothing is appended.
@@ -184,19 +184,19 @@ class Journal:
         else:
             self._write()
 
-    def _write(self) -> Outcome:
+    def _write(self) -> WriteResult:
         plan = self._shelf.plan(self._gathered, self._appended, self._last_end)
         outcome = disk.perform(plan)
         self._note(plan, outcome)
         return outcome
 
-    def _write_in_thread(self) -> asyncio.Future[Outcome]:
+    def _write_in_thread(self) -> asyncio.Future[WriteResult]:
         """Only one such round is under way at any time; what is gathered meanwhile goes with the next."""
         plan = self._shelf.plan(self._gathered, self._appended, self._last_end)
         loop = asyncio.get_running_loop()
-        made: asyncio.Future[Outcome] = loop.create_future()
+        made: asyncio.Future[WriteResult] = loop.create_future()
 
-        def finish(done: asyncio.Future[Outcome]) -> None:
+        def finish(done: asyncio.Future[WriteResult]) -> None:
             self._round = None
             if (bug := done.exception()) is not None:
                 made.set_exception(bug)
@@ -211,7 +211,7 @@ class Journal:
         loop.run_in_executor(self._threads, disk.perform, plan).add_done_callback(finish)
         return made
 
-    def _note(self, plan: disk.Plan, outcome: Outcome) -> None:
+    def _note(self, plan: disk.WritePlan, outcome: WriteResult) -> None:
         """What a write has done, and what it tells of the disk."""
         if outcome.error is None:
             del self._gathered[: plan.line_count]
@@ -231,17 +231,17 @@ class Journal:
 
     # --------------------------------------------------------------------------------------------------- reading
 
-    def open_entries(self) -> list[Entry]:
+    def open_entries(self) -> list[JournalEntry]:
         """Those that were neither closed nor voided, oldest first: what a dead worker had in flight."""
         return list(_entries(self._open.values()))
 
-    def undelivered(self, after: int) -> Iterator[Entry]:
+    def undelivered(self, after: int) -> Iterator[JournalEntry]:
         """The close and void entries with higher numbers, in order, also those that were delivered and are still kept.
 
         Read from the files one at a time; what is appended meanwhile is found, what is deleted meanwhile is left out.
         Raises `OSError`.
         """
-        bookmark = Bookmark(after)
+        bookmark = Cursor(after)
         while True:
             before = bookmark.after
             yield from self._shelf.ends(bookmark)
@@ -311,5 +311,5 @@ class Journal:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
 
-def _entries(lines: Iterable[bytes]) -> Iterator[Entry]:
+def _entries(lines: Iterable[bytes]) -> Iterator[JournalEntry]:
     return (entry for line in lines for entry in decode(line) if entry is not None)

@@ -8,7 +8,7 @@ CALM_S = 60
 long."""
 
 
-class Pace:
+class SlowDisk:
     """What the writes of one journal have taken lately."""
 
     def __init__(self) -> None:

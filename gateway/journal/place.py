@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from gateway.mounts import network_file_system
+from gateway.files import network_file_system
 
 
 def problem_with(folder: Path) -> str | None:

@@ -11,26 +11,26 @@ import asyncio
 import time
 from dataclasses import replace
 
+from gateway.accounting.lease import Lease
 from gateway.errors import GatewayError, UpstreamFailed, UpstreamRefused
-from gateway.lease import Lease
-from gateway.outlet import Outlet
 from gateway.records import Failure, Fault, Phase
-from gateway.rules import charge, sse
-from gateway.rules.stream import StreamScan, as_event
 from gateway.tasks import Tasks, is_cut_off
-from gateway.upstream import quirks
+from gateway.upstream import provider_errors
 from gateway.upstream.connection import Head
 
-from .drain import client_left, end_at_once, let_end
+from . import charge, sse
+from .attempt import Answer, Attempt, Streamed, response_headers
+from .client_stream import ClientStream
+from .disconnect import client_left, end_at_once, let_end
 from .exchange import Exchange
-from .facts import Answer, Attempt, Streamed, down
-from .plain import read_plain
+from .stream_scan import StreamScan, as_event
+from .unary import read_plain
 
 __all__ = ["Answer", "Attempt", "Streamed", "attempt"]
 
 
 async def attempt(
-    this: Attempt, lease: Lease, outlet: Outlet, tasks: Tasks, *, is_fresh: bool = False
+    this: Attempt, lease: Lease, outlet: ClientStream, tasks: Tasks, *, is_fresh: bool = False
 ) -> Answer | Streamed | Failure:
     """Try one route once. Expected trouble is returned as a `Failure`; then nothing of it has reached the client.
 
@@ -113,7 +113,7 @@ def _stream_trouble(
 ) -> Failure | UpstreamRefused:
     """Why a stream ends with an error event instead of `[DONE]`."""
     if scan.error is not None:
-        return quirks.judge_in_band(this.route.upstream, scan.error, head, hide=this.hidden)
+        return provider_errors.judge_in_band(this.route.upstream, scan.error, head, hide=this.hidden)
     if failure is not None:
         return replace(failure, phase=Phase.RELAYING)
     return Failure(this.route.upstream, Phase.RELAYING, Fault.CUT, "ended without every finish_reason")
@@ -123,7 +123,7 @@ def _stream_trouble(
 
 
 async def _finish_plain(
-    this: Attempt, exchange: Exchange, lease: Lease, outlet: Outlet, failure: Failure | None
+    this: Attempt, exchange: Exchange, lease: Lease, outlet: ClientStream, failure: Failure | None
 ) -> Answer | Streamed | Failure:
     read = read_plain(this, exchange, failure)
     if isinstance(read, Failure):
@@ -134,7 +134,7 @@ async def _finish_plain(
     if outlet.client is not None:  # by a comment: the client has been promised events
         return Streamed(as_event(bytes(exchange.body), shows_usage=this.call.params.include_usage))
     assert exchange.head is not None
-    headers = down(exchange.head)
+    headers = response_headers(exchange.head)
     if exchange.head.get("content-type") is None:
         headers = (*headers, ("content-type", "application/json"))  # it is, and clients look
     return Answer(200, headers, bytes(exchange.body))

@@ -9,21 +9,22 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
-from gateway.lease import Lease
-from gateway.outlet import Client, Headers, Outlet
+from gateway.accounting.lease import Lease
 from gateway.records import Failure, Fault, Phase
-from gateway.rules import refusal, sse
-from gateway.rules.stream import StreamScan
 from gateway.tasks import Tasks
+from gateway.upstream import refusal
 from gateway.upstream.connection import Connection, Head
 
-from .facts import Attempt, down
+from . import sse
+from .attempt import Attempt, response_headers
+from .client_stream import ClientStream, Headers, StreamWriter
+from .stream_scan import StreamScan
 
 
 class Exchange:
     """Receives one answer."""
 
-    def __init__(self, attempt: Attempt, outlet: Outlet, lease: Lease, tasks: Tasks) -> None:
+    def __init__(self, attempt: Attempt, outlet: ClientStream, lease: Lease, tasks: Tasks) -> None:
         loop = asyncio.get_running_loop()
         self.head: Head | None = None
         self.body = bytearray()
@@ -119,14 +120,14 @@ class Exchange:
 
     def forget_client(self) -> None:
         """The client has left: what still comes goes nowhere, and waits for nobody."""
-        self._outlet = Outlet(_no_client, tuple, keepalive_s=0)
+        self._outlet = ClientStream(_no_client, tuple, keepalive_s=0)
         if self._is_held_back:
             self._let_go()
 
-    def open(self) -> Client:
+    def open(self) -> StreamWriter:
         """The client's side of the stream, opened at the first need."""
         assert self.head is not None
-        return self._outlet.open(down(self.head))
+        return self._outlet.open(response_headers(self.head))
 
     def _collect(self, data: bytes) -> None:
         if not self.body:
@@ -174,7 +175,7 @@ class Exchange:
         if self._clock() - self._alive_at > idle_s and (passed or scan.is_between_events):
             self._give_up(Fault.TIMEOUT, f"nothing but comments for {idle_s:g} s")
 
-    async def _let_go_when_writable(self, client: Client) -> None:
+    async def _let_go_when_writable(self, client: StreamWriter) -> None:
         try:
             await client.wait_until_writable()
         except ConnectionError:
@@ -216,5 +217,5 @@ class _Nobody:
         pass
 
 
-def _no_client(headers: Headers) -> Client:
+def _no_client(headers: Headers) -> StreamWriter:
     return _Nobody()

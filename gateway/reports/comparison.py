@@ -13,11 +13,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from gateway.config import printable
-from gateway.rules.comparison import Ours, Pair, total
-from gateway.rules.exports import Tally
-from gateway.store.reports import percent
+from gateway.store.report_rows import percent
 
-from .spelling import UNKNOWN, Row, aligned, decimals_of, plain_usd
+from .compare import Pair, RecordedUsage, total
+from .invoice import Tally
+from .table import UNKNOWN, Row, aligned, decimals_of, plain_usd
 
 MEASURES = ("requests", "prompt_tokens", "completion_tokens", "cached_tokens", "total_tokens", "cost_usd")
 """Each has the columns NAME_ours, NAME_theirs, NAME_difference (ours minus theirs) and NAME_percent (of theirs)."""
@@ -42,7 +42,7 @@ def rows_of(pairs: Iterable[Pair], told: Tally) -> list[dict[str, Any]]:
     return [_row(pair, told) for pair in pairs]
 
 
-def spell_csv(rows: Sequence[Row]) -> str:
+def format_csv(rows: Sequence[Row]) -> str:
     """A line of names, then one for each row; several `names` have a space between."""
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
@@ -53,7 +53,7 @@ def spell_csv(rows: Sequence[Row]) -> str:
     return text.getvalue()
 
 
-def spell_table(pairs: Sequence[Pair], told: Tally) -> str:
+def format_table(pairs: Sequence[Pair], told: Tally) -> str:
     """Aligned columns with a line of totals; without a line end."""
     rows = rows_of(pairs, told)
     decimals = decimals_of([row[name] for row in rows for name in TABLE if name in _IN_USD])
@@ -78,7 +78,7 @@ def notes(pairs: Sequence[Pair]) -> list[str]:
 
 
 def _row(pair: Pair, told: Tally) -> dict[str, Any]:
-    ours = pair.ours or Ours()
+    ours = pair.ours or RecordedUsage()
     theirs = told if pair.theirs is None else pair.theirs
     row: dict[str, Any] = {
         "day": pair.day,

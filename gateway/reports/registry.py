@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gateway.config import printable
-from gateway.rules.arguments import spell_quota
+from gateway.quota.notation import format_quota
 
-from .spelling import UNKNOWN, Row, aligned, plain_usd
+from .table import UNKNOWN, Row, aligned, plain_usd
 
 
 class Column(NamedTuple):
@@ -31,7 +31,7 @@ def _names(values: Sequence[str]) -> str:
 
 
 def _quotas(quotas: Sequence[Row]) -> str:
-    return "; ".join(map(spell_quota, quotas))
+    return "; ".join(map(format_quota, quotas))
 
 
 def _limits(limits: Row) -> str:
@@ -90,7 +90,7 @@ _ONE = (*KEYS, Column("name"), Column("secrets", _secrets), Column("top_ups", _t
 _SPELT: Mapping[str, Column] = {column.name: column for column in _ONE}
 
 
-def spell_csv(columns: Sequence[Column], rows: Sequence[Row]) -> str:
+def format_csv(columns: Sequence[Column], rows: Sequence[Row]) -> str:
     """A line of names, then one for each row."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -109,7 +109,7 @@ def with_change(row: Row) -> dict[str, Any]:
     return {**row, "change": "; ".join(told)}
 
 
-def spell_table(columns: Sequence[Column], rows: Sequence[Row]) -> str:
+def format_table(columns: Sequence[Column], rows: Sequence[Row]) -> str:
     """Aligned columns, numbers behind all others."""
     texts, numbers = [each for each in columns if not each.is_number], [each for each in columns if each.is_number]
     some = [*texts, *numbers]
@@ -118,7 +118,7 @@ def spell_table(columns: Sequence[Column], rows: Sequence[Row]) -> str:
     return "\n".join([line.rstrip() for line in aligned(lines, len(texts), has_total=False).split("\n")]) + "\n"
 
 
-def spell_one(row: Row) -> str:
+def format_one(row: Row) -> str:
     """One thing, a line for each of its members that say something."""
     told = {name: _cell(_SPELT[name], row, "") for name in row if name in _SPELT and name != "object"}
     width = max(map(len, told))

@@ -14,11 +14,11 @@ from collections.abc import Iterable, Sequence
 from datetime import date
 from typing import Any
 
-from gateway.bites import in_bites
+from gateway.chunked import in_chunks
 from gateway.store import USAGE_COLUMNS, USAGE_GROUPS, check_groups
-from gateway.store.reports import percent
+from gateway.store.report_rows import percent
 
-from .spelling import UNKNOWN, Row, aligned, decimals_of, plain_usd
+from .table import UNKNOWN, Row, aligned, decimals_of, plain_usd
 
 HEADINGS = {
     "prompt_tokens": "prompt", "completion_tokens": "completion", "cached_tokens": "cached",
@@ -50,26 +50,26 @@ def read_day(text: str) -> str:
     return text
 
 
-def spell_json(rows: Iterable[Row]) -> str:
+def format_json(rows: Iterable[Row]) -> str:
     """A list with one row on each line. For a thread, where it takes its time.
 
     Row by row, because the encoder holds the interpreter until it is done: a report of a whole year, made at once,
     would hold up every stream of the worker.
     """
-    return "[" + ",\n".join([json.dumps(row) for row in in_bites(rows, ROWS_AT_ONCE)]) + "]"
+    return "[" + ",\n".join([json.dumps(row) for row in in_chunks(rows, ROWS_AT_ONCE)]) + "]"
 
 
-def spell_csv(groups: Sequence[str], rows: Sequence[Row], line_end: str = "\r\n") -> str:
+def format_csv(groups: Sequence[str], rows: Sequence[Row], line_end: str = "\r\n") -> str:
     """A line of names, then one for each row. `line_end` is that of RFC 4180, which HTTP wants. For a thread, too."""
     text = io.StringIO()
     writer = csv.DictWriter(text, [*groups, *USAGE_COLUMNS], lineterminator=line_end)
     writer.writeheader()
-    for row in in_bites(rows, ROWS_AT_ONCE):
+    for row in in_chunks(rows, ROWS_AT_ONCE):
         writer.writerow({**row, "cost_usd": plain_usd(row["cost_usd"])})
     return text.getvalue()
 
 
-def spell_table(groups: Sequence[str], rows: Sequence[Row]) -> str:
+def format_table(groups: Sequence[str], rows: Sequence[Row]) -> str:
     """Aligned columns with a line of totals; without a line end."""
     decimals = decimals_of([row["cost_usd"] for row in rows])
     lines = [[*groups, *(HEADINGS.get(name, name) for name in USAGE_COLUMNS)]]

@@ -18,7 +18,7 @@ from itertools import chain, zip_longest
 from typing import Any, NamedTuple
 from uuid import uuid4
 
-from .choices import Choice, Generated, Output, Usage
+from .choices import Generated, GeneratedChoice, GeneratedUsage, Output
 from .requests import ChatRequest, CompletionRequest
 from .text import likeliest, logprob
 
@@ -28,7 +28,7 @@ FINGERPRINT = "fp_simulator"
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
-class Event(NamedTuple):
+class SimulatedEvent(NamedTuple):
     """One event of a stream. `step` is how many tokens its choice had before it: what its time follows from."""
 
     data: bytes
@@ -76,7 +76,9 @@ def completion_body(request: CompletionRequest, generated: Generated) -> bytes:
     return _encode({**body, "choices": choices, "usage": completion_usage(generated.usage)}).encode()
 
 
-def completion_events(request: CompletionRequest, generated: Generated, tokens_per_event: int) -> Iterator[Event]:
+def completion_events(
+    request: CompletionRequest, generated: Generated, tokens_per_event: int
+) -> Iterator[SimulatedEvent]:
     """The stream of POST /v1/completions, without its [DONE]."""
     pieces = [_completion_pieces(request, choice, tokens_per_event) for choice in generated.choices]
     stamp = _stamp("cmpl", "text_completion", request.model)
@@ -84,7 +86,7 @@ def completion_events(request: CompletionRequest, generated: Generated, tokens_p
     return _events(stamp, pieces, usage)
 
 
-def completion_usage(usage: Usage) -> dict[str, Any]:
+def completion_usage(usage: GeneratedUsage) -> dict[str, Any]:
     """Usage in the shape of completions."""
     return {
         "prompt_tokens": usage.prompt,
@@ -93,7 +95,7 @@ def completion_usage(usage: Usage) -> dict[str, Any]:
     }
 
 
-def _completion_pieces(request: CompletionRequest, choice: Choice, tokens_per_event: int) -> Iterator[_Piece]:
+def _completion_pieces(request: CompletionRequest, choice: GeneratedChoice, tokens_per_event: int) -> Iterator[_Piece]:
     def piece(text: str, is_echo: bool, start: int, end: int, finish_reason: str | None = None) -> _Piece:
         logprobs = _completion_logprobs(request, choice, is_echo, start, end)
         said = {"text": text, "index": choice.index, "logprobs": logprobs, "finish_reason": finish_reason}
@@ -108,12 +110,12 @@ def _completion_pieces(request: CompletionRequest, choice: Choice, tokens_per_ev
     yield piece("", False, len(tokens), len(tokens), choice.output.finish_reason)
 
 
-def _echoed(request: CompletionRequest, choice: Choice) -> str:
+def _echoed(request: CompletionRequest, choice: GeneratedChoice) -> str:
     return choice.prompt.text if request.echo and choice.prompt else ""
 
 
 def _completion_logprobs(
-    request: CompletionRequest, choice: Choice, is_echo: bool, start: int, end: int
+    request: CompletionRequest, choice: GeneratedChoice, is_echo: bool, start: int, end: int
 ) -> dict[str, list[Any]] | None:
     """Log probabilities of the output tokens from `start` to `end`, after those of the prompt where it is echoed.
 
@@ -166,7 +168,7 @@ def chat_body(request: ChatRequest, generated: Generated) -> bytes:
     return _encode({**body, "choices": choices, "usage": chat_usage(generated.usage)}).encode()
 
 
-def chat_events(request: ChatRequest, generated: Generated, tokens_per_event: int) -> Iterator[Event]:
+def chat_events(request: ChatRequest, generated: Generated, tokens_per_event: int) -> Iterator[SimulatedEvent]:
     """The stream of POST /v1/chat/completions, without its [DONE]."""
     pieces = [_chat_pieces(request, choice, tokens_per_event) for choice in generated.choices]
     stamp = _stamp("chatcmpl", "chat.completion.chunk", request.model)
@@ -174,7 +176,7 @@ def chat_events(request: ChatRequest, generated: Generated, tokens_per_event: in
     return _events(stamp, pieces, usage)
 
 
-def chat_usage(usage: Usage) -> dict[str, Any]:
+def chat_usage(usage: GeneratedUsage) -> dict[str, Any]:
     """Usage in the shape of chat completions, with its details. Nothing is ever cached."""
     return {
         **completion_usage(usage),
@@ -199,7 +201,7 @@ def _message(output: Output) -> dict[str, Any]:
     return message
 
 
-def _chat_pieces(request: ChatRequest, choice: Choice, tokens_per_event: int) -> Iterator[_Piece]:
+def _chat_pieces(request: ChatRequest, choice: GeneratedChoice, tokens_per_event: int) -> Iterator[_Piece]:
     output = choice.output
 
     def said(delta: dict[str, Any], start: int = 0, end: int = 0, finish_reason: str | None = None) -> dict[str, Any]:
@@ -261,23 +263,25 @@ def _stamp(prefix: str, kind: str, model: str) -> dict[str, Any]:
     }
 
 
-def _events(stamp: dict[str, Any], choices: list[Iterator[_Piece]], usage: dict[str, Any] | None) -> Iterator[Event]:
+def _events(
+    stamp: dict[str, Any], choices: list[Iterator[_Piece]], usage: dict[str, Any] | None
+) -> Iterator[SimulatedEvent]:
     """The events of several choices in turn, then the usage if it was asked for."""
     head = f"data: {_encode(stamp)[:-1]},"
     envelope = _Envelope(f'{head}"choices":[', "]}\n\n" if usage is None else '],"usage":null}\n\n')
     pieces = choices[0] if len(choices) == 1 else chain.from_iterable(zip_longest(*choices))
     for piece in pieces:
         if piece is not None:
-            yield Event(envelope.wrap(_encode(piece.choice)), piece.step, piece.tokens, piece.reasoning)
+            yield SimulatedEvent(envelope.wrap(_encode(piece.choice)), piece.step, piece.tokens, piece.reasoning)
     if usage is not None:
-        yield Event(f'{head}"choices":[],"usage":{_encode(usage)}}}\n\n'.encode())
+        yield SimulatedEvent(f'{head}"choices":[],"usage":{_encode(usage)}}}\n\n'.encode())
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class SimulatedAnswer:
     """A call answered but for sending it. `longest` are the tokens of its longest choice."""
 
-    usage: Usage
+    usage: GeneratedUsage
     longest: int
     body: Callable[[], bytes]
-    events: Callable[[], Iterator[Event]]
+    events: Callable[[], Iterator[SimulatedEvent]]

@@ -31,7 +31,7 @@ PART_TOKENS = 85
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class GeneratedUsage:
     """Tokens of one call; `completion` includes `reasoning`."""
 
     prompt: int = 0
@@ -86,7 +86,7 @@ class Prompt:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class GeneratedChoice:
     """An output that is delivered, under its index; `prompt` is set on completions."""
 
     index: int
@@ -98,8 +98,8 @@ class Choice:
 class Generated:
     """All that a call gives, and what it costs."""
 
-    choices: list[Choice]
-    usage: Usage
+    choices: list[GeneratedChoice]
+    usage: GeneratedUsage
 
     @property
     def longest(self) -> int:
@@ -123,7 +123,7 @@ def bound(tokens: list[str], limit: int | None, stops: Sequence[str]) -> tuple[l
 
 def complete(request: CompletionRequest) -> Generated:
     """The choices of a completion: indexes run over the prompts, `n` to each."""
-    choices: list[Choice] = []
+    choices: list[GeneratedChoice] = []
     prompt_tokens = completion_tokens = 0
     n = request.n or 1
     for prompt in read_prompts(request):
@@ -132,8 +132,8 @@ def complete(request: CompletionRequest) -> Generated:
         completion_tokens += sum(candidate.cost for candidate in candidates)
         if len(candidates) > n:
             candidates.sort(key=_mean_logprob, reverse=True)
-        choices += [Choice(len(choices) + i, output, prompt) for i, output in enumerate(candidates[:n])]
-    return Generated(choices, Usage(prompt_tokens, completion_tokens))
+        choices += [GeneratedChoice(len(choices) + i, output, prompt) for i, output in enumerate(candidates[:n])]
+    return Generated(choices, GeneratedUsage(prompt_tokens, completion_tokens))
 
 
 def read_prompts(request: CompletionRequest) -> list[Prompt]:
@@ -166,8 +166,8 @@ def chat(request: ChatRequest) -> Generated:
     prompt_tokens = sum(message_tokens(message) for message in request.messages)
     if request.tools:
         prompt_tokens += count_tokens(compact(request.tools))
-    usage = Usage(prompt_tokens, sum(o.cost for o in outputs), sum(len(o.reasoning) for o in outputs))
-    return Generated([Choice(index, output) for index, output in enumerate(outputs)], usage)
+    usage = GeneratedUsage(prompt_tokens, sum(o.cost for o in outputs), sum(len(o.reasoning) for o in outputs))
+    return Generated([GeneratedChoice(index, output) for index, output in enumerate(outputs)], usage)
 
 
 def message_tokens(message: dict[str, Any]) -> int:

@@ -26,7 +26,7 @@ _SECRET_HEADERS = frozenset({"authorization", "proxy-authorization", "cookie", "
 
 
 @dataclass(slots=True)
-class Entry:
+class ServedCall:
     """One call, filled in while it is served. Counts are tokens."""
 
     id: str
@@ -78,23 +78,23 @@ class Totals:
     errors: int = 0
 
 
-class Ledger:
+class CallHistory:
     """The calls that ended, and how many have not."""
 
     def __init__(self) -> None:
-        self._calls: deque[Entry] = deque(maxlen=CALLS_KEPT)
+        self._calls: deque[ServedCall] = deque(maxlen=CALLS_KEPT)
         self._totals = Totals()
         self._open = 0
 
     def __repr__(self) -> str:
         return f"<Ledger: {self._open} open, {self._totals}>"
 
-    def open(self, request_id: str, endpoint: str, headers: Iterable[tuple[str, str]]) -> Entry:
+    def open(self, request_id: str, endpoint: str, headers: Iterable[tuple[str, str]]) -> ServedCall:
         """Begin a call; it is seen once it is closed."""
         self._open += 1
-        return Entry(request_id, endpoint, _harmless(headers))
+        return ServedCall(request_id, endpoint, _harmless(headers))
 
-    def close(self, entry: Entry, ended: Ended) -> None:
+    def close(self, entry: ServedCall, ended: Ended) -> None:
         """Enter a call that ended. Only the first time counts, so that every exit may say what it knows."""
         if entry.ended is not None:
             return

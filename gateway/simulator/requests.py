@@ -92,7 +92,7 @@ Stop = Annotated[list[str], BeforeValidator(_as_list), Field(min_length=1, max_l
 Prompts = str | list[str] | list[int] | list[list[int]]
 
 
-class StreamOptions(_Body):
+class RequestedStreamOptions(_Body):
     include_usage: bool | None = None
 
 
@@ -119,7 +119,7 @@ class _Call(_Body):
 
 class _Generation(_Call):
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
+    stream_options: RequestedStreamOptions | None = None
     n: int | None = Field(default=None, ge=1, le=128)
     stop: Stop | None = None
     max_tokens: int | None = Field(default=None, ge=0)

@@ -20,8 +20,8 @@ from uuid import uuid4
 from aiohttp import web
 
 from . import answers, choices, vectors
-from .answers import Answer, Event
-from .ledger import Entry, Ledger
+from .answers import SimulatedAnswer, SimulatedEvent
+from .ledger import CallHistory, ServedCall
 from .requests import (
     APIError,
     ChatRequest,
@@ -115,7 +115,7 @@ class _Simulator:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._key = None if settings.api_key is None else settings.api_key.encode()
-        self._ledger = Ledger()
+        self._ledger = CallHistory()
 
     def serving(self, endpoint: Endpoint) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         """The handler of one generating endpoint."""
@@ -174,7 +174,7 @@ class _Simulator:
             masked = f"{secret[:4]}***{secret[-4:]}" if len(secret) >= 16 else "***"
             raise APIError(401, f"Incorrect API key provided: {masked}.", code="invalid_api_key")
 
-    async def _serve(self, request: web.Request, endpoint: Endpoint, entry: Entry) -> web.StreamResponse:
+    async def _serve(self, request: web.Request, endpoint: Endpoint, entry: ServedCall) -> web.StreamResponse:
         self._authorise(request)
         body = await request.read()
         entry.keep(body)
@@ -206,7 +206,7 @@ class _Simulator:
             wish.cut_after_events,
         )
 
-    async def _plain(self, entry: Entry, answer: Answer, pace: _Pace) -> web.Response:
+    async def _plain(self, entry: ServedCall, answer: SimulatedAnswer, pace: _Pace) -> web.Response:
         started, generating_s = time.monotonic(), pace.after(answer.longest)
         usage = answer.usage
         try:
@@ -224,7 +224,7 @@ class _Simulator:
         return web.Response(body=body, content_type="application/json")
 
     async def _stream(
-        self, request: web.Request, entry: Entry, events: Iterator[Event], pace: _Pace
+        self, request: web.Request, entry: ServedCall, events: Iterator[SimulatedEvent], pace: _Pace
     ) -> web.StreamResponse:
         if pace.delay_s:
             await asyncio.sleep(pace.delay_s)
@@ -252,7 +252,7 @@ class _Simulator:
         return response
 
     async def _cut(
-        self, request: web.Request, response: web.StreamResponse, entry: Entry, rest: bytes
+        self, request: web.Request, response: web.StreamResponse, entry: ServedCall, rest: bytes
     ) -> web.StreamResponse:
         """Send the rest and close the connection in the middle of the chunked body."""
         self._ledger.close(entry, "cut")
@@ -263,12 +263,12 @@ class _Simulator:
         return response
 
 
-def _answer(asked: Request, tokens_per_event: int) -> Answer:
+def _answer(asked: Request, tokens_per_event: int) -> SimulatedAnswer:
     """Generate for any endpoint; bytes are made when they are asked for."""
     match asked:
         case CompletionRequest():
             generated = choices.complete(asked)
-            return Answer(
+            return SimulatedAnswer(
                 generated.usage,
                 generated.longest,
                 lambda: answers.completion_body(asked, generated),
@@ -276,7 +276,7 @@ def _answer(asked: Request, tokens_per_event: int) -> Answer:
             )
         case ChatRequest():
             generated = choices.chat(asked)
-            return Answer(
+            return SimulatedAnswer(
                 generated.usage,
                 generated.longest,
                 lambda: answers.chat_body(asked, generated),
@@ -284,7 +284,7 @@ def _answer(asked: Request, tokens_per_event: int) -> Answer:
             )
         case EmbeddingRequest():
             usage = vectors.usage_of(asked)
-            return Answer(usage, 0, lambda: vectors.embeddings_body(asked, usage), lambda: iter(()))
+            return SimulatedAnswer(usage, 0, lambda: vectors.embeddings_body(asked, usage), lambda: iter(()))
 
 
 def _model_object(name: str) -> dict[str, object]:

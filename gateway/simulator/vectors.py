@@ -8,7 +8,7 @@ import math
 import struct
 from hashlib import shake_128
 
-from .choices import Usage
+from .choices import GeneratedUsage
 from .requests import DIMENSIONS, EmbeddingRequest, split_forms
 from .text import count_tokens, key_of
 
@@ -21,13 +21,13 @@ def embed(model: str, text: str | list[int], dimensions: int) -> bytes:
     return struct.pack(f"<{dimensions}f", *(value / norm for value in values))
 
 
-def usage_of(request: EmbeddingRequest) -> Usage:
+def usage_of(request: EmbeddingRequest) -> GeneratedUsage:
     """Embeddings cost their input: a token array its length, a text its tokens."""
     forms = split_forms(request.input, "input")
-    return Usage(prompt=sum(count_tokens(form) if isinstance(form, str) else len(form) for form in forms))
+    return GeneratedUsage(prompt=sum(count_tokens(form) if isinstance(form, str) else len(form) for form in forms))
 
 
-def embeddings_body(request: EmbeddingRequest, usage: Usage) -> bytes:
+def embeddings_body(request: EmbeddingRequest, usage: GeneratedUsage) -> bytes:
     """The answer to POST /v1/embeddings."""
     dimensions = request.dimensions or DIMENSIONS
     data = []

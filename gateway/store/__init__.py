@@ -13,32 +13,57 @@ from asyncio import Future
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from gateway.config import Store as Settings
-from gateway.records import Draw, Granted, Refused, Settlement, Standing, Window
+from gateway.config import StoreSettings as Settings
+from gateway.records import Draw, Granted, Refused, Settlement, Window, WindowStatus
 
-from .keystore import Change, KeyStore, Kind, News, SecretTaken, Told
+from .key_store import ChangeFeed, DocumentKind, KeyStore, SecretTaken, StoreChange, StoredAudit
 
 __all__ = [
-    "REAPED_AT_ONCE", "SIGN_OF_LIFE_S", "SILENT_S", "TOLD_GROUPS", "USAGE_COLUMNS", "USAGE_GROUPS",
-    "Applied", "Batch", "Change", "Closing", "Item", "JournalFull", "KeyStore", "Kind", "Ledger", "News", "Opening",
-    "Progress", "Reports", "SecretTaken", "Store", "StoreAway", "StoreBehind", "StoreRefused", "Told", "Voiding",
-    "check_groups", "look_at", "open_store",
+    "REAPED_AT_ONCE",
+    "SIGN_OF_LIFE_S",
+    "SILENT_S",
+    "TOLD_GROUPS",
+    "USAGE_COLUMNS",
+    "USAGE_GROUPS",
+    "Applied",
+    "Batch",
+    "ChangeFeed",
+    "DocumentKind",
+    "Item",
+    "JournalFull",
+    "KeyStore",
+    "Ledger",
+    "Progress",
+    "ReportReader",
+    "Reserve",
+    "SecretTaken",
+    "Settle",
+    "Store",
+    "StoreChange",
+    "StoreLostWrites",
+    "StoreMisconfigured",
+    "StoreUnavailable",
+    "StoredAudit",
+    "Void",
+    "check_groups",
+    "look_at",
+    "open_store",
 ]  # fmt: skip
 
 
-class StoreAway(Exception):
+class StoreUnavailable(Exception):
     """The store did not answer in time, or refused to. Whether it has applied what it was sent is not known."""
 
     code = "store_unavailable"
 
 
-class JournalFull(StoreAway):
+class JournalFull(StoreUnavailable):
     """The journal cannot be written, so nothing may be begun."""
 
     code = "journal_full"
 
 
-class StoreBehind(Exception):
+class StoreLostWrites(Exception):
     """The store has forgotten batches that it had applied: another server, or one that came back without its data.
 
     Nothing of the batch was applied.
@@ -49,41 +74,41 @@ class StoreBehind(Exception):
         self.progress = progress
 
 
-class StoreRefused(Exception):
+class StoreMisconfigured(Exception):
     """The store cannot be used as it is, and a person has to mend it: a wrong password, a newer gateway's data."""
 
 
 # ------------------------------------------------------------------------------------------------- what a store takes
 
 
-class Opening(NamedTuple):
+class Reserve(NamedTuple):
     """A draw on its way to the store."""
 
     draw: Draw
     text: str
-    """Its entry (rules/entries): what stands if nobody ever settles."""
+    """Its entry (quota/ledger_entry): what stands if nobody ever settles."""
     is_forced: bool = False
     """Drawn whether there is room or not: it was granted before, by a server that has forgotten it, or by the worker
     itself while there was none."""
 
 
-class Closing(NamedTuple):
+class Settle(NamedTuple):
     """A settlement on its way to the store."""
 
     number: int
     settlement: Settlement
     text: str
-    """Its entry (rules/entries)."""
+    """Its entry (quota/ledger_entry)."""
 
 
-class Voiding(NamedTuple):
+class Void(NamedTuple):
     """The end of a lease that was perhaps drawn, for a call that never was: all is given back, and no record stands."""
 
     number: int
     lease: str
 
 
-Item = Opening | Closing | Voiding
+Item = Reserve | Settle | Void
 
 
 class Batch(NamedTuple):
@@ -116,36 +141,39 @@ class Applied(NamedTuple):
     """Leases of silent workers that were closed on this occasion."""
 
 
-class Reports(Protocol):
+class ReportReader(Protocol):
     """What can be read of the books."""
 
-    async def standings(self, windows: Sequence[Window], now: float) -> list[Standing]:
-        """How these windows stand at the Unix time `now` (seconds). Raises `StoreAway`."""
+    async def standings(self, windows: Sequence[Window], now: float) -> list[WindowStatus]:
+        """How these windows stand at the Unix time `now` (seconds). Raises `StoreUnavailable`."""
 
     async def usage(
         self, group_by: Sequence[str], since: str | None = None, until: str | None = None, limit: int | None = None
     ) -> list[dict[str, Any]]:
-        """Daily sums, grouped by some of `USAGE_GROUPS`; days as 2026-11-20, both included. Raises `StoreAway`."""
+        """Daily sums, grouped by some of `USAGE_GROUPS`; days as 2026-11-20, both included. Raises
+        `StoreUnavailable`.
+        """
 
     async def calls(self, limit: int, key: str | None = None) -> list[Mapping[str, Any]]:
-        """The newest usage records, newest first. Raises `StoreAway`."""
+        """The newest usage records, newest first. Raises `StoreUnavailable`."""
 
 
-class Store(Reports, KeyStore, Protocol):
+class Store(ReportReader, KeyStore, Protocol):
     """Who keeps the books, and the keys. Used from one event loop, one batch at a time; shared with any number of other
     workers.
 
     Guarantees, for every batch:
 
-    - An `Opening` takes all of its windows or none; what is admitted never exceeds a window's limit. One whose lease
+    - An `Reserve` takes all of its windows or none; what is admitted never exceeds a window's limit. One whose lease
       is open already is granted again and draws nothing; a forced one whose lease was closed as lost draws nothing.
-    - A `Closing` replaces the draw by the truth: windows, record and daily sums together. Of a lease that was closed
+    - A `Settle` replaces the draw by the truth: windows, record and daily sums together. Of a lease that was closed
       as lost it corrects all three by the difference. Of a lease that is not known (the server has forgotten it, or
       never heard of it) it charges the truth. What it gives back of a rate is bounded by what has not leaked away.
-    - A `Voiding` gives everything back; of a lease that was closed as lost it takes back charge, record and sums.
-    - A batch whose `seq` is not higher than the last one applied does nothing at all, and raises `StoreAway`: it is a
+    - A `Void` gives everything back; of a lease that was closed as lost it takes back charge, record and sums.
+    - A batch whose `seq` is not higher than the last one applied does nothing at all, and raises `StoreUnavailable`:
+    it is a
       late copy of a batch that was given up. Entries at or below the mark are skipped.
-    - A batch whose `acked` the store does not know raises `StoreBehind`, and does nothing.
+    - A batch whose `acked` the store does not know raises `StoreLostWrites`, and does nothing.
 
     Each batch is also a sign of life. The leases of a worker that gave none for `SILENT_S` are closed as lost by any
     other worker's batch, at most `REAPED_AT_ONCE` each time: charged at their estimates, their records written.
@@ -156,32 +184,34 @@ class Store(Reports, KeyStore, Protocol):
         """Whether what was applied can be lost by a failover or a restart, so that it has to be kept for a while."""
 
     async def apply(self, batch: Batch) -> Applied:
-        """Apply a batch. Raises `StoreAway` (it may have been applied or not) or `StoreBehind`."""
+        """Apply a batch. Raises `StoreUnavailable` (it may have been applied or not) or `StoreLostWrites`."""
 
     async def progress(self, worker: str) -> Progress:
-        """How far this worker has come. Raises `StoreAway`."""
+        """How far this worker has come. Raises `StoreUnavailable`."""
 
     async def void_leases(self, worker: str) -> None:
         """Void the leases of a worker whose journal was delivered to its end: it knew nothing of them, so they came to
-        nothing. Raises `StoreAway`."""
+        nothing. Raises `StoreUnavailable`."""
 
     async def retire(self, worker: str) -> None:
         """The same, and forget the worker: its journal is gone, or it would be applied all over again. Raises
-        `StoreAway`."""
+        `StoreUnavailable`."""
 
     async def claim(self, holder: str, names: Mapping[str, float]) -> dict[str, float]:
         """Take hold of names, each for so many seconds from now, so that of all workers one does what a name stands
         for. Returns for how many seconds each is still held by somebody else; 0: it is `holder`'s now.
 
         Who holds a name may ask again, for longer or shorter; for 0 seconds, to let it go. What a server forgets is
-        free again. Raises `StoreAway`: then the names may have been taken or not.
+        free again. Raises `StoreUnavailable`: then the names may have been taken or not.
         """
 
     async def told_models(self, since: str, until: str) -> list[dict[str, Any]]:
-        """Of the calls whose records are still kept: rows as those of `usage`, by `TOLD_GROUPS`. Raises `StoreAway`."""
+        """Of the calls whose records are still kept: rows as those of `usage`, by `TOLD_GROUPS`. Raises
+        `StoreUnavailable`.
+        """
 
     async def ping(self) -> None:
-        """Whether a batch would be applied now. Raises `StoreAway`."""
+        """Whether a batch would be applied now. Raises `StoreUnavailable`."""
 
     async def close(self) -> None:
         """Let go."""
@@ -200,7 +230,7 @@ REAPED_AT_ONCE = 20
 # ------------------------------------------------------------------------------------------------- what a call sees
 
 
-class Ledger(Reports, Protocol):
+class Ledger(ReportReader, Protocol):
     """Who may spend what, and what was spent. One instance per worker.
 
     Guarantees: a draw takes all of its windows or none; what is admitted never exceeds a window's limit, however many
@@ -217,7 +247,7 @@ class Ledger(Reports, Protocol):
         """Requests to the store that failed, since the start of this worker."""
 
     def draw(self, draw: Draw) -> Future[Granted | Refused]:
-        """Draw on every window of a call, or on none. The future raises `StoreAway`.
+        """Draw on every window of a call, or on none. The future raises `StoreUnavailable`.
 
         Cancelling the future takes the draw back: what was or will be granted is settled, and only the request counts.
         """
@@ -231,10 +261,10 @@ class Ledger(Reports, Protocol):
         """
 
     async def claim(self, holder: str, names: Mapping[str, float]) -> dict[str, float]:
-        """Take hold of names, as `Store.claim`. Raises `StoreAway`."""
+        """Take hold of names, as `Store.claim`. Raises `StoreUnavailable`."""
 
     async def ping(self) -> None:
-        """Whether draws would be answered now. Raises `StoreAway`."""
+        """Whether draws would be answered now. Raises `StoreUnavailable`."""
 
     async def close(self, timeout_s: float) -> int:
         """Deliver what is pending, for at most this long, and let go. Returns how many settlements were left; they
@@ -261,17 +291,17 @@ def check_groups(groups: Iterable[str]) -> list[str]:
 
 
 async def open_store(settings: Settings) -> Store:
-    """Open the store that the settings name. Raises `StoreRefused` where a person has to mend something.
+    """Open the store that the settings name. Raises `StoreMisconfigured` where a person has to mend something.
 
     A Redis that does not answer is no such thing: it is opened all the same, and away. An embedded one that cannot be
     opened is refused.
     """
     # A store brings its own libraries; only the one in use is loaded.
     if settings.is_embedded:
-        from .embedded import EmbeddedStore
+        from .sqlite.store import SqliteStore
 
-        return EmbeddedStore(settings)
-    from .redis import RedisStore
+        return SqliteStore(settings)
+    from .redis.store import RedisStore
 
     return await RedisStore.open(settings)
 
@@ -279,13 +309,13 @@ async def open_store(settings: Settings) -> Store:
 async def look_at(settings: Settings) -> list[str]:
     """What an operator should know of the store before anybody depends on it: one warning each.
 
-    Raises `StoreRefused` where a person has to mend something.
+    Raises `StoreMisconfigured` where a person has to mend something.
     """
     if settings.is_embedded:
-        from .sqlite import check_place
+        from .sqlite.database import check_place
 
         check_place(settings)
         return []
-    from .redis import warnings
+    from .redis.store import warnings
 
     return await warnings(settings)

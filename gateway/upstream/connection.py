@@ -4,7 +4,7 @@ Theory of operation. A connection carries one exchange at a time: `send` writes 
 the answer, which then hears of the head, of each piece of body and of the end inside the reading callback itself:
 there is no queue, no future and no task between the socket and the relay. Back-pressure is `pause_reading`.
 
-Where it stands is in `State`; `_timer_fired` says which limit runs in which. Legal moves:
+Where it stands is in `ConnectionState`; `_timer_fired` says which limit runs in which. Legal moves:
 
     CONNECTING -> HELD -> WAITING -> BODY | BODY_UNTIL_EOF -> DONE -> IDLE -> HELD ...      and from anywhere -> CLOSED
 
@@ -50,7 +50,7 @@ TIMER_GRAIN_S = 0.002
 _H = 0x48
 
 
-class State(Enum):
+class ConnectionState(Enum):
     """Where a connection stands. The values are for people."""
 
     CONNECTING = "connecting"
@@ -68,9 +68,9 @@ class State(Enum):
 
 
 # Asked for every piece of a stream, where looking a member up in its Enum takes longer than the question (Python 3.11).
-_WAITING, _DONE, _CLOSED = State.WAITING, State.DONE, State.CLOSED
-_IN_BODY = frozenset({State.BODY, State.BODY_UNTIL_EOF})
-_ANSWERING = _IN_BODY | {State.WAITING, State.DONE}
+_WAITING, _DONE, _CLOSED = ConnectionState.WAITING, ConnectionState.DONE, ConnectionState.CLOSED
+_IN_BODY = frozenset({ConnectionState.BODY, ConnectionState.BODY_UNTIL_EOF})
+_ANSWERING = _IN_BODY | {ConnectionState.WAITING, ConnectionState.DONE}
 
 
 @dataclass(slots=True, unsafe_hash=True)
@@ -171,7 +171,7 @@ class Connection(asyncio.BufferedProtocol):
         self._max_age_s = max_age_s
         self._buffer = buffer
         self._loop = asyncio.get_running_loop()
-        self._state = State.CONNECTING
+        self._state = ConnectionState.CONNECTING
         self._transport: asyncio.Transport | None = None
         self._peer = ""
         self._receiver: Receiver | None = None
@@ -221,7 +221,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_closed(self) -> bool:
-        return self._state is State.CLOSED
+        return self._state is ConnectionState.CLOSED
 
     def send(self, request: Sequence[bytes | memoryview], receiver: Receiver) -> None:
         """Begin one exchange; every time limit on the answer runs from here.
@@ -230,9 +230,9 @@ class Connection(asyncio.BufferedProtocol):
         in a later turn of the loop.
         """
         state = self._state
-        if state is State.HELD and self._transport is not None and not self._transport.is_closing():
+        if state is ConnectionState.HELD and self._transport is not None and not self._transport.is_closing():
             self._receiver = receiver
-            self._state = State.WAITING
+            self._state = ConnectionState.WAITING
             self._unproductive = self._interim_bytes = 0
             self._may_stay = self._is_chunked = self._was_paused = False
             self._is_head = request[0][:5] == b"HEAD "
@@ -241,7 +241,7 @@ class Connection(asyncio.BufferedProtocol):
             self._arm(now + limit_s)
             self._transport.writelines(request)
             return
-        if state not in (State.HELD, State.CLOSED) or self._receiver is not None:
+        if state not in (ConnectionState.HELD, ConnectionState.CLOSED) or self._receiver is not None:
             raise RuntimeError(f"cannot send on {self!r}")
         self._leave()
         self._receiver = receiver
@@ -253,7 +253,7 @@ class Connection(asyncio.BufferedProtocol):
         For whoever acquired the connection, until `ended`. A connection that is idle again is left alone.
         """
         self._receiver = None
-        if self._state is not State.IDLE:
+        if self._state is not ConnectionState.IDLE:
             self._leave()
 
     def pause_reading(self) -> None:
@@ -264,7 +264,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def resume_reading(self) -> None:
         """Go on reading. The time in between does not count as silence of the upstream."""
-        if self._is_paused and self._transport is not None and self._state is not State.CLOSED:
+        if self._is_paused and self._transport is not None and self._state is not ConnectionState.CLOSED:
             self._is_paused = False
             self._transport.resume_reading()
             if self._state in _IN_BODY:
@@ -275,20 +275,20 @@ class Connection(asyncio.BufferedProtocol):
 
     def hold(self) -> bool:
         """Take an idle connection out of the pool. False (and closed) when it is not good any more."""
-        if self._state is State.IDLE:
+        if self._state is ConnectionState.IDLE:
             if (
                 self._transport is not None
                 and not self._transport.is_closing()
                 and self._loop.time() < self._expires_at
             ):
-                self._state = State.HELD
+                self._state = ConnectionState.HELD
                 return True
             self._leave()
         return False
 
     def release(self) -> None:
         """Give back a connection that was held and not used."""
-        if self._state is State.HELD:
+        if self._state is ConnectionState.HELD:
             self._become_idle()
 
     def retire(self) -> None:
@@ -300,7 +300,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         stream = cast(asyncio.Transport, transport)
-        if self._state is State.CLOSED:  # given up while the handshake was ending
+        if self._state is ConnectionState.CLOSED:  # given up while the handshake was ending
             stream.abort()
             return
         self._transport = stream
@@ -308,7 +308,7 @@ class Connection(asyncio.BufferedProtocol):
         self._peer = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer)
         self._connected_at = self._loop.time()
         self._expires_at = self._connected_at + self._max_age_s
-        self._state = State.HELD
+        self._state = ConnectionState.HELD
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._buffer
@@ -344,7 +344,7 @@ class Connection(asyncio.BufferedProtocol):
         elif not self._unproductive:
             self._active_at = self._loop.time()
         elif self._unproductive > MAX_HEAD_BYTES:
-            what = "the head is" if self._state is State.WAITING else "between two body bytes there are"
+            what = "the head is" if self._state is ConnectionState.WAITING else "between two body bytes there are"
             self._fail(Fault.PROTOCOL, f"{what} over {MAX_HEAD_BYTES} bytes")
 
     def _ends_with_event(self, nbytes: int) -> bool:
@@ -366,15 +366,15 @@ class Connection(asyncio.BufferedProtocol):
     # --------------------------------------------------------------------------------------------- parser's calls
 
     def _message_begun(self) -> None:
-        if self._state is State.DONE:
+        if self._state is ConnectionState.DONE:
             self._may_stay = False  # the first byte of something that we did not ask for
 
     def _header_parsed(self, name: bytes, value: bytes) -> None:
-        if self._state is State.WAITING:  # else a trailer, of which we promise nothing, or surplus
+        if self._state is ConnectionState.WAITING:  # else a trailer, of which we promise nothing, or surplus
             self._headers.append((name, value))
 
     def _head_parsed(self) -> None:
-        if self._state is not State.WAITING:
+        if self._state is not ConnectionState.WAITING:
             return
         raw = self._headers
         self._headers = []
@@ -405,9 +405,9 @@ class Connection(asyncio.BufferedProtocol):
         # send that would begin the next answer.
         self._is_chunked = bool(codings)
         self._may_stay = has_length is not is_empty and not (codings and version == "1.0")
-        self._state = State.BODY if has_length or is_empty else State.BODY_UNTIL_EOF
+        self._state = ConnectionState.BODY if has_length or is_empty else ConnectionState.BODY_UNTIL_EOF
         if self._is_head:  # llhttp waits for the body and cannot be told: this connection ends here
-            self._state, self._may_stay = State.DONE, False
+            self._state, self._may_stay = ConnectionState.DONE, False
         now = self._active_at = self._loop.time()
         self._arm(now + self._timeouts.idle_s)
         if self._receiver is not None:
@@ -423,7 +423,7 @@ class Connection(asyncio.BufferedProtocol):
     def _message_parsed(self) -> None:
         if self._state in _IN_BODY:  # in WAITING the end of an interim answer, in DONE of a surplus one
             self._may_stay = self._may_stay and self._parser.should_keep_alive()
-            self._state = State.DONE
+            self._state = ConnectionState.DONE
 
     def _parser_stopped(self, error: Exception) -> None:
         cause = error.__context__ if isinstance(error, HttpParserCallbackError) else None
@@ -456,7 +456,7 @@ class Connection(asyncio.BufferedProtocol):
             receiver.ended(None)
 
     def _become_idle(self) -> None:
-        self._state = State.IDLE
+        self._state = ConnectionState.IDLE
         self.resume_reading()  # an idle connection has to hear of its end
         self._arm(self._expires_at)
         self._owner.returned(self)
@@ -471,9 +471,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def _leave(self) -> None:
         """Close, now and for good. Nothing is worth waiting for: no polite TLS goodbye either, as other clients do."""
-        if self._state is State.CLOSED:
+        if self._state is ConnectionState.CLOSED:
             return
-        self._state = State.CLOSED
+        self._state = ConnectionState.CLOSED
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -492,18 +492,18 @@ class Connection(asyncio.BufferedProtocol):
         """EOF, or the transport is lost. The first of the two counts."""
         how = "closed" if error is None else f"lost ({error or type(error).__name__})"
         match self._state:
-            case State.CLOSED:
+            case ConnectionState.CLOSED:
                 pass
-            case State.WAITING if self._unproductive:
+            case ConnectionState.WAITING if self._unproductive:
                 self._fail(Fault.CUT, f"{how} inside the head")
-            case State.WAITING:
+            case ConnectionState.WAITING:
                 is_stale = self._exchanges > 0 and self._loop.time() - self._sent_at <= STALE_S
                 self._fail(Fault.CUT, f"{how} without an answer", Phase.STALE if is_stale else Phase.WAITING)
-            case State.BODY_UNTIL_EOF if error is None:
+            case ConnectionState.BODY_UNTIL_EOF if error is None:
                 # A TLS peer that leaves without a goodbye ends up here too. Many do; whether the text is whole (JSON,
                 # finish_reason) is checked further up in any case.
                 self._finish()
-            case State.BODY | State.BODY_UNTIL_EOF:
+            case ConnectionState.BODY | ConnectionState.BODY_UNTIL_EOF:
                 self._fail(Fault.CUT, f"{how} inside the body")
             case _:
                 self._leave()
@@ -528,14 +528,14 @@ class Connection(asyncio.BufferedProtocol):
         limits = self._timeouts
         total_at = self._sent_at + limits.total_s
         match self._state:
-            case State.WAITING:
+            case ConnectionState.WAITING:
                 when, what = self._sent_at + limits.head_s, f"no complete head within {limits.head_s:g} s"
-            case State.BODY | State.BODY_UNTIL_EOF if self._is_paused:
+            case ConnectionState.BODY | ConnectionState.BODY_UNTIL_EOF if self._is_paused:
                 when, what = inf, ""
-            case State.BODY | State.BODY_UNTIL_EOF:
+            case ConnectionState.BODY | ConnectionState.BODY_UNTIL_EOF:
                 when, what = self._active_at + limits.idle_s, f"no body byte for {limits.idle_s:g} s"
             case _:
-                if self._state is State.IDLE:
+                if self._state is ConnectionState.IDLE:
                     self._rest_or_retire()
                 return
         if total_at < when:

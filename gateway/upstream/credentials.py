@@ -44,7 +44,7 @@ class Grade(IntEnum):
     BARRED = 2
 
 
-class Rest(NamedTuple):
+class Cooldown(NamedTuple):
     """Times are on the clock of `time.monotonic`."""
 
     since: float
@@ -61,7 +61,7 @@ class Credentials:
         self._count = count
         self._certain_after = CERTAIN_AFTER if count > 1 else ONLY_ONE_CERTAIN_AFTER
         self._next = 0
-        self.rests: OrderedDict[tuple[int, str | None], Rest] = OrderedDict()
+        self.rests: OrderedDict[tuple[int, str | None], Cooldown] = OrderedDict()
         """By place and model; None: for every model. A rest that is over stays until the key has been accepted."""
 
     def take(self, model: str, now: float, used: Collection[int] = ()) -> int:
@@ -81,7 +81,7 @@ class Credentials:
         left = [self._grade(place, model, now) for place in range(self._count) if place not in used]
         return min(left, default=Grade.BARRED)
 
-    def refused(self, place: int, model: str, failure: Failure, began: float, now: float) -> Rest | None:
+    def refused(self, place: int, model: str, failure: Failure, began: float, now: float) -> Cooldown | None:
         """This key was refused by an attempt that began at `began`. Returns its rest, if it begins now."""
         is_for_model = failure.fault is Fault.RATE_LIMITED or (failure.fault is Fault.AUTH and failure.status == 403)
         scope = (place, model if is_for_model else None)
@@ -91,7 +91,7 @@ class Credentials:
         rest_s = REFUSED_S
         if failure.fault is Fault.RATE_LIMITED:
             rest_s = min(failure.retry_after_s or LIMITED_S, LONGEST_LIMITED_S)
-        self.rests[scope] = rest = Rest(now, now + rest_s, before.refusals + 1 if before else 1, failure.fault)
+        self.rests[scope] = rest = Cooldown(now, now + rest_s, before.refusals + 1 if before else 1, failure.fault)
         self.rests.move_to_end(scope)
         if len(self.rests) > MAX_RESTS:
             self.rests.popitem(last=False)
@@ -103,12 +103,12 @@ class Credentials:
             if (rest := self.rests.get(scope)) is not None and began >= rest.since:
                 del self.rests[scope]
 
-    def first_back(self, model: str, now: float) -> Rest | None:
+    def first_back(self, model: str, now: float) -> Cooldown | None:
         """Of the keys that all rest, the rest that is over first."""
         rests = [left for place in range(self._count) if (left := self._left(place, model, now))]
         return min([max(left, key=_end) for left in rests], key=_end, default=None)
 
-    def _left(self, place: int, model: str, now: float) -> list[Rest]:
+    def _left(self, place: int, model: str, now: float) -> list[Cooldown]:
         """The rests that this key still has before it: for every model, and for this one."""
         found = (self.rests.get((place, None)), self.rests.get((place, model)))
         return [rest for rest in found if rest is not None and rest.until > now]
@@ -120,5 +120,5 @@ class Credentials:
         return Grade.BARRED if any(rest.refusals >= self._certain_after for rest in left) else Grade.LAST_RESORT
 
 
-def _end(rest: Rest) -> float:
+def _end(rest: Cooldown) -> float:
     return rest.until

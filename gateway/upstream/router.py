@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 
 from gateway.config import Config, Route
 from gateway.records import Failure, Phase
-from gateway.rules.attempts import Tried
-from gateway.rules.routing import order
 
 from .credentials import REFUSALS, Grade
-from .health import Health, Show, Trial
+from .health import AttemptHandle, Health, Show
+from .retry_policy import FailedAttempt
+from .route_order import order
 
 
 class Router:
@@ -56,7 +56,7 @@ class Router:
             found += order(last, self._in_flight, self._chance)
         return found
 
-    def count(self, route: Route, model: str, tried: Sequence[Tried] = ()) -> None:
+    def count(self, route: Route, model: str, tried: Sequence[FailedAttempt] = ()) -> None:
         """A call with these attempts behind it is to be sent here, now or after a pause; the budget has to bear it.
 
         Counted when it is decided: of many calls that pause at the same time, the last ones have to know of the first.
@@ -68,7 +68,7 @@ class Router:
         else:  # also where nobody has read the first attempt, or it comes with another key
             budget.note_call(now)
 
-    def begin(self, route: Route, model: str, tried: Sequence[Tried] = ()) -> Trial:
+    def begin(self, route: Route, model: str, tried: Sequence[FailedAttempt] = ()) -> AttemptHandle:
         """An attempt on this route begins, of a call with these attempts behind it."""
         used = (
             [each.key for each in tried if each.route.upstream == route.upstream and each.failure.fault in REFUSALS]
@@ -77,7 +77,7 @@ class Router:
         )
         return self.health[route.upstream].begin(route.model or model, used)
 
-    def renewed(self, model: str, tried: Sequence[Tried]) -> set[Route]:
+    def renewed(self, model: str, tried: Sequence[FailedAttempt]) -> set[Route]:
         """Routes that refused the key of this call, which has another one to show there now."""
         last = {each.route: each.failure for each in tried}
         now, found = self._clock(), set()
@@ -88,7 +88,7 @@ class Router:
                 found.add(route)
         return found
 
-    def spent(self, tried: Sequence[Tried]) -> set[str]:
+    def spent(self, tried: Sequence[FailedAttempt]) -> set[str]:
         """The upstreams of these attempts that must not be asked once more: enough others do so already."""
         now = self._clock()
         return {each.route.upstream for each in tried if self.health[each.route.upstream].budget.is_spent(now)}

@@ -14,36 +14,36 @@ from typing import Any
 
 from aiohttp import web
 
-from gateway.capacity import Capacity
+from gateway.accounting import LedgerClient
+from gateway.accounting.changed_windows import ChangedWindows
+from gateway.accounting.lease import Accounting
 from gateway.config import Config
-from gateway.config import Store as Settings
+from gateway.config import StoreSettings as Settings
 from gateway.journal import Journal
-from gateway.keybook import KeyBook
-from gateway.lease import Books
-from gateway.ledger import Bookkeeper
-from gateway.ledger.touched import Touched
-from gateway.pipeline import Live, Parts
-from gateway.records import Key, Record, Standing
-from gateway.registry import Registry
-from gateway.rules.gathered import Report
-from gateway.store import Ledger, Store, StoreAway, open_store
+from gateway.keys.cache import KeyCache
+from gateway.keys.registry import Registry
+from gateway.observe.metrics import Telemetry
+from gateway.observe.tracing import open_tracer
+from gateway.pipeline import CurrentServices, Services
+from gateway.records import Key, Record, WindowStatus
+from gateway.store import Ledger, Store, StoreUnavailable, open_store
 from gateway.tasks import Tasks
-from gateway.telemetry import Telemetry
-from gateway.tracing import open_tracer
+from gateway.upstream.status import UpstreamReport
 
-from .access import AccessLog
-from .admin import Admin
-from .admin_gateway import Ask
+from .access_log import AccessLog
+from .admin.routes import AdminAPI
+from .admin.whole_gateway import Ask
 from .background import Background
-from .changeover import Changeover, assemble, prepare
+from .capacity import Capacity
 from .dashboard import Dashboard
 from .endpoints import DataPlane
-from .middleware import FrontDoor, Handler
-from .openapi import route_to_document
+from .hot_reload import HotReload, assemble, prepare
+from .http_guard.token_auth import TokenAuth
+from .large_bodies import LargeBodies
+from .middleware import ErrorMiddleware, Handler
+from .openapi.document import route_to_document
 from .ops import Ops
-from .readers import LargeBodies
 from .status import Status
-from .tokens import Gate
 
 CLOSE_STORE_WITHIN_S = 5.0
 INHERIT_WITHIN_S = 2.0
@@ -59,16 +59,16 @@ class Worker:
     """What operators use, where it has a listener of its own; None: it is part of `app`."""
     shortcuts: Mapping[str, Handler]
     """What of the application is so hot that it is reached without its router: by path, for POST."""
-    live: Live
+    live: CurrentServices
     status: Status
-    changeover: Changeover
+    changeover: HotReload
 
     @property
-    def parts(self) -> Parts:
+    def parts(self) -> Services:
         """What is served with at present."""
         return self.live.parts
 
-    def report_upstreams(self) -> list[Report]:
+    def report_upstreams(self) -> list[UpstreamReport]:
         """How they are doing, as far as this worker knows."""
         return report_upstreams(self.live)
 
@@ -84,26 +84,32 @@ async def build(
     """Open every part, and close them in reverse. `ask` asks the supervisor; None: there is none. `scrape_counters` is
     a scrape of what live numbers need (live_counters.py), or more; None: there is no such.
 
-    Raises `StoreRefused` where a person has to mend something about the store, `OSError` for the journal's folder.
+    Raises `StoreMisconfigured` where a person has to mend something about the store, `OSError` for the journal's
+    folder.
     """
     ready = prepare(config, {})  # first: it takes its time, and nothing waits yet
-    touched = Touched()
+    touched = ChangedWindows()
     store, ledger = await _open_books(config.store, touched, telemetry.lost)
     access_log = AccessLog(config.server.access_log)
     tasks = Tasks()
     large_bodies = LargeBodies()
     background = Background(touched)
-    book = KeyBook(store, config)
+    book = KeyCache(store, config)
     tracer = open_tracer(config.tracing)
-    live = Live(assemble(ready, book, Books(ledger, telemetry, access_log.write_record, tracer), tasks, {}))
+    live = CurrentServices(
+        assemble(ready, book, Accounting(ledger, telemetry, access_log.write_record, tracer), tasks, {})
+    )
     try:
         status = Status()
         capacity = Capacity(config.server)
-        door = FrontDoor(live, telemetry, access_log, status)
+        door = ErrorMiddleware(live, telemetry, access_log, status)
         plane = DataPlane(status, capacity, large_bodies)
-        ops = Ops(ledger, status, scrape, Gate(telemetry))
-        admin = Admin(
-            Registry(store, lambda: live.parts.config), Gate(telemetry), scrape_counters or scrape, ask or _alone(live)
+        ops = Ops(ledger, status, scrape, TokenAuth(telemetry))
+        admin = AdminAPI(
+            Registry(store, lambda: live.parts.config),
+            TokenAuth(telemetry),
+            scrape_counters or scrape,
+            ask or _alone(live),
         )
         most, behind = config.server.max_request_bytes, [*ops.inside(), *admin.routes(), *Dashboard().routes()]
         has_own_listener = config.admin.listen is not None
@@ -112,7 +118,7 @@ async def build(
         shortcuts = {path: partial(door.handle, handler=handler) for path, handler in plane.calls.items()}
         await book.begin()
         background.follow(live.parts)
-        yield Worker(app, office, shortcuts, live, status, Changeover(live, capacity, access_log, background, tasks))
+        yield Worker(app, office, shortcuts, live, status, HotReload(live, capacity, access_log, background, tasks))
     finally:
         await background.close()
         await tasks.cancel_all()
@@ -128,7 +134,7 @@ async def build(
 
 
 async def _open_books(
-    settings: Settings, touched: Touched, note_lost: Callable[[Record], None]
+    settings: Settings, touched: ChangedWindows, note_lost: Callable[[Record], None]
 ) -> tuple[Store, Ledger]:
     """The store, and the ledger on it, which closes it."""
     folder, origin = Path(settings.journal_dir), settings.origin
@@ -139,12 +145,12 @@ async def _open_books(
         await store.close()
         raise
     adopt = partial(Journal.adopt, folder, origin)
-    books = Bookkeeper(store, journal, settings, adopt, touched=touched, note_lost=note_lost)
+    books = LedgerClient(store, journal, settings, adopt, touched=touched, note_lost=note_lost)
     await books.wait_until_heir(INHERIT_WITHIN_S)
     return store, books
 
 
-def _application(max_request_bytes: int, door: FrontDoor, routes: Iterable[web.RouteDef]) -> web.Application:
+def _application(max_request_bytes: int, door: ErrorMiddleware, routes: Iterable[web.RouteDef]) -> web.Application:
     @web.middleware
     async def front_door(request: web.Request, handler: Handler) -> web.StreamResponse:
         return await door.handle(request, handler)
@@ -155,13 +161,13 @@ def _application(max_request_bytes: int, door: FrontDoor, routes: Iterable[web.R
     return app
 
 
-def report_upstreams(live: Live) -> list[Report]:
+def report_upstreams(live: CurrentServices) -> list[UpstreamReport]:
     """How the upstreams are doing, as far as one worker knows."""
     parts = live.parts
     return [health.report(parts.pools[name].size) for name, health in parts.router.health.items()]
 
 
-def _alone(live: Live) -> Ask:
+def _alone(live: CurrentServices) -> Ask:
     """A supervisor's answers where there is none."""
 
     async def answer(what: str, /, **_: Any) -> Any:
@@ -170,7 +176,7 @@ def _alone(live: Live) -> Ask:
     return answer
 
 
-async def labelled_keys(parts: Parts) -> tuple[list[Key], list[Standing]]:
+async def labelled_keys(parts: Services) -> tuple[list[Key], list[WindowStatus]]:
     """The keys that have a label of their own in metrics, and how their windows stand; none while the store is away."""
     now, book = time.time(), parts.book
     try:
@@ -178,5 +184,5 @@ async def labelled_keys(parts: Parts) -> tuple[list[Key], list[Standing]]:
         windows = [term.window(now) for key in keys for term in book.terms.of(key)]
         own = [window for window in windows if window.scope.startswith("key:")]
         return keys, await parts.books.ledger.standings(own, now)
-    except StoreAway:
+    except StoreUnavailable:
         return [], []

@@ -12,15 +12,15 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from gateway.accounting.changed_windows import ChangedWindows
 from gateway.alerts import Outbox, Watcher, Webhook
-from gateway.keybook import KeyBook
-from gateway.ledger.touched import Touched
-from gateway.pipeline import Parts
+from gateway.keys.cache import KeyCache
+from gateway.pipeline import Services
+from gateway.quota import window_status
 from gateway.records import Key, Window
-from gateway.rules import standings
 from gateway.tasks import Tasks
+from gateway.upstream.health_check import keep_probing
 from gateway.upstream.pool import Pool
-from gateway.upstream.probe import keep_probing
 
 CLOSE_ALERTS_WITHIN_S = 3.0
 
@@ -35,7 +35,7 @@ class _Probing(NamedTuple):
 class _Alerts:
     """The watching of quotas, and how they are told."""
 
-    def __init__(self, parts: Parts, touched: Touched) -> None:
+    def __init__(self, parts: Services, touched: ChangedWindows) -> None:
         config, book = parts.config, parts.book
         self.settings = config.alerts
         self._webhook = Webhook(config.alerts) if config.alerts.webhook is not None else None
@@ -60,18 +60,18 @@ class _Alerts:
             await self._webhook.close()
 
 
-def _windows(book: KeyBook, now: float) -> Iterator[list[Window]]:
+def _windows(book: KeyCache, now: float) -> Iterator[list[Window]]:
     """Every window at a Unix time: those of the gateway and of teams, then those of one key after another."""
     terms = book.terms
-    for owned in standings.shared_windows(terms, now):
+    for owned in window_status.shared_windows(terms, now):
         yield [owned.window]
     for key in book.known_keys():
-        yield [owned.window for owned in standings.own_windows(terms, [key], now)]
+        yield [owned.window for owned in window_status.own_windows(terms, [key], now)]
 
 
-async def _present(book: KeyBook, windows: Sequence[Window], now: float) -> list[Window]:
+async def _present(book: KeyCache, windows: Sequence[Window], now: float) -> list[Window]:
     """The windows with the limits that hold at a Unix time; as they are, where nobody has such a window then. Raises
-    `StoreAway`."""
+    `StoreUnavailable`."""
     owners = [window.scope.partition(":") for window in windows]
     keys = {key.id: key for key in await book.named(frozenset(name for kind, _, name in owners if kind == "key"))}
     found = []
@@ -86,16 +86,16 @@ async def _present(book: KeyBook, windows: Sequence[Window], now: float) -> list
 class Background:
     """Of one worker. To be closed. `touched` hears of the windows that calls change."""
 
-    def __init__(self, touched: Touched) -> None:
+    def __init__(self, touched: ChangedWindows) -> None:
         self._touched = touched
-        self._wanted: Parts | None = None
+        self._wanted: Services | None = None
         self._probes: dict[str, _Probing] = {}
         self._alerts: _Alerts | None = None
         self._turn = asyncio.Lock()
         """Only one watcher at a time: what the last one lets go has to be there for the next."""
         self._tasks = Tasks()
 
-    def follow(self, parts: Parts) -> None:
+    def follow(self, parts: Services) -> None:
         """From now on as this configuration wants it. Does not wait for what has to end first."""
         self._wanted = parts
         self._probe(parts)
@@ -110,7 +110,7 @@ class Background:
             await self._end_alerts()
         await self._tasks.cancel_all()
 
-    def _probe(self, parts: Parts) -> None:
+    def _probe(self, parts: Services) -> None:
         for name, (pool, task) in list(self._probes.items()):
             if parts.pools.get(name) is not pool:
                 task.cancel()
@@ -121,7 +121,7 @@ class Background:
                 probing = keep_probing(pool, parts.router.health[name], upstream.probe_s, upstream.timeouts.head_s)
                 self._probes[name] = _Probing(pool, self._tasks.spawn(probing, f"probe {name}"))
 
-    async def _watch(self, parts: Parts) -> None:
+    async def _watch(self, parts: Services) -> None:
         async with self._turn:
             if parts is not self._wanted:
                 return  # a newer configuration waits for its turn, or it is all over

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 
 from aiohttp import StreamReader, hdrs, web
 
-from gateway.capacity import Capacity
-from gateway.config import Server
+from gateway.config import ServerSettings
 from gateway.errors import BodyTimeout, BodyTooLarge, Unavailable
 
-from .middleware import Visit
+from .capacity import Capacity
+from .middleware import RequestContext
 
 PIECE_BYTES = 131_072
 
@@ -25,7 +25,7 @@ class BodyReader:
     def __init__(self, capacity: Capacity) -> None:
         self._capacity = capacity
 
-    async def read(self, request: web.BaseRequest, visit: Visit) -> Sequence[bytes | bytearray]:
+    async def read(self, request: web.BaseRequest, visit: RequestContext) -> Sequence[bytes | bytearray]:
         """The whole body. Raises `GatewayError` for one that is too long or too slow, and aiohttp's errors for one that
         is not framed as HTTP, which the front door translates.
 
@@ -51,7 +51,7 @@ class BodyReader:
             raise BodyTimeout(f"The request body did not arrive within {limit_s:g} seconds.") from None
 
     async def _gather(
-        self, content: StreamReader, visit: Visit, server: Server, *, is_announced: bool
+        self, content: StreamReader, visit: RequestContext, server: ServerSettings, *, is_announced: bool
     ) -> list[bytearray]:
         pieces: list[bytearray] = []
         while piece := await content.readany():
@@ -63,7 +63,7 @@ class BodyReader:
                 pieces.append(bytearray(piece))
         return pieces
 
-    def _make_room(self, size: int, visit: Visit, server: Server, told: str = "") -> None:
+    def _make_room(self, size: int, visit: RequestContext, server: ServerSettings, told: str = "") -> None:
         """For so many bytes more. Raises `BodyTooLarge` or `Unavailable`."""
         if visit.held_bytes + size > server.max_request_bytes:
             raise BodyTooLarge(f"Maximum content size limit ({server.max_request_bytes}) exceeded{told}")

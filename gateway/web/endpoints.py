@@ -16,21 +16,22 @@ from typing import Any
 from aiohttp import hdrs, web
 
 from gateway import pipeline
-from gateway.capacity import Capacity
+from gateway.api import auth, capabilities, validate
+from gateway.api.large_body import LARGE_BYTES
 from gateway.config import Config
 from gateway.errors import InvalidRequest, ModelNotFound, Unavailable
+from gateway.observe.tracing import PARENT, STATE
+from gateway.quota import window_status
+from gateway.quota.issued import may_be_issued
 from gateway.records import Call, Endpoint, Key, Params
 from gateway.relay import Answer
-from gateway.rules import capabilities, keys, params, standings
-from gateway.rules.issued import may_be_issued
-from gateway.rules.large import LARGE_BYTES
-from gateway.store import StoreAway
-from gateway.store.patience import Patience
-from gateway.tracing import PARENT, STATE
+from gateway.store import StoreUnavailable
+from gateway.store.redis.timeout import StallTolerantTimeout
 
 from .bodies import BodyReader
-from .middleware import VISIT, Handler, Visit
-from .readers import LargeBodies, Pieces
+from .capacity import Capacity
+from .large_bodies import LargeBodies, Pieces
+from .middleware import CONTEXT, Handler, RequestContext
 from .responses import EventStream, Whole, json_response
 from .status import Status
 
@@ -71,7 +72,7 @@ class DataPlane:
 
     async def carry(self, request: web.Request, endpoint: Endpoint) -> web.StreamResponse:
         """One call: check it, serve it."""
-        visit = request[VISIT]
+        visit = request[CONTEXT]
         visit.endpoint = endpoint
         if (tracer := visit.parts.books.tracer) is not None:
             given = request.headers
@@ -89,7 +90,7 @@ class DataPlane:
             telemetry.left()
             self._capacity.let_go(visit.held_bytes)
 
-    async def _answer(self, request: web.Request, visit: Visit, call: Call) -> web.StreamResponse:
+    async def _answer(self, request: web.Request, visit: RequestContext, call: Call) -> web.StreamResponse:
         def open_stream(headers: Sequence[tuple[str, str]]) -> EventStream:
             is_last = not self._status.is_ready
             visit.stream = EventStream(request, (*headers, ("x-request-id", visit.id)), is_last=is_last)
@@ -117,7 +118,7 @@ class DataPlane:
         headers = (*answer.headers, *served.headers)
         return Whole(answer.status, headers, answer.body, on_sent=partial(self._capacity.let_go, size))
 
-    async def _check(self, request: web.Request, visit: Visit, endpoint: Endpoint) -> Call:
+    async def _check(self, request: web.Request, visit: RequestContext, endpoint: Endpoint) -> Call:
         parts = visit.parts
         key = await self._caller(request, visit)
         self._status.refuse_when_draining()
@@ -130,13 +131,13 @@ class DataPlane:
         asked = await self._large_bodies.read(endpoint, pieces) if is_large else _read(endpoint, pieces, parts)
         visit.model = asked.model if asked.model in config.models else "other"
         model = config.model(asked.model)
-        if model is None or not keys.may_use(key, asked.model) or self._is_secret(asked.model, visit):
+        if model is None or not auth.may_use(key, asked.model) or self._is_secret(asked.model, visit):
             raise ModelNotFound(asked.model)
         if endpoint not in model.endpoints:
             raise capabilities.wrong_endpoint(endpoint, model.endpoints)
         if is_large and capabilities.may_rewrite(model, endpoint, config.upstreams):
             asked = _read(endpoint, pieces, parts)  # with all of its values, whatever it costs
-        asked = params.restrict(asked, endpoint, key.limits, model.limits)
+        asked = validate.restrict(asked, endpoint, key.limits, model.limits)
         client_id = request.headers.get("X-Client-Request-Id")
         return Call(
             id=visit.id,
@@ -153,50 +154,50 @@ class DataPlane:
             remote=visit.remote,
         )
 
-    async def _caller(self, request: web.Request, visit: Visit) -> Key:
-        secret = keys.bearer(request.headers.getall(hdrs.AUTHORIZATION, []))
+    async def _caller(self, request: web.Request, visit: RequestContext) -> Key:
+        secret = auth.bearer(request.headers.getall(hdrs.AUTHORIZATION, []))
         book = visit.parts.book
         book.trust()
-        known = book.known.get(keys.digest(secret)) or await book.look_up(secret)
-        key = keys.admit(known, secret, now=time.time(), remote=visit.remote)
+        known = book.known.get(auth.digest(secret)) or await book.look_up(secret)
+        key = auth.admit(known, secret, now=time.time(), remote=visit.remote)
         visit.key = key.id
         return key
 
-    def _is_secret(self, model: str, visit: Visit) -> bool:
+    def _is_secret(self, model: str, visit: RequestContext) -> bool:
         """Whether a name that only "*" serves is somebody's key, which must reach neither an upstream nor a record."""
-        return visit.model == "other" and (keys.digest(model) in visit.parts.book.known or may_be_issued(model))
+        return visit.model == "other" and (auth.digest(model) in visit.parts.book.known or may_be_issued(model))
 
     async def list_models(self, request: web.Request) -> web.StreamResponse:
         """What this key may use."""
-        visit = request[VISIT]
+        visit = request[CONTEXT]
         key, config = await self._caller(request, visit), visit.parts.config
-        models = [_model(name, config) for name in keys.offered(key, config)]
+        models = [_model(name, config) for name in auth.offered(key, config)]
         return json_response(json.dumps({"object": "list", "data": models}).encode())
 
     async def show_model(self, request: web.Request) -> web.StreamResponse:
         """One model, if this key may use it."""
-        visit = request[VISIT]
+        visit = request[CONTEXT]
         key, config = await self._caller(request, visit), visit.parts.config
         name = request.match_info["model"]
-        if config.model(name) is None or not keys.may_use(key, name):
+        if config.model(name) is None or not auth.may_use(key, name):
             raise ModelNotFound(name)
         return json_response(json.dumps(_model(name, config)).encode())
 
     async def show_key(self, request: web.Request) -> web.StreamResponse:
         """The caller's own limits, usage and reset times."""
-        visit = request[VISIT]
+        visit = request[CONTEXT]
         key = await self._caller(request, visit)
         return json_response(json.dumps(await describe_key(key, visit.parts)).encode())
 
 
-async def describe_key(key: Key, parts: pipeline.Parts) -> dict[str, Any]:
+async def describe_key(key: Key, parts: pipeline.Services) -> dict[str, Any]:
     """A key's limits and how its windows stand, its team's and the gateway's included."""
     now = time.time()
     windows = [term.window(now) for term in parts.book.terms.of(key)]
     try:
-        async with Patience(STANDINGS_WITHIN_S):
+        async with StallTolerantTimeout(STANDINGS_WITHIN_S):
             told = await parts.books.ledger.standings(windows, now)
-    except (StoreAway, TimeoutError):
+    except (StoreUnavailable, TimeoutError):
         raise Unavailable("The gateway cannot reach its ledger right now.", code="store_unavailable") from None
     return {
         "object": "key",
@@ -206,12 +207,12 @@ async def describe_key(key: Key, parts: pipeline.Parts) -> dict[str, Any]:
         "expires": key.expires.isoformat() if key.expires else None,
         "limits": key.limits.model_dump(exclude_none=True, exclude_defaults=True),
         "on_exceeded": "shadow" if key.is_shadow else "deny",
-        "quotas": [standings.row(standing, now) for standing in told],
+        "quotas": [window_status.row(standing, now) for standing in told],
     }
 
 
-def _read(endpoint: Endpoint, pieces: Pieces, parts: pipeline.Parts) -> Params:
-    return params.read(endpoint, b"".join(pieces), parts.find_counter)
+def _read(endpoint: Endpoint, pieces: Pieces, parts: pipeline.Services) -> Params:
+    return validate.read(endpoint, b"".join(pieces), parts.find_counter)
 
 
 async def continue_later(request: web.Request) -> None:

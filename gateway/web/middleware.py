@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from aiohttp import hdrs, web
 from aiohttp.http_exceptions import HttpProcessingError
 
+from gateway.api.client_ip import client_address
 from gateway.errors import (
     BodyTooLarge,
     GatewayError,
@@ -28,15 +29,14 @@ from gateway.errors import (
     UpstreamRefused,
     internal_error,
 )
-from gateway.pipeline import Live, Parts
+from gateway.observe.metrics import Telemetry
+from gateway.observe.tracing import CLIENT_GONE, Trace
+from gateway.pipeline import CurrentServices, Services
 from gateway.records import Endpoint
-from gateway.rules import sse
-from gateway.rules.forwarded import client_address
+from gateway.relay import sse
 from gateway.tasks import is_cut_off
-from gateway.telemetry import Telemetry
-from gateway.tracing import CLIENT_GONE, Trace
 
-from .access import AccessLog
+from .access_log import AccessLog
 from .responses import EventStream, Whole
 from .status import Status, shutting_down
 
@@ -68,7 +68,7 @@ def new_id() -> str:
 
 
 @dataclass(slots=True)
-class Visit:
+class RequestContext:
     """One request on its way through the house: what the access line needs to know, as it becomes known.
 
     The request refers to it, so it must not refer to the request, nor to its answer when that is over: what is left in
@@ -78,7 +78,7 @@ class Visit:
     id: str
     arrived: float
     """On the clock of `time.perf_counter`."""
-    parts: Parts
+    parts: Services
     """What it is served with, from here to its end, whatever is reloaded meanwhile. A client's connection keeps it as
     long as it rests, with the request."""
     remote: str | None
@@ -99,13 +99,13 @@ class Visit:
     """The answer, once it has begun to be streamed."""
 
 
-VISIT = web.RequestKey("visit", Visit)
+CONTEXT = web.RequestKey("visit", RequestContext)
 
 
-class FrontDoor:
+class ErrorMiddleware:
     """The one middleware."""
 
-    def __init__(self, live: Live, telemetry: Telemetry, access_log: AccessLog, status: Status) -> None:
+    def __init__(self, live: CurrentServices, telemetry: Telemetry, access_log: AccessLog, status: Status) -> None:
         self._live = live
         self._telemetry = telemetry
         self._access_log = access_log
@@ -113,7 +113,7 @@ class FrontDoor:
 
     async def handle(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         parts = self._live.parts
-        visit = request[VISIT] = Visit(new_id(), time.perf_counter(), parts, _client_of(request, parts))
+        visit = request[CONTEXT] = RequestContext(new_id(), time.perf_counter(), parts, _client_of(request, parts))
         try:
             response = await handler(request)
         except asyncio.CancelledError as cancelled:
@@ -145,7 +145,7 @@ class FrontDoor:
                 response.make_last()  # the client's next call is for another gateway
         return response
 
-    def _fail(self, request: web.Request, visit: Visit, error: GatewayError) -> web.StreamResponse:
+    def _fail(self, request: web.Request, visit: RequestContext, error: GatewayError) -> web.StreamResponse:
         self._note(request, visit, error.status, error)
         if visit.endpoint is not None and not isinstance(error, UpstreamFailed | UpstreamRefused):
             self._telemetry.rejected(error.reason)
@@ -155,7 +155,7 @@ class FrontDoor:
         headers = [("Content-Type", "application/json"), *error.headers.items()]
         return Whole(error.status, headers, error.body(), is_last=_has_unread_body(request, error.status))
 
-    def _note(self, request: web.Request, visit: Visit, status: int, error: GatewayError | None) -> None:
+    def _note(self, request: web.Request, visit: RequestContext, status: int, error: GatewayError | None) -> None:
         """Count and log a request that no record tells of."""
         if visit.is_recorded or visit.is_quiet:
             return
@@ -185,7 +185,7 @@ class FrontDoor:
             visit.trace.refused(told, what, status)
 
 
-def _client_of(request: web.Request, parts: Parts) -> str | None:
+def _client_of(request: web.Request, parts: Services) -> str | None:
     peer = request.remote
     if not (trusted := parts.config.server.trusted_proxies):
         return peer
@@ -201,7 +201,7 @@ def _translate(request: web.Request, error: web.HTTPException) -> GatewayError:
             headers={"Allow": ", ".join(sorted(error.allowed_methods))},
         )
     if isinstance(error, web.HTTPRequestEntityTooLarge):
-        limit = request[VISIT].parts.config.server.max_request_bytes
+        limit = request[CONTEXT].parts.config.server.max_request_bytes
         return BodyTooLarge(f"Maximum content size limit ({limit}) exceeded.")
     if error.status == 404:
         hint = next((hint for start, hint in _ELSEWHERE.items() if path.startswith(start)), None)

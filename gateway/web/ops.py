@@ -7,15 +7,15 @@ from collections.abc import Awaitable, Callable
 from aiohttp import web
 
 from gateway.errors import Unavailable
-from gateway.store import JournalFull, Ledger, StoreAway
+from gateway.store import JournalFull, Ledger, StoreUnavailable
 
-from .middleware import VISIT
+from .http_guard.token_auth import TokenAuth
+from .middleware import CONTEXT
 from .responses import Whole, json_response
 from .status import Status
-from .tokens import Gate
 
 _NOT_READY = {
-    StoreAway.code: "Not ready: the store does not answer.",
+    StoreUnavailable.code: "Not ready: the store does not answer.",
     JournalFull.code: "Not ready: the journal cannot be written.",
 }
 
@@ -23,7 +23,7 @@ _NOT_READY = {
 class Ops:
     """The endpoints of operations."""
 
-    def __init__(self, ledger: Ledger, status: Status, scrape: Callable[[], Awaitable[bytes]], gate: Gate) -> None:
+    def __init__(self, ledger: Ledger, status: Status, scrape: Callable[[], Awaitable[bytes]], gate: TokenAuth) -> None:
         self._gate = gate
         self._ledger = ledger
         self._status = status
@@ -39,24 +39,24 @@ class Ops:
 
     async def show_health(self, request: web.Request) -> web.StreamResponse:
         """The process answers."""
-        request[VISIT].is_quiet = True
+        request[CONTEXT].is_quiet = True
         return json_response(b'{"status": "ok"}')
 
     async def show_readiness(self, request: web.Request) -> web.StreamResponse:
         """Calls would be served: not draining, and the store answers, of keys and of quotas."""
-        request[VISIT].is_quiet = True
+        request[CONTEXT].is_quiet = True
         if not self._status.is_ready:
             raise Unavailable("Not ready: the gateway is shutting down.", code="shutting_down")
-        request[VISIT].parts.book.trust()
+        request[CONTEXT].parts.book.trust()
         try:
             await self._ledger.ping()
-        except StoreAway as away:
+        except StoreUnavailable as away:
             raise Unavailable(_NOT_READY[away.code], code=away.code) from None
         return json_response(b'{"status": "ready"}')
 
     async def show_metrics(self, request: web.Request) -> web.StreamResponse:
         """The whole gateway's metrics in the Prometheus text format."""
-        visit = request[VISIT]
+        visit = request[CONTEXT]
         visit.is_quiet = True
         if (token := visit.parts.config.metrics.token) is not None:
             self._gate.admit(request, {"metrics": token})

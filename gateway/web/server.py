@@ -15,10 +15,10 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from gateway.config import Config
-from gateway.pipeline import Parts
+from gateway.pipeline import Services
 
-from .connections import Server
-from .descriptors import Descriptors, raise_limit
+from .http_guard.client_connection import GuardedServer
+from .http_guard.fd_limit import FdLimit, raise_limit
 from .middleware import Handler
 
 KEEP_ALIVE_S = 75.0
@@ -71,16 +71,16 @@ class Runner(web.AppRunner):
             answer = shortcuts.get(request.rel_url.raw_path) if request.method == "POST" else None
             return by_application(request) if answer is None else answer(cast(web.Request, request))
 
-        return Server(handle, request_factory=made.request_factory, **self._limits, **self._kwargs)
+        return GuardedServer(handle, request_factory=made.request_factory, **self._limits, **self._kwargs)
 
     def configure(self, config: Config) -> None:
         """Go by this configuration from now on: connections that are made, and heads that begin."""
-        if isinstance(server := self.server, Server):
+        if isinstance(server := self.server, GuardedServer):
             for name, limit in _limits(config).items():
                 setattr(server, name, limit)
 
 
-def runner_of(app: web.Application, shortcuts: Mapping[str, Handler], parts: Parts) -> Runner:
+def runner_of(app: web.Application, shortcuts: Mapping[str, Handler], parts: Services) -> Runner:
     """The runner of a worker. Raises the process's limit of descriptors as far as it may."""
     logger = logging.getLogger("gateway.http")
     if not logger.filters:
@@ -101,5 +101,5 @@ def _limits(config: Config) -> dict[str, Any]:
     connections = sum(upstream.max_connections // config.server.workers for upstream in config.upstreams.values())
     return {
         "head_timeout_s": config.server.client_head_timeout_s,
-        "descriptors": Descriptors(raise_limit(), connections),
+        "descriptors": FdLimit(raise_limit(), connections),
     }

@@ -10,28 +10,27 @@ from typing import Any
 
 import pytest
 
-from gateway.alerts import Outbox, outbox
-from gateway.alerts.webhook import Answer
-from gateway.rules import alerts
+from gateway.alerts import Outbox, outbox, policy
+from gateway.alerts.webhook import PostResult
 from tests.fakes.scripted import until
 
-TAKEN = Answer(200, "it answers 200")
-BUSY = Answer(503, "it answers 503")
-WRONG = Answer(404, "it answers 404")
-SILENT = Answer(None, "no answer within 10 s")
+TAKEN = PostResult(200, "it answers 200")
+BUSY = PostResult(503, "it answers 503")
+WRONG = PostResult(404, "it answers 404")
+SILENT = PostResult(None, "no answer within 10 s")
 
 
 class Desk:
     """Answers as the script says, then takes everything; keeps all that was posted."""
 
-    def __init__(self, *script: Answer) -> None:
+    def __init__(self, *script: PostResult) -> None:
         self.script = list(script)
         self.posted: list[str] = []
         self.gate = asyncio.Event()
         self.gate.set()
         self.under_way = self.most = 0
 
-    async def __call__(self, body: bytes) -> Answer:
+    async def __call__(self, body: bytes) -> PostResult:
         self.posted.append(json.loads(body)["text"])
         self.under_way += 1
         self.most = max(self.most, self.under_way)
@@ -44,7 +43,7 @@ class Desk:
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(alerts, "PAUSES_S", (0.001,) * 11)
+    monkeypatch.setattr(policy, "PAUSES_S", (0.001,) * 11)
 
 
 @pytest.fixture
@@ -68,9 +67,11 @@ async def test_what_is_taken_is_done(made: tuple[Desk, Outbox]) -> None:
     assert (desk.posted, box.take_done(), box.take_done()) == (["a", "b"], {"a", "b"}, set())
 
 
-@pytest.mark.parametrize("failure", [BUSY, SILENT, Answer(429, "it answers 429"), Answer(500, "it answers 500")])
+@pytest.mark.parametrize(
+    "failure", [BUSY, SILENT, PostResult(429, "it answers 429"), PostResult(500, "it answers 500")]
+)
 async def test_what_may_pass_is_tried_again(
-    made: tuple[Desk, Outbox], failure: Answer, caplog: pytest.LogCaptureFixture
+    made: tuple[Desk, Outbox], failure: PostResult, caplog: pytest.LogCaptureFixture
 ) -> None:
     desk, box = made
     desk.script = [failure] * 3
@@ -141,7 +142,7 @@ async def test_what_somebody_else_tells_is_not_told_here(made: tuple[Desk, Outbo
 
 
 async def test_the_end_is_one_more_try_for_what_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(alerts, "PAUSES_S", (600,) * 11)
+    monkeypatch.setattr(policy, "PAUSES_S", (600,) * 11)
     desk = Desk(BUSY, BUSY, BUSY)
     box = Outbox(desk)
     put(box, "a", "b")

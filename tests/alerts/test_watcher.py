@@ -12,15 +12,15 @@ from typing import Any, cast
 import pytest
 from prometheus_client import CollectorRegistry
 
+from gateway.accounting.changed_windows import ChangedWindows
 from gateway.alerts import Outbox, Watcher, sweep, watcher
-from gateway.alerts.webhook import Answer
-from gateway.ledger.touched import Touched
-from gateway.records import Claim, Granted, Refused, Standing, Window
-from gateway.store import Ledger, Store, StoreAway
-from gateway.telemetry import Telemetry
+from gateway.alerts.webhook import PostResult
+from gateway.observe.metrics import Telemetry
+from gateway.records import Claim, Granted, Refused, Window, WindowStatus
+from gateway.store import Ledger, Store, StoreUnavailable
 from tests.fakes.scripted import until
+from tests.store.changes import Clock, daily, draw, money, settlement, slow, tokens
 from tests.store.conftest import OpensStores
-from tests.store.wishes import Clock, daily, draw, money, settlement, slow, tokens
 from tests.store.worker import Worker
 
 HOUR_S = 3600.0
@@ -33,11 +33,11 @@ class Post:
         self.told: list[dict[str, Any]] = []
         self.is_held = False
 
-    async def __call__(self, body: bytes) -> Answer:
+    async def __call__(self, body: bytes) -> PostResult:
         if self.is_held:
             await asyncio.sleep(3600)
         self.told.append(json.loads(body))
-        return Answer(200, "it answers 200")
+        return PostResult(200, "it answers 200")
 
     @property
     def levels(self) -> list[tuple[str, int]]:
@@ -49,7 +49,7 @@ class Office:
 
     def __init__(self, store: Store, clock: Clock, post: Post | None, name: str, every: Sequence[Window] = ()) -> None:
         self.worker = Worker(store)
-        self.touched = Touched()
+        self.touched = ChangedWindows()
         self.telemetry = Telemetry(["k", "j"], 1, CollectorRegistry())
         self.outbox = Outbox(post) if post else None
         self.ledger = Away(store)
@@ -113,15 +113,15 @@ class Away:
         self.is_away = False
         self.claims = 0
 
-    async def standings(self, windows: Sequence[Window], now: float) -> list[Standing]:
+    async def standings(self, windows: Sequence[Window], now: float) -> list[WindowStatus]:
         if self.is_away:
-            raise StoreAway("away on request")
+            raise StoreUnavailable("away on request")
         return await self._store.standings(windows, now)
 
     async def claim(self, holder: str, names: dict[str, float]) -> dict[str, float]:
         self.claims += 1
         if self.is_away:
-            raise StoreAway("away on request")
+            raise StoreUnavailable("away on request")
         return await self._store.claim(holder, names)
 
 
@@ -396,7 +396,7 @@ async def test_while_the_store_is_away_nothing_is_told_and_nothing_lost(
     await office.be_refused(tokens(100, 90))
     office.ledger.is_away = True
     for _ in range(3):
-        with pytest.raises(StoreAway):
+        with pytest.raises(StoreUnavailable):
             await office.look()
     assert (town.post.told, lines(caplog)) == ([], [])
     office.ledger.is_away = False
@@ -415,7 +415,7 @@ async def test_a_store_that_goes_away_after_it_was_told(town: Town) -> None:
         await keep(now)
 
     office.watcher._keep = away  # type: ignore[method-assign]
-    with pytest.raises(StoreAway):
+    with pytest.raises(StoreUnavailable):
         await office.watcher.look()
     office.watcher._keep = keep  # type: ignore[method-assign]
     office.ledger.is_away = False
@@ -496,7 +496,7 @@ async def test_a_fault_of_ours_does_not_end_the_watch(
     monkeypatch.setattr(watcher, "LOOK_WHILE_AWAY_S", 0.001)
     office = await town.office(daily(1))
     await office.use(daily(1), 1)
-    look, faults = office.watcher.look, [ZeroDivisionError(), StoreAway("away")]
+    look, faults = office.watcher.look, [ZeroDivisionError(), StoreUnavailable("away")]
 
     async def fails_at_first() -> None:
         if faults:

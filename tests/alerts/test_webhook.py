@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from gateway.alerts import Webhook
-from gateway.alerts.webhook import Answer
-from gateway.config import Alerts
+from gateway.alerts.webhook import PostResult
+from gateway.config import AlertSettings
 from tests.fakes import scripted
 from tests.fakes.proxy import tunnel
 from tests.fakes.scripted import Authority, Scripted, dead_port
@@ -19,13 +19,13 @@ SECRET = "T0KEN-that-nobody-may-see"
 BODY = json.dumps({"text": "80 % of a quota: Zoë"}, ensure_ascii=False).encode()
 
 
-async def post(address: str, within_s: float = 5, **settings: Any) -> Answer:
-    webhook = Webhook(Alerts(webhook=address, **settings), within_s)
+async def post(address: str, within_s: float = 5, **settings: Any) -> PostResult:
+    webhook = Webhook(AlertSettings(webhook=address, **settings), within_s)
     try:
         answer = await webhook.post(BODY)
     finally:
         await webhook.close()
-    for shown in (repr(answer), repr(webhook), repr(Alerts(webhook=address, **settings))):
+    for shown in (repr(answer), repr(webhook), repr(AlertSettings(webhook=address, **settings))):
         assert SECRET not in shown
     return answer
 
@@ -59,7 +59,7 @@ async def test_not_taken(status: int) -> None:
     async with Scripted(scripted.answer(SECRET.encode(), status)) as receiver:
         answer = await post(f"{receiver.url}/{SECRET}")
     assert not answer.is_taken
-    assert answer == Answer(status, f"it answers {status}")
+    assert answer == PostResult(status, f"it answers {status}")
 
 
 async def test_it_says_when_to_come_back() -> None:
@@ -86,12 +86,12 @@ async def test_broken_connections(behaviour: scripted.Behaviour) -> None:
 
 
 async def test_nobody_there() -> None:
-    assert await post(f"http://127.0.0.1:{dead_port()}/{SECRET}") == Answer(None, "it cannot be reached")
+    assert await post(f"http://127.0.0.1:{dead_port()}/{SECRET}") == PostResult(None, "it cannot be reached")
 
 
 async def test_who_does_not_answer_is_left() -> None:
     async with Scripted(scripted.silent) as receiver:
-        assert await post(f"{receiver.url}/{SECRET}", within_s=0.1) == Answer(None, "no answer within 0.1 s")
+        assert await post(f"{receiver.url}/{SECRET}", within_s=0.1) == PostResult(None, "no answer within 0.1 s")
 
 
 async def test_an_endless_answer_is_not_waited_for() -> None:
@@ -102,7 +102,7 @@ async def test_an_endless_answer_is_not_waited_for() -> None:
 async def test_a_certificate_that_nobody_vouches_for(tmp_path: Path) -> None:
     async with Scripted(tls=Authority(tmp_path).server_context("127.0.0.1")) as receiver:
         answer = await post(f"{receiver.url}/{SECRET}")
-    assert answer == Answer(None, "its certificate cannot be trusted, or TLS failed otherwise")
+    assert answer == PostResult(None, "its certificate cannot be trusted, or TLS failed otherwise")
     assert receiver.hits == 0
 
 
@@ -120,12 +120,12 @@ async def test_through_a_tunnel(tmp_path: Path) -> None:
     async with Scripted(tls=context) as receiver, Scripted(always=tunnel(receiver.port, userinfo="me:pw")) as proxy:
         answer = await post("https://hooks.example.com/x", proxy=f"http://me:pw@127.0.0.1:{proxy.port}")
     assert proxy.requests[0].path == "hooks.example.com:443"
-    assert answer == Answer(None, "its certificate cannot be trusted, or TLS failed otherwise")
+    assert answer == PostResult(None, "its certificate cannot be trusted, or TLS failed otherwise")
 
 
 async def test_a_proxy_that_refuses_or_is_not_there() -> None:
     async with Scripted(always=tunnel(1, userinfo="me:other")) as proxy:
         refused = await post("https://hooks.example.com", proxy=f"http://me:{SECRET}@127.0.0.1:{proxy.port}")
-    assert refused == Answer(None, "its proxy answers 407")
+    assert refused == PostResult(None, "its proxy answers 407")
     gone = await post("https://hooks.example.com", proxy=f"http://me:{SECRET}@127.0.0.1:{dead_port()}")
-    assert gone == Answer(None, "its proxy cannot be reached")
+    assert gone == PostResult(None, "its proxy cannot be reached")

@@ -49,7 +49,7 @@ async def measure(folders: tuple[Path, Path], core: int, counts: Sequence[int] =
 
 def _room() -> int:
     """How many streams fit: each takes two descriptors, here and in each rival, and the gateway keeps a quarter of its
-    own from clients (gateway/web/descriptors.py)."""
+    own from clients (gateway/web/http_guard/fd_limit.py)."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 4 * max(STREAMS) if hard == resource.RLIM_INFINITY else hard
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -6,10 +6,10 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from gateway.config import Store as Settings
+from gateway.accounting import LedgerClient
+from gateway.accounting.changed_windows import ChangedWindows
+from gateway.config import StoreSettings as Settings
 from gateway.journal import Journal
-from gateway.ledger import Bookkeeper
-from gateway.ledger.touched import Touched
 from gateway.records import Settlement, Usage
 from gateway.store import open_store
 
@@ -25,7 +25,7 @@ async def count(folder: Path, calls: int, at_once: int, windows: int = 3) -> lis
     try:
         settings = Settings(url=f"embedded:{folder / 'data'}", journal_dir=str(folder), namespace="counts")
         store, journal = await open_store(settings), Journal.create(folder, "counts")
-        books = Bookkeeper(store, journal, settings, touched=Touched())
+        books = LedgerClient(store, journal, settings, touched=ChangedWindows())
         keys = Keys(10, windows)
         await _carry(books, keys, at_once * 2, at_once)  # warm
         counter.begin()

@@ -7,12 +7,12 @@ import shutil
 import time
 from pathlib import Path
 
+from gateway.api import auth
 from gateway.config import KeySettings
-from gateway.config import Store as Settings
-from gateway.rules import keys
-from gateway.rules.issued import IssuedKey, SecretOf
-from gateway.store import Change
-from gateway.store.embedded import EmbeddedStore
+from gateway.config import StoreSettings as Settings
+from gateway.quota.issued import IssuedKey, SecretOf
+from gateway.store import StoreChange
+from gateway.store.sqlite.store import SqliteStore
 
 from . import cases, ours
 
@@ -28,7 +28,7 @@ def place(seeds: Path, folder: Path, count: int, windows: int) -> None:
 
 
 async def _make(folder: Path, count: int, windows: int) -> None:
-    store = EmbeddedStore(Settings(url=f"embedded:{folder}"))
+    store = SqliteStore(Settings(url=f"embedded:{folder}"))
     now = time.time()
     for first in range(0, count, AT_ONCE):
         await asyncio.gather(*(
@@ -37,9 +37,9 @@ async def _make(folder: Path, count: int, windows: int) -> None:
     await store.close()
 
 
-def issue(number: int, windows: int, now: float) -> Change:
+def issue(number: int, windows: int, now: float) -> StoreChange:
     """A key that is made now, as the admin API would write it."""
-    digest = keys.digest(cases.secret(number)).hex()
+    digest = auth.digest(cases.secret(number)).hex()
     settings = KeySettings.model_validate({"id": cases.key(number), "quotas": ours.quotas(windows)})
     key = IssuedKey(settings, (SecretOf(digest, now),), created_at=now, updated_at=now)
-    return Change("key", settings.id, None, key.encode(), "{}", (digest,))
+    return StoreChange("key", settings.id, None, key.encode(), "{}", (digest,))

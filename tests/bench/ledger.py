@@ -15,14 +15,14 @@ from typing import Any, NamedTuple
 
 import uvloop
 
-from gateway.config import Store as Settings
+from gateway.accounting import LedgerClient
+from gateway.accounting.changed_windows import ChangedWindows
+from gateway.config import StoreSettings as Settings
 from gateway.journal import Journal
-from gateway.ledger import Bookkeeper
-from gateway.ledger.touched import Touched
+from gateway.process.worker import settle_memory
+from gateway.quota.windows import calendar_window
 from gateway.records import Claim, Draw, Granted, Record, Settlement, Usage, Window
-from gateway.rules.limits import calendar_window
 from gateway.store import open_store
-from gateway.worker import settle_memory
 from tests.fakes.redis_servers import RedisServer
 
 from .processes import BenchError, pinned
@@ -135,7 +135,9 @@ async def _carry(ledger: Any, keys: Keys, seconds: float) -> tuple[int, float]:
 
 async def _measure(server: RedisServer, folder: Path, case: Case, seconds: float) -> Cost:
     settings = Settings(url=server.url, journal_dir=str(folder), namespace=f"bench-{case.keys}-{case.windows}")
-    books = Bookkeeper(await open_store(settings), Journal.create(folder, "bench"), settings, touched=Touched())
+    books = LedgerClient(
+        await open_store(settings), Journal.create(folder, "bench"), settings, touched=ChangedWindows()
+    )
     callers = Keys(*case)
     settle_memory()
     await _carry(books, callers, seconds / 4)  # warm

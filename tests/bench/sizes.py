@@ -20,13 +20,13 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gateway.config import Store as Settings
-from gateway.journal import lines
+from gateway.config import StoreSettings as Settings
+from gateway.journal import codec
+from gateway.quota import ledger_entry
+from gateway.quota.windows import calendar_window
 from gateway.records import Claim, Draw, Record, Settlement, Usage, Window
-from gateway.rules import entries
-from gateway.rules.limits import calendar_window
-from gateway.store import Batch, Closing, Item, Opening, Store, open_store
-from gateway.store.sqlite import path_of
+from gateway.store import Batch, Item, Reserve, Settle, Store, open_store
+from gateway.store.sqlite.database import path_of
 from tests.fakes.redis_servers import ROOT, RedisServer
 
 from . import carries, issuing, page
@@ -90,10 +90,10 @@ class Trial:
     def _call(self, key: str, windows: int = 0, *, is_open: bool = False) -> Iterable[Item]:
         claims = tuple(Claim(window, 1) for window in _windows(key)[:windows])
         lost = _record(f"req_{secrets.token_hex(16)}", key)
-        yield Opening(Draw(lost, claims), entries.encode(Settlement(lost, claims)))
+        yield Reserve(Draw(lost, claims), ledger_entry.encode(Settlement(lost, claims)))
         if not is_open:
             settlement = Settlement(lost._replace(ended="done", usage=Usage(210, 34, source="reported")), claims)
-            yield Closing(next(self._entries), settlement, entries.encode(settlement))
+            yield Settle(next(self._entries), settlement, ledger_entry.encode(settlement))
 
     async def _keys(self) -> Slope:
         before = self._look()
@@ -162,8 +162,8 @@ async def embedded(folder: Path) -> dict[str, Slope]:
 def journal_bytes() -> int:
     """What a call with three windows writes into the journal: its `open` and its `close`."""
     record, claims = _record(f"req_{'0' * 32}", "alice"), tuple(Claim(window, 1) for window in _windows("alice"))
-    text = entries.encode(Settlement(record, claims))
-    return len(lines.encode(10**6, "open", record.id, text)) + len(lines.encode(10**6, "close", record.id, text))
+    text = ledger_entry.encode(Settlement(record, claims))
+    return len(codec.encode(10**6, "open", record.id, text)) + len(codec.encode(10**6, "close", record.id, text))
 
 
 def render(redis: Mapping[str, Slope], file: Mapping[str, Slope]) -> str:

@@ -13,14 +13,14 @@ from typing import Any
 
 import redis
 
-from gateway.config import Store, build
+from gateway.api import auth
+from gateway.config import StoreSettings, build
+from gateway.quota.ledger_entry import SEPARATOR, SUMS
+from gateway.quota.windows import LimitTable
 from gateway.records import Window
-from gateway.rules import keys
-from gateway.rules.entries import SEPARATOR, SUMS
-from gateway.rules.limits import Terms
-from gateway.store.redis import SCHEMA
-from gateway.store.sqlite import create, path_of
-from gateway.store.tables import SUM_GROUP, WINDOW
+from gateway.store.redis.store import SCHEMA
+from gateway.store.sqlite.database import create, path_of
+from gateway.store.sqlite.schema import SUM_GROUP, WINDOW
 from tests.fakes.redis_servers import RedisServer
 
 AT_ONCE = 4000
@@ -49,7 +49,7 @@ def large(keys: int, over: Iterable[str], models: int = 5) -> Iterator[Row]:
 
 def fill_embedded(folder: Path, rows: Iterable[Row]) -> None:
     """Put sums into the embedded store in this folder; no gateway uses it yet."""
-    settings = Store(url=f"embedded:{folder}")
+    settings = StoreSettings(url=f"embedded:{folder}")
     with closing(create(settings)), closing(sqlite3.connect(path_of(settings))) as db:
         columns = (*SUM_GROUP, *SUMS)
         text = f"INSERT INTO sums ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"
@@ -60,8 +60,8 @@ def fill_embedded(folder: Path, rows: Iterable[Row]) -> None:
 def fill_windows(values: Mapping[str, Any], spent: Callable[[Window], int]) -> None:
     """Say how much of each calendar window is used, of the keys, teams and the gateway of these settings."""
     config, now = build(dict(values)), time.time()
-    terms = Terms(config.quotas, config.teams, {})
-    windows = {term.window(now) for key in config.keys for term in terms.of(keys.read(key))}
+    terms = LimitTable(config.quotas, config.teams, {})
+    windows = {term.window(now) for key in config.keys for term in terms.of(auth.read(key))}
     rows = [(each.id, each.starts, spent(each), 0, int(now * 1e6)) for each in windows if each.starts]
     with closing(sqlite3.connect(path_of(config.store))) as db, db:
         db.executemany(f"INSERT INTO windows ({', '.join(WINDOW)}) VALUES (?, ?, ?, ?, ?)", rows)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gateway.config import Config, build
-from gateway.config.changes import MAX_SHOWN, changes
+from gateway.config.diff import MAX_SHOWN, changes
 
 HIDDEN = "a-value-that-nobody-may-see"
 

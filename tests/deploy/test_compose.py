@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from gateway.config.sections import Server
+from gateway.config.sections import ServerSettings
 from tests.conftest import Stage, StartsProcesses
 from tests.fakes.resp import Refusal, ask
 from tests.fakes.scripted import ok_json
@@ -143,7 +143,7 @@ def test_only_the_gateway_reaches_redis_and_nothing_is_published_to_the_world(
 
 
 def test_the_parts_of_the_stack_name_each_other(services: dict[str, dict[str, Any]]) -> None:
-    port = Server().port
+    port = ServerSettings().port
     url = urlsplit(re.sub(r"\$\{[^}]*\}", "", load("compose/gateway.yaml")["store"]["url"]))
     assert (url.hostname, url.port) == ("redis", 6379)
     scrape = load("compose/prometheus.yml")

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from gateway import cli
+from gateway.api import validation_errors
 from gateway.config import build, resolve
 from gateway.records import Record, Usage
-from gateway.rules import wording
-from gateway.web import admin_reports
+from gateway.web.admin import reports
 from tests.fakes.redis_servers import ROOT
 from tests.test_docs import error_codes, metric_names, settings
 
@@ -55,10 +55,12 @@ def spelt_codes() -> set[str | None]:
     """Codes that are put together when they are needed."""
     numbers = (1, 1.0)
     made = [
-        *(wording.above("n", each, each) for each in numbers),
-        *(wording.below("n", each, each) for each in numbers),
+        *(validation_errors.above("n", each, each) for each in numbers),
+        *(validation_errors.below("n", each, each) for each in numbers),
     ]
-    return {error.code for error in [*made, *(wording._empty("n", kind, "a") for kind in ("array", "string"))]}
+    return {
+        error.code for error in [*made, *(validation_errors._empty("n", kind, "a") for kind in ("array", "string"))]
+    }
 
 
 def test_every_error_code_is_explained_once_and_no_other() -> None:
@@ -103,7 +105,7 @@ def test_every_field_of_a_record_is_explained_once_and_no_other() -> None:
     record = Record(
         "req_1", 0.0, "alice", None, "chat", "m", "m", "m", None, "main", 200, False, Usage(), "done", None, 0.1, 1
     )  # fmt: skip
-    shown = admin_reports._shown({**record._asdict(), "usage": record.usage._asdict()})
+    shown = reports._shown({**record._asdict(), "usage": record.usage._asdict()})
     assert sorted(named(section(page("logs.md"), "The usage record"))) == sorted(shown)
 
 

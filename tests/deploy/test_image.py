@@ -7,7 +7,7 @@ import json
 import re
 
 from gateway import cli
-from gateway.config.sections import Server
+from gateway.config.sections import ServerSettings
 from tests.fakes.redis_servers import ROOT
 
 from .programs import run
@@ -53,5 +53,5 @@ def test_its_health_check_asks_the_port_that_it_serves() -> None:
     (check,) = instructions("HEALTHCHECK")
     *_, program = json.loads(check.partition("CMD ")[2])
     ast.parse(program)
-    assert f"'127.0.0.1', {Server().port}" in program
-    assert instructions("EXPOSE") == [str(Server().port)]
+    assert f"'127.0.0.1', {ServerSettings().port}" in program
+    assert instructions("EXPOSE") == [str(ServerSettings().port)]

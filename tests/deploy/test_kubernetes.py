@@ -16,7 +16,7 @@ import yaml
 
 import gateway
 from gateway import cli
-from gateway.config.sections import Server
+from gateway.config.sections import ServerSettings
 from tests.fakes.redis_servers import ROOT
 from tests.flows import house
 
@@ -134,7 +134,7 @@ def test_every_selector_selects_the_pods_of_one_set() -> None:
 
 def test_every_port_that_is_named_is_a_port_of_the_pods() -> None:
     ports = {port["name"]: port["containerPort"] for pod in pods() for port in pod["spec"]["containers"][0]["ports"]}
-    assert ports == {"http": Server().port, "redis": 6379}
+    assert ports == {"http": ServerSettings().port, "redis": 6379}
     for manifest in MANIFESTS:
         if manifest["kind"] == "Service":
             assert all(port["targetPort"] in ports for port in manifest["spec"]["ports"])

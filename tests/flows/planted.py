@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from gateway.config import Store
+from gateway.config import StoreSettings
+from gateway.quota.ledger_entry import encode
 from gateway.records import Record, Settlement, Usage
-from gateway.rules.entries import encode
-from gateway.store import Batch, Closing, open_store
+from gateway.store import Batch, Settle, open_store
 
 AT_ONCE = 100
 
@@ -32,12 +32,12 @@ def plant(url: str, records: Sequence[Record], **settings: Any) -> None:
     """Put these calls into the store at this address. No gateway needs to run, and those that run do not mind."""
 
     async def deliver() -> None:
-        store = await open_store(Store(url=url, **settings))
+        store = await open_store(StoreSettings(url=url, **settings))
         try:
             worker = uuid.uuid4().hex
             for number in range(0, len(records), AT_ONCE):
                 some = [Settlement(each, ()) for each in records[number : number + AT_ONCE]]
-                items = [Closing(number + place, each, encode(each)) for place, each in enumerate(some, 1)]
+                items = [Settle(number + place, each, encode(each)) for place, each in enumerate(some, 1)]
                 seq = number // AT_ONCE
                 await store.apply(Batch(worker, seq + 1, seq, items))
             await store.retire(worker)

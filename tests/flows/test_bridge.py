@@ -13,6 +13,7 @@ import openai
 import pytest
 from openai import OpenAI
 
+from tests.bridge.golden import CREATED, FIT, GOLDEN, ID, capabilities, is_stream
 from tests.conftest import Stage, StartsGateways, StartsProcesses
 from tests.fakes.redis_servers import RedisServer
 from tests.fakes.scripted import (
@@ -30,7 +31,6 @@ from tests.fakes.scripted import (
     stream,
     until,
 )
-from tests.rules.golden import CREATED, FIT, GOLDEN, ID, capabilities, is_stream
 
 from .client import Answer, Raw
 from .house import Gateway, eventually, key, model, secret, settings

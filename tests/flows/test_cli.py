@@ -17,8 +17,8 @@ import pytest
 import yaml
 
 from gateway import __version__
-from gateway.config import Store
-from gateway.journal.home import Home
+from gateway.config import StoreSettings
+from gateway.journal.directory import JournalDirectory
 from tests.conftest import Stage, StartsGateways, StartsProcesses
 from tests.fakes.redis_servers import RedisServer
 from tests.fakes.scripted import ok_json
@@ -182,8 +182,8 @@ def test_check_tells_of_journals_that_nobody_would_deliver(tmp_path: Path) -> No
     config = settings(NOWHERE, store={"url": "embedded:./data", "journal_dir": str(tmp_path / "journal")})
     file, journals = written(tmp_path, config), tmp_path / "journal"
     origins = ["redis://old:6379/0 gateway", "redis://old:6379/0 gateway", "/elsewhere gateway"]
-    for origin in [*origins, Store(url=f"embedded:{Path.cwd() / 'data'}").origin]:
-        Home.make(journals, origin).leave()
+    for origin in [*origins, StoreSettings(url=f"embedded:{Path.cwd() / 'data'}").origin]:
+        JournalDirectory.make(journals, origin).leave()
     (journals / "notes").mkdir()
     (journals / ("f" * 32)).mkdir()
     (journals / ("f" * 32) / "lock").write_text("nonsense")

@@ -172,7 +172,7 @@ def spent(scene: Scene, house: Gateway) -> bool:
 
 
 RIGHTS = "~{gateway}:* +@read +@write +@scripting +@connection +time -@dangerous +info"
-"""What gateway/store/redis.py says that its user needs."""
+"""What gateway/store/redis/store.py says that its user needs."""
 
 TAKEN_AND_GIVEN = [("off", "on"), ("-evalsha", "+evalsha"), ("-hset", "+hset"), ("resetkeys", "~{gateway}:*")]
 

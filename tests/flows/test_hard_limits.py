@@ -11,7 +11,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from gateway.web.connections import RESTED_S
+from gateway.web.http_guard.client_connection import RESTED_S
 from tests.conftest import Stage, StartsGateways
 from tests.fakes.scripted import Behaviour, Wire, ok_json
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gateway.web.access import FIELDS
+from gateway.web.access_log import FIELDS
 from gateway.web.middleware import _shown_param
 from tests.conftest import Stage, StartsGateways
 from tests.fakes.scripted import cut_stream, error_json, ok_json

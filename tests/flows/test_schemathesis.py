@@ -27,10 +27,10 @@ from schemathesis.checks import CHECKS, load_all_checks, not_a_server_error
 from schemathesis.core.failures import FailureGroup
 from schemathesis.core.transport import Response
 
-from gateway.rules import wishes
-from gateway.rules.schema import Part
-from gateway.web.openapi import OPERATIONS
-from gateway.web.openapi_operations import Operation
+from gateway.api.schema import Part
+from gateway.web.admin import request_bodies
+from gateway.web.openapi.document import OPERATIONS
+from gateway.web.openapi.operation import Operation
 from tests.conftest import Stage, StartsGateways
 from tests.fakes.scripted import Wire, ok_json, stream
 
@@ -129,7 +129,7 @@ def made_to_fit(body: Any, kind: type[Part]) -> Any:
         fitting["overlap_s"] = min(fitting["overlap_s"], 60)
     if fitting.get("per") not in (None, "day", "month"):
         fitting["per"] = "day"
-    if kind is wishes.TopUp:
+    if kind is request_bodies.GrantTopUp:
         fitting[next((unit for unit in UNITS if unit in body), "tokens")] = 5
     for name in ("id", "name"):
         if name in fitting:

@@ -338,7 +338,7 @@ def test_no_secret_is_left_anywhere(
 
 
 BUG = f"""
-import gateway.rules.params as params
+import gateway.api.validate as params
 
 def restrict(asked, *more):
     try:

@@ -12,18 +12,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Stage, StartsGateways
-from tests.fakes.scripted import (
-    CHUNKED,
-    Wire,
-    chunk,
-    cut_stream,
-    event,
-    ok_json,
-    raw,
-    silent,
-    stalled_stream,
-    stream,
-)
+from tests.fakes.scripted import CHUNKED, Wire, chunk, cut_stream, event, ok_json, raw, silent, stalled_stream, stream
 
 from .client import Raw, events
 from .house import CHAT, COMPLETIONS, Gateway, eventually, key, settings

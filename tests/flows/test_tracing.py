@@ -13,7 +13,7 @@ import yaml
 from opentelemetry.semconv import attributes as stable
 from opentelemetry.semconv._incubating import attributes as incubating
 
-from gateway.rules import spans
+from gateway.observe import span_attributes
 from tests.conftest import Stage, StartsGateways
 from tests.fakes.collector import Collector, Span
 from tests.fakes.scripted import Scripted, cut_stream, error_json, ok_json, silent, stalled_stream, stream
@@ -307,7 +307,7 @@ def test_nothing_is_loaded_and_headers_go_up_untouched_while_it_is_off(
     seen = upstream.requests[0].headers
     assert (seen["traceparent"], seen["tracestate"]) == ("00-1", "vendor=1")
     assert "trace_id" not in house.line(id=answer.id)
-    assert "gateway.tracing" in house.stderr  # each import of each process is told there
+    assert "gateway.observe.tracing" in house.stderr  # each import of each process is told there
     assert not [line for line in house.stderr.splitlines() if "opentelemetry" in line or "protobuf" in line]
 
 
@@ -331,5 +331,12 @@ def test_the_names_of_the_table_are_those_of_the_conventions() -> None:
         for found in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
             module = importlib.import_module(found.name)
             known |= {value for value in vars(module).values() if isinstance(value, str)}
-    tables = {*spans.BEGUN, *spans.RECORDED, *spans.REFUSED.values(), *spans.TRIED, spans.STATUS, spans.ERROR}
+    tables = {
+        *span_attributes.BEGUN,
+        *span_attributes.RECORDED,
+        *span_attributes.REFUSED.values(),
+        *span_attributes.TRIED,
+        span_attributes.STATUS,
+        span_attributes.ERROR,
+    }
     assert {name for name in tables if not name.startswith("gateway.")} <= known

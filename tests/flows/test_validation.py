@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from tests.api.params_table import MODELS, ROWS, Row
 from tests.conftest import Stage, StartsGateways
 from tests.fakes.scripted import ok_json
-from tests.rules.params_table import MODELS, ROWS, Row
 
 from .client import Answer, ask
 from .house import Gateway, key, model, secret, settings

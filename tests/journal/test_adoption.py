@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.journal import Journal, home
+from gateway.journal import Journal, directory
 
 from .conftest import ORIGIN, Desk
 
@@ -30,7 +30,7 @@ async def left(desk: Desk, origin: str = ORIGIN, leases: str = "a") -> Journal:
 
 @pytest.fixture(autouse=True)
 def nothing_said_yet() -> None:
-    home.leave_alone.cache_clear()
+    directory.leave_alone.cache_clear()
 
 
 async def test_the_living_keep_their_journals(desk: Desk) -> None:
@@ -96,7 +96,7 @@ async def test_journals_of_another_ledger_are_left_alone_and_named_once(
 @pytest.mark.parametrize(
     ("head", "reason"),
     [
-        (json.dumps({"schema": home.SCHEMA + 1, "origin": ORIGIN}), "a newer gateway wrote it (schema 2)"),
+        (json.dumps({"schema": directory.SCHEMA + 1, "origin": ORIGIN}), "a newer gateway wrote it (schema 2)"),
         ("", "the first line of its lock file is not one of ours"),
         ("[]", "the first line of its lock file is not one of ours"),
         ("{}", "the first line of its lock file is not one of ours"),
@@ -134,7 +134,7 @@ async def test_what_is_half_made_or_half_unmade_is_swept_away(desk: Desk) -> Non
     for path in (dead, young, gone, strange):
         path.mkdir(parents=True)
         (path / "lock").touch()
-    long_ago = time.time() - home.STALE_S - 1
+    long_ago = time.time() - directory.STALE_S - 1
     os.utime(dead, (long_ago, long_ago))
     assert desk.adopt() is None
     assert {path.name for path in desk.folder.iterdir()} == {young.name, strange.name}

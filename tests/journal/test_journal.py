@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gateway.journal import Entry, Journal, disk, shelf
+from gateway.journal import Journal, JournalEntry, disk, segments
 from gateway.journal import journal as under_test
 from tests.fakes.scripted import until
 
@@ -33,11 +33,11 @@ async def test_entries_are_numbered_and_read_back_by_the_next(desk: Desk) -> Non
         1, 2, 3
     ]  # fmt: skip
     assert [journal.append("close", "b", "4"), journal.append("void", "c")] == [4, 5]
-    assert journal.open_entries() == [Entry(1, "open", "a", "1")]
+    assert journal.open_entries() == [JournalEntry(1, "open", "a", "1")]
     adopted = await desk.after_death_of(journal)
     assert adopted.last == 5
-    assert adopted.open_entries() == [Entry(1, "open", "a", "1")]
-    assert list(adopted.undelivered(0)) == [Entry(4, "close", "b", "4"), Entry(5, "void", "c", "")]
+    assert adopted.open_entries() == [JournalEntry(1, "open", "a", "1")]
+    assert list(adopted.undelivered(0)) == [JournalEntry(4, "close", "b", "4"), JournalEntry(5, "void", "c", "")]
     assert ends(adopted, 4) == [5]
     assert adopted.append("close", "a", "6") == 6
     assert ends(adopted, 4) == [5, 6]
@@ -95,8 +95,8 @@ async def test_entries_appended_while_others_are_read_are_found(desk: Desk) -> N
 
 
 async def test_reading_goes_on_over_the_end_of_a_segment(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shelf, "SEGMENT_BYTES", 3000)
-    monkeypatch.setattr(shelf, "SIGNPOST_EVERY_BYTES", 1000)
+    monkeypatch.setattr(segments, "SEGMENT_BYTES", 3000)
+    monkeypatch.setattr(segments, "SIGNPOST_EVERY_BYTES", 1000)
     journal, numbers = desk.create(), []
     for number in range(40):
         journal.append("open", f"call-{number}", TEXT)
@@ -119,7 +119,7 @@ async def test_reading_goes_on_over_the_end_of_a_segment(desk: Desk, monkeypatch
 
 @pytest.mark.usefixtures("short_times")
 async def test_what_was_delivered_goes_and_what_is_open_stays(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shelf, "SEGMENT_BYTES", 20_000)
+    monkeypatch.setattr(segments, "SEGMENT_BYTES", 20_000)
     journal = desk.create()
     first = [journal.append("open", f"long-{number}", TEXT) for number in range(5)]
     for number in range(300):
@@ -138,7 +138,7 @@ async def test_what_was_delivered_goes_and_what_is_open_stays(desk: Desk, monkey
 
 @pytest.mark.usefixtures("short_times")
 async def test_what_was_not_delivered_stays(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shelf, "SEGMENT_BYTES", 5_000)
+    monkeypatch.setattr(segments, "SEGMENT_BYTES", 5_000)
     journal = desk.create()
     numbers = []
     for number in range(100):
@@ -153,10 +153,10 @@ async def test_what_was_not_delivered_stays(desk: Desk, monkeypatch: pytest.Monk
 
 async def test_what_was_delivered_stays_for_a_while(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """And longer, where the store has forgotten it meanwhile."""
-    monkeypatch.setattr(shelf, "SEGMENT_BYTES", 5_000)
+    monkeypatch.setattr(segments, "SEGMENT_BYTES", 5_000)
     monkeypatch.setattr(under_test, "LOOK_EVERY_S", 0.002)
     journal, now = desk.create(), 1000.0
-    monkeypatch.setattr(shelf, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(segments, "time", SimpleNamespace(monotonic=lambda: now))
     for number in range(50):
         last = journal.append("close", f"call-{number}", TEXT)
         await journal.written()
@@ -179,7 +179,7 @@ async def test_what_was_delivered_stays_for_a_while(desk: Desk, monkeypatch: pyt
 
 @pytest.mark.usefixtures("short_times")
 async def test_an_idle_journal_shrinks(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shelf, "SMALL_BYTES", 10_000)
+    monkeypatch.setattr(segments, "SMALL_BYTES", 10_000)
     journal = desk.create()
     journal.append("open", "long", TEXT)
     for number in range(100):
@@ -194,7 +194,7 @@ async def test_an_idle_journal_shrinks(desk: Desk, monkeypatch: pytest.MonkeyPat
 async def test_more_open_entries_than_a_segment_holds_do_not_make_it_begin_ever_anew(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shelf, "SEGMENT_BYTES", 5_000)
+    monkeypatch.setattr(segments, "SEGMENT_BYTES", 5_000)
     journal = desk.create()
     for number in range(200):
         journal.append("open", f"call-{number}", TEXT)
@@ -205,7 +205,7 @@ async def test_more_open_entries_than_a_segment_holds_do_not_make_it_begin_ever_
 
 @pytest.mark.usefixtures("short_times")
 async def test_memory_does_not_grow_with_entries(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shelf, "SEGMENT_BYTES", 2**20)
+    monkeypatch.setattr(segments, "SEGMENT_BYTES", 2**20)
     journal = desk.create()
 
     async def live(calls: int) -> None:

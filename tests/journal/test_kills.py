@@ -13,13 +13,13 @@ import pytest
 
 from gateway.journal import Journal
 
-from .victim import ORIGIN, look_at
+from .killed_writer import ORIGIN, look_at
 
 ROOT = Path(__file__).parents[2]
 
 
 def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "tests.journal.victim", *arguments]
+    return [sys.executable, "-m", "tests.journal.killed_writer", *arguments]
 
 
 @pytest.mark.parametrize("seed", range(4))

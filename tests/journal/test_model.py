@@ -10,7 +10,7 @@ from unittest.mock import patch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.journal import Entry, Journal
+from gateway.journal import Journal, JournalEntry
 
 ORIGIN = "redis://store:6379 gateway"
 
@@ -32,19 +32,19 @@ class Life:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.journal = Journal.create(folder, ORIGIN)
-        self.entries: list[Entry] = []
+        self.entries: list[JournalEntry] = []
         self.mark = 0
         self.may_be_gone = 0
         """Nothing above this was delivered when old segments were deleted."""
         self.leases = 0
 
     @property
-    def open(self) -> list[Entry]:
+    def open(self) -> list[JournalEntry]:
         ended = {entry.lease for entry in self.entries if entry.kind != "open"}
         return [entry for entry in self.entries if entry.kind == "open" and entry.lease not in ended]
 
     @property
-    def ends(self) -> list[Entry]:
+    def ends(self) -> list[JournalEntry]:
         return [entry for entry in self.entries if entry.kind != "open"]
 
     async def do(self, what: str, amount: int) -> None:
@@ -70,7 +70,7 @@ class Life:
 
     def _append(self, kind: str, lease: str, text: str) -> None:
         number = self.journal.append(kind, lease, text)  # type: ignore[arg-type]
-        self.entries.append(Entry(number, kind, lease, text))  # type: ignore[arg-type]
+        self.entries.append(JournalEntry(number, kind, lease, text))  # type: ignore[arg-type]
 
     async def _die(self, amount: int) -> None:
         """What was not written is lost; perhaps half an entry is left where the last write was going on."""
@@ -120,8 +120,8 @@ def test_any_life_of_a_journal_is_that_of_a_list(life_steps: list[Step]) -> None
         patch("os.fdatasync"),
         patch("gateway.journal.journal.KEPT_S", 0),
         patch("gateway.journal.journal.LOOK_EVERY_S", 60),
-        patch("gateway.journal.shelf.SEGMENT_BYTES", 1500),
-        patch("gateway.journal.shelf.SMALL_BYTES", 600),
-        patch("gateway.journal.shelf.SIGNPOST_EVERY_BYTES", 300),
+        patch("gateway.journal.segments.SEGMENT_BYTES", 1500),
+        patch("gateway.journal.segments.SMALL_BYTES", 600),
+        patch("gateway.journal.segments.SIGNPOST_EVERY_BYTES", 300),
     ):
         asyncio.run(live(Path(folder), life_steps))

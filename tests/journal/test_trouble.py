@@ -171,7 +171,7 @@ async def test_a_disk_without_room_for_a_reserve_is_said_at_once(small_disk: Pat
 async def test_a_segment_grows_where_no_new_one_can_be_begun(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("gateway.journal.shelf.SEGMENT_BYTES", 3000)
+    monkeypatch.setattr("gateway.journal.segments.SEGMENT_BYTES", 3000)
     journal = desk.create()
     journal.append("open", "long", TEXT)
     await journal.written()
@@ -250,7 +250,7 @@ async def test_a_slow_disk_is_written_by_a_thread(
 async def test_order_is_kept_by_a_thread_and_one_write_is_made_at_a_time(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.journal.shelf.SEGMENT_BYTES", 10_000)
+    monkeypatch.setattr("gateway.journal.segments.SEGMENT_BYTES", 10_000)
     journal, slow = slowed(desk.create()), SlowDisk(monkeypatch)
 
     async def call(number: int) -> None:
@@ -299,7 +299,7 @@ async def test_a_slow_disk_that_is_full_says_so_to_all_who_wait(
 
 def test_one_slow_write_is_no_slow_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pace, "SLOW_S", 0.02)
-    watch = pace.Pace()
+    watch = pace.SlowDisk()
     times = [(0.0, 0.1, False), (61.0, 0.1, False), (121.0, 0.1, True), (150.0, 0.0, True), (181.0, 0.0, True)]
     for now, took_s, is_slow in [*times, (182.0, 0.0, False), (183.0, 0.1, False), (184.0, 0.0, False)]:
         watch.note(took_s, now)

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, Metric
 
-from gateway.exposition import Reloads, Supervisor
-from gateway.telemetry import KeyCollector, QuotaRow, Telemetry
+from gateway.observe.exposition import Reloads, SupervisorMetrics
+from gateway.observe.metrics import KeyCollector, QuotaRow, Telemetry
 
 OF_PROMETHEUS = {"up": {"job", "instance"}}
 EVERYWHERE = {"job", "instance"}
@@ -21,7 +21,7 @@ def exported() -> dict[str, set[str]]:
     labels = {metric._name: set(metric._labelnames) for metric in vars(made).values() if hasattr(metric, "_labelnames")}
     registry = CollectorRegistry()
     registry.register(KeyCollector([QuotaRow("k", "usd", "day", 1, 2)], {"k": None}))
-    registry.register(Supervisor(Reloads(1, {"applied": 0})))
+    registry.register(SupervisorMetrics(Reloads(1, {"applied": 0})))
     for family in registry.collect():
         labels[family.name] = {name for sample in family.samples for name in sample.labels}
     kinds = {family.name: family for registry in (made.registry, registry) for family in registry.collect()}

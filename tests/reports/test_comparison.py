@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from gateway.reports.comparison import COLUMNS, notes, rows_of, spell_csv, spell_table
-from gateway.rules.comparison import Ours, Pair
-from gateway.rules.exports import Tally
+from gateway.reports.compare import Pair, RecordedUsage
+from gateway.reports.comparison import COLUMNS, format_csv, format_table, notes, rows_of
+from gateway.reports.invoice import Tally
 
 DAY = "2026-11-20"
 ALL = Tally(0, 0, 0, 0, 0, 0)
@@ -19,9 +19,9 @@ TOKENS = Tally(0, 0, 0, None, 0, None)
 
 PAIRS = [
     Pair(DAY, "gpt-4o", ("gpt-4o", "gpt-4o-2024-08-06"),
-         Ours(1204, 3, 1_000_000, 50_000, 7, 10_000, 1_500_000_000),
+         RecordedUsage(1204, 3, 1_000_000, 50_000, 7, 10_000, 1_500_000_000),
          Tally(1200, 990_000, 50_000, 7, 1_040_000, 1_490_000_000)),
-    Pair(DAY, "m", (), Ours(2, 0, 10, 5, 0, 15, 0, 2), None),
+    Pair(DAY, "m", (), RecordedUsage(2, 0, 10, 5, 0, 15, 0, 2), None),
     Pair("2026-11-21", "search", (), None, Tally(1, 0, 0, 0, 0, 10_000_000)),
 ]  # fmt: skip
 
@@ -37,7 +37,7 @@ total                          1,206   1,201  1,050,015  1,040,000     +10,015  
 
 
 def test_table() -> None:
-    told = spell_table(PAIRS, ALL)
+    told = format_table(PAIRS, ALL)
     assert told == TABLE.strip("\n")
 
 
@@ -62,7 +62,7 @@ def test_row_says_what_each_side_knows() -> None:
 
 
 def test_what_the_file_does_not_tell_is_unknown_and_not_0() -> None:
-    row = only(Pair(DAY, "m", (), Ours(1, 0, 10, 5), Tally(1, 10, 5, None, 15)), TOKENS)
+    row = only(Pair(DAY, "m", (), RecordedUsage(1, 0, 10, 5), Tally(1, 10, 5, None, 15)), TOKENS)
     assert told(row, "cached_tokens") == (0, None, None, None)
     assert told(row, "cost_usd") == (0.0, None, None, None)
     assert told(row, "total_tokens") == (15, 15, 0, 0.0)
@@ -70,7 +70,7 @@ def test_what_the_file_does_not_tell_is_unknown_and_not_0() -> None:
 
 @pytest.mark.parametrize("side", ["ours", "theirs"])
 def test_what_only_one_side_has(side: str) -> None:
-    ours, theirs = Ours(1, 0, 10, 5, cost_nusd=7), Tally(1, 10, 5, 0, 15, 7)
+    ours, theirs = RecordedUsage(1, 0, 10, 5, cost_nusd=7), Tally(1, 10, 5, 0, 15, 7)
     row = only(Pair(DAY, "m", (), ours, None) if side == "ours" else Pair(DAY, "m", (), None, theirs))
     assert row["only"] == side
     assert told(row, "total_tokens") == ((15, 0, 15, None) if side == "ours" else (0, 15, -15, -100.0))
@@ -78,7 +78,7 @@ def test_what_only_one_side_has(side: str) -> None:
 
 
 def test_unknown_cost_has_no_difference() -> None:
-    row = only(Pair(DAY, "m", (), Ours(2, unpriced=2), Tally(2, 0, 0, 0, 0, 5)))
+    row = only(Pair(DAY, "m", (), RecordedUsage(2, unpriced=2), Tally(2, 0, 0, 0, 0, 5)))
     assert told(row, "cost_usd") == (None, 5e-9, None, None)
     assert row["unpriced"] == 2
 
@@ -91,11 +91,11 @@ def test_unknown_cost_has_no_difference() -> None:
     ],
 )  # fmt: skip
 def test_percent_of_theirs(ours: int, theirs: int, shown: float | None) -> None:
-    assert only(Pair(DAY, "m", (), Ours(1, 0, ours), Tally(1, theirs)))["prompt_tokens_percent"] == shown
+    assert only(Pair(DAY, "m", (), RecordedUsage(1, 0, ours), Tally(1, theirs)))["prompt_tokens_percent"] == shown
 
 
 def test_csv() -> None:
-    text = spell_csv(rows_of(PAIRS, TOKENS))
+    text = format_csv(rows_of(PAIRS, TOKENS))
     assert "\r" not in text
     first, second, third = csv.DictReader(io.StringIO(text))
     assert tuple(first) == COLUMNS
@@ -114,11 +114,13 @@ def test_notes() -> None:
 
 def test_a_name_cannot_draw_on_the_terminal() -> None:
     """An upstream and a file may call a model what they like."""
-    pair = Pair(DAY, "m\n\x1b[2J", ("m\n\x1b[2J", "n\r"), Ours(1, 0, 1, 1), None)
-    assert "m\\n\\x1b[2J  ours" in spell_table([pair], ALL)
+    pair = Pair(DAY, "m\n\x1b[2J", ("m\n\x1b[2J", "n\r"), RecordedUsage(1, 0, 1, 1), None)
+    assert "m\\n\\x1b[2J  ours" in format_table([pair], ALL)
     assert notes([pair]) == ["m\\n\\x1b[2J stands for m\\n\\x1b[2J, n\\r."]
 
 
 def test_snapshots_of_several_days_are_told_at_once() -> None:
-    pairs = [Pair(day, "m", names, Ours(1), Tally(1)) for day, names in (("1", ("m-0613",)), ("2", ("m", "m-0314")))]
+    pairs = [
+        Pair(day, "m", names, RecordedUsage(1), Tally(1)) for day, names in (("1", ("m-0613",)), ("2", ("m", "m-0314")))
+    ]
     assert notes(pairs) == ["m stands for m, m-0314, m-0613."]

@@ -12,12 +12,12 @@ from gateway.reports.registry import (
     KEYS,
     KEYS_IN_TABLE,
     WINDOWS,
-    spell_csv,
-    spell_one,
-    spell_table,
+    format_csv,
+    format_one,
+    format_table,
     with_change,
 )
-from gateway.reports.spelling import spell_json
+from gateway.reports.table import format_json
 
 KEY: dict[str, Any] = {
     "object": "key", "id": "alice", "team": None, "models": ["gpt-4*", "text-*"],
@@ -31,7 +31,7 @@ KEY: dict[str, Any] = {
 
 def test_a_table_is_aligned_and_never_wraps() -> None:
     other = {**KEY, "id": "b", "quotas": [], "models": ["*"], "expires": None}
-    assert spell_table(KEYS_IN_TABLE, [KEY, other]).splitlines() == [
+    assert format_table(KEYS_IN_TABLE, [KEY, other]).splitlines() == [
         "id     status  team  managed by  models         expires               quotas",
         "-----  ------  ----  ----------  -------------  --------------------  -------------------------------------",
         "alice  active  -     store       gpt-4* text-*  2027-01-01T00:00:00Z  1,000,000 tokens/day; $0.5/90s:gpt-4*",
@@ -44,33 +44,33 @@ def test_numbers_stand_on_the_right() -> None:
         {"scope": "key:a", "unit": "usd", "per": "month", "model": None, "limit": 50.5, "used": 0.000000001,
          "reserved": 0, "remaining": 50.499999999, "reset_at": "2026-12-01T00:00:00Z"},
     ]  # fmt: skip
-    names, _, line = spell_table(WINDOWS, rows).splitlines()
+    names, _, line = format_table(WINDOWS, rows).splitlines()
     assert names.split()[-4:] == ["limit", "used", "reserved", "remaining"]
     assert line.split()[-4:] == ["50.5", "0.000000001", "0", "50.499999999"]
 
 
 def test_what_cannot_be_seen_shifts_no_line() -> None:
     odd = {**KEY, "models": ["a\nb\x1b[2J"]}
-    table = spell_table(KEYS_IN_TABLE, [odd])
+    table = format_table(KEYS_IN_TABLE, [odd])
     assert len(table.splitlines()) == 3
-    assert "\x1b" not in table + spell_one(odd)
+    assert "\x1b" not in table + format_one(odd)
     assert "a\\nb" in table
 
 
 def test_csv_has_every_column_and_no_dashes() -> None:
-    (row,) = csv.DictReader(io.StringIO(spell_csv(KEYS, [KEY])))
+    (row,) = csv.DictReader(io.StringIO(format_csv(KEYS, [KEY])))
     assert (row["team"], row["limits"], row["updated_at"]) == ("", "n=4 deny=user,stop", "")
     assert row["quotas"] == "1,000,000 tokens/day; $0.5/90s:gpt-4*"
 
 
 def test_json_is_what_the_api_says() -> None:
-    assert json.loads(spell_json(KEY)) == KEY
-    assert json.loads(spell_json([KEY, KEY])) == [KEY, KEY]
-    assert spell_json([KEY, KEY]).count("\n") == 2
+    assert json.loads(format_json(KEY)) == KEY
+    assert json.loads(format_json([KEY, KEY])) == [KEY, KEY]
+    assert format_json([KEY, KEY]).count("\n") == 2
 
 
 def test_one_key_leaves_out_what_says_nothing() -> None:
-    told = spell_one(KEY)
+    told = format_one(KEY)
     assert "team" not in told
     assert "limits        n=4 deny=user,stop\n" in told
     assert "secrets       1: since 2026-11-22T09:00:00Z\n" in told
@@ -82,7 +82,7 @@ def test_a_change_is_told_by_what_is_different() -> None:
     assert changed["change"] == "n: 1 -> 3; new: null -> [4]"
     assert with_change({**row, "before": None, "after": {"n": 1}})["change"] == '{"n": 1}'
     assert (
-        spell_table(CHANGES_IN_TABLE, [with_change({**row, "before": [1], "after": None})])
+        format_table(CHANGES_IN_TABLE, [with_change({**row, "before": [1], "after": None})])
         .splitlines()[2]
         .endswith(" -")
     )

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from gateway.reports.usage import notes, read_day, read_groups, spell_csv, spell_json, spell_table
+from gateway.reports.usage import format_csv, format_json, format_table, notes, read_day, read_groups
 from gateway.store import USAGE_COLUMNS, USAGE_GROUPS
-from gateway.store.reports import percent
+from gateway.store.report_rows import percent
 
 
 def row(key: str = "alice", **more: Any) -> dict[str, Any]:
@@ -74,11 +74,11 @@ def test_day() -> None:
 
 
 def test_table_is_aligned_and_adds_up() -> None:
-    assert spell_table(["key"], [ALICE, BOB]) == TABLE.strip("\n")
+    assert format_table(["key"], [ALICE, BOB]) == TABLE.strip("\n")
 
 
 def test_table_of_everything_has_one_row() -> None:
-    lines = spell_table([], [ALICE]).splitlines()
+    lines = format_table([], [ALICE]).splitlines()
     assert len(lines) == 3
     assert lines[2].split() == [
         "1,204", "3", "1,000,000", "50,000", "7", "8", "210,000", "20.00", "1,050,000", "1.50", "0",
@@ -87,7 +87,7 @@ def test_table_of_everything_has_one_row() -> None:
 
 def test_table_leaves_no_name_empty() -> None:
     """A call that no upstream has seen, a key without a team."""
-    lines = spell_table(["team", "upstream", "key"], [ALICE | {"team": "", "upstream": ""}]).splitlines()
+    lines = format_table(["team", "upstream", "key"], [ALICE | {"team": "", "upstream": ""}]).splitlines()
     assert lines[2].split()[:3] == ["-", "-", "alice"]
     assert lines[-1].split()[:2] == ["total", "1,204"]
     assert len({len(line) for line in lines}) == 1
@@ -96,7 +96,7 @@ def test_table_leaves_no_name_empty() -> None:
 def test_share_of_the_totals_is_that_of_all_tokens() -> None:
     """Not a mean of shares: a small key that is all estimated weighs as little as it is."""
     small = row("bob", requests=1, prompt_tokens=10, total_tokens=10, estimated_tokens=10, estimated_percent=100.0)
-    last = spell_table(["key"], [row("alice", requests=1, total_tokens=990), small]).splitlines()[-1]
+    last = format_table(["key"], [row("alice", requests=1, total_tokens=990), small]).splitlines()[-1]
     assert last.split()[6:9] == ["0", "10", "1.00"]
 
 
@@ -119,7 +119,7 @@ def test_note_says_how_many_costs_are_unknown() -> None:
 def costs(*amounts: float | None) -> list[str]:
     """The column of costs."""
     rows = [row(requests=1, cost_usd=amount, unpriced=int(amount is None)) for amount in amounts]
-    return [line.split()[-2] for line in spell_table(["key"], rows).splitlines() if line[:5] in ("alice", "total")]
+    return [line.split()[-2] for line in format_table(["key"], rows).splitlines() if line[:5] in ("alice", "total")]
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_costs_have_the_decimals_that_they_need(amounts: list[float | None], sho
 
 
 def test_csv() -> None:
-    text = spell_csv(["key"], [ALICE, BOB | {"key": 'b"o,b'}])
+    text = format_csv(["key"], [ALICE, BOB | {"key": 'b"o,b'}])
     assert text.splitlines(keepends=True)[0] == ",".join(["key", *USAGE_COLUMNS]) + "\r\n"
     alice, bob = csv.DictReader(io.StringIO(text))
     assert (alice["requests"], alice["total_tokens"], alice["cost_usd"], alice["unpriced"]) == (
@@ -153,19 +153,19 @@ def test_csv() -> None:
 
 
 def test_csv_for_a_pipe_has_plain_line_ends() -> None:
-    assert spell_csv(["key"], [ALICE], line_end="\n").count("\r") == 0
-    assert spell_csv(["key", "day"], [], line_end="\n") == ",".join(["key", "day", *USAGE_COLUMNS]) + "\n"
+    assert format_csv(["key"], [ALICE], line_end="\n").count("\r") == 0
+    assert format_csv(["key", "day"], [], line_end="\n") == ",".join(["key", "day", *USAGE_COLUMNS]) + "\n"
 
 
 @pytest.mark.parametrize(
     ("cost", "spelt"), [(1e-9, "0.000000001"), (1.5e-05, "0.000015"), (0.0, "0"), (100.0, "100"), (2.1, "2.1")]
 )
 def test_csv_has_no_exponents(cost: float, spelt: str) -> None:
-    (shown,) = csv.DictReader(io.StringIO(spell_csv(["key"], [row(cost_usd=cost)])))
+    (shown,) = csv.DictReader(io.StringIO(format_csv(["key"], [row(cost_usd=cost)])))
     assert shown["cost_usd"] == spelt
 
 
 def test_json() -> None:
-    assert json.loads(spell_json([ALICE, BOB])) == [ALICE, BOB]
-    assert json.loads(spell_json([])) == []
-    assert len(spell_json([ALICE, BOB]).splitlines()) == 2
+    assert json.loads(format_json([ALICE, BOB])) == [ALICE, BOB]
+    assert json.loads(format_json([])) == []
+    assert len(format_json([ALICE, BOB]).splitlines()) == 2

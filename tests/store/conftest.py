@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from gateway.config import Store as Settings
+from gateway.config import StoreSettings as Settings
 from gateway.store import Store
-from gateway.store.embedded import EmbeddedStore
-from gateway.store.redis import RedisStore
+from gateway.store.redis.store import RedisStore
+from gateway.store.sqlite.store import SqliteStore
 from tests.fakes.redis_servers import RedisServer, name_of, servers_to_test
 
-from .wishes import Clock
+from .changes import Clock
 from .worker import Worker
 
 OpensStores = Callable[..., Awaitable[Store]]
@@ -25,7 +25,7 @@ OpensStores = Callable[..., Awaitable[Store]]
 
 async def open_embedded(request: pytest.FixtureRequest, clock: Clock, **settings: Any) -> Store:
     folder: Path = request.getfixturevalue("folder")
-    return EmbeddedStore(Settings(url=f"embedded:{folder}", **settings), lambda: clock.now_us)
+    return SqliteStore(Settings(url=f"embedded:{folder}", **settings), lambda: clock.now_us)
 
 
 @pytest.fixture(scope="session")

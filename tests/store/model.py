@@ -1,7 +1,7 @@
 """The promise of `Store` in its plainest form: a list of calls, from which everything is counted anew each time.
 
 Slow, without I/O, and written from the promise alone (gateway/store/__init__.py). Only the arithmetic of rates is the
-gateway's own (rules/limits), for it has tests of its own and no plainer form.
+gateway's own (quota/windows), for it has tests of its own and no plainer form.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from gateway.quota import ledger_entry, windows
 from gateway.records import Claim, Record, Refused, Settlement, Window, WindowState
-from gateway.rules import entries, limits
-from gateway.store import REAPED_AT_ONCE, SILENT_S, Batch, Closing, Opening, Progress, StoreBehind
+from gateway.store import REAPED_AT_ONCE, SILENT_S, Batch, Progress, Reserve, Settle, StoreLostWrites
 
 SILENT_US = SILENT_S * 1_000_000
 
@@ -45,7 +45,7 @@ class Line:
         return self.state in ("lost", "ended")
 
     def charge(self, claim: Claim) -> int:
-        return limits.actuals(self.record)[claim.window.unit]
+        return windows.actuals(self.record)[claim.window.unit]
 
 
 @dataclass
@@ -76,7 +76,7 @@ class Model:
     def state(self, window: Window, now_us: int) -> WindowState:
         """How a window stands."""
         if window.period_us:
-            return limits.leaked(window, self.rates.get(window.id, WindowState(0, 0, now_us)), now_us)
+            return windows.leaked(window, self.rates.get(window.id, WindowState(0, 0, now_us)), now_us)
         claims = [(line, claim) for line in self.lines for claim in line.claims if claim.window.id == window.id]
         drawn = sum(claim.amount for line, claim in claims if line.state == "open")
         if not window.starts:
@@ -104,21 +104,21 @@ class Model:
     # -------------------------------------------------------------------------------------------------- what is done
 
     def apply(self, batch: Batch, now_us: int) -> list[Verdict | None]:
-        """Apply a batch, but for the reaping. Raises `LateCopy` or `StoreBehind`."""
+        """Apply a batch, but for the reaping. Raises `LateCopy` or `StoreLostWrites`."""
         seq, mark = self.progress(batch.worker)
         if batch.seq <= seq:
             raise LateCopy
         if batch.acked > seq:
-            raise StoreBehind(Progress(seq, mark))
+            raise StoreLostWrites(Progress(seq, mark))
         verdicts: list[Verdict | None] = []
         for item in batch.items:
-            if isinstance(item, Opening):
+            if isinstance(item, Reserve):
                 verdicts.append(self._open(batch.worker, item, now_us))
                 continue
             verdicts.append(None)
             if item.number > mark:
                 mark = item.number
-                if isinstance(item, Closing):
+                if isinstance(item, Settle):
                     self._close(batch.worker, item.settlement, now_us)
                 else:
                     self._void(self._lease(item.lease), now_us)
@@ -146,7 +146,7 @@ class Model:
         assert len(found) <= 1
         return found[0] if found else None
 
-    def _open(self, worker: str, opening: Opening, now_us: int) -> Verdict:
+    def _open(self, worker: str, opening: Reserve, now_us: int) -> Verdict:
         record, claims = opening.draw
         if self._lease(record.id) is None:
             refused: Refused | None = None
@@ -155,15 +155,15 @@ class Model:
                 has_room = state.used + state.reserved + claim.amount <= claim.window.limit
                 if has_room or not claim.window.is_enforced or opening.is_forced:
                     continue
-                short = limits.shortage(claim, state, now_us)
+                short = windows.check(claim, state, now_us)
                 assert short is not None
-                refused = limits.worse(refused, short)
+                refused = windows.later_refusal(refused, short)
             if refused is not None:
-                told = [limits.standing(claim.window, self.state(claim.window, now_us), now_us) for claim in claims]
+                told = [windows.standing(claim.window, self.state(claim.window, now_us), now_us) for claim in claims]
                 return Verdict(refused._replace(standings=tuple(told)))
             for claim in claims:
                 if claim.window.period_us:
-                    self.rates[claim.window.id] = limits.drawn(claim, self.state(claim.window, now_us))
+                    self.rates[claim.window.id] = windows.drawn(claim, self.state(claim.window, now_us))
             self.lines.append(Line(worker, record, claims, now_us, "open", is_admitted=not opening.is_forced))
         return Verdict(None, tuple(self.state(claim.window, now_us) for claim in claims))
 
@@ -173,9 +173,9 @@ class Model:
         if line is None:
             for claim in claims:
                 if claim.window.period_us:
-                    state, actual = self.state(claim.window, now_us), limits.actuals(record)[claim.window.unit]
+                    state, actual = self.state(claim.window, now_us), windows.actuals(record)[claim.window.unit]
                     age_us = now_us - int(record.time * 1e6)
-                    self.rates[claim.window.id] = limits.charged(claim.window, state, actual, age_us)
+                    self.rates[claim.window.id] = windows.charged(claim.window, state, actual, age_us)
             self.lines.append(Line(worker, record, claims, now_us, "ended"))
             return
         if line.state == "lost":
@@ -193,29 +193,29 @@ class Model:
             for claim in line.claims:
                 if claim.window.period_us:
                     state = self.state(claim.window, now_us)
-                    self.rates[claim.window.id] = limits.voided(claim, state, now_us - line.drawn_us)
+                    self.rates[claim.window.id] = windows.voided(claim, state, now_us - line.drawn_us)
         line.state = "void"
 
     def _settle(self, line: Line, record: Record, now_us: int) -> None:
         for claim in line.claims:
             if claim.window.period_us:
-                state, actual = self.state(claim.window, now_us), limits.actuals(record)[claim.window.unit]
-                self.rates[claim.window.id] = limits.settled(claim, state, actual, now_us - line.drawn_us)
+                state, actual = self.state(claim.window, now_us), windows.actuals(record)[claim.window.unit]
+                self.rates[claim.window.id] = windows.settled(claim, state, actual, now_us - line.drawn_us)
 
     def _correct(self, line: Line, record: Record | None, now_us: int) -> None:
         for claim in line.claims:
             window = claim.window
             if window.period_us:
-                actual = limits.actuals(record)[window.unit] if record else 0
+                actual = windows.actuals(record)[window.unit] if record else 0
                 state, age_us = self.state(window, now_us), now_us - line.drawn_us
-                self.rates[window.id] = limits.corrected(window, state, line.charge(claim), actual, age_us)
+                self.rates[window.id] = windows.corrected(window, state, line.charge(claim), actual, age_us)
 
 
 def sums(records: Iterable[Record], places: Sequence[int]) -> dict[tuple[str, ...], tuple[int, ...]]:
     """The sums over records, by some of the places of `entries.group_of`."""
     found: dict[tuple[str, ...], Counter[str]] = {}
     for record in records:
-        group = entries.group_of(record)
+        group = ledger_entry.group_of(record)
         total = found.setdefault(tuple(group[place] for place in places), Counter())
         usage = record.usage
         total["requests"] += 1
@@ -227,7 +227,7 @@ def sums(records: Iterable[Record], places: Sequence[int]) -> dict[tuple[str, ..
         total["estimated_tokens"] += usage.total_tokens if usage.source == "estimated" else 0
         total["cost_nusd"] += record.cost_nusd or 0
         total["unpriced"] += record.cost_nusd is None
-    return {group: tuple(total[name] for name in entries.SUMS) for group, total in found.items()}
+    return {group: tuple(total[name] for name in ledger_entry.SUMS) for group, total in found.items()}
 
 
 def reaped_at_once(silent: Sequence[str]) -> int:

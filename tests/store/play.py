@@ -15,10 +15,12 @@ from typing import Any, Protocol
 
 import pytest
 
+from gateway.quota import ledger_entry
+from gateway.quota import windows as limits
 from gateway.records import Granted, Refused, Settlement, Window
-from gateway.rules import entries, limits
-from gateway.store import Batch, Closing, Item, Opening, Store, StoreAway, StoreBehind
+from gateway.store import Batch, Item, Reserve, Settle, Store, StoreLostWrites, StoreUnavailable
 
+from .changes import SECOND, Clock
 from .model import LateCopy, Line, Model, Verdict, reaped_at_once, sums
 from .steps import (
     BEGIN_US,
@@ -41,7 +43,6 @@ from .steps import (
     opening_of,
     settlement_of,
 )
-from .wishes import SECOND, Clock
 
 PORTION = 4
 """Of what a dead worker has left, in one batch."""
@@ -140,7 +141,7 @@ class Play:
             assert state.reserved == 0, window
             assert window.unit != "parallel" or state.used == 0
         journals = [desk.journal for desk in (*self.desks, *self.gone)]
-        told = [item.settlement for journal in journals for item in journal if isinstance(item, Closing)]
+        told = [item.settlement for journal in journals for item in journal if isinstance(item, Settle)]
         closed = {settlement.record.id: settlement.record for settlement in told}
         assert len(closed) == len(told)
         stands = {record.id: record for record in self.model.records()}
@@ -170,7 +171,7 @@ class Play:
             self._end(desk, end)
         asserted = [item._replace(is_forced=True) for name, item in desk.running.items() if name in desk.to_assert]
         items: list[Item] = [*asserted, *desk.journal[desk.delivered :]]
-        plain: list[Opening] = []
+        plain: list[Reserve] = []
         for wish in turn.wishes:
             opening = self._opening(wish)
             items.append(opening)
@@ -186,7 +187,7 @@ class Play:
         if turn.fate != "never":
             try:
                 verdicts = await self._apply(store, batch)
-            except StoreBehind as behind:
+            except StoreLostWrites as behind:
                 desk.acked, desk.delivered = behind.progress
                 desk.to_assert = set(desk.running)
                 return
@@ -195,7 +196,7 @@ class Play:
             desk.acked, desk.delivered = desk.seq, len(desk.journal)
             desk.to_assert.clear()
             for item, verdict in zip(batch.items, verdicts, strict=True):
-                if isinstance(item, Opening) and item in plain and isinstance(verdict, Granted):
+                if isinstance(item, Reserve) and item in plain and isinstance(verdict, Granted):
                     desk.running[item.draw.record.id] = item
         elif turn.fate == "dies":
             self._die(turn.worker)
@@ -220,7 +221,7 @@ class Play:
             return  # nothing tells it from the first batch of a new worker
         try:
             await self._apply(self._store_of(step.which), batch)
-        except (StoreAway, StoreBehind):
+        except (StoreUnavailable, StoreLostWrites):
             pass
 
     async def _adopt(self, step: Adopt) -> None:
@@ -269,7 +270,7 @@ class Play:
         if is_quiet:
             self.memory = None
 
-    def _opening(self, wish: Wish) -> Opening:
+    def _opening(self, wish: Wish) -> Reserve:
         opening = opening_of(wish, f"call-{next(self.numbers)}", self.clock.now, self.limits)
         for window, _ in opening.draw.claims:
             self.windows[window.id] = window
@@ -284,11 +285,11 @@ class Play:
         try:
             expected = self.model.apply(batch, now_us)
         except LateCopy:
-            with pytest.raises(StoreAway) as late:
+            with pytest.raises(StoreUnavailable) as late:
                 await store.apply(batch)
             raise late.value from None
-        except StoreBehind as behind:
-            with pytest.raises(StoreBehind, match=f"^{re.escape(str(behind))}$") as raised:
+        except StoreLostWrites as behind:
+            with pytest.raises(StoreLostWrites, match=f"^{re.escape(str(behind))}$") as raised:
                 await store.apply(batch)
             raise raised.value from None
         silent = self.model.silent(batch.worker, now_us)
@@ -307,13 +308,13 @@ class Play:
                 assert verdict == must.refused
             else:
                 assert isinstance(verdict, Granted), verdict
-                assert isinstance(item, Opening)
+                assert isinstance(item, Reserve)
                 self._check_standings(item, verdict, must)
         time_us = max(self.highest_us, now_us)
         self.admitted += [(time_us, line) for line in self.model.lines[known:] if line.is_admitted]
         return applied.verdicts
 
-    def _check_standings(self, item: Opening, granted: Granted, must: Verdict) -> None:
+    def _check_standings(self, item: Reserve, granted: Granted, must: Verdict) -> None:
         """As they were right after the draw, or right after the batch."""
         assert [standing.window for standing in granted.standings] == [claim.window for claim in item.draw.claims]
         for standing, state in zip(granted.standings, must.standings, strict=True):
@@ -345,8 +346,8 @@ class Play:
         assert len(found) == len(rows)
         must = sums(self.model.records(), places)
         for name, row in found.items():
-            total = must.pop(name, (0,) * len(entries.SUMS))
-            expected = dict(zip(entries.SUMS, total, strict=True))
+            total = must.pop(name, (0,) * len(ledger_entry.SUMS))
+            expected = dict(zip(ledger_entry.SUMS, total, strict=True))
             cost_nusd = expected.pop("cost_nusd")
             assert {column: row[column] for column in expected} == expected
             if row["cost_usd"] is not None:

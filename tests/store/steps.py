@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
+from gateway.quota import ledger_entry
+from gateway.quota import windows as limits
 from gateway.records import Claim, Draw, Record, Settlement, Unit, Usage, Window
-from gateway.rules import entries, limits
-from gateway.store import Closing, Opening, Voiding
+from gateway.store import Reserve, Settle, Void
 
-from .wishes import NOON, SECOND
+from .changes import NOON, SECOND
 
 TICK_US = 15_625
 """Clocks move in 64ths of a second, which a float of seconds holds exactly."""
@@ -125,18 +126,18 @@ class Desk:
     seq: int = 0
     acked: int = 0
     delivered: int = 0
-    journal: list[Closing | Voiding] = field(default_factory=list)
-    running: dict[str, Opening] = field(default_factory=dict)
+    journal: list[Settle | Void] = field(default_factory=list)
+    running: dict[str, Reserve] = field(default_factory=dict)
     to_assert: set[str] = field(default_factory=set)
     """Running calls that the store has perhaps never heard of."""
 
-    def close(self, settlement: Settlement) -> Closing:
-        item = Closing(len(self.journal) + 1, settlement, entries.encode(settlement))
+    def close(self, settlement: Settlement) -> Settle:
+        item = Settle(len(self.journal) + 1, settlement, ledger_entry.encode(settlement))
         self.journal.append(item)
         return item
 
-    def void(self, lease: str) -> Voiding:
-        item = Voiding(len(self.journal) + 1, lease)
+    def void(self, lease: str) -> Void:
+        item = Void(len(self.journal) + 1, lease)
         self.journal.append(item)
         return item
 
@@ -144,7 +145,7 @@ class Desk:
 # ------------------------------------------------------------------------------------------------- calls of the steps
 
 
-def opening_of(wish: Wish, call: str, now: float, limit_of: Mapping[str, int]) -> Opening:
+def opening_of(wish: Wish, call: str, now: float, limit_of: Mapping[str, int]) -> Reserve:
     """What a wish sends to the store at this Unix time."""
     key = f"key{wish.key}"
     claims = tuple(_claim(name, key, wish.tokens, now, limit_of[name]) for name in wish.windows)
@@ -155,10 +156,10 @@ def opening_of(wish: Wish, call: str, now: float, limit_of: Mapping[str, int]) -
         "lost", None, 0.0, 1, cost_nusd=tokens * 10,
     )  # fmt: skip
     draw = Draw(record, claims)
-    return Opening(draw, entries.encode(Settlement(*draw)), is_forced=wish.then == "spent alone")
+    return Reserve(draw, ledger_entry.encode(Settlement(*draw)), is_forced=wish.then == "spent alone")
 
 
-def settlement_of(drawn: Opening, end: End) -> Settlement:
+def settlement_of(drawn: Reserve, end: End) -> Settlement:
     """How such a call ends."""
     record = drawn.draw.record._replace(
         returned_model="gpt-y-2", status=500 if end.ended == "error" else 200, attempts=2, first_byte_s=0.25,

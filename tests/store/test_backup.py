@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from gateway.config import Store as Settings
-from gateway.store import SILENT_S, StoreBehind
-from gateway.store.backup import PART, NotBackedUp, back_up
-from gateway.store.embedded import EmbeddedStore
-from gateway.store.sqlite import path_of
+from gateway.config import StoreSettings as Settings
+from gateway.store import SILENT_S, StoreLostWrites
+from gateway.store.sqlite.backup import PART, NotBackedUp, back_up
+from gateway.store.sqlite.database import path_of
+from gateway.store.sqlite.store import SqliteStore
 
-from .wishes import Clock, daily, draw, settlement
+from .changes import Clock, daily, draw, settlement
 from .worker import Worker, endings, levels
 
 
@@ -37,7 +37,7 @@ def restored(copy: Path, folder: Path) -> Settings:
 
 
 async def test_a_copy_holds_what_was_there_and_is_one_private_file(tmp_path: Path, folder: Path, clock: Clock) -> None:
-    store = EmbeddedStore(settings_of(folder), lambda: clock.now_us)
+    store = SqliteStore(settings_of(folder), lambda: clock.now_us)
     worker = Worker(store)
     await worker.settle(await worker.granted(daily(1000, 7)))
     to = tmp_path / "copy.sqlite"
@@ -46,14 +46,14 @@ async def test_a_copy_holds_what_was_there_and_is_one_private_file(tmp_path: Pat
     await store.close()
     assert to.stat().st_mode & 0o777 == 0o600
     assert names_in(tmp_path) == ["copy.sqlite", "data"]
-    again = EmbeddedStore(restored(to, tmp_path / "again"), lambda: clock.now_us)
+    again = SqliteStore(restored(to, tmp_path / "again"), lambda: clock.now_us)
     assert await levels(again, clock, daily(1000)) == [(1, 0)]
     assert [row["requests"] for row in await again.usage([])] == [1]
     await again.close()
 
 
 async def test_a_copy_of_a_store_that_nobody_has_open(tmp_path: Path, folder: Path, clock: Clock) -> None:
-    store = EmbeddedStore(settings_of(folder), lambda: clock.now_us)
+    store = SqliteStore(settings_of(folder), lambda: clock.now_us)
     await Worker(store).granted()
     await store.close()
     assert back_up(settings_of(folder), tmp_path / "copy.sqlite") > 0
@@ -63,7 +63,7 @@ async def test_a_copy_of_a_store_that_nobody_has_open(tmp_path: Path, folder: Pa
 async def test_calls_under_way_at_the_time_are_closed_at_their_estimates(
     tmp_path: Path, folder: Path, clock: Clock
 ) -> None:
-    store = EmbeddedStore(settings_of(folder), lambda: clock.now_us)
+    store = SqliteStore(settings_of(folder), lambda: clock.now_us)
     worker = Worker(store)
     done, running = draw(daily(1000, 3)), draw(daily(1000, 4))
     await worker.draw_all([done, running])
@@ -71,7 +71,7 @@ async def test_calls_under_way_at_the_time_are_closed_at_their_estimates(
     back_up(settings_of(folder), tmp_path / "copy.sqlite")
     await store.close()
 
-    again = EmbeddedStore(restored(tmp_path / "copy.sqlite", tmp_path / "again"), lambda: clock.now_us)
+    again = SqliteStore(restored(tmp_path / "copy.sqlite", tmp_path / "again"), lambda: clock.now_us)
     assert await levels(again, clock, daily(1000)) == [(1, 4)]
     clock.advance(SILENT_S + 1)
     assert (await Worker(again).send()).lost == 1
@@ -87,7 +87,7 @@ async def test_a_journal_that_knows_more_is_delivered_to_the_restored_store(
     tmp_path: Path, folder: Path, clock: Clock
 ) -> None:
     """A worker that was killed behind the backup: its journal says what the copy does not have."""
-    store = EmbeddedStore(settings_of(folder), lambda: clock.now_us)
+    store = SqliteStore(settings_of(folder), lambda: clock.now_us)
     worker = Worker(store)
     await worker.settle(await worker.granted(daily(1000, 3)))
     back_up(settings_of(folder), tmp_path / "copy.sqlite")
@@ -95,8 +95,8 @@ async def test_a_journal_that_knows_more_is_delivered_to_the_restored_store(
     await worker.settle(wish)
     await store.close()
 
-    worker.store = again = EmbeddedStore(restored(tmp_path / "copy.sqlite", tmp_path / "again"), lambda: clock.now_us)
-    with pytest.raises(StoreBehind) as behind:
+    worker.store = again = SqliteStore(restored(tmp_path / "copy.sqlite", tmp_path / "again"), lambda: clock.now_us)
+    with pytest.raises(StoreLostWrites) as behind:
         await worker.send()
     worker.acked, worker.number = behind.value.progress.seq, behind.value.progress.mark
     await worker.send(worker.closing(settlement(wish, 4)))
@@ -107,7 +107,7 @@ async def test_a_journal_that_knows_more_is_delivered_to_the_restored_store(
 
 async def test_copies_made_while_others_write_are_whole_each_time(tmp_path: Path, folder: Path, clock: Clock) -> None:
     """Windows, sums and records are written together, so in no copy do they differ."""
-    store = EmbeddedStore(settings_of(folder), lambda: clock.now_us)
+    store = SqliteStore(settings_of(folder), lambda: clock.now_us)
     worker = Worker(store)
     await worker.settle(await worker.granted(daily(10**6, 1)))
     copies: list[Path] = []

@@ -1,7 +1,7 @@
 """The promises of every store (gateway/store/__init__.py). Nothing here knows which one it is.
 
 The clock of a store may go on while a test runs, so rates are slow here, a unit an hour, and times are told by the
-minute. The arithmetic to the microsecond is in tests/rules/test_limits.py.
+minute. The arithmetic to the microsecond is in tests/quota/test_windows.py.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections import Counter
 
 import pytest
 
+from gateway.quota import windows
 from gateway.records import Granted, Refused
-from gateway.rules import limits
 from gateway.store import (
     SIGN_OF_LIFE_S,
     SILENT_S,
@@ -20,13 +20,13 @@ from gateway.store import (
     Item,
     Progress,
     Store,
-    StoreAway,
-    StoreBehind,
-    Voiding,
+    StoreLostWrites,
+    StoreUnavailable,
+    Void,
 )
 
+from .changes import HOUR, HOUR_S, NOON, SECOND, Clock, daily, draw, money, parallel, settlement, slow, tokens
 from .conftest import OpensStores
-from .wishes import HOUR, HOUR_S, NOON, SECOND, Clock, daily, draw, money, parallel, settlement, slow, tokens
 from .worker import Worker, about, endings, levels, standing
 
 DAY_S = 86_400
@@ -81,7 +81,7 @@ async def test_exactly_100_of_500_are_granted(worker: Worker, store: Store, cloc
     assert await standing(store, daily(100), clock) == (0, 100)
     for verdict in verdicts:
         if isinstance(verdict, Refused):
-            assert verdict.retry_after_us == limits.IN_THE_WAY_US  # running calls, which may yet give it back
+            assert verdict.retry_after_us == windows.IN_THE_WAY_US  # running calls, which may yet give it back
     await worker.settle_all(settlement(wish) for wish in lucky)
     assert await levels(store, clock, daily(100), parallel(1000)) == [(100, 0), (0, 0)]
     assert (await worker.refused(daily(100))).retry_after_us is None
@@ -208,7 +208,7 @@ async def test_a_clock_that_steps_back_changes_nothing(worker: Worker, clock: Cl
 async def test_parallel_calls(worker: Worker, clock: Clock) -> None:
     first, _ = await worker.granted(parallel(2)), await worker.granted(parallel(2))
     clock.advance(HOUR_S)
-    assert (await worker.refused(parallel(2))).retry_after_us == limits.IN_THE_WAY_US
+    assert (await worker.refused(parallel(2))).retry_after_us == windows.IN_THE_WAY_US
     await worker.settle(first)
     await worker.granted(parallel(2))
     await worker.refused(parallel(2))
@@ -216,7 +216,7 @@ async def test_parallel_calls(worker: Worker, clock: Clock) -> None:
 
 async def test_used_and_reserved_are_apart(worker: Worker, store: Store, clock: Clock) -> None:
     first, second = await worker.granted(tokens(100, 40)), await worker.granted(tokens(100, 40))
-    assert (await worker.refused(tokens(100, 40))).retry_after_us == limits.IN_THE_WAY_US
+    assert (await worker.refused(tokens(100, 40))).retry_after_us == windows.IN_THE_WAY_US
     await worker.settle(first, 10)
     assert await standing(store, tokens(100), clock) == (10, 40)
     third = await worker.granted(tokens(100, 50))
@@ -285,7 +285,7 @@ async def test_a_late_copy_of_a_batch_does_nothing(worker: Worker, store: Store,
     for seq in (5, 4, 1):
         late = batch._replace(seq=seq, acked=0, items=[worker.opening(draw(tokens(100, 7))), worker.voiding(wish)])
         for copy in (late, batch._replace(seq=seq)):
-            with pytest.raises(StoreAway):
+            with pytest.raises(StoreUnavailable):
                 await store.apply(copy)
     assert await standing(store, tokens(100), clock) == (4, 20)
     assert await store.progress(worker.name) == Progress(5, end.number)
@@ -295,7 +295,7 @@ async def test_a_late_copy_of_a_batch_does_nothing(worker: Worker, store: Store,
 async def test_a_batch_that_is_sent_twice_at_once_is_applied_once(worker: Worker, other: Worker, clock: Clock) -> None:
     batch = Batch(worker.name, 1, 0, [worker.opening(draw(daily(100))) for _ in range(50)])
     answers = await asyncio.gather(worker.store.apply(batch), other.store.apply(batch), return_exceptions=True)
-    assert sorted(type(answer).__name__ for answer in answers) == ["Applied", "StoreAway"]
+    assert sorted(type(answer).__name__ for answer in answers) == ["Applied", "StoreUnavailable"]
     assert await standing(other.store, daily(100), clock) == (0, 50)
 
 
@@ -307,7 +307,7 @@ async def test_a_draw_that_was_voided_before_it_arrived_is_a_late_copy(
     slower = Batch(worker.name, 1, 0, [worker.opening(wish)])
     worker.seq = 1
     await worker.void(wish)
-    with pytest.raises(StoreAway):
+    with pytest.raises(StoreUnavailable):
         await store.apply(slower)
     assert await levels(store, clock, tokens(100), parallel(1)) == [(0, 0), (0, 0)]
 
@@ -318,7 +318,7 @@ async def test_entries_at_or_below_the_mark_are_skipped(worker: Worker, store: S
     await worker.send(*ends[:2])
     await worker.send(*ends[:3], ends[2])  # as after a time-out, with one more
     assert await standing(store, tokens(100), clock) == (12, 10)
-    await worker.send(Voiding(ends[1].number, wishes[3].record.id))
+    await worker.send(Void(ends[1].number, wishes[3].record.id))
     assert await standing(store, tokens(100), clock) == (12, 10)
     await worker.send(ends[3])
     await worker.send(*ends)
@@ -335,7 +335,7 @@ async def test_a_store_that_does_not_know_what_was_acknowledged_is_behind(
     wish = await worker.granted(tokens(100, 10))
     await worker.settle(wish, 4)
     items: list[Item] = [worker.opening(draw(tokens(100, 20))), worker.closing(settlement(wish, 9))]
-    with pytest.raises(StoreBehind) as caught:
+    with pytest.raises(StoreLostWrites) as caught:
         await store.apply(Batch(worker.name, 9, 8, items))
     assert caught.value.progress == Progress(2, 1)
     assert await standing(store, tokens(100), clock) == (4, 0)
@@ -345,7 +345,7 @@ async def test_a_store_that_does_not_know_what_was_acknowledged_is_behind(
 
 
 async def test_a_store_that_has_forgotten_a_worker_is_behind(store: Store) -> None:
-    with pytest.raises(StoreBehind) as caught:
+    with pytest.raises(StoreLostWrites) as caught:
         await store.apply(Batch("forgotten", 2, 1))
     assert caught.value.progress == Progress(0, 0)
     await store.apply(Batch("forgotten", 3, 0))
@@ -365,7 +365,7 @@ async def test_nothing_can_be_asked_of_a_closed_store(open_store: OpensStores, c
         store.apply(Batch("w", 1, 0)), store.progress("w"), store.retire("w"), store.ping(),
         store.standings([daily(1).window], clock.now), store.usage([]), store.calls(1),
     ):  # fmt: skip
-        with pytest.raises(StoreAway):
+        with pytest.raises(StoreUnavailable):
             await question
 
 

@@ -6,8 +6,8 @@ import asyncio
 
 from gateway.store import Store
 
+from .changes import HOUR_S, Clock
 from .conftest import OpensStores
-from .wishes import HOUR_S, Clock
 
 
 async def test_of_many_who_ask_at_once_one_has_it(open_store: OpensStores) -> None:

@@ -1,4 +1,4 @@
-"""The promises of every store about keys, teams and overlays (gateway/store/keystore.py). Nothing here knows which one
+"""The promises of every store about keys, teams and overlays (gateway/store/key_store.py). Nothing here knows which one
 it is."""
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ from typing import Any
 import pytest
 
 from gateway.records import Claim
-from gateway.store import SILENT_S, Change, Kind, News, SecretTaken, Store, redis_keys, sqlite_keys
-from gateway.store.keystore import NEWS_AT_ONCE
+from gateway.store import SILENT_S, ChangeFeed, DocumentKind, SecretTaken, Store, StoreChange
+from gateway.store.key_store import NEWS_AT_ONCE
+from gateway.store.redis import keys as redis_keys
+from gateway.store.sqlite import keys as sqlite_keys
 
+from .changes import HOUR_S, Clock, daily, draw, parallel, slow, tokens
 from .conftest import OpensStores
-from .wishes import HOUR_S, Clock, daily, draw, parallel, slow, tokens
 from .worker import Worker, endings, levels, standing
 
 NOVEMBER = {"per": "month", "starts": "2026-11"}
@@ -32,10 +34,10 @@ def digest(secret: str) -> str:
 
 
 async def put(
-    store: Store, name: str, after: str | None, before: str | None = None, kind: Kind = "key", **more: Any
+    store: Store, name: str, after: str | None, before: str | None = None, kind: DocumentKind = "key", **more: Any
 ) -> bool:
     """A change whose entry in the audit log says what it does."""
-    return await store.change(Change(kind, name, before, after, f"{name}: {before} -> {after}", **more))
+    return await store.change(StoreChange(kind, name, before, after, f"{name}: {before} -> {after}", **more))
 
 
 async def everything(store: Store, clock: Clock, *claims: Claim) -> object:
@@ -236,7 +238,7 @@ async def test_many_secrets_are_found_at_once(store: Store) -> None:
 # ------------------------------------------------------------------------------------------------- news and audit log
 
 
-async def told(store: Store, since: str) -> tuple[Sequence[tuple[Kind, str]], str]:
+async def told(store: Store, since: str) -> tuple[Sequence[tuple[DocumentKind, str]], str]:
     """What is new, of which nothing was missed; and where to go on."""
     news = await store.news(since)
     assert news.is_complete
@@ -246,7 +248,7 @@ async def told(store: Store, since: str) -> tuple[Sequence[tuple[Kind, str]], st
 async def test_news_tell_what_was_changed_since(store: Store, open_store: OpensStores) -> None:
     other = await open_store()
     empty = await store.news(None)
-    assert empty == News(empty.position)
+    assert empty == ChangeFeed(empty.position)
     assert await told(other, empty.position) == ([], empty.position)
     await put(store, "a", "1")
     await put(other, "red", "1", kind="team")
@@ -255,7 +257,7 @@ async def test_news_tell_what_was_changed_since(store: Store, open_store: OpensS
     changed, position = await told(store, empty.position)
     assert changed == [("key", "a"), ("team", "red")]
     assert await told(other, position) == ([], position)
-    assert await other.news(None) == News(position)
+    assert await other.news(None) == ChangeFeed(position)
     await put(other, "a", None, before="2")
     await put(other, "key:a", "1", kind="overlay")
     changed, last = await told(store, position)
@@ -268,10 +270,10 @@ async def test_news_tell_what_was_changed_since(store: Store, open_store: OpensS
 
 @pytest.mark.parametrize("position", ["9999999999", "1-1", "9999999999999-0", "", "nonsense", "-1", "٣", "9" * 30])
 async def test_a_position_that_nobody_knows_is_of_a_store_that_has_forgotten(store: Store, position: str) -> None:
-    assert await store.news(position) == News((await store.news(None)).position, is_complete=False)
+    assert await store.news(position) == ChangeFeed((await store.news(None)).position, is_complete=False)
     await put(store, "a", "1")
     news = await store.news(position)
-    assert news == News((await store.news(None)).position, is_complete=False)
+    assert news == ChangeFeed((await store.news(None)).position, is_complete=False)
     assert await told(store, news.position) == ([], news.position)
 
 
@@ -283,10 +285,10 @@ async def test_too_much_news_are_told_as_incomplete(store: Store) -> None:
         await put(store, "a", f"{number + 1}", before=f"{number}")
     last = (await store.news(None)).position
     assert await told(store, first) == ([("key", "a")], last)
-    assert await store.news(empty) == News(last, is_complete=False)
+    assert await store.news(empty) == ChangeFeed(last, is_complete=False)
     await put(store, "b", "1")
     latest = (await store.news(None)).position
-    assert await store.news(first) == News(latest, is_complete=False)
+    assert await store.news(first) == ChangeFeed(latest, is_complete=False)
     assert await told(store, last) == ([("key", "b")], latest)
     entries = await store.audit(1000)
     assert [entry.audit for entry in entries[1:]] == [f"a: {n - 1 if n else None} -> {n}" for n in range(500, -1, -1)]
@@ -305,7 +307,7 @@ async def test_the_audit_log_is_trimmed_and_who_missed_something_is_told(
     assert 20 <= len(entries) <= 250
     assert [entry.audit for entry in entries[:20]] == [f"a: {n - 1} -> {n}" for n in range(400, 380, -1)]
     last = entries[0].position
-    assert await store.news(first) == News(last, is_complete=False)
+    assert await store.news(first) == ChangeFeed(last, is_complete=False)
     assert await told(store, entries[19].position) == ([("key", "a")], last)
 
 

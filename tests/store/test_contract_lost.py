@@ -8,8 +8,8 @@ import pytest
 from gateway.records import Claim, Draw, Granted, Usage
 from gateway.store import REAPED_AT_ONCE, SIGN_OF_LIFE_S, SILENT_S, Batch, Progress, Store
 
+from .changes import HOUR_S, NOON, SECOND, Clock, daily, draw, money, parallel, settlement, slow, tokens
 from .conftest import OpensStores
-from .wishes import HOUR_S, NOON, SECOND, Clock, daily, draw, money, parallel, settlement, slow, tokens
 from .worker import Worker, endings, levels, standing
 
 DAY_S = 86_400

@@ -6,11 +6,11 @@ import json
 
 import pytest
 
-from gateway.records import Settlement, Standing, Usage
+from gateway.records import Settlement, Usage, WindowStatus
 from gateway.store import TOLD_GROUPS, USAGE_COLUMNS, USAGE_GROUPS, Store
 
+from .changes import HOUR, HOUR_S, NOON, SECOND, Clock, draw, parallel, record, settlement, slow, tokens
 from .conftest import OpensStores
-from .wishes import HOUR, HOUR_S, NOON, SECOND, Clock, draw, parallel, record, settlement, slow, tokens
 from .worker import Worker, about, standings
 
 DAY_S = 86_400
@@ -230,7 +230,7 @@ async def test_old_sums_are_forgotten_and_younger_ones_are_not(open_store: Opens
 
 async def test_standings_of_windows_that_nobody_has_drawn_on(store: Store, clock: Clock) -> None:
     for found in await standings(store, [tokens(100), slow(60), parallel(2)], clock):
-        assert isinstance(found, Standing)
+        assert isinstance(found, WindowStatus)
         assert (found.used, found.reserved, found.remaining) == (0, 0, found.window.limit)
     assert await store.standings([], clock.now) == []
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config import Store as Settings
-from gateway.store.embedded import EmbeddedStore
-from gateway.store.folder import exclusive_folder
+from gateway.config import StoreSettings as Settings
+from gateway.store.sqlite.folder import exclusive_folder
+from gateway.store.sqlite.store import SqliteStore
 
-from .wishes import daily
+from .changes import daily
 from .worker import Worker
 
 
@@ -35,7 +35,7 @@ async def use(folder: Path) -> None:
     """As a gateway does; while it runs, the files beside the store's own are there too."""
     settings = Settings(url=f"embedded:{folder}")
     with exclusive_folder(settings):
-        store = EmbeddedStore(settings)
+        store = SqliteStore(settings)
         await Worker(store).granted(daily())
         files = modes(folder)
         await store.close()
@@ -49,7 +49,7 @@ async def test_what_is_made_is_for_this_user_alone(tmp_path: Path) -> None:
 
 
 async def test_a_store_without_a_gateway_is_as_private(tmp_path: Path) -> None:
-    store = EmbeddedStore(Settings(url=f"embedded:{tmp_path / 'new'}"))
+    store = SqliteStore(Settings(url=f"embedded:{tmp_path / 'new'}"))
     await store.close()
     assert (mode(tmp_path / "new"), mode(tmp_path / "new" / "gateway.sqlite")) == (0o700, 0o600)
 

@@ -17,25 +17,18 @@ from urllib.parse import quote
 import pytest
 from redis.exceptions import ResponseError
 
-from gateway.config import Store as Settings
+from gateway.config import StoreSettings as Settings
+from gateway.quota.ledger_entry import encode
 from gateway.records import Draw, Granted, Settlement
-from gateway.rules.entries import encode
-from gateway.store import (
-    Batch,
-    Opening,
-    Progress,
-    StoreAway,
-    StoreBehind,
-    StoreRefused,
-    patience,
-    redis,
-    redis_link,
-)
-from gateway.store.redis import RedisStore, warnings
-from gateway.store.redis_link import Link, Script
+from gateway.store import Batch, Progress, Reserve, StoreLostWrites, StoreMisconfigured, StoreUnavailable
+from gateway.store.redis import connection as redis_link
+from gateway.store.redis import store as redis
+from gateway.store.redis import timeout
+from gateway.store.redis.connection import RedisConnection, Script
+from gateway.store.redis.store import RedisStore, warnings
 from tests.fakes.redis_servers import RedisServer, name_of, servers_to_test, wait_until
 
-from .wishes import daily, draw, money, parallel, rate, settlement, slow, tokens
+from .changes import daily, draw, money, parallel, rate, settlement, slow, tokens
 from .worker import Worker
 
 PATIENCE_S = 20
@@ -195,7 +188,7 @@ async def test_a_server_that_lost_everything_is_behind(server: RedisServer, open
     wish = await worker.granted(daily())
     await worker.send()
     server.cli("FLUSHALL")
-    with pytest.raises(StoreBehind) as caught:
+    with pytest.raises(StoreLostWrites) as caught:
         await worker.send(worker.closing(settlement(wish)))
     assert caught.value.progress == Progress(0, 0)
     assert server.cli("KEYS", "*") == ""
@@ -213,11 +206,11 @@ async def test_a_restart_is_noticed(binary: str, appendonly: Any, tmp_path: Path
         worker = Worker(store)
         wish = await worker.granted(daily(10, 3))
         server.kill()
-        with pytest.raises(StoreAway, match="cannot be reached"):
+        with pytest.raises(StoreUnavailable, match="cannot be reached"):
             await worker.send()
         server.restart()
         if appendonly == "no":
-            with pytest.raises(StoreBehind):
+            with pytest.raises(StoreLostWrites):
                 await worker.settle(wish)
         else:
             await worker.settle(wish)
@@ -238,9 +231,9 @@ async def test_a_store_is_opened_before_its_server(server: RedisServer, caplog: 
     server.kill()
     store = await RedisStore.open(Settings(url=server.url))
     assert "away" in caplog.text
-    with pytest.raises(StoreAway):
+    with pytest.raises(StoreUnavailable):
         await store.ping()
-    with pytest.raises(StoreAway):
+    with pytest.raises(StoreUnavailable):
         await store.usage([])
     server.restart()
     await Worker(store).granted(daily())
@@ -255,7 +248,7 @@ async def refuses(store: RedisStore, worker: Worker, server: RedisServer, why: s
     before = everything(server)
     progress = server.cli("GET", f"{{gateway}}:1:worker:{worker.name}")
     for attempt in (worker.granted(daily(), parallel()), store.ping(), store.retire(worker.name)):
-        with pytest.raises(StoreAway, match=why):
+        with pytest.raises(StoreUnavailable, match=why):
             await attempt
     assert everything(server) == before
     assert server.cli("GET", f"{{gateway}}:1:worker:{worker.name}") == progress
@@ -320,7 +313,7 @@ async def test_somebody_else_s_endless_script_is_away(server: RedisServer, opens
     thread.start()
     try:
         await asyncio.to_thread(wait_until, lambda: "BUSY" in _refusal(server), "the script ran")
-        with pytest.raises(StoreAway, match="busy with somebody's script"):
+        with pytest.raises(StoreUnavailable, match="busy with somebody's script"):
             await worker.send()
     finally:
         server.cli("SCRIPT", "KILL")
@@ -345,7 +338,7 @@ async def test_a_server_that_stands_still_is_given_up_and_applies_once_what_it_g
     store._writing._limit_s = 0.3
     server.stop()
     try:
-        with pytest.raises(StoreAway, match=r"has not answered within 0\.3 s"):
+        with pytest.raises(StoreUnavailable, match=r"has not answered within 0\.3 s"):
             await worker.send(worker.closing(settlement(wish)), worker.opening(unknown))
     finally:
         server.cont()
@@ -382,7 +375,7 @@ async def held_up(request: pytest.FixtureRequest, server: RedisServer, opens: Op
 async def test_an_answer_that_came_while_the_event_loop_stood_still_counts(
     held_up: RedisStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(patience, "LOOK_S", PATIENCE_S)
+    monkeypatch.setattr(timeout, "LOOK_S", PATIENCE_S)
     worker = Worker(held_up)
     wish = await worker.granted(daily())
     await worker.settle(wish)
@@ -392,7 +385,7 @@ async def test_an_answer_that_came_while_the_event_loop_stood_still_counts(
 async def test_a_server_that_stands_still_as_well_is_given_up(held_up: RedisStore, server: RedisServer) -> None:
     server.stop()
     try:
-        with pytest.raises(StoreAway, match=r"has not answered within 0\.3 s"):
+        with pytest.raises(StoreUnavailable, match=r"has not answered within 0\.3 s"):
             await Worker(held_up).send()
     finally:
         server.cont()
@@ -403,7 +396,7 @@ async def test_how_long_a_new_connection_may_take_is_told(server: RedisServer) -
     store._writing._limit_s = 0.3
     server.stop()
     try:
-        with pytest.raises(StoreAway, match=r"has not answered within 0\.8 s"):
+        with pytest.raises(StoreUnavailable, match=r"has not answered within 0\.8 s"):
             await store.ping()
     finally:
         server.cont()
@@ -417,8 +410,8 @@ async def test_a_late_copy_does_nothing(server: RedisServer, opens: Opens) -> No
     await worker.granted(daily())
     before = everything(server)
     late: Draw = draw(daily())
-    with pytest.raises(StoreAway, match="later batch"):
-        await store.apply(Batch(worker.name, 1, 0, [Opening(late, encode(Settlement(*late)))]))
+    with pytest.raises(StoreUnavailable, match="later batch"):
+        await store.apply(Batch(worker.name, 1, 0, [Reserve(late, encode(Settlement(*late)))]))
     assert everything(server) == before
 
 
@@ -426,7 +419,7 @@ async def test_a_late_copy_does_nothing(server: RedisServer, opens: Opens) -> No
 
 
 def acl() -> str:
-    """What gateway/store/redis.py says that its user needs."""
+    """What gateway/store/redis/store.py says that its user needs."""
     found = re.search(r"^    (~\{gateway\}:\* .*)$", redis.__doc__ or "", re.MULTILINE)
     assert found
     return found[1]
@@ -483,9 +476,9 @@ async def test_without_a_look_at_the_server_there_is_no_warning(guarded: RedisSe
 @pytest.mark.parametrize("user", ["reader", "timeless", "unstreamed", "scriptless", "elsewhere"])
 async def test_a_user_who_may_not_do_all_is_refused_before_anything_is_written(guarded: RedisServer, user: str) -> None:
     settings = Settings(url=guarded.url_for(user, "user-secret"))
-    with pytest.raises(StoreRefused, match="the user may not do all that the gateway does"):
+    with pytest.raises(StoreMisconfigured, match="the user may not do all that the gateway does"):
         await (await RedisStore.open(settings)).close()
-    with pytest.raises(StoreRefused):
+    with pytest.raises(StoreMisconfigured):
         await warnings(settings)
     assert set(guarded.cli("KEYS", "*").split()) <= {"{gateway}:1:probe"}
 
@@ -493,16 +486,16 @@ async def test_a_user_who_may_not_do_all_is_refused_before_anything_is_written(g
 @pytest.mark.parametrize("user", ["", "gateway", "nobody"])
 async def test_a_wrong_password_is_refused(guarded: RedisServer, user: str, caplog: pytest.LogCaptureFixture) -> None:
     settings = Settings(url=guarded.url_for(user, quote(PASSWORD, safe="")))
-    with pytest.raises(StoreRefused) as caught:
+    with pytest.raises(StoreMisconfigured) as caught:
         await RedisStore.open(settings)
-    with pytest.raises(StoreRefused):
+    with pytest.raises(StoreMisconfigured):
         await warnings(settings)
     assert PASSWORD not in f"{caught.value}{caught.value!r}{caplog.text}"
     assert str(guarded.port) in str(caught.value)
 
 
 async def test_a_password_that_is_missing_is_refused(guarded: RedisServer) -> None:
-    with pytest.raises(StoreRefused, match=r"(?i)authentication required"):
+    with pytest.raises(StoreMisconfigured, match=r"(?i)authentication required"):
         await RedisStore.open(Settings(url=guarded.url_for()))
 
 
@@ -525,7 +518,7 @@ async def test_a_password_that_changes_is_told_at_the_next_connection(guarded: R
     await worker.granted(daily())
     guarded.cli("ACL", "SETUSER", "gateway", "resetpass", ">another-secret")
     await hang_up(guarded, store)
-    with pytest.raises(StoreAway, match=r"(?i)invalid username-password pair"):
+    with pytest.raises(StoreUnavailable, match=r"(?i)invalid username-password pair"):
         await worker.send()
 
 
@@ -546,7 +539,7 @@ def unfit(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Redi
 async def test_a_server_that_will_not_do_is_refused(unfit: tuple[RedisServer, str, str]) -> None:
     _, url, says = unfit
     for attempt in (RedisStore.open, warnings):
-        with pytest.raises(StoreRefused, match=says) as caught:
+        with pytest.raises(StoreMisconfigured, match=says) as caught:
             await attempt(Settings(url=url))
         assert str(caught.value).startswith(url)
 
@@ -559,7 +552,7 @@ async def test_a_server_that_will_not_do_is_no_fault_of_the_batch(
     store = await opens(url)
     server.restart()
     for attempt in (Worker(store).granted(daily()), store.ping(), store.progress("w")):
-        with pytest.raises(StoreAway, match=says):
+        with pytest.raises(StoreUnavailable, match=says):
             await attempt
 
 
@@ -571,11 +564,11 @@ async def test_the_data_of_a_newer_gateway_is_refused(server: RedisServer, opens
     await store.ping()
     server.cli("SET", "{ours}:schema", 2)
     settings = Settings(url=server.url, namespace="ours")
-    with pytest.raises(StoreRefused, match="namespace ours was written by a newer gateway"):
+    with pytest.raises(StoreMisconfigured, match="namespace ours was written by a newer gateway"):
         await RedisStore.open(settings)
     await store.ping()  # whoever was there before goes on, until it connects anew
     await hang_up(server, store)
-    with pytest.raises(StoreAway, match="newer gateway"):
+    with pytest.raises(StoreUnavailable, match="newer gateway"):
         await store.ping()
     await (await opens(server, namespace="theirs")).ping()
 
@@ -657,7 +650,7 @@ async def test_a_closed_store_is_away(server: RedisServer) -> None:
     store = await RedisStore.open(Settings(url=server.url))
     await store.close()
     for attempt in (store.ping(), store.calls(1), store.progress("w")):
-        with pytest.raises(StoreAway, match="closed"):
+        with pytest.raises(StoreUnavailable, match="closed"):
             await attempt
     await store.close()
 
@@ -666,7 +659,7 @@ async def test_requests_of_one_link_wait_for_each_other(server: RedisServer) -> 
     async def greet(_: redis_link.Ask) -> None:
         """Nothing has to be true of this server."""
 
-    link = Link(Settings(url=server.url).redis, PATIENCE_S, greet)
+    link = RedisConnection(Settings(url=server.url).redis, PATIENCE_S, greet)
     replies = await asyncio.gather(*(link.ask(("ECHO", f"{number} ü"), ("INCR", "n")) for number in range(50)))
     assert replies == [[f"{number} ü", number + 1] for number in range(50)]
     with pytest.raises(ResponseError, match="unknown command"):

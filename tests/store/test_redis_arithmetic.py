@@ -1,4 +1,4 @@
-"""The script computes as `rules/limits` does, to the last unit, where a double is too short for a product too."""
+"""The script computes as `quota/windows` does, to the last unit, where a double is too short for a product too."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gateway.quota import windows as limits
 from gateway.records import Claim, Window, WindowState
-from gateway.rules import limits
-from gateway.store.redis_link import Script
+from gateway.store.redis.connection import Script
 from tests.fakes.redis_servers import RedisServer
 
 PRELUDE = """

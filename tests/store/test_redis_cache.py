@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from gateway.store import redis_cache
-from gateway.store.redis_cache import ReportCache
-from gateway.store.redis_days import BETWEEN, DayReader
-from gateway.store.reports import Report
+from gateway.store.redis import report_cache
+from gateway.store.redis.daily_sums import BETWEEN, DailySumReader
+from gateway.store.redis.report_cache import ReportCache
+from gateway.store.report_rows import UsageReport
 
 DAYS = ["2026-11-19", "2026-11-20"]
 
@@ -22,7 +22,7 @@ class Server:
         self.marks = dict.fromkeys(DAYS, "written")
 
     async def run(self, script: Any, keys: Sequence[str], arguments: Sequence[str]) -> str:
-        assert script is redis_cache.MARKS
+        assert script is report_cache.MARKS
         return BETWEEN.join([self.marks.get(key.removeprefix("base:sums:"), "") for key in keys])
 
 
@@ -34,7 +34,7 @@ class Reader:
         self.read: list[Sequence[str]] = []
         self.meanwhile: Callable[[], object] = lambda: None
 
-    async def add(self, report: Report, days: Sequence[str]) -> None:
+    async def add(self, report: UsageReport, days: Sequence[str]) -> None:
         self.read.append(days)
         for day in days:
             report.add(day, [(f"key-{place}\x1ft\x1fm\x1fu\x1fchat", (1,) * 9) for place in range(self.groups)])
@@ -57,7 +57,7 @@ Asks = Callable[..., Awaitable[int]]
 @pytest.fixture
 def ask(server: Server, reader: Reader) -> Asks:
     """Asks for a report; how many requests it has counted."""
-    days: DayReader = reader  # type: ignore[assignment]
+    days: DailySumReader = reader  # type: ignore[assignment]
     cache = ReportCache(server, "base:", days)  # type: ignore[arg-type]
 
     async def asked(group_by: Sequence[str] = ("key",), days: Sequence[str] = DAYS) -> int:
@@ -104,7 +104,7 @@ async def test_what_was_written_while_it_was_read_is_not_remembered(ask: Asks, s
 async def test_nothing_is_remembered_for_ever(ask: Asks, reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
     """A gateway of before leaves no mark."""
     await ask()
-    monkeypatch.setattr(redis_cache, "REMEMBERED_S", 0.0)
+    monkeypatch.setattr(report_cache, "REMEMBERED_S", 0.0)
     reader.groups = 4
     assert await ask() == 8
 
@@ -112,7 +112,7 @@ async def test_nothing_is_remembered_for_ever(ask: Asks, reader: Reader, monkeyp
 async def test_who_was_asked_for_longest_ago_is_forgotten_first(
     ask: Asks, reader: Reader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(redis_cache, "REMEMBERED", 14)
+    monkeypatch.setattr(report_cache, "REMEMBERED", 14)
     for group in ("key", "model", "team", "key", "upstream", "key"):
         await ask([group])
     assert len(reader.read) == 4
@@ -129,6 +129,6 @@ async def test_who_was_asked_for_longest_ago_is_forgotten_first(
 async def test_a_report_beyond_all_bounds_is_not_remembered(
     ask: Asks, reader: Reader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(redis_cache, "REMEMBERED", 4)
+    monkeypatch.setattr(report_cache, "REMEMBERED", 4)
     assert [await ask() for _ in range(2)] == [6, 6]
     assert len(reader.read) == 2

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from gateway.rules.entries import SEPARATOR
-from gateway.store import StoreAway, redis_days
-from gateway.store.redis_days import ADDED_AT_ONCE, BETWEEN, GROUPS_AT_ONCE, DayReader
-from gateway.store.reports import Report, Sums
+from gateway.quota.ledger_entry import SEPARATOR
+from gateway.store import StoreUnavailable
+from gateway.store.redis import daily_sums
+from gateway.store.redis.daily_sums import ADDED_AT_ONCE, BETWEEN, GROUPS_AT_ONCE, DailySumReader
+from gateway.store.report_rows import Sums, UsageReport
 from tests.fakes.scripted import until
 
 BASE = "{g}:1:"
@@ -44,7 +45,7 @@ class Server:
         self.asked.append(days)
         await self.gate.wait()
         if self.is_away:
-            raise StoreAway("it is away")
+            raise StoreUnavailable("it is away")
         at_once, *cursors = map(int, arguments)
         told, size = [], 0
         for day, cursor in zip(days, cursors, strict=True):
@@ -63,19 +64,19 @@ class Server:
         return told
 
 
-def reader_of(server: Server) -> DayReader:
-    return DayReader(server, BASE, lambda: server.is_busy)  # type: ignore[arg-type]
+def reader_of(server: Server) -> DailySumReader:
+    return DailySumReader(server, BASE, lambda: server.is_busy)  # type: ignore[arg-type]
 
 
 def year(groups: int) -> dict[str, dict[str, int]]:
     return {day: {group(key): place for key in range(groups)} for place, day in enumerate(DAYS, 1)}
 
 
-def requests(report: Report) -> dict[str, int]:
+def requests(report: UsageReport) -> dict[str, int]:
     return {row.get("day") or row.get("key") or "": row["requests"] for row in report.rows()}
 
 
-class Watched(Report):
+class Watched(UsageReport):
     """A report that notes how much it was given at once."""
 
     def __init__(self, group_by: Sequence[str]) -> None:
@@ -90,12 +91,12 @@ class Watched(Report):
 
 async def test_sums_are_those_of_the_days_that_were_asked_for() -> None:
     reader = reader_of(Server(year(1200)))
-    by_day, by_key = Report(["day"]), Report(["key"])
+    by_day, by_key = UsageReport(["day"]), UsageReport(["key"])
     await reader.add(by_day, DAYS[1:])
     await reader.add(by_key, DAYS)
     assert requests(by_day) == {DAYS[1]: 2 * 1200, DAYS[2]: 3 * 1200}
     assert requests(by_key) == {f"key-{key}": 6 for key in range(1200)}
-    nothing = Report(["day"])
+    nothing = UsageReport(["day"])
     await reader.add(nothing, [])
     await reader.add(nothing, ["2020-01-01"])
     assert nothing.rows() == []
@@ -104,7 +105,7 @@ async def test_sums_are_those_of_the_days_that_were_asked_for() -> None:
 async def test_what_a_scan_tells_twice_counts_once() -> None:
     server = Server(year(1200))
     server.tells_twice = True
-    report = Report(["day"])
+    report = UsageReport(["day"])
     await reader_of(server).add(report, DAYS)
     assert requests(report) == {day: place * 1200 for place, day in enumerate(DAYS, 1)}
 
@@ -112,7 +113,7 @@ async def test_what_a_scan_tells_twice_counts_once() -> None:
 async def test_reports_that_come_together_share_every_portion() -> None:
     server = Server(year(1000))
     reader = reader_of(server)
-    reports = [Report([name]) for name in ("day", "key", "model", "day")]
+    reports = [UsageReport([name]) for name in ("day", "key", "model", "day")]
     await asyncio.gather(*[reader.add(report, DAYS) for report in reports])
     assert sorted(server.begun) == DAYS
     assert requests(reports[0]) == requests(reports[3]) == {DAYS[0]: 1000, DAYS[1]: 2000, DAYS[2]: 3000}
@@ -122,7 +123,7 @@ async def test_reports_that_come_together_share_every_portion() -> None:
 async def test_who_asks_while_a_day_is_read_has_it_read_again() -> None:
     server = Server(year(600))
     reader = reader_of(server)
-    early, late = Report(["day"]), Report(["day"])
+    early, late = UsageReport(["day"]), UsageReport(["day"])
     server.gate.clear()
     first = asyncio.ensure_future(reader.add(early, DAYS[2:]))
     await until(lambda: server.asked)
@@ -155,13 +156,13 @@ async def test_no_turn_of_the_loop_takes_more_than_a_bite() -> None:
 
 
 async def test_reports_make_way_for_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(redis_days, "REST_S", 3600.0)
+    monkeypatch.setattr(daily_sums, "REST_S", 3600.0)
     server = Server(year(1000))
     reader = reader_of(server)
-    await reader.add(Report(["key"]), DAYS)
+    await reader.add(UsageReport(["key"]), DAYS)
     server.asked.clear()
     server.is_busy = True
-    waiting = asyncio.ensure_future(reader.add(Report(["key"]), DAYS))
+    waiting = asyncio.ensure_future(reader.add(UsageReport(["key"]), DAYS))
     await until(lambda: server.asked)
     await asyncio.sleep(0.05)
     assert len(server.asked) == 1
@@ -174,10 +175,10 @@ async def test_a_store_that_is_away_fails_whoever_waits_and_nobody_else() -> Non
     server = Server(year(10))
     reader = reader_of(server)
     server.is_away = True
-    told = await asyncio.gather(*[reader.add(Report(["day"]), DAYS) for _ in range(2)], return_exceptions=True)
+    told = await asyncio.gather(*[reader.add(UsageReport(["day"]), DAYS) for _ in range(2)], return_exceptions=True)
     assert [str(each) for each in told] == ["it is away"] * 2
     server.is_away = False
-    report = Report(["day"])
+    report = UsageReport(["day"])
     await reader.add(report, DAYS)
     assert requests(report) == {DAYS[0]: 10, DAYS[1]: 20, DAYS[2]: 30}
 
@@ -185,11 +186,13 @@ async def test_a_store_that_is_away_fails_whoever_waits_and_nobody_else() -> Non
 async def test_nothing_is_read_for_who_has_left() -> None:
     server = Server(year(3000))
     reader = reader_of(server)
-    leaving = asyncio.ensure_future(reader.add(Report(["key"]), [f"2026-01-{day:02}" for day in range(1, 29)] + DAYS))
+    leaving = asyncio.ensure_future(
+        reader.add(UsageReport(["key"]), [f"2026-01-{day:02}" for day in range(1, 29)] + DAYS)
+    )
     await until(lambda: server.asked)
     leaving.cancel()
     await asyncio.gather(leaving, return_exceptions=True)
-    report = Report(["day"])
+    report = UsageReport(["day"])
     await reader.add(report, DAYS[:1])
     assert requests(report) == {DAYS[0]: 3000}
     assert "2026-01-01" not in [day for days in server.asked for day in days], "whoever wanted it has left"
@@ -199,9 +202,9 @@ async def test_closing_fails_what_is_under_way() -> None:
     server = Server(year(10))
     reader = reader_of(server)
     server.gate.clear()
-    under_way = [asyncio.ensure_future(reader.add(Report(["day"]), [day])) for day in DAYS]
+    under_way = [asyncio.ensure_future(reader.add(UsageReport(["day"]), [day])) for day in DAYS]
     await until(lambda: server.asked)
     await reader.close()
     for each in under_way:
-        with pytest.raises(StoreAway):
+        with pytest.raises(StoreUnavailable):
             await each

@@ -10,15 +10,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 from redis.exceptions import ResponseError
 
-from gateway.config import Store as Settings
-from gateway.store import Change, News, StoreAway
-from gateway.store.redis import RedisStore
+from gateway.config import StoreSettings as Settings
+from gateway.store import ChangeFeed, StoreChange, StoreUnavailable
+from gateway.store.redis.store import RedisStore
 from tests.fakes.redis_servers import RedisServer, name_of, servers_to_test, wait_until
 from tests.fakes.wire_proxy import WireProxy
 
+from .changes import slow, tokens
 from .test_contract_keys import digest, put
 from .test_redis import acl
-from .wishes import slow, tokens
 from .worker import Worker
 
 PATIENCE_S = 30
@@ -102,14 +102,14 @@ async def test_a_change_whose_answer_is_lost_is_not_repeated(server: RedisServer
     with WireProxy(server.port) as proxy:
         store = await opens(server.url_for(port=proxy.port))
         proxy.lose_reply(of=b"EVALSHA")
-        with pytest.raises(StoreAway):
+        with pytest.raises(StoreUnavailable):
             await put(store, "a", "2", before="1")
         assert proxy.cuts == 1
         # Whoever asks again learns that it is not as it was read.
         assert not await put(store, "a", "2", before="1")
         assert await onlooker.read("key", ["a"]) == ["2"]
         proxy.cut_request(of=b"EVALSHA")
-        with pytest.raises(StoreAway):
+        with pytest.raises(StoreUnavailable):
             await put(store, "a", "3", before="2")
         assert proxy.cuts == 2
         assert await onlooker.read("key", ["a"]) == ["2"]
@@ -126,7 +126,7 @@ async def test_whose_key_is_asked_for_is_not_kept_waiting_by_a_server_that_stand
     server.stop()
     try:
         for attempt in (store.find_keys([digest("a")]), store.read("key", ["a"]), store.news(None)):
-            with pytest.raises(StoreAway, match=r"has not answered within 0\.[38] s"):
+            with pytest.raises(StoreUnavailable, match=r"has not answered within 0\.[38] s"):
                 await attempt
     finally:
         server.cont()
@@ -161,15 +161,15 @@ async def test_a_server_that_has_forgotten_makes_the_news_incomplete(
     seen = (await store.news(None)).position
     # As after a failover that did not have the last change.
     server.cli("COPY", backup, log, "REPLACE")
-    assert await store.news(seen) == News(kept, is_complete=False)
-    assert await store.news(kept) == News(kept)
+    assert await store.news(seen) == ChangeFeed(kept, is_complete=False)
+    assert await store.news(kept) == ChangeFeed(kept)
     # A failover takes longer than the millisecond that names an entry; this one may not have.
     wait_until(lambda: now_ms(server) > int(seen.partition("-")[0]), "the clock went on")
     await put(store, "b", "1")
     assert (await store.news(kept)).changed == (("key", "b"),)
     assert not (await store.news(seen)).is_complete
     server.cli("DEL", *(f"{{{namespace}}}:{name}" for name in keys_of(server, namespace)))
-    assert await store.news(kept) == News("0-0", is_complete=False)
+    assert await store.news(kept) == ChangeFeed("0-0", is_complete=False)
     assert await store.find_keys([digest("a")]) == [None]
 
 
@@ -181,9 +181,9 @@ async def test_a_change_that_cannot_be_applied_leaves_no_trace(
     await worker.settle(await worker.granted(*claims), 30)
     await put(store, "a", "1", secrets_added=(digest("a"),))
     old, new, windows = digest("a"), digest("new"), tuple(claim.window for claim in claims)
-    rotated = Change("key", "a", "1", "2", "rotated", (new,), (old,), windows)
-    made = Change("key", "b", None, "1", "made", (new,), (), windows)
-    removed = Change("key", "a", "1", None, "removed", (), (old,), windows)
+    rotated = StoreChange("key", "a", "1", "2", "rotated", (new,), (old,), windows)
+    made = StoreChange("key", "b", None, "1", "made", (new,), (), windows)
+    removed = StoreChange("key", "a", "1", None, "removed", (), (old,), windows)
     for kind in ("documents:key", "names:key", "secrets", "audit", "windows", "windows:2026-11-20"):
         key, aside = f"{{{namespace}}}:1:{kind}", f"{{{namespace}}}:aside"
         server.cli("RENAME", key, aside)
@@ -207,7 +207,7 @@ async def test_a_server_whose_memory_is_full_changes_nothing_and_is_read(
     server.cli("CONFIG", "SET", "maxmemory", "1")
     try:
         for after in ("2", None):
-            with pytest.raises(StoreAway, match="its memory is full"):
+            with pytest.raises(StoreUnavailable, match="its memory is full"):
                 await put(store, "a", after, before="1", secrets_removed=(digest("a"),))
         assert await store.find_keys([digest("a")]) == ["1"]
         assert (await store.news("0-0")).changed == (("key", "a"),)

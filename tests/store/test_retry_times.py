@@ -1,6 +1,6 @@
 """What a refused caller is told, on every store: with no call open it is admitted then, and not 50 ms before.
 
-To the microsecond, and for whatever may have happened before, tests/rules/test_retry_times.py shows it of the
+To the microsecond, and for whatever may have happened before, tests/upstream/test_retry_after.py shows it of the
 arithmetic. Here it is the stores' own, with their own clocks: one that stands still, and those of servers, which go on.
 """
 
@@ -13,11 +13,11 @@ from collections.abc import Callable
 import pytest
 
 from gateway.errors import RateLimited
+from gateway.quota import limit_headers
 from gateway.records import Claim, Granted, Refused, Unit
-from gateway.rules import notices
 from gateway.store import Store
 
-from .wishes import SECOND, Clock, daily, draw, rate, tokens
+from .changes import SECOND, Clock, daily, draw, rate, tokens
 from .worker import Worker
 
 EARLY_US = 50_000
@@ -51,7 +51,7 @@ def store_time(request: pytest.FixtureRequest, clock: Clock, began_us: int) -> S
 
 def told_us(refused: Refused) -> int:
     """What stands in `retry-after-ms`."""
-    error = notices.refusal(refused)
+    error = limit_headers.refusal(refused)
     assert isinstance(error, RateLimited)
     return int(error.headers["Retry-After-Ms"]) * 1000
 
@@ -168,5 +168,5 @@ async def test_reserved_is_not_spent(worker: Worker, clock: Clock) -> None:
     for claims in ([daily(1)], [tokens(100, 21)], [rate(1000, 950), daily(1)]):
         refused = await worker.refused(*claims)
         assert refused.retry_after_us is None
-        assert notices.refusal(refused).code == "insufficient_quota"
+        assert limit_headers.refusal(refused).code == "insufficient_quota"
         assert [each.window for each in refused.standings] == [each.window for each in claims]

@@ -19,17 +19,17 @@ import redis
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
-from gateway.config import Store as Settings
+from gateway.config import StoreSettings as Settings
 from gateway.store import Store
-from gateway.store.embedded import EmbeddedStore
-from gateway.store.redis import RedisStore
-from gateway.store.redis_link import Script
-from gateway.store.sqlite import path_of
+from gateway.store.redis.connection import Script
+from gateway.store.redis.store import RedisStore
+from gateway.store.sqlite.database import path_of
+from gateway.store.sqlite.store import SqliteStore
 from tests.fakes.redis_servers import RedisServer
 
+from .changes import Clock
 from .play import Play, Rig
 from .steps import LIMITS, Adopt, Change, Copy, Die, End, Forget, Remember, Reopen, Step, StepBack, Turn, Wait, Wish
-from .wishes import Clock
 
 ASKED = int(os.environ.get("SCHEDULES", "0"))
 PATIENCE_S = 0 if ASKED else 400
@@ -49,7 +49,7 @@ class EmbeddedRig:
         self._clock = clock
 
     async def open(self) -> Store:
-        return EmbeddedStore(self._settings, self._clock)
+        return SqliteStore(self._settings, self._clock)
 
     async def remember(self) -> bytes:
         with contextlib.closing(sqlite3.connect(self._file)) as db:

@@ -13,14 +13,23 @@ from typing import ParamSpec, TypeVar
 
 import pytest
 
-from gateway.config import Store as Settings
+from gateway.config import StoreSettings as Settings
 from gateway.records import Claim, Granted
-from gateway.store import Applied, Change, Item, Store, StoreAway, StoreBehind, StoreRefused, open_store
+from gateway.store import (
+    Applied,
+    Item,
+    Store,
+    StoreChange,
+    StoreLostWrites,
+    StoreMisconfigured,
+    StoreUnavailable,
+    open_store,
+)
 from tests.fakes.redis_groups import Cluster, Sentinels, wait_until_replicated
 from tests.fakes.redis_servers import PATIENCE_S, Certificates, RedisServer, wait_until
 from tests.fakes.wire_proxy import WireProxy
 
-from .wishes import SECOND, daily, draw, settlement
+from .changes import SECOND, daily, draw, settlement
 from .worker import Worker
 
 SECRET = "e" * 64
@@ -40,7 +49,7 @@ async def stands(store: Store, claim: Claim) -> tuple[int, int]:
     return found.used, found.reserved
 
 
-async def changed(store: Store, change: Change) -> None:
+async def changed(store: Store, change: StoreChange) -> None:
     """It is so now, by this attempt or by one whose answer came too late."""
     if not await store.change(change):
         assert await store.read(change.kind, [change.name]) == [change.after]
@@ -57,7 +66,7 @@ async def insist(attempt: Callable[P, Awaitable[T]], *arguments: P.args, **named
     while True:
         try:
             return await attempt(*arguments, **named)
-        except StoreAway:
+        except StoreUnavailable:
             assert time.monotonic() < deadline, "the store did not come back"
             await asyncio.sleep(0.1)
 
@@ -85,7 +94,7 @@ COMMANDS = """
     +hrandfield +zadd +zrem +zcard +zscore +zrange +zrangebyscore +zrangebylex +zremrangebyscore +xadd +xdel +xtrim
     +xlen +xrange +xrevrange
 """
-"""Command by command what the gateway does; gateway/store/redis.py says it more shortly."""
+"""Command by command what the gateway does; gateway/store/redis/store.py says it more shortly."""
 
 USER = f"gateway on >user-secret ~{{gateway}}:* {' '.join(COMMANDS.split())}"
 
@@ -118,8 +127,8 @@ async def test_a_user_of_few_rights_over_tls_draws_and_settles(empty_tls_server:
         assert [row["id"] for row in await store.calls(10)] == [first.record.id]
         # Of keys only what is repeated without harm: a change may have been applied when its answer is late.
         resets = (claim.window,)
-        await insist(changed, store, Change("key", "a", None, "1", "made", (SECRET,), resets=resets))
-        await insist(changed, store, Change("key", "a", "1", "2", "rotated", ("f" * 64,), (SECRET,)))
+        await insist(changed, store, StoreChange("key", "a", None, "1", "made", (SECRET,), resets=resets))
+        await insist(changed, store, StoreChange("key", "a", "1", "2", "rotated", ("f" * 64,), (SECRET,)))
         assert await insist(store.find_keys, [SECRET, "f" * 64]) == [None, "2"]
         assert await insist(store.page, "key") == [("a", "2")]
         assert [told.audit for told in await insist(store.audit, 10)] == ["rotated", "made"]
@@ -136,7 +145,7 @@ async def test_a_draw_whose_reply_is_lost_over_tls_is_taken_back(empty_tls_serve
             await worker.send()
             wish = draw(claim)
             proxy.lose_reply()
-            with pytest.raises(StoreAway):
+            with pytest.raises(StoreUnavailable):
                 await Worker.send(worker, worker.opening(wish))
             assert await stands(onlooker, claim) == (0, 1)
             assert proxy.cuts == 1
@@ -147,7 +156,7 @@ async def test_a_draw_whose_reply_is_lost_over_tls_is_taken_back(empty_tls_serve
 
 
 async def test_a_wrong_password_is_refused_in_words_without_it(empty_tls_server: RedisServer) -> None:
-    with pytest.raises(StoreRefused) as refused:
+    with pytest.raises(StoreMisconfigured) as refused:
         await open_store(Settings(url=empty_tls_server.url_for("gateway", "guessed-secret")))
     assert "guessed-secret" not in f"{refused.value} {refused.value!r} {refused.value.__cause__!r}"
 
@@ -156,7 +165,7 @@ async def test_a_certificate_of_an_unknown_authority_is_not_trusted(
     empty_tls_server: RedisServer, tmp_path: Path
 ) -> None:
     url = empty_tls_server.url.partition("?")[0] + f"?ca_file={Certificates(tmp_path).ca_file}"
-    with pytest.raises((StoreAway, StoreRefused)):
+    with pytest.raises((StoreUnavailable, StoreMisconfigured)):
         async with opened(url) as store:
             await store.ping()
 
@@ -180,7 +189,7 @@ async def test_a_failover_that_forgets_a_batch_is_noticed_and_mended(tmp_path: P
             assert await stands(store, claim) == (1, 1)
 
             group.failover_by_kill()
-            with pytest.raises(StoreBehind) as behind:
+            with pytest.raises(StoreLostWrites) as behind:
                 await worker.send()
             assert behind.value.progress.seq < worker.acked
             assert behind.value.progress.mark == 0
@@ -203,7 +212,7 @@ async def test_a_master_that_stands_still_is_left_for_the_new_one(tmp_path: Path
             stopped = group.master
             stopped.stop()
             wish = draw(claim)
-            with pytest.raises(StoreAway):
+            with pytest.raises(StoreUnavailable):
                 await Worker.send(worker, worker.opening(wish))
             # Nobody knows what becomes of it: the stopped server may still carry it out.
             group.wait_until_master_changed(stopped)
@@ -237,9 +246,9 @@ async def test_a_cluster_keeps_the_books_through_the_loss_of_a_master(tmp_path: 
             await other.refused(claim)
             await worker.settle(wish)
             assert await stands(neighbour, claim) == (1, 2)
-            await insist(changed, store, Change("key", "a", None, "1", "made", (SECRET,)))
+            await insist(changed, store, StoreChange("key", "a", None, "1", "made", (SECRET,)))
             since = (await insist(neighbour.news, None)).position
-            await insist(changed, neighbour, Change("key", "a", "1", "2", "updated"))
+            await insist(changed, neighbour, StoreChange("key", "a", "1", "2", "updated"))
             assert (await insist(store.news, since)).changed == (("key", "a"),)
             assert await insist(store.find_keys, [SECRET]) == ["2"]
             owner = group.node_of("{gateway}")
@@ -250,7 +259,7 @@ async def test_a_cluster_keeps_the_books_through_the_loss_of_a_master(tmp_path: 
             for each in (worker, other):
                 await each.send()
             assert await stands(store, claim) == await stands(neighbour, claim) == (1, 2)
-            await insist(changed, store, Change("key", "a", "2", "3", "updated", resets=(claim.window,)))
+            await insist(changed, store, StoreChange("key", "a", "2", "3", "updated", resets=(claim.window,)))
             assert await insist(neighbour.find_keys, [SECRET]) == ["3"]
             assert (await insist(neighbour.news, since)).changed == (("key", "a"),)
             assert await stands(neighbour, claim) == (0, 2)

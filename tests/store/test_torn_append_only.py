@@ -14,13 +14,14 @@ from typing import Any
 
 import pytest
 
-from gateway.config import Store as Settings
-from gateway.store import Change, redis
-from gateway.store.redis import RedisStore
+from gateway.config import StoreSettings as Settings
+from gateway.store import StoreChange
+from gateway.store.redis import store as redis
+from gateway.store.redis.store import RedisStore
 from tests.fakes.redis_servers import RedisServer, name_of, servers_to_test
 
+from .changes import draw, parallel, settlement, slow, tokens
 from .test_contract_keys import digest, put
-from .wishes import draw, parallel, settlement, slow, tokens
 from .worker import Worker
 
 CUTS = 12
@@ -130,6 +131,6 @@ async def test_half_a_change_in_the_file_revives_no_revoked_key(
         found = await store.find_keys([first, second])
         assert found in ([None, None], [None, "revoked"]), f"cut at {cut - before} of {whole - before}"
         assert await store.page("key") == [("a", "revoked")]
-        assert await store.change(Change("key", "a", "revoked", None, "removed"))
+        assert await store.change(StoreChange("key", "a", "revoked", None, "removed"))
         await store.close()
         server.kill()

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from gateway.records import Claim, Draw, Granted, Refused, Settlement, Standing
-from gateway.rules.entries import encode
-from gateway.store import Applied, Batch, Closing, Item, Opening, Store, Voiding
+from gateway.quota.ledger_entry import encode
+from gateway.records import Claim, Draw, Granted, Refused, Settlement, WindowStatus
+from gateway.store import Applied, Batch, Item, Reserve, Settle, Store, Void
 
-from .wishes import SECOND, Clock, draw, settlement
+from .changes import SECOND, Clock, draw, settlement
 
 MAX_BATCH = 100
 
@@ -38,16 +38,16 @@ class Worker:
         self.acked = self.seq
         return applied
 
-    def opening(self, wish: Draw, is_forced: bool = False) -> Opening:
-        return Opening(wish, encode(Settlement(*wish)), is_forced)
+    def opening(self, wish: Draw, is_forced: bool = False) -> Reserve:
+        return Reserve(wish, encode(Settlement(*wish)), is_forced)
 
-    def closing(self, end: Settlement) -> Closing:
+    def closing(self, end: Settlement) -> Settle:
         self.number += 1
-        return Closing(self.number, end, encode(end))
+        return Settle(self.number, end, encode(end))
 
-    def voiding(self, wish: Draw) -> Voiding:
+    def voiding(self, wish: Draw) -> Void:
         self.number += 1
-        return Voiding(self.number, wish.record.id)
+        return Void(self.number, wish.record.id)
 
     # ------------------------------------------------------------------------------------- what tests wish to be said
 
@@ -87,7 +87,7 @@ def portions(items: Sequence[Item]) -> list[Sequence[Item]]:
     return [items[start : start + MAX_BATCH] for start in range(0, len(items), MAX_BATCH)]
 
 
-async def standings(store: Store, claims: Sequence[Claim], clock: Clock) -> list[Standing]:
+async def standings(store: Store, claims: Sequence[Claim], clock: Clock) -> list[WindowStatus]:
     return await store.standings([claim.window for claim in claims], clock.now)
 
 

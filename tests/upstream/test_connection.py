@@ -17,7 +17,7 @@ from gateway.upstream.connection import MAX_HEAD_BYTES, READ_BUFFER_BYTES, Conne
 from tests.fakes import scripted
 from tests.fakes.scripted import Authority, Scripted, Wire, until
 
-from .ear import Ear, acquired, ask, begin, pool_of
+from .recorder import Ear, acquired, ask, begin, pool_of
 
 # ------------------------------------------------------------------------------------------------ fed by hand
 

@@ -18,7 +18,7 @@ from gateway.upstream.pool import Pool
 from tests.fakes import scripted
 from tests.fakes.scripted import Authority, Scripted, Wire, dead_port, until
 
-from .ear import Ear, acquired, ask, begin, pool_of, settings
+from .recorder import Ear, acquired, ask, begin, pool_of, settings
 
 # ---------------------------------------------------------------------------------------------------- requests
 

@@ -13,11 +13,20 @@ import pytest
 
 from gateway.config import Config, Route, build
 from gateway.records import Failure, Fault, Phase
-from gateway.rules.attempts import Tried
-from gateway.rules.breaker import CALM_S, FIRST_REST_S, HOPELESS_AFTER, IN_A_ROW, PROBE_S, WINDOW_S, Event, State
-from gateway.rules.gathered import Report, Rest
+from gateway.upstream.circuit_breaker import (
+    CALM_S,
+    FIRST_REST_S,
+    HOPELESS_AFTER,
+    IN_A_ROW,
+    PROBE_S,
+    WINDOW_S,
+    CircuitEvent,
+    CircuitState,
+)
 from gateway.upstream.health import MAX_OTHERS
+from gateway.upstream.retry_policy import FailedAttempt
 from gateway.upstream.router import Router
+from gateway.upstream.status import CredentialCooldown, UpstreamReport
 from tests.fakes.scripted import until
 
 REFUSED_PORT = Failure("a", Phase.CONNECT, Fault.CONNECT)
@@ -348,19 +357,19 @@ async def test_call_with_a_refused_key_has_the_next_one_to_show() -> None:
     (route,) = stand.routes("m")
     first = stand.router.begin(route, "m")
     first.ended(AUTH)
-    tried = [Tried(route, AUTH, first.key)]
+    tried = [FailedAttempt(route, AUTH, first.key)]
     assert stand.router.renewed("m", tried) == {route}
     second = stand.router.begin(route, "m", tried)
     assert (first.key, second.key) == (0, 1)
     second.ended(AUTH)
-    tried.append(Tried(route, AUTH, second.key))
+    tried.append(FailedAttempt(route, AUTH, second.key))
     assert stand.router.renewed("m", tried) == set()
 
 
 async def test_only_key_is_not_shown_twice_to_who_refused_it(stand: Stand) -> None:
     (route,) = stand.routes("m")
     stand.call(AUTH)
-    assert stand.router.renewed("m", [Tried(route, AUTH)]) == set()
+    assert stand.router.renewed("m", [FailedAttempt(route, AUTH)]) == set()
 
 
 async def test_keys_rest_is_logged_by_its_place(caplog: pytest.LogCaptureFixture) -> None:
@@ -378,14 +387,14 @@ async def test_repetitions_at_one_upstream_are_bounded_and_failovers_are_not(sta
     here, there = stand.routes("two")
     for _ in range(100):
         stand.router.count(here, "two")
-    tried = [Tried(here, ERROR)]
+    tried = [FailedAttempt(here, ERROR)]
     assert stand.router.spent(tried) == set()
     for _ in range(30):
         stand.router.count(here, "two", tried)
     assert stand.router.spent(tried) == {"a"}
     for _ in range(1000):
         stand.router.count(there, "two", tried)
-    assert stand.router.spent([*tried, Tried(there, ERROR)]) == {"a"}
+    assert stand.router.spent([*tried, FailedAttempt(there, ERROR)]) == {"a"}
 
 
 STALE = Failure("a", Phase.STALE, Fault.CUT)
@@ -403,7 +412,7 @@ STALE = Failure("a", Phase.STALE, Fault.CUT)
 async def test_next_key_and_what_nobody_has_read_need_no_budget(failure: Failure, keys: int, is_spent: bool) -> None:
     stand = Stand(config(keys))
     (route,) = stand.routes("m")
-    tried = [Tried(route, failure)]
+    tried = [FailedAttempt(route, failure)]
     for _ in range(100):
         stand.router.count(route, "m", tried)
     assert bool(stand.router.spent(tried)) is is_spent
@@ -415,11 +424,11 @@ async def test_next_key_and_what_nobody_has_read_need_no_budget(failure: Failure
 async def test_probes_find_an_ill_upstream_and_a_returned_one(stand: Stand) -> None:
     health = stand.router.health["a"]
     for _ in range(HOPELESS_AFTER):
-        health.probed(Event.ILL, stand.now)
+        health.probed(CircuitEvent.ILL, stand.now)
     assert (stand.whom("m"), stand.whom("n")) == ("", "")
-    health.probed(Event.NOTHING, stand.now)
+    health.probed(CircuitEvent.NOTHING, stand.now)
     assert stand.whom() == ""
-    health.probed(Event.PROVEN, stand.now)
+    health.probed(CircuitEvent.PROVEN, stand.now)
     assert stand.whom() == "a"
     assert stand.shown[2:] == [("a", 2), ("a", 0)]
 
@@ -436,7 +445,7 @@ def other_models(*names: str) -> Config:
 async def test_what_is_known_of_an_upstream_outlives_a_reload(stand: Stand) -> None:
     stand.call(ERROR, "m", times=IN_A_ROW)
     stand.call(LIMITED, "n")
-    assert stand.shown[-1] == ("a", State.OPEN)
+    assert stand.shown[-1] == ("a", CircuitState.OPEN)
     old, seen = stand.router, len(stand.shown)
     running = old.begin(stand.routes("m")[0], "m")
 
@@ -445,9 +454,9 @@ async def test_what_is_known_of_an_upstream_outlives_a_reload(stand: Stand) -> N
 
     stand.config = other_models("m", "n")
     stand.router = Router(stand.config, show, kept={"a": old.health["a"]}, clock=lambda: stand.now)
-    assert stand.router.health["a"].state is State.OPEN
+    assert stand.router.health["a"].state is CircuitState.OPEN
     assert stand.router.health["a"].in_flight == 1
-    assert stand.shown[seen:] == [("c", State.CLOSED)]
+    assert stand.shown[seen:] == [("c", CircuitState.CLOSED)]
     running.ended(None)  # a call of before, which both routers hear of
     assert stand.router.health["a"].in_flight == 0
 
@@ -456,7 +465,7 @@ async def test_a_model_that_is_named_no_more_is_shown_no_more(stand: Stand) -> N
     """Its circuit stays, for its calls; but nobody can paint an upstream red with it."""
     stand.call(ERROR, "m", times=IN_A_ROW)
     health = stand.router.health["a"]
-    for names, state in (({"n"}, State.CLOSED), ({"m", "n"}, State.OPEN)):
+    for names, state in (({"n"}, CircuitState.CLOSED), ({"m", "n"}, CircuitState.OPEN)):
         health.name(names)
         assert health.state is state
         assert stand.shown[-1] == ("a", state)
@@ -468,18 +477,20 @@ async def test_who_is_retired_tells_nothing_any_more(stand: Stand, caplog: pytes
     seen = len(stand.shown)
     stand.call(ERROR, "m", times=IN_A_ROW)
     assert (stand.shown[seen:], caplog.messages) == ([], [])
-    assert stand.router.health["a"].state is State.OPEN  # calls of before are still spared
+    assert stand.router.health["a"].state is CircuitState.OPEN  # calls of before are still spared
 
 
 async def test_a_worker_reports_what_it_knows(stand: Stand) -> None:
     health = stand.router.health["a"]
-    assert health.report(3) == Report("a", 0, 0, 3, [], {})
+    assert health.report(3) == UpstreamReport("a", 0, 0, 3, [], {})
     stand.call(ERROR, "m", times=IN_A_ROW)
     stand.call(AUTH, "n")
     running = stand.router.begin(stand.routes("n")[0], "n")
     stand.now += 0.5
-    rest = Rest(1, None, 59.5, "auth_failed")
-    assert health.report(4) == Report("a", State.OPEN, 1, 4, [rest], {"m": State.OPEN}, "auth_failed", 0.5)
+    rest = CredentialCooldown(1, None, 59.5, "auth_failed")
+    assert health.report(4) == UpstreamReport(
+        "a", CircuitState.OPEN, 1, 4, [rest], {"m": CircuitState.OPEN}, "auth_failed", 0.5
+    )
     running.left()
     stand.now += 60
     assert health.report(4).rests == []

@@ -15,7 +15,7 @@ from tests.fakes import scripted
 from tests.fakes.proxy import ESTABLISHED, ConnectProxy, die_in_handshake, refuse, tunnel
 from tests.fakes.scripted import Authority, Behaviour, Scripted, dead_port, raw, until
 
-from .ear import acquired, ask, begin, pool_of
+from .recorder import acquired, ask, begin, pool_of
 
 PLAIN = "http://api.example.com:8000/v1"
 SECURE = "https://api.example.com/v1"

@@ -12,7 +12,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from prometheus_client import generate_latest
 
 from gateway.config import build
-from gateway.telemetry import Telemetry
+from gateway.observe.metrics import Telemetry
 from gateway.web import app
 
 KEY = "sk-test-0123456789abcdefghijkl"

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from aiohttp.test_utils import TestClient
 
-from gateway.registry import Registry
-from gateway.rules import wishes
-from gateway.store import StoreAway
-from gateway.web.openapi_admin import ADMIN_OPERATIONS
+from gateway.keys.registry import Registry
+from gateway.store import StoreUnavailable
+from gateway.web.admin import request_bodies
+from gateway.web.openapi.admin import ADMIN_OPERATIONS
 
 from .conftest import ADMIN_TOKEN, Inside
 
@@ -53,7 +53,7 @@ async def test_a_store_that_is_away_says_whether_something_may_have_changed(
     inside: Inside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def away(*_: Any) -> None:
-        raise StoreAway("redis://secret-host cannot be reached")
+        raise StoreUnavailable("redis://secret-host cannot be reached")
 
     for name in ("list_keys", "create_key", "reset_quotas"):
         monkeypatch.setattr(Registry, name, away)
@@ -72,7 +72,7 @@ async def test_a_store_that_is_away_says_whether_something_may_have_changed(
 
 async def test_a_body_is_bounded_whether_its_length_is_announced_or_not(inside: Inside) -> None:
     client = await inside(NOWHERE)
-    whole = b'{"id": "' + b"x" * wishes.MAX_BYTES + b'"}'
+    whole = b'{"id": "' + b"x" * request_bodies.MAX_BYTES + b'"}'
 
     async def pieces() -> Any:
         for start in range(0, len(whole), 10_000):

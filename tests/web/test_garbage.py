@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 
 from gateway.config import build
-from gateway.telemetry import Telemetry
+from gateway.observe.metrics import Telemetry
 from gateway.web import app, server
 from tests.fakes.scripted import Scripted, ok_json, stream
 

@@ -10,8 +10,8 @@ import schemathesis
 from aiohttp import web
 from aiohttp.test_utils import TestClient
 
-from gateway.rules.schema import Body, Chat, Completion, Embedding
-from gateway.web import openapi
+from gateway.api.schema import Body, Chat, Completion, Embedding
+from gateway.web.openapi import document as openapi
 
 from .conftest import ADMIN_TOKEN, KEY, Inside
 

@@ -12,14 +12,14 @@ from typing import cast
 import pytest
 from prometheus_client import CollectorRegistry
 
+from gateway.accounting.changed_windows import ChangedWindows
 from gateway.alerts import Outbox, Watcher
 from gateway.alerts.sweep import SWEPT_AT_ONCE
-from gateway.alerts.webhook import Answer
+from gateway.alerts.webhook import PostResult
 from gateway.config import build
-from gateway.keybook import KeyBook
-from gateway.ledger.touched import Touched
+from gateway.keys.cache import KeyCache
+from gateway.observe.metrics import Telemetry
 from gateway.store import Ledger, open_store
-from gateway.telemetry import Telemetry
 from gateway.web.background import _present, _windows
 from tests.browser.stores import days, filled, large
 from tests.browser.viewers import ALWAYS, VIEWS, paths
@@ -27,7 +27,7 @@ from tests.fakes.scripted import until
 from tests.fakes.turns import MOST_CALLS, counted
 from tests.flows.house import key
 from tests.flows.planted import plant, record
-from tests.store.wishes import draw, settlement
+from tests.store.changes import draw, settlement
 from tests.store.worker import Worker
 
 from .conftest import ADMIN_TOKEN, Inside
@@ -80,11 +80,11 @@ async def test_no_look_at_the_quotas_holds_the_loop(
         "store": {"url": f"embedded:{tmp_path}"},
     })  # fmt: skip
     store = await open_store(config.store)
-    book, touched, told = KeyBook(store, config), Touched(), []
+    book, touched, told = KeyCache(store, config), ChangedWindows(), []
 
-    async def post(body: bytes) -> Answer:
+    async def post(body: bytes) -> PostResult:
         told.append(body)
-        return Answer(200, "it answers 200")
+        return PostResult(200, "it answers 200")
 
     now = 1_795_226_400.0
     watcher = Watcher(

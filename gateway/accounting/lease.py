@@ -1,0 +1,235 @@
+"""A draw on the ledger and its one settlement: forgetting is impossible.
+
+Call id = lease id = record id. A lease is closed exactly once, whatever happens: by the relay, which knows what was
+delivered; else by the block that holds it, when an error or a cancellation leaves it. A second closing is ignored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from gateway.config import Route
+from gateway.errors import GatewayError, Unavailable
+from gateway.observe.metrics import Telemetry
+from gateway.observe.tracing import Trace, Tracer
+from gateway.quota import limit_headers, pricing, windows
+from gateway.records import Call, Claim, Draw, Ended, Granted, Record, Refused, Settlement, Usage, WindowStatus
+from gateway.store import JournalFull, Ledger, StoreUnavailable
+from gateway.tasks import is_cut_off
+
+_WHY_NOT = {
+    StoreUnavailable.code: "The gateway cannot reach its ledger, so it cannot admit requests right now. Please try "
+    "again in a moment.",
+    JournalFull.code: "The gateway cannot write its journal, so it cannot admit requests right now. Please try again "
+    "in a moment.",
+}
+
+MAX_RETURNED_MODEL = 256
+"""Characters of it that are kept, as many as a client may ask for: an upstream's word must not fill the books."""
+
+
+class AccessLogExtras(NamedTuple):
+    """What the access line of a call says that its record does not."""
+
+    remote: str | None
+    """The client's address, as far as it is known."""
+    error: str | None
+    """What the client was told: the error's code, or its type."""
+    upstream_error: str | None
+    """What the last upstream did wrong."""
+    trace_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Accounting:
+    """Where calls are accounted for."""
+
+    ledger: Ledger
+    telemetry: Telemetry
+    write_line: Callable[[Record, AccessLogExtras], None]
+    """Writes the access line of a call that has ended."""
+    tracer: Tracer | None = None
+    """Makes the spans of calls, where that is wanted."""
+
+
+class Lease:
+    """The right of one call to spend, and how far the call has come.
+
+    An asynchronous context: entering draws on every window of the call, or raises why not (`RateLimited`, `QuotaSpent`,
+    `Unavailable`); however the block is left, the lease has been closed once.
+
+    `likely` is the route that the call will take, as far as one can know: a call that is lost is counted there.
+    """
+
+    def __init__(self, books: Accounting, call: Call, claims: tuple[Claim, ...], likely: Route | None = None) -> None:
+        self.call = call
+        self.standings: tuple[WindowStatus, ...] = ()
+        self.attempts = 0
+        self.route: Route | None = None
+        self.upstream_s = 0.0
+        """Time spent waiting for upstreams."""
+        self.may_have_cost = False
+        """An attempt was sent and not wholly answered: the upstream may bill what nobody has seen."""
+        self.is_cut_off = False
+        """Nobody waits for the answer any more, and it is not read on for its usage either."""
+        self.upstream_error: str | None = None
+        """What went wrong with the last attempt, for the log."""
+        self.trace: Trace | None = None
+        """The call's span, where there is one."""
+        self._books = books
+        self._draw = Draw(_if_lost(call, likely or call.model.routes[0]), claims)
+        self._first_byte_s: float | None = None
+        self._settled: asyncio.Future[None] | None = None
+        self._is_handed_over = False
+
+    async def __aenter__(self) -> Self:
+        drawing = self._books.ledger.draw(self._draw)
+        try:
+            verdict = await drawing
+        except StoreUnavailable as away:
+            raise Unavailable(_WHY_NOT[away.code], code=away.code) from None
+        except asyncio.CancelledError:
+            # A draw under way is taken back by the ledger; one that was granted in this very turn is ours to take back.
+            if not drawing.cancelled() and drawing.exception() is None and isinstance(drawing.result(), Granted):
+                self._books.ledger.settle(self._draw.taken_back())
+            raise
+        if isinstance(verdict, Refused):
+            raise limit_headers.refusal(verdict)
+        self.standings = verdict.standings
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._close_after(error)
+        if isinstance(error, GatewayError):
+            await self.acknowledged()  # who is told to come back finds its place free
+
+    def __repr__(self) -> str:
+        state = "open" if self._settled is None else "closed"
+        return f"<Lease {self.call.id} {state}, {self.attempts} attempts>"
+
+    @property
+    def claims(self) -> tuple[Claim, ...]:
+        return self._draw.claims
+
+    @property
+    def is_open(self) -> bool:
+        return self._settled is None
+
+    def hand_over(self) -> None:
+        """Somebody else closes this lease from now on: the block that holds it will not."""
+        self._is_handed_over = True
+
+    def note_first_byte(self) -> None:
+        """The first byte of the answer is there."""
+        if self._first_byte_s is None:
+            self._first_byte_s = time.perf_counter() - self.call.arrived
+
+    def close(
+        self, *, status: int, usage: Usage, ended: Ended, is_truncated: bool = False, returned_model: str | None = None,
+        error: str | None = None,
+    ) -> None:  # fmt: skip
+        """Settle, once. Handed to the store at once, without waiting. `error` is the code that the client is told."""
+        if self._settled is not None:
+            return
+        call = self.call
+        duration_s = time.perf_counter() - call.arrived
+        is_usage_known = usage.source != "none" or not self.may_have_cost
+        record = _record(
+            call, self.route, status, usage, ended,
+            returned_model=returned_model and returned_model[:MAX_RETURNED_MODEL],
+            first_byte_s=self._first_byte_s,
+            duration_s=duration_s,
+            attempts=self.attempts,
+            is_truncated=is_truncated,
+            is_usage_known=is_usage_known,
+        )  # fmt: skip
+        self._settled = self._books.ledger.settle(Settlement(record, self._draw.claims))
+        overhead_s = max(0.0, duration_s - self.upstream_s - call.body_wait_s)
+        self._books.telemetry.recorded(
+            record,
+            estimated_prompt_tokens=call.params.prompt_tokens,
+            overhead_s=overhead_s,
+            is_usage_unknown=usage.source == "estimated" or self.may_have_cost,
+        )
+        trace = self.trace
+        self._books.write_line(
+            record,
+            AccessLogExtras(
+                call.remote, error, self.upstream_error if error else None, None if trace is None else trace.id
+            ),
+        )
+        if trace is not None:
+            trace.recorded(record, error)
+
+    async def acknowledged(self) -> None:
+        """Wait until the settlement is safe: in the store or, where that takes its time, in the journal."""
+        if self._settled is not None and not self._settled.done():
+            await self._settled  # a cancellation does not take the settlement back
+
+    def _close_after(self, error: BaseException | None) -> None:
+        """Close what the block left open: nothing was delivered, so nothing but the request itself is charged."""
+        if self._is_handed_over:
+            return
+        if isinstance(error, GatewayError):
+            self.close(status=error.status, usage=Usage(), ended="error", error=error.name)
+        elif isinstance(error, asyncio.CancelledError) and not is_cut_off(error):
+            self.close(status=499, usage=Usage(), ended="client_gone")
+        elif isinstance(error, asyncio.CancelledError):
+            self.close(status=503, usage=Usage(), ended="error", error="shutting_down")
+        else:
+            self.close(status=500, usage=Usage(), ended="error", error=GatewayError.type)
+
+
+def _if_lost(call: Call, route: Route) -> Record:
+    """The record that stands for a call whose worker died: everything it was allowed to use."""
+    output = windows.output_limit(call) * call.params.candidates
+    usage = Usage(call.params.prompt_tokens, output, source="estimated")
+    return _record(call, route, 0, usage, "lost")
+
+
+def _record(
+    call: Call,
+    route: Route | None,
+    status: int,
+    usage: Usage,
+    ended: Ended,
+    *,
+    returned_model: str | None = None,
+    first_byte_s: float | None = None,
+    duration_s: float = 0.0,
+    attempts: int = 0,
+    is_truncated: bool = False,
+    is_usage_known: bool = True,
+) -> Record:
+    """A call and what became of it on this route; None: it was tried on none."""
+    price = call.model.price
+    return Record(
+        id=call.id,
+        time=call.started,
+        key=call.key.id,
+        team=call.key.team,
+        endpoint=call.endpoint,
+        model=call.params.model,
+        label_model=call.label_model,
+        routed_model=(route.model if route else None) or call.params.model,
+        returned_model=returned_model,
+        upstream=route.upstream if route else "",
+        status=status,
+        stream=call.params.stream,
+        usage=usage,
+        ended=ended,
+        first_byte_s=first_byte_s,
+        duration_s=duration_s,
+        attempts=attempts,
+        truncated=is_truncated,
+        client_request_id=call.client_request_id,
+        cost_nusd=pricing.cost_nusd(price, usage) if is_usage_known else None,
+        price=None if price is None else price.spelling,
+    )

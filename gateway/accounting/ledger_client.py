@@ -1,0 +1,488 @@
+"""One worker's accounts: many draws and settlements in one round trip, the journal before the store.
+
+One batch is in flight at a time; what arrives meanwhile goes with the next. A single call waits for no timer; where
+several wait, the next batch leaves some space behind the last, because a batch of one costs as much as one of ten.
+
+A draw is granted when the store says so and the journal has the call's `open` entry. A settlement is handed to the
+journal first; delivering the entry is what settles.
+
+The store is away as soon as one batch fails. From then on draws are answered at once (refused, or from the worker's own
+share of the limits), and one batch at a time tests whether the store is back. Of a batch that failed nothing is known.
+It is never sent again; the next one, with a higher number, carries its settlements again, and for each of its draws
+the order to void it.
+
+When the store has forgotten what it had applied (`StoreLostWrites`), the journal is read again from where the store
+stands,
+and the leases that are open are drawn anew, whether there is room or not. The same reading catches up when more
+settlements gathered during an outage than are kept in memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from itertools import islice
+from typing import Any, NamedTuple, TypeVar
+
+from gateway.config import StoreSettings as Settings
+from gateway.journal import Journal
+from gateway.quota import ledger_entry
+from gateway.records import Draw, Granted, Record, Refused, Settlement, Window, WindowStatus
+from gateway.store import (
+    SIGN_OF_LIFE_S,
+    Applied,
+    Batch,
+    Item,
+    JournalFull,
+    Progress,
+    Reserve,
+    Settle,
+    Store,
+    StoreLostWrites,
+    StoreUnavailable,
+)
+from gateway.tasks import Tasks
+
+from .changed_windows import ChangedWindows
+from .commit_waiters import CommitWaiters
+from .offline_quota import OfflineQuota
+from .recovery import Recovery
+from .send_queue import End, SendQueue
+
+log = logging.getLogger("gateway")
+
+MAX_BATCH = 100
+"""Keeps one batch short enough that other workers get their turn in a few milliseconds."""
+
+GATHER_S = 0.002
+"""From the beginning of a batch to that of the next, where more than one wish waits."""
+
+ACKNOWLEDGED_WITHIN_S = 0.05
+"""How long the end of an answer waits for the store; after that the journal is enough."""
+
+TRY_AGAIN_S = (0.0, 0.1, 0.2, 0.4)
+"""Pauses between the batches that test whether the store is back."""
+
+AFTER_BUG_S = 0.5
+"""Pause after a batch that could not even be made."""
+
+T = TypeVar("T")
+
+
+class _PendingReserve(NamedTuple):
+    """A draw that waits for its verdict."""
+
+    opening: Reserve
+    answer: asyncio.Future[Granted | Refused]
+
+
+class _SentBatch(NamedTuple):
+    """What one batch carries, in the order of its items."""
+
+    forced: list[Reserve]
+    ends: list[End]
+    draws: list[_PendingReserve]
+
+    @property
+    def items(self) -> list[Item]:
+        return [*self.forced, *self.ends, *[drawing.opening for drawing in self.draws]]
+
+
+class LedgerClient:
+    """The `Ledger` promise over a store and a journal. Used from one event loop.
+
+    `adopt` finds journals of dead workers, and `note_lost` is told of each call that one of them left without an end.
+    `touched` is told which windows change.
+    `acknowledged_within_s` is for tests that want to see what the store has.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        journal: Journal,
+        settings: Settings,
+        adopt: Callable[[], Journal | None] = lambda: None,
+        *,
+        touched: ChangedWindows,
+        note_lost: Callable[[Record], None] = lambda record: None,
+        acknowledged_within_s: float = ACKNOWLEDGED_WITHIN_S,
+        clock_us: Callable[[], int] = lambda: time.time_ns() // 1000,
+    ) -> None:
+        self.errors = 0
+        """Batches and reads that failed, since the start of this worker."""
+        self._store = store
+        self._journal = journal
+        self._settings = settings
+        self._touched = touched
+        self._acknowledged_within_s = acknowledged_within_s
+        self._clock_us = clock_us
+        self._seq = self._acked = 0
+        self._draws: deque[_PendingReserve] = deque()
+        self._ends = SendQueue(journal)
+        self._forced: dict[str, Reserve] = {}
+        """Leases that the store has to be told of again."""
+        self._open: dict[str, Reserve] = {}
+        """Leases that were granted and are not settled."""
+        self._away: str | None = None
+        """Why the store is away."""
+        self._away_since = 0.0
+        self._tries = 0
+        self._share: OfflineQuota | None = None
+        self._size = MAX_BATCH
+        self._wake = asyncio.Event()
+        self._is_closing = self._is_closed = False
+        self._tasks = Tasks()
+        self._acknowledgements = CommitWaiters(self._write_journal, self._tasks)
+        self._batches = self._tasks.spawn(self._run(), "store-batches")
+        self._adoption = Recovery(store, adopt, note_lost)
+        self._adopting = self._tasks.spawn(self._adoption.run(), "adoption")
+
+    def __repr__(self) -> str:
+        state = "away" if self._away else "behind" if self._ends.is_behind else "well"
+        return f"<LedgerClient {self._journal.name[:8]}: store {state}, {len(self._open)} open, {self.pending} pending>"
+
+    async def wait_until_heir(self, timeout_s: float) -> None:
+        """Until what dead workers have left is delivered, so that what they held is free; but not for long."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._adoption.has_looked.wait()
+        except TimeoutError:
+            pass
+
+    # --------------------------------------------------------------------------------------------------- the promise
+
+    @property
+    def pending(self) -> int:
+        return self._ends.pending
+
+    def draw(self, draw: Draw) -> asyncio.Future[Granted | Refused]:
+        answer: asyncio.Future[Granted | Refused] = asyncio.get_running_loop().create_future()
+        if self._is_closing:
+            answer.set_exception(StoreUnavailable("the ledger is closed"))
+        elif self._journal.is_full:
+            answer.set_exception(JournalFull("the journal cannot be written"))
+        elif self._away is not None:
+            drawing = _PendingReserve(_opening(draw), answer)
+            verdict = self._decide_alone(drawing)
+            if isinstance(verdict, StoreUnavailable):
+                answer.set_exception(verdict)
+            else:
+                self._tasks.spawn(self._answer([(drawing, verdict)]), "answer-alone")
+        else:
+            self._draws.append(_PendingReserve(_opening(draw), answer))
+            self._wake.set()
+        return answer
+
+    def settle(self, settlement: Settlement) -> asyncio.Future[None]:
+        lease = settlement.record.id
+        self._open.pop(lease, None)
+        self._forced.pop(lease, None)
+        if self._share is not None:
+            self._share.settle(settlement, self._clock_us())
+        number = self._ends.close(settlement)
+        self._wake.set()
+        return self._acknowledgements.of(number, is_store_behind=self._ends.is_behind)
+
+    async def ping(self) -> None:
+        if self._journal.is_full:
+            raise JournalFull("the journal cannot be written")
+        if self._may_go_on_alone():
+            return
+        if self._away is not None:
+            raise StoreUnavailable(self._away)
+        if self._batches.done():
+            raise StoreUnavailable("nobody sends batches any more")
+        await self._store.ping()
+
+    async def standings(self, windows: Sequence[Window], now: float) -> list[WindowStatus]:
+        return await self._read(self._store.standings(windows, now))
+
+    async def usage(
+        self, group_by: Sequence[str], since: str | None = None, until: str | None = None, limit: int | None = None
+    ) -> list[dict[str, Any]]:
+        return await self._read(self._store.usage(group_by, since, until, limit))
+
+    async def calls(self, limit: int, key: str | None = None) -> list[Mapping[str, Any]]:
+        return await self._read(self._store.calls(limit, key))
+
+    async def claim(self, holder: str, names: Mapping[str, float]) -> dict[str, float]:
+        return await self._read(self._store.claim(holder, names))
+
+    async def close(self, timeout_s: float) -> int:
+        if self._is_closed:
+            return self.pending
+        self._is_closing = True
+        self._wake.set()
+        self._adopting.cancel()
+        await asyncio.wait([self._batches], timeout=timeout_s)
+        self._is_closed = True
+        await self._tasks.cancel_all()
+        for drawing in self._draws:
+            _fail(drawing.answer, StoreUnavailable("the ledger is closed"))
+        await self._leave()
+        await self._store.close()
+        return self.pending
+
+    async def _leave(self) -> None:
+        """Take the journal away where nobody will need it any more; else it is adopted by another."""
+        if not (self.pending or self._open or self._away or self._store.may_forget):
+            try:
+                await self._journal.remove()  # first, or whoever finds it after us would tell all of it again
+                await self._store.retire(self._journal.name)
+                return
+            except (StoreUnavailable, OSError) as error:
+                log.warning("the journal cannot be put away: %s", error)
+        await self._journal.close()
+
+    async def _read(self, reading: Awaitable[T]) -> T:
+        try:
+            return await reading
+        except StoreUnavailable:
+            self.errors += 1
+            raise
+
+    # -------------------------------------------------------------------------------------------------------- batches
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        sent_at = 0.0
+        while True:
+            if not (self._has_work() or self._away or self._is_closing):
+                self._wake.clear()
+                try:
+                    async with asyncio.timeout(SIGN_OF_LIFE_S):
+                        await self._wake.wait()
+                except TimeoutError:
+                    pass  # an empty batch is a sign of life
+            if self._is_closing and not self._has_work():
+                return
+            if len(self._draws) + len(self._ends) > 1 and (space_s := sent_at + GATHER_S - loop.time()) > 0:
+                await asyncio.sleep(space_s)
+            sent_at = loop.time()
+            sent: _SentBatch | None = None
+            try:
+                sent = self._gather()
+                await self._send(sent)
+            except Exception:
+                log.exception("a batch could not be made, or its answer not be told")
+                for drawing in sent.draws if sent else ():
+                    if not drawing.answer.done():
+                        self._void(drawing.opening)
+                        _fail(drawing.answer, StoreUnavailable("its answer could not be told"))
+                await asyncio.sleep(AFTER_BUG_S)
+
+    def _has_work(self) -> bool:
+        return bool(self._draws or self._ends or self._forced)
+
+    def _gather(self) -> _SentBatch:
+        """What goes next. What gives back comes first; it may make room for a draw of the same batch."""
+        forced = list(islice(self._forced.values(), self._size))
+        room = self._size - len(forced)
+        room_for_ends = room - min(len(self._draws), room // 2)
+        ends = self._ends.take(room_for_ends)
+        room -= len(ends)
+        return _SentBatch(forced, ends, [self._draws.popleft() for _ in range(min(room, len(self._draws)))])
+
+    async def _send(self, sent: _SentBatch) -> None:
+        self._seq += 1
+        timer = asyncio.get_running_loop().call_later(self._acknowledged_within_s, self._acknowledgements.store_is_slow)
+        try:
+            await self._write_journal()
+            applied = await self._store.apply(Batch(self._journal.name, self._seq, self._acked, sent.items))
+        except StoreUnavailable as away:
+            await self._lose(sent, away)
+        except StoreLostWrites as behind:
+            self._put_back(sent)
+            self._begin_again(behind.progress)
+        except asyncio.CancelledError:
+            self._put_back(sent)
+            raise
+        except Exception as error:
+            await self._single_out(sent, error)
+        else:
+            await self._note(sent, applied)
+        finally:
+            timer.cancel()
+
+    async def _write_journal(self) -> bool:
+        """Whether everything is written. With a full disk what is running is settled straight to the store."""
+        try:
+            await self._journal.written()
+        except OSError:
+            return False
+        return True
+
+    async def _note(self, sent: _SentBatch, applied: Applied) -> None:
+        """A batch was applied."""
+        self._acked = self._seq
+        self._size = MAX_BATCH
+        self._acknowledgements.store_is_well()
+        if self._away is not None:
+            log.warning("the store is back after %.1f s", time.monotonic() - self._away_since)
+            self._away = self._share = None
+        if applied.lost:
+            log.warning("%d calls of a silent worker are charged at their estimates and lost", applied.lost)
+        for opening in sent.forced:
+            self._forced.pop(opening.draw.record.id, None)
+        for end in sent.ends:
+            self._ends.told(end)
+            self._acknowledgements.store_has(end.number)
+        if sent.ends:
+            self._journal.delivered(self._ends.mark)
+        verdicts = applied.verdicts[len(applied.verdicts) - len(sent.draws) :]
+        self._touched.note(sent.ends, verdicts)
+        await self._answer([*zip(sent.draws, verdicts, strict=True)])
+
+    async def _answer(self, drawn: Sequence[tuple[_PendingReserve, Any]]) -> None:
+        """Answer draws when the journal knows of it: a verdict each, or why there is none."""
+        granted = [drawing.opening for drawing, verdict in drawn if isinstance(verdict, Granted)]
+        for opening in granted:
+            self._open[opening.draw.record.id] = opening
+            self._journal.append("open", opening.draw.record.id, opening.text)
+        try:
+            is_written = await self._write_journal()
+        except asyncio.CancelledError:
+            for drawing, _ in drawn:
+                _fail(drawing.answer, StoreUnavailable("the ledger is closed"))
+            raise
+        for (opening, answer), verdict in drawn:
+            if isinstance(verdict, StoreUnavailable):
+                _fail(answer, verdict)
+            elif isinstance(verdict, Granted) and not is_written:
+                self._void(opening)
+                _fail(answer, JournalFull("the journal cannot be written"))
+            elif not answer.done():
+                answer.set_result(verdict)
+            elif isinstance(verdict, Granted):
+                self.settle(opening.draw.taken_back())  # whoever asked has left
+
+    async def _single_out(self, sent: _SentBatch, error: Exception) -> None:
+        """What was in the batch is at fault, which would be our bug: one by one, and without the one that fails alone.
+
+        A poisoned settlement must not keep all others from the store for ever. But a server that takes nothing at all
+        is away, whatever it says.
+        """
+        if not await self._is_store_sound():
+            await self._lose(sent, StoreUnavailable(f"{type(error).__name__}: {error}"))
+            return
+        self.errors += 1
+        if len(sent.items) > 1:
+            self._put_back(sent)
+            self._size = 1
+            return
+        for opening in sent.forced:
+            self._forced.pop(opening.draw.record.id, None)
+        for end in sent.ends:
+            self._ends.give_up(end)
+            self._acknowledgements.store_has(end.number)
+            if isinstance(end, Settle):
+                self._ends.void(end.settlement.record.id)  # or it would hold what it has drawn for ever
+        for drawing in sent.draws:
+            self._void(drawing.opening)
+            _fail(drawing.answer, StoreUnavailable(f"{type(error).__name__}: {error}"))
+        log.error("the store cannot take %s", sent.items, exc_info=error)
+
+    async def _is_store_sound(self) -> bool:
+        try:
+            await self._store.ping()
+        except Exception:
+            return False
+        return True
+
+    # ------------------------------------------------------------------------------------------------ store and trouble
+
+    async def _lose(self, sent: _SentBatch, away: StoreUnavailable) -> None:
+        """A batch has failed."""
+        self._store_is_away(away)
+        await self._give_up(sent)
+        await self._pause()
+
+    def _store_is_away(self, away: StoreUnavailable) -> None:
+        self.errors += 1
+        if self._away is None:
+            self._away_since = time.monotonic()
+            log.warning("the store is away (%s); %d settlements wait for it", away, self.pending)
+            self._tries = 0
+            self._away = str(away)
+            if self._settings.on_outage == "allow":
+                self._share = OfflineQuota(
+                    self._settings.outage_share, [opening.draw for opening in self._open.values()]
+                )
+        self._acknowledgements.store_is_slow()
+
+    async def _pause(self) -> None:
+        """Before the next test whether the store is back."""
+        pause_s = TRY_AGAIN_S[min(self._tries, len(TRY_AGAIN_S) - 1)]
+        self._tries += 1
+        if self._has_work() or not self._is_closing:
+            await asyncio.sleep(pause_s)
+
+    def _begin_again(self, progress: Progress) -> None:
+        """The store has forgotten: tell it again what the journal still has, and which leases are open."""
+        log.error(
+            "the store has forgotten what it knew: it stands at entry %d, not %d; it is told again",
+            progress.mark, self._ends.mark,
+        )  # fmt: skip
+        self._acked = progress.seq
+        self._seq = max(self._seq, progress.seq)
+        self._journal.delivered(progress.mark)
+        self._forced = {lease: opening._replace(is_forced=True) for lease, opening in self._open.items()}
+        self._ends.read_again(progress.mark)
+
+    async def _give_up(self, sent: _SentBatch) -> None:
+        """Whether this batch was applied will never be known. What waits behind it is answered with it."""
+        self._put_back(sent._replace(draws=[]))
+        for opening in sent.forced:
+            if (lease := opening.draw.record.id) not in self._open:
+                self._ends.void(lease)  # it goes once more, and behind it has to go a void that was not applied yet
+        unknown = [(drawing, self._decide_alone(drawing)) for drawing in sent.draws]
+        for drawing, verdict in unknown:
+            if not isinstance(verdict, Granted):
+                self._void(drawing.opening)
+                if self._store.may_forget:
+                    # Drawn in any case before it is voided: so what a server kept of half a batch is written over.
+                    self._forced[drawing.opening.draw.record.id] = drawing.opening._replace(is_forced=True)
+        waiting, self._draws = self._draws, deque()
+        await self._answer([*unknown, *[(drawing, self._decide_alone(drawing)) for drawing in waiting]])
+
+    def _void(self, opening: Reserve) -> None:
+        lease = opening.draw.record.id
+        if self._open.pop(lease, None) is not None and self._share is not None:
+            self._share.settle(opening.draw.taken_back(), self._clock_us())
+        self._forced.pop(lease, None)
+        self._ends.void(lease)
+        self._wake.set()
+
+    def _put_back(self, sent: _SentBatch) -> None:
+        self._draws.extendleft(reversed(sent.draws))
+        self._ends.put_back(sent.ends)
+
+    # ------------------------------------------------------------------------------------------------- without a store
+
+    def _may_go_on_alone(self) -> bool:
+        return self._share is not None and time.monotonic() - self._away_since <= self._settings.outage_max_s
+
+    def _decide_alone(self, drawing: _PendingReserve) -> Granted | Refused | StoreUnavailable:
+        """The verdict on a draw while the store is away."""
+        assert self._away is not None
+        if self._share is None or not self._may_go_on_alone():
+            return StoreUnavailable(self._away)
+        verdict = self._share.draw(drawing.opening.draw, self._clock_us())
+        if isinstance(verdict, Granted):
+            lease = drawing.opening.draw.record.id
+            self._open[lease] = drawing.opening
+            self._forced[lease] = drawing.opening._replace(is_forced=True)
+        return verdict
+
+
+def _opening(draw: Draw) -> Reserve:
+    return Reserve(draw, ledger_entry.encode(Settlement(*draw)))
+
+
+def _fail(answer: asyncio.Future[Any], away: StoreUnavailable) -> None:
+    if not answer.done():
+        answer.set_exception(away)
+        answer.exception()  # whoever asked may have left

@@ -1,0 +1,115 @@
+"""How calls ended, on its way to the store: in the order of the journal, which has every end first.
+
+What waits is kept in memory as long as it is not too much. After a long outage, or when the store has forgotten what
+it knew, ends are read from the journal again instead, until there are no more of them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from itertools import islice
+
+from gateway.journal import Journal, JournalEntry
+from gateway.quota import ledger_entry
+from gateway.records import Settlement
+from gateway.store import Settle, Void
+
+from .recovery import item_of
+
+End = Settle | Void
+
+MAX_KEPT = 10_000
+"""Ends that are kept in memory for the store; what comes after them is read from the journal again."""
+
+CROWD = 100
+"""So many that they will not all go with the next batch."""
+
+
+class SendQueue:
+    """The ends that the store does not have, the first one first."""
+
+    def __init__(self, journal: Journal) -> None:
+        self.mark = 0
+        """The last end that the store is known to have."""
+        self._journal = journal
+        self._waiting: deque[End] = deque()
+        self._replay: Iterator[JournalEntry] | None = None
+        """Ends come from here, and not from `_waiting`."""
+        self._settled = self._delivered = self._counted = 0
+        """Settlements in all, those that were delivered, and the number of the last of these."""
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting) or self._replay is not None
+
+    def __len__(self) -> int:
+        """Those that wait in memory."""
+        return len(self._waiting)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether what is added now has many before it."""
+        return self._replay is not None or len(self._waiting) > CROWD
+
+    @property
+    def pending(self) -> int:
+        """Settlements of this worker that the store does not have."""
+        return self._settled - self._delivered
+
+    def close(self, settlement: Settlement) -> int:
+        """A call has ended. Returns the number of the end."""
+        text = ledger_entry.encode(settlement)
+        number = self._journal.append("close", settlement.record.id, text)
+        self._settled += 1
+        self._add(Settle(number, settlement, text))
+        return number
+
+    def void(self, lease: str) -> None:
+        """A call that may have been drawn never was."""
+        self._add(Void(self._journal.append("void", lease), lease))
+
+    def take(self, most: int) -> list[End]:
+        """The next ends, to be `told` or `put_back`. Raises `OSError` where the journal cannot be read."""
+        if self._replay is None:
+            return [self._waiting.popleft() for _ in range(min(most, len(self._waiting)))]
+        try:
+            read = list(islice(self._replay, most))
+        except OSError:
+            self.read_again()
+            raise
+        if len(read) < most:
+            self._replay = None  # that was the last; what comes from now on waits in memory
+        if not any(taken := [item_of(entry) for entry in read]) and read:
+            self.mark = read[-1].number  # what cannot be read must not be read for ever
+        return [item for item in taken if isinstance(item, End)]
+
+    def put_back(self, ends: list[End]) -> None:
+        """The store may not have these."""
+        if self._replay is None:
+            self._waiting.extendleft(reversed(ends))
+        else:
+            self.read_again()
+
+    def told(self, end: End) -> None:
+        """The store has this one."""
+        self.mark = max(self.mark, end.number)
+        if end.number > self._counted:
+            self._counted = end.number
+            self._delivered += isinstance(end, Settle)
+
+    def give_up(self, end: End) -> None:
+        """The store cannot take this one at all. It still counts as pending."""
+        self.mark = max(self.mark, end.number)
+
+    def read_again(self, mark: int | None = None) -> None:
+        """Take the ends from the journal: those after `mark`, or after the last one that the store is known to have."""
+        if mark is not None:
+            self.mark = mark
+        self._waiting.clear()
+        self._replay = self._journal.undelivered(self.mark)
+
+    def _add(self, end: End) -> None:
+        if self._replay is None:
+            self._waiting.append(end)
+            if len(self._waiting) > MAX_KEPT:
+                self.read_again()

@@ -1,0 +1,142 @@
+"""When an operator is told of a quota: at 80 % and at 100 % of it, once for each window and limit.
+
+Told of are the windows of a day or a month. A rate refills by itself, and its level holds what running calls have only
+reserved: to tell of it would be noise. Reserved is not spent: what counts is settled usage, or that a call was refused
+because what settled usage leaves is too little for it. Being at 100 % is being past 80 %: the second is never told
+after the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable
+from typing import Any, NamedTuple
+
+from gateway.config import Config, Quota
+from gateway.quota.pricing import format_usd
+from gateway.quota.window_status import row
+from gateway.quota.windows import format_time
+from gateway.records import Window, WindowStatus
+
+LEVELS = (80, 100)
+"""In percent of the limit."""
+
+PAUSES_S = (1, 2, 4, 8, 15, 30, 60, 120, 120, 120, 120)
+"""Between the attempts at a webhook: twelve, over ten minutes."""
+
+GIVE_UP_AFTER_S = 900.0
+"""No attempt is made later than this after the first, whatever a `Retry-After` says."""
+
+
+class Alert(NamedTuple):
+    """A level that a window has reached."""
+
+    level: int
+    """One of `LEVELS`."""
+    standing: WindowStatus
+    is_refused: bool = False
+    """A call was refused, though the limit is not wholly used: what is left was too little for it."""
+
+    @property
+    def name(self) -> str:
+        """What is told once. With the limit in it: who raises a quota is told when the new one is reached."""
+        window = self.standing.window
+        return f"{self.level}|{window.limit}|{window.id}"
+
+
+def is_alerted(quota: Quota) -> bool:
+    """Whether anybody is told of this quota."""
+    return quota.per_s is None
+
+
+def count_alerted(config: Config) -> int:
+    """Of how many quotas of the configuration somebody is told."""
+    owners = [config.quotas, *[team.quotas for team in config.teams.values()], *[key.quotas for key in config.keys]]
+    return sum(is_alerted(quota) for quotas in owners for quota in quotas)
+
+
+def reached(standings: Iterable[WindowStatus], refused: Container[str], now_us: int) -> list[Alert]:
+    """The levels that these windows have reached, the lower one first.
+
+    `refused` are the ids of windows on which a call was refused for good (`Refused.retry_after_us` is None). A window
+    that is over at the Unix time `now_us` is told of no more.
+    """
+    alerts = []
+    for standing in standings:
+        window = standing.window
+        if window.resets_us <= now_us:  # also what has no end, because it refills by itself
+            continue
+        is_refused = window.id in refused and standing.used < window.limit
+        alerts += [
+            Alert(level, standing, is_refused)
+            for level in LEVELS
+            if is_refused or standing.used * 100 >= level * window.limit
+        ]
+    return alerts
+
+
+# -------------------------------------------------------------------------------------------------------- what is told
+
+
+def message(alert: Alert, now: float, namespace: str, team: str | None) -> dict[str, Any]:
+    """An alert as it is posted at the Unix time `now`: one sentence, and the facts as `GET /v1/key` names them.
+
+    `team` is the one that the key of the window is in, if any. Money in USD.
+    """
+    window = alert.standing.window
+    kind, _, name = window.scope.partition(":")
+    return {
+        "text": sentence(alert),
+        "type": "quota_alert",
+        "level": alert.level,
+        "key": name if kind == "key" else None,
+        "team": name if kind == "team" else team,
+        **row(alert.standing, now),
+        "enforced": is_enforced(window),
+        "window": window.starts,
+        "resets_at": format_time(window.resets_us),
+        "gateway": namespace,
+        "time": format_time(int(now * 1e6)),
+    }
+
+
+def sentence(alert: Alert) -> str:
+    """An alert in one sentence for a person, or in two."""
+    standing, window = alert.standing, alert.standing.window
+    used, limit = [format_usd(each) if window.unit == "usd" else f"{each:,}" for each in (standing.used, window.limit)]
+    unit = "" if window.unit == "usd" else f" {window.unit}"
+    models = f" for models {window.model}" if window.model else ""
+    why = ""
+    if alert.is_refused:
+        why = " counts as used, because a call was refused that needs more than is left"
+    text = (
+        f"{alert.level} % of a quota{why}: {_owner(window.scope)} used {used} of {limit}{unit}{models} in the "
+        f"{window.per} {window.starts}. It starts anew at {format_time(window.resets_us)}."
+    )
+    return text if is_enforced(window) else f"{text} It is not enforced."
+
+
+def _owner(scope: str) -> str:
+    kind, _, name = scope.partition(":")
+    return f"{kind} {name}" if name else "the whole gateway"
+
+
+def is_enforced(window: Window) -> bool:
+    """A team's windows and the gateway's are enforced for everyone but shadow keys, whoever's call it was."""
+    return window.is_enforced or not window.scope.startswith("key:")
+
+
+# ---------------------------------------------------------------------------------------------------------- the webhook
+
+
+def next_pause_s(status: int | None, retry_after_s: float | None, attempts: int, elapsed_s: float) -> float | None:
+    """After a failed attempt at the webhook: seconds to the next one, or None where there is none.
+
+    `status` is what it answered, None where no answer came; `attempts` have been made, the first `elapsed_s` ago. What
+    says that the request is wrong (4xx, but for 429) or leads elsewhere (3xx) will say so again.
+    """
+    if status is not None and status != 429 and status < 500:
+        return None
+    if attempts > len(PAUSES_S):
+        return None
+    pause_s = max(PAUSES_S[attempts - 1], retry_after_s or 0.0)
+    return pause_s if elapsed_s + pause_s <= GIVE_UP_AFTER_S else None

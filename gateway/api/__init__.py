@@ -1,0 +1,1 @@
+"""Request checks: API keys, JSON bodies, parameter rules and prompt token counts. No I/O."""

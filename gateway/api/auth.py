@@ -1,0 +1,115 @@
+"""Whose key this is, and what it may use. A key is found by the SHA-256 of the whole secret; no secret is kept."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+from gateway.config import Config, FileKey, KeySettings, is_expired
+from gateway.errors import Unauthorized
+from gateway.records import Key
+
+from .client_ip import read_address
+
+NO_KEY = (
+    "You didn't provide an API key. You need to provide your API key in an Authorization header using Bearer auth "
+    "(i.e. Authorization: Bearer YOUR_KEY). Ask whoever runs this gateway for a key."
+)
+
+
+REVOKED = "This API key has been revoked."
+REPLACED = "This API key has been replaced by a new one."
+NO_TEAM = "This API key belongs to a team that no longer exists."
+
+
+class KnownSecret(NamedTuple):
+    """What is known of a secret."""
+
+    key: Key
+    until: float | None = None
+    """Unix time at which the secret ceases to work, before its key does; None: it does not."""
+    refusal: str | None = None
+    """Why it is not admitted any more, whatever the time."""
+
+
+def digest(secret: str) -> bytes:
+    """What a secret is looked up by."""
+    return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).digest()
+
+
+def index(keys: Iterable[FileKey]) -> Mapping[bytes, Key]:
+    """The configured keys by the hash of their secrets."""
+    return {key.digest: read(key) for key in keys}
+
+
+def read(key: KeySettings) -> Key:
+    """What a call knows of a key, wherever its settings are kept."""
+    return Key(
+        id=key.id,
+        team=key.team,
+        models=key.models,
+        expires=key.expires,
+        ips=key.ips,
+        max_parallel=key.max_parallel,
+        limits=key.limits,
+        quotas=key.quotas,
+        is_shadow=key.on_exceeded == "shadow",
+    )
+
+
+def bearer(authorization: list[str]) -> str:
+    """The token in the Authorization headers of a request. Raises `Unauthorized` unless there is exactly one."""
+    if not authorization:
+        raise Unauthorized(NO_KEY)
+    if len(authorization) > 1:
+        raise Unauthorized("The request has more than one Authorization header. Send exactly one.")
+    scheme, _, token = authorization[0].partition(" ")
+    token = token.strip()
+    if scheme.lower() != "bearer" or not token:
+        raise Unauthorized(NO_KEY)
+    return token
+
+
+def admit(known: KnownSecret | None, secret: str, *, now: float, remote: str | None) -> Key:
+    """The key to which this secret leads, at the Unix time `now`, for a client at this address. Raises `Unauthorized`.
+
+    `known`: what is known of the secret; None: it leads nowhere.
+    """
+    if known is None:
+        raise Unauthorized(f"Incorrect API key provided: {mask(secret)}.", code="invalid_api_key")
+    key, until, refusal = known
+    if until is not None and now >= until:
+        refusal = refusal or REPLACED
+    if refusal is not None:
+        raise Unauthorized(f"{refusal} Ask whoever runs this gateway for a new one.", code="invalid_api_key")
+    if is_expired(key.expires, now):
+        raise Unauthorized(
+            "This API key has expired. Ask whoever runs this gateway for a new one.", code="invalid_api_key"
+        )
+    if key.ips and not _is_from(key, remote):
+        raise Unauthorized("This API key may not be used from your network address.", code="ip_not_authorized")
+    return key
+
+
+def mask(secret: str) -> str:
+    """Enough of a wrong secret to recognise it by, never enough to use."""
+    if len(secret) < 24 or not secret.isascii() or not secret.isprintable():
+        return "***"
+    return f"{secret[:3]}***{secret[-2:]}"
+
+
+def _is_from(key: Key, remote: str | None) -> bool:
+    address = read_address(remote or "")
+    return address is not None and any(address in network for network in key.ips)
+
+
+def may_use(key: Key, model: str) -> bool:
+    """Whether one of the key's model patterns matches."""
+    return "*" in key.models or any(fnmatchcase(model, pattern) for pattern in key.models)
+
+
+def offered(key: Key, config: Config) -> list[str]:
+    """The configured models that this key may use, by name. What only "*" serves is not listed."""
+    return sorted(name for name in config.models if name != "*" and may_use(key, name))

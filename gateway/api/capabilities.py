@@ -1,0 +1,167 @@
+"""What upstreams cannot do: which routes of a model can take a call, and what is said where none can.
+
+Whatever an upstream would misread or leave out is refused by name before anything is drawn or sent, or goes to another
+route of the model that can do it. Nothing is dropped in silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from enum import Enum
+from typing import Any
+
+from gateway.config import Capabilities, Model, Route, Upstream
+from gateway.errors import GatewayError, InvalidRequest, NotFound
+from gateway.records import Endpoint, Params
+
+_WRONG_ENDPOINT: Mapping[Endpoint, str] = {
+    "completions": "This model is not supported in the v1/completions endpoint.",
+    "chat": "This is not a chat model and thus not supported in the v1/chat/completions endpoint. Did you mean to use "
+    "v1/completions?",
+    "embeddings": "This model is not supported in the v1/embeddings endpoint.",
+}
+_CHAT_ONLY = (
+    "This is a chat model and not supported in the v1/completions endpoint. Did you mean to use v1/chat/completions?"
+)
+
+
+class Adaptation(Enum):
+    """How an upstream is asked what a client asks."""
+
+    PLAIN = "plain"
+    """As it is."""
+    ONE_BY_ONE = "one by one"
+    """Each prompt of a completions call by itself."""
+    VIA_CHAT = "via chat"
+    """Each prompt of a completions call as a chat."""
+
+
+def adaptation(endpoint: Endpoint, params: Params, capabilities: Capabilities) -> Adaptation:
+    """The way to this upstream for a call that it can take."""
+    if endpoint != "completions":
+        return Adaptation.PLAIN
+    if capabilities.completions == "via_chat":
+        return Adaptation.VIA_CHAT
+    prompt = params.document.members["prompt"]
+    is_array = isinstance(prompt, list) and not isinstance(prompt[0], int)
+    return Adaptation.ONE_BY_ONE if is_array and not capabilities.prompt_arrays else Adaptation.PLAIN
+
+
+def fitting(model: Model, endpoint: Endpoint, params: Params, upstreams: Mapping[str, Upstream]) -> tuple[Route, ...]:
+    """The routes that can take this call, in their order.
+
+    Raises `InvalidRequest` with `param` for what none of them can do; `NotFound` where none serves the endpoint.
+    """
+    routes = model.routes
+    for route in routes:
+        if not upstreams[route.upstream].capabilities.is_all:
+            break
+    else:
+        return routes  # nearly always
+    refusals: list[GatewayError] = []
+    fit: list[Route] = []
+    for route in routes:
+        capabilities = upstreams[route.upstream].capabilities
+        if not serves(endpoint, capabilities):
+            continue
+        refusal = _refusal(params.document.members, capabilities) if endpoint == "completions" else None
+        if refusal is None:
+            fit.append(route)
+        else:
+            refusals.append(refusal)
+    if not fit:
+        raise refusals[0] if refusals else wrong_endpoint(endpoint, served(model, upstreams))
+    return tuple(fit)
+
+
+def may_rewrite(model: Model, endpoint: Endpoint, upstreams: Mapping[str, Upstream]) -> bool:
+    """Whether a route of this model may need more of a call's values than to pass them on."""
+    all_plain = all(upstreams[route.upstream].capabilities.is_all for route in model.routes)
+    return endpoint == "completions" and not all_plain
+
+
+def serves(endpoint: Endpoint, capabilities: Capabilities) -> bool:
+    """Whether this upstream has the endpoint, or another that can stand for it."""
+    match endpoint:
+        case "completions":
+            return capabilities.completions is not False
+        case "chat":
+            return capabilities.chat
+        case "embeddings":
+            return capabilities.embeddings
+
+
+def served(model: Model, upstreams: Mapping[str, Upstream]) -> tuple[Endpoint, ...]:
+    """The endpoints on which a model can be asked for."""
+    able = [upstreams[route.upstream].capabilities for route in model.routes]
+    return tuple([endpoint for endpoint in model.endpoints if any(serves(endpoint, each) for each in able)])
+
+
+def unsupported(model: Model, upstreams: Mapping[str, Upstream]) -> list[str]:
+    """What no route of this model can do of completions, by the names of the capabilities."""
+    able = [upstreams[route.upstream].capabilities for route in model.routes]
+    able = [each for each in able if serves("completions", each)]
+    if "completions" not in model.endpoints or not able:
+        return []
+    return [name for name, _, _, _ in _NEEDS if not any(_can(each, name) for each in able)]
+
+
+def wrong_endpoint(endpoint: Endpoint, others: Iterable[Endpoint]) -> NotFound:
+    """404 for a model that is served on these other endpoints only."""
+    is_chat_only = endpoint == "completions" and "chat" in others
+    return NotFound(_CHAT_ONLY if is_chat_only else _WRONG_ENDPOINT[endpoint], param="model")
+
+
+# ---------------------------------------------------------------------------------------------- needs of a completion
+
+
+def _value(param: str, what: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"Unsupported value: '{param}' does not support {what} with this model.", param=param, code="unsupported_value"
+    )
+
+
+def _parameter(param: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"Unsupported parameter: '{param}' is not supported with this model.", param=param, code="unsupported_parameter"
+    )
+
+
+def _is_of_tokens(prompt: Any) -> bool:
+    return isinstance(prompt, list) and not isinstance(prompt[0], str)
+
+
+# Capability, parameter, whether a value of it needs the capability, and the refusal.
+_NEEDS: tuple[tuple[str, str, Callable[[Any], bool], Callable[[str, Any], InvalidRequest]], ...] = (
+    ("token_prompts", "prompt", _is_of_tokens, lambda p, _: _value(p, "arrays of tokens, only text,")),
+    ("echo", "echo", bool, lambda p, _: _parameter(p)),
+    ("suffix", "suffix", bool, lambda p, _: _parameter(p)),
+    ("best_of", "best_of", lambda v: v is not None and v > 1, lambda p, v: _value(p, f"{v}, only the default (1),")),
+    ("logprobs", "logprobs", lambda v: v is not None, lambda p, _: _parameter(p)),
+)
+_NOT_BY_CHAT = frozenset({"token_prompts", "echo", "suffix", "best_of"})
+"""What a chat has no words for."""
+_OF_CHAT_ALONE = frozenset({
+    "messages", "tools", "tool_choice", "parallel_tool_calls", "functions", "function_call", "modalities", "audio",
+    "top_logprobs", "web_search_options",
+})  # fmt: skip
+"""Parameters of chat that would stand in the way of ours, or ask for an answer that is no text. As an unknown parameter
+of completions they mean nothing."""
+
+
+def _can(capabilities: Capabilities, name: str) -> bool:
+    can: bool = getattr(capabilities, name)
+    return can and not (capabilities.completions == "via_chat" and name in _NOT_BY_CHAT)
+
+
+def _refusal(members: Mapping[str, Any], capabilities: Capabilities) -> InvalidRequest | None:
+    """What this upstream cannot do of a completions call."""
+    for name, param, is_needed, refusal in _NEEDS:
+        value = members.get(param)
+        if is_needed(value) and not _can(capabilities, name):
+            return refusal(param, value)
+    if capabilities.completions == "via_chat":
+        for param in members:
+            if param.casefold() in _OF_CHAT_ALONE:  # Go's JSON reader takes "Messages" for the parameter
+                return _parameter(param)
+    return None

@@ -1,0 +1,114 @@
+"""Large bodies, of which only what matters is kept: small values as they are, and where everything stands in the bytes.
+
+To parse 25 MB takes a second, and up to ten of the worst; a worker's other calls cannot wait for that. So another
+process reads such a body (`reader.py`), and what a worker knows of it afterwards is small: the checked `Params`, whose
+document has stand-ins for long values, and the body itself in the pieces in which it came.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gateway.errors import InvalidRequest
+from gateway.records import Document, LargeBody, Params
+
+from .json_document import spans
+
+LARGE_BYTES = 65536
+"""A longer body is large. So much is read in about 3 ms, or 10 of the worst."""
+
+MAX_KEPT = 8192
+"""Characters of a value that is kept. Every number is shorter."""
+
+MAX_COUNTED = 1000
+"""A stand-in for a list has its length up to here, for the limits that count."""
+
+MAX_BRIEF_BYTES = 262_144
+
+_SCALARS = tuple(name for name in Params._fields if name != "document")
+
+
+def brief(params: Params) -> bytes:
+    """What a worker needs to know of these `Params`: a line of JSON. Raises `InvalidRequest` where that is much."""
+    document = params.document
+    places = spans(document)
+    members = {
+        name: value if places[name][1] - places[name][0] <= MAX_KEPT else _stand_in(value)
+        for name, value in document.members.items()
+    }
+    known = {
+        "params": {name: getattr(params, name) for name in _SCALARS},
+        "members": members,
+        "places": _in_bytes(document.text, places),
+        "opening": document.text.index("{") + 1,
+    }
+    line = json.dumps(known, separators=(",", ":")).encode() + b"\n"
+    if len(line) > MAX_BRIEF_BYTES:
+        raise InvalidRequest("The body has too many parameters, or too long names of parameters.")
+    return line
+
+
+def from_brief(known: Mapping[str, Any], pieces: Sequence[bytes | bytearray]) -> Params:
+    """The `Params` of the body in these pieces, from what `brief` has said of it."""
+    places = {name: (start, end) for name, (start, end) in known["places"].items()}
+    return Params(Document("", known["members"], LargeBody(pieces, known["opening"], places)), **known["params"])
+
+
+def replace(large: LargeBody, values: Mapping[str, Any]) -> list[memoryview]:
+    """As `document.replace`, but in pieces, of which none is copied."""
+    written = {name: json.dumps(value, allow_nan=False, separators=(",", ":")) for name, value in values.items()}
+    added = "".join([f"{json.dumps(name)}:{value}," for name, value in written.items() if name not in large.places])
+    changes = [(large.opening, large.opening, added)]  # a large body has members to stand before
+    changes += sorted((*large.places[name], value) for name, value in written.items() if name in large.places)
+    whole = _Pieces(large.pieces)
+    found: list[memoryview] = []
+    for start, end, text in changes:
+        found += whole.up_to(start)
+        found.append(memoryview(text.encode()))
+        whole.skip_to(end)
+    return [piece for piece in (*found, *whole.up_to(None)) if piece]
+
+
+class _Pieces:
+    """A body in pieces, from its beginning to its end."""
+
+    def __init__(self, pieces: Sequence[bytes | bytearray]) -> None:
+        self._left = [memoryview(piece) for piece in reversed(pieces)]
+        self._at = 0
+
+    def up_to(self, end: int | None) -> list[memoryview]:
+        """What stands before this byte of the body; all that is left with None."""
+        taken = []
+        while self._left and (end is None or self._at < end):
+            piece = self._left.pop()
+            if end is not None and self._at + len(piece) > end:
+                self._left.append(piece[end - self._at :])
+                piece = piece[: end - self._at]
+            taken.append(piece)
+            self._at += len(piece)
+        return taken
+
+    def skip_to(self, end: int) -> None:
+        self.up_to(end)
+
+
+def _stand_in(value: Any) -> Any:
+    """Of the same kind, and short."""
+    if isinstance(value, list) and value:
+        first = value[0]
+        return [type(first)() if isinstance(first, str | dict | list) else first] * min(len(value), MAX_COUNTED)
+    return type(value)() if isinstance(value, str | dict) else value
+
+
+def _in_bytes(text: str, places: Mapping[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
+    """Places in the UTF-8 bytes of a text, from places in its characters."""
+    if text.isascii():
+        return dict(places)
+    found, at, done = {}, 0, 0
+    for name, (start, end) in places.items():  # in their order
+        first = at + len(text[done:start].encode())
+        at, done = first + len(text[start:end].encode()), end
+        found[name] = (first, at)
+    return found

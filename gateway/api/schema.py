@@ -1,0 +1,200 @@
+"""What a body may hold, per endpoint: names, types and ranges, as openai-openapi gives them.
+
+Types are strict: "2", true and 2.0 are no integers (OpenAI refuses them too), while an integer is a decimal. Unknown
+members pass unseen. On completions and embeddings a parameter takes null where openai-openapi calls it nullable; on
+chat every optional parameter does, because many clients write null for what they leave out, and the upstream decides.
+Null means absent.
+
+The order of the fields is the order in which faults are told. Fields of more than one type have an arm for each, chosen
+by the type of the value, so that a fault is told once and for the form that the client had in mind. Long arrays stop at
+their first fault: hostile input must not cost a list of 100,000 of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+
+from .validation_errors import ONE_OF
+
+MAX_PROMPTS = 2048
+"""Prompts of one completions call, and inputs of one embeddings call. openai-openapi gives the number for embeddings;
+for completions it gives none, and OpenAI has served batches of that size."""
+
+MAX_OUTPUT = 2**31 - 1
+"""Largest output limit. The API names none; times the most candidates that a call can have, it stays below 2**53, up
+to which the ledger counts exactly."""
+
+_ARMS: dict[type, str] = {str: "<text>", list: "<array>", dict: "<object>", type(None): "<null>"}
+_ARRAY_ARMS: dict[type, str] = {int: "<tokens>", list: "<token lists>"}
+
+
+def _by_type(value: Any) -> str | None:
+    return _ARMS.get(type(value))
+
+
+def _by_items(value: Any) -> str | None:
+    """As `_by_type`, but what an array holds is judged by its first item."""
+    if type(value) is list and value:
+        return _ARRAY_ARMS.get(type(value[0]), "<array>")
+    return _ARMS.get(type(value))
+
+
+def one_of(expected: str, choose: Callable[[Any], str | None] = _by_type) -> Discriminator:
+    """Chooses an arm by what `choose` says of a value; tells of one that has none in these words."""
+    return Discriminator(
+        choose,
+        custom_error_type=ONE_OF,
+        custom_error_message="none of the allowed types",
+        custom_error_context={"expected": expected},
+    )
+
+
+Name = Annotated[str, Field(min_length=1)]
+Text = Annotated[str, Tag("<text>")]
+Null = Annotated[None, Tag("<null>")]
+AnyObject = Annotated[dict[str, Any], Tag("<object>")]
+
+Stop = Annotated[
+    Text | Annotated[list[str], Field(min_length=1, max_length=4, fail_fast=True), Tag("<array>")] | Null,
+    one_of("a string or array of strings"),
+]
+Token = Annotated[int, Field(ge=0)]
+Prompt = Annotated[
+    Text
+    | Annotated[list[str], Field(min_length=1, max_length=MAX_PROMPTS, fail_fast=True), Tag("<array>")]
+    | Annotated[list[Token], Field(min_length=1, fail_fast=True), Tag("<tokens>")]
+    | Annotated[
+        list[Annotated[list[Token], Field(min_length=1, fail_fast=True)]],
+        Field(min_length=1, max_length=MAX_PROMPTS, fail_fast=True),
+        Tag("<token lists>"),
+    ]
+    | Null,
+    one_of("a string, array of strings, array of integers or array of integer arrays", _by_items),
+]
+Input = Annotated[
+    Annotated[Name, Tag("<text>")]
+    | Annotated[list[Name], Field(min_length=1, max_length=MAX_PROMPTS, fail_fast=True), Tag("<array>")]
+    | Annotated[list[Token], Field(min_length=1, max_length=2048, fail_fast=True), Tag("<tokens>")]
+    | Annotated[
+        list[Annotated[list[Token], Field(min_length=1, fail_fast=True)]],
+        Field(min_length=1, max_length=MAX_PROMPTS, fail_fast=True),
+        Tag("<token lists>"),
+    ],
+    one_of("a string, array of strings, array of integers or array of integer arrays", _by_items),
+]
+Content = Annotated[
+    Text | Annotated[list[Any], Tag("<array>")] | Null,
+    one_of("a string or array of objects"),
+]
+ToolChoice = Annotated[
+    Annotated[Literal["none", "auto", "required"], Tag("<text>")] | AnyObject | Null,
+    one_of("a string or object"),
+]
+FunctionCall = Annotated[Text | AnyObject | Null, one_of("a string or object")]
+
+OutputLimit = Annotated[int, Field(ge=0, le=MAX_OUTPUT)]
+Penalty = Annotated[float, Field(ge=-2, le=2)]
+# JavaScript rounds 2**63 - 1 up to 2**63, so a client there cannot send the largest seed otherwise.
+Seed = Annotated[int, Field(ge=-(2**63), le=2**63)]
+
+
+class Part(BaseModel):
+    """Checked, never changed, and never shown with its values."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="ignore", allow_inf_nan=False, hide_input_in_errors=True)
+
+
+class StreamOptions(Part):
+    include_usage: bool = False
+    include_obfuscation: bool = False
+
+
+class Body(Part):
+    """What every endpoint has."""
+
+    model: Annotated[str, Field(min_length=1, max_length=256)]
+
+
+class Generation(Body):
+    """What completions and chat have in common.
+
+    `max_completion_tokens` is a chat parameter, but upstreams that read both endpoints into one structure (new-api)
+    obey it on completions too: unread, it would be an output that nobody reserved.
+    """
+
+    n: Annotated[int, Field(ge=1, le=128)] | None = None
+    max_tokens: OutputLimit | None = None
+    max_completion_tokens: OutputLimit | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    frequency_penalty: Penalty | None = None
+    presence_penalty: Penalty | None = None
+    # Its values are checked in params.py: a pydantic dict would list every fault of a hostile one.
+    logit_bias: dict[str, Any] | None = None
+    seed: Seed | None = None
+    stop: Stop = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+
+
+class Completion(Generation):
+    """CreateCompletionRequest."""
+
+    prompt: Prompt
+    best_of: Annotated[int, Field(ge=0, le=20)] | None = None
+    echo: bool | None = None
+    logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
+    suffix: str | None = None
+    user: str = ""
+
+
+class Message(Part):
+    """The rest of a message is between client and upstream: resellers extend it."""
+
+    role: Name
+    content: Content = None
+
+
+class Function(Part):
+    name: Name
+
+
+class Tool(Part):
+    type: Name
+    function: Function | None = None
+
+
+class ResponseFormat(Part):
+    type: Name
+
+
+class Chat(Generation):
+    """CreateChatCompletionRequest."""
+
+    messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)]
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    tools: Annotated[list[Tool], Field(max_length=128, fail_fast=True)] | None = None
+    tool_choice: ToolChoice = None
+    parallel_tool_calls: bool | None = None
+    functions: list[Any] | None = None
+    function_call: FunctionCall = None
+    response_format: ResponseFormat | None = None
+    reasoning_effort: str | None = None
+    modalities: list[Any] | None = None
+    metadata: dict[str, Any] | None = None
+    service_tier: str | None = None
+    store: bool | None = None
+    user: str | None = None
+
+
+class Embedding(Body):
+    """CreateEmbeddingRequest."""
+
+    input: Input
+    dimensions: Annotated[int, Field(ge=1)] = 1
+    encoding_format: Literal["float", "base64"] = "float"
+    user: str = ""

@@ -1,0 +1,1 @@
+"""Completions requests for upstreams that accept one prompt at a time or only chat."""

@@ -1,0 +1,375 @@
+"""One completions call carried as several: one for each of its prompts, to upstreams that take no other.
+
+Each prompt goes its own way through the pipeline: it is tried, tried again and tried elsewhere like any call. What it
+has cost and what it says come together here: choices are numbered over all prompts, streams are passed on as they come,
+and the call is accounted for once, when the last prompt has ended. One prompt that fails in the end fails the call; the
+others are cut off, and charged for what came of them.
+
+A client that leaves is gone for every prompt: where answers are read on for their usage (relay/disconnect.py), the
+call is
+accounted for when the last of them has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
+from typing import Any, Self
+
+from gateway.accounting.lease import Accounting, Lease
+from gateway.api.capabilities import Adaptation, adaptation
+from gateway.config import Upstream
+from gateway.errors import GatewayError, UpstreamFailed, UpstreamRefused
+from gateway.records import Call, Ended, Failure, Fault, Phase, Usage
+from gateway.relay import Answer, Streamed, sse
+from gateway.relay.client_stream import ClientStream, Headers, StreamWriter
+from gateway.tasks import Tasks, cut_off, is_cut_off
+
+from .answer import Frame, One, choices_of, read, total, write
+from .choice import Unfit
+from .refusal import reword
+from .request import Split, characters
+from .stream import Stream, usage_event, write_chunk
+
+log = logging.getLogger("gateway")
+
+AT_ONCE = 8
+"""Prompts of one call that are under way at the same time; the others wait for their turn. One call with 2048 prompts
+must not take every connection to its upstream, nor spend the whole rate of our account there in a second."""
+
+_EVENTS = (("content-type", "text/event-stream"),)
+
+
+CarriesOne = Callable[[Call, Lease, ClientStream], Coroutine[Any, Any, Answer | Streamed]]
+"""Carries a call with a single prompt to an upstream and back."""
+
+
+async def carry(
+    call: Call, lease: Lease, outlet: ClientStream, *, one: CarriesOne, upstreams: Mapping[str, Upstream],
+    books: Accounting, tasks: Tasks, max_response_bytes: int,
+) -> Answer | Streamed:  # fmt: skip
+    """Carry a call of completions prompt by prompt, and account for it.
+
+    Raises `GatewayError` for what a client is told by a status. Cancelled: the client is gone.
+    """
+    crossing = _FanOut(call, lease, outlet, one, upstreams, books, max_response_bytes)
+    return await crossing.run(tasks)
+
+
+class _Share(Lease):
+    """One prompt's part of a call's lease: whoever carries the prompt takes it for a lease. It draws on nothing."""
+
+    def __init__(self, whole: Lease, books: Accounting, call: Call, ended: Callable[[], None]) -> None:
+        super().__init__(books, call, whole.claims)
+        self.standings = whole.standings
+        self.trace = whole.trace
+        self.status = 0
+        self.usage = Usage()
+        self.returned_model: str | None = None
+        self._whole = whole
+        self._is_ended = False
+        self._ended = ended
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    @property
+    def is_open(self) -> bool:
+        return not self._is_ended
+
+    def note_first_byte(self) -> None:
+        self._whole.note_first_byte()
+
+    def close(
+        self, *, status: int, usage: Usage, ended: Ended, is_truncated: bool = False, returned_model: str | None = None,
+        error: str | None = None,
+    ) -> None:  # fmt: skip
+        if self._is_ended:
+            return
+        self._is_ended = True
+        self.status, self.usage, self.returned_model = status, usage, returned_model
+        self._ended()
+
+    async def acknowledged(self) -> None:
+        """The whole is."""
+
+
+class _FanOut:
+    """One call on its way as several."""
+
+    def __init__(
+        self, call: Call, lease: Lease, outlet: ClientStream, one: CarriesOne, upstreams: Mapping[str, Upstream],
+        books: Accounting, max_response_bytes: int,
+    ) -> None:  # fmt: skip
+        self._call = call
+        self._lease = lease
+        self._outlet = outlet
+        self._one = one
+        self._upstreams = upstreams
+        self._books = books
+        self._max_response_bytes = max_response_bytes
+        self._split = Split(call)
+        self._frame = Frame.of(call)
+        self._numbers = iter(range(len(self._split)))
+        self._left = len(self._split)
+        self._shares: list[_Share] = []
+        self._attempts_before = lease.attempts
+        self._choices: dict[int, list[dict[str, Any]]] = {}
+        """Of plain answers, by the numbers of their prompts."""
+        self._bytes = 0
+        self._headers: Headers = ()
+        """Of the first plain answer."""
+        self._first: dict[str, Any] = {}
+        """The first answer or chunk."""
+        self._over: asyncio.Future[GatewayError | None] = asyncio.get_running_loop().create_future()
+        self._left_as: tuple[int, Ended] | None = None
+        """The status and the end of a call that nobody waits for any more."""
+
+    async def run(self, tasks: Tasks) -> Answer | Streamed:
+        began = time.perf_counter()
+        workers = [tasks.spawn(self._work(), "prompt") for _ in range(min(AT_ONCE, self._left))]
+        try:
+            error = await self._over
+            if error is not None:
+                await self._cut_off(workers)
+        except asyncio.CancelledError as cancelled:
+            self._leave(workers, is_gateway_ending=is_cut_off(cancelled))
+            raise
+        except Exception:  # a fault of ours
+            await self._cut_off(workers)
+            self._close(500, "error", is_truncated=self._outlet.client is not None, error=GatewayError.type)
+            raise
+        finally:
+            self._lease.upstream_s += time.perf_counter() - began
+        if error is not None:
+            return await self._fail(error)
+        return await (self._finish_stream() if self._call.params.stream else self._finish_plain())
+
+    # ------------------------------------------------------------------------------------------------- each prompt
+
+    async def _work(self) -> None:
+        """Carry one prompt after the other, as long as nothing has failed."""
+        try:
+            for number in self._numbers:
+                await self._carry(number)
+        except GatewayError as error:
+            self._end(error)
+        except asyncio.CancelledError:
+            self._over.cancel()  # where nobody has asked for it but the worker, which ends
+            raise
+        except Exception as bug:
+            if not self._over.done():
+                self._over.set_exception(bug)
+
+    async def _carry(self, number: int) -> None:
+        call = self._split.call(number)
+        async with _Share(self._lease, self._books, call, self._share_ended) as share:
+            self._shares.append(share)
+            side = ClientStream(partial(self._open, number, call, share), tuple, 0, self._hold)
+            try:
+                result = await self._one(call, share, side)
+                if isinstance(result, Answer):
+                    self._take(result, number, call, share)
+                elif result.fault is not None:
+                    raise _told(result.last, share.status)
+            except UpstreamRefused as refused:
+                if self._is_chat(call, share):
+                    raise reword(refused, self._call.params.document.members, number) from None
+                raise
+            except Unfit as unfit:
+                raise self._unfit(unfit, share) from None
+        self._left -= 1
+        if not self._left:
+            self._end(None)
+
+    def _take(self, answer: Answer, number: int, call: Call, share: _Share) -> None:
+        """A plain answer; some upstreams send one where a stream was asked for."""
+        said = read(answer.body)
+        choices = choices_of(self._asked(number, call, share), said)
+        self._first = self._first or said
+        if call.params.stream:
+            self._sum_up()
+            chunk = self._frame.around(said, choices)
+            event = write_chunk(chunk, shows_usage=self._call.params.include_usage)
+            self._outlet.open(_EVENTS).write(event)
+            return
+        self._bytes += len(answer.body)
+        if self._bytes > self._max_response_bytes:
+            detail = f"more than {self._max_response_bytes} bytes"
+            raise UpstreamFailed.after(self._failure(share, Fault.TOO_LARGE, detail))
+        self._choices[number] = choices
+        self._headers = self._headers or answer.headers
+
+    def _open(self, number: int, call: Call, share: _Share, headers: Headers) -> StreamWriter:
+        """The client's side of one prompt's stream."""
+        self._sum_up()
+        stream = Stream(
+            self._asked(number, call, share),
+            self._frame,
+            shows_usage=self._call.params.include_usage,
+            max_event_bytes=self._max_response_bytes,
+        )
+        return _PromptStream(self, stream, share, self._outlet.open(headers), self._outlet)
+
+    def _hold(self, size: int) -> None:
+        if self._left_as is None:  # else the room of this call has been given back
+            self._outlet.hold(size)
+
+    def _asked(self, number: int, call: Call, share: _Share) -> One:
+        has_logprobs = call.params.document.members.get("logprobs") is not None
+        return One(number, call.params.n, self._is_chat(call, share), has_logprobs, characters(call))
+
+    def _is_chat(self, call: Call, share: _Share) -> bool:
+        """Whether the prompt was sent, or would have been, as a chat."""
+        if share.route is None:
+            return False
+        return (
+            adaptation(call.endpoint, call.params, self._upstreams[share.route.upstream].capabilities)
+            is Adaptation.VIA_CHAT
+        )
+
+    def pass_on(self, stream: Stream, share: _Share, data: bytes) -> bytes:
+        """What of a prompt's stream the client may see now; nothing, once the call has failed."""
+        if self._over.done():
+            return b""
+        try:
+            seen = stream.feed(data)
+        except Unfit as unfit:
+            self._end(self._unfit(unfit, share))
+            return b""
+        if not self._first and stream.first is not None:
+            self._first = stream.first
+        return seen
+
+    def _unfit(self, unfit: Unfit, share: _Share) -> UpstreamFailed:
+        failure = self._failure(share, Fault.UNFIT, str(unfit))
+        log.warning(
+            "upstream %s: %s (%s), call %s", failure.upstream, failure.fault.value, failure.detail, self._call.id
+        )
+        return UpstreamFailed.after(failure)
+
+    def _failure(self, share: _Share, fault: Fault, detail: str) -> Failure:
+        return Failure(share.route.upstream if share.route else "", Phase.RELAYING, fault, detail)
+
+    # ------------------------------------------------------------------------------------------------------ the end
+
+    def _end(self, error: GatewayError | None) -> None:
+        if not self._over.done():
+            self._over.set_result(error)
+
+    async def _cut_off(self, workers: list[asyncio.Task[Any]]) -> None:
+        """Nobody wants the other prompts any more: each is charged for what came of it."""
+        for share in self._shares:
+            share.is_cut_off = True
+        for worker in workers:
+            worker.cancel()
+        await asyncio.wait(workers)
+
+    def _leave(self, workers: list[asyncio.Task[Any]], *, is_gateway_ending: bool) -> None:
+        """The client is gone, and the call is accounted for when nothing of it is read on any more; or the gateway
+        ends, and with it every prompt."""
+        self._left_as = (503, "error") if is_gateway_ending else (499, "client_gone")
+        self._lease.hand_over()
+        self._over.cancel()
+        for worker in workers:
+            if is_gateway_ending:
+                cut_off(worker)
+            else:
+                worker.cancel()
+        self._share_ended()
+
+    def _share_ended(self) -> None:
+        if self._left_as is not None and not any(share.is_open for share in self._shares):
+            status, ended = self._left_as
+            error = "shutting_down" if ended == "error" else None
+            self._close(status, ended, is_truncated=self._call.params.stream, error=error)
+
+    def _sum_up(self) -> None:
+        """Tell the lease how far its prompts have come."""
+        lease = self._lease
+        lease.attempts = self._attempts_before + sum(share.attempts for share in self._shares)
+        lease.route = next((share.route for share in self._shares if share.route is not None), lease.route)
+        lease.may_have_cost |= any(share.may_have_cost for share in self._shares)
+        lease.upstream_error = next((each.upstream_error for each in self._shares if each.upstream_error), None)
+
+    def _close(self, status: int, ended: Ended, *, is_truncated: bool = False, error: str | None = None) -> None:
+        """Account for the whole."""
+        self._sum_up()
+        usage = total([share.usage for share in self._shares])
+        if self._lease.may_have_cost and usage.source == "reported":
+            usage = usage._replace(source="estimated")  # of a prompt nobody knows
+        model = next((share.returned_model for share in self._shares if share.returned_model), None)
+        self._lease.close(
+            status=status, usage=usage, ended=ended, is_truncated=is_truncated, returned_model=model, error=error
+        )
+
+    @property
+    def _usage(self) -> Usage | None:
+        """What a client may be told: the sum, where every prompt was reported."""
+        usages = [share.usage for share in self._shares]
+        return total(usages) if all(usage.source == "reported" for usage in usages) else None
+
+    async def _finish_plain(self) -> Answer:
+        choices = [choice for number in sorted(self._choices) for choice in self._choices[number]]
+        body = write(self._frame, self._first, choices, self._usage)
+        self._close(200, "done")
+        await self._lease.acknowledged()
+        headers = [(name, value) for name, value in self._headers if name != "content-type"]
+        return Answer(200, (*headers, ("content-type", "application/json")), body)
+
+    async def _finish_stream(self) -> Streamed:
+        usage = self._usage if self._call.params.include_usage else None
+        told = b"" if usage is None else usage_event(self._frame, self._first, usage)
+        self._close(200, "done")
+        await self._lease.acknowledged()
+        self._outlet.open(_EVENTS)
+        return Streamed(told + sse.DONE)
+
+    async def _fail(self, error: GatewayError) -> Streamed:
+        has_begun = self._outlet.client is not None
+        self._close(error.status, "error", is_truncated=has_begun, error=error.name)
+        if not has_begun:
+            raise error
+        await self._lease.acknowledged()
+        return Streamed(sse.write_event(error.body()), Fault.IN_BAND)
+
+
+class _PromptStream:
+    """The client's side of one prompt's stream, among the others'."""
+
+    def __init__(
+        self, crossing: _FanOut, stream: Stream, share: _Share, client: StreamWriter, outlet: ClientStream
+    ) -> None:
+        self._crossing = crossing
+        self._stream = stream
+        self._share = share
+        self._client = client
+        self._outlet = outlet
+        self._clock = asyncio.get_running_loop().time
+
+    @property
+    def is_congested(self) -> bool:
+        return self._client.is_congested
+
+    def write(self, data: bytes) -> bool:
+        seen = self._crossing.pass_on(self._stream, self._share, data)
+        if not seen:
+            return self._client.is_congested
+        self._outlet.spoke_at = self._clock()
+        return self._client.write(seen)
+
+    async def wait_until_writable(self) -> None:
+        await self._client.wait_until_writable()
+
+
+def _told(event: bytes, status: int) -> UpstreamRefused:
+    """The error that a prompt's stream ended with."""
+    data = sse.data_of(event.lstrip(b"\n"))
+    error = json.loads(data)["error"] if data else {}
+    return UpstreamRefused(
+        status, error.get("message", ""), error.get("type", ""), error.get("param"), error.get("code")
+    )

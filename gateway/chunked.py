@@ -1,0 +1,39 @@
+"""Long work in small bites: the calls of the same worker need the interpreter, too.
+
+A thread that goes on and on lets others in every 5 ms (`sys.getswitchinterval`), and one C function over very many
+things lets nobody in before it is done. A chunk of a stream should wait for neither.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from heapq import merge
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+PAUSE_S = 0.0005
+SORTED_AT_ONCE = 1000
+"""Half a millisecond, more or less."""
+
+
+def in_chunks(things: Iterable[T], at_once: int) -> Iterator[T]:
+    """The same things, with a pause after each so many of them. Only for threads."""
+    for number, thing in enumerate(things, 1):
+        yield thing
+        if number % at_once == 0:
+            time.sleep(PAUSE_S)
+
+
+def portions(things: Sequence[T], at_once: int) -> Iterator[Sequence[T]]:
+    """The same things, so many at a time. Anywhere: what happens in between is the caller's."""
+    for first in range(0, len(things), at_once):
+        yield things[first : first + at_once]
+
+
+def in_order(things: Sequence[Any]) -> Iterator[Any]:
+    """The same things, sorted a few at a time. Only for threads."""
+    starts = in_chunks(range(0, len(things), SORTED_AT_ONCE), 1)
+    runs = [sorted(things[start : start + SORTED_AT_ONCE]) for start in starts]
+    return iter(runs[0]) if len(runs) == 1 else merge(*runs)

@@ -1,0 +1,158 @@
+"""From one configuration to another: which settings differ, in words that may be logged, and which need a restart.
+
+Never shown is the value of a setting that is a secret by its type, nor of one that came out of a `${...}` reference, in
+the old file or in the new one: whoever keeps a value outside of the file may have a reason.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+from pydantic import BaseModel, SecretStr
+
+from .sections import Config, FileKey
+
+Place = tuple[str | int, ...]
+"""Where a value stands in the file."""
+
+NEEDS_RESTART: Sequence[Place] = (
+    ("server", "host"), ("server", "port"), ("server", "workers"), ("store",), ("admin", "listen"),
+    ("tracing",),
+)  # fmt: skip
+"""What is opened, bound or started once; with all that stands below."""
+
+SECRET_FIELDS = frozenset({"sha256", "url"})
+"""Settings that show more than a log should hold, though their type does not say so."""
+
+MAX_SHOWN = 120
+"""Characters of one value."""
+
+
+@dataclass(frozen=True, slots=True)
+class SettingChange:
+    """One setting that differs."""
+
+    place: Place
+    """In the file, but that a key is called by its id and not by its number."""
+    what: str
+
+    def __str__(self) -> str:
+        return f"{_spell_place(self.place)}: {self.what}"
+
+    @property
+    def needs_restart(self) -> bool:
+        """Whether the gateway has to be started again for it."""
+        return any(self.place[: len(start)] == start for start in NEEDS_RESTART)
+
+    @property
+    def path(self) -> str:
+        """Where, as it is shown."""
+        return _spell_place(self.place)
+
+
+def changes(
+    old: Config, new: Config, referenced_before: Iterable[Place] = (), referenced_now: Iterable[Place] = ()
+) -> list[SettingChange]:
+    """What differs, in the order of the file. `referenced_...` are the places whose values came out of references."""
+    found: list[SettingChange] = []
+    before, now = _Side(referenced_before), _Side(referenced_now)
+    _compare(old, new, (), (before, ()), (now, ()), found)
+    return found
+
+
+class _Side:
+    """One of two files."""
+
+    def __init__(self, referenced: Iterable[Place]) -> None:
+        self._hidden = frozenset(place[:n] for place in referenced for n in range(1, len(place) + 1))
+
+    def hides(self, place: Place) -> bool:
+        """Whether something of the value at this place came out of a reference."""
+        return place in self._hidden
+
+
+_Where = tuple[_Side, Place]
+
+
+def _compare(one: Any, other: Any, place: Place, before: _Where, now: _Where, found: list[SettingChange]) -> None:
+    if one == other:
+        return
+    if (ones := _members(one)) is None or (others := _members(other)) is None:
+        is_section = isinstance(one, BaseModel) or isinstance(other, BaseModel)
+        if is_section:  # and the other one is null
+            found.append(SettingChange(place, "removed" if other is None else "added"))
+        else:
+            found.append(SettingChange(place, _spell_change(one, other, place, before, now)))
+        return
+    for name in dict.fromkeys([*ones, *others]):
+        here = (*place, name)
+        if name not in others:
+            found.append(SettingChange(here, "removed"))
+        elif name not in ones:
+            found.append(SettingChange(here, "added"))
+        else:
+            (index, mine), (other_index, its) = ones[name], others[name]
+            _compare(mine, its, here, (before[0], (*before[1], index)), (now[0], (*now[1], other_index)), found)
+
+
+def _members(value: Any) -> dict[str | int, tuple[str | int, Any]] | None:
+    """What a value consists of, by name: with its name in the file, and itself. None: it is shown as a whole."""
+    if isinstance(value, BaseModel):
+        return {name: (name, getattr(value, name)) for name in type(value).model_fields}
+    if isinstance(value, Mapping):
+        return {name: (name, item) for name, item in value.items()}
+    if isinstance(value, tuple) and value and all(isinstance(item, FileKey) for item in value):
+        return {key.id: (index, key) for index, key in enumerate(value)}
+    if isinstance(value, tuple) and (not value or all(isinstance(item, BaseModel) for item in value)):
+        return {index: (index, item) for index, item in enumerate(value)}
+    return None
+
+
+def _spell_change(one: Any, other: Any, place: Place, before: _Where, now: _Where) -> str:
+    is_secret = place[-1] in SECRET_FIELDS or _holds_secret(one) or _holds_secret(other)
+    if is_secret or before[0].hides(before[1]) or now[0].hides(now[1]):
+        return "(secret) changed"
+    return f"{_spell_value(one)} -> {_spell_value(other)}"
+
+
+def _holds_secret(value: Any) -> bool:
+    return isinstance(value, SecretStr) or (isinstance(value, tuple) and any(map(_holds_secret, value)))
+
+
+def _spell_value(value: Any) -> str:
+    spelt = json.dumps(_plain(value))
+    return spelt if len(spelt) <= MAX_SHOWN else f"{spelt[:MAX_SHOWN]}..."
+
+
+def _plain(value: Any) -> Any:
+    """As it could stand in the file."""
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case Decimal():
+            return int(value) if value == int(value) else float(value)
+        case float():
+            return int(value) if value.is_integer() else value
+        case datetime():
+            return value.isoformat()
+        case tuple():
+            return [_plain(item) for item in value]
+        case _:
+            return str(value)
+
+
+def _spell_place(place: Place) -> str:
+    """As `spell`, but that every name that is no plain word stands in quotes: it may hold anything."""
+    spelt = ""
+    for part in place:
+        if isinstance(part, int):
+            spelt += f"[{part}]"
+        else:
+            name = part if part.isidentifier() and part.isascii() else json.dumps(part)
+            spelt += f".{name}" if spelt else name
+    return spelt

@@ -1,0 +1,189 @@
+"""Where a journal lives: a folder of its own, with a lock that is free as soon as its worker is gone.
+
+The name of the folder is the name of the journal. A folder is made under another name (`.new`), with the lock held,
+and gets its own by renaming; it is unmade the other way round (`.gone`). So whoever dies at any point leaves either a
+journal or something that anybody may sweep away. The lock's file says whose books the journal belongs to.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import re
+import shutil
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+
+log = logging.getLogger("gateway")
+
+SCHEMA = 1
+"""Of the files. A journal with a higher one was written by a newer gateway, and is left to it."""
+
+STALE_S = 60
+"""A folder that is still being made after this long never will be."""
+
+_NAME = re.compile(r"[0-9a-f]{32}")
+_HEAD_BYTES = 4096
+
+
+class JournalDirectory:
+    """The folder of one journal, locked."""
+
+    def __init__(self, path: Path, descriptor: int, boot: str) -> None:
+        self.path = path
+        self.is_of_this_boot = boot == _boot()
+        """Whether its worker has died and not its machine, so that all that was ever written in it is there."""
+        self._descriptor = descriptor
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @classmethod
+    def make(cls, folder: Path, origin: str) -> JournalDirectory:
+        """A new one, named at random. Raises `OSError`."""
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / uuid.uuid4().hex
+        making = path.with_suffix(".new")
+        making.mkdir(mode=0o700)
+        descriptor = -1
+        try:
+            descriptor = os.open(making / "lock", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            boot = _boot()
+            head = {"schema": SCHEMA, "origin": origin, "boot": boot}
+            os.write(descriptor, json.dumps(head).encode() + b"\n")
+            os.fsync(descriptor)
+            making.rename(path)
+        except BaseException:
+            if descriptor >= 0:
+                os.close(descriptor)
+            shutil.rmtree(making, ignore_errors=True)
+            raise
+        sync_folder(path)
+        sync_folder(folder)
+        return cls(path, descriptor, boot)
+
+    @classmethod
+    def free(cls, folder: Path, origin: str) -> Iterator[JournalDirectory]:
+        """Those whose worker is dead and whose origin is ours, each locked for us. Sweeps away what is none."""
+        try:
+            paths = sorted(folder.iterdir())
+        except FileNotFoundError:
+            return
+        for path in paths:
+            if _NAME.fullmatch(path.name):
+                try:
+                    home = cls._enter(path, origin)
+                except FileNotFoundError:
+                    continue  # it was removed at this moment
+                except OSError as error:
+                    leave_alone(str(path), f"it cannot be read ({error.strerror})")
+                    continue
+                if home is not None:
+                    yield home
+            elif _NAME.fullmatch(path.stem) and (path.suffix == ".gone" or (path.suffix == ".new" and _is_stale(path))):
+                shutil.rmtree(path, ignore_errors=True)
+
+    @classmethod
+    def _enter(cls, path: Path, origin: str) -> JournalDirectory | None:
+        descriptor = os.open(path / "lock", os.O_RDWR | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Its last holder may have removed it while we were waiting at the door.
+            if not os.path.samestat(os.fstat(descriptor), (path / "lock").stat()):
+                raise FileNotFoundError(path)
+            reason, boot = _read_head(os.read(descriptor, _HEAD_BYTES), origin)
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        except BaseException:
+            os.close(descriptor)
+            raise
+        if reason:
+            leave_alone(str(path), reason)
+            os.close(descriptor)
+            return None
+        return cls(path, descriptor, boot)
+
+    def remove(self) -> None:
+        """Unmake it, and let go. Raises `OSError`, the lock still being held."""
+        going = self.path.with_suffix(".gone")
+        try:
+            self.path.rename(going)
+        except FileNotFoundError:
+            pass  # somebody has done it by hand
+        shutil.rmtree(going, ignore_errors=True)
+        self.leave()
+
+    def leave(self) -> None:
+        """Let go of the lock."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+def foreign_journals(folder: Path, origin: str) -> dict[str, int]:
+    """How many journals in a folder belong to each ledger other than `origin`. None is locked or changed."""
+    found: Counter[str] = Counter()
+    try:
+        heads = [lock for lock in sorted(folder.glob("*/lock")) if _NAME.fullmatch(lock.parent.name)]
+    except OSError:
+        return {}
+    for head in heads:
+        try:
+            with head.open("rb") as lock:
+                whose = json.loads(lock.readline(_HEAD_BYTES))["origin"]
+        except (OSError, ValueError, KeyError, TypeError):
+            continue  # gone meanwhile, or none of ours
+        if isinstance(whose, str) and whose != origin:
+            found[whose] += 1
+    return dict(found)
+
+
+def sync_folder(path: Path) -> None:
+    """Have the names in a folder survive a power cut. Raises `OSError`."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _is_stale(path: Path) -> bool:
+    try:
+        return time.time() - path.stat().st_mtime > STALE_S
+    except OSError:
+        return False
+
+
+def _read_head(head: bytes, origin: str) -> tuple[str, str]:
+    """Why a journal with such a head is not for us, nothing where it is; and since which start of which machine."""
+    try:
+        told = json.loads(head)
+        schema, whose, boot = told["schema"], told["origin"], str(told.get("boot"))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return "the first line of its lock file is not one of ours", ""
+    if schema != SCHEMA:
+        return f"a newer gateway wrote it (schema {schema})", ""
+    return "" if whose == origin else f"it belongs to another ledger, {whose}", boot
+
+
+def _boot() -> str:
+    """Which start of this machine it is, as far as it says so: Linux does (man 4 random)."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+@lru_cache(maxsize=1024)
+def leave_alone(path: str, reason: str) -> None:
+    """Say why a journal is not touched: once, however often it is found."""
+    log.warning("the journal %s is left alone: %s", path, reason)

@@ -1,0 +1,198 @@
+"""The segments of a journal as they stand: which is written, which are to be synced, which may go, and what they hold.
+
+Knows no event loop and waits for nothing but reads. What it says is to be written or deleted, others do.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from .codec import JournalEntry, Position, encode, read
+from .disk import Segment, WritePlan, WriteResult, found
+
+SEGMENT_BYTES = 16 * 2**20
+"""A segment that has become as long as this is the last but one. More where the open entries alone are longer."""
+
+SMALL_BYTES = 256 * 1024
+"""An idle journal shrinks to less than this."""
+
+SIGNPOST_EVERY_BYTES = 2**20
+
+
+class Cursor:
+    """How far the ends in the segments have been read."""
+
+    def __init__(self, after: int) -> None:
+        self.after = after
+        """The number of the last end that was found; only higher ones are looked for."""
+        self.index = 0
+        """The segment that is read next, or at present."""
+        self.place: Position | None = None
+        """Where in it; None before it was begun."""
+
+
+class Segments:
+    """The segments of one journal, and the entries of the leases that are open."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._segments: list[Segment] = []
+        self._current: Segment | None = None
+        """The one that is written; those that were found are not, for they may end anyhow."""
+        self._unsynced: list[Segment] = []
+        self._mark = 0
+        self.open: dict[str, bytes] = {}
+        """The lines of the leases that are open, oldest first; also those that are not written yet."""
+
+    # ------------------------------------------------------------------------------------------------------ writing
+
+    def plan(self, lines: list[bytes], number: int, last: int) -> WritePlan:
+        """How to write these; `number` and `last` as in `WritePlan`. `open` is as it will stand after them."""
+        blob, target = b"".join(lines), self._current
+        is_last = target is not None and target.fresh_bytes + len(blob) >= max(
+            SEGMENT_BYTES, target.size_bytes - target.fresh_bytes
+        )
+        carried: tuple[bytes, ...] = ()
+        if is_last:
+            carried = tuple(self.open.values())
+        elif target is None:
+            new = set(lines)
+            carried = tuple(line for line in self.open.values() if line not in new)
+        return WritePlan(self._folder, target, self._next_index(), blob, len(lines), number, last, is_last, carried)
+
+    def plan_to_shrink(self, kept_s: float) -> WritePlan | None:
+        """How to begin a new segment, where the current one is mostly what was delivered long ago."""
+        current = self._current
+        if current is None or not _was_delivered_before(current, time.monotonic() - kept_s):
+            return None
+        carried = tuple(self.open.values())
+        if current.fresh_bytes <= max(SMALL_BYTES, 2 * sum(map(len, carried))):
+            return None
+        return WritePlan(self._folder, None, self._next_index(), carried=carried)
+
+    def _next_index(self) -> int:
+        return self._segments[-1].index + 1 if self._segments else 1
+
+    def note(self, plan: WritePlan, outcome: WriteResult) -> None:
+        """A write was made."""
+        if (target := plan.target) is not None:
+            if target.size_bytes // SIGNPOST_EVERY_BYTES > len(target.signposts):
+                target.signposts.append((target.last, target.size_bytes))
+            target.size_bytes += len(plan.blob)
+            target.fresh_bytes += len(plan.blob)
+            target.last = max(target.last, plan.last)
+            if plan.is_last_of_target and outcome.begun is None:
+                target.fresh_bytes = 0  # so that it is tried again, but not at each write
+            self._look_at(target)
+            if target not in self._unsynced:
+                self._unsynced.append(target)
+        if outcome.begun is not None:
+            self._current = outcome.begun
+            self._segments.append(outcome.begun)
+            self._unsynced.append(outcome.begun)
+            self._look_at(outcome.begun)
+
+    # ------------------------------------------------------------------------------------------------------ keeping
+
+    def take_unsynced(self) -> list[Segment]:
+        """Those that were written since."""
+        taken, self._unsynced = self._unsynced, []
+        return taken
+
+    def note_sync(self, segments: list[Segment], *, is_done: bool) -> None:
+        """Such a list was synced; or was not, and has to be again."""
+        if not is_done:
+            self._unsynced = [*(s for s in segments if s not in self._unsynced), *self._unsynced]
+            return
+        for segment in segments:
+            if segment is not self._current and segment not in self._unsynced:
+                segment.shut()
+
+    def delivered(self, number: int) -> None:
+        """The store has everything up to this number, and nothing above."""
+        self._mark = number
+        for segment in self._segments:
+            self._look_at(segment)
+
+    def _look_at(self, segment: Segment) -> None:
+        if segment.last > self._mark:
+            segment.delivered_at = None
+        elif segment.delivered_at is None:
+            segment.delivered_at = time.monotonic()
+
+    def outlived(self, kept_s: float) -> list[Segment]:
+        """What was delivered long ago. Never the current one; nor any, before there is one that carries on."""
+        until = time.monotonic() - kept_s
+        return [s for s in self._segments if self._current not in (None, s) and _was_delivered_before(s, until)]
+
+    def forget(self, segments: list[Segment]) -> None:
+        """These were deleted."""
+        self._segments = [segment for segment in self._segments if segment not in segments]
+
+    def shut(self) -> None:
+        """Nothing will be written any more."""
+        for segment in [*self._unsynced, *self._segments]:
+            segment.shut()
+
+    # ------------------------------------------------------------------------------------------------------ reading
+
+    def ends(self, bookmark: Cursor) -> Iterator[JournalEntry]:
+        """The close and void entries behind a bookmark, in order, from the files. Raises `OSError`."""
+        while (segment := next((s for s in self._segments if s.index >= bookmark.index), None)) is not None:
+            if segment.index > bookmark.index or bookmark.place is None:
+                bookmark.index, bookmark.place = segment.index, _place_in(segment, bookmark.after)
+            if segment.last > bookmark.after:
+                yield from _ends_of(segment, bookmark, bookmark.place)
+            if segment is self._segments[-1]:
+                return
+            bookmark.index, bookmark.place = segment.index + 1, None
+
+    def take_in(self) -> tuple[int, int, int]:
+        """Read what a dead worker has left. Raises `OSError`.
+
+        Returns the highest number, how many segments end in the middle of an entry, and how many other places cannot be
+        read.
+        """
+        highest = torn = damaged = 0
+        for segment in found(self._folder):
+            self._segments.append(segment)
+            before = highest
+            for entry in read(segment.path, Position(), _size_of(segment)):
+                if isinstance(entry, str):
+                    torn += entry == "torn"
+                    damaged += entry == "damaged"
+                    continue
+                if entry.number <= before:
+                    continue  # carried over from a segment that is still there, and has told what became of it
+                highest = max(highest, entry.number)
+                if entry.kind == "open":
+                    self.open[entry.lease] = encode(*entry)
+                else:
+                    self.open.pop(entry.lease, None)
+                    segment.last = max(segment.last, entry.number)
+        return highest, torn, damaged
+
+
+def _was_delivered_before(segment: Segment, moment: float) -> bool:
+    return segment.delivered_at is not None and segment.delivered_at <= moment
+
+
+def _ends_of(segment: Segment, bookmark: Cursor, place: Position) -> Iterator[JournalEntry]:
+    try:
+        for entry in read(segment.path, place, _size_of(segment)):
+            if isinstance(entry, JournalEntry) and entry.kind != "open" and entry.number > bookmark.after:
+                bookmark.after = entry.number
+                yield entry
+    except FileNotFoundError:
+        pass  # it was delivered long ago
+
+
+def _place_in(segment: Segment, after: int) -> Position:
+    """Where to begin to look for what has a higher number."""
+    return Position(max((offset for number, offset in segment.signposts if number <= after), default=0))
+
+
+def _size_of(segment: Segment) -> Callable[[], int]:
+    return lambda: segment.size_bytes

@@ -1,0 +1,31 @@
+"""The audit log: who has changed what."""
+
+from __future__ import annotations
+
+import json
+
+from gateway.errors import InvalidRequest
+from gateway.store import DocumentKind
+
+from .documents import Documents, Page
+
+
+class AuditLog(Documents):
+    """What was done."""
+
+    async def audit(self, limit: int = 100, before: str | None = None) -> Page:
+        """The newest changes: `id`, `time`, `actor`, `action`, `kind`, `name`, `before`, `after`."""
+        try:
+            told = await self._store.audit(limit + 1, before)
+        except ValueError:
+            raise InvalidRequest("Expected the id of an entry.", param="before") from None
+        rows = [{"id": entry.position, **_owner(entry.kind, entry.name), **json.loads(entry.audit)} for entry in told]
+        return Page.of(rows, limit, "id")
+
+
+def _owner(kind: DocumentKind, name: str) -> dict[str, str]:
+    """An overlay is told as what it belongs to."""
+    if kind != "overlay":
+        return {"kind": kind, "name": name}
+    of, _, owner = name.partition(":")
+    return {"kind": of, "name": owner}

@@ -1,0 +1,328 @@
+"""What one worker knows of keys: those of the file, and of those in the store what it has been asked for.
+
+A key is looked up in the store once, and remembered. Once a second the store is asked what was changed since; what was
+is read again when it is wanted, so that a revoked key is refused everywhere within `FRESH_S`, and a hundred thousand
+keys cost no more per call than ten. Where no news comes for that long, nothing that is remembered is trusted any more:
+with `on_outage: deny`, calls are refused until the store answers; with `allow`, keys that are known stay good for
+`outage_max_s`, and what is not known is no reason for a 401.
+
+Secrets that lead nowhere are looked up at a bounded rate, together, and remembered as such. Only what has the form of
+an issued secret is looked up at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from itertools import islice
+from typing import TypeVar
+
+from gateway.api import auth
+from gateway.api.auth import KnownSecret
+from gateway.config import Config, Team
+from gateway.errors import Unavailable
+from gateway.quota.issued import IssuedKey, IssuedTeam, Overlay, may_be_issued
+from gateway.quota.windows import LimitTable
+from gateway.records import Key
+from gateway.store import ChangeFeed, DocumentKind, KeyStore, StoreUnavailable
+from gateway.tasks import Tasks
+
+from .token_bucket import TokenBucket
+
+T = TypeVar("T")
+
+log = logging.getLogger("gateway")
+
+NEWS_EVERY_S = 1.0
+NEWS_WHILE_AWAY_S = 0.3
+NEWS_WITHIN_S = 1.0
+FIRST_WITHIN_S = 10.0
+"""How long a look may take: the first one reads every team and overlay."""
+
+FRESH_S = 4.0
+"""How long what is remembered is trusted without news. With the time that a look takes, a revoked key is refused
+within 5 s."""
+
+REMEMBERED = 20_000
+"""Keys of the store, two kilobytes each; beyond, the one that was read first is forgotten."""
+
+UNKNOWN_REMEMBERED = 10_000
+"""Secrets that lead nowhere."""
+
+UNKNOWN_PER_S, UNKNOWN_AT_ONCE = 50, 500
+"""Secrets that lead nowhere and are looked up all the same. Those that lead somewhere do not count."""
+
+LOOKED_UP_AT_ONCE = 500
+
+ASKED_AGAIN = 5
+"""How often a look is repeated because something was changed meanwhile; then its answer is used, and not remembered."""
+
+PAGE = 1000
+
+
+class KeyCache:
+    """One worker's keys and the limits that bind them; `begin` it. Private to the worker."""
+
+    def __init__(self, store: KeyStore, config: Config, clock: Callable[[], float] = time.monotonic) -> None:
+        self._store = store
+        self._clock = clock
+        self.known: dict[bytes, KnownSecret] = {}
+        """By the SHA-256 of their secrets: all keys of the file, and those of the store that are remembered."""
+        self.fresh_until = 0.0
+        """On the clock: until when what is known is trusted."""
+        self.terms = LimitTable((), {}, {})
+        self._file_ids: dict[str, bytes] = {}
+        """The keys of the file: the SHA-256 of their secrets by their ids."""
+        self._remembered: dict[bytes, str] = {}
+        """Of the known ones those that were looked up, and their ids; the first that was read first."""
+        self._unknown: dict[bytes, None] = {}
+        self._teams: dict[str, Team] = {}
+        """Those of the store."""
+        self._overlays: dict[str, Overlay] = {}
+        self._position: str | None = None
+        self._changes = 0
+        """How often something was changed, as far as we have heard."""
+        self._waiting: dict[bytes, asyncio.Future[KnownSecret | None]] = {}
+        self._allowance = TokenBucket(UNKNOWN_PER_S, UNKNOWN_AT_ONCE)
+        self._tasks = Tasks()
+        self.configure(config)
+
+    def __repr__(self) -> str:
+        fresh_s = self.fresh_until - self._clock()
+        return f"<KeyCache {len(self.known)} keys, fresh for {fresh_s:.1f} s, {len(self._waiting)} looked up>"
+
+    def configure(self, config: Config, index: Mapping[bytes, Key] | None = None) -> None:
+        """Go by this configuration from now on. `index`: that of its keys, where it was made before."""
+        self._config = config
+        index = auth.index(config.keys) if index is None else index
+        self._file_ids = {key.id: digest for digest, key in index.items()}
+        looked_up = {
+            digest: self.known[digest] for digest, name in self._remembered.items() if name not in self._file_ids
+        }
+        self._remembered = {digest: known.key.id for digest, known in looked_up.items()}
+        self.known = looked_up | {digest: KnownSecret(key) for digest, key in index.items()}
+        self._apply()
+
+    def known_keys(self) -> list[Key]:
+        """Those that are known: all of the file, and of the store whoever has called here lately."""
+        return list({known.key.id: known.key for known in self.known.values()}.values())
+
+    async def named(self, names: frozenset[str]) -> list[Key]:
+        """The keys of these ids, of file and store, whether anybody has called here with them or not. Raises
+        `StoreUnavailable`."""
+        found = {known.key.id: known.key for known in self.known.values() if known.key.id in names}
+        missing = [name for name in names if name not in found]
+        texts = await self._store.read("key", missing) if missing else []
+        documents = [read for text in texts if text is not None and (read := _read_key(text)) is not None]
+        return [*found.values(), *[auth.read(issued.settings) for issued in documents]]
+
+    def team_of(self, key: str) -> str | None:
+        """The team of a key that is known."""
+        return next((known.key.team for known in self.known.values() if known.key.id == key), None)
+
+    @property
+    def teams(self) -> Mapping[str, Team]:
+        """All teams by name; what the file says counts."""
+        return self.terms.teams
+
+    def trust(self) -> None:
+        """Raises `Unavailable` where nobody knows whether what is known still holds."""
+        if self._clock() > self.fresh_until:
+            raise _away()
+
+    async def look_up(self, secret: str) -> KnownSecret | None:
+        """What the store says of a secret that is not among the known. Raises `Unavailable`."""
+        digest = auth.digest(secret)
+        if digest in self._unknown or not may_be_issued(secret):
+            return None
+        if (answer := self._waiting.get(digest)) is None:
+            if self._allowance.is_spent(self._clock()):
+                raise Unavailable(
+                    "The gateway is asked for too many unknown keys. Please try again.", code="too_many_unknown_keys"
+                )
+            answer = self._waiting[digest] = asyncio.get_running_loop().create_future()
+            if len(self._waiting) == 1:
+                self._tasks.spawn(self._look_up(), "look up keys")
+        try:
+            return await asyncio.shield(answer)
+        except StoreUnavailable:
+            raise _away() from None
+
+    async def begin(self) -> None:
+        """Ask the store a first time, be it there or not, and follow the news from then on."""
+        await self.hear()
+        self._tasks.spawn(self._follow(), "follow-keys")
+
+    async def _follow(self) -> None:
+        while True:
+            is_away = not await self.hear()
+            await asyncio.sleep(NEWS_WHILE_AWAY_S if is_away else NEWS_EVERY_S)
+
+    async def hear(self) -> bool:
+        """Ask for news once, and act on it; whether there was an answer."""
+        asked_at = self._clock()
+        try:
+            async with asyncio.timeout(NEWS_WITHIN_S if self._position else FIRST_WITHIN_S):
+                await self._take_in(await self._store.news(self._position))
+        except (StoreUnavailable, TimeoutError):
+            return False
+        except Exception:
+            log.exception("the news of keys could not be read")
+            return False
+        store = self._config.store
+        self.fresh_until = asked_at + (store.outage_max_s if store.on_outage == "allow" else FRESH_S)
+        return True
+
+    async def close(self) -> None:
+        """Ask nothing more."""
+        await self._tasks.cancel_all()
+
+    # ------------------------------------------------------------------------------------------------------------ news
+
+    async def _take_in(self, news: ChangeFeed) -> None:
+        if self._position is None or not news.is_complete:
+            self._changes += 1
+            self._teams, self._overlays = {}, {}
+            _put(self._teams, await self._every("team"), _read_team)
+            _put(self._overlays, await self._every("overlay"), _read_overlay)
+            self._forget(lambda _: True)
+            self._apply()
+        elif news.changed:
+            self._changes += 1
+            changed: dict[DocumentKind, list[str]] = {"key": [], "team": [], "overlay": []}
+            for kind, name in dict.fromkeys(news.changed):
+                changed[kind].append(name)
+            _put(self._teams, await self._again("team", changed["team"]), _read_team)
+            _put(self._overlays, await self._again("overlay", changed["overlay"]), _read_overlay)
+            if names := changed["key"]:
+                self._forget(frozenset(names).__contains__)
+            if changed["team"] or changed["overlay"]:
+                self._apply()
+        self._position = news.position
+
+    async def _again(self, kind: DocumentKind, names: list[str]) -> Iterable[tuple[str, str | None]]:
+        return zip(names, await self._store.read(kind, names) if names else (), strict=True)
+
+    async def _every(self, kind: DocumentKind) -> list[tuple[str, str]]:
+        found: list[tuple[str, str]] = []
+        while rows := await self._store.page(kind, found[-1][0] if found else "", PAGE):
+            found += rows
+        return found
+
+    def _forget(self, is_meant: Callable[[str], bool]) -> None:
+        for digest in [digest for digest, name in self._remembered.items() if is_meant(name)]:
+            del self._remembered[digest], self.known[digest]
+        self._unknown.clear()
+
+    def _apply(self) -> None:
+        """Go by teams and overlays as they are now."""
+        config, teams = self._config, {**self._teams, **self._config.teams}
+        if teams.keys() != self.teams.keys():
+            self._forget(lambda _: True)  # who may call depends on it
+        self.terms = LimitTable(config.quotas, teams, self._overlays)
+        for scope, overlay in self._overlays.items():
+            digest = self._file_ids.get(scope.removeprefix("key:"))
+            if overlay.revoked_at is not None and digest is not None:
+                self.known[digest] = self.known[digest]._replace(refusal=auth.REVOKED)
+
+    # -------------------------------------------------------------------------------------------------------- look-ups
+
+    async def _look_up(self) -> None:
+        """Look up all that wait, as many at once as wait."""
+        while some := list(islice(self._waiting, LOOKED_UP_AT_ONCE)):
+            try:
+                found = await self._find(some)
+            except Exception as error:
+                for digest in some:
+                    _fail(self._waiting.pop(digest), error)
+                continue
+            for digest, known in found.items():
+                answer = self._waiting.pop(digest)
+                if not answer.done():
+                    answer.set_result(known)
+
+    async def _find(self, digests: list[bytes]) -> dict[bytes, KnownSecret | None]:
+        for attempt in range(ASKED_AGAIN):
+            changes = self._changes
+            texts = await self._store.find_keys([digest.hex() for digest in digests])
+            found = {digest: self._read(digest, text) for digest, text in zip(digests, texts, strict=True)}
+            if attempt == 0 and any(known is not None and known.refusal == auth.NO_TEAM for known in found.values()):
+                await self.hear()  # the team may be as new as its key
+                continue
+            if changes == self._changes:
+                self._remember(found)
+                break
+        self._allowance.spend(sum([known is None for known in found.values()]))
+        return found
+
+    def _read(self, digest: bytes, text: str | None) -> KnownSecret | None:
+        if text is None or (issued := _read_key(text)) is None:
+            return None
+        settings, sha256 = issued.settings, digest.hex()
+        secret = next((secret for secret in issued.secrets if secret.sha256 == sha256), None)
+        if secret is None or settings.id in self._file_ids:  # what the file says of an id counts
+            return None
+        refusal = None
+        if issued.revoked_at is not None:
+            refusal = auth.REVOKED
+        elif settings.team is not None and settings.team not in self.teams:
+            refusal = auth.NO_TEAM
+        return KnownSecret(auth.read(settings), secret.until, refusal)
+
+    def _remember(self, found: Mapping[bytes, KnownSecret | None]) -> None:
+        for digest, known in found.items():
+            if known is None:
+                self._unknown[digest] = None
+                continue
+            self.known[digest] = known
+            self._remembered[digest] = known.key.id
+        for digest in list(islice(self._remembered, max(0, len(self._remembered) - REMEMBERED))):
+            del self._remembered[digest], self.known[digest]
+        for digest in list(islice(self._unknown, max(0, len(self._unknown) - UNKNOWN_REMEMBERED))):
+            del self._unknown[digest]
+
+
+def _away() -> Unavailable:
+    return Unavailable("The gateway cannot reach its store of keys right now.", code=StoreUnavailable.code)
+
+
+def _put(
+    place: MutableMapping[str, T], documents: Iterable[tuple[str, str | None]], read: Callable[[str], T | None]
+) -> None:
+    for name, text in documents:
+        if text is None or (value := read(text)) is None:
+            place.pop(name, None)
+        else:
+            place[name] = value
+
+
+def _read_key(text: str) -> IssuedKey | None:
+    try:
+        return IssuedKey.decode(text)
+    except ValueError:
+        log.exception("a key in the store cannot be read; it is refused")
+        return None
+
+
+def _read_team(text: str) -> Team | None:
+    try:
+        return IssuedTeam.decode(text).settings
+    except ValueError:
+        log.exception("a team cannot be read; its keys are refused")
+        return None
+
+
+def _read_overlay(text: str) -> Overlay:
+    try:
+        return Overlay.decode(text)
+    except ValueError:
+        log.exception("an overlay cannot be read; if it is of a key, that is refused")
+        return Overlay(revoked_at=0.0)
+
+
+def _fail(answer: asyncio.Future[KnownSecret | None], error: Exception) -> None:
+    if not answer.done():
+        answer.set_exception(error)
+        answer.exception()  # whoever asked may have left

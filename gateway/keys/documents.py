@@ -1,0 +1,158 @@
+"""Documents of the store, read and written by whoever changes keys, teams and quotas."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from gateway.chunked import in_chunks, portions
+from gateway.config import Config, ConfigError, FileKey, Team
+from gateway.errors import Conflict, InvalidRequest, NotFound
+from gateway.quota.issued import IssuedKey, IssuedTeam, Overlay, format_time
+from gateway.records import Window, WindowStatus
+from gateway.store import DocumentKind, KeyStore, StoreChange
+
+PAGE = 500
+"""Documents that are fetched at once where all of a kind are wanted."""
+
+READ_AT_ONCE = 25
+"""Keys that are taken apart, or shown, in one go; half a millisecond, more or less."""
+
+Shown = dict[str, Any]
+
+
+class Page(NamedTuple):
+    """Some of many."""
+
+    rows: list[Shown]
+    next: str | None
+    """What to give as `after` (of the audit log: `before`) for the next ones; None: these were the last."""
+
+    @classmethod
+    def of(cls, rows: list[Shown], limit: int, name: str) -> Page:
+        """The first `limit` of some rows, of which there is one more where more follow."""
+        return cls(rows[:limit], rows[limit - 1][name] if len(rows) > limit else None)
+
+
+class DocumentStore(KeyStore, Protocol):
+    """A store, as far as it is needed here."""
+
+    async def standings(self, windows: Sequence[Window], now: float) -> list[WindowStatus]:
+        """As `store.Reports`."""
+
+
+class AuditEvent(NamedTuple):
+    """What is done, for the audit log; `before` and `after` as JSON."""
+
+    actor: str
+    action: str
+    before: Any = None
+    after: Any = None
+
+
+class Documents:
+    """Reads documents, and writes them where nobody else has done so meanwhile.
+
+    `config` returns the configuration that is in force.
+    """
+
+    def __init__(
+        self, store: DocumentStore, config: Callable[[], Config], clock: Callable[[], float] = time.time
+    ) -> None:
+        self._store = store
+        self._config = config
+        self._clock = clock
+
+    async def teams(self) -> Mapping[str, Team]:
+        """All teams by name; what the file says counts."""
+        issued = {name: IssuedTeam.decode(text).settings async for rows in self._pages("team") for name, text in rows}
+        return {**issued, **self._config().teams}
+
+    def _file_key(self, name: str) -> FileKey | None:
+        return next((key for key in self._config().keys if key.id == name), None)
+
+    async def _issued_key(self, name: str) -> tuple[str, IssuedKey]:
+        """A document as it stands, and what it says. Raises `NotFound`."""
+        (text,) = await self._store.read("key", [name])
+        if text is None:
+            raise NotFound(f"There is no key '{name}'.", code="key_not_found")
+        return text, IssuedKey.decode(text)
+
+    async def _issued_team(self, name: str) -> tuple[str, IssuedTeam]:
+        """A document as it stands, and what it says. Raises `NotFound`."""
+        (text,) = await self._store.read("team", [name])
+        if text is None:
+            raise NotFound(f"There is no team '{name}'.", code="team_not_found")
+        return text, IssuedTeam.decode(text)
+
+    async def _overlay(self, scope: str) -> tuple[str | None, Overlay]:
+        """A document as it stands, and what it says; an empty one where there is none."""
+        (text,) = await self._store.read("overlay", [scope])
+        return text, Overlay() if text is None else Overlay.decode(text)
+
+    async def _overlays(self, scopes: Sequence[str]) -> list[Overlay]:
+        """What they say alone."""
+        texts: list[str | None] = []
+        for some in portions(scopes, READ_AT_ONCE):
+            texts += await self._store.read("overlay", some)
+        return [Overlay() if text is None else Overlay.decode(text) for text in texts]
+
+    async def _issued_keys(self, after: str = "") -> AsyncIterator[IssuedKey]:
+        """All of them, by id."""
+        async for rows in self._pages("key", after):
+            for key in await asyncio.to_thread(_decoded, rows):
+                yield key
+
+    async def _pages(self, kind: DocumentKind, after: str = "") -> AsyncIterator[list[tuple[str, str]]]:
+        while rows := await self._store.page(kind, after, PAGE):
+            yield rows
+            after = rows[-1][0]
+
+    async def _write(
+        self,
+        kind: DocumentKind,
+        name: str,
+        before: str | None,
+        after: str | None,
+        doing: AuditEvent,
+        *,
+        added: Sequence[str] = (),
+        removed: Sequence[str] = (),
+        resets: Sequence[Window] = (),
+    ) -> None:
+        """Raises `Conflict` where the document is not `before` any more."""
+        audit = json.dumps({"time": format_time(self._clock()), **doing._asdict()})
+        change = StoreChange(kind, name, before, after, audit, tuple(added), tuple(removed), tuple(resets))
+        if await self._store.change(change):
+            return
+        if before is None and kind != "overlay":
+            raise exists(kind, name)
+        raise Conflict(f"Somebody else has just changed {kind} '{name}'. Try again.", code="changed_meanwhile")
+
+
+def _decoded(rows: Iterable[tuple[str, str]]) -> list[IssuedKey]:
+    return [IssuedKey.decode(text) for _, text in in_chunks(rows, READ_AT_ONCE)]
+
+
+def exists(kind: str, name: str) -> Conflict:
+    """A name that is taken."""
+    return Conflict(
+        f"There is a {kind} '{name}' already. Choose another name; that of a key is never used again.",
+        code="already_exists",
+    )
+
+
+def in_file(kind: str, name: str) -> Conflict:
+    """What can be changed in the file alone."""
+    return Conflict(
+        f"The {kind} '{name}' stands in the configuration file. Change it there and reload.", code="managed_by_file"
+    )
+
+
+def invalid(error: ConfigError) -> InvalidRequest:
+    """Every fault in one message; the first one's path is the `param`."""
+    faults = "; ".join(str(fault) for fault in error.faults)
+    return InvalidRequest(f"Invalid settings: {faults}.", param=error.faults[0].path or None)

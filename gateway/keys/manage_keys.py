@@ -1,0 +1,156 @@
+"""Keys: made, changed, given another secret, revoked."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, NamedTuple
+
+from gateway.api import auth
+from gateway.chunked import in_chunks, portions
+from gateway.config import ConfigError, KeySettings, read_key, shown_key
+from gateway.errors import Conflict, InvalidRequest
+from gateway.quota.issued import IssuedKey, SecretOf, format_secret, show_file_key, show_key, show_top_ups
+from gateway.records import Key
+
+from .documents import PAGE, READ_AT_ONCE, AuditEvent, Documents, Page, Shown, exists, in_file, invalid
+
+MAX_OVERLAP_S = 30 * 86400
+"""A secret that is to be replaced should not live on for ever."""
+
+
+class CreatedKey(NamedTuple):
+    """A key as it is shown, and its new secret: the only time that anybody sees it."""
+
+    key: Shown
+    secret: str
+
+
+class KeyManager(Documents):
+    """What is done to keys."""
+
+    async def create_key(self, wish: Mapping[str, Any], actor: str) -> CreatedKey:
+        """Make a key from settings as in the file, without a secret: one is made."""
+        settings = await self._read_settings(wish)
+        if self._file_key(settings.id) is not None:
+            raise exists("key", settings.id)
+        now, secret = self._clock(), _new_secret(settings.id)
+        made = IssuedKey(settings, (SecretOf(auth.digest(secret).hex(), now),), created_at=now, updated_at=now)
+        doing = AuditEvent(actor, "create", after=shown_key(settings))
+        await self._write("key", settings.id, None, made.encode(), doing, added=[auth.digest(secret).hex()])
+        # From here on nothing is asked that could fail: nobody will ever see the secret again.
+        return CreatedKey(show_key(made, now) | {"top_ups": []}, secret)
+
+    async def list_keys(self, after: str = "", limit: int = 100, team: str | None = None) -> Page:
+        """Keys of file and store by id, behind the id `after`."""
+        of_file = {key.id: key for key in self._config().keys}
+        names = sorted(name for name, key in of_file.items() if name > after and team in (None, key.team))[: limit + 1]
+        overlays, now = await self._overlays([f"key:{name}" for name in names]), self._clock()
+        issued: list[IssuedKey] = []
+        async for key in self._issued_keys(after):
+            if key.settings.id not in of_file and team in (None, key.settings.team):
+                issued.append(key)
+                if len(issued) > limit:
+                    break
+
+        def show() -> list[Shown]:
+            file_keys = in_chunks(zip(names, overlays, strict=True), READ_AT_ONCE)
+            return [
+                *(show_file_key(of_file[name], overlay, now) for name, overlay in file_keys),
+                *(show_key(key, now) for key in in_chunks(issued, READ_AT_ONCE)),
+            ]
+
+        rows = await asyncio.to_thread(show)
+        return Page.of(sorted(rows, key=lambda row: str(row["id"])), limit, "id")
+
+    async def show_key(self, name: str) -> Shown:
+        """One key: its settings, `managed_by` (`file` or `store`), `status` (`active`, `expired`, `revoked`),
+        `created_at`, `updated_at`, `revoked_at`, `secrets` (when made, until when good; never what they are) and
+        `top_ups`."""
+        _, overlay = await self._overlay(f"key:{name}")
+        now = self._clock()
+        if (of_file := self._file_key(name)) is not None:
+            shown = show_file_key(of_file, overlay, now)
+        else:
+            shown = show_key((await self._issued_key(name))[1], now)
+        return shown | {"top_ups": show_top_ups(overlay)}
+
+    async def update_key(self, name: str, changes: Mapping[str, Any], actor: str) -> Shown:
+        """Replace the settings that are named; null takes one back to its default. The id stays."""
+        text, key = await self._changeable(name)
+        if changes.get("id", name) != name:
+            raise InvalidRequest("The id of a key stays for ever. Create another key.", param="id")
+        before = shown_key(key.settings)
+        settings = await self._read_settings(
+            {field: value for field, value in {**before, **changes}.items() if value is not None}
+        )
+        changed = key.with_settings(settings, self._clock())
+        await self._write("key", name, text, changed.encode(), AuditEvent(actor, "update", before, shown_key(settings)))
+        return await self.show_key(name)
+
+    async def rotate_key(self, name: str, overlap_s: float, actor: str) -> CreatedKey:
+        """Give a key a new secret; the old one is good for `overlap_s` seconds more."""
+        if not 0 <= overlap_s <= MAX_OVERLAP_S:
+            raise InvalidRequest(f"Expected a number of seconds from 0 to {MAX_OVERLAP_S}.", param="overlap_s")
+        text, key = await self._changeable(name)
+        _, overlay = await self._overlay(f"key:{name}")
+        now, secret = self._clock(), _new_secret(name)
+        rotated = key.rotated(auth.digest(secret).hex(), now, overlap_s)
+        had, has = [{secret.sha256 for secret in each.secrets} for each in (key, rotated)]
+        doing = AuditEvent(actor, "rotate", after={"overlap_s": overlap_s})
+        await self._write("key", name, text, rotated.encode(), doing, added=[*has - had], removed=[*had - has])
+        return CreatedKey(show_key(rotated, now) | {"top_ups": show_top_ups(overlay)}, secret)
+
+    async def revoke_key(self, name: str, actor: str) -> Shown:
+        """Refuse a key from now on, for ever; a key of the file too. To revoke it again changes nothing."""
+        now, doing = self._clock(), AuditEvent(actor, "revoke")
+        if self._file_key(name) is not None:
+            text, overlay = await self._overlay(f"key:{name}")
+            if overlay.revoked_at is None:
+                await self._write("overlay", f"key:{name}", text, overlay._replace(revoked_at=now).encode(), doing)
+        else:
+            issued, key = await self._issued_key(name)
+            if key.revoked_at is None:
+                await self._write("key", name, issued, key.revoked(now).encode(), doing)
+        return await self.show_key(name)
+
+    async def every_key(self, only: str | None = None) -> AsyncIterator[list[Key]]:
+        """All keys of file and store, some at a time, those of the file first; or one alone, where there is one."""
+        of_file = self._config().keys
+        if only is not None:
+            found: KeySettings | None = self._file_key(only)
+            if found is None and (text := (await self._store.read("key", [only]))[0]) is not None:
+                found = IssuedKey.decode(text).settings
+            yield [auth.read(found)] if found else []
+            return
+        for portion in portions(of_file, READ_AT_ONCE):
+            yield [auth.read(key) for key in portion]
+        ids, some = {key.id for key in of_file}, []
+        async for key in self._issued_keys():
+            if key.settings.id not in ids:
+                some.append(auth.read(key.settings))
+            if len(some) == PAGE:
+                yield some
+                some = []
+        yield some
+
+    async def _changeable(self, name: str) -> tuple[str, IssuedKey]:
+        """A key that may be changed here, and its document as it stands."""
+        if self._file_key(name) is not None:
+            raise in_file("key", name)
+        text, key = await self._issued_key(name)
+        if key.revoked_at is not None:
+            raise Conflict(f"The key '{name}' was revoked, which is for ever. Create another.", code="revoked")
+        return text, key
+
+    async def _read_settings(self, wish: Mapping[str, Any]) -> KeySettings:
+        teams = await self.teams() if wish.get("team") is not None else {}
+        try:
+            return read_key(wish, self._config(), teams)
+        except ConfigError as error:
+            raise invalid(error) from None
+
+
+def _new_secret(name: str) -> str:
+    return format_secret(name, secrets.token_urlsafe(32))

@@ -1,0 +1,97 @@
+"""Quotas: counted anew, topped up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gateway.api import auth
+from gateway.config import ConfigError, Team, read_quota
+from gateway.errors import InvalidRequest, NotFound
+from gateway.quota import window_status
+from gateway.quota.issued import TopUp
+from gateway.quota.windows import LimitTable, calendar_window
+from gateway.records import Key, Window
+
+from .documents import AuditEvent, Documents, Shown, invalid
+
+MAX_LIMIT = 2**53 - 1
+"""What a window may hold: Redis scripts know whole numbers up to that."""
+
+
+class QuotaManager(Documents):
+    """What is done to the windows of a key (`key:ID`), of a team (`team:NAME`), or of the whole `gateway`."""
+
+    async def reset_quotas(self, scope: str, which: Mapping[str, Any], actor: str) -> list[Shown]:
+        """Count nothing as used of the windows of `key:ID`, `team:NAME` or `gateway`, at present; `which` may name
+        `unit`, `per`, `model`, default: all of its own. Returns them as they stand now (`quota/window_status.row`)."""
+        if unknown := sorted(which.keys() - {"unit", "per", "model"}):
+            raise InvalidRequest("There is no such field. Expected some of unit, per, model.", param=unknown[0])
+        now = self._clock()
+        wanted = {name: str(value) for name, value in which.items() if value is not None}
+        windows = [
+            window
+            for window in await self._windows(scope, now)
+            if window.unit != "parallel"
+            and wanted.items() <= {"unit": window.unit, "per": window.per, "model": window.model}.items()
+        ]
+        if not windows:
+            raise NotFound(f"There is no such quota of {scope}.", code="quota_not_found")
+        text, overlay = await self._overlay(scope)
+        told = await self._store.standings(windows, now)
+        doing = AuditEvent(actor, "reset", [window_status.row(standing, now) for standing in told])
+        await self._write("overlay", scope, text, overlay.encode(), doing, resets=windows)
+        return await self._stand(scope)
+
+    async def top_up(self, scope: str, grant: Mapping[str, Any], actor: str) -> list[Shown]:
+        """Let more be spent in a window of the running day or month: `{"tokens": 100000, "per": "day"}`, and `model`
+        where the quota names one. It ends with the window. Returns the windows as they stand now."""
+        try:
+            wish = read_quota(grant)
+        except ConfigError as error:
+            raise invalid(error) from None
+        if wish.per_s is not None:
+            raise InvalidRequest(
+                "Only a quota of a day or month can be topped up; one of a shorter time fills by itself. Reset it "
+                "instead, or raise it.",
+                param="per",
+            )
+        now, per = self._clock(), str(wish.per)
+        windows = await self._windows(scope, now)
+        topped = [each for each in windows if (each.unit, each.per, each.model) == (wish.unit, per, wish.model)]
+        if not topped:
+            raise NotFound(
+                f"{scope} has no quota of {wish.unit} per {per}{f' for {wish.model}' if wish.model else ''}.",
+                code="quota_not_found",
+            )
+        if topped[0].limit + wish.limit > MAX_LIMIT:
+            raise InvalidRequest(
+                f"With this the limit would be more than can be counted ({MAX_LIMIT}).", param=wish.unit
+            )
+        more = TopUp(wish.unit, per, wish.model, calendar_window(per, now)[0], wish.limit)
+        text, overlay = await self._overlay(scope)
+        doing = AuditEvent(actor, "top_up", after=dict(grant))
+        await self._write("overlay", scope, text, overlay.topped_up(more).encode(), doing)
+        return await self._stand(scope)
+
+    async def _stand(self, scope: str) -> list[Shown]:
+        now = self._clock()
+        told = await self._store.standings(await self._windows(scope, now), now)
+        return [window_status.row(standing, now) for standing in told]
+
+    async def _windows(self, scope: str, now: float) -> list[Window]:
+        """The windows of `key:ID`, `team:NAME` or `gateway`, its own alone. Raises `NotFound`."""
+        kind, _, name = scope.partition(":")
+        config = self._config()
+        teams: Mapping[str, Team] = {}
+        if kind == "key":
+            of_file = self._file_key(name)
+            holder = auth.read((await self._issued_key(name))[1].settings if of_file is None else of_file)
+        elif kind == "team":
+            team = config.teams.get(name) or (await self._issued_team(name))[1].settings
+            holder, teams = Key("", team=name), {name: team}
+        else:
+            holder = Key("")
+        _, overlay = await self._overlay(scope)
+        terms = LimitTable(config.quotas, teams, {scope: overlay})
+        return [term.window(now) for term in terms.of(holder) if term.scope == scope]

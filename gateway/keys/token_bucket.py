@@ -1,0 +1,24 @@
+"""So many things a second, and some at once after a rest."""
+
+from __future__ import annotations
+
+
+class TokenBucket:
+    """Refills by `per_s`, up to `most`. Its clock is that of `now`, in seconds. Private to a worker."""
+
+    __slots__ = ("_at", "_left", "_most", "_per_s")
+
+    def __init__(self, per_s: float, most: float) -> None:
+        self._per_s = per_s
+        self._most = self._left = most
+        self._at = 0.0
+
+    def is_spent(self, now: float) -> bool:
+        """Whether one more would be too many at present."""
+        self._left = min(self._most, self._left + self._per_s * max(0.0, now - self._at))
+        self._at = now
+        return self._left < 1
+
+    def spend(self, number: int) -> None:
+        """So many were done; more than there were leave a debt."""
+        self._left -= number

@@ -1,0 +1,331 @@
+"""Every metric: its name, unit, buckets and help, and a verb to record it.
+
+Labels are bounded. A model that is not configured is `other`, and so is a key beyond `metrics.max_keys` (key_labels.py
+says which); a name that a client made up is never a label.
+
+With several processes (PROMETHEUS_MULTIPROC_DIR set by the supervisor) values live in files that the supervisor sums:
+one scrape is the whole gateway, and no counter falls when a worker dies. Writing there costs more than a microsecond a
+value, and a call touches fourteen; so what one turn of the event loop adds is gathered and written once at its end.
+What a record tells is still there before its answer ends, which waits for the store; what is told of a refusal comes
+just behind it. A worker that is killed loses one turn; its calls under way are counted by the worker that finds them in
+its journal, as lost, so that metrics and books go on agreeing.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_left
+from collections import Counter as Counts
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from gateway.quota import pricing
+from gateway.records import Record, WindowStatus
+
+from .key_labels import KeyLabels
+
+_SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+_TOKEN_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1)
+_OWN_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5)
+_ERROR_TOKENS = (-4096, -1024, -256, -64, -16, 0, 16, 64, 256, 1024, 4096)
+
+_KINDS = ("prompt", "completion", "cached", "reasoning")
+"""What tokens are counted apart, in the order of the fields of a `Usage`."""
+
+Defer = Callable[[Callable[[], None]], Any]
+"""Runs a function at the end of this turn of the event loop: `loop.call_soon`."""
+
+
+class _Ended(NamedTuple):
+    """A call that has ended, and what beside its record counts."""
+
+    record: Record
+    estimated_prompt_tokens: int
+    overhead_s: float
+
+
+class Telemetry:
+    """The metrics of one worker. `defer` says when to write what was added; by default at once."""
+
+    def __init__(
+        self,
+        key_ids: Iterable[str],
+        max_keys: int,
+        registry: CollectorRegistry | None = None,
+        *,
+        defer: Defer = lambda write: write(),
+    ) -> None:
+        self.registry = registry or CollectorRegistry()
+        shared = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
+        self.key_labels = KeyLabels(key_ids, max_keys, Path(shared) if shared else None)
+        self._defer = defer
+        self._is_due = False
+        """Whether what was added will be written at the end of this turn."""
+        self._added: dict[tuple[Counter, tuple[str, ...]], float] = {}
+        self._ended: list[_Ended] = []
+        self._under_way = 0
+        self._children: dict[tuple[Counter | Histogram, tuple[str, ...]], Any] = {}
+        self._requests = self._counter(
+            "gateway_requests_total",
+            "Answered requests; with the status 0, calls of a worker that died.",
+            "key",
+            "model",
+            "endpoint",
+            "upstream",
+            "status",
+        )
+        self._tokens = self._counter(
+            "gateway_tokens_total", "Tokens, by who says so.", "key", "model", "upstream", "type", "source"
+        )
+        self._cost = self._counter(
+            "gateway_cost_usd_total", "US dollars, of calls whose price is known.", "key", "model"
+        )
+        self._duration = self._histogram(
+            "gateway_request_duration_seconds", "Whole calls.", _SECONDS, "model", "upstream"
+        )
+        self._first_token = self._histogram(
+            "gateway_time_to_first_token_seconds", "Until the first byte of an answer.", _SECONDS, "model", "upstream"
+        )
+        self._per_token = self._histogram(
+            "gateway_time_per_output_token_seconds",
+            "Streamed time after the first byte, for each further token.",
+            _TOKEN_SECONDS, "model", "upstream",
+        )  # fmt: skip
+        self._overhead = self._histogram(
+            "gateway_overhead_seconds", "The gateway's own time in a call.", _OWN_SECONDS, "endpoint"
+        )
+        self._attempts = self._counter(
+            "gateway_upstream_attempts_total", "Attempts at an upstream.", "upstream", "outcome"
+        )
+        self._state = Gauge(
+            "gateway_upstream_state",
+            "Whether an upstream or a model of it is avoided by a worker: 0 no, 1 a call may probe it, 2 yes.",
+            ["upstream"], registry=self.registry, multiprocess_mode="livemax",
+        )  # fmt: skip
+        self._rejections = self._counter("gateway_rejections_total", "Calls refused by the gateway itself.", "reason")
+        self._in_flight = Gauge(
+            "gateway_in_flight_requests", "Calls under way.", registry=self.registry, multiprocess_mode="livesum"
+        )
+        self._pending = Gauge(
+            "gateway_journal_pending_records",
+            "Usage records of running workers that the store does not have yet.",
+            registry=self.registry,
+            multiprocess_mode="livesum",
+        )
+        self._store_errors = self._counter("gateway_store_errors_total", "Failed requests to the store.")
+        self._alerts = self._counter(
+            "gateway_quota_alerts_total", "Quotas of a day or month that came to this percentage.",
+            "key", "team", "unit", "per", "level",
+        )  # fmt: skip
+        self._unknown = self._counter("gateway_usage_unknown_total", "Calls sent upstream whose usage nobody reported.")
+        self._gone = self._counter("gateway_client_disconnects_total", "Clients that left before their answer ended.")
+        self._estimate_error = self._histogram(
+            "gateway_estimate_error_tokens", "Estimated minus reported prompt tokens.", _ERROR_TOKENS
+        )
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(name, text, labels, registry=self.registry)
+
+    def _histogram(self, name: str, text: str, buckets: Iterable[float], *labels: str) -> Histogram:
+        return Histogram(name, text, labels, buckets=tuple(buckets), registry=self.registry)
+
+    def key_label(self, key: str) -> str:
+        """The key's own id, or `other` beyond `metrics.max_keys`."""
+        return self.key_labels(key)
+
+    def answered(self, *, key: str, model: str, endpoint: str, upstream: str, status: int) -> None:
+        """Any request of the data plane got its answer. `model` is a configured name, `other`, or empty."""
+        self._add(self._requests, (self.key_label(key), model, endpoint, upstream, str(status)))
+
+    def recorded(
+        self, record: Record, *, estimated_prompt_tokens: int, overhead_s: float, is_usage_unknown: bool
+    ) -> None:
+        """A call has ended and its usage record stands."""
+        self._ended.append(_Ended(record, estimated_prompt_tokens, overhead_s))
+        self._write_soon()
+        if is_usage_unknown:
+            self._add(self._unknown)
+        if record.ended == "client_gone":
+            self.client_left()
+
+    def lost(self, record: Record) -> None:
+        """A call of a worker that died was found in its journal, and is charged at its estimate. Nobody was answered,
+        so it has no times."""
+        key, model, upstream = self.key_label(record.key), record.label_model, record.upstream
+        self._add(self._requests, (key, model, record.endpoint, upstream, str(record.status)))
+        for name, amount in zip(_KINDS, record.usage[:4], strict=True):
+            if amount:
+                self._add(self._tokens, (key, model, upstream, name, record.usage.source), amount)
+        if record.cost_nusd:
+            self._add(self._cost, (key, model), pricing.usd(record.cost_nusd))
+        self._add(self._unknown)
+
+    def client_left(self) -> None:
+        """A client did not wait for its answer."""
+        self._add(self._gone)
+
+    def rejected(self, reason: str) -> None:
+        """The gateway itself refused a call."""
+        self._add(self._rejections, (reason,))
+
+    def attempted(self, upstream: str, outcome: str) -> None:
+        """One attempt at an upstream has ended: `ok`, the fault, `refused` (the request's own), or `client_gone`."""
+        self._add(self._attempts, (upstream, outcome))
+
+    def show_upstream(self, upstream: str, state: int) -> None:
+        """This is the state of an upstream now: 0 closed, 1 half-open, 2 open."""
+        self._state.labels(upstream).set(state)
+
+    def entered(self) -> None:
+        """A call has begun."""
+        self._under_way += 1
+        self._write_soon()
+
+    def left(self) -> None:
+        """A call has ended."""
+        self._under_way -= 1
+        self._write_soon()
+
+    def store_failed(self) -> None:
+        """The store did not answer, or refused."""
+        self._add(self._store_errors)
+
+    def alerted(self, *, key: str, team: str, unit: str, per: str, level: int) -> None:
+        """An operator was told of a quota of this key or this team; of neither: of the whole gateway."""
+        self._add(self._alerts, (self.key_label(key), team, unit, per, str(level)))
+
+    def show_pending(self, count: int) -> None:
+        """So many records wait for the store."""
+        self._pending.set(count)
+
+    # ------------------------------------------------------------------------------------------------------ writing
+
+    def _add(self, metric: Counter, labels: tuple[str, ...] = (), amount: float = 1) -> None:
+        series = (metric, labels)
+        self._added[series] = self._added.get(series, 0) + amount
+        self._write_soon()
+
+    def _write_soon(self) -> None:
+        if not self._is_due:
+            self._is_due = True
+            self._defer(self.write)
+
+    def write(self) -> None:
+        """Write what was added. To be called at the end of a worker, for whom no further turn of the loop comes."""
+        self._is_due = False
+        self._in_flight.set(self._under_way)
+        added, self._added = self._added, {}
+        for (metric, of), amount in added.items():
+            self._child(metric, of).inc(amount)
+        ended, self._ended = self._ended, []
+        kinds: dict[tuple[str, str, str, str, int, str], list[_Ended]] = {}
+        for call in ended:
+            record = call.record
+            kind = (
+                self.key_label(record.key), record.label_model, record.upstream, record.endpoint, record.status,
+                record.usage.source,
+            )  # fmt: skip
+            kinds.setdefault(kind, []).append(call)
+        for labels, calls in kinds.items():
+            self._write_calls(*labels, calls)
+
+    def _write_calls(
+        self, key: str, model: str, upstream: str, endpoint: str, status: int, source: str, calls: list[_Ended]
+    ) -> None:
+        self._child(self._requests, (key, model, endpoint, upstream, str(status))).inc(len(calls))
+        for name, amounts in zip(_KINDS, zip(*[call.record.usage[:4] for call in calls], strict=True), strict=True):
+            if amount := sum(amounts):
+                self._child(self._tokens, (key, model, upstream, name, source)).inc(amount)
+        route, records = (model, upstream), [call.record for call in calls]
+        if cost_nusd := sum([record.cost_nusd or 0 for record in records]):
+            self._child(self._cost, (key, model)).inc(pricing.usd(cost_nusd))
+        self._observe(self._duration, route, [record.duration_s for record in records])
+        first = [record for record in records if record.first_byte_s is not None]
+        self._observe(self._first_token, route, [record.first_byte_s or 0 for record in first])
+        self._observe(
+            self._per_token, route,
+            [
+                (record.duration_s - (record.first_byte_s or 0)) / (record.usage.completion_tokens - 1)
+                for record in first
+                if record.stream and record.usage.completion_tokens > 1
+            ],
+        )  # fmt: skip
+        self._observe(self._overhead, (endpoint,), [call.overhead_s for call in calls])
+        if source == "reported":
+            errors = [call.estimated_prompt_tokens - call.record.usage.prompt_tokens for call in calls]
+            self._observe(self._estimate_error, (), errors)
+
+    def _child(self, metric: Counter | Histogram, labels: tuple[str, ...]) -> Any:
+        """Looked up once and kept, which costs a third of `labels()`."""
+        child = self._children.get((metric, labels))
+        if child is None:
+            child = self._children[(metric, labels)] = metric.labels(*labels) if labels else metric
+        return child
+
+    def _observe(self, metric: Histogram, labels: tuple[str, ...], amounts: Sequence[float]) -> None:
+        """Many observations at once.
+
+        prometheus-client takes them one by one only. Its buckets and sum are reached here by their private names, and
+        tests/observe/test_metrics.py compares the outcome with that of its own `observe`.
+        """
+        if not amounts:
+            return
+        child = self._child(metric, labels)
+        child._sum.inc(sum(amounts))  # noqa: SLF001
+        bounds = child._upper_bounds  # noqa: SLF001
+        for place, number in Counts([bisect_left(bounds, amount) for amount in amounts]).items():
+            child._buckets[place].inc(number)  # noqa: SLF001
+
+
+class QuotaRow(NamedTuple):
+    """How a key's quota stands: units, of usd US dollars. `used` holds what is reserved, too."""
+
+    key: str
+    unit: str
+    per: str
+    used: float
+    limit: float
+
+
+def quota_rows(standings: Iterable[WindowStatus], label: Callable[[str], str]) -> Iterator[QuotaRow]:
+    """What the metrics show of these windows: those of all models, of keys that have a label of their own."""
+    for standing in standings:
+        window = standing.window
+        kind, _, name = window.scope.partition(":")
+        if kind == "key" and label(name) == name and window.model is None and window.unit != "parallel":
+            amounts = standing.used + standing.reserved, window.limit
+            used, limit = [pricing.usd(units) for units in amounts] if window.unit == "usd" else amounts
+            yield QuotaRow(name, window.unit, window.per, used, limit)
+
+
+class KeyCollector(Collector):
+    """What is told at one scrape of the keys with a label of their own. `teams` are theirs."""
+
+    def __init__(self, rows: Iterable[QuotaRow], teams: Mapping[str, str | None]) -> None:
+        self._rows = rows
+        self._teams = teams
+
+    def collect(self) -> Iterator[Metric]:
+        labels = ("key", "unit", "per")
+        used = GaugeMetricFamily(
+            "gateway_quota_used", "Used and reserved units of a key's quota; of usd, US dollars.", labels=labels
+        )
+        limit = GaugeMetricFamily(
+            "gateway_quota_limit", "Limit of a key's quota, in units; of usd, in US dollars.", labels=labels
+        )
+        for row in self._rows:
+            used.add_metric(row[:3], row.used)
+            limit.add_metric(row[:3], row.limit)
+        yield used
+        yield limit
+        team = GaugeMetricFamily(
+            "gateway_key_info", "Always 1: the teams of keys with a label of their own.", labels=("key", "team")
+        )
+        for key, name in self._teams.items():
+            team.add_metric((key, name or ""), 1)
+        yield team

@@ -1,0 +1,168 @@
+"""Traces: a span for each call, and one below it for each attempt at an upstream; OpenTelemetry, where it is wanted.
+
+The packages are those of the extra `otel`. Without `tracing.endpoint` nothing of them is imported, a call has no
+`Trace`, and what a client says of its own trace goes to the upstream untouched. With it, the client's `traceparent`
+(W3C Trace Context) is continued, sampled as it says, and the upstream is told of the attempt instead.
+
+Spans wait in a queue of bounded length for a thread that sends them (OTLP over HTTP). A collector that is slow or away
+costs spans, never a call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from gateway import __version__
+from gateway.config import Route, TracingSettings
+from gateway.records import Call, Endpoint, Record
+
+from . import span_attributes
+
+if TYPE_CHECKING:
+    from opentelemetry.context import Context
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.trace import Span
+
+MAX_WAITING = 8192
+"""Spans of a worker that wait for the collector; beyond, the oldest are lost."""
+SEND_EVERY_S = 1.0
+SEND_WITHIN_S = 5.0
+CLOSE_WITHIN_S = 2.0
+
+CLIENT_GONE = "client_gone"
+"""Why an attempt ended whose client left: nobody's fault."""
+
+PARENT, STATE = "traceparent", "tracestate"
+
+
+class AttemptSpan:
+    """The span of one attempt. Has to be ended."""
+
+    def __init__(self, tracer: Tracer, span: Span, told: Mapping[str, str]) -> None:
+        self._tracer = tracer
+        self._span = span
+        self._told = told
+
+    def headers(self, forwarded: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+        """What goes up: the client's headers, with this span as the upstream's parent."""
+        kept = [(name, value) for name, value in forwarded if name.lower() not in (PARENT, STATE)]
+        return (*kept, *self._told.items())
+
+    def ended(self, status: int | None, error: str | None) -> None:
+        """`status` is the upstream's, where it gave one; `error` what went wrong."""
+        if status is not None:
+            self._span.set_attribute(span_attributes.STATUS, status)
+        self._tracer.end(self._span, error, is_failure=error is not None and error != CLIENT_GONE)
+
+
+class Trace:
+    """The span of one call. Has to be ended, once, by `recorded` or `refused`."""
+
+    def __init__(self, tracer: Tracer, span: Span, context: Context, begun: span_attributes.Attributes) -> None:
+        self._tracer = tracer
+        self._span = span
+        self._context = context
+        self._begun = begun
+        self.id = f"{span.get_span_context().trace_id:032x}"
+        """As it stands in the access line."""
+
+    def attempt(self, call: Call, route: Route, url: str, number: int) -> AttemptSpan:
+        """Begin the span of an attempt at the upstream with this address; `number` counts from 1."""
+        parts = urlsplit(url)
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        attributes = span_attributes.tried(call, route, parts.hostname or "", port, number)
+        return self._tracer.begin_attempt(attributes, self._context)
+
+    def recorded(self, record: Record, error: str | None) -> None:
+        """The call has ended, and this is its record; `error` is the code that its client was told, if any."""
+        self._end(span_attributes.recorded(record), error, record.status)
+
+    def refused(self, told: Mapping[str, span_attributes.Value | None], error: str | None, status: int) -> None:
+        """The call was not carried, and these are the fields of its access line."""
+        self._end(span_attributes.refused(told), error, status)
+
+    def _end(self, attributes: span_attributes.Attributes, error: str | None, status: int) -> None:
+        self._span.update_name(span_attributes.name({**self._begun, **attributes}))
+        self._span.set_attributes(attributes)
+        # The span of a server tells of its own failures: what its client has to mend is none.
+        self._tracer.end(self._span, error, is_failure=status >= 500)
+
+
+class Tracer:
+    """Makes the spans of one worker. `close` it, or the last ones are lost.
+
+    Making one loads the packages, which takes half a second.
+    """
+
+    def __init__(self, settings: TracingSettings) -> None:
+        from opentelemetry import trace
+        from opentelemetry.context import Context
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+        from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        headers = {name: value.get_secret_value() for name, value in settings.headers.items()}
+        exporter = OTLPSpanExporter(settings.address, headers=headers, timeout=SEND_WITHIN_S)
+        self._provider = TracerProvider(
+            resource=_named(Resource.create({"service.version": __version__})),
+            sampler=ParentBased(TraceIdRatioBased(settings.sample_ratio)),
+            shutdown_on_exit=False,
+        )
+        self._provider.add_span_processor(BatchSpanProcessor(exporter, MAX_WAITING, SEND_EVERY_S * 1000))
+        self._tracer = self._provider.get_tracer("gateway", __version__, schema_url=span_attributes.SCHEMA)
+        self._propagator = TraceContextTextMapPropagator()
+        self._trace = trace
+        self._no_context = Context()
+
+    def begin(self, endpoint: Endpoint, request_id: str, parents: Sequence[str], states: Sequence[str]) -> Trace:
+        """Begin the span of a call, whose client sent these headers of W3C Trace Context.
+
+        More than one `traceparent` is as good as none. What cannot be read begins a trace of its own, without the
+        client's state.
+        """
+        given = {PARENT: [*parents], STATE: [*states]} if len(parents) == 1 else {}
+        parent = self._propagator.extract(given, self._no_context)
+        begun = span_attributes.begun(endpoint, request_id)
+        span = self._tracer.start_span(span_attributes.name(begun), parent, self._trace.SpanKind.SERVER, begun)
+        return Trace(self, span, self._trace.set_span_in_context(span, parent), begun)
+
+    def begin_attempt(self, attributes: span_attributes.Attributes, context: Context) -> AttemptSpan:
+        """Begin a span below that of its call, whose context this is."""
+        span = self._tracer.start_span(
+            span_attributes.name(attributes), context, self._trace.SpanKind.CLIENT, attributes
+        )
+        told: dict[str, str] = {}
+        self._propagator.inject(told, self._trace.set_span_in_context(span, context))
+        return AttemptSpan(self, span, told)
+
+    def end(self, span: Span, error: str | None, *, is_failure: bool) -> None:
+        """End a span; `error` says what went wrong, if anything."""
+        if error is not None:
+            span.set_attribute(span_attributes.ERROR, error)
+        if is_failure:
+            span.set_status(self._trace.StatusCode.ERROR)
+        span.end()
+
+    async def close(self) -> None:
+        """Send what waits, but not for long: who does not answer must not hold the end of the process."""
+        ending = threading.Thread(target=self._provider.shutdown, daemon=True)
+        ending.start()
+        await asyncio.to_thread(ending.join, CLOSE_WITHIN_S)
+
+
+def open_tracer(settings: TracingSettings) -> Tracer | None:
+    """What these settings ask for."""
+    return None if settings.endpoint is None else Tracer(settings)
+
+
+def _named(resource: Resource) -> Resource:
+    """With our name where the environment gives none (OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES)."""
+    is_named = not str(resource.attributes["service.name"]).startswith("unknown_service")
+    return resource if is_named else resource.merge(type(resource)({"service.name": "completions-gateway"}))

@@ -1,0 +1,138 @@
+"""Another configuration while the gateway runs: read, checked and compared by the parent, then handed to all workers.
+
+It is looked for on SIGHUP, when the admin API asks, and when the content of the file, or of a file that it refers to,
+has changed and then stayed as it is for a moment: half of a file is nothing to go by. All of it counts or nothing: what
+is faulty, or changes what only a restart can, changes nothing. That is said once, and tried again now and then, for
+what is missing may turn up elsewhere than in these files.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from gateway.config import ConfigError
+from gateway.config.diff import SettingChange, changes
+from gateway.config.source import Contents, Reading, Source
+
+LOOK_EVERY_S = 1.0
+TRY_AGAIN_EVERY = 10
+"""Looks until a configuration that was refused is tried again."""
+
+MOST_LOGGED = 100
+"""Changes that are told in the log, each in a line."""
+
+log = logging.getLogger("gateway")
+
+HandOver = Callable[[Mapping[str, Any]], Awaitable[None]]
+"""Gives plain values to all workers, and returns when they serve by them."""
+
+
+class ReloadResult(NamedTuple):
+    """What became of a reload."""
+
+    generation: int
+    """In use from now on."""
+    changed: Sequence[str] = ()
+    """What differs from before, one line each."""
+    code: str | None = None
+    """Why it was refused; None: it was not."""
+    faults: Sequence[str] = ()
+
+
+class Reloader:
+    """The configuration in use, and its successors. `source` is None where it came out of no file."""
+
+    def __init__(self, reading: Reading, source: Source | None, hand_over: HandOver) -> None:
+        self.now = reading
+        """What a worker that starts is given."""
+        self.generation = 1
+        """In use by all workers."""
+        self.results: Counter[str] = Counter({"applied": 0, "refused": 0})
+        """How often which."""
+        self._source = source
+        self._hand_over = hand_over
+        self._turn = asyncio.Lock()
+        self._last_look: Contents = {}
+        self._told: ReloadResult | None = None
+        """What was refused last, and why; None: nothing since something was applied."""
+        self._looks = 0
+        """Since it was refused."""
+
+    def __repr__(self) -> str:
+        return f"<Reloader of {self._source}: generation {self.generation}, {dict(self.results)}>"
+
+    async def reload(self, why: str) -> ReloadResult:
+        """Read the file, and go by what is there. `why` says in the log who wants it."""
+        async with self._turn:
+            outcome = await self._reload()
+            self._note(outcome, why)
+            return outcome
+
+    async def watch(self) -> None:
+        """Reload whenever the content has changed, until cancelled."""
+        while self._source is not None:
+            await asyncio.sleep(LOOK_EVERY_S)
+            async with self._turn:
+                try:
+                    await self._look(self._source)
+                except Exception:
+                    log.exception("the configuration could not be looked at")
+
+    async def _look(self, source: Source) -> None:
+        found = await asyncio.to_thread(source.look)
+        is_settled, self._last_look = found == self._last_look, found
+        if found != source.seen:
+            if is_settled:
+                self._note(await self._reload(), "its content has changed")
+        elif self._told is not None:
+            self._looks += 1
+            if self._looks % TRY_AGAIN_EVERY == 0 and (outcome := await self._reload()) != self._told:
+                self._note(outcome, "it is tried again")
+
+    async def _reload(self) -> ReloadResult:
+        if self._source is None:
+            said = "this gateway was started without a file, so there is nothing to reload"
+            return ReloadResult(self.generation, code="invalid_configuration", faults=[said])
+        try:
+            reading = await asyncio.to_thread(self._source.read)
+        except ConfigError as error:
+            return ReloadResult(
+                self.generation, code="invalid_configuration", faults=[str(each) for each in error.faults]
+            )
+        before = self.now
+        found = await asyncio.to_thread(changes, before.config, reading.config, before.referenced, reading.referenced)
+        if stuck := [change for change in found if change.needs_restart]:
+            return ReloadResult(self.generation, code="restart_required", faults=_say_restart(stuck))
+        self.now = reading  # whoever starts from now on is given this one
+        if found:
+            await self._hand_over(reading.values)
+            self.generation += 1
+        return ReloadResult(self.generation, [str(change) for change in found])
+
+    def _note(self, outcome: ReloadResult, why: str) -> None:
+        """Count and tell what became of it."""
+        if outcome.code is not None:
+            self._told, self._looks = outcome, 0
+            self.results["refused"] += 1
+            log.error("the configuration is not reloaded (%s), and nothing is changed:", why)
+            for fault in outcome.faults:
+                log.error("  %s", fault)
+            return
+        self._told = None
+        self.results["applied"] += 1
+        if not outcome.changed:
+            log.warning("the configuration is read again (%s): nothing has changed", why)
+            return
+        log.warning("the configuration is reloaded (%s), and is now number %d:", why, outcome.generation)
+        for line in outcome.changed[:MOST_LOGGED]:
+            log.warning("  %s", line)
+        if (more := len(outcome.changed) - MOST_LOGGED) > 0:
+            log.warning("  and %d more changes", more)
+
+
+def _say_restart(stuck: Sequence[SettingChange]) -> list[str]:
+    return [f"{change.path}: has changed, which needs a restart of the gateway" for change in stuck]

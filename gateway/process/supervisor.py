@@ -1,0 +1,314 @@
+"""The supervisor: one socket, N workers; signals and configuration down, metrics and restarts up.
+
+The parent binds the socket once; workers are fresh processes that inherit it, so that a dying worker's waiting
+connections are served by the others (SO_REUSEPORT would lose them). The parent alone reads the configuration and hands
+it down (reload.py); it carries no call itself. A worker that dies is replaced after a pause; `MAX_DEATHS` in a minute,
+each soon after a start, mean that replacing will not help, and the gateway ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from prometheus_client.multiprocess import mark_process_dead
+
+from gateway import files
+from gateway.config import Config
+from gateway.config.source import Reading, Source
+from gateway.observe import exposition
+from gateway.observe.exposition import Reloads
+from gateway.observe.live_counters import LiveCounters
+from gateway.tasks import Tasks
+
+from .channel import ChannelClosed, ControlChannel
+from .reload import Reloader
+
+MAX_DEATHS = 5
+DEATHS_WITHIN_S = 60.0
+SERVED_WELL_S = 10.0
+"""A worker that has served for so long did not die of its start."""
+RESTART_AFTER_S = (0.1, 0.5, 1.0, 2.0, 4.0)
+KILL_AFTER_S = 10.0
+"""How long after the last moment of its drain a worker may take to end."""
+HAND_OVER_WITHIN_S = 30.0
+"""Who has not answered by then (it is stopped, or starts) goes by the new configuration as soon as it goes on."""
+ANSWER_WITHIN_S = 2.0
+"""How long everybody is waited for who was asked something."""
+
+log = logging.getLogger("gateway")
+
+
+class CannotServe(Exception):
+    """The gateway cannot start or go on; the text tells a person what to do."""
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """The listening socket. Raises `CannotServe` in plain words where the address is taken or not ours."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(2048)
+    except OSError as error:
+        hint = "; is another gateway running? Choose another with --port" if error.errno == errno.EADDRINUSE else ""
+        raise CannotServe(f"cannot listen on {host}:{port}: {(error.strerror or str(error)).lower()}{hint}") from None
+    return listener
+
+
+@dataclass(slots=True, eq=False)
+class _WorkerSlot:
+    """A worker process, as the parent knows it."""
+
+    slot: int
+    process: asyncio.subprocess.Process
+    line: ControlChannel
+    ready_at: float | None = None
+
+
+class WorkerDeaths:
+    """Of workers, near their start. Times are on any clock that only goes forward."""
+
+    def __init__(self) -> None:
+        self._times: deque[float] = deque(maxlen=MAX_DEATHS)
+
+    def note(self, now: float, ready_at: float | None) -> bool:
+        """A worker died that was ready since then; None: it never was. Whether it was one death too many."""
+        if ready_at is None or now - ready_at < SERVED_WELL_S:
+            self._times.append(now)
+        return len(self._times) == MAX_DEATHS and self._times[-1] - self._times[0] < DEATHS_WITHIN_S
+
+
+class Supervisor:
+    """The parent of the workers. Used from one event loop. `source` is where the configuration was read from.
+
+    `listeners` are that of calls, and that of operators where they have their own.
+    """
+
+    def __init__(self, reading: Reading, source: Source | None, listeners: Sequence[socket.socket]) -> None:
+        self._reloader = Reloader(reading, source, self._hand_over)
+        self._listeners = listeners
+        self._metrics_dir = ""
+        self._live_counters: LiveCounters
+        self._tasks = Tasks()
+        self._members: dict[int, _WorkerSlot] = {}
+        """By worker slot."""
+        self._ready: set[int] = set()
+        self._deaths = WorkerDeaths()
+        self._restarts = 0
+        self._stopping: float | None = None
+        """Once stopping: how long workers go on serving, in seconds."""
+        self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    @property
+    def _config(self) -> Config:
+        return self._reloader.now.config
+
+    async def run(self, on_ready: Callable[[], None]) -> None:
+        """Serve until a signal says otherwise. Raises `CannotServe` when the workers cannot be kept alive."""
+        with files.temporary("gateway-metrics-") as folder:
+            self._metrics_dir, self._live_counters = str(folder), LiveCounters(folder)
+            await self._run(on_ready)
+
+    async def _run(self, on_ready: Callable[[], None]) -> None:
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, lambda: self._stop(self._config.server.drain_delay_s))
+        loop.add_signal_handler(signal.SIGINT, self._stop, 0.0)
+        loop.add_signal_handler(
+            signal.SIGHUP, lambda: self._tasks.spawn(self._reloader.reload("SIGHUP"), "reload on SIGHUP")
+        )
+        self._tasks.spawn(self._reloader.watch(), "watch-configuration")
+        slots = [
+            self._tasks.spawn(self._keep_alive(slot, on_ready), f"worker-{slot}")
+            for slot in range(self._config.server.workers)
+        ]
+        everyone: asyncio.Future[list[None]] = asyncio.gather(*slots)
+        try:
+            waited: list[asyncio.Future[Any]] = [everyone, self._failed]
+            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+            if self._failed.done():
+                if self._stopping is None:
+                    self._stop(0.0)
+                await everyone
+                self._failed.result()
+        finally:
+            await self._tasks.cancel_all()
+
+    def _stop(self, delay_s: float) -> None:
+        if self._stopping is not None:
+            for member in self._members.values():  # asked twice: now
+                _signal(member.process, signal.SIGKILL)
+            self._fail("asked to stop a second time: what was under way has been cut off")
+            return
+        self._stopping = delay_s
+        for listener in self._listeners:
+            listener.close()  # else the kernel would go on accepting for it, when no worker does any more
+        for member in self._members.values():
+            member.line.send(drain=delay_s)
+
+    async def _keep_alive(self, slot: int, on_ready: Callable[[], None]) -> None:
+        deaths = 0
+        while not self._is_stopping():
+            began = time.monotonic()
+            member = await self._start(slot)
+            self._tasks.spawn(self._listen(member, on_ready), f"line-{slot}")
+            code = await self._wait(member.process)
+            self._gone(member)
+            if self._is_stopping():
+                return
+            now = time.monotonic()
+            deaths = deaths + 1 if now - began < DEATHS_WITHIN_S else 1
+            self._restarts += 1
+            log.error("worker %d (pid %d) ended with %s; starting another", slot, member.process.pid, _cause(code))
+            if self._deaths.note(now, member.ready_at):
+                self._fail(f"{MAX_DEATHS} workers died within {DEATHS_WITHIN_S:g} s; giving up")
+                return
+            await asyncio.sleep(RESTART_AFTER_S[min(deaths, len(RESTART_AFTER_S)) - 1])
+
+    def _is_stopping(self) -> bool:
+        return self._stopping is not None
+
+    async def _wait(self, process: asyncio.subprocess.Process) -> int:
+        """Wait for a worker's end; one that is stopping and does not end in time is killed."""
+        ended = self._tasks.spawn(process.wait(), f"wait-{process.pid}")
+        while not ended.done():
+            await asyncio.wait([ended], timeout=1.0)
+            if self._stopping is not None and not ended.done():
+                limit_s = self._stopping + self._config.server.drain_timeout_s + KILL_AFTER_S
+                await asyncio.wait([ended], timeout=limit_s)
+                if not ended.done():
+                    log.error("worker pid %d did not end in time; killing it", process.pid)
+                    _signal(process, signal.SIGKILL)
+        code: int = ended.result()
+        return code
+
+    async def _start(self, slot: int) -> _WorkerSlot:
+        ours, theirs = socket.socketpair()
+        handed_down = [each.fileno() for each in (theirs, *self._listeners)]
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-P",
+            "-c",
+            _start_code(),
+            *map(str, handed_down),
+            pass_fds=handed_down,
+            env={**os.environ, "PROMETHEUS_MULTIPROC_DIR": self._metrics_dir},
+        )
+        theirs.close()
+        line = await ControlChannel.over(ours)
+        line.send(config=self._reloader.now.values)
+        if self._stopping is not None:
+            line.send(drain=0.0)
+        member = self._members[slot] = _WorkerSlot(slot, process, line)
+        return member
+
+    async def _listen(self, member: _WorkerSlot, on_ready: Callable[[], None]) -> None:
+        slot, line = member.slot, member.line
+        while (message := await line.receive()) is not None:
+            if "ready" in message:
+                log.info("worker %d (pid %d) is ready", slot, member.process.pid)
+                member.ready_at = time.monotonic()
+                if slot not in self._ready:
+                    self._ready.add(slot)
+                    if len(self._ready) == self._config.server.workers:
+                        on_ready()
+            elif "failed" in message and slot not in self._ready:
+                self._fail(message["failed"])  # at the start it is the operator's to mend; later, worth another try
+            elif "failed" in message:
+                log.error("worker %d: %s", slot, message["failed"])
+            elif "scrape" in message:
+                line.send(scraped=message["scrape"], text=await self._scrape(message))
+            elif "ask" in message:
+                self._tasks.spawn(self._answer(line, message), f"answer-{slot}")
+        line.close()
+
+    async def _answer(self, line: ControlChannel, question: Mapping[str, Any]) -> None:
+        """What a worker wants of the whole gateway; None: it cannot be had."""
+        answer: Any = None
+        try:
+            if question["ask"] == "reload":
+                answer = (await self._reloader.reload(question["why"]))._asdict()
+            elif question["ask"] == "everyone":
+                answer = [told for _, told in await self._ask(question["what"], ANSWER_WITHIN_S)]
+        finally:
+            line.answer(question, answer)
+
+    async def _ask(self, what: str, within_s: float, **more: Any) -> list[tuple[_WorkerSlot, Any]]:
+        """Ask every worker, and return what those say who answer in time."""
+        members = list(self._members.values())
+        asked = {self._tasks.spawn(_ask(member.line, what, more), f"ask-{what}"): member for member in members}
+        if asked:
+            await asyncio.wait(asked, timeout=within_s)
+        for task in asked:
+            task.cancel()
+        done = [(member, task.result()) for task, member in asked.items() if task.done() and not task.cancelled()]
+        return [(member, answer) for member, answer in done if answer is not None]
+
+    async def _hand_over(self, values: Mapping[str, Any]) -> None:
+        """Give this configuration to all workers; those that start later are given it by `_start`."""
+        told = await self._ask("adopt", HAND_OVER_WITHIN_S, config=values)
+        heard = [member for member, _ in told]
+        for member in self._members.values():
+            if member not in heard and member.ready_at is not None:
+                log.error("worker %d has not said yet that it goes by the new configuration", member.slot)
+        for member, failure in told:
+            if failure:
+                log.error("worker %d cannot use the new configuration (%s); it is replaced", member.slot, failure)
+                member.line.send(drain=0.0)
+
+    def _gone(self, member: _WorkerSlot) -> None:
+        self._members.pop(member.slot, None)
+        mark_process_dead(member.process.pid, self._metrics_dir)  # type: ignore[no-untyped-call]
+        # its gauges end; its counters stay in the sums
+
+    def _fail(self, why: str) -> None:
+        if not self._failed.done():
+            self._failed.set_exception(CannotServe(why))
+
+    async def _scrape(self, question: Mapping[str, Any]) -> str | None:
+        """A file with the metrics as text, which whoever asked for it takes away; None where they cannot be read, for
+        instance while a new worker is making its files."""
+        try:
+            reloads = Reloads(self._reloader.generation, dict(self._reloader.results), self._restarts)
+            if question["is_live"]:
+                return await asyncio.to_thread(exposition.write_live, self._metrics_dir, self._live_counters, reloads)
+            quotas, teams = question["quotas"], question["teams"]
+            upstreams = list(self._config.upstreams)
+            return await asyncio.to_thread(exposition.write, self._metrics_dir, upstreams, reloads, quotas, teams)
+        except Exception:
+            log.warning("the metrics could not be read", exc_info=True)
+            return None
+
+
+async def _ask(line: ControlChannel, what: str, more: Mapping[str, Any]) -> Any:
+    """What one worker answers; None: it is gone."""
+    with contextlib.suppress(ChannelClosed):
+        return await line.ask(what, **more)
+    return None
+
+
+def _signal(process: asyncio.subprocess.Process, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        process.send_signal(number)
+
+
+def _cause(code: int) -> str:
+    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+
+
+def _start_code() -> str:
+    """What a worker runs: it imports from where this process does, and so not from the folder they are started in."""
+    places = [place for place in sys.path if place]
+    return f"import sys; sys.path[:] = {places!r}; from gateway.process.worker import main; sys.exit(main())"

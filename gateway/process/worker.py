@@ -1,0 +1,229 @@
+"""One worker process, started by workers.py with inherited file descriptors: the control line and what it listens on.
+
+It takes its configuration from the supervisor, serves until it is told to drain, and drains by itself when the
+supervisor is gone. Ready means: the store is open and connections are accepted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import signal
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import uvloop
+from aiohttp import web
+
+from gateway.config import Config, build
+from gateway.errors import Unavailable
+from gateway.observe.metrics import Telemetry, quota_rows
+from gateway.pipeline import Services
+from gateway.store import Ledger, StoreMisconfigured
+from gateway.tasks import Tasks
+from gateway.web import app, server
+from gateway.web.middleware import Handler
+
+from .channel import ChannelClosed, ControlChannel
+
+BACKLOG = 2048
+WATCH_STORE_S = 0.5
+LOOK_EVERY_S = 0.05
+"""While draining, whether calls are still under way."""
+
+log = logging.getLogger("gateway")
+
+
+class WorkerProcess:
+    """The life of one worker."""
+
+    def __init__(
+        self, listener: socket.socket, office: socket.socket | None, line: ControlChannel, config: Config
+    ) -> None:
+        self._listener = listener
+        self._office = office
+        """The operators' listener, where they have one."""
+        self._line = line
+        self._config = config
+        loop = asyncio.get_running_loop()
+        self._telemetry = Telemetry((key.id for key in config.keys), config.metrics.max_keys, defer=loop.call_soon)
+        self._scrapes: dict[int, asyncio.Future[str | None]] = {}
+        self._drain_delay_s: asyncio.Future[float] = loop.create_future()
+        self._is_orphan = False
+        self._tasks = Tasks()
+        self._worker: asyncio.Future[app.Worker] = loop.create_future()
+        """Its parts, as soon as it serves."""
+        self._runners: list[server.Runner] = []
+
+    async def run(self) -> None:
+        """Serve until told to drain, then drain."""
+        self._tasks.spawn(self._listen(), "control-line")
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, lambda: self._drain(self._config.server.drain_delay_s))
+        async with app.build(self._config, self._telemetry, self._scrape, self._ask, self._scrape_counters) as worker:
+            sites = [await self._serve(worker.app, worker.shortcuts, worker.parts, self._listener)]
+            if worker.office is not None and self._office is not None:
+                sites.append(await self._serve(worker.office, {}, worker.parts, self._office))
+            self._tasks.spawn(self._watch_store(worker.parts.books.ledger), "watch-store")
+            settle_memory()
+            self._worker.set_result(worker)
+            self._line.send(ready=True)
+            delay_s = await self._drain_delay_s
+            worker.status.is_ready = False
+            if self._is_orphan:
+                for site in sites:
+                    await site.stop()  # another gateway may take the port
+            await asyncio.sleep(delay_s)
+            worker.status.is_draining = True
+            await self._let_calls_end(worker, self._config.server.drain_timeout_s)
+            for runner in self._runners:
+                await runner.cleanup()  # closes the listener
+        await self._tasks.cancel_all()
+        self._telemetry.write()
+
+    async def _serve(
+        self, application: web.Application, shortcuts: Mapping[str, Handler], parts: Services, listener: socket.socket
+    ) -> web.SockSite:
+        runner = server.runner_of(application, shortcuts, parts)
+        self._runners.append(runner)
+        await runner.setup()
+        site = web.SockSite(runner, listener, backlog=BACKLOG)
+        await site.start()
+        return site
+
+    async def _let_calls_end(self, worker: app.Worker, timeout_s: float) -> None:
+        """Until no call is under way any more, nor the reading of an answer whose client left; then cut off the rest.
+
+        The listener stays open meanwhile: who comes now is told to come back, by a status.
+        """
+        status, deadline = worker.status, time.monotonic() + timeout_s
+        while status.calls and time.monotonic() < deadline:  # noqa: ASYNC110 - so no call pays for it
+            await asyncio.sleep(LOOK_EVERY_S)
+        await worker.parts.tasks.wait_until_idle(max(0.0, deadline - time.monotonic()))
+        if status.calls:
+            log.warning("%d calls are cut off: drain_timeout_s is over", len(status.calls))
+            status.cut_off_calls()
+            await asyncio.sleep(LOOK_EVERY_S)  # for their last words
+
+    def _drain(self, delay_s: float) -> None:
+        if not self._drain_delay_s.done():
+            self._drain_delay_s.set_result(delay_s)
+
+    async def _listen(self) -> None:
+        while (message := await self._line.receive()) is not None:
+            if "drain" in message:
+                self._drain(message["drain"])
+            elif "scraped" in message:
+                waiter, text = self._scrapes.pop(message["scraped"]), message["text"]
+                if not waiter.done():
+                    waiter.set_result(text)
+                elif text is not None:  # whoever asked has left
+                    await asyncio.to_thread(_take, Path(text))
+            elif message.get("ask") == "adopt":
+                self._tasks.spawn(self._adopt(message), "adopt-configuration")
+            elif message.get("ask") == "upstreams":
+                self._line.answer(message, self._worker.result().report_upstreams() if self._worker.done() else None)
+        self._is_orphan = True
+        self._drain(0.0)  # the supervisor is gone: nobody will replace or stop this worker
+
+    async def _adopt(self, question: Mapping[str, Any]) -> None:
+        """Go by another configuration, and answer why not, or nothing."""
+        failure = ""
+        worker = await self._worker
+        try:
+            self._config = await worker.changeover.change_to(question["config"])
+            for runner in self._runners:
+                runner.configure(self._config)
+        except Exception as error:  # the parent has checked it: we are short of something, or it is a bug
+            log.exception("the new configuration cannot be used")
+            failure = type(error).__name__
+        self._line.answer(question, failure)
+
+    async def _ask(self, what: str, /, **more: Any) -> Any:
+        """What the supervisor answers; None: it cannot."""
+        try:
+            return await self._line.ask(what, **more)
+        except ChannelClosed:
+            return None
+
+    async def _scrape(self) -> bytes:
+        """The gateway's metrics. Keys and their quotas are read here; to sum up the workers and write the text is the
+        supervisor's, and it goes past this event loop through a file."""
+        keys, standings = await app.labelled_keys(self._worker.result().parts)
+        return await self._written(
+            is_live=False,
+            quotas=list(quota_rows(standings, self._telemetry.key_label)),
+            teams={key.id: key.team for key in keys},
+        )
+
+    async def _scrape_counters(self) -> bytes:
+        """What live numbers need of them."""
+        return await self._written(is_live=True)
+
+    async def _written(self, **wish: Any) -> bytes:
+        waiter: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+        number = id(waiter)
+        self._scrapes[number] = waiter
+        self._line.send(scrape=number, **wish)
+        if (text := await waiter) is None:
+            raise Unavailable("The metrics cannot be read right now.", code="metrics_unavailable")
+        return await asyncio.to_thread(_take, Path(text))
+
+    async def _watch_store(self, ledger: Ledger) -> None:
+        """Show how the store is doing, also while no call comes."""
+        shown = 0
+        while True:
+            self._telemetry.show_pending(ledger.pending)
+            for _ in range(ledger.errors - shown):
+                self._telemetry.store_failed()
+            shown = ledger.errors
+            await asyncio.sleep(WATCH_STORE_S)
+
+
+def _take(file: Path) -> bytes:
+    """What stands in a file that was written for us, which is gone then."""
+    data = file.read_bytes()
+    file.unlink()
+    return data
+
+
+def settle_memory() -> None:
+    """What is loaded by now stays: it need not be looked at by every collection."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20000, 20, 100)
+
+
+async def _main(end: socket.socket, listener: socket.socket, office: socket.socket | None = None) -> int:
+    line = await ControlChannel.over(end)
+    message: dict[str, Any] | None = await line.receive()
+    if message is None:
+        return 1
+    try:
+        await WorkerProcess(listener, office, line, build(message["config"])).run()
+    except StoreMisconfigured as error:
+        line.send(failed=str(error))
+        return 1
+    except OSError as error:
+        line.send(failed=f"cannot use {error.filename}: {error.strerror}" if error.filename else str(error))
+        return 1
+    finally:
+        line.close()
+    return 0
+
+
+def main() -> int:
+    """Run one worker on the inherited descriptors named in the arguments: the control line, the listener of calls, and
+    that of operators where there is one."""
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to every process; the supervisor decides
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    sockets = [socket.socket(fileno=int(number)) for number in sys.argv[1:]]
+    for each in sockets:
+        each.setblocking(False)
+    return uvloop.run(_main(*sockets))

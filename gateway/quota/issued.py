@@ -1,0 +1,244 @@
+"""Keys and teams that are handed out while the gateway runs: what their documents hold, and how each becomes the next.
+
+A document is what a store keeps (store/key_store.py): JSON, with settings as they would stand in the file. Of a secret
+it holds the SHA-256. An overlay is what was decided of a key or team beyond its settings, wherever those are kept.
+
+Times are Unix seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from gateway.config import KeySettings, Team, is_expired, shown_key, shown_quotas
+from gateway.config.sections import NAME_PATTERN
+from gateway.records import Unit
+
+from .pricing import usd
+
+MAX_LIVE_SECRETS = 2
+"""Of a key: the one that was given last, and the one before while their overlap lasts."""
+
+SECRET_PATTERN = f"sk-gw-{NAME_PATTERN}-[A-Za-z0-9_-]{{43}}"
+_ISSUED = re.compile(SECRET_PATTERN)
+
+
+def format_secret(name: str, random: str) -> str:
+    """The secret of a key, around 43 characters of chance (256 bits)."""
+    assert len(random) == 43
+    return f"sk-gw-{name}-{random}"
+
+
+def may_be_issued(secret: str) -> bool:
+    """Whether a secret has the form of those that are handed out; nothing else can lead to such a key."""
+    return _ISSUED.fullmatch(secret) is not None
+
+
+class SecretOf(NamedTuple):
+    """One secret of a key."""
+
+    sha256: str
+    created_at: float
+    until: float | None = None
+    """When it ceases to work; None: not before the key does."""
+
+
+class IssuedKey(NamedTuple):
+    """A key's document."""
+
+    settings: KeySettings
+    secrets: tuple[SecretOf, ...]
+    """The newest first."""
+    created_at: float
+    updated_at: float
+    revoked_at: float | None = None
+
+    def encode(self) -> str:
+        """As text, to be stored."""
+        return _spell(self._asdict() | {"settings": shown_key(self.settings)})
+
+    @classmethod
+    def decode(cls, text: str) -> IssuedKey:
+        """Raises `ValueError` for what this gateway cannot read."""
+        with _unreadable():
+            values = json.loads(text)
+            secrets = tuple(SecretOf(*secret) for secret in values.pop("secrets"))
+            return cls(settings=KeySettings.model_validate(values.pop("settings")), secrets=secrets, **values)
+
+    def rotated(self, sha256: str, now: float, overlap_s: float) -> IssuedKey:
+        """With a new secret; the one before works for `overlap_s` more, and none that is older."""
+        until = now + overlap_s
+        before = [
+            secret._replace(until=until if secret.until is None else min(until, secret.until))
+            for secret in self.secrets[: MAX_LIVE_SECRETS - 1]
+            if overlap_s > 0 and not is_over(secret, now)
+        ]
+        return self._replace(secrets=(SecretOf(sha256, now), *before), updated_at=now)
+
+    def with_settings(self, settings: KeySettings, now: float) -> IssuedKey:
+        """The same key, allowed something else."""
+        return self._replace(settings=settings, updated_at=now)
+
+    def revoked(self, now: float) -> IssuedKey:
+        """Refused from now on."""
+        return self._replace(revoked_at=now, updated_at=now)
+
+
+def is_over(secret: SecretOf, now: float) -> bool:
+    """Whether a secret has been replaced, and its overlap is over."""
+    return secret.until is not None and now >= secret.until
+
+
+class IssuedTeam(NamedTuple):
+    """A team's document."""
+
+    settings: Team
+    created_at: float
+    updated_at: float
+
+    def encode(self) -> str:
+        """As text, to be stored."""
+        return _spell(self._asdict() | {"settings": {"quotas": shown_quotas(self.settings.quotas)}})
+
+    @classmethod
+    def decode(cls, text: str) -> IssuedTeam:
+        """Raises `ValueError` for what this gateway cannot read."""
+        with _unreadable():
+            values = json.loads(text)
+            return cls(settings=Team.model_validate(values.pop("settings")), **values)
+
+
+class TopUp(NamedTuple):
+    """More that may be spent in one window of a day or month than its quota says."""
+
+    unit: Unit
+    per: str
+    model: str | None
+    starts: str
+    """The window's own name: `2026-11-20`, `2026-11`."""
+    amount: int
+    """In units of the window."""
+
+
+class Overlay(NamedTuple):
+    """What was decided of a key or team beyond its settings."""
+
+    revoked_at: float | None = None
+    """Only of a key of the file; one of the store says so itself."""
+    top_ups: tuple[TopUp, ...] = ()
+
+    def encode(self) -> str:
+        """As text, to be stored."""
+        return _spell(self._asdict())
+
+    @classmethod
+    def decode(cls, text: str) -> Overlay:
+        """Raises `ValueError` for what this gateway cannot read."""
+        with _unreadable():
+            values = json.loads(text)
+            return cls(values["revoked_at"], tuple(TopUp(*top_up) for top_up in values["top_ups"]))
+
+    def topped_up(self, more: TopUp) -> Overlay:
+        """With so much more; what was for earlier windows of this length is dropped."""
+        kept, amount = [], more.amount
+        for known in self.top_ups:
+            if known[:4] == more[:4]:
+                amount += known.amount
+            elif known.per != more.per or known.starts >= more.starts:
+                kept.append(known)
+        return self._replace(top_ups=(*kept, more._replace(amount=amount)))
+
+
+def topped_up(top_ups: Iterable[TopUp], unit: Unit, per: str, model: str | None) -> Mapping[str, int]:
+    """Of all top-ups those of one quota: how much, by the names of their windows."""
+    return {top_up.starts: top_up.amount for top_up in top_ups if top_up[:3] == (unit, per, model)}
+
+
+@contextmanager
+def _unreadable() -> Iterator[None]:
+    """What another version wrote may lack a member, or have one too many."""
+    try:
+        yield
+    except (LookupError, TypeError) as error:
+        raise ValueError(f"a document of another version: {error}") from None
+
+
+def _spell(values: Mapping[str, Any]) -> str:
+    return json.dumps(values, ensure_ascii=True, separators=(",", ":"), sort_keys=True)
+
+
+# ------------------------------------------------------------------------------------------------------ how it is shown
+
+
+def show_key(key: IssuedKey, now: float) -> dict[str, Any]:
+    """A key of the store, as it is shown. Of its secrets only since and until when they are good."""
+    secrets = [secret for secret in key.secrets if not is_over(secret, now)]
+    return {
+        "object": "key",
+        **shown_key(key.settings),
+        "managed_by": "store",
+        "status": _status(key.settings, key.revoked_at, now),
+        "created_at": format_time(key.created_at),
+        "updated_at": format_time(key.updated_at),
+        "revoked_at": format_time(key.revoked_at),
+        "secrets": [
+            {"created_at": format_time(secret.created_at), "expires_at": format_time(secret.until)}
+            for secret in secrets
+        ],
+    }
+
+
+def show_file_key(settings: KeySettings, overlay: Overlay, now: float) -> dict[str, Any]:
+    """A key of the file, as it is shown."""
+    return {
+        "object": "key",
+        **shown_key(settings),
+        "managed_by": "file",
+        "status": _status(settings, overlay.revoked_at, now),
+        "created_at": None,
+        "updated_at": None,
+        "revoked_at": format_time(overlay.revoked_at),
+        "secrets": [{"created_at": None, "expires_at": None}],
+    }
+
+
+def show_team(name: str, settings: Team, issued: IssuedTeam | None = None) -> dict[str, Any]:
+    """A team as it is shown; `issued` where the store keeps it."""
+    return {
+        "object": "team",
+        "name": name,
+        "quotas": shown_quotas(settings.quotas),
+        "managed_by": "file" if issued is None else "store",
+        "created_at": format_time(issued.created_at) if issued else None,
+        "updated_at": format_time(issued.updated_at) if issued else None,
+    }
+
+
+def show_top_ups(overlay: Overlay) -> list[dict[str, Any]]:
+    """What was granted beyond quotas, as it is shown; money in USD."""
+    return [
+        {
+            "unit": top_up.unit,
+            "per": top_up.per,
+            "model": top_up.model,
+            "window": top_up.starts,
+            "amount": usd(top_up.amount) if top_up.unit == "usd" else top_up.amount,
+        }
+        for top_up in overlay.top_ups
+    ]
+
+
+def _status(settings: KeySettings, revoked_at: float | None, now: float) -> str:
+    if revoked_at is not None:
+        return "revoked"
+    return "expired" if is_expired(settings.expires, now) else "active"
+
+
+def format_time(moment: float | None) -> str | None:
+    """A moment in UTC, to the second."""
+    return None if moment is None else datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

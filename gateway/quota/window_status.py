@@ -1,0 +1,63 @@
+"""How limits are shown: to a key its own, to an operator those of everybody. One row for each window."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from gateway.records import Key, Unit, Window, WindowStatus
+
+from .pricing import usd
+from .windows import LimitTable, format_time
+
+
+class Owned(NamedTuple):
+    """A window and who owns it: a key (and the team it is in), a team, or neither: the whole gateway."""
+
+    window: Window
+    key: str | None = None
+    team: str | None = None
+
+
+def shared_windows(terms: LimitTable, now: float) -> Iterator[Owned]:
+    """Those of the gateway and of every team, which are enforced for everyone but shadow keys."""
+    # Nobody's key is bound by its team's limits and the gateway's alone.
+    yield from (Owned(term.window(now)) for term in terms.of(Key("")))
+    for name in terms.teams:
+        for term in terms.of(Key("", team=name)):
+            if term.scope != "gateway":
+                yield Owned(term.window(now), team=name)
+
+
+def own_windows(terms: LimitTable, keys: Iterable[Key], now: float) -> Iterator[Owned]:
+    """Those of these keys."""
+    for key in keys:
+        own = f"key:{key.id}"
+        for term in terms.of(key):
+            if term.scope == own:
+                yield Owned(term.window(now), key.id, key.team)
+
+
+def row(standing: WindowStatus, now: float) -> dict[str, Any]:
+    """A window as it stands at the Unix time `now`. Money in USD, all else in units.
+
+    `reset_at` is when the whole limit will be free again, in UTC; None where there is nothing to wait for.
+    """
+    window = standing.window
+    return {
+        "scope": window.scope,
+        "unit": window.unit,
+        "per": window.per or None,
+        "model": window.model,
+        "limit": _shown(window.unit, window.limit),
+        "used": _shown(window.unit, standing.used),
+        "reserved": _shown(window.unit, standing.reserved),
+        "remaining": _shown(window.unit, standing.remaining),
+        "reset_s": round(standing.reset_us / 1e6, 3),
+        "reset_at": format_time(window.resets_us or int(now * 1e6) + standing.reset_us) if standing.reset_us else None,
+        "enforced": window.is_enforced,
+    }
+
+
+def _shown(unit: Unit, amount: int) -> int | float:
+    return usd(amount) if unit == "usd" else amount

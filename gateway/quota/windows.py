@@ -1,0 +1,376 @@
+"""Which windows a call draws on, how much, and what a settlement gives back.
+
+Three kinds of window, all in integer units:
+
+- A *rate* (second, minute, hour, N seconds) is a bucket: `used` is its level, which leaks at limit/period. The whole
+  limit may be spent at once after a rest. A level is kept, not the arrival time of a GCRA, because an arrival time
+  would change its meaning when the limit changes.
+- A *calendar* window (day, month, UTC) keeps `used` (settled) and `reserved` (drawn, still running) apart, so that
+  "spent" and "somebody else's reservation is in the way" can be told apart.
+- *Parallel* calls: `used` counts the open leases.
+
+A draw takes the estimate; a settlement replaces it by the truth. On a rate it may give back at most what of this draw
+has not leaked away meanwhile: a full refund after a long stream would admit two bursts.
+
+The stores apply these functions (or, in Redis, the same arithmetic as a script); nothing here reads a clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from fnmatch import fnmatchcase
+from functools import lru_cache
+
+from gateway.config import Quota, Team
+from gateway.errors import InvalidRequest, ModelNotPriced
+from gateway.records import Call, Claim, Key, Params, Record, Refused, Unit, Usage, Window, WindowState, WindowStatus
+
+from .issued import Overlay, topped_up
+from .pricing import cost_nusd, format_usd
+
+COMPLETIONS_DEFAULT_OUTPUT = 16
+"""OpenAI's default of max_tokens on /v1/completions (openai-openapi, CreateCompletionRequest)."""
+
+IN_THE_WAY_US = 1_000_000
+"""How long to wait for running calls to end. Nobody knows; a second is polite and soon enough."""
+
+MAX_CACHED_KEYS = 20_000
+"""Keys whose terms are kept; a kilobyte each."""
+
+_OUTPUT_PARAM: Mapping[str, str] = {"completions": "max_tokens", "chat": "max_completion_tokens", "embeddings": "input"}
+
+
+# ------------------------------------------------------------------------------------------------ what a call claims
+
+
+def output_limit(call: Call) -> int:
+    """Tokens that one candidate of this call may have, as far as anybody said."""
+    params = call.params
+    if params.output_limit is not None:
+        return params.output_limit
+    if call.endpoint == "completions":
+        return COMPLETIONS_DEFAULT_OUTPUT
+    return 0 if call.endpoint == "embeddings" else call.model.max_output_tokens or 0
+
+
+@dataclass(slots=True)
+class Limit:
+    """One limit that binds a key, and its window: the one that was asked for last is kept."""
+
+    scope: str
+    unit: Unit
+    per: str
+    model: str | None
+    limit: int
+    period_us: int = 0
+    is_enforced: bool = True
+    is_calendar: bool = False
+    top_ups: Mapping[str, int] = field(default_factory=dict)
+    """How much more one calendar window holds, by its own name."""
+    _day: int = -1
+    _one: Claim | None = None
+
+    def one(self, started: float) -> Claim:
+        """A claim of one unit on the window to which a call belongs that began at this Unix time in seconds."""
+        day = int(started // 86400) if self.is_calendar else 0
+        if self._one is None or self._day != day:
+            self._one, self._day = Claim(self._open(started), 1), day
+        return self._one
+
+    def window(self, started: float) -> Window:
+        """That window."""
+        return self.one(started).window
+
+    def _open(self, started: float) -> Window:
+        starts, resets_us = calendar_window(self.per, started) if self.is_calendar else ("", 0)
+        name = "|".join((self.scope, self.unit, self.per, self.model or "", starts))
+        return Window(
+            name, self.scope, self.unit, self.per, self.model, self.limit + self.top_ups.get(starts, 0), self.period_us,
+            starts, resets_us, self.is_enforced,
+        )  # fmt: skip
+
+
+class LimitTable:
+    """Every limit that binds a key: its own, its team's and the gateway's.
+
+    `teams` are all there are, by name; `overlays` by the scope of the windows that they top up.
+    """
+
+    def __init__(self, quotas: Sequence[Quota], teams: Mapping[str, Team], overlays: Mapping[str, Overlay]) -> None:
+        self._quotas = quotas
+        self.teams = teams
+        self._overlays = overlays
+        self._known: dict[str, tuple[Key, tuple[Limit, ...]]] = {}
+
+    def anew(self) -> LimitTable:
+        """The same, with nothing worked out: for going through everybody, which would push out whoever calls."""
+        return LimitTable(self._quotas, self.teams, self._overlays)
+
+    def of(self, key: Key) -> tuple[Limit, ...]:
+        """The terms of this key, parallel calls last."""
+        known = self._known.get(key.id)
+        if known is None or (known[0] is not key and known[0] != key):  # two secrets may lead to equal keys
+            if len(self._known) >= MAX_CACHED_KEYS:
+                self._known.clear()
+            known = self._known[key.id] = (key, tuple(self._work_out(key)))
+        return known[1]
+
+    def _work_out(self, key: Key) -> Iterator[Limit]:
+        is_enforced = not key.is_shadow
+        own = f"key:{key.id}"
+        yield from self._each(own, key.quotas, is_enforced)
+        if key.team is not None and (team := self.teams.get(key.team)) is not None:
+            yield from self._each(f"team:{key.team}", team.quotas, is_enforced)
+        yield from self._each("gateway", self._quotas, is_enforced)
+        if key.max_parallel is not None:
+            yield Limit(own, "parallel", "", None, key.max_parallel, is_enforced=is_enforced)
+
+    def _each(self, scope: str, quotas: Iterable[Quota], is_enforced: bool) -> Iterator[Limit]:
+        overlay = self._overlays.get(scope)
+        for quota in quotas:
+            seconds, per = quota.per_s, str(quota.per)
+            top_ups = topped_up(overlay.top_ups, quota.unit, per, quota.model) if overlay else {}
+            yield Limit(
+                scope, quota.unit, per, quota.model, quota.limit, (seconds or 0) * 1_000_000, is_enforced,
+                is_calendar=seconds is None, top_ups=top_ups,
+            )  # fmt: skip
+
+
+def claims(call: Call, terms: Iterable[Limit]) -> tuple[Claim, ...]:
+    """Everything the call draws on.
+
+    Raises `InvalidRequest` where it could never fit, however long it waits, and `ModelNotPriced` where it would be paid
+    from a quota of money and nobody knows what it costs.
+    """
+    params = call.params
+    output = output_limit(call) * params.candidates
+    drawn: list[Claim] = []
+    for term in terms:
+        if term.model is not None and not fnmatchcase(params.model, term.model):
+            continue
+        claim = term.one(call.started)
+        if term.unit == "usd" and call.model.price is None and call.model.unpriced == "deny" and term.is_enforced:
+            raise ModelNotPriced(params.model)
+        if term.unit == "tokens" or term.unit == "usd":
+            _refuse_without_limit(call, term)
+            sure = _amount(call, term.unit, params.prompt_tokens if params.is_prompt_exact else 0, output)
+            if sure > claim.window.limit and term.is_enforced:
+                raise _never_fits(call, claim.window, sure)
+            # The prompt is an estimate: it alone must not make a refusal that no wait can end.
+            most = _amount(call, term.unit, params.prompt_tokens, output)
+            claim = Claim(claim.window, min(most, max(claim.window.limit, sure)))
+        drawn.append(claim)
+    return tuple(drawn)
+
+
+def _refuse_without_limit(call: Call, term: Limit) -> None:
+    """Where nobody says how much a chat call may want, it cannot be counted before. The configuration is checked for
+    that; a key that was handed out before the model's setting went is not."""
+    if (
+        call.endpoint == "chat"
+        and call.params.output_limit is None
+        and call.model.max_output_tokens is None
+        and term.is_enforced
+    ):
+        raise InvalidRequest(
+            f"This request counts in a quota of {format_scope(term.scope)} and sets no limit for its output. Set "
+            "'max_completion_tokens'.",
+            param="max_completion_tokens",
+            code="output_limit_missing",
+        )
+
+
+def _amount(call: Call, unit: Unit, prompt_tokens: int, output_tokens: int) -> int:
+    """So many tokens of this call, in tokens or in money; in money nothing where the price is unknown."""
+    if unit == "usd":
+        return cost_nusd(call.model.price, Usage(prompt_tokens, output_tokens)) or 0
+    return prompt_tokens + output_tokens
+
+
+def calendar_window(per: str, now: float) -> tuple[str, int]:
+    """The UTC day or month of a Unix time in seconds: its name, and its end in Unix microseconds."""
+    return _window_of_day(per, int(now // 86400))
+
+
+@lru_cache(maxsize=16)
+def _window_of_day(per: str, number: int) -> tuple[str, int]:
+    """By the day's number since 1970. Kept, because every call of a day asks the same, and calendars are slow."""
+    day = datetime.fromtimestamp(number * 86400, UTC)
+    if per == "day":
+        return day.strftime("%Y-%m-%d"), int((day + timedelta(days=1)).timestamp()) * 1_000_000
+    first = (day.replace(day=28) + timedelta(days=4)).replace(day=1)
+    return day.strftime("%Y-%m"), int(first.timestamp()) * 1_000_000
+
+
+def _never_fits(call: Call, window: Window, sure: int) -> InvalidRequest:
+    params: Params = call.params
+    name = _OUTPUT_PARAM[call.endpoint]
+    if "max_tokens" in params.document.members and call.endpoint == "chat":
+        name = "max_tokens"
+    if params.is_prompt_exact and _amount(call, window.unit, params.prompt_tokens, 0) > window.limit:
+        name = "input" if call.endpoint == "embeddings" else "prompt"  # no smaller output would make it fit
+    what = f"use up to {sure} tokens ({output_limit(call)} for each of {params.candidates} outputs)"
+    if params.is_prompt_exact:
+        what = f"use up to {sure} tokens, its prompt of {params.prompt_tokens} included"
+    whole = f"{window.limit} tokens"
+    if window.unit == "usd":
+        parts = f"{output_limit(call)} tokens for each of {params.candidates} outputs"
+        if params.is_prompt_exact:
+            parts = f"a prompt of {params.prompt_tokens} tokens and {parts}"
+        what = f"cost up to {format_usd(sure)} ({parts})"
+        whole = format_usd(window.limit)
+    return InvalidRequest(
+        f"This request may {what}, more than the whole quota of {whole} per {format_per(window.per)} of "
+        f"{format_scope(window.scope)}. Waiting would not help: ask for fewer tokens with '{name}'.",
+        param=name,
+        code="quota_too_small",
+    )
+
+
+def format_scope(scope: str) -> str:
+    """A window's owner in the words of a message to its user."""
+    kind, _, name = scope.partition(":")
+    return {"key": "your key", "team": f"your team {name}"}.get(kind, "the whole gateway")
+
+
+def format_per(per: str) -> str:
+    """A window's length in words."""
+    return f"{per} seconds" if per.isdigit() else per
+
+
+def format_time(us: int) -> str:
+    """A moment in Unix microseconds as UTC, rounded up to a second, so that it has come true by then."""
+    return datetime.fromtimestamp(-(-us // 1_000_000), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+# ------------------------------------------------------------------------------------------- what a store applies
+
+
+def leaked(window: Window, state: WindowState, now_us: int) -> WindowState:
+    """The state at `now_us`. Whole units leak; `at_us` keeps the rest of one, so that looking often costs nothing."""
+    if not window.period_us or now_us <= state.at_us:
+        return state
+    units, rest = divmod((now_us - state.at_us) * window.limit, window.period_us)
+    if units >= state.used:
+        return WindowState(0, state.reserved, now_us)
+    # Rounded so that the window is never ahead of its rate.
+    return WindowState(state.used - units, state.reserved, now_us - rest // window.limit)
+
+
+def check(claim: Claim, state: WindowState, now_us: int) -> Refused | None:
+    """Why this claim does not fit the (leaked) state, or None where it does."""
+    window, amount = claim
+    if state.used + state.reserved + amount <= window.limit or not window.is_enforced:
+        return None
+    retry_after_us: int | None = IN_THE_WAY_US
+    if window.period_us:
+        missing = state.used + amount - window.limit
+        retry_after_us = state.at_us + -(-missing * window.period_us // window.limit) - now_us
+    elif window.unit != "parallel" and state.used + amount > window.limit:
+        retry_after_us = None
+    return Refused(standing(window, state, now_us), amount, retry_after_us)
+
+
+def later_refusal(one: Refused | None, other: Refused) -> Refused:
+    """Of two refusals, the one that lasts longer."""
+    if one is None:
+        return other
+
+    def lasts(refused: Refused) -> tuple[bool, int]:
+        wait = refused.retry_after_us
+        return (True, refused.standing.reset_us) if wait is None else (False, wait)
+
+    return max(one, other, key=lasts)
+
+
+def refusal(drawing: Sequence[tuple[Claim, WindowState]], now_us: int) -> Refused | None:
+    """Why claims do not fit the (leaked) states they are drawn on: the worst reason; None where all of them do."""
+    refused: Refused | None = None
+    for claim, state in drawing:
+        if (short := check(claim, state, now_us)) is not None:
+            refused = later_refusal(refused, short)
+    if refused is None:
+        return None
+    return refused._replace(standings=tuple([standing(claim.window, state, now_us) for claim, state in drawing]))
+
+
+def drawn(claim: Claim, state: WindowState) -> WindowState:
+    """The (leaked) state after a draw."""
+    if claim.window.starts:
+        return WindowState(state.used, state.reserved + claim.amount, state.at_us)
+    return WindowState(state.used + claim.amount, state.reserved, state.at_us)
+
+
+def _recharged(window: Window, state: WindowState, charged: int, actual: int, age_us: int) -> WindowState:
+    """The state of a rate that was charged one amount and is charged another instead: more in full; of less it gives
+    back what has not leaked since."""
+    if actual >= charged:
+        return WindowState(state.used + actual - charged, state.reserved, state.at_us)
+    give_back = max(0, charged - actual - _leaked_since(window, age_us))
+    return WindowState(max(0, state.used - give_back), state.reserved, state.at_us)
+
+
+def settled(claim: Claim, state: WindowState, actual: int, age_us: int) -> WindowState:
+    """The (leaked) state after a draw of this age turned out to be `actual` units."""
+    window, amount = claim
+    if window.starts:
+        return WindowState(state.used + actual, max(0, state.reserved - amount), state.at_us)
+    if not window.period_us:
+        return WindowState(max(0, state.used - amount), state.reserved, state.at_us)
+    return _recharged(window, state, amount, actual, age_us)
+
+
+def voided(claim: Claim, state: WindowState, age_us: int) -> WindowState:
+    """The (leaked) state after a draw of this age was taken back: the call never was, not even as a request."""
+    return settled(claim, state, 0, age_us)
+
+
+def charged(window: Window, state: WindowState, actual: int, age_us: int) -> WindowState:
+    """The (leaked) state after `actual` units of a call that began so long ago and whose draw nobody knows.
+
+    A rate is charged what would be left of it if it had been charged when the call began.
+    """
+    if window.starts:
+        return WindowState(state.used + actual, state.reserved, state.at_us)
+    if not window.period_us:
+        return state
+    return WindowState(state.used + max(0, actual - _leaked_since(window, age_us)), state.reserved, state.at_us)
+
+
+def corrected(window: Window, state: WindowState, charged: int, actual: int, age_us: int) -> WindowState:
+    """The (leaked) state after a draw of this age that was closed as lost and `charged` turned out to be `actual`.
+
+    By the difference: more is charged in full, and of less a rate gives back what has not leaked since the draw. To
+    take a lost call back altogether, `actual` is 0. The slot of a parallel call was freed when it was lost.
+    """
+    if window.starts:
+        return WindowState(max(0, state.used + actual - charged), state.reserved, state.at_us)
+    if not window.period_us:
+        return state
+    return _recharged(window, state, charged, actual, age_us)
+
+
+def _leaked_since(window: Window, age_us: int) -> int:
+    """Units that a rate has leaked in so much time."""
+    return max(0, age_us) * window.limit // window.period_us
+
+
+def actuals(record: Record) -> dict[Unit, int]:
+    """What a finished call used of every unit. A parallel call uses nothing up."""
+    return {"requests": 1, "tokens": record.usage.total_tokens, "usd": record.cost_nusd or 0, "parallel": 0}
+
+
+def standing(window: Window, state: WindowState, now_us: int) -> WindowStatus:
+    """How a (leaked) state looks to its owner."""
+    reset_us = max(0, window.resets_us - now_us)
+    if window.period_us:
+        reset_us = max(0, state.at_us + -(-state.used * window.period_us // window.limit) - now_us) if state.used else 0
+    return WindowStatus(window, state.used, state.reserved, reset_us)
+
+
+def standings(windows: Iterable[Window], states: Mapping[str, WindowState], now_us: int) -> list[WindowStatus]:
+    """How windows look to their owner, from states as they were kept, by window; one that has none was never used."""
+    empty = WindowState(0, 0, now_us)
+    return [standing(window, leaked(window, states.get(window.id, empty), now_us), now_us) for window in windows]

@@ -1,0 +1,72 @@
+"""What one attempt is told, and what becomes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from gateway.config import Route, Upstream
+from gateway.records import Call, Failure, Fault
+from gateway.upstream.connection import Head
+from gateway.upstream.pool import Pool
+
+from .charge import SentRequest
+from .token_rule import CountsTexts, count
+
+_DOWN = ("content-type", "openai-processing-ms", "openai-version")
+"""Headers of an upstream's answer that a client sees."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A whole answer, ready to be sent."""
+
+    status: int
+    headers: tuple[tuple[str, str], ...]
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Streamed:
+    """The answer has been sent; `last` are the bytes that end it, an error event where there was a `fault`."""
+
+    last: bytes
+    fault: Fault | None = None
+    trouble: Failure | None = None
+    """What went wrong, where it was the upstream's fault and not the request's."""
+    detail: str = ""
+    """What the log says of it."""
+
+
+class Attempt(NamedTuple):
+    """What one attempt needs to know."""
+
+    call: Call
+    route: Route
+    pool: Pool
+    upstream: Upstream
+    request: list[bytes | memoryview]
+    max_response_bytes: int
+    answered: Callable[[], None]
+    """To be called when the first of a good stream has come, and as often as one likes."""
+    output_limit: int | None = None
+    """Tokens that one candidate may have, as it stands in `request`; None: it has no limit."""
+    count_texts: CountsTexts = count
+    """Counts generated text that nobody reports."""
+
+    @property
+    def sent(self) -> SentRequest:
+        """What its charge depends on."""
+        return SentRequest(self.call, self.route.model, self.output_limit, self.count_texts)
+
+    @property
+    def hidden(self) -> tuple[tuple[str, str], ...]:
+        """Texts of ours that no client may see, each with its stand-in."""
+        own_name = self.route.model
+        return self.pool.hidden if own_name is None else (*self.pool.hidden, (own_name, self.call.params.model))
+
+
+def response_headers(head: Head) -> tuple[tuple[str, str], ...]:
+    """What of an upstream's headers goes to the client."""
+    return tuple((name, value) for name, value in head.headers if name in _DOWN)

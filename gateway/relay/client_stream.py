@@ -1,0 +1,103 @@
+"""The client's side of one streamed call, over all its attempts: opened at the first need, and not left in silence.
+
+What first opens it is an upstream's first bytes; or a comment, where `server.keepalive_comment_s` asks for them and
+nothing has come for that long, also while no upstream has answered yet. By then the status is 200: another route may
+still be tried, but a call that fails in the end is told so by an error event. A comment is nothing that was said: it
+counts neither as the first byte nor as life of the upstream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from gateway.upstream.connection import TIMER_GRAIN_S
+
+from . import sse
+
+Headers = Sequence[tuple[str, str]]
+
+
+class StreamWriter(Protocol):
+    """The side that asked, while its answer is streamed. Implemented by web/responses.py."""
+
+    @property
+    def is_congested(self) -> bool:
+        """Whether more is waiting to be sent than should be."""
+
+    def write(self, data: bytes) -> bool:
+        """Send, without waiting, the head first; returns `is_congested`. Nothing happens once the client is gone."""
+
+    async def wait_until_writable(self) -> None:
+        """Wait until the client has taken what was sent."""
+
+
+class OpensStreams(Protocol):
+    """Makes the client's side of a stream when it is needed."""
+
+    def __call__(self, headers: Headers) -> StreamWriter: ...
+
+
+class InterruptibleWriter(Protocol):
+    """Whoever writes to the client at present."""
+
+    @property
+    def may_be_interrupted(self) -> bool:
+        """Whether a comment may go to the client now: between two events, and before the end."""
+
+
+class ClientStream:
+    """Holds the client's side. To be closed.
+
+    One timer for the whole call, which looks at `spoke_at` when it fires: passing on costs it nothing. There is none
+    where no comments are asked for (`keepalive_s` 0).
+    """
+
+    def __init__(
+        self,
+        open_stream: OpensStreams,
+        own_headers: Callable[[], Headers],
+        keepalive_s: float,
+        hold: Callable[[int], None] = lambda size: None,
+    ) -> None:
+        self.client: StreamWriter | None = None
+        self.speaker: InterruptibleWriter | None = None
+        """Whose answer is awaited or passed on; None between attempts."""
+        self.hold = hold
+        """Is told of so many bytes more of an answer that is not streamed."""
+        self._open_stream = open_stream
+        self._own_headers = own_headers
+        self._keepalive_s = keepalive_s
+        self._loop = asyncio.get_running_loop()
+        self.spoke_at = self._loop.time()
+        """When something was last passed on, on the loop's clock."""
+        self._timer: asyncio.TimerHandle | None = None
+        if keepalive_s:
+            self._timer = self._loop.call_at(self.spoke_at + keepalive_s, self._break_silence)
+
+    def open(self, headers: Headers) -> StreamWriter:
+        """The client's side; made with these headers and the gateway's own, unless it is there already."""
+        if self.client is None:
+            self.client = self._open_stream((*headers, *self._own_headers()))
+        return self.client
+
+    def close(self) -> None:
+        """No more comments."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _break_silence(self) -> None:
+        now = self._loop.time()
+        if now - self.spoke_at > self._keepalive_s - TIMER_GRAIN_S:
+            self._comment()
+            self.spoke_at = now
+        self._timer = self._loop.call_at(self.spoke_at + self._keepalive_s, self._break_silence)
+
+    def _comment(self) -> None:
+        if self.speaker is not None and not self.speaker.may_be_interrupted:
+            return
+        client = self.open((("content-type", "text/event-stream"),))
+        if not client.is_congested:
+            client.write(sse.KEEPALIVE)

@@ -1,0 +1,123 @@
+"""The client left before its answer ended. Not an error: nothing is held against the upstream, and the call is charged.
+
+A plain answer is read on for its usage: it was paid for as a whole. So is a stream where `on_disconnect` is `drain`,
+for at most `drain_limit_s`; else its upstream is cancelled, and the charge is what relay/charge.py makes of what came.
+Reading on is a task of the worker's own, which ends when the answer does, or the worker: cancelling the call does not
+reach it, and the lease, with its slot among the parallel calls, is the task's until then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from gateway.accounting.lease import Lease
+from gateway.errors import GatewayError
+from gateway.records import Ended, Failure, Phase, Usage
+from gateway.tasks import Tasks
+
+from . import charge
+from .attempt import Attempt
+from .exchange import Exchange
+from .unary import read_plain
+
+LEFT_TO_END_S = 1.0
+"""After `[DONE]`, how long the upstream may take to end its message before its connection is given up."""
+
+
+def client_left(this: Attempt, exchange: Exchange, lease: Lease, tasks: Tasks) -> None:
+    """See to it that the call is accounted for, now or when the answer has ended."""
+    exchange.forget_client()
+    if not lease.is_open:
+        exchange.stop()
+    elif lease.is_cut_off:
+        exchange.stop()
+        _close(this, exchange, lease)
+    elif not this.call.params.stream:
+        _read_on(this, exchange, lease, tasks, None)  # bounded by the time limits of the connection itself
+    elif this.upstream.on_disconnect == "drain":
+        _read_on(this, exchange, lease, tasks, this.upstream.drain_limit_s)
+    else:
+        exchange.stop()
+        _close(this, exchange, lease)
+
+
+def end_at_once(this: Attempt, exchange: Exchange, lease: Lease) -> None:
+    """The gateway itself ends. The client is still there, and will be told."""
+    exchange.end_event()
+    exchange.stop()
+    if lease.is_open:
+        _close(this, exchange, lease, 503, "error", "shutting_down")
+
+
+def let_end(exchange: Exchange, tasks: Tasks) -> None:
+    """`[DONE]` has come: let the upstream end its message, so that its connection can be used again."""
+    if exchange.connection is not None:
+        tasks.spawn(_await_end(exchange), "end-of-stream")
+
+
+async def _await_end(exchange: Exchange) -> None:
+    try:
+        await asyncio.sleep(LEFT_TO_END_S)
+    finally:
+        exchange.stop()
+
+
+def _read_on(this: Attempt, exchange: Exchange, lease: Lease, tasks: Tasks, limit_s: float | None) -> None:
+    lease.hand_over()
+    draining = tasks.spawn(_drain(this, exchange, lease, tasks, limit_s), "drain")
+    draining.add_done_callback(lambda _: _close_anyway(exchange, lease))
+
+
+def _close_anyway(exchange: Exchange, lease: Lease) -> None:
+    """A task that was cancelled before it began, or died of a fault of ours, has left this to us."""
+    if lease.is_open:
+        exchange.stop()
+        lease.may_have_cost = True
+        lease.close(status=499, usage=Usage(), ended="client_gone")
+
+
+async def _drain(this: Attempt, exchange: Exchange, lease: Lease, tasks: Tasks, limit_s: float | None) -> None:
+    began = time.perf_counter()
+    try:
+        async with asyncio.timeout(limit_s):
+            await exchange.wait_until_over()
+    except TimeoutError:
+        pass
+    finally:
+        if exchange.scan is not None and exchange.scan.is_done:
+            let_end(exchange, tasks)
+        else:
+            exchange.stop()
+        lease.upstream_s += time.perf_counter() - began
+        _close(this, exchange, lease)
+
+
+def _close(
+    this: Attempt, exchange: Exchange, lease: Lease, status: int = 499, ended: Ended = "client_gone",
+    error: str | None = None,
+) -> None:  # fmt: skip
+    scan = exchange.scan
+    if scan is not None:
+        if exchange.is_ended and exchange.trouble is None:
+            exchange.pass_rest()
+        tokens, model, is_truncated = charge.of_stream(this.sent, scan), scan.model, not scan.is_complete
+    else:
+        tokens, model = _used(this, exchange)
+        is_truncated = not exchange.is_over and this.call.params.stream
+    lease.close(status=status, usage=tokens, ended=ended, is_truncated=is_truncated, returned_model=model, error=error)
+
+
+def _used(this: Attempt, exchange: Exchange) -> tuple[Usage, str | None]:
+    """What an answer that is no stream, or has not begun, has cost, and of which model."""
+    head = exchange.head
+    if not exchange.is_over:
+        is_refused = head is not None and head.status != 200
+        return Usage() if is_refused else charge.of_nothing(this.sent), None
+    try:
+        read = read_plain(this, exchange, exchange.trouble)
+    except GatewayError:
+        return Usage(), None
+    if isinstance(read, Failure):
+        return charge.of_nothing(this.sent) if read.phase is Phase.WAITING else Usage(), None
+    return read

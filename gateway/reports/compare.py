@@ -1,0 +1,158 @@
+"""Our books held against a provider's: by day and model, ours, theirs, and the difference.
+
+Our daily sums are kept by configured model; a provider bills by its own name, which is often a dated snapshot of what
+was asked for (`gpt-4o-2024-08-06` for `gpt-4o`). So the names are brought together in this order:
+
+1. A call whose record is still kept counts under the name that the upstream's answer gave its model, else under that
+   which was asked of the upstream.
+2. A call whose record is gone counts under the name of the model's route, else under its configured name.
+3. Snapshots of one model stand alone where both sides know exactly the same of them, and else together under the name
+   without its date. What a row stands for is said in `names`.
+
+Differences are ours minus theirs, percentages are of theirs. What one side lacks is 0; what the file does not tell is
+unknown, and so is the difference.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, Self, TypeVar
+
+from .invoice import Tally
+
+_DATE = r"20\d\d-?(?:0[1-9]|1[0-2])-?(?:0[1-9]|[12]\d|3[01])|(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01])"
+_SNAPSHOT = re.compile(rf"(.+)-(?:{_DATE})")
+
+Name = tuple[str, str]
+"""A day and a model."""
+
+
+class RecordedUsage(NamedTuple):
+    """What we have counted. Tokens, but for the number of requests, errors and `unpriced`."""
+
+    requests: int = 0
+    errors: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    estimated_tokens: int = 0
+    cost_nusd: int = 0
+    """Of the requests whose cost is known."""
+    unpriced: int = 0
+    """The others."""
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> Self:
+        """A row of a usage report."""
+        cost_nusd = round((row["cost_usd"] or 0) * 1e9)
+        return cls(**{name: cost_nusd if name == "cost_nusd" else row[name] for name in cls._fields})
+
+    def plus(self, other: RecordedUsage) -> RecordedUsage:
+        return RecordedUsage(*map(int.__add__, self, other))
+
+    def minus(self, other: RecordedUsage) -> RecordedUsage:
+        return RecordedUsage(*[max(0, a - b) for a, b in zip(self, other, strict=True)])
+
+    @property
+    def tally(self) -> Tally:
+        """In the terms of their books."""
+        return Tally(
+            self.requests, self.prompt_tokens, self.completion_tokens, self.cached_tokens,
+            self.prompt_tokens + self.completion_tokens,
+            None if self.unpriced == self.requests > 0 else self.cost_nusd,
+        )  # fmt: skip
+
+
+Entry = TypeVar("Entry", RecordedUsage, Tally)
+
+
+class Pair(NamedTuple):
+    """A day and model in both books; None: not in this one."""
+
+    day: str
+    model: str
+    names: tuple[str, ...]
+    """What stands together here, where it is more than the model's own name."""
+    ours: RecordedUsage | None
+    theirs: Tally | None
+
+
+def by_upstream_name(
+    sums: Iterable[Mapping[str, Any]], told: Iterable[Mapping[str, Any]], routes: Mapping[tuple[str, str], str]
+) -> dict[Name, RecordedUsage]:
+    """Our books by day and the upstream's name of the model.
+
+    `sums` are usage rows by day, model and upstream, `told` the part of it whose records are kept, by `told` too (what
+    the upstream called the model). `routes` says for a model and an upstream what is asked for there. What never came
+    to an upstream is in no book of theirs, and left out.
+    """
+    left = {(row["day"], row["model"], row["upstream"]): RecordedUsage.of(row) for row in sums if row["upstream"]}
+    found: defaultdict[Name, RecordedUsage] = defaultdict(RecordedUsage)
+    for row in told:
+        group = row["day"], row["model"], row["upstream"]
+        if group in left:
+            part = RecordedUsage.of(row)
+            left[group] = left[group].minus(part)
+            name = row["day"], row["told"]
+            found[name] = found[name].plus(part)
+    for (day, model, upstream), rest in left.items():
+        if rest.requests:
+            name = day, routes.get((model, upstream), model)
+            found[name] = found[name].plus(rest)
+    return dict(found)
+
+
+def base_name(model: str) -> str:
+    """A model's name without the date of its snapshot: `-2024-08-06`, `-20240806`, `-0613`."""
+    found = _SNAPSHOT.fullmatch(model)
+    return found[1] if found else model
+
+
+def compare(ours: Mapping[Name, RecordedUsage], theirs: Mapping[Name, Tally]) -> list[Pair]:
+    """Both books side by side, in the order of days and models."""
+    names = _common_names({model for _, model in ours}, {model for _, model in theirs})
+    our, their = _folded(ours, names), _folded(theirs, names)
+    stands_for: defaultdict[Name, set[str]] = defaultdict(set)
+    for day, model in (*ours, *theirs):
+        stands_for[day, names[model]].add(model)
+    return [
+        Pair(*name, () if found == {name[1]} else tuple(sorted(found)), our.get(name), their.get(name))
+        for name, found in sorted(stands_for.items())
+    ]
+
+
+def total(pairs: Iterable[Pair]) -> Pair:
+    """All of them in one."""
+    some = list(pairs)
+    return Pair("total", "", (), _sum([pair.ours for pair in some]), _sum([pair.theirs for pair in some]))
+
+
+def _common_names(ours: set[str], theirs: set[str]) -> dict[str, str]:
+    """What each model is called in the comparison."""
+    of_base: defaultdict[str, tuple[set[str], set[str]]] = defaultdict(lambda: (set(), set()))
+    for side, models in enumerate((ours, theirs)):
+        for model in models:
+            of_base[base_name(model)][side].add(model)
+    return {
+        model: base if our and their and our != their else model
+        for base, (our, their) in of_base.items()
+        for model in our | their
+    }
+
+
+def _folded(book: Mapping[Name, Entry], names: Mapping[str, str]) -> dict[Name, Entry]:
+    entries: defaultdict[Name, list[Entry]] = defaultdict(list)
+    for (day, model), entry in book.items():
+        entries[day, names[model]].append(entry)
+    return {name: found for name, some in entries.items() if (found := _sum(some)) is not None}
+
+
+def _sum(entries: Iterable[Entry | None]) -> Entry | None:
+    """None where there is none."""
+    found: Entry | None = None
+    for entry in entries:
+        if entry is not None:
+            found = entry if found is None else found.plus(entry)
+    return found

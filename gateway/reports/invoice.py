@@ -1,0 +1,234 @@
+"""A provider's usage export: what its columns mean, and what it says was used, by day and model.
+
+Providers export what they bill as CSV, each with columns of its own. Known are (seen in their files and documents):
+
+- OpenAI's usage export: `start_time`, `model`, `num_model_requests`, `input_tokens` (cached ones included) ...; a day
+  without usage stands there as a line that is empty but for its times.
+- OpenAI's cost export: `amount_value`, and `line_item`, which is the model, a comma and the kind of token.
+- OpenAI's export until 2024: `aggregation_timestamp`, `snapshot_id`, `n_requests`, `n_context_tokens_total` ...
+- The call logs of resellers built on one-api or new-api: `created_at`, `model_name`, `prompt_tokens`, `quota` ...
+
+Whatever else has a time, a model and numbers under a name of `COLUMNS` is read alike. Lines of one day and model are
+added up. A line that cannot be understood is a fault, and one fault refuses the file: a sum without it would be wrong.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import timedelta
+from itertools import chain
+from typing import NamedTuple, TypeVar
+
+from gateway.config import printable
+
+from .invoice_cells import read_amount, read_count, read_moment, whole_nusd
+
+T = TypeVar("T")
+
+COLUMNS: Mapping[str, tuple[str, ...]] = {
+    "time": ("start_time", "start_time_iso", "aggregation_timestamp", "timestamp", "created_at", "created", "time",
+             "usage_date", "utc_date", "date", "day"),
+    "end": ("end_time", "end_time_iso"),
+    "model": ("model", "model_name", "snapshot_id", "line_item"),
+    "requests": ("num_model_requests", "n_requests", "num_requests", "requests"),
+    "prompt_tokens": ("input_tokens", "prompt_tokens", "n_context_tokens_total", "tokens_prompt"),
+    "completion_tokens": ("output_tokens", "completion_tokens", "n_generated_tokens_total", "tokens_completion"),
+    "cached_tokens": ("input_cached_tokens", "cached_tokens", "n_cached_context_tokens_total"),
+    "total_tokens": ("total_tokens",),
+    "cost_usd": ("amount_value", "cost_usd", "total_cost", "cost_total", "cost"),
+    "currency": ("amount_currency", "currency"),
+    "quota": ("quota",),
+    "type": ("type",),
+}  # fmt: skip
+"""What the columns are called, the best first, in small letters and with `_` for spaces."""
+
+ONE_CALL_A_LINE = ("id", "request_id", "generation_id", "created_at")
+"""Columns of files in which each line is one call, and nobody has to count them."""
+
+QUOTA_OF_A_DOLLAR = 500_000
+"""What one-api and new-api take for a US dollar (their `QuotaPerUnit`), unless the reseller has set something else."""
+
+CONSUMPTION = ("", "2")
+"""In the column `type` of such logs; the others are payments, errors and acts of administration."""
+
+DELIMITERS = ",\t;"
+
+FAULTS_TOLD = 20
+COLUMNS_TOLD = 1000
+"""Characters of the first line's names: a file of another kind may be one long line."""
+
+
+class Tally(NamedTuple):
+    """What a provider says was used. None: it does not say."""
+
+    requests: int | None = None
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cached_tokens: int | None = None
+    total_tokens: int | None = None
+    cost_nusd: int | None = None
+    """In billionths of a US dollar."""
+
+    def plus(self, other: Tally) -> Tally:
+        return Tally(*[None if a is None and b is None else (a or 0) + (b or 0)
+                       for a, b in zip(self, other, strict=True)])  # fmt: skip
+
+
+class Export(NamedTuple):
+    """What a file says."""
+
+    tallies: dict[tuple[str, str], Tally]
+    """By day (UTC) and the provider's name of the model."""
+    days: tuple[str, str] | None
+    """The first and the last that it tells of, be it that nothing was used; None where it has no line."""
+    told: Tally
+    """0 for each number that the file tells, None for each that it does not."""
+    notes: tuple[str, ...]
+    """What a reader has to know of how the file was read."""
+
+
+class NotUnderstood(Exception):
+    """The file cannot be compared with anything: every reason, one line each."""
+
+    def __init__(self, faults: Sequence[str]) -> None:
+        super().__init__("; ".join(faults))
+        self.faults = faults
+
+
+class _Bad(Exception):
+    """A line that cannot be understood."""
+
+
+def read_export(lines: Iterable[str]) -> Export:
+    """What these lines of CSV say (their ends left on). Raises `NotUnderstood`, and whatever reading a line raises."""
+    numbered = enumerate(lines, 1)
+    before, first = next(((number - 1, line) for number, line in numbered if line.strip()), (0, ""))
+    table = csv.reader(chain([first], (line for _, line in numbered)), delimiter=max(DELIMITERS, key=first.count))
+    reading = None
+    try:
+        for row in table:
+            if reading is None:
+                reading = _Reading([re.sub(r"[\s-]+", "_", name.strip().lower()) for name in row])
+            else:
+                reading.take(row, before + table.line_num)
+    except csv.Error as error:
+        raise NotUnderstood([f"line {before + table.line_num}: {error}"]) from None
+    return (reading or _Reading([])).end()
+
+
+class _Reading:
+    """The file as far as it has been read."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._width = len(names)
+        self._places = {
+            meaning: names.index(name)
+            for meaning, known in COLUMNS.items()
+            if (name := next((name for name in known if name in names), None)) is not None
+        }
+        self._check(names)
+        self._names = names
+        self._is_one_call_a_line = "requests" not in self._places and any(name in names for name in ONE_CALL_A_LINE)
+        self._is_line_item = names[self._places["model"]] == "line_item"
+        self._is_log = "quota" in self._places and "type" in self._places
+        self._tallies: dict[tuple[str, str], Tally] = {}
+        self._days: set[str] = set()
+        self._left_out = 0
+        self._faults: list[str] = []
+        self._bad = 0
+
+    def _check(self, names: Sequence[str]) -> None:
+        numbers = ("requests", "prompt_tokens", "completion_tokens", "total_tokens", "cost_usd", "quota")
+        missing = [meaning for meaning in ("time", "model") if meaning not in self._places]
+        if not missing and any(number in self._places for number in numbers):
+            return
+        expected = [f"a {meaning} ({', '.join(COLUMNS[meaning])})" for meaning in ("time", "model")]
+        some = ", ".join([name for number in numbers for name in COLUMNS[number]])
+        raise NotUnderstood([
+            f"found the columns {printable(', '.join(filter(None, names))[:COLUMNS_TOLD]) or 'of an empty file'}",
+            f"expected {' and '.join(expected)}, and at least one of {some}",
+        ])  # fmt: skip
+
+    def take(self, row: Sequence[str], line: int) -> None:
+        """One more line."""
+        if not any(cell.strip() for cell in row):
+            return
+        try:
+            self._take(row)
+        except _Bad as bad:
+            self._bad += 1
+            if self._bad <= FAULTS_TOLD:
+                self._faults.append(f"line {line}: {bad}")
+
+    def _take(self, row: Sequence[str]) -> None:
+        if len(row) < self._width or any(cell.strip() for cell in row[self._width :]):
+            raise _Bad(f"has {len(row)} columns, the first line has {self._width}")
+        if self._is_log and self._cell(row, "type").removesuffix(".0") not in CONSUMPTION:
+            self._left_out += 1
+            return
+        day, model = self._day(row), self._cell(row, "model")
+        if self._is_line_item:
+            model = model.partition(", ")[0]
+        tally = self._tally(row)
+        self._days.add(day)
+        if not model:
+            if any(tally):
+                raise _Bad("names no model; export the usage by model")
+            return  # a day without usage
+        self._tallies[day, model] = self._tallies.get((day, model), Tally()).plus(tally)
+
+    def _cell(self, row: Sequence[str], meaning: str) -> str:
+        place = self._places.get(meaning)
+        return "" if place is None else row[place].strip()
+
+    def _read(self, row: Sequence[str], meaning: str, read: Callable[[str], T | None], what: str) -> T:
+        cell = self._cell(row, meaning)
+        value = read(cell)
+        if value is None:
+            raise _Bad(f"{self._names[self._places[meaning]]}: {cell[:40]!r} is no {what}")
+        return value
+
+    def _day(self, row: Sequence[str]) -> str:
+        start = self._read(row, "time", read_moment, "time")
+        if self._cell(row, "end"):
+            end = self._read(row, "end", read_moment, "time")
+            if end > start and (end - timedelta(microseconds=1)).date() > start.date():
+                raise _Bad("covers more than one day (UTC); export the usage by day")
+        return start.date().isoformat()
+
+    def _tally(self, row: Sequence[str]) -> Tally:
+        count = {
+            name: self._read(row, name, read_count, "number")
+            for name in ("requests", "prompt_tokens", "completion_tokens", "cached_tokens", "total_tokens")
+            if name in self._places
+        }
+        if self._is_one_call_a_line:
+            count["requests"] = 1
+        if "total_tokens" not in count and "prompt_tokens" in count:
+            count["total_tokens"] = count["prompt_tokens"] + count.get("completion_tokens", 0)
+        return Tally(**count, cost_nusd=self._cost_nusd(row))
+
+    def _cost_nusd(self, row: Sequence[str]) -> int | None:
+        if "cost_usd" in self._places:
+            if (currency := self._cell(row, "currency").lower()) not in ("", "usd"):
+                raise _Bad(f"is in {currency[:40]!r}, and only US dollars can be compared")
+            return whole_nusd(self._read(row, "cost_usd", read_amount, "amount"))
+        if "quota" in self._places:
+            return whole_nusd(self._read(row, "quota", read_amount, "amount") / QUOTA_OF_A_DOLLAR)
+        return None
+
+    def end(self) -> Export:
+        """What the whole file says. Raises `NotUnderstood`."""
+        if self._faults:
+            more = self._bad - FAULTS_TOLD
+            raise NotUnderstood([*self._faults, *([f"and {more} more such lines"] if more > 0 else [])])
+        notes = []
+        if "quota" in self._places and "cost_usd" not in self._places:
+            notes.append(f"Their cost is their quota; {QUOTA_OF_A_DOLLAR:,} of it are taken for a US dollar.")
+        if self._left_out:
+            notes.append(f"{self._left_out:,} of their lines are no consumption and are left out.")
+        told = self._tally([""] * self._width)
+        days = (min(self._days), max(self._days)) if self._days else None
+        return Export(self._tallies, days, Tally(*[None if number is None else 0 for number in told]), tuple(notes))

@@ -1,1 +1,0 @@
-"""Decisions: no clock, no I/O, no async."""

@@ -1,0 +1,116 @@
+"""The promises for what is handed out and changed while the gateway runs: keys, teams, and what stands beside the file.
+
+A store keeps documents and understands none: they are text to it, by kind and name. It knows which key has which
+secret, and what was changed when: the audit log is at the same time the news that workers follow, so that what they
+remember of a key dies soon after it was changed.
+
+What the documents hold is `gateway/rules/issued`; who changes them is `gateway/registry`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, Protocol
+
+from gateway.records import Window
+
+DocumentKind = Literal["key", "team", "overlay"]
+"""`overlay`: what was decided of a key or team beyond its settings (a key of the file revoked, quotas topped up). It is
+called as windows' scopes are: `key:ID`, `team:NAME`, `gateway`."""
+
+AUDIT_KEPT = 100_000
+"""Newest entries of the audit log that are kept, at least."""
+
+NEWS_AT_ONCE = 500
+"""Whoever has missed more changes than that is told that the news is incomplete."""
+
+
+READ_AT_ONCE = 500
+"""Documents of one portion, so that neither a server nor our event loop stands still for many."""
+
+
+class StoreChange(NamedTuple):
+    """A change of one document: all of it is applied, or nothing."""
+
+    kind: DocumentKind
+    name: str
+    before: str | None
+    """The document as it was read; None: there must be none."""
+    after: str | None
+    """What it is from now on; None: it is removed. The same as `before` where only windows are reset."""
+    audit: str
+    """The entry for the audit log, as text."""
+    secrets_added: tuple[str, ...] = ()
+    """SHA-256 in hex of secrets that lead to this key from now on (`kind` is `key`)."""
+    secrets_removed: tuple[str, ...] = ()
+    """Of secrets that no longer do."""
+    resets: tuple[Window, ...] = ()
+    """Windows of which nothing is used from now on; what running calls have reserved stays reserved. Those of parallel
+    calls stay as they are, for running calls are running. What a call that ran then gives back to a rate at its end, it
+    gives back as ever, down to nothing used."""
+
+
+class StoredAudit(NamedTuple):
+    """An entry of the audit log."""
+
+    position: str
+    """Where it stands in the log; never the same twice, and meaningless to everybody else."""
+    kind: DocumentKind
+    name: str
+    """Of the document that was changed."""
+    audit: str
+
+
+class ChangeFeed(NamedTuple):
+    """What was changed since a position."""
+
+    position: str
+    """To ask from the next time."""
+    changed: Sequence[tuple[DocumentKind, str]] = ()
+    """Kinds and names of the documents."""
+    is_complete: bool = True
+    """False: too much happened since, or the store has forgotten; whatever is remembered has to be read again."""
+
+
+class SecretTaken(Exception):
+    """A secret that was to be added leads to another key already."""
+
+
+class KeyStore(Protocol):
+    """Who keeps keys, teams and overlays. Every method raises `StoreUnavailable` where the store does not answer: a
+    change may
+    then have been applied or not.
+
+    Guarantees: of two changes of one document that were made from the same `before`, one is applied; a secret leads to
+    one key; a change, its secrets, its resets and its entry in the audit log are applied together.
+    """
+
+    async def find_keys(self, digests: Sequence[str]) -> list[str | None]:
+        """The documents of the keys to which these secrets (SHA-256 in hex) lead; None where one leads nowhere."""
+
+    async def read(self, kind: DocumentKind, names: Sequence[str]) -> list[str | None]:
+        """The documents of these names; None where there is none."""
+
+    async def page(self, kind: DocumentKind, after: str = "", limit: int = 1000) -> list[tuple[str, str]]:
+        """Names and documents of a kind behind the name `after`, in the order of the names' bytes (UTF-8): so many, or
+        all that are left."""
+
+    async def change(self, change: StoreChange) -> bool:
+        """Apply a change; False where the document is not `before` (any more): nothing was applied then.
+
+        Raises `SecretTaken`: nothing was applied either. A secret that leads to this key already may be added again;
+        one that does not lead to it is not removed.
+        """
+
+    async def news(self, since: str | None) -> ChangeFeed:
+        """What was changed since `since`; None: nothing is remembered yet, and only the position is wanted.
+
+        Cheap where nothing was: every worker asks once a second. A position that nobody knows is one of a store that
+        has forgotten: the news is incomplete.
+        """
+
+    async def audit(self, limit: int, before: str | None = None) -> list[StoredAudit]:
+        """The newest entries of the audit log, newest first; `before`: those older than that position.
+
+        Raises `ValueError` for what is no position.
+        """

@@ -1,0 +1,51 @@
+-- One batch of one worker's calls, all of it or nothing. What has to become of each item is said in
+-- gateway/store/__init__.py (`Store`). This file and the apply_*.lua beside it are one script, in the order that
+-- redis.py gives.
+--
+-- Redis takes nothing back when a script fails halfway. So everything is read and worked out first, and written at the
+-- end; and the first write is one that a server refuses when it may not write at all.
+--
+-- KEYS   the keys that every batch touches; the others begin with the same {tag}, and so lie in the same slot
+-- ARGV   1: [base, worker, seq, acked, silent_us, reaped_at_once, records_max, sums_s, offset_us, voided_at_once,
+--           is_forgotten]
+--        2: [windows, shown, groups, items], so that what many items share is read once:
+--             a window is [id, starts, unit, limit, period_us, is_enforced], the first `shown` are those of openings,
+--             a group is [day, group], and an item one of, counting windows and groups from 1:
+--               ["o" or "f" (forced), lease, window, amount, window, amount, ...]
+--               ["c", lease, number, began_us, group, nine sums, window, amount, actual, ...]
+--               ["v", lease, number]
+--        3...: for each item what is kept of it: of an opening its entry (gateway/quota/ledger_entry.py), of a closing its
+--           record, of a voiding nothing
+--
+-- Returns one text:
+--   "b SEQ MARK"     the store is behind: it has forgotten what the worker knows to be applied
+--   "l"              a late copy: a later batch was applied
+--   "r LEFT"         in place of a batch, with voided_at_once > 0: that many leases of the worker are left
+--   "a NOW LOST\n" and three lines: a letter for each item (g granted, r refused, - no draw); the first `shown`
+--                    windows as they stand now: used reserved at_us; for each refused opening its windows as they
+--                    stood then
+--
+-- Numbers are doubles: whole ones are exact below 2^53. None is ever written by cjson, which keeps 14 digits only.
+
+local WORKER, LEASES, LOST, WINDOWS, ALIVE, RECORDS, DAYS, SCHEMA = unpack(KEYS)
+local base, worker, seq, acked, silent_us, reaped_at_once, records_max, sums_s, offset_us, voided_at_once, is_forgotten =
+  unpack(cjson.decode(ARGV[1]))
+
+local floor, max, min = math.floor, math.max, math.min
+local format, find, sub, match = string.format, string.find, string.sub, string.match
+local call, decode, insert, tonumber, unpack = redis.call, cjson.decode, table.insert, tonumber, unpack
+
+local EXACT = 9007199254740992 -- 2^53
+local KEPT_S = 8640000 -- 100 days: what is known of workers that never came back
+local AT_ONCE = 1000 -- arguments of one command; Lua has room for 8000
+
+-- A field of each large hash. It tells a person what stands there, and keeps Redis, by being longer than 64 bytes, from
+-- storing the hash as a list, in which it would look for each field from the beginning. That of a day's sums is another
+-- after each batch that has changed them (redis_cache.py).
+local ABOUT = '?'
+local ABOUT_WINDOWS = 'window: used (settled or the level of a rate), reserved (drawn), at_us (when a rate last leaked)'
+local ABOUT_SUMS = 'key, team, model, upstream, endpoint, parted by 0x1f: sums in the order of gateway/quota/ledger_entry.py'
+
+local time = call('TIME')
+local now = time[1] * 1000000 + time[2] + offset_us
+local now_s = floor(now / 1000000)

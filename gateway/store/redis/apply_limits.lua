@@ -1,0 +1,120 @@
+-- The arithmetic of gateway/quota/windows.py, on windows { used, reserved, at }; tests hold the two against each other.
+
+-- floor(us * limit / period) and the remainder, though us * limit may be beyond 2^53: a long division, with digits of
+-- `limit` so small that no step is.
+local function scaled(us, limit, period)
+  local product = us * limit
+  if product < EXACT then
+    local units = floor(product / period)
+    return units, product - units * period
+  end
+  local digit = 1
+  while digit * period * 4 <= EXACT do
+    digit = digit * 2
+  end
+  if digit == 1 then
+    return floor(us / period * limit), 0 -- a period of over 71 years
+  end
+  local whole = floor(us / period)
+  local part = us - whole * period
+  local power, left, units, rest = 1, limit, 0, 0
+  while power * digit <= limit do
+    power = power * digit
+  end
+  while power >= 1 do
+    local d = floor(left / power)
+    left = left - d * power
+    local step = rest * digit + part * d
+    local some = floor(step / period)
+    rest = step - some * period
+    units = units * digit + some
+    power = power / digit
+  end
+  return whole * limit + units, rest -- beyond 2^53 only where it is more than any level
+end
+
+-- Leaks a window until `now`.
+local function leak(window, limit, period, now)
+  if period == 0 or now <= window.at then
+    return
+  end
+  local units, rest = scaled(now - window.at, limit, period)
+  if units >= window.used then
+    window.used, window.at = 0, now
+  else
+    window.used, window.at = window.used - units, now - floor(rest / limit)
+  end
+end
+
+-- Of `units` that were drawn so long ago, those that have not leaked away since.
+local function not_leaked(units, limit, period, age)
+  return max(0, units - scaled(max(0, age), limit, period))
+end
+
+-- In what follows `kind` is a window as in ARGV[2], or a claim out of an entry, which begins with the same six.
+
+local function draw(kind, window, amount)
+  if kind[2] ~= '' then
+    window.reserved = window.reserved + amount
+  else
+    window.used = window.used + amount
+  end
+end
+
+-- A rate that was charged one amount is charged another instead.
+local function recharge(kind, window, charged, actual, age)
+  if actual >= charged then
+    window.used = window.used + actual - charged
+    return
+  end
+  window.used = max(0, window.used - not_leaked(charged - actual, kind[4], kind[5], age))
+  if window.used == 0 then
+    window.at = max(window.at, now) -- nothing is left to leak, and a part of a unit is no credit
+  end
+end
+
+local function settle(kind, window, amount, actual, age)
+  if kind[2] ~= '' then
+    window.used, window.reserved = window.used + actual, max(0, window.reserved - amount)
+  elseif kind[5] == 0 then
+    window.used = max(0, window.used - amount)
+  else
+    recharge(kind, window, amount, actual, age)
+  end
+end
+
+local function charge(kind, window, actual, age)
+  if kind[2] ~= '' then
+    window.used = window.used + actual
+  elseif kind[5] > 0 then
+    window.used = window.used + not_leaked(actual, kind[4], kind[5], age)
+  end
+end
+
+local function correct(kind, window, charged, actual, age)
+  if kind[2] ~= '' then
+    window.used = max(0, window.used + actual - charged)
+  elseif kind[5] == 0 then
+    return
+  else
+    recharge(kind, window, charged, actual, age)
+  end
+end
+
+-- The Unix time in seconds at which a day (2026-11-20) or month (2026-11) is forgotten: `sums_s` after its end.
+local function forgotten_at(starts)
+  local year, month, day = match(starts, '^(%d+)-(%d+)-?(%d*)$')
+  year, month, day = year + 0, month + 0, tonumber(day)
+  if not day then
+    month, day = month + 1, 0
+    if month > 12 then
+      year, month = year + 1, 1
+    end
+  end
+  -- Days since 1970 of what comes after it, in years that begin with March.
+  if month <= 2 then
+    year, month = year - 1, month + 12
+  end
+  local days = 365 * year + floor(year / 4) - floor(year / 100) + floor(year / 400) + floor((153 * month - 457) / 5)
+  return (days + day - 719468) * 86400 + sums_s
+end

@@ -1,0 +1,269 @@
+"""One connection to the master, through redis-py, one request at a time and each within its time.
+
+redis-py's clients repeat commands by themselves, and wait: ten times and 5 s each by default. A batch must never be
+sent twice, and its caller waits 0.3 s at most. So only redis-py's connections are used, and what is sent again is
+decided here: what the server has said that it did not carry out (NOSCRIPT, MOVED), and nothing else.
+
+This is also twice as fast: most of a client's time goes into what is not needed here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from redis.asyncio import Connection, SSLConnection
+from redis.exceptions import (
+    AskError,
+    AuthenticationError,
+    MovedError,
+    NoPermissionError,
+    NoScriptError,
+    RedisError,
+    ResponseError,
+)
+
+from gateway.config import RedisURL
+from gateway.store import StoreUnavailable
+
+from .discovery import ANSWER_WITHIN_S, MasterDiscovery, discovery_for
+from .timeout import StallTolerantTimeout
+
+Command = Sequence[str | int]
+
+CONNECT_WITHIN_S = 0.5
+"""What a request may take longer when it has to connect first: to find the master, TLS and greeting included."""
+
+MAX_STEPS = 5
+"""How often one request is redirected or its script loaded; two are enough, unless a cluster is in disorder."""
+
+AWAY = {
+    "READONLY": "it is a replica, not the master",
+    "MISCONF": "it cannot save to its disk, and so takes no writes",
+    "OOM": "its memory is full",
+    "LOADING": "it is loading its data",
+    "BUSY": "it is busy with somebody's script",
+    "CLUSTERDOWN": "its cluster is down",
+    "MASTERDOWN": "its master is down",
+    "NOREPLICAS": "it has too few replicas to take writes",
+    "TRYAGAIN": "the store's slot is being moved to another node",
+    "ASK": "the store's slot is being moved to another node",
+    "CROSSSLOT": "it belongs to a cluster; use redis+cluster://",
+    "MOVED": "its cluster does not agree on who has the store's slot",
+}
+"""What errors mean that have nothing to do with what was sent, and pass."""
+
+
+class ServerMisconfigured(StoreUnavailable):
+    """The store is away until a person mends something: the password, what the user may do, a server too old."""
+
+
+class Script(NamedTuple):
+    """A Lua script and the name under which Redis keeps it."""
+
+    text: str
+    sha: str
+
+    @classmethod
+    def read(cls, *names: str) -> Script:
+        """Of this package's files, one after the other."""
+        return cls.of("\n".join([(Path(__file__).parent / name).read_text(encoding="utf-8") for name in names]))
+
+    @classmethod
+    def of(cls, text: str) -> Script:
+        return cls(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+
+Ask = Callable[..., Awaitable[list[Any]]]
+
+
+class RedisConnection:
+    """One connection to the master of a store, made when it is needed, and again when it is lost.
+
+    `greet` is told of each new connection, by a function that sends commands on it, before anything else is sent.
+    """
+
+    def __init__(self, url: RedisURL, limit_s: float, greet: Callable[[Ask], Awaitable[None]]) -> None:
+        self._url = url
+        self._limit_s = limit_s
+        self._greet = greet
+        self._route: MasterDiscovery = discovery_for(url)
+        self._connection: Connection | None = None
+        self._lock = asyncio.Lock()
+        self._is_closed = False
+
+    def __repr__(self) -> str:
+        return f"<Link {self._url}{'' if self._connection else ', not connected'}>"
+
+    async def ask(self, *commands: Command) -> list[Any]:
+        """Send these commands at once; their replies, texts and numbers.
+
+        Raises `StoreUnavailable`: then nothing is known of what was carried out. `ServerMisconfigured` is one.
+        Raises redis-py's
+        `ResponseError` where the server finds fault with a command.
+        """
+        return await self._in_time(commands, None)
+
+    async def run(self, script: Script, keys: Sequence[str], arguments: Sequence[str]) -> Any:
+        """Run a script; its result. Raises as `ask`."""
+        command: Command = ("EVALSHA", script.sha, len(keys), *keys, *arguments)
+        (reply,) = await self._in_time([command], script)
+        return reply
+
+    async def close(self) -> None:
+        """Let go; what is under way fails."""
+        self._is_closed = True
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            try:
+                await connection.disconnect()
+            except RedisError:
+                pass
+
+    async def _in_time(self, commands: Sequence[Command], script: Script | None) -> list[Any]:
+        if self._is_closed:
+            raise StoreUnavailable("the store is closed")
+        patience = StallTolerantTimeout(self._limit_s)
+        try:
+            async with patience, self._lock:
+                if self._connection is None:
+                    patience.begin_again(CONNECT_WITHIN_S + self._limit_s)
+                return await self._ask(commands, script)
+        except TimeoutError:
+            raise StoreUnavailable(f"{self._url} has not answered within {patience.limit_s:g} s") from None
+        except ResponseError as error:
+            raise self._told(error) from None
+        except (RedisError, OSError) as error:
+            raise self._unreachable(error) from None
+
+    async def _ask(self, commands: Sequence[Command], script: Script | None) -> list[Any]:
+        for _ in range(MAX_STEPS):
+            try:
+                connection = await self._connected()
+                return await self._exchange(connection, commands)
+            except MovedError as moved:
+                await self._drop()
+                self._route.moved((moved.host, moved.port))
+                last: ResponseError = moved
+            except NoScriptError as missing:
+                assert script is not None
+                assert self._connection is not None
+                await self._exchange(self._connection, [("SCRIPT", "LOAD", script.text)])
+                last = missing
+            except BaseException as error:
+                if not isinstance(error, ResponseError) or _code(error) in AWAY:
+                    await self._drop()
+                    self._route.failed()
+                raise
+        raise last
+
+    async def _connected(self) -> Connection:
+        # One that the server has closed meanwhile is at its end; nothing was sent on it yet.
+        if (known := self._connection) is not None and known.is_connected and not await known.can_read():
+            return known
+        await self._drop()
+        try:
+            connection = await self._connect()
+            await self._greet(lambda *commands: self._exchange(connection, commands))
+        except BaseException as error:
+            await self._drop()  # or the next request would take it for a connection that was greeted
+            if isinstance(error, ResponseError) and _code(error) not in {"NOPERM", *AWAY}:
+                # Nothing of what was asked has been sent yet: it is the server that will not do.
+                raise ServerMisconfigured(f"{self._url}: {error}") from None
+            raise
+        return connection
+
+    async def _connect(self) -> Connection:
+        tries = self._route.tries
+        for left in reversed(range(tries)):
+            connection = self._connection = self._make(*await self._route.find())
+            try:
+                async with StallTolerantTimeout(None if tries == 1 else ANSWER_WITHIN_S):
+                    await connection.connect()  # type: ignore[no-untyped-call]
+                break
+            except (TimeoutError, RedisError, OSError) as error:
+                if not left or isinstance(error, AuthenticationError):
+                    raise
+                await self._drop()
+                self._route.failed()
+        return connection
+
+    def _make(self, host: str, port: int) -> Connection:
+        url = self._url
+        password = None if url.password is None else url.password.get_secret_value()
+        settings: dict[str, Any] = {
+            "host": host, "port": port, "db": url.db, "username": url.user, "password": password, "protocol": 2,
+            "client_name": "gateway", "driver_info": None, "decode_responses": True, "encoding_errors": "replace",
+            # The time limit is ours, over all that one request takes; redis-py's own costs a task for each write.
+            "socket_timeout": None, "socket_connect_timeout": None,
+        }  # fmt: skip
+        if url.is_tls:
+            return SSLConnection(
+                ssl_ca_certs=url.ca_file, ssl_cert_reqs="required", ssl_check_hostname=True, **settings
+            )
+        return Connection(**settings)
+
+    async def _exchange(self, connection: Connection, commands: Sequence[Command]) -> list[Any]:
+        """All replies, the first error raised when all were read."""
+        await connection.send_packed_command([b"".join(map(pack, commands))], check_health=False)
+        replies = []
+        fault: ResponseError | None = None
+        for _ in commands:
+            try:
+                replies.append(await connection.read_response())
+            except ResponseError as error:
+                fault = fault or error
+        if fault is not None:
+            raise fault
+        return replies
+
+    async def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.disconnect(nowait=True)
+
+    # --------------------------------------------------------------------------------------------------- in plain words
+
+    def _told(self, error: ResponseError) -> Exception:
+        """What a person reads of an error of the server; our own mistakes as they are."""
+        code = _code(error)
+        if code == "NOPERM":
+            return ServerMisconfigured(f"{self._url}: the user may not do all that the gateway does: {error}")
+        if code in AWAY:
+            return StoreUnavailable(f"{self._url}: {AWAY[code]}")
+        return error
+
+    def _unreachable(self, error: Exception) -> StoreUnavailable:
+        if isinstance(error, AuthenticationError):
+            return ServerMisconfigured(f"{self._url}: {str(error).rstrip('.')}")
+        if "LOADING" in type(error).__name__.upper():
+            return StoreUnavailable(f"{self._url}: {AWAY['LOADING']}")
+        return StoreUnavailable(f"{self._url} cannot be reached: {error}")
+
+
+def _code(error: BaseException) -> str:
+    """The first word of a server's error, also of one inside a script: READONLY, NOSCRIPT ..."""
+    if isinstance(error, AskError):
+        return "MOVED" if isinstance(error, MovedError) else "ASK"
+    text = str(error)
+    # Inside a script most servers do not say NOPERM.
+    if isinstance(error, NoPermissionError) or re.search(
+        r"user executing the script can't|ACL failure in script", text
+    ):
+        return "NOPERM"
+    # It also puts the word behind the place in the script. redis-py takes it out of the errors that it knows.
+    found = re.match(r"([A-Z]{3,})\b", text) or re.search(r": -([A-Z]{3,})\b", text)
+    return found[1] if found else getattr(error, "status_code", None) or ""
+
+
+def pack(command: Command) -> bytes:
+    """A command as the protocol wants it (RESP, redis.io/docs/reference/protocol-spec)."""
+    parts = [b"*%d\r\n" % len(command)]
+    for argument in command:
+        data = argument.encode() if isinstance(argument, str) else b"%d" % argument
+        parts.append(b"$%d\r\n%b\r\n" % (len(data), data))
+    return b"".join(parts)

@@ -1,0 +1,171 @@
+"""The daily sums out of Redis, each day read once for all reports that want it at the moment.
+
+Sums over many days of many keys are dear, and those who ask for them come together: a page asks for several reports at
+once, and so does everybody who looks at it. One reader serves them all: it reads a day, gives it to every report that
+wanted it when the reading began, and takes the next. Nobody is given what was read before they asked.
+
+Everything goes in portions, so that neither Redis nor our event loop stands still for a report.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import aclosing
+from itertools import islice
+
+from gateway.quota.ledger_entry import SUMS
+from gateway.store import StoreUnavailable
+from gateway.store.report_rows import Sums, UsageReport
+from gateway.tasks import Tasks
+
+from .connection import RedisConnection, Script
+
+ABOUT = "?"
+"""A field that is no group, but a line for people."""
+
+BETWEEN = "\x1e"
+SCAN = Script.read("scan.lua")
+
+DAYS_AT_ONCE = 16
+GROUPS_AT_ONCE = 250
+"""What one portion holds, more or less; half a millisecond of Redis."""
+
+ADDED_AT_ONCE = 100
+"""Groups after which others on our event loop get their turn; a third of a millisecond."""
+
+GATHER_S = 0.01
+"""How long reports that come together are waited for."""
+
+REST_S = 0.006
+"""After each portion, while calls are under way: a worker that is busy all the time is who waits for a core, and so do
+its calls."""
+
+
+class _Wish:
+    """A report, and the days that it still lacks."""
+
+    def __init__(self, report: UsageReport, days: Sequence[str]) -> None:
+        self.report = report
+        self.lacks = set(days)
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def fail(self, error: Exception) -> None:
+        if not self.done.done():
+            self.done.set_exception(error)
+
+    def has(self, day: str) -> None:
+        self.lacks.discard(day)
+        if not self.lacks and not self.done.done():
+            self.done.set_result(None)
+
+
+class DailySumReader:
+    """Of one store. To be closed. `are_calls_under_way` is asked again and again."""
+
+    def __init__(self, link: RedisConnection, base: str, are_calls_under_way: Callable[[], bool]) -> None:
+        self._link = link
+        self._base = base
+        self._are_calls_under_way = are_calls_under_way
+        self._wanted: dict[str, list[_Wish]] = {}
+        """By day, in the order in which the days were first wanted."""
+        self._is_reading = False
+        self._at_once = 1
+        """More where days are small, so that a report of today need not wait for many that are large."""
+        self._tasks = Tasks()
+
+    async def add(self, report: UsageReport, days: Sequence[str]) -> None:
+        """Add the sums of these days to a report. Raises `StoreUnavailable`, or what redis-py finds fault with."""
+        if not days:
+            return
+        wish = _Wish(report, days)
+        for day in days:
+            self._wanted.setdefault(day, []).append(wish)
+        if not self._is_reading:
+            self._is_reading = True
+            self._tasks.spawn(self._read_all(), "read-daily-sums")
+        await wish.done
+
+    async def close(self) -> None:
+        """Let go; reports that are under way fail."""
+        await self._tasks.cancel_all()
+        for wish in [each for some in self._wanted.values() for each in some]:
+            wish.fail(StoreUnavailable("the store is closed"))
+        self._wanted.clear()
+
+    async def _read_all(self) -> None:
+        try:
+            await asyncio.sleep(GATHER_S)
+            is_newest = True
+            while self._wanted:
+                # The newest days by turns with those that have waited longest: the first are looked at again and again,
+                # and who asks for a year may not wait for ever behind them.
+                waiting = sorted(self._wanted, reverse=True) if is_newest else list(self._wanted)
+                is_newest = not is_newest
+                taken = {day: self._wanted.pop(day) for day in waiting[: self._at_once]}
+                await self._read({day: wishes for day, wishes in taken.items() if _alive(wishes)})
+        finally:
+            self._is_reading = False
+
+    async def _read(self, taken: dict[str, list[_Wish]]) -> None:
+        try:
+            async with aclosing(self._portions(list(taken))) as portions:
+                async for day, groups in portions:
+                    while some := list(islice(groups, ADDED_AT_ONCE)):
+                        for wish in _alive(taken[day]):
+                            wish.report.add(day, some)
+                            await asyncio.sleep(0)
+                    if not any(map(_alive, taken.values())):
+                        return
+                    if self._are_calls_under_way():
+                        await asyncio.sleep(REST_S)
+        except BaseException as error:
+            told = error if isinstance(error, Exception) else StoreUnavailable("the store is closed")
+            for wish in [each for wishes in taken.values() for each in wishes]:
+                wish.fail(told)
+            if not isinstance(error, Exception):
+                raise
+        for day, wishes in taken.items():
+            for wish in wishes:
+                wish.has(day)
+
+    async def _portions(self, days: Sequence[str]) -> AsyncGenerator[tuple[str, Iterator[Sums]]]:
+        """Days, and some of what stands there; each group once."""
+        cursors = dict.fromkeys(days, "0")
+        known: dict[str, set[str]] = {day: set() for day in days}
+        is_large = False
+        while cursors:
+            asked = list(cursors)[: 1 if is_large else DAYS_AT_ONCE]
+            keys, at_once = [f"{self._base}sums:{day}" for day in asked], str(GROUPS_AT_ONCE // len(asked))
+            told = await self._link.run(SCAN, keys, [at_once, *(cursors[day] for day in asked)])
+            for day, cursor, text in zip(asked, told[::2], told[1::2], strict=True):
+                yield day, _read_groups(text, known[day])
+                if cursor == "0":
+                    del cursors[day], known[day]
+                else:
+                    cursors[day] = cursor
+                    is_large = True
+        self._at_once = 1 if is_large else min(DAYS_AT_ONCE, 2 * self._at_once)
+
+
+def _alive(wishes: Sequence[_Wish]) -> list[_Wish]:
+    """Those of whom somebody waits for more."""
+    return [wish for wish in wishes if not wish.done.done()]
+
+
+def _read_groups(text: str, known: set[str]) -> Iterator[Sums]:
+    """The groups of a portion that are not known yet, for a scan may tell a thing twice."""
+    parts = text.split(BETWEEN) if text else []
+    groups, numbers = parts[::2], parts[1::2]
+    if ABOUT in groups:
+        del numbers[groups.index(ABOUT)]
+        groups.remove(ABOUT)
+    # All numbers are read at once: a report may hold millions, and one by one they take three times as long.
+    values = json.loads(f"[{','.join(numbers)}]".replace(" ", ","))
+    sums = zip(groups, zip(*[iter(values)] * len(SUMS), strict=True), strict=True)
+    fresh = set(groups) - known
+    known |= fresh
+    if len(fresh) == len(groups):
+        return sums
+    return iter([(group, of) for group, of in dict(sums).items() if group in fresh])

@@ -1,0 +1,134 @@
+"""Keys, teams and overlays in Redis: how they are read, and how change.lua is told what to do.
+
+The audit log's positions are the ids of its stream, which hold the time: no two servers give the same one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from gateway.chunked import portions
+from gateway.store.key_store import (
+    AUDIT_KEPT,
+    NEWS_AT_ONCE,
+    READ_AT_ONCE,
+    ChangeFeed,
+    DocumentKind,
+    SecretTaken,
+    StoreChange,
+    StoredAudit,
+)
+
+from .connection import RedisConnection, Script
+
+EMPTY = "0-0"
+"""The position of an empty log."""
+
+_POSITION = re.compile(r"[0-9]{1,19}-[0-9]{1,19}")
+
+
+async def find(link: RedisConnection, script: Script, base: str, digests: Sequence[str]) -> list[str | None]:
+    """As `KeyStore.find_keys`."""
+    found: list[str | None] = []
+    for some in portions(digests, READ_AT_ONCE):
+        found += await link.run(script, [f"{base}secrets", f"{base}documents:key"], some)
+    return found
+
+
+async def read(link: RedisConnection, base: str, kind: DocumentKind, names: Sequence[str]) -> list[str | None]:
+    """As `KeyStore.read`."""
+    found: list[str | None] = []
+    for some in portions(names, READ_AT_ONCE):
+        (texts,) = await link.ask(("HMGET", f"{base}documents:{kind}", *some))
+        found += texts
+    return found
+
+
+async def page(link: RedisConnection, base: str, kind: DocumentKind, after: str, limit: int) -> list[tuple[str, str]]:
+    """As `KeyStore.page`."""
+    rows: list[tuple[str, str]] = []
+    start = f"({after}" if after else "-"
+    while len(rows) < limit:
+        count = min(READ_AT_ONCE, limit - len(rows))
+        (names,) = await link.ask(("ZRANGEBYLEX", f"{base}names:{kind}", start, "+", "LIMIT", 0, count))
+        texts = await read(link, base, kind, names)
+        # What has lost its document meanwhile is no more.
+        rows += [(name, text) for name, text in zip(names, texts, strict=True) if text is not None]
+        if len(names) < count:
+            break
+        start = f"({names[-1]}"
+    return rows
+
+
+async def news(link: RedisConnection, base: str, since: str | None) -> ChangeFeed:
+    """As `KeyStore.news`."""
+    start = since if since is not None and _POSITION.fullmatch(since) else None
+    # The last entry is asked for behind the others: whoever is told to read all again must not miss one between.
+    commands = [("XREVRANGE", f"{base}audit", "+", "-", "COUNT", 1)]
+    if start is not None:
+        commands.insert(0, ("XRANGE", f"{base}audit", start, "+", "COUNT", NEWS_AT_ONCE + 2))
+    *replies, newest = await link.ask(*commands)
+    last = newest[0][0] if newest else EMPTY
+    if start is None:
+        return ChangeFeed(last, is_complete=since is None)
+    (rows,) = replies
+    # Of a log that was empty nothing has been dropped yet, as long as there is not more than is told at once.
+    is_known = start == EMPTY or (rows and rows[0][0] == start)
+    changed = rows if start == EMPTY else rows[1:]
+    if not is_known or len(changed) > NEWS_AT_ONCE:
+        return ChangeFeed(last, is_complete=False)
+    told = [_told(*row) for row in changed]
+    return ChangeFeed(rows[-1][0] if rows else EMPTY, tuple(dict.fromkeys((each.kind, each.name) for each in told)))
+
+
+async def audit(link: RedisConnection, base: str, limit: int, before: str | None) -> list[StoredAudit]:
+    """As `KeyStore.audit`."""
+    if before is not None and not _POSITION.fullmatch(before):
+        raise ValueError(f"{before!r} is no position in the audit log")
+    if before is not None and not int(before.replace("-", "")):
+        return []
+    rows: list[StoredAudit] = []
+    newest = "+" if before is None else f"({before}"
+    while len(rows) < limit:
+        count = min(READ_AT_ONCE, limit - len(rows))
+        (found,) = await link.ask(("XREVRANGE", f"{base}audit", newest, "-", "COUNT", count))
+        rows += [_told(*row) for row in found]
+        if len(found) < count:
+            break
+        newest = f"({rows[-1].position}"
+    return rows
+
+
+def spell(change: StoreChange, base: str, schema: str, offset_us: int) -> tuple[list[str], list[str]]:
+    """The keys and arguments of change.lua."""
+    kind = change.kind
+    resets = [window for window in change.resets if window.starts or window.period_us]
+    keys = [
+        schema, f"{base}audit", f"{base}secrets", f"{base}names:{kind}", f"{base}documents:{kind}",
+        *[base + (f"windows:{window.starts}" if window.starts else "windows") for window in resets],
+    ]  # fmt: skip
+    arguments = [
+        kind, change.name, _spell_text(change.before), _spell_text(change.after), change.audit, str(AUDIT_KEPT),
+        str(offset_us), str(len(change.secrets_added)), str(len(change.secrets_removed)), *change.secrets_added,
+        *change.secrets_removed,
+    ]  # fmt: skip
+    for window in resets:
+        arguments += window.id, str(int(not window.starts))
+    return keys, arguments
+
+
+def was_applied(result: int) -> bool:
+    """What change.lua says. Raises `SecretTaken`."""
+    if result < 0:
+        raise SecretTaken
+    return result > 0
+
+
+def _spell_text(text: str | None) -> str:
+    return "" if text is None else f"={text}"
+
+
+def _told(position: str, fields: Sequence[Any]) -> StoredAudit:
+    return StoredAudit(position, *fields[1::2])

@@ -1,0 +1,78 @@
+"""Usage reports that are remembered for as long as none of their days changes.
+
+Most days of a report are past, and change no more; but a settlement may come late. So nothing is remembered by the
+clock: Redis itself tells whether anybody has written to a day since it was read (`marks.lua`), and what it tells of a
+remembered report is as fresh as a reading.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from gateway.store.report_rows import UsageReport
+
+from .connection import RedisConnection, Script
+from .daily_sums import DailySumReader
+
+MARKS = Script.read("marks.lua")
+
+REMEMBERED = 20_000
+"""Rows of all reports that are remembered, and marks of their days; ten megabytes, more or less."""
+
+REMEMBERED_S = 3600.0
+"""While gateways are replaced, an older one may settle a late call and leave no mark."""
+
+Wish = tuple[tuple[str, ...], tuple[str, ...]]
+"""What a report is grouped by, and its days."""
+
+
+class _Remembered(NamedTuple):
+    report: UsageReport
+    marks: str
+    """Of its days, when they were read."""
+    read_at: float
+
+
+class ReportCache:
+    """Of one store."""
+
+    def __init__(self, link: RedisConnection, base: str, reader: DailySumReader) -> None:
+        self._link = link
+        self._base = base
+        self._reader = reader
+        self._remembered: dict[Wish, _Remembered] = {}
+        """The one that was asked for last stands last."""
+
+    async def report(self, group_by: Sequence[str], days: Sequence[str]) -> UsageReport:
+        """The sums of these days. Raises `StoreUnavailable`, or what redis-py finds fault with."""
+        wish = (tuple(group_by), tuple(days))
+        marks = await self._marks(days)
+        known = self._remembered.pop(wish, None)
+        if known is not None and known.marks == marks and time.monotonic() - known.read_at < REMEMBERED_S:
+            self._remembered[wish] = known
+            return known.report
+        read_at = time.monotonic()
+        report = UsageReport(group_by)
+        await self._reader.add(report, days)
+        report.close()
+        if await self._marks(days) == marks:
+            self._remember(wish, _Remembered(report, marks, read_at))
+        return report
+
+    def _remember(self, wish: Wish, read: _Remembered) -> None:
+        self._remembered[wish] = read
+        sizes = {each: len(known.report) + len(each[1]) for each, known in self._remembered.items()}
+        total = sum(sizes.values())
+        for oldest, size in sizes.items():
+            if total <= REMEMBERED:
+                return
+            del self._remembered[oldest]
+            total -= size
+
+    async def _marks(self, days: Sequence[str]) -> str:
+        if not days:
+            return ""
+        marks: str = await self._link.run(MARKS, [f"{self._base}sums:{day}" for day in days], [])
+        return marks

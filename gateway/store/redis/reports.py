@@ -1,0 +1,80 @@
+"""Usage and calls out of Redis: in portions, so that neither Redis nor our event loop stands still for a report."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from json.encoder import encode_basestring_ascii as quote
+from typing import Any
+
+from gateway.quota import ledger_entry
+from gateway.store import TOLD_GROUPS
+from gateway.store.report_rows import call_row, reported_name, storable, usage_row
+
+from .connection import RedisConnection, Script
+from .daily_sums import BETWEEN
+from .report_cache import ReportCache
+
+CALLS_AT_ONCE = 100
+NEWEST = Script.read("newest.lua")
+
+
+async def usage(
+    link: RedisConnection,
+    cache: ReportCache,
+    base: str,
+    group_by: Sequence[str],
+    since: str | None,
+    until: str | None,
+    limit: int | None,
+) -> list[dict[str, Any]]:
+    """The usage report. Raises `StoreUnavailable`."""
+    (days,) = await link.ask(("ZRANGE", f"{base}days", 0, -1))
+    wanted = sorted(day for day in days if len(day) == len("2026-11-20") and (since or "") <= day <= (until or "9999"))
+    report = await cache.report(group_by, wanted)
+    # In a thread, because making and sorting very many rows takes longer than a stream may stand still.
+    return await asyncio.to_thread(report.rows, limit)
+
+
+async def calls(link: RedisConnection, base: str, limit: int, key: str | None) -> list[Mapping[str, Any]]:
+    """The newest records, newest first. Raises `StoreUnavailable`.
+
+    Of several records of one call the newest counts: apply_writing.lua says how there can be another.
+    """
+    rows: list[Mapping[str, Any]] = []
+    told: set[str] = set()
+    newest, mark = "+", "" if key is None else quote(key)
+    while len(rows) < limit:
+        # Of a key that calls rarely there may be few among many: more at once, of which most are not looked into.
+        count = min(CALLS_AT_ONCE, limit - len(rows)) if key is None else CALLS_AT_ONCE
+        found, last, texts = await link.run(NEWEST, [f"{base}records"], [newest, str(count)])
+        for text in texts.split(BETWEEN) if found else []:
+            if mark in text:
+                record = ledger_entry.decode_record(text)
+                if record.id not in told and (key is None or record.key == key):
+                    told.add(record.id)
+                    rows.append(call_row(record))
+        if found < count:
+            break
+        newest = f"({last}"
+    return rows[:limit]
+
+
+async def told_models(link: RedisConnection, base: str, since: str, until: str) -> list[dict[str, Any]]:
+    """Rows by `TOLD_GROUPS`, in their order. Raises `StoreUnavailable`."""
+    sums: dict[tuple[str, ...], list[int]] = {}
+    known: set[str] = set()
+    newest = "+"
+    # All of them: a record stands where its call ended, or was delivered, which may be long after its day.
+    while True:
+        found, last, texts = await link.run(NEWEST, [f"{base}records"], [newest, str(CALLS_AT_ONCE)])
+        for text in texts.split(BETWEEN) if found else []:
+            record = storable(ledger_entry.decode_record(text))
+            day, _, _, model, upstream, _ = ledger_entry.group_of(record)
+            if since <= day <= until and record.id not in known:
+                known.add(record.id)
+                group, numbers = (day, model, upstream, reported_name(record)), ledger_entry.sums_of(record)
+                sums[group] = [a + b for a, b in zip(sums.get(group, [0] * len(numbers)), numbers, strict=True)]
+        if found < CALLS_AT_ONCE:
+            return [usage_row(TOLD_GROUPS, group, numbers) for group, numbers in sorted(sums.items())]
+        newest = f"({last}"

@@ -1,0 +1,279 @@
+"""Redis: the store that gateways on several machines share. Redis 6.2 or newer, Valkey; one, with Sentinel, a cluster.
+
+Everything that a batch does is one script (apply.lua), in one round trip, all of it or nothing. What Redis acknowledged
+can be lost with it all the same (`may_forget`): without an append-only file at a restart, and at a failover.
+
+The keys, all with one hash tag, so that in a cluster one node has them all; 1 is the schema:
+
+    {namespace}:schema             the newest schema that wrote here
+    {namespace}:1:windows          hash: window -> "used reserved at_us"; rates and parallel calls
+    {namespace}:1:windows:STARTS   the same for the calendar windows of a day or a month
+    {namespace}:1:worker:WORKER    "seq mark"
+    {namespace}:1:leases:WORKER    hash: open lease -> drawn_us TAB entry
+    {namespace}:1:lost:WORKER      hash: lease closed as lost -> id of its record TAB drawn_us TAB entry
+    {namespace}:1:alive            sorted set: workers by the time of their last batch, in microseconds
+    {namespace}:1:records          stream: one record each
+    {namespace}:1:sums:DAY         hash: group -> numbers (quota/ledger_entry)
+    {namespace}:1:claim:NAME       "until_us holder"; what one of all workers does
+    {namespace}:1:documents:KIND   hash: name -> document; KIND is key, team or overlay
+    {namespace}:1:names:KIND       sorted set: their names, to be read in order
+    {namespace}:1:secrets          hash: SHA-256 of a secret -> the key that it leads to
+    {namespace}:1:audit            stream: one change of a document each
+    {namespace}:1:days             sorted set: days and months of which something is kept, by when they are forgotten
+
+What a Redis user needs (ACL), with the real namespace:
+
+    ~{gateway}:* +@read +@write +@scripting +@connection +time -@dangerous +client|setname +info
+
+Without `+info` the gateway cannot see, and does not warn, that Redis keeps no append-only file, or may throw keys away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self
+
+from redis.exceptions import ResponseError
+
+from gateway.config import StoreSettings as Settings
+from gateway.quota import windows as limits
+from gateway.records import Window, WindowState, WindowStatus
+from gateway.store import REAPED_AT_ONCE, SILENT_S, Applied, Batch, Progress, StoreMisconfigured, StoreUnavailable
+from gateway.store.key_store import ChangeFeed, DocumentKind, StoreChange, StoredAudit
+
+from . import keys as redis_keys
+from . import reports
+from .batch import NOTHING, header, read_answer, spell_items
+from .connection import Ask, Command, RedisConnection, Script, ServerMisconfigured
+from .daily_sums import DailySumReader
+from .report_cache import ReportCache
+
+log = logging.getLogger("gateway")
+
+SCHEMA = 1
+
+APPLY = ("apply.lua", "apply_limits.lua", "apply_reading.lua", "apply_items.lua", "apply_lost.lua", "apply_writing.lua")
+"""The parts of the one script."""
+
+BATCH_WITHIN_S = 0.3
+"""How long a batch may take on a connection that stands; then the store counts as away."""
+
+READ_WITHIN_S = 2.0
+"""How long one portion of a report may take; on a connection of its own, so that no batch waits for it."""
+
+FIND_WITHIN_S = 0.3
+"""How long a call may wait for what is known of its key; on a connection of its own, so that it waits for no report."""
+
+BUSY_FOR_S = 0.1
+"""How long after a batch reports make way for calls: there are more."""
+
+VOIDED_AT_ONCE = 100
+
+
+class RedisStore:
+    """The `Store` promise over Redis. Made by `open`.
+
+    What `offset_us` returns is added to the server's clock; for tests. There are three connections: for batches, for
+    what calls wait for of keys, and for all that may take a while, such as reports.
+    """
+
+    may_forget = True
+
+    def __init__(self, settings: Settings, offset_us: Callable[[], int] = lambda: 0) -> None:
+        self._offset_us = offset_us
+        self._settings = settings
+        self._schema = f"{{{settings.namespace}}}:schema"
+        self._base = f"{{{settings.namespace}}}:{SCHEMA}:"
+        self._script = Script.read(*APPLY)
+        self._probe = Script.read("probe.lua")
+        self._claim = Script.read("claim.lua")
+        self._find = Script.read("find.lua")
+        self._change = Script.read("change.lua")
+        self._writing = RedisConnection(settings.redis, BATCH_WITHIN_S, self._greet_writing)
+        self._finding = RedisConnection(settings.redis, FIND_WITHIN_S, self._greet)
+        self._reading = RedisConnection(settings.redis, READ_WITHIN_S, self._greet)
+        self._days = DailySumReader(self._reading, self._base, self._are_calls_under_way)
+        self._cache = ReportCache(self._reading, self._base, self._days)
+        self._applied_at = -BUSY_FOR_S
+
+    @classmethod
+    async def open(cls, settings: Settings, offset_us: Callable[[], int] = lambda: 0) -> Self:
+        """Open the store, be it away or not.
+
+        Raises `StoreMisconfigured` for a wrong password, a user who may not do what is needed, or data of a newer
+        gateway.
+        """
+        store = cls(settings, offset_us)
+        try:
+            for line in await store.look():
+                log.warning("%s", line)
+        except ServerMisconfigured as away:
+            await store.close()
+            raise StoreMisconfigured(str(away)) from None
+        except StoreUnavailable as away:
+            log.warning("the store is away: %s", away)
+        return store
+
+    def __repr__(self) -> str:
+        return f"<RedisStore {self._settings.shown_url}, namespace {self._settings.namespace}>"
+
+    # --------------------------------------------------------------------------------------------------------- batches
+
+    async def apply(self, batch: Batch) -> Applied:
+        """As promised. An error of redis-py means that the script finds fault with an item: nothing was applied."""
+        self._applied_at = time.monotonic()
+        first = self._header(batch.worker, batch.seq, batch.acked)
+        spelt = spell_items(batch.items)
+        answer = await self._writing.run(self._script, self._keys(batch.worker), [first, *spelt.arguments])
+        return read_answer(batch, spelt.windows, answer)
+
+    async def progress(self, worker: str) -> Progress:
+        (found,) = await self._writing.ask(("GET", f"{self._base}worker:{worker}"))
+        return Progress(*map(int, found.split())) if found else Progress()
+
+    async def void_leases(self, worker: str) -> None:
+        await self._void(worker, is_forgotten=False)
+
+    async def retire(self, worker: str) -> None:
+        await self._void(worker, is_forgotten=True)
+
+    async def _void(self, worker: str, *, is_forgotten: bool) -> None:
+        first = self._header(worker, 0, 0, VOIDED_AT_ONCE, is_forgotten=is_forgotten)
+        while await self._writing.run(self._script, self._keys(worker), [first, NOTHING]) != "r 0":
+            pass
+
+    async def claim(self, holder: str, names: Mapping[str, float]) -> dict[str, float]:
+        """As promised; on the connection for reports, so that no batch waits for it."""
+        keys = [f"{self._base}claim:{name}" for name in names]
+        spans_us = [str(int(for_s * 1e6)) for for_s in names.values()]
+        held_us = await self._reading.run(self._claim, keys, [holder, str(self._offset_us()), *spans_us])
+        return {name: us / 1e6 for name, us in zip(names, held_us, strict=True)}
+
+    async def ping(self) -> None:
+        await self._writing.run(self._probe, [f"{self._base}probe"], [])
+
+    def _are_calls_under_way(self) -> bool:
+        return time.monotonic() - self._applied_at < BUSY_FOR_S
+
+    def _keys(self, worker: str) -> list[str]:
+        base = self._base
+        return [
+            f"{base}worker:{worker}", f"{base}leases:{worker}", f"{base}lost:{worker}", f"{base}windows",
+            f"{base}alive", f"{base}records", f"{base}days", self._schema,
+        ]  # fmt: skip
+
+    def _header(self, worker: str, seq: int, acked: int, voided_at_once: int = 0, *, is_forgotten: bool = False) -> str:
+        return header(
+            self._base, worker, seq, acked, SILENT_S * 1_000_000, REAPED_AT_ONCE, self._settings.usage_records_max,
+            self._settings.sums_days * 86400, self._offset_us(), voided_at_once, is_forgotten,
+        )  # fmt: skip
+
+    # --------------------------------------------------------------------------------------------------------- reports
+
+    async def standings(self, windows: Sequence[Window], now: float) -> list[WindowStatus]:
+        ids: dict[str, list[str]] = {}
+        for window in windows:
+            ids.setdefault(window.starts, []).append(window.id)
+        replies = await self._reading.ask(
+            *[
+                ("HMGET", self._base + (f"windows:{starts}" if starts else "windows"), *some)
+                for starts, some in ids.items()
+            ]
+        )
+        states = {
+            name: WindowState(*map(int, text.split()))
+            for some, texts in zip(ids.values(), replies, strict=True)
+            for name, text in zip(some, texts, strict=True)
+            if text
+        }
+        return limits.standings(windows, states, int(now * 1e6))
+
+    async def usage(
+        self, group_by: Sequence[str], since: str | None = None, until: str | None = None, limit: int | None = None
+    ) -> list[dict[str, Any]]:
+        return await reports.usage(self._reading, self._cache, self._base, group_by, since, until, limit)
+
+    async def calls(self, limit: int, key: str | None = None) -> list[Mapping[str, Any]]:
+        return await reports.calls(self._reading, self._base, limit, key)
+
+    async def told_models(self, since: str, until: str) -> list[dict[str, Any]]:
+        return await reports.told_models(self._reading, self._base, since, until)
+
+    # ------------------------------------------------------------------------------------------------------------ keys
+
+    async def find_keys(self, digests: Sequence[str]) -> list[str | None]:
+        return await redis_keys.find(self._finding, self._find, self._base, digests)
+
+    async def read(self, kind: DocumentKind, names: Sequence[str]) -> list[str | None]:
+        return await redis_keys.read(self._finding, self._base, kind, names)
+
+    async def page(self, kind: DocumentKind, after: str = "", limit: int = 1000) -> list[tuple[str, str]]:
+        return await redis_keys.page(self._reading, self._base, kind, after, limit)
+
+    async def change(self, change: StoreChange) -> bool:
+        keys, arguments = redis_keys.spell(change, self._base, self._schema, self._offset_us())
+        return redis_keys.was_applied(await self._reading.run(self._change, keys, arguments))
+
+    async def news(self, since: str | None) -> ChangeFeed:
+        return await redis_keys.news(self._finding, self._base, since)
+
+    async def audit(self, limit: int, before: str | None = None) -> list[StoredAudit]:
+        return await redis_keys.audit(self._reading, self._base, limit, before)
+
+    async def close(self) -> None:
+        await self._days.close()
+        await asyncio.gather(self._writing.close(), self._finding.close(), self._reading.close())
+
+    # ------------------------------------------------------------------------------------------------------ connecting
+
+    async def _greet(self, ask: Ask, *more: Command) -> None:
+        """What has to be true of every server that we use."""
+        schema, *_ = await ask(("GET", self._schema), *more)
+        if schema is not None and int(schema) > SCHEMA:
+            raise ServerMisconfigured(
+                f"{self._settings.shown_url}: namespace {self._settings.namespace} was written by a newer gateway"
+                f" (schema {schema}, ours is {SCHEMA}); start that one, or take another namespace"
+            )
+
+    async def _greet_writing(self, ask: Ask) -> None:
+        probe, script = self._probe, self._script
+        await self._greet(
+            ask, ("SCRIPT", "LOAD", probe.text), ("SCRIPT", "LOAD", script.text),
+            ("EVALSHA", probe.sha, 1, f"{self._base}probe"),
+        )  # fmt: skip
+
+    async def look(self) -> list[str]:
+        """Connect; what an operator should know of this server. Raises `StoreUnavailable`."""
+        try:
+            persistence, memory = await self._writing.ask(("INFO", "persistence"), ("INFO", "memory"))
+        except (ServerMisconfigured, ResponseError):
+            await self._writing.ask(("PING",))  # INFO may be forbidden; nothing else may
+            return []
+        url, found = self._settings.shown_url, []
+        if "aof_enabled:0" in persistence:
+            found.append(
+                f"{url} keeps no append-only file (appendonly no): a restart loses what came after its last snapshot"
+            )
+        policy = memory.partition("maxmemory_policy:")[2].split("\r")[0]
+        if policy not in ("", "noeviction"):
+            found.append(f"{url} may throw quotas and usage away when its memory is full (maxmemory-policy {policy})")
+        return found
+
+
+async def warnings(settings: Settings) -> list[str]:
+    """What an operator should know of a Redis store, in one line each; that it does not answer is one of them.
+
+    Raises `StoreMisconfigured`.
+    """
+    store = RedisStore(settings)
+    try:
+        return await store.look()
+    except ServerMisconfigured as away:
+        raise StoreMisconfigured(str(away)) from None
+    except StoreUnavailable as away:
+        return [f"{away}; the gateway will start all the same, and wait for it"]
+    finally:
+        await store.close()

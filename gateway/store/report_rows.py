@@ -1,0 +1,116 @@
+"""What reports show of records and daily sums, whichever store keeps them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from operator import add
+from typing import Any
+
+from gateway.chunked import in_chunks, in_order
+from gateway.quota.ledger_entry import SEPARATOR, SUMS
+from gateway.records import Record
+
+from . import USAGE_GROUPS
+
+_PLACES = {name: place for place, name in enumerate(("key", "team", "model", "upstream", "endpoint"))}
+
+NOTHING: Sequence[int] = (0,) * len(SUMS)
+
+ROWS_AT_ONCE = 50
+"""Made in one bite; a quarter of a millisecond, more or less."""
+
+
+Sums = tuple[str, Sequence[int]]
+"""Of the sums of a day: key, team, model, upstream and endpoint, joined as `quota/ledger_entry` has it; and numbers
+in the
+order of `SUMS`."""
+
+
+class UsageReport:
+    """A usage report: daily sums, grouped by some of `USAGE_GROUPS`, as they are added up portion by portion."""
+
+    def __init__(self, group_by: Sequence[str]) -> None:
+        assert set(group_by) <= set(USAGE_GROUPS)
+        self._group_by = group_by
+        self._is_of_days = {"day", "month"}.issuperset(group_by)
+        self._totals: dict[tuple[str, ...], list[Sequence[int]]] = {}
+        """By the names of the groups: sums, in a list that holds nothing else."""
+        self._known: dict[str, dict[str, list[Sequence[int]]]] = {}
+        """The same lists, by months and by groups as they are kept: those are dear to take apart, and the same on most
+        days of a month."""
+
+    def add(self, day: str, sums: Sequence[Sums]) -> None:
+        """Some of the sums of a day, each once."""
+        if self._is_of_days:
+            total = self._total(day, "")
+            total[0] = tuple(map(sum, zip(total[0], *[each[1] for each in sums], strict=True)))
+            return
+        known = {} if "day" in self._group_by else self._known.setdefault(day[:7], {})
+        for group, numbers in sums:
+            if (found := known.get(group)) is None:
+                found = known[group] = self._total(day, group)
+            found[0] = tuple(map(add, found[0], numbers))
+
+    def _total(self, day: str, group: str) -> list[Sequence[int]]:
+        parts = group.split(SEPARATOR)
+        whens = {"day": day, "month": day[:7]}
+        names = tuple([whens[name] if name in whens else parts[_PLACES[name]] for name in self._group_by])
+        return self._totals.setdefault(names, [NOTHING])
+
+    def close(self) -> None:
+        """No more will be added: forget what only adding needs."""
+        self._known.clear()
+
+    def __len__(self) -> int:
+        return len(self._totals)
+
+    def rows(self, limit: int | None = None) -> list[dict[str, Any]]:
+        """Its rows, in the order of the groups. For a thread, where it takes its time."""
+        ordered = in_chunks(in_order([(names, total[0]) for names, total in self._totals.items()]), ROWS_AT_ONCE)
+        # What was counted and taken back leaves zeros.
+        counted = ((names, numbers) for names, numbers in ordered if numbers[0] > 0)
+        return [usage_row(self._group_by, names, numbers) for names, numbers in islice(counted, limit)]
+
+
+def usage_row(group_by: Sequence[str], names: Sequence[str], numbers: Sequence[int]) -> dict[str, Any]:
+    """One row: its groups, its sums, and what follows from them. A cost that nobody knows at all is None."""
+    row: dict[str, Any] = dict(zip(group_by, names, strict=True)) | dict(zip(SUMS, numbers, strict=True))
+    cost_nusd = row.pop("cost_nusd")
+    row["total_tokens"] = row["prompt_tokens"] + row["completion_tokens"]
+    row["estimated_percent"] = percent(row["estimated_tokens"], row["total_tokens"])
+    row["cost_usd"] = None if row["unpriced"] == row["requests"] else cost_nusd / 1e9
+    return row
+
+
+def percent(part: int, whole: int) -> float:
+    """With two decimals; neither rounded to nothing, nor to all."""
+    if part in (0, whole):
+        return 0.0 if part == 0 else 100.0
+    return min(99.99, max(0.01, round(100 * part / whole, 2)))
+
+
+def reported_name(record: Record) -> str:
+    """What the upstream called the model: in its answer, else when it was asked."""
+    return record.returned_model or record.routed_model
+
+
+def call_row(record: Record) -> Mapping[str, Any]:
+    """A record by its field names."""
+    record = storable(record)
+    return record._asdict() | {"usage": record.usage._asdict()}
+
+
+def storable(record: Record) -> Record:
+    """The same, without halves of surrogate pairs, which no UTF-8 can hold. Outsiders write these fields."""
+    model, returned, client_id = record.model, record.returned_model or "", record.client_request_id or ""
+    if model.isascii() and returned.isascii() and client_id.isascii():
+        return record
+    return record._replace(
+        model=_whole(model), returned_model=_whole(record.returned_model),
+        client_request_id=_whole(record.client_request_id),
+    )  # fmt: skip
+
+
+def _whole(text: str | None) -> Any:
+    return text and text.encode("utf-8", "replace").decode()

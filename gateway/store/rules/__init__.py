@@ -1,0 +1,1 @@
+"""Ledger arithmetic that both stores apply: Python here, Lua in store/redis."""

@@ -1,0 +1,166 @@
+"""What one transaction does to the books: decided in memory, between what was read and what will be written.
+
+Nothing here reads a clock or a file. Whoever makes a turn puts into it what its items need (`states`, `drawn_us`,
+`lost`, `taken`), lets it take them, and writes what it then holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import add, sub
+from typing import NamedTuple
+
+from gateway.quota import windows
+from gateway.quota.ledger_entry import group_of, sums_of
+from gateway.records import Claim, Granted, Record, Refused, Settlement, Window, WindowState
+from gateway.store import Item, Reserve, Settle, Void
+
+
+class LostCalls(NamedTuple):
+    """A lease that was closed as lost."""
+
+    drawn_us: int
+    settlement: Settlement
+    """How it was closed: at its estimate."""
+    record: int
+    """The number of the record that says so."""
+
+
+class LedgerTransaction:
+    """The books as far as one transaction touches them."""
+
+    def __init__(self, now_us: int, mark: int = 0) -> None:
+        self.now_us = now_us
+        self.mark = mark
+        """The last journal entry that was applied."""
+        self.states: dict[str, WindowState] = {}
+        """Of every window that is touched, leaked up to now."""
+        self.drawn_us: dict[str, int] = {}
+        """When each open lease was drawn that may be touched, those of the turn among them."""
+        self.lost: dict[str, LostCalls] = {}
+        """The leases that may be touched and were closed as lost."""
+        self.taken: dict[str, Sequence[Claim]] = {}
+        """What open leases took that may be voided."""
+
+        # To be written:
+        self.changed: dict[str, Window] = {}
+        self.opened: dict[str, Reserve] = {}
+        self.ended: list[str] = []
+        """Leases that were open before and are no longer."""
+        self.replaced: dict[str, LostCalls] = {}
+        """Lost leases that are so no longer: what was written for them goes."""
+        self.records: list[Record] = []
+        self.sums: dict[tuple[str, ...], list[int]] = {}
+        """What is added to the daily sums; less than nothing, where something is taken back."""
+
+    def take(self, items: Sequence[Item]) -> list[Granted | Refused | None]:
+        """The items of a batch, in their order."""
+        verdicts: list[Granted | Refused | None] = []
+        for item in items:
+            verdict: Granted | Refused | None = None
+            if isinstance(item, Reserve):
+                verdict = self._open(item)
+            elif item.number > self.mark:
+                self.mark = item.number
+                if isinstance(item, Settle):
+                    self._close(item.settlement)
+                else:
+                    self._void(item)
+            verdicts.append(verdict)
+        return verdicts
+
+    def lose(self, lease: str, settlement: Settlement) -> None:
+        """Close an open lease at its estimate, for nobody is left to settle it."""
+        self._settle(settlement, self._end(lease))
+        self._count(settlement.record)
+
+    def void(self, lease: str, claims: Sequence[Claim]) -> None:
+        """Close an open lease that came to nothing."""
+        age_us = self._end(lease)
+        for claim in claims:
+            self._set(claim.window, windows.voided(claim, self.states[claim.window.id], age_us))
+
+    def _open(self, item: Reserve) -> Granted | Refused:
+        draw, lease = item.draw, item.draw.record.id
+        states, now_us = self.states, self.now_us
+        is_known = lease in self.drawn_us or lease in self.lost
+        if not (is_known or item.is_forced):
+            refused = windows.refusal([(claim, states[claim.window.id]) for claim in draw.claims], now_us)
+            if refused is not None:
+                return refused
+        if not is_known:
+            for claim in draw.claims:
+                window = claim.window
+                states[window.id] = windows.drawn(claim, states[window.id])
+                self.changed[window.id] = window
+            self.opened[lease] = item
+            self.drawn_us[lease] = now_us
+        return Granted(tuple([windows.standing(window, states[window.id], now_us) for window, _ in draw.claims]))
+
+    def _close(self, settlement: Settlement) -> None:
+        record, claims = settlement
+        if record.id in self.drawn_us:
+            self._settle(settlement, self._end(record.id))
+        elif (lost := self.lost.pop(record.id, None)) is not None:
+            self._take_back(record.id, lost)
+            charged, actual = windows.actuals(lost.settlement.record), windows.actuals(record)
+            for window, _ in claims:
+                self._correct(window, lost, charged[window.unit], actual[window.unit])
+        else:
+            age_us = self.now_us - int(record.time * 1e6)
+            actual = windows.actuals(record)
+            for window, _ in claims:
+                self._set(window, windows.charged(window, self.states[window.id], actual[window.unit], age_us))
+        self._count(record)
+
+    def _void(self, item: Void) -> None:
+        lease = item.lease
+        if (opening := self.opened.get(lease)) is not None:
+            self.void(lease, opening.draw.claims)
+        elif lease in self.drawn_us:
+            self.void(lease, self.taken[lease])
+        elif (lost := self.lost.pop(lease, None)) is not None:
+            self._take_back(lease, lost)
+            record, claims = lost.settlement
+            charged = windows.actuals(record)
+            for window, _ in claims:
+                self._correct(window, lost, charged[window.unit], 0)
+
+    def _end(self, lease: str) -> int:
+        """An open lease is open no longer. Its age in microseconds."""
+        if self.opened.pop(lease, None) is None:
+            self.ended.append(lease)
+        return self.now_us - self.drawn_us.pop(lease)
+
+    def _settle(self, settlement: Settlement, age_us: int) -> None:
+        record, claims = settlement
+        states, changed, actual = self.states, self.changed, windows.actuals(record)
+        for claim in claims:
+            window = claim.window
+            name = window.id
+            state = windows.settled(claim, states[name], actual[window.unit], age_us)
+            states[name] = state if state.used else windows.leaked(window, state, self.now_us)
+            changed[name] = window
+
+    def _correct(self, window: Window, lost: LostCalls, charged: int, actual: int) -> None:
+        age_us = self.now_us - lost.drawn_us
+        self._set(window, windows.corrected(window, self.states[window.id], charged, actual, age_us))
+
+    def _take_back(self, lease: str, lost: LostCalls) -> None:
+        """What was written of a lost lease, but for its windows."""
+        self.replaced[lease] = lost
+        self._sum_up(lost.settlement.record, -1)
+
+    def _count(self, record: Record) -> None:
+        self.records.append(record)
+        self._sum_up(record, 1)
+
+    def _sum_up(self, record: Record, sign: int) -> None:
+        group, numbers = group_of(record), sums_of(record)
+        known = self.sums.get(group) or [0] * len(numbers)
+        self.sums[group] = list(map(add if sign > 0 else sub, known, numbers))
+
+    def _set(self, window: Window, state: WindowState) -> None:
+        # An empty rate has nothing left to leak: what has leaked of the next unit is no credit for the next draw.
+        self.states[window.id] = state if state.used else windows.leaked(window, state, self.now_us)
+        self.changed[window.id] = window

@@ -1,0 +1,215 @@
+"""The embedded store's file: how it is opened and written.
+
+WAL with synchronous=NORMAL: a killed process loses nothing, a power cut may lose the last transactions but never the
+file. Every writing transaction is `BEGIN IMMEDIATE`, so that what is read inside it is what is written.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sqlite3
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from gateway.config import StoreSettings
+from gateway.files import network_file_system
+from gateway.store import StoreMisconfigured
+
+from .schema import ADDED, LATER, SCHEMA_VERSION, TABLES
+
+BUSY_TIMEOUT_S = 0.7
+"""Longest wait for another worker's transaction; then the store counts as away.
+
+A transaction takes a millisecond, but for one: whoever begins the log anew after a checkpoint syncs its head while it
+holds the right to write (SQLite's wal.c, `walFrames`). Where the disk takes longer for that, others find the file
+locked meanwhile, and what they have to write waits in the journal.
+"""
+
+LOOK_AGAIN_S = (0.0002, 0.001)
+"""Between two looks whether another worker's transaction has ended; by chance, so that nobody is always second."""
+
+STATEMENTS_KEPT = 1000
+"""Prepared statements; one for each table and number of rows that a batch may read or write."""
+
+_WORDS = {
+    sqlite3.SQLITE_BUSY: "another program keeps it locked",
+    sqlite3.SQLITE_LOCKED: "another program keeps it locked",
+    sqlite3.SQLITE_FULL: "its disk is full",
+    sqlite3.SQLITE_IOERR: "its disk cannot be read or written",
+    sqlite3.SQLITE_READONLY: "it may not be written",
+    sqlite3.SQLITE_PERM: "it may not be used",
+    sqlite3.SQLITE_CANTOPEN: "it cannot be opened",
+    sqlite3.SQLITE_CORRUPT: "it is damaged",
+    sqlite3.SQLITE_NOTADB: "it is no database",
+}
+
+
+def spell(error: sqlite3.Error | OSError) -> str:
+    """What has happened to the file, in plain words, and in SQLite's own."""
+    if isinstance(error, OSError):
+        return (error.strerror or str(error)).lower()
+    words = _WORDS.get((getattr(error, "sqlite_errorcode", None) or 0) & 0xFF)
+    return f"{words} ({error.sqlite_errorname})" if words else str(error)
+
+
+def insert(
+    db: sqlite3.Connection, table: str, columns: tuple[str, ...], rows: Sequence[Sequence[Any]], end: str = ""
+) -> None:
+    """Insert all rows by one statement, or by as few as SQLite's limit on values in one allows.
+
+    `executemany` would let go of the interpreter and fight for it again with every row, while the event loop runs.
+    """
+    most = db.getlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER) // len(columns)
+    for start in range(0, len(rows), most):
+        some = rows[start : start + most]
+        db.execute(_insertion(table, columns, len(some), end), [*chain.from_iterable(some)])
+
+
+# Spelling a statement costs as much as carrying it out.
+
+
+@lru_cache(maxsize=STATEMENTS_KEPT)
+def _insertion(table: str, columns: tuple[str, ...], rows: int, end: str) -> str:
+    marks = ", ".join([f"({', '.join('?' * len(columns))})"] * rows)
+    return f"INSERT INTO {table} ({', '.join(columns)}) VALUES {marks} {end}"  # noqa: S608 - constants only
+
+
+@lru_cache(maxsize=STATEMENTS_KEPT)
+def among(statement: str, number: int, column: str = "id") -> str:
+    """The statement, on rows with so many ids."""
+    return f"{statement} WHERE {column} IN ({', '.join('?' * number)})"
+
+
+def path_of(settings: StoreSettings) -> Path:
+    return settings.folder / f"{settings.namespace}.sqlite"
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    db = sqlite3.connect(
+        path,
+        timeout=BUSY_TIMEOUT_S,
+        isolation_level=None,
+        check_same_thread=False,
+        cached_statements=STATEMENTS_KEPT,
+    )
+    try:
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("PRAGMA synchronous = NORMAL")
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def check_place(settings: StoreSettings) -> None:
+    """Raises `StoreMisconfigured` where the folder is no place for this file."""
+    if (kind := network_file_system(settings.folder)) is not None:
+        raise StoreMisconfigured(
+            f"{settings.folder} is on a network file system ({kind}), where SQLite's locks cannot be relied on; "
+            "put the embedded store on a local disk, or use a Redis"
+        )
+
+
+def create(settings: StoreSettings) -> sqlite3.Connection:
+    """Open the file, its tables made where there are none. Another version's file is refused and left as it is.
+
+    Raises `StoreMisconfigured`.
+    """
+    path = path_of(settings)
+    check_place(settings)
+    try:
+        settings.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _make_private(path)
+        db = connect(path)
+        try:
+            _make_tables(db, path)
+            db.execute("PRAGMA busy_timeout = 0")  # `transaction` has a patience of its own
+        except BaseException:
+            db.close()
+            raise
+    except (sqlite3.Error, OSError) as error:
+        raise StoreMisconfigured(f"{path}: {spell(error)}") from None
+    return db
+
+
+def _make_private(path: Path) -> None:
+    """Make the file where there is none, for this user alone; SQLite makes those beside it alike. Raises `OSError`."""
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    except FileExistsError:
+        pass  # not opened: closing it again would free every lock that this process has on it (man 2 fcntl)
+
+
+def _make_tables(db: sqlite3.Connection, path: Path) -> None:
+    if (version := _version(db)) is None:
+        with transaction(db):
+            if (version := _version(db)) is None:  # nobody else was faster
+                version = SCHEMA_VERSION
+                for table in TABLES.split(";"):
+                    db.execute(table)
+                db.execute("INSERT INTO meta VALUES ('schema', ?), ('now_us', 0)", (version,))
+    if version != SCHEMA_VERSION:
+        age = "a newer" if version > SCHEMA_VERSION else "an older"
+        raise StoreMisconfigured(
+            f"{path}: written by {age} gateway (schema {version}, not {SCHEMA_VERSION}); "
+            "use that one, or move the file away"
+        )
+    for table in LATER:
+        db.execute(table)
+    if _lacking(db):
+        with transaction(db):
+            for column in _lacking(db):  # again, for somebody else may have been faster
+                db.execute(f"ALTER TABLE {column}")
+
+
+def _lacking(db: sqlite3.Connection) -> list[str]:
+    """The columns that this file does not have yet, as SQLite wants them added."""
+    return [
+        f"{table} ADD COLUMN {name} {kind}"
+        for table, columns in ADDED.items()
+        for name, kind in columns.items()
+        if not db.execute("SELECT 1 FROM pragma_table_info(?) WHERE name = ?", (table, name)).fetchone()
+    ]
+
+
+def _version(db: sqlite3.Connection) -> int | None:
+    if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone():
+        return None
+    row = db.execute("SELECT value FROM meta WHERE name = 'schema'").fetchone()
+    return int(row[0]) if row else 0
+
+
+@contextmanager
+def transaction(db: sqlite3.Connection, wished_at: float | None = None) -> Iterator[None]:
+    """All of the block or nothing. Its patience runs from `wished_at`, on the clock of `time.monotonic`: from now, or
+    from when it was put into a queue."""
+    _begin(db, (time.monotonic() if wished_at is None else wished_at) + BUSY_TIMEOUT_S)
+    try:
+        yield
+        db.execute("COMMIT")
+    except BaseException:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        raise
+
+
+def _begin(db: sqlite3.Connection, deadline: float) -> None:
+    """Wait for the right to write until the deadline; look once, if it has passed.
+
+    SQLite's own way of waiting sleeps for up to a tenth of a second between two looks. Among several busy workers,
+    whose transactions take a millisecond, that leaves the unlucky one without its turn for longer than it may wait.
+    """
+    while True:
+        try:
+            db.execute("BEGIN IMMEDIATE")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+        time.sleep(random.uniform(*LOOK_AGAIN_S))  # noqa: S311 - no secret

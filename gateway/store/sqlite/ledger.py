@@ -1,0 +1,275 @@
+"""The embedded store's books: one connection to the file, used from one thread, one transaction for each batch."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from gateway.config import StoreSettings
+from gateway.quota import windows as limits
+from gateway.quota.ledger_entry import SUMS, decode
+from gateway.records import Claim, Granted, Refused, Settlement, Window, WindowState
+from gateway.store import (
+    REAPED_AT_ONCE,
+    SILENT_S,
+    Applied,
+    Batch,
+    Item,
+    Progress,
+    Reserve,
+    StoreLostWrites,
+    StoreUnavailable,
+    Void,
+)
+from gateway.store.key_store import StoreChange
+from gateway.store.rules.batch import LedgerTransaction, LostCalls
+
+from .database import among, create, insert, transaction
+from .keys import apply_change
+from .reader import record_row
+from .retention import Trimmer
+from .schema import ADD_SUMS, CLAIM, LEASE, LOST, RECORD, SET_CLAIM, SET_WINDOW, SET_WORKER, SUM_GROUP, WINDOW, WORKER
+
+log = logging.getLogger("gateway")
+
+NOTE_CLOCK_US = 1_000_000
+"""How much of the store's time a restart may forget."""
+
+FAR_BEHIND_US = 60_000_000
+"""No correction of a clock goes back so far, unless it was wrong."""
+
+SILENT_US = SILENT_S * 1_000_000
+
+VOIDED_AT_ONCE = 100
+"""Of the leases of a worker that is retired: others want to write, too."""
+
+
+class SqliteLedger:
+    """Reads what a turn needs, and writes what it has decided. All methods raise `sqlite3.Error`."""
+
+    def __init__(self, settings: StoreSettings, clock_us: Callable[[], int]) -> None:
+        self._clock_us = clock_us
+        self._trimmer = Trimmer(settings.usage_records_max, settings.sums_days)
+        self._noted_us = 0
+        self._is_far_behind = False
+        self._nobody_silent_until_us = 0
+        """Nobody can fall silent before, so nobody has to look."""
+        self.db = create(settings)
+
+    def apply(self, batch: Batch, wished_at: float) -> Applied:
+        """One batch, all of it or nothing. Raises `StoreLostWrites`, and `StoreUnavailable` for a late copy."""
+        with transaction(self.db, wished_at):
+            now_us = self._now()
+            known, has_lost = self._progress(batch.worker)
+            if batch.acked > known.seq:
+                raise StoreLostWrites(known)
+            if batch.seq <= known.seq:
+                raise StoreUnavailable(f"batch {batch.seq} is a late copy: {known.seq} has been applied")
+            turn = LedgerTransaction(now_us, known.mark)
+            self._read(turn, batch.items, has_lost)
+            verdicts: Sequence[Granted | Refused | None] = turn.take(batch.items)
+            self._write(turn, batch.worker)
+            insert(self.db, "workers", WORKER, [(batch.worker, batch.seq, turn.mark, now_us)], SET_WORKER)
+            lost, nobody_silent_until_us = self._reap(now_us)
+        self._nobody_silent_until_us = nobody_silent_until_us
+        return Applied(verdicts, lost)
+
+    def void_leases(self, worker: str) -> None:
+        """Void the open leases of a worker, some at a time."""
+        while self._void_some(worker):
+            pass
+
+    def retire(self, worker: str) -> None:
+        """The same, and forget the worker."""
+        self.void_leases(worker)
+        with transaction(self.db):
+            self.db.execute("DELETE FROM lost WHERE worker = ?", (worker,))
+            self.db.execute("DELETE FROM workers WHERE worker = ?", (worker,))
+
+    def claim(self, holder: str, names: Mapping[str, float], wished_at: float) -> dict[str, float]:
+        """Take hold of what is free of these names, each for so many seconds."""
+        with transaction(self.db, wished_at):
+            now_us = self._now()
+            self.db.execute("DELETE FROM claims WHERE until_us <= ?", (now_us,))
+            known = self.db.execute(among("SELECT name, holder, until_us FROM claims", len(names), "name"), [*names])
+            held = {name: until_us for name, whose, until_us in known if whose != holder}
+            rows = [(name, holder, now_us + int(for_s * 1e6)) for name, for_s in names.items() if name not in held]
+            insert(self.db, "claims", CLAIM, rows, SET_CLAIM)
+        return {name: max(0, held.get(name, 0) - now_us) / 1e6 for name in names}
+
+    def change(self, change: StoreChange, wished_at: float) -> bool:
+        """Apply a change, all of it or nothing. Raises `SecretTaken`."""
+        with transaction(self.db, wished_at):
+            return apply_change(self.db, change, self._now())
+
+    def ping(self, wished_at: float) -> None:
+        """Write something, to see whether that is possible."""
+        with transaction(self.db, wished_at):
+            self.db.execute("UPDATE meta SET value = max(value, ?) WHERE name = 'now_us'", (self._now(),))
+
+    def close(self) -> None:
+        self.db.close()
+
+    # ------------------------------------------------------------------------------------------------------ reading
+
+    def _now(self) -> int:
+        """The store's clock never runs backwards, whatever the machine's does."""
+        now_us = self._clock_us()
+        if now_us > self._noted_us + NOTE_CLOCK_US:
+            (known,) = self.db.execute("SELECT value FROM meta WHERE name = 'now_us'").fetchone()
+            self._noted_us = max(known, now_us)
+            self.db.execute("UPDATE meta SET value = ? WHERE name = 'now_us'", (self._noted_us,))
+        if now_us >= self._noted_us - FAR_BEHIND_US:
+            self._is_far_behind = False
+        elif not self._is_far_behind:
+            self._is_far_behind = True
+            log.warning(
+                "this machine's clock is %d s behind what it was when the store was last written to: until it is there "
+                "again, rates (per second, minute, hour) do not refill; the runbook says how to end that",
+                (self._noted_us - now_us) // 1_000_000,
+            )
+        return max(self._noted_us, now_us)
+
+    def _progress(self, worker: str) -> tuple[Progress, bool]:
+        """How far a worker has come; and whether any lease was lost, which is rare."""
+        seq, mark, has_lost = self.db.execute(
+            "SELECT max(seq), max(mark), EXISTS (SELECT 1 FROM lost) FROM workers WHERE worker = ?", (worker,)
+        ).fetchone()
+        return Progress(seq or 0, mark or 0), bool(has_lost)
+
+    def _read(self, turn: LedgerTransaction, items: Sequence[Item], has_lost: bool) -> None:
+        windows: dict[str, Window] = {}
+        leases: list[str] = []
+        voided: list[str] = []
+        for item in items:
+            if isinstance(item, Void):
+                leases.append(item.lease)
+                voided.append(item.lease)
+                continue
+            record, claims = item.draw if isinstance(item, Reserve) else item.settlement
+            leases.append(record.id)
+            for window, _ in claims:
+                windows[window.id] = window
+        if leases:
+            turn.drawn_us.update(self.db.execute(among("SELECT id, drawn_us FROM leases", len(leases)), leases))
+        if voided:
+            for lease, settlement in self._spelt(
+                self.db.execute(among("SELECT id, entry FROM leases", len(voided)), voided)
+            ):
+                turn.taken[lease] = settlement.claims if settlement else ()
+                windows = _windows(turn.taken[lease]) | windows
+        if leases and has_lost:
+            rows = self.db.execute(among("SELECT id, drawn_us, entry, record FROM lost", len(leases)), leases)
+            for lease, drawn_us, entry, record_seq in rows.fetchall():
+                turn.lost[lease] = lost = LostCalls(drawn_us, decode(entry), record_seq)
+                windows = _windows(lost.settlement.claims) | windows
+        self._read_windows(turn, windows)
+
+    def _read_windows(self, turn: LedgerTransaction, windows: dict[str, Window]) -> None:
+        if not windows:
+            return
+        states, now_us = turn.states, turn.now_us
+        states.update(dict.fromkeys(windows, WindowState(0, 0, now_us)))
+        for name, *state in self.db.execute(
+            among("SELECT id, used, reserved, at_us FROM windows", len(windows)), [*windows]
+        ):
+            states[name] = limits.leaked(windows[name], WindowState(*state), now_us)
+
+    def _spelt(self, rows: Iterable[tuple[str, str]]) -> Iterator[tuple[str, Settlement | None]]:
+        """Leases and their entries, decoded. One that nobody can read any more must not keep all others from theirs."""
+        for lease, entry in rows:
+            try:
+                yield lease, decode(entry)
+            except ValueError:
+                log.exception("lease %s cannot be read; it is dropped, and what it took stays taken", lease)
+                yield lease, None
+
+    # ------------------------------------------------------------------------------------------------------ writing
+
+    def _write(self, turn: LedgerTransaction, worker: str) -> None:
+        db = self.db
+        if turn.changed:
+            rows = [(name, window.starts, *turn.states[name]) for name, window in turn.changed.items()]
+            insert(db, "windows", WINDOW, rows, SET_WINDOW)
+        if turn.opened:
+            insert(db, "leases", LEASE, [(name, worker, turn.now_us, item.text) for name, item in turn.opened.items()])
+        if turn.ended:
+            db.execute(among("DELETE FROM leases", len(turn.ended)), turn.ended)
+        for lease, lost in turn.replaced.items():
+            db.execute("DELETE FROM lost WHERE id = ?", (lease,))
+            db.execute("DELETE FROM records WHERE seq = ? AND id = ?", (lost.record, lease))
+        if turn.records:
+            insert(db, "records", RECORD, [record_row(record) for record in turn.records])
+            self._trimmer.count(len(turn.records))
+        if turn.sums:
+            insert(db, "sums", SUM_GROUP + SUMS, [(*group, *row) for group, row in turn.sums.items()], ADD_SUMS)
+        self._trimmer.trim(db, turn.now_us)
+
+    # ------------------------------------------------------------------------------------------------- lost workers
+
+    def _reap(self, now_us: int) -> tuple[int, int]:
+        """Close some leases of silent workers as lost: how many, and until when nobody can fall silent.
+
+        The worker whose batch it is has just given a sign of life.
+        """
+        if now_us <= self._nobody_silent_until_us:
+            return 0, self._nobody_silent_until_us
+        silent, oldest_us = [], now_us
+        for other, alive_us in self.db.execute("SELECT worker, alive_us FROM workers"):
+            if alive_us < now_us - SILENT_US:
+                silent.append(other)
+            else:
+                oldest_us = min(oldest_us, alive_us)
+        rows: list[Any] = []
+        if silent:
+            marks = ", ".join("?" * len(silent))
+            text = f"SELECT id, worker, drawn_us, entry FROM leases WHERE worker IN ({marks}) LIMIT ?"  # noqa: S608 - question marks only
+            rows = self.db.execute(text, (*silent, REAPED_AT_ONCE)).fetchall()
+        if rows:
+            self._lose(rows, now_us)
+        return len(rows), 0 if len(rows) == REAPED_AT_ONCE else oldest_us + SILENT_US
+
+    def _lose(self, rows: Sequence[tuple[str, str, int, str]], now_us: int) -> None:
+        turn, lost = LedgerTransaction(now_us), []
+        # Their records are numbered by hand, for they will be looked for.
+        (number,) = self.db.execute("SELECT coalesce(max(seq), 0) FROM records").fetchone()
+        settlements = self._take_on(turn, [(row[0], row[2], row[3]) for row in rows])
+        for row in rows:
+            if (settlement := settlements[row[0]]) is not None:
+                turn.lose(row[0], settlement)
+                lost.append((*row, number + len(turn.records)))
+        self._write(turn, "")
+        insert(self.db, "lost", LOST, lost)
+
+    def _void_some(self, worker: str) -> bool:
+        """Void some leases of a worker; whether it had any."""
+        with transaction(self.db):
+            rows = self.db.execute(
+                "SELECT id, drawn_us, entry FROM leases WHERE worker = ? LIMIT ?", (worker, VOIDED_AT_ONCE)
+            ).fetchall()
+            if not rows:
+                return False
+            turn = LedgerTransaction(self._now())
+            for lease, settlement in self._take_on(turn, rows).items():
+                if settlement is not None:
+                    turn.void(lease, settlement.claims)
+            self._write(turn, worker)
+        return True
+
+    def _take_on(self, turn: LedgerTransaction, leases: Sequence[tuple[str, int, str]]) -> dict[str, Settlement | None]:
+        """Put open leases into a turn: those that can be read with what they touch, the others to be dropped."""
+        settlements = dict(self._spelt((name, entry) for name, _, entry in leases))
+        windows: dict[str, Window] = {}
+        for name, drawn_us, _ in leases:
+            if (settlement := settlements[name]) is None:
+                turn.ended.append(name)
+            else:
+                turn.drawn_us[name] = drawn_us
+                windows |= _windows(settlement.claims)
+        self._read_windows(turn, windows)
+        return settlements
+
+
+def _windows(claims: Sequence[Claim]) -> dict[str, Window]:
+    return {window.id: window for window, _ in claims}

@@ -1,0 +1,98 @@
+"""What the embedded store tells, on a connection of its own; and how a record becomes a row of its tables and is one
+again."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gateway.chunked import in_chunks
+from gateway.config import StoreSettings
+from gateway.quota.ledger_entry import SUMS
+from gateway.records import Record, Usage, WindowState
+from gateway.store import TOLD_GROUPS, USAGE_GROUPS, Progress
+from gateway.store.report_rows import ROWS_AT_ONCE, call_row, storable, usage_row
+
+from .database import connect, path_of
+from .schema import RECORD
+
+_GROUP_SQL = {name: name for name in USAGE_GROUPS} | {"month": "substr(day, 1, 7)"}
+
+_TOLD = """
+SELECT date(CAST(time AS INTEGER), 'unixepoch') AS day, label_model, upstream,
+    coalesce(nullif(returned_model, ''), routed_model),
+    count(*), sum(ended = 'error'), sum(prompt_tokens), sum(completion_tokens), sum(cached_tokens),
+    sum(reasoning_tokens), sum((usage_source = 'estimated') * (prompt_tokens + completion_tokens)),
+    sum(coalesce(cost_nusd, 0)), sum(cost_nusd IS NULL)
+FROM records WHERE day >= ? AND day <= ? GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4"""
+"""The groups `TOLD_GROUPS` and the sums of `quota/ledger_entry.sums_of`, in the order of `SUMS`."""
+
+_USAGE_AT = Record._fields.index("usage")
+_USAGE_UNTIL = _USAGE_AT + len(Usage._fields)
+
+
+class Reader:
+    """Short reads, used from one thread. All methods raise `sqlite3.Error`.
+
+    Rows are fetched at once, so that no transaction stays open, and spelt in small bites.
+    """
+
+    def __init__(self, settings: StoreSettings) -> None:
+        self._db = connect(path_of(settings))
+
+    def progress(self, worker: str) -> Progress:
+        row = self._db.execute("SELECT seq, mark FROM workers WHERE worker = ?", (worker,)).fetchone()
+        return Progress(*row) if row else Progress()
+
+    def windows(self, ids: Sequence[str]) -> dict[str, WindowState]:
+        found = {}
+        for window in ids:
+            row = self._db.execute("SELECT used, reserved, at_us FROM windows WHERE id = ?", (window,)).fetchone()
+            if row:
+                found[window] = WindowState(*row)
+        return found
+
+    def usage(
+        self, group_by: Sequence[str], since: str | None, until: str | None, limit: int | None
+    ) -> list[dict[str, Any]]:
+        groups = [_GROUP_SQL[name] for name in group_by]
+        columns = ", ".join([*groups, *(f"sum({name})" for name in SUMS)])
+        groups_sql = ", ".join(groups) or "''"
+        # What was counted and taken back leaves zeros.
+        text = (
+            f"SELECT {columns} FROM sums WHERE day >= ? AND day <= ? GROUP BY {groups_sql} "  # noqa: S608 - names from a table
+            f"HAVING sum(requests) > 0 ORDER BY {groups_sql} LIMIT ?"
+        )
+        rows = self._db.execute(text, (since or "", until or "9999", -1 if limit is None else limit))
+        return _usage_rows(group_by, rows)
+
+    def calls(self, limit: int, key: str | None) -> list[Mapping[str, Any]]:
+        where, args = ("WHERE key = ? ", (key, limit)) if key is not None else ("", (limit,))
+        columns = ", ".join(RECORD)
+        rows = self._db.execute(f"SELECT {columns} FROM records {where}ORDER BY seq DESC LIMIT ?", args)  # noqa: S608 - constants only
+        return [call_row(_read_record(row)) for row in in_chunks(rows.fetchall(), ROWS_AT_ONCE)]
+
+    def told_models(self, since: str, until: str) -> list[dict[str, Any]]:
+        return _usage_rows(TOLD_GROUPS, self._db.execute(_TOLD, (since, until)))
+
+    def close(self) -> None:
+        self._db.close()
+
+
+def _usage_rows(group_by: Sequence[str], found: sqlite3.Cursor) -> list[dict[str, Any]]:
+    """What was found: groups, and behind them sums."""
+    width = len(group_by)
+    return [usage_row(group_by, row[:width], row[width:]) for row in in_chunks(found.fetchall(), ROWS_AT_ONCE)]
+
+
+def record_row(record: Record) -> tuple[Any, ...]:
+    """A record as a row of the columns `RECORD`."""
+    record = storable(record)
+    return (*record[:_USAGE_AT], *record.usage, *record[_USAGE_AT + 1 :])
+
+
+def _read_record(row: Sequence[Any]) -> Record:
+    usage = Usage._make(row[_USAGE_AT:_USAGE_UNTIL])
+    record = Record._make((*row[:_USAGE_AT], usage, *row[_USAGE_UNTIL:]))
+    return record._replace(stream=bool(record.stream), truncated=bool(record.truncated))

@@ -1,0 +1,93 @@
+"""The embedded store's tables: what stands in them, and how rows are written into them."""
+
+from __future__ import annotations
+
+from gateway.quota.ledger_entry import SUMS
+
+SCHEMA_VERSION = 3
+
+# A window stands with its state alone: its limit comes with each call. `entry` is a call as quota/ledger_entry
+# spells it.
+# `lost` holds the leases that were closed as lost, and where the record stands that says so.
+TABLES = f"""
+CREATE TABLE meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE workers (
+    worker TEXT PRIMARY KEY, seq INTEGER NOT NULL, mark INTEGER NOT NULL, alive_us INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE windows (
+    id TEXT PRIMARY KEY, starts TEXT NOT NULL, used INTEGER NOT NULL, reserved INTEGER NOT NULL,
+    at_us INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE leases (
+    id TEXT PRIMARY KEY, worker TEXT NOT NULL, drawn_us INTEGER NOT NULL, entry TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE lost (
+    id TEXT PRIMARY KEY, worker TEXT NOT NULL, drawn_us INTEGER NOT NULL, entry TEXT NOT NULL,
+    record INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE records (
+    seq INTEGER PRIMARY KEY,
+    id TEXT NOT NULL, time REAL NOT NULL, key TEXT NOT NULL, team TEXT, endpoint TEXT NOT NULL, model TEXT NOT NULL,
+    label_model TEXT NOT NULL, routed_model TEXT NOT NULL, returned_model TEXT, upstream TEXT NOT NULL,
+    status INTEGER NOT NULL, stream INTEGER NOT NULL, prompt_tokens INTEGER NOT NULL,
+    completion_tokens INTEGER NOT NULL, cached_tokens INTEGER NOT NULL, reasoning_tokens INTEGER NOT NULL,
+    usage_source TEXT NOT NULL, ended TEXT NOT NULL, first_byte_s REAL, duration_s REAL NOT NULL,
+    attempts INTEGER NOT NULL, truncated INTEGER NOT NULL, client_request_id TEXT, cost_nusd INTEGER,
+    price TEXT);
+CREATE INDEX records_by_key ON records (key, seq);
+CREATE TABLE sums (
+    day TEXT, key TEXT, team TEXT, model TEXT, upstream TEXT, endpoint TEXT,
+    {", ".join(f"{name} INTEGER NOT NULL" for name in SUMS)},
+    PRIMARY KEY (day, key, team, model, upstream, endpoint)) WITHOUT ROWID;
+"""
+
+ADDED = {"records": {"price": "TEXT"}}
+"""Columns that files of this schema may lack: they are added when such a file is opened. A gateway that does not know
+them goes on working beside one that does, because everybody names the columns that they read and write."""
+
+LATER = (
+    """
+CREATE TABLE IF NOT EXISTS claims (
+    name TEXT PRIMARY KEY, holder TEXT NOT NULL, until_us INTEGER NOT NULL) WITHOUT ROWID""",
+    """
+CREATE TABLE IF NOT EXISTS documents (
+    kind TEXT, name TEXT, text TEXT NOT NULL, PRIMARY KEY (kind, name)) WITHOUT ROWID""",
+    """
+CREATE TABLE IF NOT EXISTS secrets (digest TEXT PRIMARY KEY, key TEXT NOT NULL) WITHOUT ROWID""",
+    """
+CREATE TABLE IF NOT EXISTS audit (
+    seq INTEGER PRIMARY KEY, kind TEXT NOT NULL, name TEXT NOT NULL, text TEXT NOT NULL)""",
+)
+"""Tables that files of this schema may lack, too."""
+
+CLAIM = ("name", "holder", "until_us")
+
+SET_CLAIM = "ON CONFLICT (name) DO UPDATE SET until_us = excluded.until_us"
+
+DOCUMENT = ("kind", "name", "text")
+
+SET_DOCUMENT = "ON CONFLICT (kind, name) DO UPDATE SET text = excluded.text"
+
+SECRET = ("digest", "key")
+
+AUDIT = ("kind", "name", "text")
+
+WORKER = ("worker", "seq", "mark", "alive_us")
+
+SET_WORKER = "ON CONFLICT (worker) DO UPDATE SET seq = excluded.seq, mark = excluded.mark, alive_us = excluded.alive_us"
+
+WINDOW = ("id", "starts", "used", "reserved", "at_us")
+
+SET_WINDOW = "ON CONFLICT (id) DO UPDATE SET used = excluded.used, reserved = excluded.reserved, at_us = excluded.at_us"
+
+LEASE = ("id", "worker", "drawn_us", "entry")
+
+LOST = (*LEASE, "record")
+
+RECORD = (
+    "id", "time", "key", "team", "endpoint", "model", "label_model", "routed_model", "returned_model", "upstream",
+    "status", "stream", "prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens", "usage_source",
+    "ended", "first_byte_s", "duration_s", "attempts", "truncated", "client_request_id", "cost_nusd", "price",
+)  # fmt: skip
+
+SUM_GROUP = ("day", "key", "team", "model", "upstream", "endpoint")
+
+ADD_SUMS = f"ON CONFLICT ({', '.join(SUM_GROUP)}) DO UPDATE SET " + ", ".join(
+    f"{name} = {name} + excluded.{name}" for name in SUMS
+)

@@ -1,0 +1,139 @@
+"""One SQLite file shared by one node's workers: the default store.
+
+Each worker writes through one thread of its own, one transaction per batch, and reads on connections of its own in
+short transactions: on one for reports, on another what calls wait for. What is applied is on its way to the disk and
+outlives the process; so nothing is ever forgotten.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from gateway.config import StoreSettings as Settings
+from gateway.quota import windows as limits
+from gateway.records import Window, WindowStatus
+from gateway.store import Applied, Batch, Progress, StoreMisconfigured, StoreUnavailable
+from gateway.store.key_store import ChangeFeed, DocumentKind, StoreChange, StoredAudit
+
+from .database import path_of, spell
+from .keys import KeyReader
+from .ledger import SqliteLedger
+from .reader import Reader
+
+T = TypeVar("T")
+
+OURS = (sqlite3.IntegrityError, sqlite3.ProgrammingError, sqlite3.DataError, sqlite3.InterfaceError)
+"""What is wrong with an item, and not with the file."""
+
+
+class SqliteStore:
+    """The `Store` promise over one SQLite file. Raises `StoreMisconfigured` where the file cannot be opened.
+
+    What cannot be written because of what it is (a number beyond 64 bits) raises SQLite's error or an `OverflowError`,
+    and nothing of its batch is applied.
+    """
+
+    may_forget = False
+
+    def __init__(self, settings: Settings, clock_us: Callable[[], int] = lambda: time.time_ns() // 1000) -> None:
+        self._path = path_of(settings)
+        self._books = SqliteLedger(settings, clock_us)
+        try:
+            self._reader = Reader(settings)
+            self._key_reader = KeyReader(settings)
+        except sqlite3.Error as error:
+            self._books.close()
+            raise StoreMisconfigured(f"{self._path}: {spell(error)}") from None
+        self._writing = ThreadPoolExecutor(1, "store-write")
+        self._reading = ThreadPoolExecutor(1, "store-read")
+        self._finding = ThreadPoolExecutor(1, "store-find")
+        self._is_closed = False
+
+    def __repr__(self) -> str:
+        return f"<SqliteStore {self._path}{', closed' if self._is_closed else ''}>"
+
+    async def apply(self, batch: Batch) -> Applied:
+        wished_at = time.monotonic()
+        return await self._run(self._writing, lambda: self._books.apply(batch, wished_at))
+
+    async def progress(self, worker: str) -> Progress:
+        return await self._run(self._reading, lambda: self._reader.progress(worker))
+
+    async def void_leases(self, worker: str) -> None:
+        await self._run(self._writing, lambda: self._books.void_leases(worker))
+
+    async def retire(self, worker: str) -> None:
+        await self._run(self._writing, lambda: self._books.retire(worker))
+
+    async def claim(self, holder: str, names: Mapping[str, float]) -> dict[str, float]:
+        wished_at = time.monotonic()
+        return await self._run(self._writing, lambda: self._books.claim(holder, names, wished_at))
+
+    async def ping(self) -> None:
+        wished_at = time.monotonic()
+        await self._run(self._writing, lambda: self._books.ping(wished_at))
+
+    async def standings(self, windows: Sequence[Window], now: float) -> list[WindowStatus]:
+        states = await self._run(self._reading, lambda: self._reader.windows([window.id for window in windows]))
+        return limits.standings(windows, states, int(now * 1e6))
+
+    async def usage(
+        self, group_by: Sequence[str], since: str | None = None, until: str | None = None, limit: int | None = None
+    ) -> list[dict[str, Any]]:
+        return await self._run(self._reading, lambda: self._reader.usage(group_by, since, until, limit))
+
+    async def calls(self, limit: int, key: str | None = None) -> list[Mapping[str, Any]]:
+        return await self._run(self._reading, lambda: self._reader.calls(limit, key))
+
+    async def told_models(self, since: str, until: str) -> list[dict[str, Any]]:
+        return await self._run(self._reading, lambda: self._reader.told_models(since, until))
+
+    # ------------------------------------------------------------------------------------------------------------ keys
+
+    async def find_keys(self, digests: Sequence[str]) -> list[str | None]:
+        return await self._run(self._finding, lambda: self._key_reader.find_keys(digests))
+
+    async def read(self, kind: DocumentKind, names: Sequence[str]) -> list[str | None]:
+        return await self._run(self._finding, lambda: self._key_reader.read(kind, names))
+
+    async def page(self, kind: DocumentKind, after: str = "", limit: int = 1000) -> list[tuple[str, str]]:
+        return await self._run(self._finding, lambda: self._key_reader.page(kind, after, limit))
+
+    async def change(self, change: StoreChange) -> bool:
+        wished_at = time.monotonic()
+        return await self._run(self._writing, lambda: self._books.change(change, wished_at))
+
+    async def news(self, since: str | None) -> ChangeFeed:
+        return await self._run(self._finding, lambda: self._key_reader.news(since))
+
+    async def audit(self, limit: int, before: str | None = None) -> list[StoredAudit]:
+        return await self._run(self._finding, lambda: self._key_reader.audit(limit, before))
+
+    # ------------------------------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Let go, after what is under way."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._writing, self._books.close)
+        await loop.run_in_executor(self._reading, self._reader.close)
+        await loop.run_in_executor(self._finding, self._key_reader.close)
+        for thread in (self._writing, self._reading, self._finding):
+            thread.shutdown()
+
+    async def _run(self, thread: ThreadPoolExecutor, work: Callable[[], T]) -> T:
+        if self._is_closed:
+            raise StoreUnavailable("the store is closed")
+        try:
+            return await asyncio.get_running_loop().run_in_executor(thread, work)
+        except OURS:
+            raise
+        except (sqlite3.Error, OSError) as error:
+            raise StoreUnavailable(f"{self._path}: {spell(error)}") from None

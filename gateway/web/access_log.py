@@ -1,0 +1,187 @@
+"""The access line: one per call, on standard output; never prompts, never secrets.
+
+Lines are gathered and written by a thread every `FLUSH_S`, so that a slow reader of the log never holds a call. Where
+it falls behind by more than `MAX_WAITING`, lines are left out, and how many is said in the log itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Mapping
+from json.encoder import encode_basestring_ascii as quote
+from typing import Literal
+
+from gateway.accounting.lease import AccessLogExtras
+from gateway.quota.pricing import usd
+from gateway.records import Record
+
+FIELDS: Mapping[str, str] = {
+    "time": "When the line was written, in UTC: that is the end of the call.",
+    "id": "The request id, which the client has as x-request-id and every report as id.",
+    "trace_id": "The trace of the call, where `tracing.endpoint` is set.",
+    "key": "The id of the key.",
+    "team": "The key's team.",
+    "endpoint": "completions, chat or embeddings; left out of what is no call.",
+    "method": "Of a request that was not carried: its method.",
+    "path": "Of a request that was not carried: its path, without a query and without what looks like a key.",
+    "model": "The model as the client named it; of a request that was not carried the configured name, or other.",
+    "upstream": "The upstream that answered, or failed last.",
+    "status": "What the client was told; 499: it did not wait for it.",
+    "error": "The code of the error that the client was told; its type where it has none.",
+    "param": "The parameter that the error is about.",
+    "limit": "Which limit refused the call: whose it is, what it counts and over which time.",
+    "limit_state": "How that limit stood, and what the call asked for.",
+    "upstream_error": "What went wrong at the upstream, in its words for programs and with its own request id.",
+    "stream": "Whether the answer was asked for as a stream.",
+    "ended": "done, error, or client_gone.",
+    "truncated": "Whether the answer broke off.",
+    "prompt_tokens": "Tokens of the prompt.",
+    "completion_tokens": "Tokens of the answer.",
+    "cached_tokens": "Of the prompt's tokens those that the upstream had in its cache; left out where none.",
+    "reasoning_tokens": "Of the answer's tokens those that were thought and not said; left out where none.",
+    "usage_source": "Who says so: reported by the upstream, estimated by the gateway, or none.",
+    "cost_usd": "The cost in US dollars; left out where the model has no price.",
+    "attempts": "How often an upstream was asked.",
+    "first_byte_ms": "From the request until the first byte of the answer.",
+    "duration_ms": "From the request until the end of the answer.",
+    "remote": "The client's address, as far as it is known.",
+    "client_request_id": "The client's own X-Client-Request-Id.",
+}
+"""Every field of a line, in its order, and what it says. A field without a value is left out."""
+
+FLUSH_S = 0.1
+MAX_WAITING = 20_000
+CLOSE_WITHIN_S = 1.0
+"""How long the end of a worker waits for the last lines to be taken."""
+
+
+class AccessLog:
+    """Writes access lines to a file descriptor. Has to be closed, or the last lines are lost."""
+
+    def __init__(self, style: Literal["json", "text", "off"], descriptor: int = 1) -> None:
+        self.style = style
+        self._descriptor = descriptor
+        self._waiting: list[str] = []
+        self._left_out = 0
+        self._writer: threading.Thread | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._second = 0
+        self._spelt = ""
+
+    def write_record(self, record: Record, beside: AccessLogExtras) -> None:
+        """The line of a call that was carried."""
+        usage = record.usage
+        self.write(
+            id=record.id,
+            trace_id=beside.trace_id,
+            key=record.key,
+            team=record.team,
+            endpoint=record.endpoint,
+            model=record.model,
+            upstream=record.upstream,
+            status=record.status,
+            error=beside.error,
+            upstream_error=beside.upstream_error,
+            stream=record.stream,
+            ended=record.ended,
+            truncated=record.truncated,
+            prompt_tokens=usage.prompt_tokens,
+            completion_tokens=usage.completion_tokens,
+            cached_tokens=usage.cached_tokens or None,
+            reasoning_tokens=usage.reasoning_tokens or None,
+            usage_source=usage.source,
+            cost_usd=None if record.cost_nusd is None else usd(record.cost_nusd),
+            attempts=record.attempts,
+            first_byte_ms=None if record.first_byte_s is None else round(record.first_byte_s * 1000, 1),
+            duration_ms=round(record.duration_s * 1000, 1),
+            remote=beside.remote,
+            client_request_id=record.client_request_id,
+        )
+
+    def write(self, **fields: _Value) -> None:
+        """One line. Fields without a value are left out."""
+        if self.style == "off":
+            return
+        if len(self._waiting) >= MAX_WAITING:
+            self._left_out += 1
+            return
+        given = {"time": self._stamp(), **fields}
+        self._waiting.append(_as_json(given) if self.style == "json" else _as_text(given))
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(FLUSH_S, self._flush)
+
+    def _stamp(self) -> str:
+        """The time in seconds, spelt out once for all lines of a second."""
+        now = int(time.time())
+        if now != self._second:
+            self._second = now
+            self._spelt = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now))
+        return self._spelt
+
+    async def close(self) -> None:
+        """Write what waits."""
+        if self._timer is not None:
+            self._timer.cancel()
+        deadline = time.monotonic() + CLOSE_WITHIN_S
+        while self._waiting or self._is_writing():
+            if not self._is_writing():
+                self._flush()
+            if time.monotonic() > deadline:
+                return  # nobody reads the log
+            await asyncio.sleep(0.005)
+
+    def _flush(self) -> None:
+        self._timer = None
+        if self._is_writing():  # the reader is slow: what comes meanwhile waits, up to MAX_WAITING
+            self._timer = asyncio.get_running_loop().call_later(FLUSH_S, self._flush)
+            return
+        lines, self._waiting = self._waiting, []
+        if self._left_out:
+            lines.append(f'{{"message": "access lines left out", "count": {self._left_out}}}')
+            self._left_out = 0
+        if lines:
+            # A daemon: a log that nobody reads must not hold the end of the process.
+            data = ("\n".join(lines) + "\n").encode()
+            self._writer = threading.Thread(target=_write_all, args=(self._descriptor, data), daemon=True)
+            self._writer.start()
+
+    def _is_writing(self) -> bool:
+        return self._writer is not None and self._writer.is_alive()
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    try:
+        while data:
+            data = data[os.write(descriptor, data) :]
+    except OSError:
+        pass  # nobody reads the log; calls go on
+
+
+_Value = str | float | bool | None
+
+
+def _as_json(fields: Mapping[str, _Value]) -> str:
+    """A flat object. The json module takes twice as long for a line, most of it to get started."""
+    members = []
+    for name, value in fields.items():
+        if value is None:
+            continue
+        spelt: object = value
+        if type(value) is str:
+            spelt = quote(value)
+        elif type(value) is bool:
+            spelt = "true" if value else "false"
+        members.append(f'"{name}": {spelt}')
+    return f"{{{', '.join(members)}}}"
+
+
+def _as_text(fields: Mapping[str, _Value]) -> str:
+    texts = {name: str(value) for name, value in fields.items() if value is not None}
+    return " ".join([f"{name}={text if _is_word(text) else quote(text)}" for name, text in texts.items()])
+
+
+def _is_word(text: str) -> bool:
+    return text.isprintable() and " " not in text and "=" not in text

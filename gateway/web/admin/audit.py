@@ -1,0 +1,23 @@
+"""The audit log: who changed what, and when."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from .common import AdminAccess, page_limit_of, paged
+
+
+class AuditEndpoints:
+    """`/admin/api/audit`."""
+
+    def __init__(self, office: AdminAccess) -> None:
+        self._office = office
+
+    def routes(self) -> list[web.RouteDef]:
+        """Every route."""
+        return [self._office.get("/admin/api/audit", self.list_changes, "admin")]
+
+    async def list_changes(self, request: web.Request) -> web.StreamResponse:
+        """The newest changes first: `limit=100&before=ID`."""
+        query = request.query
+        return await paged(await self._office.registry.audit(page_limit_of(query), query.get("before")))

@@ -1,0 +1,56 @@
+"""Limits of the moment: windows that begin anew, days and months that are given more.
+
+One shape for whoever owns them: `/admin/api/keys/{id}/...`, `/admin/api/teams/{name}/...`, and `/admin/api/quotas/...`
+for the windows of the whole gateway. Each answers with the owner's windows as they stand then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from aiohttp import hdrs, web
+
+from . import request_bodies
+from .common import AdminAccess, actor, listed, read
+
+OWNERS: Mapping[str, str] = {
+    "/admin/api/keys/{id}": "key:{id}",
+    "/admin/api/teams/{name}": "team:{name}",
+    "/admin/api/quotas": "gateway",
+}
+"""Whose windows are meant, as windows' scopes are called."""
+
+
+class QuotaEndpoints:
+    """`.../reset` and `.../top_up`."""
+
+    def __init__(self, office: AdminAccess) -> None:
+        self._office = office
+        self._registry = office.registry
+
+    def routes(self) -> list[web.RouteDef]:
+        """Every route."""
+        return [
+            route
+            for path in OWNERS
+            for route in (
+                self._office.change(hdrs.METH_POST, f"{path}/reset", self.reset),
+                self._office.change(hdrs.METH_POST, f"{path}/top_up", self.top_up),
+            )
+        ]
+
+    async def reset(self, request: web.Request) -> web.StreamResponse:
+        """Count nothing as used at present: `{"unit": "tokens", "per": "day", "model": "gpt-4*"}`, or all of them."""
+        which = await read(request, request_bodies.ResetQuotas)
+        return await listed(await self._registry.reset_quotas(_scope(request), which, actor(request)))
+
+    async def top_up(self, request: web.Request) -> web.StreamResponse:
+        """More in the running day or month: `{"tokens": 100000, "per": "day"}`."""
+        grant = await read(request, request_bodies.GrantTopUp)
+        return await listed(await self._registry.top_up(_scope(request), grant, actor(request)))
+
+
+def _scope(request: web.Request) -> str:
+    route = request.match_info.route.resource
+    path = "" if route is None else route.canonical.rpartition("/")[0]
+    return OWNERS[path].format(**request.match_info)

@@ -1,0 +1,54 @@
+"""Teams: what several keys may spend together. The same as `gateway teams`, over HTTP."""
+
+from __future__ import annotations
+
+from aiohttp import hdrs, web
+
+from . import request_bodies
+from .common import AdminAccess, actor, page_limit_of, paged, read, shown
+
+
+class TeamEndpoints:
+    """`/admin/api/teams`."""
+
+    def __init__(self, office: AdminAccess) -> None:
+        self._office = office
+        self._registry = office.registry
+
+    def routes(self) -> list[web.RouteDef]:
+        """Every route."""
+        all_teams, one = "/admin/api/teams", "/admin/api/teams/{name}"
+        return [
+            self._office.get(all_teams, self.list_teams),
+            self._office.change(hdrs.METH_POST, all_teams, self.create_team),
+            self._office.get(one, self.show_team),
+            self._office.change(hdrs.METH_PATCH, one, self.update_team),
+            self._office.change(hdrs.METH_DELETE, one, self.delete_team),
+        ]
+
+    async def list_teams(self, request: web.Request) -> web.StreamResponse:
+        """Teams of file and store: `limit=100&after=NAME`."""
+        return await paged(
+            await self._registry.list_teams(request.query.get("after", ""), page_limit_of(request.query))
+        )
+
+    async def create_team(self, request: web.Request) -> web.StreamResponse:
+        """201, with the team."""
+        return shown(
+            await self._registry.create_team(await read(request, request_bodies.CreateTeam), actor(request)), 201
+        )
+
+    async def show_team(self, request: web.Request) -> web.StreamResponse:
+        """One team."""
+        return shown(await self._registry.show_team(request.match_info["name"]))
+
+    async def update_team(self, request: web.Request) -> web.StreamResponse:
+        """Replace its quotas."""
+        changes = await read(request, request_bodies.UpdateTeam)
+        return shown(await self._registry.update_team(request.match_info["name"], changes, actor(request)))
+
+    async def delete_team(self, request: web.Request) -> web.StreamResponse:
+        """Take it away, if no key belongs to it."""
+        name = request.match_info["name"]
+        await self._registry.delete_team(name, actor(request))
+        return shown({"object": "team", "name": name, "deleted": True})

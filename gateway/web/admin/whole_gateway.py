@@ -1,0 +1,53 @@
+"""What is asked of the whole gateway, and not of the worker that happens to answer: how its upstreams are doing, and
+that it reads its configuration again. Both go by way of the supervisor."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from aiohttp import web
+
+from gateway.errors import InvalidRequest
+from gateway.upstream.status import merged_status
+from gateway.web.status import shutting_down
+
+from .common import AdminAccess, actor, listed, parts_of, shown
+
+Ask = Callable[..., Awaitable[Any]]
+"""Asks the supervisor something: `ask("everyone", what="upstreams")`; None: it does not answer."""
+
+
+class GatewayEndpoints:
+    """`/admin/api/upstreams` and `/admin/api/reload`."""
+
+    def __init__(self, office: AdminAccess, ask: Ask) -> None:
+        self._office = office
+        self._ask = ask
+
+    def routes(self) -> list[web.RouteDef]:
+        """Every route."""
+        return [
+            self._office.get("/admin/api/upstreams", self.list_upstreams),
+            self._office.change("POST", "/admin/api/reload", self.reload),
+        ]
+
+    async def list_upstreams(self, request: web.Request) -> web.StreamResponse:
+        """How each upstream is doing, over all workers that answer in time."""
+        reports = await self._ask("everyone", what="upstreams")
+        if reports is None:
+            raise shutting_down()
+        upstreams = parts_of(request).config.upstreams
+        addresses = {name: upstream.base_url for name, upstream in upstreams.items()}
+        credentials = {name: len(upstream.credentials) for name, upstream in upstreams.items()}
+        return await listed(merged_status(reports, addresses, credentials))
+
+    async def reload(self, request: web.Request) -> web.StreamResponse:
+        """Read the configuration again, and go by it in all workers."""
+        outcome = await self._ask("reload", why=actor(request))
+        if outcome is None:
+            raise shutting_down()
+        if outcome["code"] is not None:
+            faults = "\n".join(outcome["faults"])
+            raise InvalidRequest(f"Nothing was reloaded, and nothing is changed:\n{faults}", code=outcome["code"])
+        return shown({"object": "reload", "generation": outcome["generation"], "changed": outcome["changed"]})

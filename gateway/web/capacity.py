@@ -1,0 +1,40 @@
+"""How much one worker takes upon itself at once: its share of the whole gateway's calls and buffered bytes.
+
+Nothing waits for room here: who finds none is told so, and comes back. Private to a worker; workers do not lend each
+other what they do not use.
+"""
+
+from __future__ import annotations
+
+from gateway.config import ServerSettings
+
+
+class Capacity:
+    """How many calls may be under way; and the bytes of request bodies and of answers that are not streamed."""
+
+    def __init__(self, server: ServerSettings) -> None:
+        self._bytes = 0
+        self.resize(server)
+
+    def resize(self, server: ServerSettings) -> None:
+        """These are the limits from now on. What is held stays counted."""
+        self.max_calls = server.max_in_flight // server.workers
+        # A request that is allowed has to be possible, however small the share.
+        self._max_bytes = max(server.max_buffered_bytes // server.workers, server.max_request_bytes)
+
+    def __repr__(self) -> str:
+        return f"<Capacity at most {self.max_calls} calls, {self._bytes} of {self._max_bytes} bytes>"
+
+    def hold(self, size: int) -> bool:
+        """Whether there is room for so many bytes more; then `let_go` gives it back."""
+        if self._bytes + size > self._max_bytes:
+            return False
+        self._bytes += size
+        return True
+
+    def hold_anyway(self, size: int) -> None:
+        """For an answer: it is paid for, and so not sent away. Requests are, until there is room again."""
+        self._bytes += size
+
+    def let_go(self, size: int) -> None:
+        self._bytes -= size

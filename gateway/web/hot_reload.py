@@ -1,0 +1,103 @@
+"""From one configuration to the next, in one worker: what takes its time is made ready, then one reference is swapped.
+
+Calls that are under way keep the parts they began with. What is the same in both is the same object in both: an
+upstream whose settings are unchanged keeps its connections and what was learnt of its health. The pool of one that was
+changed or removed keeps nothing from then on, and its last connection closes with its last call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from gateway.accounting.lease import Accounting
+from gateway.api import auth, tokenizer
+from gateway.api.prompt_tokens import FindsCounter
+from gateway.config import Config, build
+from gateway.keys.cache import KeyCache
+from gateway.pipeline import CurrentServices, Services
+from gateway.records import Key
+from gateway.tasks import Tasks
+from gateway.upstream.health import Health
+from gateway.upstream.pool import Pool
+from gateway.upstream.router import Router
+
+from .access_log import AccessLog
+from .background import Background
+from .capacity import Capacity
+
+
+class Prepared(NamedTuple):
+    """What takes its time about a configuration."""
+
+    config: Config
+    keys: Mapping[bytes, Key]
+    pools: Mapping[str, Pool]
+    find_counter: FindsCounter
+
+
+def prepare(config: Config, present: Mapping[str, Pool]) -> Prepared:
+    """Make a configuration ready; touches nothing that is in use, and may run in a thread.
+
+    `present` are the pools in use, those that can serve on are taken over. Tokenisers are loaded here at the start,
+    which holds up the whole process, thread or not, and never again. Raises OSError where a `ca_file` cannot be used.
+    """
+    pools: dict[str, Pool] = {}
+    for name, upstream in config.upstreams.items():
+        share = upstream.max_connections // config.server.workers
+        old = present.get(name)
+        pools[name] = old if old is not None and old.is_for(upstream, share) else Pool(name, upstream, share)
+    find_counter = tokenizer.load(config.models)
+    return Prepared(config, auth.index(config.keys), pools, find_counter)
+
+
+def assemble(ready: Prepared, book: KeyCache, books: Accounting, tasks: Tasks, kept: Mapping[str, Health]) -> Services:
+    """The parts of a configuration. `kept` is what is known of upstreams already."""
+    router = Router(ready.config, books.telemetry.show_upstream, kept=kept)
+    return Services(ready.config, book, books, ready.pools, router, tasks, ready.find_counter)
+
+
+class HotReload:
+    """Puts another configuration in the place of the present one."""
+
+    def __init__(
+        self,
+        live: CurrentServices,
+        capacity: Capacity,
+        access_log: AccessLog,
+        background: Background,
+        tasks: Tasks,
+    ) -> None:
+        self._live = live
+        self._capacity = capacity
+        self._access_log = access_log
+        self._background = background
+        self._tasks = tasks
+        self._turn = asyncio.Lock()
+
+    async def change_to(self, values: Mapping[str, Any]) -> Config:
+        """Build another configuration of these plain values, and serve by it from then on.
+
+        One comes after the other. Raises `ConfigError` or OSError where it cannot be used, and nothing is changed then.
+        """
+        async with self._turn:
+            config = await asyncio.to_thread(build, values)
+            self._adopt(await asyncio.to_thread(prepare, config, self._live.parts.pools))
+            return config
+
+    def _adopt(self, ready: Prepared) -> None:
+        """Serve with this from now on: what was prepared in view of the present parts."""
+        old = self._live.parts
+        kept = {name: old.router.health[name] for name, pool in ready.pools.items() if old.pools.get(name) is pool}
+        old.book.configure(ready.config, ready.keys)
+        self._live.parts = new = assemble(ready, old.book, old.books, old.tasks, kept)
+        config = ready.config
+        self._capacity.resize(config.server)
+        self._access_log.style = config.server.access_log
+        new.books.telemetry.key_labels.configure((key.id for key in config.keys), config.metrics.max_keys)
+        self._background.follow(new)
+        for name, pool in old.pools.items():
+            if new.pools.get(name) is not pool:
+                old.router.health[name].retire()
+                self._tasks.spawn(pool.close(), f"close-pool {name}")

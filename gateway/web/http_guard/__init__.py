@@ -1,0 +1,1 @@
+"""Limits on client connections that aiohttp does not set."""

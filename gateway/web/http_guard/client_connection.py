@@ -1,0 +1,259 @@
+"""One connection of a client, with the limits that aiohttp's own does not have.
+
+- A head has to be there, whole, within `client_head_timeout_s`: from the beginning of the connection, and later from
+  the head's first byte. Between two requests a connection may rest for `KEEP_ALIVE_S`.
+- What cannot be read as HTTP is answered once, in our words, and ends the connection; nothing behind it is looked at.
+  Where it is a body that breaks off into nonsense, whoever reads that body is told at once.
+- Behind a body in chunks the connection ends. aiohttp's parser (llhttp) puts the last trailer of such a body among the
+  headers of the request behind it, which may be another client's where a proxy shares the connection, and nothing tells
+  whether there was one.
+- When descriptors run short, connections without a request are closed, the oldest first; where all have one, newcomers
+  are told to come back.
+
+A head that comes in one piece, as nearly all do, costs no timer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from aiohttp import web
+from aiohttp.http import RawRequestMessage
+from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
+from aiohttp.web_protocol import ERROR, _ErrInfo
+
+from gateway.errors import GatewayError, InvalidRequest, Unavailable, internal_error
+from gateway.web.middleware import new_id
+from gateway.web.responses import Whole, head
+
+from .fd_limit import FdLimit
+from .smuggling import MAX_HEAD_BYTES, Malformed, find_fault, size_of
+
+STALLED_S = 60
+"""A client that takes nothing of its answer for so long is cut off, by the kernel, where it can (Linux)."""
+
+MOST_CLOSED_AT_ONCE = 32
+RESTED_S = 0.5
+"""A connection that is younger is about to say what it wants."""
+TURNED_AWAY_S = 0.25
+"""Who is turned away has so long to read why."""
+LOOK_AGAIN_S = 0.1
+"""To look for connections without a request means to look at all of them."""
+
+CLOSE = ("Connection", "close")
+
+log = logging.getLogger("gateway")
+
+
+class ClientConnection(web.RequestHandler):
+    """See the head of the file."""
+
+    __slots__ = ("_head_bytes", "_head_timer", "_is_broken", "_server")
+
+    def __init__(self, server: GuardedServer, **settings: Any) -> None:
+        super().__init__(server, loop=server.loop, **settings)
+        self._server = server
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._head_bytes = 0
+        """Of a head that comes in pieces, so far."""
+        self._is_broken = False
+        """What comes is not HTTP, or nobody reads it any more."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._head_timer = self._loop.call_later(self._server.head_timeout_s, self._give_up_head)
+        end = transport.get_extra_info("socket")
+        if end is None:
+            return
+        if hasattr(socket, "TCP_USER_TIMEOUT") and end.family != socket.AF_UNIX:
+            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, STALLED_S * 1000)
+        if self._server.descriptors.are_short(end.fileno()) and not self._server.make_room():
+            self._turn_away()
+
+    def connection_lost(self, error: BaseException | None) -> None:
+        self._stop_head_timer()
+        super().connection_lost(error)
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_broken:
+            return
+        try:
+            web.RequestHandler.data_received(self, data)
+        except Exception as error:
+            # The parser has met something that it does not expect itself. Its text may be the client's.
+            log.warning("HTTP server: a head could not be read (%s)", type(error).__name__)
+            self._break("it could not be read")
+            return
+        messages = self._messages
+        if messages:
+            if self._head_timer is not None:
+                self._stop_head_timer()
+            is_long = len(data) + self._head_bytes > MAX_HEAD_BYTES
+            self._head_bytes = 0
+            self._check(is_long)
+        elif data and self.is_resting:
+            self._await_rest(len(data))
+
+    @property
+    def is_resting(self) -> bool:
+        """Whether no request is under way, nor waiting."""
+        waiter = self._waiter
+        return self._request_count == 0 or (waiter is not None and not waiter.done())
+
+    @property
+    def resting_since(self) -> float:
+        """When the connection began, or its last answer was given, on the loop's clock."""
+        return self._next_keepalive_close_time - self._keepalive_timeout
+
+    # ------------------------------------------------------------------------------------------------------- heads
+
+    def _check(self, is_long: bool) -> None:
+        """Look at the heads that wait, nearly always one."""
+        messages = self._messages
+        for place, (message, payload) in enumerate(messages):
+            if not isinstance(message, RawRequestMessage):
+                self._is_broken = True
+                self._tell_reader(place)
+                self._linger_behind(place)
+                return
+            trouble = find_fault(message)
+            if trouble is None and is_long and size_of(message) > MAX_HEAD_BYTES:
+                trouble = f"its head is longer than {MAX_HEAD_BYTES} bytes"
+            if trouble is not None:
+                self._break(trouble, place)
+                return
+            if message.chunked:
+                messages[place] = (message._replace(should_close=True), payload)
+
+    def _await_rest(self, size: int) -> None:
+        """A head has begun, and is not whole."""
+        self._head_bytes += size
+        if self._head_timer is None:
+            self._head_timer = self._loop.call_later(self._server.head_timeout_s, self._give_up_head)
+        if self._head_bytes > MAX_HEAD_BYTES:
+            self._break(f"its head is longer than {MAX_HEAD_BYTES} bytes")
+
+    def _break(self, what: str, place: int | None = None) -> None:
+        """Answer 400 in the place of this message and of all behind it, and read nothing more."""
+        self._is_broken = True
+        self._stop_head_timer()
+        messages = self._messages
+        while place is not None and len(messages) > place:
+            messages.pop()
+        messages.append((_ErrInfo(400, Malformed(what), what), EMPTY_PAYLOAD))
+        self._linger_behind(len(messages) - 1)
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _linger_behind(self, place: int) -> None:
+        """After the answer, throw away what the client still sends, for a while (aiohttp does, for a body unread)."""
+        messages = self._messages
+        messages[place] = (messages[place][0], StreamReader(self, 2**16, loop=self._loop))
+
+    def _tell_reader(self, place: int, *, is_late: bool = False) -> None:
+        """If it is a body that cannot be read, its reader need not wait for the rest."""
+        request = self._current_request
+        if request is not None and request.method == ERROR.method:
+            return  # that is what is said of it: the reader has been told, or there was none
+        if request is None and not place and not is_late:
+            # A request is out of the queue for one turn of the loop before it is the current one.
+            self._loop.call_soon(partial(self._tell_reader, 0, is_late=True))
+            return
+        payload = self._messages[place - 1][1] if place else request.content if request is not None else None
+        if payload is not None and not payload.is_eof() and payload.exception() is None:
+            payload.set_exception(web.RequestPayloadError("the body is not framed as HTTP"))
+
+    def _give_up_head(self) -> None:
+        self._head_timer = None
+        if self.is_resting:
+            self.force_close()
+
+    def _stop_head_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    # ----------------------------------------------------------------------------------------------------- answers
+
+    def _turn_away(self) -> None:
+        """Tell a newcomer to come back, before it has said a word."""
+        error = Unavailable("The gateway has too many connections. Please try again.", code="too_many_connections")
+        self._server.noted(error.reason)
+        self._is_broken = True
+        if self.transport is not None:
+            self.transport.write(spell(error, new_id()))
+            self.transport.write_eof()
+        self._stop_head_timer()
+        self._head_timer = self._loop.call_later(TURNED_AWAY_S, self._give_up_head)
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """The answer to what could not be read, or went wrong outside the front door. The connection ends with it."""
+        self.log_exception("answering %d", status, exc_info=exc)
+        number = new_id()
+        error = internal_error(number)
+        if status == 400:
+            what = str(exc) if isinstance(exc, Malformed) else type(exc).__name__ if exc is not None else "malformed"
+            error = InvalidRequest(f"The request could not be read as HTTP ({what}). Check its first line and headers.")
+            self._server.noted("malformed")
+        return Whole(error.status, _headers(error, number), error.body(), is_last=True)
+
+
+def _headers(error: GatewayError, number: str) -> list[tuple[str, str]]:
+    return [("Content-Type", "application/json"), ("x-request-id", number), *error.headers.items()]
+
+
+def spell(error: GatewayError, number: str) -> bytes:
+    """A whole answer that ends its connection, where there is no request to answer."""
+    body = error.body()
+    return head(error.status, [*_headers(error, number), ("Content-Length", str(len(body))), CLOSE]) + body
+
+
+class GuardedServer(web.Server):
+    """Makes a `ClientConnection` for each connection."""
+
+    def __init__(
+        self,
+        handler: Any,
+        *,
+        head_timeout_s: float,
+        noted: Callable[[str], None],
+        descriptors: FdLimit,
+        **more: Any,
+    ) -> None:
+        super().__init__(handler, **more)
+        self.head_timeout_s = head_timeout_s
+        self.noted = noted
+        """Counts a refusal that no handler knows of, by its reason."""
+        self.descriptors = descriptors
+        self._look_again_at = 0.0
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        return self._loop
+
+    def __call__(self) -> web.RequestHandler:
+        return ClientConnection(self, **self._kwargs)
+
+    def make_room(self) -> bool:
+        """Close the oldest connections that have rested for a while; False: there are none."""
+        now = self._loop.time()
+        if now < self._look_again_at:
+            return False
+        connections = [each for each in self._connections if isinstance(each, ClientConnection)]
+        resting = [each for each in connections if each.is_resting and now - each.resting_since > RESTED_S]
+        for connection in resting[:MOST_CLOSED_AT_ONCE]:
+            connection.force_close()
+        if not resting:
+            self._look_again_at = now + LOOK_AGAIN_S
+        return bool(resting)

@@ -1,0 +1,112 @@
+"""The worker's side of the process that reads large bodies (`gateway/process/large_body_process.py`): started at the
+first, kept for more.
+
+One body is read at a time, and the others wait in line; small bodies never do. Who waits too long is told to come back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from gateway.api import large_body
+from gateway.errors import InvalidRequest, Unavailable
+from gateway.records import Endpoint, Params
+from gateway.tasks import Tasks
+
+READ_WITHIN_S = 30.0
+
+_HANDED_DOWN = frozenset({"PATH", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "PYTHONHOME"})
+
+Pieces = Sequence[bytes | bytearray]
+
+
+class LargeBodies:
+    """Has large bodies read. To be closed."""
+
+    def __init__(self) -> None:
+        self._process: asyncio.subprocess.Process | None = None
+        self._turn = asyncio.Lock()
+        self._tasks = Tasks()
+
+    async def read(self, endpoint: Endpoint, pieces: Pieces) -> Params:
+        """As `params.read`. Raises `Unavailable` where nobody can read it now.
+
+        Cancelled: what has been begun goes on, for the sake of the next one in line.
+        """
+        said = await asyncio.shield(self._tasks.spawn(self._ask(endpoint, pieces), "read-large-body"))
+        if said is None:
+            raise Unavailable("The gateway cannot read so long a body right now.", code="reader_busy")
+        if "refused" in said:
+            message, param, code = said["refused"]
+            raise InvalidRequest(message, param=param, code=code)
+        if "failed" in said:
+            raise RuntimeError(f"the reader of large bodies failed with {said['failed']}")
+        return large_body.from_brief(said, pieces)
+
+    async def close(self) -> None:
+        """End the process."""
+        await self._tasks.cancel_all()
+        await self._end()
+
+    async def _ask(self, endpoint: Endpoint, pieces: Pieces) -> dict[str, Any] | None:
+        try:
+            async with asyncio.timeout(READ_WITHIN_S), self._turn:
+                for _ in range(2):  # it may have died since the last one
+                    try:
+                        return await self._exchange(endpoint, pieces)
+                    except (OSError, EOFError):
+                        await self._end()
+                    except BaseException:
+                        await self._end()  # nobody knows what it would say next
+                        raise
+        except TimeoutError:
+            pass
+        return None
+
+    async def _exchange(self, endpoint: Endpoint, pieces: Pieces) -> dict[str, Any]:
+        process = self._process
+        if process is None or process.returncode is not None:
+            process = self._process = await _start()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        asked = {"endpoint": endpoint, "length": sum(map(len, pieces))}
+        process.stdin.write(json.dumps(asked).encode() + b"\n")
+        for piece in pieces:
+            process.stdin.write(piece)
+            await process.stdin.drain()
+        said: dict[str, Any] = json.loads(await process.stdout.readuntil(b"\n"))
+        return said
+
+    async def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def _start() -> asyncio.subprocess.Process:
+    places = [place for place in sys.path if place]
+    code = f"import sys; sys.path[:] = {places!r}; from gateway.process.large_body_process import main; main()"
+    pipe = asyncio.subprocess.PIPE
+    return await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-P",
+        "-c",
+        code,
+        stdin=pipe,
+        stdout=pipe,
+        limit=2 * large_body.MAX_BRIEF_BYTES,
+        env=_environment(),
+    )
+
+
+def _environment() -> dict[str, str]:
+    """What Python needs to start, and none of the secrets that an operator may have put beside it."""
+    return {name: value for name, value in os.environ.items() if name in _HANDED_DOWN}

@@ -1,0 +1,117 @@
+"""The admin API, as the OpenAPI document tells it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gateway.config.sections import NAME_PATTERN
+from gateway.web.admin import request_bodies as bodies
+from gateway.web.admin.common import MOST_ROWS
+from gateway.web.admin.quotas import OWNERS
+
+from .operation import JSON, Operation, Schema, in_path, in_query, named
+
+_DAY = {"type": "string", "format": "date"}
+_LIMIT = {"type": "integer", "minimum": 1, "maximum": 999_999_999}
+_ROWS = {"type": "string", "description": "The same rows, with a line of names before them."}
+_PAGE = in_query("limit", "So many at most.", type="integer", minimum=1, maximum=MOST_ROWS, default=100)
+_ID = in_path("id", pattern=f"^{NAME_PATTERN}$")
+_TEAM = in_path("name")
+_READING = (401, 429)
+_CHANGING = (401, 403, 408, 409, 413, 429)
+
+
+def _reading(summary: str, answer: str, *parameters: Mapping[str, object], more: tuple[int, ...] = ()) -> Operation:
+    return Operation(summary, "viewer", {JSON: named(answer)}, (*_READING, *more), parameters=parameters)
+
+
+def _change(
+    summary: str,
+    answer: str,
+    *parameters: Mapping[str, object],
+    body: type[bodies.RequestBody] | None = None,
+    status: int = 200,
+    is_body_needed: bool = True,
+) -> Operation:
+    answers: dict[str, Schema] = {JSON: named(answer)}
+    errors = _CHANGING if status == 201 else (*_CHANGING, 404)
+    return Operation(summary, "admin", answers, errors, body, parameters, status, is_body_needed)
+
+
+KEYS, TEAMS = "/admin/api/keys", "/admin/api/teams"
+
+_OWNERS: Mapping[str, tuple[tuple[Mapping[str, object], ...], str]] = {
+    f"{KEYS}/{{id}}": ((_ID,), "a key"),
+    f"{TEAMS}/{{name}}": ((_TEAM,), "a team"),
+    "/admin/api/quotas": ((), "the whole gateway"),
+}
+
+ADMIN_OPERATIONS: Mapping[tuple[str, str], Operation] = {
+    ("GET", "/admin/api/usage"): Operation(
+        "What was used, summed by day and grouped.", "viewer", {JSON: named("Usage"), "text/csv": _ROWS}, _READING,
+        parameters=(
+            in_query("group_by", "Names with commas between: key, team, model, upstream, endpoint, day, month.",
+                     type="string", default="key"),
+            in_query("since", "The first day; default: the oldest that is kept.", **_DAY),
+            in_query("until", "The last day, included.", **_DAY),
+            in_query("limit", "So many rows at most; default: all of them.", **_LIMIT),
+            in_query("format", "How the rows are spelt.", type="string", enum=["json", "csv"], default="json"),
+        ),
+    ),
+    ("GET", "/admin/api/calls"): _reading(
+        "The newest usage records, the newest first.", "Calls",
+        in_query("limit", "So many at most.", **_LIMIT, default=100),
+        in_query("key", "Only those of the key with this id.", type="string"),
+    ),
+    ("GET", "/admin/api/quotas"): _reading(
+        "Every limit, and what is used of it.", "Quotas",
+        in_query("key", "Only those of the key with this id.", type="string"),
+        in_query("team", "Only those of this team and its keys.", type="string"),
+    ),
+    ("GET", "/admin/api/upstreams"): _reading("How each upstream is doing, over all workers.", "Upstreams"),
+    ("POST", "/admin/api/reload"): _change("Read the configuration again, in all workers.", "Reload"),
+    ("GET", "/admin/api/session"): _reading("Whose token this is.", "Session"),
+    ("GET", "/admin/api/live"): _reading("The counters of the whole gateway since it started.", "Live"),
+    ("GET", KEYS): _reading(
+        "Keys of the file and of the store, by id.", "IssuedKeys", _PAGE,
+        in_query("after", "Only behind this id: what `next` of the page before says.", type="string"),
+        in_query("team", "Only those of this team.", type="string"),
+    ),
+    ("POST", KEYS): _change("Make a key; its secret is returned once.", "NewKey", body=bodies.CreateKey, status=201),
+    ("GET", f"{KEYS}/{{id}}"): _reading("One key.", "IssuedKey", _ID, more=(404,)),
+    ("PATCH", f"{KEYS}/{{id}}"): _change("Replace settings of a key.", "IssuedKey", _ID, body=bodies.UpdateKey),
+    ("DELETE", f"{KEYS}/{{id}}"): _change("Revoke a key, for ever.", "IssuedKey", _ID),
+    ("POST", f"{KEYS}/{{id}}/rotate"): _change(
+        "Give a key another secret, told once.", "NewKey", _ID, body=bodies.RotateKey, is_body_needed=False
+    ),
+    ("GET", TEAMS): _reading(
+        "Teams of the file and of the store, by name.", "Teams", _PAGE,
+        in_query("after", "Only behind this name: what `next` of the page before says.", type="string"),
+    ),
+    ("POST", TEAMS): _change("Make a team.", "Team", body=bodies.CreateTeam, status=201),
+    ("GET", f"{TEAMS}/{{name}}"): _reading("One team.", "Team", _TEAM, more=(404,)),
+    ("PATCH", f"{TEAMS}/{{name}}"): _change("Replace the quotas of a team.", "Team", _TEAM, body=bodies.UpdateTeam),
+    ("DELETE", f"{TEAMS}/{{name}}"): _change("Take away a team to which no key belongs.", "TeamGone", _TEAM),
+    **{
+        ("POST", f"{path}/reset"): _change(
+            f"Count nothing as used in windows of {_OWNERS[path][1]}, at present.", "Windows", *_OWNERS[path][0],
+            body=bodies.ResetQuotas, is_body_needed=False,
+        )
+        for path in OWNERS
+    },
+    **{
+        ("POST", f"{path}/top_up"): _change(
+            f"Let more be spent in a window of {_OWNERS[path][1]}, for the running day or month.", "Windows",
+            *_OWNERS[path][0], body=bodies.GrantTopUp,
+        )
+        for path in OWNERS
+    },
+    ("GET", "/admin/api/audit"): Operation(
+        "What was changed, by whom; the newest first.", "admin", {JSON: named("Changes")}, (401, 403, 429),
+        parameters=(
+            _PAGE, in_query("before", "Only those before this entry: what `next` of the page before says.",
+                            type="string"),
+        ),
+    ),
+}  # fmt: skip
+"""By method and path."""

@@ -1,0 +1,158 @@
+"""`GET /openapi.json`: what this gateway has, as an OpenAPI 3.1 document.
+
+It is open to everybody, as such documents are: it says what the gateway's sources say, and nothing of its
+configuration but whether it has an admin API, which is told to whoever asks for one. Bodies are described by the models
+that check them (api/schema.py), rows by the fields that they are made of, so that neither is written twice; an
+operation is described only where the gateway has it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from http import HTTPStatus
+from typing import Any
+
+from aiohttp import hdrs, web
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, models_json_schema
+
+from gateway import __version__
+from gateway.api.schema import Body, Chat, Completion, Embedding
+from gateway.web.middleware import CONTEXT
+from gateway.web.responses import Whole, json_response
+
+from .admin import ADMIN_OPERATIONS
+from .operation import JSON, SCHEMES, SECURITY, Operation, Schema, in_path, named
+from .schemas import SCHEMAS
+
+PATH = "/openapi.json"
+
+
+def _call(summary: str, body: type[Body], answer: str, *, is_streamed: bool = True) -> Operation:
+    answers: dict[str, Schema] = {JSON: named(answer)}
+    if is_streamed:
+        answers["text/event-stream"] = {"description": "With `stream: true`: events of JSON, then `[DONE]`."}
+    return Operation(summary, "key", answers, (401, 403, 404, 408, 413, 422, 429, 502, 504), body)
+
+
+_MODEL = in_path("model")
+
+OPERATIONS: Mapping[tuple[str, str], Operation] = {
+    ("POST", "/v1/completions"): _call("Complete a text.", Completion, "Completed"),
+    ("POST", "/v1/chat/completions"): _call("Go on with a conversation.", Chat, "ChatCompleted"),
+    ("POST", "/v1/embeddings"): _call("Turn texts into vectors.", Embedding, "Embedded", is_streamed=False),
+    ("GET", "/v1/models"): Operation("The models that this key may use.", "key", {JSON: named("Models")}, (401,)),
+    ("GET", "/v1/models/{model}"): Operation(
+        "One model, if this key may use it.", "key", {JSON: named("Model")}, (401, 404), parameters=(_MODEL,)
+    ),
+    ("GET", "/v1/key"): Operation("The caller's own limits and usage.", "key", {JSON: named("Key")}, (401,)),
+    ("GET", "/healthz"): Operation("Whether the process answers.", "everybody", {JSON: named("Health")}),
+    ("GET", "/readyz"): Operation("Whether calls would be served now.", "everybody", {JSON: named("Health")}),
+    ("GET", "/metrics"): Operation(
+        "Metrics in the Prometheus text format.", "metrics", {"text/plain": {"type": "string"}}, (401, 429)
+    ),
+    ("GET", PATH): Operation("This document.", "everybody", {JSON: {"type": "object"}}),
+    ("GET", "/dashboard"): Operation(
+        "The page over the admin API.", "everybody", {"text/html": {"type": "string"}}, (404,)
+    ),
+    ("GET", "/dashboard/{file}"): Operation(
+        "What the page is made of.", "everybody",
+        {media: {"type": "string"} for media in ("text/html", "text/css", "text/javascript", "image/svg+xml")},
+        (404,), parameters=(in_path("file"),),
+    ),
+    **ADMIN_OPERATIONS,
+}  # fmt: skip
+"""By method and path."""
+
+_HEADERS: Mapping[str, Mapping[str, Any]] = {
+    "x-request-id": {"schema": {"type": "string", "pattern": "^req_"}, "required": True},
+    "www-authenticate": {"schema": {"const": "Bearer"}, "required": True},
+    "retry-after": {"schema": {"type": "string", "pattern": "^[1-9][0-9]*$"}, "description": "In seconds, rounded up."},
+    "retry-after-ms": {"schema": {"type": "string", "pattern": "^[1-9][0-9]*$"}, "description": "In milliseconds."},
+}
+_MORE_HEADERS: Mapping[int, tuple[str, ...]] = {
+    401: ("www-authenticate",), 429: ("retry-after", "retry-after-ms"), 503: ("retry-after", "retry-after-ms"),
+}  # fmt: skip
+
+
+class _Spelling(GenerateJsonSchema):
+    """Without titles, which repeat the names, and without defaults: what a client leaves out, the upstream decides."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+    def default_schema(self, schema: Any) -> JsonSchemaValue:
+        return self.generate_inner(schema["schema"])
+
+
+def _response(status: int, content: Mapping[str, Schema]) -> dict[str, Any]:
+    return {
+        "description": HTTPStatus(status).phrase,
+        "headers": {
+            name: {"$ref": f"#/components/headers/{name}"}
+            for name in ("x-request-id", *_MORE_HEADERS.get(status, ()))
+        },
+        "content": {media: {"schema": schema} for media, schema in content.items()},
+    }  # fmt: skip
+
+
+def _spell(operation: Operation) -> dict[str, Any]:
+    spelt: dict[str, Any] = {"summary": operation.summary, "security": SECURITY[operation.caller]}
+    if operation.parameters:
+        spelt["parameters"] = operation.parameters
+    if operation.body is not None:
+        spelt["requestBody"] = {
+            "required": operation.is_body_needed,
+            "content": {JSON: {"schema": named(operation.body.__name__)}},
+        }
+    errors = {status: {JSON: named("Error")} for status in sorted({400, 503, *operation.errors})}
+    spelt["responses"] = {
+        str(status): _response(status, content)
+        for status, content in {operation.status: operation.answers, **errors}.items()
+    }
+    return spelt
+
+
+def describe(routes: Iterable[tuple[str, str]]) -> dict[str, Any]:
+    """The document of an application that has these methods of these paths."""
+    bodies = [operation.body for operation in OPERATIONS.values() if operation.body is not None]
+    _, told = models_json_schema(
+        [(body, "validation") for body in bodies],
+        ref_template="#/components/schemas/{model}",
+        schema_generator=_Spelling,
+    )
+    paths: dict[str, dict[str, Any]] = {}
+    for method, path in routes:
+        if (operation := OPERATIONS.get((method, path))) is not None:
+            paths.setdefault(path, {})[method.lower()] = _spell(operation)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Completions gateway", "version": __version__},
+        "servers": [{"url": "/"}],
+        "paths": paths,
+        "components": {
+            "schemas": {**told["$defs"], **SCHEMAS},
+            "headers": _HEADERS,
+            "securitySchemes": {
+                name: {"type": "http", "scheme": "bearer", "description": what} for name, what in SCHEMES.items()
+            },
+        },
+    }
+
+
+def routes_of(app: web.Application) -> list[tuple[str, str]]:
+    """Methods and paths of an application, without the HEAD that comes with every GET."""
+    found = [(route.method, route.resource.canonical) for route in app.router.routes() if route.resource is not None]
+    return [(method, path) for method, path in found if method != hdrs.METH_HEAD]
+
+
+def route_to_document(app: web.Application) -> web.RouteDef:
+    """The route to the document of this application and itself. Made last: it knows what is there by then."""
+    routes = [*routes_of(app), (hdrs.METH_GET, PATH)]
+    whole = json.dumps(describe(routes)).encode()
+    without_admin = json.dumps(describe([each for each in routes if not each[1].startswith("/admin/")])).encode()
+
+    async def show(request: web.Request) -> Whole:
+        return json_response(without_admin if request[CONTEXT].parts.config.admin.token is None else whole)
+
+    return web.get(PATH, show)

@@ -1,0 +1,60 @@
+"""What the OpenAPI document says of one method of one path, and the words that its tables are written in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
+
+from gateway.api.schema import Part
+
+JSON = "application/json"
+
+Schema = Mapping[str, Any]
+Caller = Literal["everybody", "key", "admin", "viewer", "metrics"]
+
+
+class Operation(NamedTuple):
+    """One method of one path."""
+
+    summary: str
+    caller: Caller
+    """Who may ask: a name of `SECURITY`."""
+    answers: Mapping[str, Schema]
+    """What comes with success, by media type."""
+    errors: tuple[int, ...] = ()
+    """Beside 400 and 503, which everything can be answered with."""
+    body: type[Part] | None = None
+    parameters: tuple[Mapping[str, Any], ...] = ()
+    status: int = 200
+    """Of success."""
+    is_body_needed: bool = True
+
+
+SECURITY: Mapping[Caller, list[dict[str, list[str]]]] = {
+    "everybody": [],
+    "key": [{"key": []}],
+    "admin": [{"admin": []}],
+    "viewer": [{"admin": []}, {"viewer": []}],
+    "metrics": [{}, {"metrics": []}],  # open, unless metrics.token is set
+}
+SCHEMES: Mapping[str, str] = {
+    "key": "The key of a client.",
+    "admin": "The token of the admin API.",
+    "viewer": "The token that may read reports, where the gateway has one.",
+    "metrics": "The token of the metrics, where the gateway has one.",
+}
+
+
+def named(name: str) -> Schema:
+    """The schema of this name."""
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def in_query(name: str, description: str, **schema: Any) -> Mapping[str, Any]:
+    """A parameter that may stand in the query."""
+    return {"name": name, "in": "query", "description": description, "schema": schema}
+
+
+def in_path(name: str, **schema: Any) -> Mapping[str, Any]:
+    """A parameter that stands in the path."""
+    return {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1, **schema}}

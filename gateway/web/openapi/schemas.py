@@ -1,0 +1,170 @@
+"""What the gateway answers with, as JSON Schema: the shapes that its OpenAPI document names.
+
+What an upstream says is passed on, so that of a completion only what every one has is promised. What is our own is told
+exactly: all of its members are there, and no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, get_args, get_type_hints
+
+from pydantic import TypeAdapter
+
+from gateway.config import Limits
+from gateway.quota.issued import SECRET_PATTERN
+from gateway.records import Endpoint, Record, Unit, Usage, UsageSource
+from gateway.store import USAGE_COLUMNS, USAGE_GROUPS
+from gateway.upstream.status import STATES
+
+from .operation import Schema, named
+
+_TEXT: Schema = {"type": "string"}
+_TEXT_OR_NULL: Schema = {"type": ["string", "null"]}
+_TIME: Schema = {**_TEXT, "format": "date-time"}
+_TIME_OR_NULL: Schema = {**_TEXT_OR_NULL, "format": "date-time"}
+_COUNT: Schema = {"type": "integer", "minimum": 0}
+_AMOUNT: Schema = {"type": "number", "description": "Money in USD, all else in units."}
+_USD: Schema = {"type": ["number", "null"], "description": "In USD; null where nobody knows it."}
+
+
+def _exact(optional: Mapping[str, Schema] | None = None, /, **members: Schema) -> Schema:
+    """An object with all of these members, perhaps some of the optional ones, and no other."""
+    return {
+        "type": "object",
+        "properties": {**members, **(optional or {})},
+        "required": list(members),
+        "additionalProperties": False,
+    }
+
+
+def _list(items: Schema) -> Schema:
+    return {"type": "array", "items": items}
+
+
+def _fields(kind: type[Any], *left_out: str) -> dict[str, Schema]:
+    """The fields of a named tuple, by their types."""
+    hints = {name: hint for name, hint in get_type_hints(kind).items() if name not in left_out}
+    return {name: TypeAdapter(hint).json_schema() for name, hint in hints.items()}
+
+
+def _upstream_s(name: str, items: Schema) -> Schema:
+    return {
+        "type": "object",
+        "description": "As the upstream says it.",
+        "properties": {name: _list(items), "model": _TEXT, "usage": {"type": ["object", "null"]}},
+        "required": [name],
+    }
+
+
+def _counts(what: str) -> Schema:
+    return {"type": "object", "description": what, "additionalProperties": _COUNT}
+
+
+_BUCKETS = _exact(
+    le={"type": "array", "items": {"type": "number"}, "description": "Bounds in seconds, but for the infinite one."},
+    counts={"type": "array", "items": _COUNT, "description": "At most so long; the last is all."},
+)
+_PRICE = _exact(input=_USD, cached_input=_USD, output=_USD)
+_QUOTA: Mapping[str, Schema] = {
+    "scope": _TEXT, "unit": {"enum": get_args(Unit)}, "per": _TEXT_OR_NULL, "model": _TEXT_OR_NULL, "limit": _AMOUNT,
+    "used": _AMOUNT, "reserved": _AMOUNT, "remaining": _AMOUNT, "reset_s": {"type": "number", "minimum": 0},
+    "reset_at": _TIME_OR_NULL, "enforced": {"type": "boolean"},
+}  # fmt: skip
+
+_KEPT: Mapping[str, Schema] = {
+    "managed_by": {"enum": ["file", "store"]}, "created_at": _TIME_OR_NULL, "updated_at": _TIME_OR_NULL,
+}  # fmt: skip
+_ISSUED_KEY: Mapping[str, Schema] = {
+    "object": {"const": "key"}, "id": _TEXT, "team": _TEXT_OR_NULL, "models": _list(_TEXT), "expires": _TIME_OR_NULL,
+    "ips": _list(_TEXT), "max_parallel": {"type": ["integer", "null"]},
+    "limits": _exact({name: {} for name in Limits.model_fields}), "quotas": _list(named("QuotaOf")),
+    "on_exceeded": {"enum": ["deny", "shadow"]}, **_KEPT, "status": {"enum": ["active", "expired", "revoked"]},
+    "revoked_at": _TIME_OR_NULL,
+    "secrets": _list(_exact(created_at=_TIME_OR_NULL, expires_at=_TIME_OR_NULL)),
+}  # fmt: skip
+
+SCHEMAS: Mapping[str, Schema] = {
+    "Error": _exact(error=_exact(message={**_TEXT, "minLength": 1}, type=_TEXT, param=_TEXT_OR_NULL,
+                                 code=_TEXT_OR_NULL)),
+    "Health": _exact(status={"enum": ["ok", "ready"]}),
+    "Completed": _upstream_s("choices", {"type": "object"}),
+    "ChatCompleted": _upstream_s("choices", {"type": "object"}),
+    "Embedded": _upstream_s("data", {"type": "object"}),
+    "Model": _exact(
+        id=_TEXT, object={"const": "model"}, created=_COUNT, owned_by=_TEXT,
+        endpoints=_list({"enum": get_args(Endpoint)}), unsupported=_list(_TEXT),
+    ),
+    "Models": _exact(object={"const": "list"}, data=_list(named("Model"))),
+    "Quota": _exact(**_QUOTA),
+    "Key": _exact(
+        object={"const": "key"}, id=_TEXT, team=_TEXT_OR_NULL, models=_list(_TEXT),
+        expires=_TIME_OR_NULL, limits=_exact({name: {} for name in Limits.model_fields}),
+        on_exceeded={"enum": ["deny", "shadow"]}, quotas=_list(named("Quota")),
+    ),
+    "Quotas": _exact(data=_list(_exact(key=_TEXT_OR_NULL, team=_TEXT_OR_NULL, **_QUOTA))),
+    "Windows": _exact(data=_list(named("Quota"))),
+    "IssuedKey": _exact({"top_ups": _list(named("TopUpOf"))}, **_ISSUED_KEY),
+    "IssuedKeys": _exact(data=_list(named("IssuedKey")), next=_TEXT_OR_NULL),
+    "NewKey": _exact(
+        **_ISSUED_KEY, top_ups=_list(named("TopUpOf")),
+        secret={**_TEXT, "pattern": f"^{SECRET_PATTERN}$"},
+    ),
+    "QuotaOf": _exact(
+        dict.fromkeys(("requests", "tokens", "usd"), _AMOUNT) | {"model": _TEXT},
+        per={"type": ["string", "integer"]},
+    ),
+    "TopUpOf": _exact(
+        unit={"enum": get_args(Unit)}, per=_TEXT, model=_TEXT_OR_NULL, window=_TEXT, amount=_AMOUNT,
+    ),
+    "Team": _exact({"top_ups": _list(named("TopUpOf"))}, object={"const": "team"}, name=_TEXT,
+                   quotas=_list(named("QuotaOf")), **_KEPT),
+    "Teams": _exact(data=_list(named("Team")), next=_TEXT_OR_NULL),
+    "TeamGone": _exact(object={"const": "team"}, name=_TEXT, deleted={"const": True}),
+    "Changes": _exact(
+        data=_list(_exact(
+            id=_TEXT, kind={"enum": ["key", "team", "gateway"]}, name=_TEXT, time=_TIME, actor=_TEXT, action=_TEXT,
+            before={}, after={},
+        )),
+        next=_TEXT_OR_NULL,
+    ),
+    "Usage": _exact(data=_list(_exact(
+        dict.fromkeys(USAGE_GROUPS, _TEXT),
+        **{name: _COUNT for name in USAGE_COLUMNS if name not in ("cost_usd", "estimated_percent")},
+        cost_usd=_USD, estimated_percent={"type": "number", "minimum": 0, "maximum": 100},
+    ))),
+    "Call": _exact(
+        **_fields(Record, "usage", "label_model", "cost_nusd", "price"), **_fields(Usage, "source"),
+        usage_source={"enum": get_args(UsageSource)}, cost_usd=_USD, client_gone={"type": "boolean"},
+        price={"anyOf": [_PRICE, {"type": "null"}]},
+    ),
+    "Calls": _exact(data=_list(named("Call"))),
+    "Upstreams": _exact(data=_list(_exact(
+        name=_TEXT, base_url=_TEXT, state={"enum": STATES}, in_flight=_COUNT, connections=_COUNT, workers=_COUNT,
+        credentials=_list(_exact(
+            number=_COUNT, resting_s={"type": "number", "minimum": 0}, model=_TEXT_OR_NULL, fault=_TEXT_OR_NULL,
+        )),
+        models=_list(_exact(model=_TEXT, state={"enum": STATES})),
+        last_failure={"anyOf": [_exact(fault=_TEXT, seconds_ago={"type": "number", "minimum": 0}), {"type": "null"}]},
+    ))),
+    "Reload": _exact(object={"const": "reload"}, generation=_COUNT, changed=_list(_TEXT)),
+    "Session": _exact(role={"enum": ["admin", "viewer"]}, version=_TEXT),
+    "Live": _exact(
+        time={"type": "number", "description": "When the sample was made, in Unix seconds."},
+        instance={**_TEXT, "description": "Samples of one gateway have the same."},
+        version=_TEXT, generation=_COUNT, requests=_COUNT, by_status=_counts("Requests by their status."),
+        tokens=_exact(prompt=_COUNT, completion=_COUNT, cached=_COUNT, reasoning=_COUNT),
+        cost_usd={"type": "number", "minimum": 0}, in_flight=_COUNT, journal_pending=_COUNT, store_errors=_COUNT,
+        usage_unknown=_COUNT, client_disconnects=_COUNT, first_token=_BUCKETS,
+        upstreams={
+            "type": "object",
+            "additionalProperties": _exact(
+                state={"enum": [0, 1, 2], "description": "0 closed, 1 half-open, 2 open."},
+                attempts=_counts("Attempts by their outcome."), first_token=_BUCKETS,
+            ),
+        },
+        rejections=_counts("Refusals by their reason."),
+        refused=_list(_exact(key=_TEXT, model=_TEXT, status=_COUNT, requests=_COUNT)),
+    ),
+}  # fmt: skip
+"""By the names under which the document refers to them."""

@@ -1,0 +1,259 @@
+"""A lease is closed exactly once, however the block that holds it is left."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+
+from gateway.accounting.lease import Accounting, Lease
+from gateway.api.json_document import parse
+from gateway.config import Model, Price, Route
+from gateway.errors import InvalidRequest, QuotaSpent, RateLimited, Unavailable
+from gateway.observe.metrics import Telemetry
+from gateway.records import (
+    Call,
+    Claim,
+    Draw,
+    Granted,
+    Key,
+    Params,
+    Record,
+    Refused,
+    Settlement,
+    Usage,
+    Window,
+    WindowStatus,
+)
+from gateway.store import JournalFull, Ledger, StoreUnavailable
+
+WINDOW = Window("w", "key:k", "requests", "day", None, 10, starts="2026-11-20", resets_us=1)
+CLAIM = Claim(WINDOW, 1)
+SPENT = WindowStatus(WINDOW, used=10, reserved=0, reset_us=3_600_000_000)
+
+
+@dataclass
+class ScriptedLedger:
+    """Answers each draw with what the test put in, and keeps every settlement."""
+
+    verdict: Granted | Refused | StoreUnavailable | None
+    settled: list[Settlement] = field(default_factory=list)
+    drawing: asyncio.Future[Any] | None = None
+
+    def draw(self, draw: Draw) -> asyncio.Future[Any]:
+        self.drawing = asyncio.get_running_loop().create_future()
+        if isinstance(self.verdict, StoreUnavailable):
+            self.drawing.set_exception(self.verdict)
+        elif self.verdict is not None:
+            self.drawing.set_result(self.verdict)
+        return self.drawing
+
+    def settle(self, settlement: Settlement) -> asyncio.Future[None]:
+        self.settled.append(settlement)
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        done.set_result(None)
+        return done
+
+
+def books_of(ledger: ScriptedLedger, lines: list[Record]) -> Accounting:
+    return Accounting(cast(Ledger, ledger), Telemetry(["k"], 10), lambda record, _: lines.append(record))
+
+
+def a_call() -> Call:
+    document = parse(b'{"model": "m", "prompt": "hi", "max_tokens": 7}')
+    params = Params(document, "m", prompt_tokens=3, output_limit=7, n=2)
+    model = Model(routes=(Route(upstream="up"),))
+    return Call("req_1", 1795200000.0, Key("k"), "completions", params, model, label_model="m", arrived=0.0)
+
+
+async def leave(ledger: ScriptedLedger, how: Callable[[Any], None]) -> list[Record]:
+    lines: list[Record] = []
+    async with Lease(books_of(ledger, lines), a_call(), (CLAIM,)) as lease:
+        how(lease)
+    return lines
+
+
+def raising(error: BaseException) -> Callable[[Any], None]:
+    def raise_it(_: Any) -> None:
+        raise error
+
+    return raise_it
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "ended"),
+    [
+        (InvalidRequest("no"), 400, "error"),
+        (RuntimeError("bug"), 500, "error"),
+        (asyncio.CancelledError(), 499, "client_gone"),
+    ],
+)
+async def test_every_exit_settles_once_and_charges_nothing(error: BaseException, status: int, ended: str) -> None:
+    ledger = ScriptedLedger(Granted())
+    with pytest.raises(type(error)):
+        await leave(ledger, raising(error))
+    (settlement,) = ledger.settled
+    assert (settlement.record.id, settlement.record.status, settlement.record.ended) == ("req_1", status, ended)
+    assert settlement.record.usage == Usage()
+    assert settlement.claims == (CLAIM,)
+
+
+async def test_second_closing_is_ignored() -> None:
+    ledger = ScriptedLedger(Granted())
+
+    def close_twice(lease: Any) -> None:
+        lease.close(status=200, usage=Usage(3, 9, source="reported"), ended="done")
+        lease.close(status=500, usage=Usage(), ended="error")
+
+    lines = await leave(ledger, close_twice)
+    assert [settlement.record.status for settlement in ledger.settled] == [200]
+    assert [line.usage.total_tokens for line in lines] == [12]
+
+
+async def test_what_the_upstream_calls_its_model_is_kept_within_bounds() -> None:
+    ledger = ScriptedLedger(Granted())
+    await leave(ledger, lambda lease: lease.close(status=200, usage=Usage(), ended="done", returned_model="x" * 10**6))
+    (settlement,) = ledger.settled
+    assert settlement.record.returned_model == "x" * 256
+
+
+async def test_handed_over_lease_stays_open() -> None:
+    ledger = ScriptedLedger(Granted())
+    await leave(ledger, lambda lease: lease.hand_over())
+    assert ledger.settled == []
+
+
+async def test_refused_draw_settles_nothing() -> None:
+    ledger = ScriptedLedger(Refused(SPENT, 1, None))
+    with pytest.raises(QuotaSpent, match="quota of your key of requests per day: Limit 10, Used 10"):
+        await leave(ledger, raising(AssertionError("entered")))
+    ledger = ScriptedLedger(Refused(SPENT, 1, 1_500_000))
+    with pytest.raises(RateLimited) as caught:
+        await leave(ledger, raising(AssertionError("entered")))
+    assert (caught.value.headers["Retry-After-Ms"], caught.value.headers["Retry-After"]) == ("1500", "2")
+    assert ledger.settled == []
+
+
+async def test_store_away_is_said_and_nothing_settled() -> None:
+    ledger = ScriptedLedger(StoreUnavailable("disk"))
+    with pytest.raises(Unavailable) as caught:
+        await leave(ledger, raising(AssertionError("entered")))
+    assert (caught.value.code, caught.value.status, ledger.settled) == ("store_unavailable", 503, [])
+
+
+async def test_client_that_leaves_during_the_draw_cancels_it() -> None:
+    """The ledger takes back a draw that was cancelled (tests/store)."""
+    ledger = ScriptedLedger(None)
+    caller = asyncio.ensure_future(leave(ledger, raising(AssertionError("entered"))))
+    await asyncio.sleep(0)
+    caller.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await caller
+    assert ledger.drawing is not None
+    assert ledger.drawing.cancelled()
+    assert ledger.settled == []
+
+
+async def test_client_that_leaves_in_the_turn_of_its_grant_gets_it_back() -> None:
+    ledger = ScriptedLedger(None)
+    caller = asyncio.ensure_future(leave(ledger, raising(AssertionError("entered"))))
+    await asyncio.sleep(0)
+    assert ledger.drawing is not None
+    ledger.drawing.set_result(Granted())
+    caller.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await caller
+    (settlement,) = ledger.settled
+    assert (settlement.record.ended, settlement.record.usage) == ("client_gone", Usage())
+
+
+async def test_a_full_journal_is_told_apart_from_a_store_that_is_away() -> None:
+    with pytest.raises(Unavailable, match="journal") as caught:
+        await leave(ScriptedLedger(JournalFull("disk")), raising(AssertionError("entered")))
+    assert (caught.value.code, caught.value.status) == ("journal_full", 503)
+
+
+async def test_draw_says_what_a_lost_call_may_have_cost() -> None:
+    drawn: list[Draw] = []
+
+    class Ledgerlike(ScriptedLedger):
+        def draw(self, draw: Draw) -> asyncio.Future[Any]:
+            drawn.append(draw)
+            return super().draw(draw)
+
+    await leave(Ledgerlike(Granted()), lambda lease: None)
+    record = drawn[0].record
+    assert (record.ended, record.usage) == ("lost", Usage(3, 14, source="estimated"))
+
+
+# --------------------------------------------------------------------------------------------------------------- money
+
+PRICED = Model(routes=(Route(upstream="up"),), price=Price.model_validate({"input": 1.5, "output": 2}))
+
+
+async def costs(how: Callable[[Any], None], model: Model = PRICED) -> tuple[int | None, int | None]:
+    """What a call of 3 prompt and 2 x 7 output tokens costs if it is lost, and what it costs in the end."""
+    drawn: list[Draw] = []
+
+    class Ledgerlike(ScriptedLedger):
+        def draw(self, draw: Draw) -> asyncio.Future[Any]:
+            drawn.append(draw)
+            return super().draw(draw)
+
+    ledger = Ledgerlike(Granted())
+    async with Lease(books_of(ledger, []), a_call()._replace(model=model), (CLAIM,)) as lease:
+        how(lease)
+    (settlement,) = ledger.settled
+    return drawn[0].record.cost_nusd, settlement.record.cost_nusd
+
+
+def closing(usage: Usage, *, may_have_cost: bool = False) -> Callable[[Any], None]:
+    def close(lease: Any) -> None:
+        lease.may_have_cost = may_have_cost
+        lease.close(status=200, usage=usage, ended="done")
+
+    return close
+
+
+@pytest.mark.parametrize(
+    ("usage", "may_have_cost", "cost_nusd"),
+    [
+        (Usage(3, 5, source="reported"), False, 14_500),
+        (Usage(3, 5, source="estimated"), True, 14_500),
+        (Usage(3, 5, source="reported"), True, 14_500),  # after an attempt that came to nothing
+        (Usage(), False, 0),
+        (Usage(), True, None),  # it was sent, and what became of it nobody knows
+    ],
+)
+async def test_cost_of_what_was_used(usage: Usage, may_have_cost: bool, cost_nusd: int | None) -> None:
+    assert await costs(closing(usage, may_have_cost=may_have_cost)) == (32_500, cost_nusd)
+    assert await costs(closing(usage), a_call().model) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("source", "may_have_cost", "counted"),
+    [("reported", False, 0), ("estimated", False, 1), ("none", False, 0), ("none", True, 1), ("reported", True, 1)],
+)
+async def test_what_an_upstream_may_bill_unseen_is_counted(source: Any, may_have_cost: bool, counted: int) -> None:
+    """Also that of an attempt that came to nothing, before another that was answered."""
+    books = books_of(ScriptedLedger(Granted()), [])
+    async with Lease(books, a_call(), (CLAIM,)) as lease:
+        closing(Usage(3, 5, source=source), may_have_cost=may_have_cost)(lease)
+    assert books.telemetry.registry.get_sample_value("gateway_usage_unknown_total") == counted
+
+
+def test_a_draw_that_is_taken_back_cost_nothing() -> None:
+    call = a_call()
+    for model, cost_nusd in ((PRICED, 0), (call.model, None)):
+        draw = Lease(books_of(ScriptedLedger(Granted()), []), call._replace(model=model), (CLAIM,))._draw
+        assert draw.taken_back().record.cost_nusd == cost_nusd
+
+
+def test_a_lost_call_is_counted_where_it_was_likely_to_go() -> None:
+    books, route = books_of(ScriptedLedger(Granted()), []), Route(upstream="other", model="its-own-name")
+    record = Lease(books, a_call(), (CLAIM,), route)._draw.record
+    assert (record.upstream, record.routed_model, record.ended) == ("other", "its-own-name", "lost")
+    assert Lease(books, a_call(), (CLAIM,))._draw.record.upstream == a_call().model.routes[0].upstream

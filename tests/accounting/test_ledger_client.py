@@ -1,0 +1,651 @@
+"""One worker's accounts: one batch in flight, the journal before the store, nothing lost, nothing answered twice."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.accounting import LedgerClient, ledger_client, recovery
+from gateway.accounting import send_queue as ledger_ends
+from gateway.accounting.ledger_client import MAX_BATCH
+from gateway.journal import Journal, directory
+from gateway.records import Granted, Record, Usage
+from gateway.store import JournalFull, Reserve, Settle, StoreUnavailable, Void
+from tests.store.changes import daily, draw, parallel, settlement
+
+from .fake_store import ORIGIN, DeskStore, OpensDesks, lease_of, leases
+
+
+async def until(is_true: Callable[[], Any]) -> None:
+    async with asyncio.timeout(10):
+        while not is_true():  # noqa: ASYNC110 - there is no event for most of what tests wait for
+            await asyncio.sleep(0.002)
+
+
+async def drawn(books: LedgerClient, call: str, *claims: Any) -> Any:
+    wish = draw(*claims, call=call)
+    assert await books.draw(wish) == Granted()
+    return wish
+
+
+async def in_flight(store: DeskStore, books: LedgerClient, call: str) -> asyncio.Future[Any]:
+    """Draw, and stop the store while it has the draw."""
+    store.gate.clear()
+    store.called.clear()
+    answer = books.draw(draw(call=call))
+    await store.called.wait()
+    return answer
+
+
+def left_behind(folder: Path) -> dict[str, list[str]]:
+    """The ends in each journal that nobody holds, and the leases that are open in it."""
+    found = {}
+    while (journal := Journal.adopt(folder / "journal", ORIGIN)) is not None:
+        ends = [f"{entry.kind} {entry.lease}" for entry in journal.undelivered(0)]
+        found[journal.name] = ends + [f"open {entry.lease}" for entry in journal.open_entries()]
+        (folder / "journal" / journal.name).rename(folder / journal.name)  # seen
+    return found
+
+
+# ----------------------------------------------------------------------------------------------------------- batches
+
+
+async def test_a_single_wish_waits_for_nobody(store: DeskStore, books: LedgerClient) -> None:
+    wish = await drawn(books, "a")
+    await books.settle(settlement(wish))
+    assert [leases(batch) for batch in store.batches] == [["a"], ["a"]]
+    assert (store.applied, store.open, books.pending) == (["a"], {}, 0)
+
+
+async def test_batches_grow_while_one_is_in_flight(store: DeskStore, books: LedgerClient) -> None:
+    first = await in_flight(store, books, "first")
+    rest = [books.draw(draw(call=f"{number}")) for number in range(MAX_BATCH + 20)]
+    store.gate.set()
+    await asyncio.gather(first, *rest)
+    assert [len(batch.items) for batch in store.batches] == [1, MAX_BATCH, 20]
+    assert [batch.seq for batch in store.batches] == [1, 2, 3]
+    assert [batch.acked for batch in store.batches] == [0, 1, 2]
+
+
+async def test_what_gives_back_goes_before_what_draws(store: DeskStore, books: LedgerClient) -> None:
+    wish = await drawn(books, "a")
+    first = await in_flight(store, books, "first")
+    second = books.draw(draw(call="b"))
+    end = books.settle(settlement(wish))
+    store.gate.set()
+    await asyncio.gather(first, second, end)
+    assert leases(store.batches[-1]) == ["a", "b"]
+
+
+async def test_draws_are_not_kept_waiting_by_a_crowd_of_settlements(store: DeskStore, books: LedgerClient) -> None:
+    wishes = [await drawn(books, f"{number}") for number in range(3)]
+    first = await in_flight(store, books, "first")
+    ends = [books.settle(settlement(wishes[0])) for _ in range(5 * MAX_BATCH)]
+    second = books.draw(draw(call="second"))
+    store.gate.set()
+    await asyncio.gather(first, second, *ends)
+    (place,) = [number for number, batch in enumerate(store.batches) if leases(batch)[-1] == "second"]
+    assert place == 4  # the next one after that in flight
+
+
+async def test_a_silent_worker_gives_signs_of_life(
+    store: DeskStore, open_one: OpensDesks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger_client, "SIGN_OF_LIFE_S", 0.01)
+    open_one()
+    await until(lambda: len(store.batches) >= 3)
+    assert [batch.items for batch in store.batches[:3]] == [[], [], []]
+
+
+# ----------------------------------------------------------------------------------------------------------- journal
+
+
+async def test_the_journal_knows_a_call_before_it_is_granted_and_its_end_before_the_store(
+    store: DeskStore, books: LedgerClient, tmp_path: Path
+) -> None:
+    def written() -> str:
+        return "".join(path.read_text() for path in sorted((tmp_path / "journal").glob("*/0*")))
+
+    drawing = books.draw(draw(call="a"))
+    drawing.add_done_callback(lambda _: seen.append("open" in written()))
+    seen: list[bool] = []
+    await drawing
+    await asyncio.sleep(0)
+    assert seen == [True]
+    store.gate.clear()
+    store.called.clear()
+    end = books.settle(settlement(draw(call="a")))
+    await store.called.wait()
+    assert "close" in written()
+    store.gate.set()
+    await end
+
+
+async def test_a_journal_that_is_delivered_is_taken_away(store: DeskStore, books: LedgerClient, tmp_path: Path) -> None:
+    await books.settle(settlement(await drawn(books, "a")))
+    assert await books.close(5) == 0
+    assert len(store.retired) == 1
+    assert left_behind(tmp_path) == {}
+    assert store.is_closed
+
+
+async def test_a_journal_is_kept_where_the_store_may_forget(
+    store: DeskStore, books: LedgerClient, tmp_path: Path
+) -> None:
+    store.may_forget = True
+    await books.settle(settlement(await drawn(books, "a")))
+    assert await books.close(5) == 0
+    assert store.retired == []
+    assert list(left_behind(tmp_path).values()) == [["close a"]]
+
+
+async def test_full_disk_stops_new_calls_and_settles_running_ones_straight(
+    store: DeskStore, books: LedgerClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = await drawn(books, "running")
+
+    def full(descriptor: int, data: Any, offset: int) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    unlucky = books.draw(draw(call="unlucky"))
+    with pytest.raises(JournalFull):
+        await unlucky
+    with pytest.raises(JournalFull):
+        await books.ping()
+    with pytest.raises(JournalFull):
+        await books.draw(draw(call="later"))
+    await books.settle(settlement(running))
+    await until(lambda: store.voided == ["unlucky"])
+    assert store.applied == ["running"]
+    monkeypatch.undo()
+    await until(lambda: not books._journal.is_full)
+    await drawn(books, "again")
+    await books.ping()
+
+
+# ------------------------------------------------------------------------------------------------------- store away
+
+
+async def test_draws_fail_at_once_and_settlements_are_kept_in_order(
+    store: DeskStore, books: LedgerClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    wishes = [await drawn(books, name) for name in "abcd"]
+    first = await in_flight(store, books, "first")
+    draws = [books.draw(draw()) for _ in range(3 * MAX_BATCH)]
+    ends = [books.settle(settlement(wish)) for wish in wishes]
+    batches = len(store.batches)
+    store.is_away = True
+    store.gate.set()
+    for answer in (first, *draws):
+        with pytest.raises(StoreUnavailable):
+            await answer
+    assert len(store.batches) == batches  # those that waited did not wait for a time-out of their own
+    await asyncio.gather(*ends)  # content with the journal
+    assert books.pending == 4
+    assert books.errors >= 1
+    with pytest.raises(StoreUnavailable, match="away on request"):
+        await books.draw(draw())
+    with pytest.raises(StoreUnavailable):
+        await books.ping()
+    store.is_away = False
+    await until(lambda: books.pending == 0)
+    assert store.applied == ["a", "b", "c", "d"]
+    assert store.voided == ["first"]
+    await books.ping()
+    await drawn(books, "again")
+    assert caplog.text.count("the store is away") == 1
+    assert caplog.text.count("the store is back") == 1
+
+
+async def test_what_the_store_is_told_again_has_a_new_number(store: DeskStore, books: LedgerClient) -> None:
+    wish = await drawn(books, "a")
+    store.loses_replies = True
+    await books.settle(settlement(wish))
+    unknown = books.draw(draw(call="b"))
+    with pytest.raises(StoreUnavailable):
+        await unknown
+    store.loses_replies = False
+    await until(lambda: books.pending == 0)
+    await until(lambda: store.voided == ["b"] or "b" not in store.open)
+    assert store.applied == ["a"]
+    assert store.open == {}
+    seqs = [batch.seq for batch in store.batches]
+    assert seqs == sorted(set(seqs))
+
+
+async def test_a_draw_without_an_answer_is_drawn_and_given_back(store: DeskStore, open_one: OpensDesks) -> None:
+    store.may_forget = True  # such a one may come back with half of the batch in its file
+    books = open_one()
+    store.is_away = True
+    unknown = books.draw(draw(call="a"))
+    with pytest.raises(StoreUnavailable):
+        await unknown
+    store.is_away = False
+    await until(lambda: store.voided == ["a"])
+    told = store.batches[-1].items
+    assert [(type(item), lease_of(item)) for item in told] == [(Reserve, "a"), (Void, "a")]
+    assert [item.is_forced for item in told if isinstance(item, Reserve)] == [True]
+    assert store.open == {}
+
+
+async def test_an_answer_does_not_wait_for_a_slow_store(store: DeskStore, books: LedgerClient) -> None:
+    wish = await drawn(books, "a")
+    store.gate.clear()
+    await books.settle(settlement(wish))
+    await books.settle(settlement(wish))
+    assert store.applied == []
+    assert books.pending == 2
+    store.gate.set()
+    await until(lambda: books.pending == 0)
+
+
+async def test_after_a_long_outage_what_is_not_in_memory_comes_from_the_journal(
+    store: DeskStore, books: LedgerClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger_ends, "MAX_KEPT", 10)
+    wishes = [await drawn(books, f"{number}") for number in range(300)]
+    store.is_away = True
+    ends = [books.settle(settlement(wish)) for wish in wishes]
+    await asyncio.gather(*ends)
+    assert len(books._ends) <= 10
+    store.is_away = False
+    await until(lambda: store.applied)
+    await books.settle(settlement(draw(call="late")))
+    await until(lambda: books.pending == 0)
+    assert store.applied == [wish.record.id for wish in wishes] + ["late"]
+    assert not books._ends
+
+
+async def test_recovery_is_noticed_without_a_call(store: DeskStore, books: LedgerClient) -> None:
+    store.is_away = True
+    with pytest.raises(StoreUnavailable):
+        await books.draw(draw())
+    store.is_away = False
+    await until(lambda: books._away is None)
+
+
+# ---------------------------------------------------------------------------------------------- a store that forgets
+
+
+async def test_a_store_that_forgets_is_told_again(store: DeskStore, books: LedgerClient) -> None:
+    wishes = [await drawn(books, name) for name in "abcdef"]
+    worker = store.batches[0].worker
+    for wish in wishes[:2]:
+        await books.settle(settlement(wish))
+    then = store.known[worker]
+    for wish in wishes[2:4]:
+        await books.settle(settlement(wish))
+    store.applied, store.open = ["a", "b"], {}
+    store.forget(worker, then)
+    await books.settle(settlement(wishes[4]))
+    await until(lambda: books.pending == 0)
+    await until(lambda: "f" in store.open)
+    assert store.applied == ["a", "b", "c", "d", "e"]
+    assert set(store.open) == {"f"}
+    forced = [item for item in store.batches[-1].items if isinstance(item, Reserve)]
+    assert all(item.is_forced for item in forced)
+    await drawn(books, "g")
+
+
+async def test_an_empty_server_is_told_all_that_is_kept(store: DeskStore, books: LedgerClient) -> None:
+    wishes = [await drawn(books, name) for name in "abc"]
+    for wish in wishes[:2]:
+        await books.settle(settlement(wish))
+    store.known.clear()
+    store.open.clear()
+    store.applied.clear()
+    await drawn(books, "d")
+    assert store.applied == ["a", "b"]
+    await until(lambda: set(store.open) == {"c", "d"})
+
+
+# ------------------------------------------------------------------------------------------------------ on their own
+
+
+async def test_allowed_calls_go_on_with_a_share_and_are_told_later(store: DeskStore, open_one: OpensDesks) -> None:
+    books = open_one(on_outage="allow", outage_share=0.1)
+    await drawn(books, "before", daily(100), parallel(3))
+    store.is_away = True
+    verdicts = [await books.draw(draw(daily(100), call=f"{n}")) for n in range(15)]
+    assert [type(verdict).__name__ for verdict in verdicts] == ["Granted"] * 10 + ["Refused"] * 5
+    await books.ping()
+    await books.settle(settlement(draw(daily(100), call="3")))
+    store.is_away = False
+    await until(lambda: books.pending == 0 and len(store.open) == 10)
+    assert store.applied == ["3"]
+    assert set(store.open) == {"before", *"012456789"}
+
+
+async def test_parallel_calls_that_began_before_the_outage_count(store: DeskStore, open_one: OpensDesks) -> None:
+    books = open_one(on_outage="allow", outage_share=0.1)
+    first = await drawn(books, "first", parallel(2))
+    store.is_away = True
+    assert isinstance(await books.draw(draw(parallel(2), call="second")), Granted)
+    assert not isinstance(await books.draw(draw(parallel(2), call="third")), Granted)
+    await books.settle(settlement(first))
+    assert isinstance(await books.draw(draw(parallel(2), call="fourth")), Granted)
+
+
+async def test_alone_only_for_so_long(store: DeskStore, open_one: OpensDesks) -> None:
+    books = open_one(on_outage="allow", outage_share=1, outage_max_s=0)
+    store.is_away = True
+    await asyncio.gather(books.draw(draw()), return_exceptions=True)  # granted in the very first moment
+    await asyncio.sleep(0.01)
+    with pytest.raises(StoreUnavailable):
+        await books.draw(draw())
+    with pytest.raises(StoreUnavailable):
+        await books.ping()
+
+
+# -------------------------------------------------------------------------------------------------- clients that leave
+
+
+async def test_a_cancelled_draw_is_carried_out_and_taken_back(store: DeskStore, books: LedgerClient) -> None:
+    first = await in_flight(store, books, "a")
+    later = books.draw(draw(call="b"))
+    last = books.draw(draw(call="d"))
+    for answer in (first, later):
+        answer.cancel()
+    store.gate.set()
+    assert await last == Granted()
+    await until(lambda: sorted(store.applied) == ["a", "b"])
+    closings = [item.settlement.record for batch in store.batches for item in batch.items if isinstance(item, Settle)]
+    assert [(record.ended, record.usage) for record in closings] == [("client_gone", Usage())] * 2
+    assert set(store.open) == {"d"}
+
+
+async def test_cancelling_is_harmless_when_the_store_is_away(store: DeskStore, books: LedgerClient) -> None:
+    wish = await drawn(books, "b")
+    first = await in_flight(store, books, "a")
+    end = books.settle(settlement(wish))
+    first.cancel()
+    end.cancel()
+    store.is_away = True
+    store.gate.set()
+    await until(lambda: books.errors)
+    store.is_away = False
+    await until(lambda: books.pending == 0)
+    assert (store.applied, store.voided, store.open) == (["b"], ["a"], {})
+
+
+# --------------------------------------------------------------------------------------------------- bugs, and the end
+
+
+async def test_one_bad_wish_does_not_stop_the_others(
+    store: DeskStore, books: LedgerClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    """That would be our bug. It must not keep every other call from the store for ever."""
+    wishes = [await drawn(books, name) for name in ("b", "worse")]
+    store.poison = {"bad", "worse"}
+    first = await in_flight(store, books, "a")
+    answers: list[asyncio.Future[Any]] = [books.draw(draw(call="bad")), books.draw(draw(call="c"))]
+    answers += [books.settle(settlement(wish)) for wish in wishes]
+    store.gate.set()
+    results = await asyncio.gather(first, *answers, return_exceptions=True)
+    assert [type(result) for result in results] == [Granted, StoreUnavailable, Granted, type(None), type(None)]
+    assert store.applied == ["b"]
+    await until(lambda: sorted(store.voided) == ["bad", "worse"])  # nothing holds what it had drawn
+    assert books.pending == 1  # the journal keeps the one that was not delivered
+    told = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
+    assert len(told) == 2
+    assert all(message.startswith("the store cannot take") for message in told)
+    await asyncio.gather(*(books.draw(draw()) for _ in range(3)))
+    assert len(store.batches[-1].items) == 3  # together again
+
+
+async def test_a_server_that_takes_nothing_is_away_and_nothing_is_thrown_away(
+    store: DeskStore, books: LedgerClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wishes = [await drawn(books, name) for name in "abc"]
+
+    async def refuse(*_: Any) -> Any:
+        raise ValueError("unknown command")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "apply", refuse)
+        patch.setattr(store, "ping", refuse)
+        await asyncio.gather(*(books.settle(settlement(wish)) for wish in wishes))
+        with pytest.raises(StoreUnavailable):
+            await books.draw(draw())
+        assert books.pending == 3
+    await until(lambda: books.pending == 0)
+    assert store.applied == ["a", "b", "c"]
+
+
+async def test_a_journal_that_cannot_be_read_for_a_while_stops_nobody(
+    store: DeskStore, books: LedgerClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger_client, "AFTER_BUG_S", 0.01)
+    wish = await drawn(books, "a")
+    await books.settle(settlement(wish))
+
+    def unreadable(after: int) -> Any:
+        raise OSError(errno.EMFILE, "Too many open files")
+        yield  # a generator, as the real one
+
+    with monkeypatch.context() as patch:
+        patch.setattr(books._journal, "undelivered", unreadable)
+        store.known.clear()
+        store.applied.clear()
+        waiting = books.draw(draw(call="b"))
+        await asyncio.sleep(0.1)
+        assert not waiting.done()
+    assert await waiting == Granted()
+    assert store.applied == ["a"]
+
+
+async def test_the_end_of_an_answer_does_not_wait_for_a_backlog(
+    store: DeskStore, books: LedgerClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wishes = [await drawn(books, f"{number}") for number in range(500)]
+    store.is_away = True
+    await asyncio.gather(*(books.settle(settlement(wish)) for wish in wishes))
+    store.is_away = False
+    while not store.applied:  # noqa: ASYNC110 - to be there with the first of them, however long a turn takes
+        await asyncio.sleep(0)
+    late = books.settle(settlement(draw(call="late")))
+    await late
+    assert books.pending > 0  # it has not waited for those before it
+    await until(lambda: books.pending == 0)
+
+
+async def test_draws_under_way_are_answered_when_the_ledger_closes(
+    store: DeskStore, books: LedgerClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store has granted it, and the disk of the journal takes its time."""
+    disk = asyncio.Event()
+    store.called.clear()
+
+    async def slow() -> None:
+        if store.called.is_set():
+            await disk.wait()
+
+    monkeypatch.setattr(books._journal, "written", slow)
+    waiting = books.draw(draw(call="a"))
+    await until(lambda: store.open)
+    closing = asyncio.ensure_future(books.close(0.05))
+    with pytest.raises(StoreUnavailable, match="closed"):
+        await waiting
+    disk.set()
+    await closing
+
+
+async def test_close_delivers_what_waits(store: DeskStore, books: LedgerClient) -> None:
+    wishes = [await drawn(books, name) for name in "ab"]
+    ends = [books.settle(settlement(wish)) for wish in wishes]
+    assert await books.close(5) == 0
+    assert all(end.done() for end in ends)
+    assert store.applied == ["a", "b"]
+    with pytest.raises(StoreUnavailable, match="closed"):
+        await books.draw(draw())
+
+
+async def test_what_cannot_be_delivered_at_the_end_stays_in_the_journal(
+    store: DeskStore, books: LedgerClient, tmp_path: Path
+) -> None:
+    wishes = [await drawn(books, name) for name in "abc"]
+    store.is_away = True
+    for wish in wishes[:2]:
+        books.settle(settlement(wish))
+    assert await books.close(0.05) == 2
+    assert await books.close(0.05) == 2
+    assert list(left_behind(tmp_path).values()) == [["close a", "close b", "open c"]]
+
+
+async def test_what_was_under_way_when_time_ran_out_counts_as_left(store: DeskStore, books: LedgerClient) -> None:
+    wish = await drawn(books, "a")
+    store.gate.clear()
+    store.called.clear()
+    books.settle(settlement(wish))
+    await store.called.wait()
+    waiting = books.draw(draw())
+    assert await books.close(0.01) == 1
+    with pytest.raises(StoreUnavailable, match="closed"):
+        await waiting
+
+
+async def test_failed_reads_are_counted(books: LedgerClient) -> None:
+    with pytest.raises(StoreUnavailable):
+        await books.calls(1)
+    assert books.errors == 1
+
+
+async def test_repr(store: DeskStore, books: LedgerClient) -> None:
+    wish = await drawn(books, "a")
+    store.gate.clear()
+    books.settle(settlement(wish))
+    assert repr(books).endswith(": store well, 0 open, 1 pending>")
+    store.gate.set()
+
+
+# ---------------------------------------------------------------------------------------------------------- adoption
+
+
+async def test_what_a_dead_worker_left_is_delivered_by_another(
+    store: DeskStore, open_one: OpensDesks, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    books = open_one()
+    wishes = [await drawn(books, name) for name in "abc"]
+    store.is_away = True
+    books.settle(settlement(wishes[0]))
+    await books.close(0.01)
+    store.is_away = False
+    lost: list[Record] = []
+    open_one(adopts=True, note_lost=lost.append)
+    await until(lambda: store.retired)
+    assert store.applied == ["a", "b", "c"]
+    assert [(record.id, record.ended) for record in lost] == [("b", "lost"), ("c", "lost")]
+    await until(lambda: "2 calls of a worker that died" in caplog.text)
+    dead = [item for batch in store.batches for item in batch.items if isinstance(item, Settle)]
+    assert [item.settlement.record.ended for item in dead][-2:] == ["lost", "lost"]
+    await until(lambda: len([*(tmp_path / "journal").iterdir()]) == 1)
+
+
+async def test_who_dies_while_adopting_is_adopted_in_turn(store: DeskStore, open_one: OpensDesks) -> None:
+    books = open_one()
+    wishes = [await drawn(books, name) for name in "ab"]
+    store.is_away = True
+    books.settle(settlement(wishes[0]))
+    await books.close(0.01)
+    store.is_away = False
+    store.loses_replies = True
+    lost: list[Record] = []
+    second = open_one(adopts=True, note_lost=lost.append)
+    await until(lambda: "b" in store.applied)
+    await second.close(0.01)
+    store.loses_replies = False
+    open_one(adopts=True, note_lost=lost.append)
+    await until(lambda: store.retired)
+    assert store.applied == ["a", "b"]
+    assert [record.id for record in lost] == ["b"]  # noted by one of them only
+
+
+async def test_a_void_of_a_dead_worker_is_delivered(store: DeskStore, open_one: OpensDesks) -> None:
+    books = open_one()
+    await drawn(books, "a")
+    store.loses_replies = True
+    with pytest.raises(StoreUnavailable):
+        await books.draw(draw(call="b"))
+    store.is_away = True
+    await books.close(0.01)
+    store.is_away = store.loses_replies = False
+    if "b" in store.voided:
+        return  # its first retry was quicker than we
+    open_one(adopts=True)
+    await until(lambda: store.retired)
+    assert "b" in store.voided
+    assert store.applied == ["a"]
+
+
+async def test_a_journal_without_its_end_charges_nobody_twice(
+    store: DeskStore, open_one: OpensDesks, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A power cut has taken the last entries, and the store has them."""
+    books = open_one()
+    wishes = [await drawn(books, name) for name in "abc"]
+    (segment,) = (tmp_path / "journal").glob("*/0*")
+    size = segment.stat().st_size
+    store.may_forget = True  # so that closing leaves the journal
+    for wish in wishes[:2]:
+        await books.settle(settlement(wish))
+    await books.close(5)
+    os.truncate(segment, size)
+    store.may_forget = False
+    open_one(adopts=True)
+    await until(lambda: "is missing" in caplog.text)
+    await until(lambda: len([*(tmp_path / "journal").iterdir()]) == 1)
+    assert store.applied == ["a", "b"]
+    assert set(store.open) == {"c"}  # the store closes it as lost, when its worker has been silent for long enough
+    assert store.retired == []
+
+
+async def test_calls_that_a_power_cut_has_taken_from_the_journal_are_not_voided(
+    store: DeskStore, open_one: OpensDesks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(directory, "_boot", lambda: "the last start")
+    books = open_one()
+    await drawn(books, "a")
+    await books.close(0.01)
+    monkeypatch.setattr(directory, "_boot", lambda: "this start")
+    open_one(adopts=True)
+    await until(lambda: len([*(tmp_path / "journal").iterdir()]) == 1)
+    assert (set(store.open), store.applied, store.voided_of) == ({"a"}, [], [])
+
+
+async def test_an_entry_that_cannot_be_taken_does_not_keep_a_journal_for_ever(
+    store: DeskStore, open_one: OpensDesks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recovery, "KEPT_S", 0.1)
+    books = open_one()
+    wishes = [await drawn(books, name) for name in ("a", "bad")]
+    store.is_away = True
+    for wish in wishes:
+        books.settle(settlement(wish))
+    await books.close(0.01)
+    store.is_away, store.may_forget, store.poison = False, True, {"bad"}
+    open_one(adopts=True)
+    await until(lambda: store.retired)
+    assert store.applied == ["a"]
+
+
+async def test_an_empty_store_is_told_everything_by_the_heir(store: DeskStore, open_one: OpensDesks) -> None:
+    books = open_one()
+    wishes = [await drawn(books, name) for name in "ab"]
+    await books.settle(settlement(wishes[0]))
+    store.is_away = True
+    await books.close(0.01)
+    store.known.clear()
+    store.applied.clear()
+    store.is_away = False
+    open_one(adopts=True)
+    await until(lambda: store.retired)
+    assert store.applied == ["a", "b"]

@@ -1,0 +1,93 @@
+"""Ledger clients in front of a real store whose requests and replies get lost: in the end the books balance."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from gateway.accounting import LedgerClient, ledger_client, send_queue
+from gateway.records import Granted
+from gateway.store import Applied, Batch, StoreUnavailable
+from gateway.store.sqlite.store import SqliteStore
+from tests.store.changes import NOON, SECOND, Clock, daily, draw, parallel, settlement, tokens
+
+from .fake_store import open_desk, settings
+
+CALLS = 150
+WORKERS = 3
+
+
+class LossyStore(SqliteStore):
+    """The embedded store behind a bad line: what is sent may be lost, and so may the answer."""
+
+    dice: random.Random
+    losses = 0.0
+    may_forget = False
+
+    async def apply(self, batch: Batch) -> Applied:
+        await asyncio.sleep(self.dice.random() * 0.002)
+        if self.dice.random() < self.losses:
+            raise StoreUnavailable("the request is lost")
+        applied = await super().apply(batch)
+        if self.dice.random() < self.losses:
+            raise StoreUnavailable("the reply is lost")
+        return applied
+
+
+@pytest.mark.parametrize("may_forget", [False, True])
+@pytest.mark.parametrize("seed", [1, 2, random.randrange(10**6)])
+async def test_books_balance_behind_a_bad_line(
+    seed: int, may_forget: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    print(f"seed {seed}")
+    monkeypatch.setattr(ledger_client, "TRY_AGAIN_S", (0.0, 0.002))
+    monkeypatch.setattr(send_queue, "MAX_KEPT", 7)
+    dice = random.Random(seed)
+    clock = Clock()
+    served: Counter[str] = Counter()
+    stores: list[LossyStore] = []
+
+    def open_one() -> LedgerClient:
+        store = LossyStore(settings(tmp_path), clock)
+        store.dice = dice
+        store.losses = 0.2
+        store.may_forget = may_forget
+        stores.append(store)
+        return open_desk(store, tmp_path, adopts=True)
+
+    async def call(books: LedgerClient, number: int) -> None:
+        await asyncio.sleep(dice.random() * 0.2)
+        wish = draw(tokens(10**9, 50), daily(60), parallel(40), call=f"call-{number}")
+        for _ in range(20):
+            try:
+                verdict = await books.draw(wish)
+            except StoreUnavailable:
+                await asyncio.sleep(dice.random() * 0.02)
+                wish = draw(*wish.claims, call=f"{wish.record.id}+")  # a new call, as a client would make
+                continue
+            if isinstance(verdict, Granted):
+                served[wish.record.id] = dice.randrange(100)
+                await asyncio.sleep(dice.random() * 0.05)
+                await books.settle(settlement(wish, served[wish.record.id]))
+            return
+
+    workers = [open_one() for _ in range(WORKERS)]
+    await asyncio.gather(*(call(workers[number % WORKERS], number) for number in range(CALLS)))
+    for store in stores:
+        store.losses = 0.0
+    async with asyncio.timeout(20):
+        while any(books.pending or books._ends or books._away for books in workers):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    found = await workers[0].standings([tokens().window, daily().window, parallel().window], NOON / SECOND)
+    records = await workers[0].calls(10_000)
+    assert {row["id"]: row["usage"]["prompt_tokens"] for row in records} == served
+    assert len(records) == len(served) <= 60
+    assert [(each.used, each.reserved) for each in found] == [(served.total(), 0), (len(served), 0), (0, 0)]
+    (row,) = await workers[0].usage([])
+    assert (row["requests"], row["total_tokens"]) == (len(served), served.total())
+    for books in workers:
+        assert await books.close(5) == 0

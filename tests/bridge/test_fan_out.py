@@ -1,0 +1,116 @@
+"""One call carried as several is accounted for once, however it ends."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from gateway.accounting.lease import Lease
+from gateway.api.json_document import parse
+from gateway.bridge import fan_out
+from gateway.records import Call, Claim, Granted, Record, Usage, Window
+from gateway.relay import Answer, Streamed
+from gateway.relay.client_stream import ClientStream
+from gateway.tasks import Tasks, cut_off
+from tests.accounting.test_lease import ScriptedLedger, a_call, books_of
+from tests.fakes.scripted import until
+
+CLAIM = Claim(Window("w", "key:k", "requests", "day", None, 10, starts="2026-11-20", resets_us=1), 1)
+PROMPTS = 3
+
+
+class Upstream:
+    """Answers no prompt; when it is cut off, or left alone, each has cost something."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.left: list[tuple[Any, ...]] = []
+        self.fault: Exception | None = None
+
+    async def carry_one(self, call: Call, share: Lease, side: ClientStream) -> Answer | Streamed:
+        prompt = call.params.document.members["prompt"]
+        self.asked.append(prompt)
+        if self.fault is not None and prompt == "a":
+            raise self.fault
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError as cancelled:
+            self.left.append(cancelled.args)
+            side.hold(1000)  # what had come before it was told
+            share.close(status=0, usage=Usage(2, 3, source="estimated"), ended="client_gone")
+            raise
+        raise AssertionError
+
+
+class Scene:
+    """A call of three prompts under way."""
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+        self.held: list[int] = []
+        self.upstream = Upstream()
+        self.tasks = Tasks()
+        self.ledger = ScriptedLedger(Granted(()))
+
+    async def run(self) -> None:
+        call = a_call()
+        document = parse(b'{"model": "m", "prompt": ["a", "b", "c"], "max_tokens": 7}')
+        call = call._replace(params=call.params._replace(document=document, prompts=PROMPTS))
+        books = books_of(self.ledger, self.records)
+        async with Lease(books, call, (CLAIM,)) as lease:
+            await fan_out.carry(
+                call, lease, ClientStream(cast(Any, None), tuple, 0, self.held.append), one=self.upstream.carry_one,
+                upstreams={}, books=books, tasks=self.tasks, max_response_bytes=1000,
+            )  # fmt: skip
+
+
+@pytest.fixture
+def scene() -> Scene:
+    return Scene()
+
+
+async def begin(scene: Scene) -> asyncio.Task[None]:
+    running = scene.tasks.spawn(scene.run(), "call")
+    await until(lambda: len(scene.upstream.asked) == PROMPTS)
+    return running
+
+
+def told(scene: Scene) -> tuple[Any, ...]:
+    (record,) = scene.records
+    assert len(scene.ledger.settled) == 1
+    return record.status, record.ended, record.usage
+
+
+SPENT = Usage(2 * PROMPTS, 3 * PROMPTS, source="estimated")
+
+
+async def test_a_client_that_leaves_is_gone_for_every_prompt(scene: Scene) -> None:
+    running = await begin(scene)
+    running.cancel()
+    await asyncio.wait([running])
+    await until(lambda: bool(scene.records))
+    assert told(scene) == (499, "client_gone", SPENT)
+    assert scene.upstream.left == [()] * PROMPTS
+    assert not scene.held, "its room has been given back"
+
+
+async def test_a_call_that_a_gateway_cuts_off_is_cut_off_in_every_prompt(scene: Scene) -> None:
+    running = await begin(scene)
+    cut_off(running)
+    await asyncio.wait([running])
+    await until(lambda: bool(scene.records))
+    assert told(scene) == (503, "error", SPENT)
+    assert len(set(scene.upstream.left)) == 1
+    assert scene.upstream.left[0] != ()
+
+
+async def test_a_fault_of_ours_leaves_no_prompt_under_way(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    scene.upstream.fault = RuntimeError("a fault of ours")
+    with pytest.raises(RuntimeError, match="a fault of ours"):
+        await scene.run()
+    assert len(scene.tasks) == 0
+    status, ended, usage = told(scene)
+    assert (status, ended) == (500, "error")
+    assert usage == Usage(2 * (PROMPTS - 1), 3 * (PROMPTS - 1), source="estimated")

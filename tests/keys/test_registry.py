@@ -1,0 +1,233 @@
+"""Keys, teams and quotas changed while the gateway runs: what is done, what is refused, and what the audit log says."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from gateway.errors import Conflict, GatewayError, InvalidRequest, NotFound
+from gateway.quota.issued import may_be_issued
+
+from .conftest import BY, Scene, settings
+
+
+async def told(scene: Scene) -> list[tuple[str, str, str]]:
+    """The audit log, oldest first: what was done to whom."""
+    return [(row["action"], row["kind"], row["name"]) for row in reversed((await scene.registry.audit()).rows)]
+
+
+async def test_a_key_is_made_and_its_secret_is_shown_once(scene: Scene) -> None:
+    made = await scene.registry.create_key({"id": "alice", "quotas": [{"tokens": 5, "per": "day"}]}, BY)
+    assert may_be_issued(made.secret)
+    assert made.secret.startswith("sk-gw-alice-")
+    assert made.key["status"] == "active"
+    assert made.key["managed_by"] == "store"
+    assert made.key["quotas"] == [{"tokens": 5, "per": "day"}]
+    everything = [await scene.registry.show_key("alice"), (await scene.registry.list_keys()).rows]
+    everything += [(await scene.registry.audit()).rows, await scene.store.page("key")]
+    assert made.secret not in str(everything)
+
+
+@pytest.mark.parametrize(
+    ("wish", "param", "says"),
+    [
+        ({}, "id", "is required"),
+        ({"id": "Alice"}, "id", "pattern"),
+        ({"id": "other"}, "id", "choose another id"),
+        ({"id": "a", "team": "nobody"}, "team", "there is no team 'nobody'"),
+        ({"id": "a", "quota": []}, "quota", "did you mean 'quotas'?"),
+        ({"id": "a", "quotas": [{"tokens": 5}]}, "quotas[0].per", "is required"),
+        ({"id": "a", "quotas": [{"tokens": 5, "per": "day"}, {"tokens": 6, "per": "day"}]}, "quotas[1]", "keep one"),
+        ({"id": "a", "expires": "2027-01-01T00:00:00"}, "expires", "with its zone"),
+        ({"id": "a", "secret": "x" * 30}, "secret", "no such setting"),
+        ({"id": "a", "limits": {"n": 1, "m": 2}}, "limits.m", "no such setting"),
+    ],
+)
+async def test_what_is_wrong_with_a_wish_is_said_with_its_place(
+    scene: Scene, wish: dict[str, Any], param: str, says: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=says.replace("?", r"\?")) as caught:
+        await scene.registry.create_key(wish, BY)
+    assert caught.value.param == param
+    assert await told(scene) == []
+
+
+async def test_a_quota_of_tokens_needs_a_limit_for_the_output_of_its_models(scene: Scene) -> None:
+    scene.config = settings(models={"gpt-4o": {"routes": [{"upstream": "u"}]}}, teams={}, keys=[])
+    with pytest.raises(InvalidRequest, match="max_output_tokens is not set"):
+        await scene.registry.create_key({"id": "a", "quotas": [{"tokens": 5, "per": "day"}]}, BY)
+    await scene.registry.create_key({"id": "b", "quotas": [{"requests": 5, "per": "day"}]}, BY)
+    await scene.registry.create_key({"id": "c", "models": ["o1"], "quotas": [{"tokens": 5, "per": "day"}]}, BY)
+
+
+async def test_a_name_is_never_used_again(scene: Scene) -> None:
+    await scene.registry.create_key({"id": "alice"}, BY)
+    await scene.registry.revoke_key("alice", BY)
+    for name in ("alice", "ci-bot"):
+        with pytest.raises(Conflict) as caught:
+            await scene.registry.create_key({"id": name}, BY)
+        assert caught.value.code == "already_exists"
+
+
+async def test_of_two_who_make_the_same_key_one_does(scene: Scene) -> None:
+    made = await asyncio.gather(
+        *[scene.registry.create_key({"id": "alice"}, BY) for _ in range(10)], return_exceptions=True
+    )
+    assert len([each for each in made if isinstance(each, Conflict)]) == 9
+    assert await told(scene) == [("create", "key", "alice")]
+
+
+async def test_settings_are_changed_one_by_one_and_taken_back_to_their_defaults(scene: Scene) -> None:
+    await scene.registry.create_key({"id": "alice", "max_parallel": 3, "quotas": [{"usd": 1, "per": "day"}]}, BY)
+    changed = await scene.registry.update_key("alice", {"team": "platform", "max_parallel": None}, BY)
+    assert (changed["team"], changed["max_parallel"]) == ("platform", None)
+    assert changed["quotas"] == [{"usd": 1, "per": "day"}]
+    (entry,) = (await scene.registry.audit(limit=1)).rows
+    assert (entry["actor"], entry["action"]) == (BY, "update")
+    assert (entry["before"]["team"], entry["after"]["team"]) == (None, "platform")
+    with pytest.raises(InvalidRequest) as caught:
+        await scene.registry.update_key("alice", {"id": "bob"}, BY)
+    assert caught.value.param == "id"
+
+
+async def test_what_the_file_manages_is_only_read_but_can_be_revoked(scene: Scene) -> None:
+    for change in (
+        scene.registry.update_key("ci-bot", {"max_parallel": 1}, BY),
+        scene.registry.rotate_key("ci-bot", 0, BY),
+        scene.registry.update_team("platform", {"quotas": []}, BY),
+        scene.registry.delete_team("platform", BY),
+    ):
+        with pytest.raises(Conflict) as caught:
+            await change
+        assert caught.value.code == "managed_by_file"
+    assert (await scene.registry.show_key("ci-bot"))["status"] == "active"
+    for _ in range(2):  # twice changes nothing more
+        assert (await scene.registry.revoke_key("ci-bot", BY))["status"] == "revoked"
+    assert await told(scene) == [("revoke", "key", "ci-bot")]
+
+
+async def test_a_revoked_key_stays_revoked(scene: Scene) -> None:
+    await scene.registry.create_key({"id": "alice"}, BY)
+    revoked = await scene.registry.revoke_key("alice", BY)
+    assert (revoked["status"], revoked["revoked_at"]) == ("revoked", "2027-01-15T08:00:00Z")
+    for change in (scene.registry.update_key("alice", {}, BY), scene.registry.rotate_key("alice", 0, BY)):
+        with pytest.raises(Conflict) as caught:
+            await change
+        assert caught.value.code == "revoked"
+
+
+@pytest.mark.parametrize("overlap_s", [-1, 31 * 86400, float("nan")])
+async def test_an_overlap_has_its_bounds(scene: Scene, overlap_s: float) -> None:
+    await scene.registry.create_key({"id": "alice"}, BY)
+    with pytest.raises(InvalidRequest) as caught:
+        await scene.registry.rotate_key("alice", overlap_s, BY)
+    assert caught.value.param == "overlap_s"
+
+
+async def test_keys_are_listed_in_pages_of_file_and_store_together(scene: Scene) -> None:
+    names = sorted(["ci-bot", *[f"{letter}-{number}" for letter in "az" for number in range(12)]])
+    for name in names:
+        if name != "ci-bot":
+            await scene.registry.create_key({"id": name, "team": "platform" if name < "b" else None}, BY)
+    found: list[str] = []
+    after: str | None = ""
+    while after is not None:
+        rows, after = await scene.registry.list_keys(after, limit=5)
+        found += [row["id"] for row in rows]
+    assert found == names
+    assert len((await scene.registry.list_keys(team="platform")).rows) == 12
+    assert sorted([key.id async for some in scene.registry.every_key() for key in some]) == names
+    assert [key.id async for some in scene.registry.every_key("a-1") for key in some] == ["a-1"]
+    assert [key.id async for some in scene.registry.every_key("nobody") for key in some] == []
+
+
+async def test_a_team_is_made_changed_and_taken_away_when_nobody_is_in_it(scene: Scene) -> None:
+    await scene.registry.create_team({"name": "red", "quotas": [{"usd": 5, "per": "day"}]}, BY)
+    await scene.registry.create_key({"id": "alice", "team": "red"}, BY)
+    changed = await scene.registry.update_team("red", {"quotas": [{"usd": 7, "per": "day"}]}, BY)
+    assert changed["quotas"] == [{"usd": 7, "per": "day"}]
+    assert [row["name"] for row in (await scene.registry.list_teams()).rows] == ["platform", "red"]
+    with pytest.raises(Conflict, match="alice") as caught:
+        await scene.registry.delete_team("red", BY)
+    assert caught.value.code == "team_in_use"
+    await scene.registry.revoke_key("alice", BY)
+    await scene.registry.delete_team("red", BY)
+    with pytest.raises(NotFound):
+        await scene.registry.show_team("red")
+
+
+@pytest.mark.parametrize("wish", [{}, {"name": "Red"}, {"name": 5}, {"name": "red", "keys": []}])
+async def test_a_team_needs_a_name_and_nothing_unknown(scene: Scene, wish: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest):
+        await scene.registry.create_team(wish, BY)
+
+
+async def test_a_top_up_raises_the_window_of_today_and_is_over_tomorrow(scene: Scene) -> None:
+    (row,) = await scene.registry.top_up("key:ci-bot", {"requests": 3, "per": "day"}, BY)
+    assert (row["limit"], row["remaining"]) == (8, 8)
+    (row,) = await scene.registry.top_up("key:ci-bot", {"requests": 2, "per": "day"}, BY)
+    assert row["limit"] == 10
+    assert (await scene.registry.show_key("ci-bot"))["top_ups"] == [
+        {"unit": "requests", "per": "day", "model": None, "window": "2027-01-15", "amount": 5}
+    ]
+    scene.now += 86400
+    (row,) = await scene.registry.top_up("key:ci-bot", {"requests": 1, "per": "day"}, BY)
+    assert row["limit"] == 6
+
+
+@pytest.mark.parametrize(
+    ("scope", "grant", "code"),
+    [
+        ("key:ci-bot", {"tokens": 3, "per": "day"}, "quota_not_found"),
+        ("key:ci-bot", {"requests": 3, "per": "month"}, "quota_not_found"),
+        ("key:ci-bot", {"requests": 3, "per": "minute"}, None),
+        ("key:ci-bot", {"requests": -3, "per": "day"}, None),
+        ("key:ci-bot", {"requests": 2**53 - 3, "per": "day"}, None),
+        ("key:nobody", {"requests": 3, "per": "day"}, "key_not_found"),
+        ("team:nobody", {"requests": 3, "per": "day"}, "team_not_found"),
+        ("gateway", {"requests": 3, "per": "day"}, "quota_not_found"),
+    ],
+)
+async def test_only_a_quota_that_there_is_can_be_topped_up(
+    scene: Scene, scope: str, grant: dict[str, Any], code: str | None
+) -> None:
+    with pytest.raises(GatewayError) as caught:
+        await scene.registry.top_up(scope, grant, BY)
+    assert caught.value.code == code
+    assert await told(scene) == []
+
+
+async def test_a_team_of_the_file_and_one_of_the_store_are_topped_up_alike(scene: Scene) -> None:
+    await scene.registry.create_team({"name": "red", "quotas": [{"usd": 10, "per": "month"}]}, BY)
+    for name in ("red", "platform"):
+        (row,) = await scene.registry.top_up(f"team:{name}", {"usd": 2.5, "per": "month"}, BY)
+        assert (row["scope"], row["limit"]) == (f"team:{name}", 12.5)
+        assert (await scene.registry.show_team(name))["top_ups"][0]["amount"] == 2.5
+
+
+async def test_two_top_ups_at_once_both_count_or_one_is_told_to_try_again(scene: Scene) -> None:
+    done = await asyncio.gather(
+        *[scene.registry.top_up("key:ci-bot", {"requests": 1, "per": "day"}, BY) for _ in range(10)],
+        return_exceptions=True,
+    )
+    refused = [each for each in done if isinstance(each, Conflict)]
+    (row,) = await scene.registry.top_up("key:ci-bot", {"requests": 1, "per": "day"}, BY)
+    assert row["limit"] == 5 + 10 - len(refused) + 1
+    assert {each.code for each in refused} <= {"changed_meanwhile"}
+
+
+async def test_the_audit_log_is_read_in_pages_newest_first(scene: Scene) -> None:
+    for number in range(7):
+        await scene.registry.create_key({"id": f"key-{number}"}, BY)
+    found: list[str] = []
+    before: str | None = None
+    while True:
+        rows, before = await scene.registry.audit(3, before)
+        found += [row["name"] for row in rows]
+        if before is None:
+            break
+    assert found == [f"key-{number}" for number in reversed(range(7))]
+    with pytest.raises(InvalidRequest):
+        await scene.registry.audit(3, "no position")

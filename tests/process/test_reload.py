@@ -1,0 +1,197 @@
+"""The parent's side of a reload: what is applied, what is refused, and what is said of it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.config.source import Source
+from gateway.process import reload
+from gateway.process.reload import Reloader, ReloadResult
+from gateway.tasks import Tasks
+from tests.fakes.scripted import until
+
+TEXT = """
+upstreams:
+  up: {base_url: "http://up.example/v1", api_key: "${file:KEY}"}
+models:
+  m: {routes: [{upstream: up}], max_output_tokens: 100}
+"""
+SECRET = "the-second-key-of-the-upstream"
+
+
+class Desk:
+    """A file, a secret beside it, and workers that take what they are given."""
+
+    def __init__(self, folder: Path) -> None:
+        self.key = folder / "key"
+        self.key.write_text("the-first-key-of-the-upstream")
+        self.file = folder / "gateway.yaml"
+        self.write(TEXT)
+        self.given: list[Mapping[str, Any]] = []
+        source = Source(str(self.file), {})
+        self.reloader = Reloader(source.read(), source, self.take)
+
+    def write(self, text: str) -> None:
+        self.file.write_text(text.replace("KEY", str(self.key)))
+
+    async def take(self, values: Mapping[str, Any]) -> None:
+        # Whoever starts in this moment is given the new one; in use is still the old one.
+        assert (self.reloader.now.values, self.reloader.generation) == (values, len(self.given) + 1)
+        self.given.append(values)
+
+    @asynccontextmanager
+    async def watched(self) -> AsyncIterator[None]:
+        tasks = Tasks()
+        tasks.spawn(self.reloader.watch(), "watch")
+        try:
+            yield
+        finally:
+            await tasks.cancel_all()
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
+    monkeypatch.setattr(reload, "LOOK_EVERY_S", 0.01)
+    return Desk(tmp_path)
+
+
+async def test_what_has_changed_is_applied_and_told(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
+    desk.write(TEXT.replace("100", "200"))
+    desk.key.write_text(SECRET)
+    outcome = await desk.reloader.reload("SIGHUP")
+    told = ["upstreams.up.api_key: (secret) changed", "models.m.max_output_tokens: 100 -> 200"]
+    assert outcome == ReloadResult(2, told)
+    (values,) = desk.given
+    assert values["models"]["m"]["max_output_tokens"] == 200
+    assert desk.reloader.generation == 2
+    assert desk.reloader.results == {"applied": 1, "refused": 0}
+    assert "the configuration is reloaded (SIGHUP), and is now number 2:" in caplog.messages
+    assert [f"  {line}" for line in told] == [line for line in caplog.messages if line.startswith("  ")]
+    assert SECRET not in caplog.text
+
+
+async def test_nothing_has_changed(desk: Desk) -> None:
+    desk.write(TEXT + "# a remark\n")
+    assert await desk.reloader.reload("SIGHUP") == ReloadResult(1, [])
+    assert not desk.given
+
+
+async def test_faults_are_told_all_at_once_and_change_nothing(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
+    desk.write(TEXT.replace("max_output_tokens: 100", "max_output_tokens: none, prise: 1"))
+    outcome = await desk.reloader.reload("SIGHUP")
+    assert (outcome.generation, outcome.code) == (1, "invalid_configuration")
+    assert [fault.partition(": ")[0] for fault in outcome.faults] == ["models.m.max_output_tokens", "models.m.prise"]
+    assert desk.reloader.now.config.models["m"].max_output_tokens == 100
+    assert not desk.given
+    assert desk.reloader.results == {"applied": 0, "refused": 1}
+    assert [record.levelno for record in caplog.records] == [logging.ERROR] * 3
+
+
+async def test_what_needs_a_restart_is_refused_by_name_with_everything_beside_it(desk: Desk) -> None:
+    desk.write(TEXT.replace("100", "200") + "server: {port: 1234, host: 0.0.0.0}\nstore: {namespace: other}\n")
+    outcome = await desk.reloader.reload("SIGHUP")
+    assert (outcome.generation, outcome.code) == (1, "restart_required")
+    assert [fault.partition(": ")[0] for fault in outcome.faults] == ["server.host", "server.port", "store.namespace"]
+    assert not desk.given
+
+
+async def test_a_gateway_without_a_file_says_so(desk: Desk) -> None:
+    reloader = Reloader(desk.reloader.now, None, desk.take)
+    outcome = await reloader.reload("SIGHUP")
+    assert outcome.code == "invalid_configuration"
+    assert "without a file" in outcome.faults[0]
+    await asyncio.wait_for(reloader.watch(), 5)  # nothing to watch
+
+
+async def test_a_changed_file_is_applied_by_itself(desk: Desk) -> None:
+    async with desk.watched():
+        desk.write(TEXT.replace("100", "200"))
+        await until(lambda: len(desk.given) == 1)
+        desk.key.write_text(SECRET)
+        await until(lambda: len(desk.given) == 2)
+        assert desk.given[1]["upstreams"]["up"]["api_key"] == SECRET
+
+
+async def test_a_file_that_is_being_written_is_left_alone(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only what is the same in two looks counts."""
+    assert desk.reloader._source is not None
+    looks = iter([{"gateway.yaml": str(number)} for number in range(20)])
+    last = {"gateway.yaml": "19"}
+    monkeypatch.setattr(desk.reloader._source, "look", lambda: next(looks, last))
+    desk.write(TEXT.replace("100", "200"))
+    for _ in range(20):
+        await desk.reloader._look(desk.reloader._source)
+        assert not desk.given
+    await desk.reloader._look(desk.reloader._source)
+    assert len(desk.given) == 1
+
+
+async def test_a_bad_file_is_told_once_and_applied_when_it_is_mended(
+    desk: Desk, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reload, "TRY_AGAIN_EVERY", 1)
+    async with desk.watched():
+        desk.write("upstreams: {")
+        await until(lambda: desk.reloader.results["refused"] == 1)
+        assert desk.reloader._source is not None
+        reads = 0
+        read = desk.reloader._source.read
+
+        def counted() -> Any:
+            nonlocal reads
+            reads += 1
+            return read()
+
+        monkeypatch.setattr(desk.reloader._source, "read", counted)
+        await until(lambda: reads > 5)  # it is tried again, for what is missing may be elsewhere
+        assert desk.reloader.results["refused"] == 1
+        assert sum("is not reloaded" in line for line in caplog.messages) == 1
+        desk.write(TEXT.replace("100", "200"))
+        await until(lambda: len(desk.given) == 1)
+        assert desk.reloader.results == {"applied": 1, "refused": 1}
+        tries = reads
+        await asyncio.sleep(0.1)
+        assert reads == tries  # and all is well
+
+
+async def test_what_stands_in_no_file_may_mend_a_fault(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reload, "TRY_AGAIN_EVERY", 1)
+    missing = desk.file.parent / "ca.pem"
+    async with desk.watched():
+        desk.write(TEXT.replace("api_key:", f"ca_file: {missing}, api_key:"))
+        await until(lambda: desk.reloader.results["refused"] == 1)
+        missing.write_text("no certificate")
+        await until(lambda: desk.reloader.results["refused"] == 2)  # another fault: told again
+        assert not desk.given
+
+
+async def test_a_bug_does_not_end_the_watching(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert desk.reloader._source is not None
+    look = desk.reloader._source.look
+    calls = iter([1])
+
+    def fail_once() -> Any:
+        if next(calls, None):
+            raise ZeroDivisionError
+        return look()
+
+    monkeypatch.setattr(desk.reloader._source, "look", fail_once)
+    async with desk.watched():
+        desk.write(TEXT.replace("100", "200"))
+        await until(lambda: len(desk.given) == 1)
+
+
+async def test_many_changes_are_not_all_logged(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
+    keys = "\n".join(f"  - {{id: k{number}, secret: {'s' * 24}{number}}}" for number in range(500))
+    desk.write(f"{TEXT}keys:\n{keys}\n")
+    outcome = await desk.reloader.reload("SIGHUP")
+    assert len(outcome.changed) == 500
+    assert len(caplog.messages) == reload.MOST_LOGGED + 2
+    assert caplog.messages[-1] == "  and 400 more changes"

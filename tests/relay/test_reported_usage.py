@@ -1,0 +1,110 @@
+"""Tokens as reported, and as estimated."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.records import Usage
+from gateway.relay import reported_usage
+
+
+@pytest.mark.parametrize(
+    ("report", "expected"),
+    [
+        ({"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}, Usage(3, 4, source="reported")),
+        ({"prompt_tokens": 3, "total_tokens": 3}, Usage(3, 0, source="reported")),  # embeddings
+        ({"completion_tokens": 4}, Usage(0, 4, source="reported")),
+        ({"prompt_tokens": 0, "completion_tokens": 0}, Usage(0, 0, source="reported")),
+        (
+            {
+                "prompt_tokens": 30,
+                "completion_tokens": 40,
+                "prompt_tokens_details": {"cached_tokens": 20, "audio_tokens": 1},
+                "completion_tokens_details": {"reasoning_tokens": 10},
+                "cost": 0.01,
+            },
+            Usage(30, 40, 20, 10, source="reported"),
+        ),
+        (
+            {"prompt_tokens": 3, "completion_tokens": 4, "prompt_tokens_details": None, "completion_tokens_details": 1},
+            Usage(3, 4, source="reported"),
+        ),
+        ({"prompt_tokens": 3, "prompt_tokens_details": {"cached_tokens": None}}, Usage(3, source="reported")),
+        ({"prompt_tokens": "3", "completion_tokens": 4}, Usage(0, 4, source="reported")),
+        # What cannot be a count of tokens is no report.
+        ({}, None),
+        ({"total_tokens": 7}, None),
+        ({"prompt_tokens": -3, "completion_tokens": -4}, None),
+        ({"prompt_tokens": True}, None),
+        ({"prompt_tokens": 1.5}, None),
+        ({"prompt_tokens": 2**53}, None),
+        (None, None),
+        ([], None),
+        ("7", None),
+    ],
+)
+def test_reported(report: Any, expected: Usage | None) -> None:
+    assert reported_usage.reported(report) == expected
+
+
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(), st.lists) | st.dictionaries(
+    st.sampled_from(["prompt_tokens", "completion_tokens", "prompt_tokens_details", "completion_tokens_details"]),
+    st.none() | st.integers() | st.floats() | st.dictionaries(st.just("cached_tokens"), st.integers()),
+))  # fmt: skip
+def test_no_report_hurts(report: Any) -> None:
+    found = reported_usage.reported(report)
+    if found is not None:
+        assert min(found.prompt_tokens, found.completion_tokens, found.cached_tokens, found.reasoning_tokens) >= 0
+        assert max(found.prompt_tokens, found.completion_tokens) < 2**53
+
+
+def size_of(answer: bytes) -> int:
+    """Bytes of generated text."""
+    texts = reported_usage.texts_of(answer)
+    assert [answer[start:end] for start, end in reported_usage.places_of_texts(answer)] == texts
+    return sum(map(len, texts))
+
+
+@pytest.mark.parametrize(
+    ("answer", "size"),
+    [
+        ({"choices": [{"text": "abcd", "index": 0}, {"text": "ef"}]}, 6),
+        ({"choices": [{"message": {"role": "assistant", "content": "abcd"}}]}, 4),
+        ({"choices": [{"delta": {"content": "", "role": "assistant"}}]}, 0),
+        ({"choices": [{"delta": {"content": None}}]}, 0),
+        ({"choices": [{"delta": {"reasoning_content": "abc"}}]}, 3),
+        ({"choices": [{"delta": {"reasoning": "abc"}}]}, 3),
+        ({"choices": [{"delta": {"refusal": "no"}}]}, 2),
+        ({"choices": [{"delta": {"tool_calls": [{"function": {"name": "f", "arguments": '{"a": 1}'}}]}}]}, 11),
+        ({"content": [{"type": "text", "text": "abc"}]}, 3),
+        ({"model": "content", "id": "text"}, 0),
+        ({"text": 'a "quoted" \\ text'}, 20),  # as it stands in the JSON, escapes and all
+        ({"text": '"text": "no name, but a text"'}, 33),
+    ],
+)
+@pytest.mark.parametrize("separators", [(",", ":"), (", ", " : ")])
+def test_texts(answer: Any, size: int, separators: tuple[str, str]) -> None:
+    assert size_of(json.dumps(answer, separators=separators).encode()) == size
+
+
+@given(st.text())
+def test_text_is_found_whatever_stands_in_it(text: str) -> None:
+    written = json.dumps(text)
+    assert size_of(b'{"text": ' + written.encode() + b', "x": 1}') == len(written) - 2
+
+
+@pytest.mark.parametrize("end", [b'"}', b"", b"\\"])
+def test_a_long_text_costs_no_more_memory_than_itself(end: bytes) -> None:
+    answer = b'{"content": "' + b"x\\n" * 1_000_000 + end
+    tracemalloc.start()
+    try:
+        assert size_of(answer) in (3_000_000, 0)
+        assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    finally:
+        tracemalloc.stop()

@@ -1,0 +1,122 @@
+"""Connections that stay: how long they may rest, and how long a client may take nothing. On the production runner."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from gateway.config import build
+from gateway.observe.metrics import Telemetry
+from gateway.web import app, server
+from gateway.web.http_guard import client_connection
+from tests.fakes.scripted import Scripted, ok_json, until
+
+KEY = "sk-test-0123456789abcdefghijkl"
+PATIENCE_S = 20
+
+Runs = Callable[[str], Awaitable[web.AppRunner]]
+Starts = Callable[[str], Awaitable[tuple[str, int]]]
+
+
+@pytest.fixture
+async def run(tmp_path: Path) -> AsyncIterator[Runs]:
+    """Start a gateway in front of this upstream; returns what runs it."""
+    async with AsyncExitStack() as stack:
+
+        async def begin(url: str) -> web.AppRunner:
+            config = build({
+                "server": {"access_log": "off"},
+                "store": {"url": f"embedded:{tmp_path}"},
+                "upstreams": {"up": {"base_url": url}},
+                "models": {"m": {"routes": [{"upstream": "up"}], "endpoints": ["completions"]}},
+                "keys": [{"id": "k", "secret": KEY}],
+            })  # fmt: skip
+
+            async def scrape() -> bytes:
+                return b""
+
+            worker = await stack.enter_async_context(app.build(config, Telemetry(["k"], 1), scrape))
+            runner = server.runner_of(worker.app, worker.shortcuts, worker.parts)
+            await runner.setup()
+            stack.push_async_callback(runner.cleanup)
+            await web.TCPSite(runner, "127.0.0.1", 0).start()
+            return runner
+
+        yield begin
+
+
+@pytest.fixture
+def start(run: Runs) -> Starts:
+    """As `run`; returns where it listens."""
+
+    async def begin(url: str) -> tuple[str, int]:
+        address: tuple[str, int] = (await run(url)).addresses[0]
+        return address
+
+    return begin
+
+
+async def test_connection_does_not_rest_for_ever(start: Starts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "KEEP_ALIVE_S", 0.3)
+    reader, writer = await asyncio.open_connection(*await start("http://127.0.0.1:9/v1"))
+    async with asyncio.timeout(PATIENCE_S):
+        for _ in range(2):
+            writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert (await reader.readuntil(b'{"status": "ok"}')).startswith(b"HTTP/1.1 200 ")
+        assert await reader.read() == b""
+    writer.close()
+
+
+async def test_client_that_takes_nothing_is_cut_off(run: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_connection, "STALLED_S", 1)
+    body = b'{"model": "m", "prompt": "x"}'
+    """Where the kernel can: elsewhere only a stream's upstream and the room for answers bound what it holds."""
+    async with Scripted(ok_json({"choices": [], "x": "x" * 50_000_000})) as upstream:
+        loop = asyncio.get_running_loop()
+        runner = await run(upstream.url)
+        with socket.create_connection(runner.addresses[0]) as client:
+            client.setblocking(False)
+            await until(lambda: runner.server is not None and runner.server.connections)
+            head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEY}\r\n"
+            head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+            await loop.sock_sendall(client, head.encode() + body)
+            assert runner.server is not None
+            if hasattr(socket, "TCP_USER_TIMEOUT"):
+                await until(lambda: runner.server is not None and not runner.server.connections)
+            async with asyncio.timeout(PATIENCE_S):
+                assert await is_reset(client) or not hasattr(socket, "TCP_USER_TIMEOUT")
+
+
+async def is_reset(client: socket.socket) -> bool:
+    """Whether the answer breaks off."""
+    loop, size = asyncio.get_running_loop(), 0
+    try:
+        while size < 50_000_000 and (piece := await loop.sock_recv(client, 1 << 20)):
+            size += len(piece)
+    except ConnectionResetError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("turns", range(5))
+async def test_nonsense_in_a_body_is_told_at_once_whenever_it_comes(run: Runs, turns: int) -> None:
+    """Also in the turn of the loop in which the request is out of the queue, and not the current one yet."""
+    runner = await run("http://127.0.0.1:9/v1")
+    reader, writer = await asyncio.open_connection(*runner.addresses[0])
+    assert runner.server is not None
+    await until(lambda: runner.server is not None and runner.server.connections)
+    (connection,) = runner.server.connections
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEY}\r\n"
+    connection.data_received(f"{head}Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    connection.data_received(b"+5\r\nhello\r\n0\r\n\r\n")
+    async with asyncio.timeout(PATIENCE_S):
+        assert (await reader.readline()).startswith(b"HTTP/1.1 400 ")
+    writer.close()
