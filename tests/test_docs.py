@@ -1,4 +1,4 @@
-"""The README and the pages of deploy/docs say what the code does: every setting, metric, command and module."""
+"""The README and the pages of docs say what the code does: every setting, metric, command and module."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gateway.observe.metrics import KeyCollector, Telemetry
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
-SETTINGS, METRICS = [(ROOT / "deploy" / "docs" / f"{page}.md").read_text() for page in ("configuration", "metrics")]
+SETTINGS, METRICS = [(ROOT / "docs" / f"{page}.md").read_text() for page in ("configuration", "metrics")]
 
 
 def _models(annotation: Any) -> list[type[BaseModel]]:

@@ -1,7 +1,7 @@
 """How large the books become: bytes of memory in Redis and on the disk of an embedded store, for one more of each.
 
     python -m tests.bench.sizes                      # one more of each; half a minute
-    python -m tests.bench.sizes --carries --write    # and what one core carries, into deploy/docs/sizing.md
+    python -m tests.bench.sizes --carries --write    # and what one core carries, into docs/sizing.md
 
 Each figure is a slope: some are written, then more, and what those took is divided by how many they were.
 """
@@ -32,7 +32,7 @@ from tests.fakes.redis_servers import ROOT, RedisServer
 from . import carries, issuing, page
 from .__main__ import machine
 
-PAGE = ROOT / "deploy/docs/sizing.md"
+PAGE = ROOT / "docs/sizing.md"
 
 FEW, MANY = 4_000, 12_000
 BATCH = 100

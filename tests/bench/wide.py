@@ -29,8 +29,8 @@ from .cases import CASES, MAIN, Case
 from .processes import BenchError, Probe, Program, pinned
 from .table import RIVALS, Group
 
-PAGE = ROOT / "deploy/docs/costs.md"
-PICTURES = ROOT / "deploy/screenshots"
+PAGE = ROOT / "docs/costs.md"
+PICTURES = ROOT / "docs/images"
 ROUND_S, WARM_S = 3, 1
 CPU = "CPU per call, us"
 REDIS = "Of that call in Redis, CPU us"

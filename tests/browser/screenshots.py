@@ -1,7 +1,7 @@
 """Pictures of the dashboard for the README: python -m tests.browser.screenshots
 
 Fills a store with a believable month, serves it in front of the simulated upstream, keeps some callers busy, and looks.
-Writes into deploy/screenshots; needs Chromium, and pngquant for small files (a picture looks best with Inter installed:
+Writes into docs/images; needs Chromium, and pngquant for small files (a picture looks best with Inter installed:
 apt-get install fonts-inter pngquant).
 """
 
@@ -25,7 +25,7 @@ from .believable import ENDPOINTS, PEOPLE, PRICES, TEAMS, UPSTREAMS, quotas, rec
 from .chromium import Page, start
 from .stores import fill_embedded, fill_windows
 
-FOLDER = Path(__file__).parent.parent.parent / "deploy" / "screenshots"
+FOLDER = Path(__file__).parent.parent.parent / "docs" / "images"
 BUSY_S = 45.0
 CALLERS = 12
 PAUSE_S = 0.5

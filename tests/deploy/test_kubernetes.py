@@ -238,7 +238,7 @@ def test_scraping_and_scaling_go_by_what_is_there() -> None:
     (rule,) = load("kubernetes/monitoring/prometheus-adapter.yaml")["rules"]["custom"]
     assert rule["name"]["as"] == name
     assert rule["seriesQuery"].startswith(f"{name}{{")
-    assert f"| `{name}` |" in (ROOT / "deploy" / "docs" / "metrics.md").read_text()
+    assert f"| `{name}` |" in (ROOT / "docs" / "metrics.md").read_text()
 
 
 # ------------------------------------------------------------------------------------------- what runs without it
