@@ -2,10 +2,11 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help demo test check format servers bench bench-wide counts soak stack
+.PHONY: help demo docs test check format servers bench bench-wide counts soak stack
 
 help:
 	@echo "make demo    run the gateway with a simulated upstream; no network, no key, no server needed"
+	@echo "make docs    build the documentation site into site/"
 	@echo "make test    format, lint, strict types, tests"
 	@echo "make check   the same without the tests"
 	@echo "make servers install what the tests run on, servers and the SDK for Node; make test does it too"
@@ -21,8 +22,25 @@ help:
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
-demo: .venv/.installed
-	$(BIN)/gateway demo
+PORT ?= 8080
+
+# The demo needs the package alone, not what the tests need.
+.venv/bin/gateway: pyproject.toml
+	@echo "Installing the gateway into .venv (about 20 packages) ..."
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+demo: .venv/bin/gateway
+	$(BIN)/gateway demo --port $(PORT)
+
+.venv/.docs: pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	@touch $@
+
+docs: .venv/.docs
+	$(BIN)/mkdocs build
 
 check: .venv/.installed
 	$(BIN)/ruff format --check .

@@ -96,8 +96,8 @@ def test_the_metadata_says_who_what_and_on_which_terms(wheel: Path) -> None:
 def test_the_version_stands_in_one_place() -> None:
     """And those who name it beside: the latest section of the changes, and the tag of the image."""
     assert PROJECT["dynamic"] == ["version"]
-    changes = (ROOT / "README.md").read_text().partition("\n## Changes\n")[2]
-    assert f"**{gateway.__version__}**" in changes
+    changes = (ROOT / "CHANGELOG.md").read_text()
+    assert f"\n## {gateway.__version__}" in changes or f"\n## [{gateway.__version__}]" in changes
 
 
 # -------------------------------------------------------------------------------------------------------- installed
