@@ -251,7 +251,11 @@ _UPSTREAM: dict[Fault, tuple[int, str, str]] = {
     Fault.IN_BAND: (502, "upstream_error", "reported an error inside its answer"),
     Fault.UNFIT: (502, "upstream_error", "answered something else than it was asked"),
     Fault.NO_CHANNEL: (503, "upstream_error", "cannot serve it at present"),
-    Fault.LEFT_ALONE: (503, "upstream_error", "has failed again and again and is left alone for a moment"),
+    Fault.CIRCUIT_OPEN: (
+        503,
+        "upstream_error",
+        "is temporarily disabled after repeated failures. Retry after the time in Retry-After",
+    ),
 }  # fmt: skip
 
 
@@ -269,7 +273,7 @@ class UpstreamFailed(GatewayError):
         headers: dict[str, str] = {}
         if status in (429, 503):
             headers = retry_headers(1000 if failure.retry_after_s is None else math.ceil(failure.retry_after_s * 1000))
-        error = cls(f"The upstream of this model {what}.", code=code, headers=headers)
+        error = cls(f"The upstream for this model {what}.", code=code, headers=headers)
         error.status = status
         if status == 429:
             error.type = "requests"

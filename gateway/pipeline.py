@@ -34,7 +34,7 @@ from .relay.client_stream import ClientStream, OpensStreams
 from .tasks import Tasks
 from .upstream.health import AttemptHandle
 from .upstream.pool import Pool
-from .upstream.retry_policy import FailedAttempt, GiveUp, Try, next_step, patience_s
+from .upstream.retry_policy import FailedAttempt, GiveUp, Try, client_timeout_s, next_step
 from .upstream.router import Router
 
 log = logging.getLogger("gateway")
@@ -178,17 +178,18 @@ def _next_step(
     if not tried:
         return next_step(call.model, candidates)
     total_s = max([parts.config.upstreams[route.upstream].timeouts.total_s for route in routes])
-    left_s = min(total_s, patience_s(call.forwarded_headers)) - (time.perf_counter() - call.arrived)
+    left_s = min(total_s, client_timeout_s(call.forwarded_headers)) - (time.perf_counter() - call.arrived)
     return next_step(
         call.model, candidates, tried,
-        waited_s=waited_s, left_s=left_s, renewed=router.renewed(name, tried), spent=router.spent(tried),
+        waited_s=waited_s, left_s=left_s,
+        has_other_credential=router.with_other_credential(name, tried), spent=router.spent(tried),
     )  # fmt: skip
 
 
 def _failed(last: Failure | None, call: Call, routes: Sequence[Route], parts: Services, lease: Lease) -> UpstreamFailed:
     """The error that says of the last failure; None: there was nobody to ask."""
     if last is None:
-        last = parts.router.barrier(routes, call.params.model)
+        last = parts.router.unavailable_reason(routes, call.params.model)
         parts.books.telemetry.rejected(last.fault.value)
     error = UpstreamFailed.after(last)
     error.headers = {**error.headers, **dict(own_headers(lease))}
@@ -253,11 +254,11 @@ async def _try(
         refused.headers = {**refused.headers, **dict(own_headers(lease))}
         raise
     except asyncio.CancelledError:
-        trial.left()
+        trial.abandoned()
         telemetry.attempted(route.upstream, "client_gone")
         raise
     except BaseException:
-        trial.left()
+        trial.abandoned()
         raise
     if isinstance(result, Failure):
         trial.ended(result)

@@ -141,8 +141,8 @@ class Fault(Enum):
     """A good answer to something else than was asked."""
     NO_CHANNEL = "no_channel"
     """A reseller has nobody who serves this model at present: it says nothing about the other models."""
-    LEFT_ALONE = "left_alone"
-    """Nothing was sent, because it failed again and again just before."""
+    CIRCUIT_OPEN = "circuit_open"
+    """Nothing was sent: the circuit breaker is open."""
 
 
 @dataclass(frozen=True, slots=True)

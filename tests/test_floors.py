@@ -254,8 +254,8 @@ PURE = frozenset({
     "relay.charge", "relay.reasoning_models", "relay.reported_usage", "relay.sse", "relay.stream_scan",
     "relay.token_rule",
     "reports.compare", "reports.invoice", "reports.invoice_cells",
-    "upstream.circuit_breaker", "upstream.error_table", "upstream.refusal", "upstream.retry_budget",
-    "upstream.retry_policy", "upstream.route_order", "upstream.status",
+    "upstream.circuit_breaker", "upstream.provider_errors", "upstream.refusal", "upstream.retry_budget",
+    "upstream.retry_policy", "upstream.status",
     "web.admin.request_bodies", "web.http_guard.login_throttle",
 })  # fmt: skip
 """Modules and packages that decide without a clock, I/O or async: their tests are tables."""

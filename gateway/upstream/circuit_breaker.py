@@ -1,20 +1,21 @@
-"""When an upstream is avoided, when it is left alone, and when it is asked again: a circuit breaker as a state table.
+"""Circuit breaker: a state table that stops calls to an upstream or a model after repeated failures.
 
-A `Circuit` is a value, and `TABLE` says which function makes its successor of it, for each state and event:
+A `Circuit` is a value. `TABLE` maps each state and event to the function that makes the next value:
 
-    state       BEGIN         WELL     ILL, BROKEN                  NOTHING              RESTED      PROVEN
+    state       BEGIN         SUCCESS  FAILURE, PARTIAL             NEUTRAL              TIMER       PROBE_OK
     CLOSED      -             count    count; open at a threshold   -                    -           count
     OPEN        half-open     close    count                        -                    half-open   close
-    HALF_OPEN   bar others    close    open again, for longer       let the next one in  -           close
+    HALF_OPEN   hold others   close    open, longer cooldown        admit the next       -           close
 
-An open circuit `admits` nobody before its time, a half-open one a single probe, which is a call like any other. Who
-has nothing else may come all the same, as long as there is hope (`is_hopeless`): every second answer, or the first half
-of each, is better than none.
+1. A closed circuit opens after 5 consecutive failures, or when at least half of 20 or more attempts within 30 s failed.
+2. The cooldown is 1 s and doubles with each opening in a row, up to 30 s.
+3. An open circuit admits no call before its cooldown ends. A half-open circuit admits one call at a time as a probe.
+4. A model without another route uses an open circuit all the same, until 10 attempts in a row returned no byte
+   (`is_dead`): an upstream that answers every second call is better than a 503.
+5. The result of an attempt that began before the last change of state is stale and does not count (`is_current`): 100
+   calls that time out after a minute must not open a circuit that has recovered meanwhile.
 
-What an attempt that began before the last change of state has to say is not heard (`is_heard`): a hundred calls that
-hang for a minute must not open a circuit again that has recovered meanwhile.
-
-A circuit about which there is nothing to say is `None`, so that those who are well cost nothing to keep.
+A circuit in its initial state is None, so that a healthy upstream takes no memory.
 """
 
 from __future__ import annotations
@@ -26,29 +27,30 @@ from typing import NamedTuple
 
 from gateway.records import Failure, Fault, Phase
 
-IN_A_ROW = 5
-"""So many failures in a row open it (Envoy's outlier detection has the same default)."""
+CONSECUTIVE_FAILURES = 5
+"""Failures in a row that open a circuit. Envoy's outlier detection has the same default."""
 
-HOPELESS_AFTER = 10
-"""So many in a row without even the beginning of an answer, and it is left alone by everybody."""
+DEAD_AFTER = 10
+"""Attempts in a row without one byte of an answer, after which even a model without another route is refused."""
 
 WINDOW_S = 30.0
-SHARE = 0.5
-AT_LEAST = 20
-"""... and so does this share of the attempts of a window, if there are so many. A window begins with a failure."""
+"""The window in which failures are counted. It starts with a failure."""
+FAILURE_SHARE = 0.5
+MIN_ATTEMPTS = 20
+"""A window with at least this many attempts opens the circuit when at least `FAILURE_SHARE` of them failed."""
 
-FIRST_REST_S, LONGEST_REST_S = 1.0, 30.0
-"""It rests this long when it opens, twice as long each further time. A second is enough for a restart."""
+FIRST_COOLDOWN_S, MAX_COOLDOWN_S = 1.0, 30.0
+"""The first cooldown, which is enough for a restart, and the limit of its doubling."""
 
-CALM_S = 60.0
-"""Closed for so long, its next opening counts as the first."""
+RESET_AFTER_S = 60.0
+"""Time in the closed state after which the next opening counts as the first."""
 
-PROBE_S = 5.0
-"""A half-open circuit that has not heard of its probe for so long lets another one in."""
+PROBE_TIMEOUT_S = 5.0
+"""A half-open circuit whose probe has no result after this time admits another probe."""
 
 
 class CircuitState(IntEnum):
-    """The numbers are those of `gateway_upstream_state`."""
+    """The numbers are those of the metric `gateway_upstream_state`."""
 
     CLOSED = 0
     HALF_OPEN = 1
@@ -56,41 +58,42 @@ class CircuitState(IntEnum):
 
 
 class CircuitEvent(Enum):
-    """What happens to a circuit."""
+    """An input of the state table."""
 
     BEGIN = "begin"
     """An attempt begins."""
-    WELL = "well"
-    """An attempt was answered."""
-    ILL = "ill"
-    """An attempt failed through a fault of the upstream."""
-    BROKEN = "broken"
-    """So did this one, but a part of an answer had come."""
-    NOTHING = "nothing"
-    """An attempt has ended, and says nothing about the upstream."""
-    RESTED = "rested"
-    """Its rest is over, and nobody has come yet."""
-    PROVEN = "proven"
-    """It was asked for no other reason than to see whether it is well, and it is."""
+    SUCCESS = "success"
+    """The upstream answered an attempt."""
+    FAILURE = "failure"
+    """An attempt failed through a fault of the upstream, and no part of an answer arrived."""
+    PARTIAL = "partial"
+    """An attempt failed through a fault of the upstream after a part of an answer had arrived."""
+    NEUTRAL = "neutral"
+    """An attempt ended and its result says nothing about the upstream."""
+    TIMER = "timer"
+    """The cooldown ended before a call began."""
+    PROBE_OK = "probe_ok"
+    """A health check succeeded."""
 
 
 class Circuit(NamedTuple):
-    """Of one upstream or one model of it. Times are in seconds, on any clock that only goes forward."""
+    """The circuit of one upstream or of one model of it. Times are seconds of a monotonic clock."""
 
     state: CircuitState = CircuitState.CLOSED
     since: float = -inf
-    """When it came into this state; -inf: it never was in another."""
+    """Start of this state; -inf: the circuit never changed its state."""
     until: float = 0.0
-    """Open: the end of its rest. Half-open: until when a probe bars the others."""
+    """Open: end of the cooldown. Half-open: until then the running probe holds other calls."""
     openings: int = 0
-    """In a row."""
-    in_a_row: int = 0
-    hopeless: int = 0
-    """Of these, those that brought nothing at all."""
-    window: float = 0.0
-    """When its window began."""
-    ill: int = 0
-    seen: int = 0
+    """Openings in a row."""
+    consecutive_failures: int = 0
+    unanswered: int = 0
+    """Attempts in a row that returned no byte."""
+    window_start: float = 0.0
+    failures: int = 0
+    """Failures in the window."""
+    attempts: int = 0
+    """Attempts in the window."""
 
 
 NEW = Circuit()
@@ -101,38 +104,38 @@ def admits(circuit: Circuit | None, now: float) -> bool:
     return circuit is None or circuit.state is CircuitState.CLOSED or now >= circuit.until
 
 
-def is_hopeless(circuit: Circuit | None) -> bool:
-    """Whether not even those who have nothing else should come before they are admitted."""
-    return circuit is not None and circuit.hopeless >= HOPELESS_AFTER
+def is_dead(circuit: Circuit | None) -> bool:
+    """Whether even a model without another route is refused until the circuit admits a call."""
+    return circuit is not None and circuit.unanswered >= DEAD_AFTER
 
 
-def is_heard(circuit: Circuit | None, began: float) -> bool:
-    """Whether an attempt that began at this time may still say something."""
+def is_current(circuit: Circuit | None, began: float) -> bool:
+    """Whether the result of an attempt that began at this time counts; False: the result is stale."""
     return circuit is None or began >= circuit.since
 
 
 def after(circuit: Circuit | None, event: CircuitEvent, now: float) -> Circuit | None:
-    """What becomes of a circuit; None: there is nothing to remember."""
+    """The next value of a circuit; None: the initial state."""
     made = TABLE[(circuit or NEW).state, event](circuit or NEW, now)
     return None if made == NEW else made
 
 
-def verdict(failure: Failure | None) -> CircuitEvent:
-    """What an attempt says about its upstream. The client's own faults and our limits at it are no illness."""
+def event_of(failure: Failure | None) -> CircuitEvent:
+    """The event for the result of an attempt. Faults of the client and limits of our account are neutral."""
     if failure is None:
-        return CircuitEvent.WELL
+        return CircuitEvent.SUCCESS
     if failure.was_held_back or failure.phase is Phase.STALE:
-        return CircuitEvent.NOTHING
+        return CircuitEvent.NEUTRAL
     if failure.fault is Fault.STATUS and failure.status is not None and 400 <= failure.status < 500:
-        return CircuitEvent.NOTHING
-    if failure.fault in _SAY_NOTHING:
-        return CircuitEvent.NOTHING
-    return CircuitEvent.BROKEN if failure.has_begun else CircuitEvent.ILL
+        return CircuitEvent.NEUTRAL
+    if failure.fault in _NEUTRAL_FAULTS:
+        return CircuitEvent.NEUTRAL
+    return CircuitEvent.PARTIAL if failure.has_begun else CircuitEvent.FAILURE
 
 
-_SAY_NOTHING = frozenset({
-    Fault.RATE_LIMITED, Fault.AUTH, Fault.BALANCE,  # the credential rests instead (upstream/credentials.py)
-    Fault.BUSY, Fault.TOO_LARGE, Fault.LEFT_ALONE,
+_NEUTRAL_FAULTS = frozenset({
+    Fault.RATE_LIMITED, Fault.AUTH, Fault.BALANCE,  # these start a cooldown of the credential (upstream/credentials.py)
+    Fault.BUSY, Fault.TOO_LARGE, Fault.CIRCUIT_OPEN,
 })  # fmt: skip
 
 
@@ -143,54 +146,60 @@ def _stay(circuit: Circuit, now: float) -> Circuit:
     return circuit
 
 
-def _count_well(circuit: Circuit, now: float) -> Circuit:
-    if circuit.window + WINDOW_S <= now or not circuit.seen:
-        is_calm = circuit.since + CALM_S <= now
-        return NEW if is_calm else circuit._replace(in_a_row=0, hopeless=0, ill=0, seen=0)
-    return circuit._replace(in_a_row=0, hopeless=0, seen=circuit.seen + 1)
+def _count_success(circuit: Circuit, now: float) -> Circuit:
+    if circuit.window_start + WINDOW_S <= now or not circuit.attempts:
+        is_reset = circuit.since + RESET_AFTER_S <= now
+        return NEW if is_reset else circuit._replace(consecutive_failures=0, unanswered=0, failures=0, attempts=0)
+    return circuit._replace(consecutive_failures=0, unanswered=0, attempts=circuit.attempts + 1)
 
 
-def _count_broken(circuit: Circuit, now: float) -> Circuit:
-    if circuit.window + WINDOW_S <= now or not circuit.seen:
-        circuit = circuit._replace(window=now, ill=0, seen=0)
-    circuit = circuit._replace(in_a_row=circuit.in_a_row + 1, ill=circuit.ill + 1, seen=circuit.seen + 1)
-    if circuit.in_a_row >= IN_A_ROW or (circuit.seen >= AT_LEAST and circuit.ill >= SHARE * circuit.seen):
+def _count_partial(circuit: Circuit, now: float) -> Circuit:
+    if circuit.window_start + WINDOW_S <= now or not circuit.attempts:
+        circuit = circuit._replace(window_start=now, failures=0, attempts=0)
+    circuit = circuit._replace(
+        consecutive_failures=circuit.consecutive_failures + 1,
+        failures=circuit.failures + 1,
+        attempts=circuit.attempts + 1,
+    )
+    if circuit.consecutive_failures >= CONSECUTIVE_FAILURES or (
+        circuit.attempts >= MIN_ATTEMPTS and circuit.failures >= FAILURE_SHARE * circuit.attempts
+    ):
         return _open(circuit, now)
     return circuit
 
 
-def _count_ill(circuit: Circuit, now: float) -> Circuit:
-    return _count_broken(_without_hope(circuit, now), now)
+def _count_failure(circuit: Circuit, now: float) -> Circuit:
+    return _count_partial(_count_unanswered(circuit, now), now)
 
 
-def _without_hope(circuit: Circuit, now: float) -> Circuit:
-    return circuit._replace(hopeless=circuit.hopeless + 1)
+def _count_unanswered(circuit: Circuit, now: float) -> Circuit:
+    return circuit._replace(unanswered=circuit.unanswered + 1)
 
 
 def _open(circuit: Circuit, now: float) -> Circuit:
-    is_calm = circuit.state is CircuitState.CLOSED and circuit.since + CALM_S <= now
-    openings = 1 if is_calm else circuit.openings + 1
-    rest_s = min(LONGEST_REST_S, FIRST_REST_S * 2.0 ** min(openings - 1, 10))
-    return Circuit(CircuitState.OPEN, now, now + rest_s, openings, hopeless=circuit.hopeless)
+    is_reset = circuit.state is CircuitState.CLOSED and circuit.since + RESET_AFTER_S <= now
+    openings = 1 if is_reset else circuit.openings + 1
+    cooldown_s = min(MAX_COOLDOWN_S, FIRST_COOLDOWN_S * 2.0 ** min(openings - 1, 10))
+    return Circuit(CircuitState.OPEN, now, now + cooldown_s, openings, unanswered=circuit.unanswered)
 
 
-def _open_again(circuit: Circuit, now: float) -> Circuit:
-    return _open(_without_hope(circuit, now), now)
+def _reopen(circuit: Circuit, now: float) -> Circuit:
+    return _open(_count_unanswered(circuit, now), now)
 
 
-def _await_probe(circuit: Circuit, now: float) -> Circuit:
+def _half_open(circuit: Circuit, now: float) -> Circuit:
     return circuit._replace(state=CircuitState.HALF_OPEN, since=now, until=now)
 
 
-def _probe(circuit: Circuit, now: float) -> Circuit:
-    return circuit._replace(state=CircuitState.HALF_OPEN, since=now, until=now + PROBE_S)
+def _start_probe(circuit: Circuit, now: float) -> Circuit:
+    return circuit._replace(state=CircuitState.HALF_OPEN, since=now, until=now + PROBE_TIMEOUT_S)
 
 
-def _bar(circuit: Circuit, now: float) -> Circuit:
-    return circuit._replace(until=now + PROBE_S)
+def _hold_others(circuit: Circuit, now: float) -> Circuit:
+    return circuit._replace(until=now + PROBE_TIMEOUT_S)
 
 
-def _let_in(circuit: Circuit, now: float) -> Circuit:
+def _admit_next(circuit: Circuit, now: float) -> Circuit:
     return circuit._replace(until=now)
 
 
@@ -200,24 +209,24 @@ def _close(circuit: Circuit, now: float) -> Circuit:
 
 TABLE: Mapping[tuple[CircuitState, CircuitEvent], Callable[[Circuit, float], Circuit]] = {
     (CircuitState.CLOSED, CircuitEvent.BEGIN): _stay,
-    (CircuitState.CLOSED, CircuitEvent.WELL): _count_well,
-    (CircuitState.CLOSED, CircuitEvent.ILL): _count_ill,
-    (CircuitState.CLOSED, CircuitEvent.BROKEN): _count_broken,
-    (CircuitState.CLOSED, CircuitEvent.NOTHING): _stay,
-    (CircuitState.CLOSED, CircuitEvent.RESTED): _stay,
-    (CircuitState.CLOSED, CircuitEvent.PROVEN): _count_well,
-    (CircuitState.OPEN, CircuitEvent.BEGIN): _probe,
-    (CircuitState.OPEN, CircuitEvent.WELL): _close,
-    (CircuitState.OPEN, CircuitEvent.ILL): _without_hope,
-    (CircuitState.OPEN, CircuitEvent.BROKEN): _stay,
-    (CircuitState.OPEN, CircuitEvent.NOTHING): _stay,
-    (CircuitState.OPEN, CircuitEvent.RESTED): _await_probe,
-    (CircuitState.OPEN, CircuitEvent.PROVEN): _close,
-    (CircuitState.HALF_OPEN, CircuitEvent.BEGIN): _bar,
-    (CircuitState.HALF_OPEN, CircuitEvent.WELL): _close,
-    (CircuitState.HALF_OPEN, CircuitEvent.ILL): _open_again,
-    (CircuitState.HALF_OPEN, CircuitEvent.BROKEN): _open,
-    (CircuitState.HALF_OPEN, CircuitEvent.NOTHING): _let_in,
-    (CircuitState.HALF_OPEN, CircuitEvent.RESTED): _stay,
-    (CircuitState.HALF_OPEN, CircuitEvent.PROVEN): _close,
+    (CircuitState.CLOSED, CircuitEvent.SUCCESS): _count_success,
+    (CircuitState.CLOSED, CircuitEvent.FAILURE): _count_failure,
+    (CircuitState.CLOSED, CircuitEvent.PARTIAL): _count_partial,
+    (CircuitState.CLOSED, CircuitEvent.NEUTRAL): _stay,
+    (CircuitState.CLOSED, CircuitEvent.TIMER): _stay,
+    (CircuitState.CLOSED, CircuitEvent.PROBE_OK): _count_success,
+    (CircuitState.OPEN, CircuitEvent.BEGIN): _start_probe,
+    (CircuitState.OPEN, CircuitEvent.SUCCESS): _close,
+    (CircuitState.OPEN, CircuitEvent.FAILURE): _count_unanswered,
+    (CircuitState.OPEN, CircuitEvent.PARTIAL): _stay,
+    (CircuitState.OPEN, CircuitEvent.NEUTRAL): _stay,
+    (CircuitState.OPEN, CircuitEvent.TIMER): _half_open,
+    (CircuitState.OPEN, CircuitEvent.PROBE_OK): _close,
+    (CircuitState.HALF_OPEN, CircuitEvent.BEGIN): _hold_others,
+    (CircuitState.HALF_OPEN, CircuitEvent.SUCCESS): _close,
+    (CircuitState.HALF_OPEN, CircuitEvent.FAILURE): _reopen,
+    (CircuitState.HALF_OPEN, CircuitEvent.PARTIAL): _open,
+    (CircuitState.HALF_OPEN, CircuitEvent.NEUTRAL): _admit_next,
+    (CircuitState.HALF_OPEN, CircuitEvent.TIMER): _stay,
+    (CircuitState.HALF_OPEN, CircuitEvent.PROBE_OK): _close,
 }

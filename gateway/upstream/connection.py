@@ -1,18 +1,18 @@
-"""One HTTP/1.1 connection to an upstream: bytes in, head and body out, to a callback.
+"""One HTTP/1.1 connection to an upstream: writes requests, and passes head and body of each answer to a callback.
 
-Theory of operation. A connection carries one exchange at a time: `send` writes a request and names the `Receiver` of
-the answer, which then hears of the head, of each piece of body and of the end inside the reading callback itself:
-there is no queue, no future and no task between the socket and the relay. Back-pressure is `pause_reading`.
+1. A connection carries one exchange at a time. `send` writes a request and names the `Receiver` of the answer. The
+   receiver gets the head, each piece of body and the end inside the read callback: there is no queue, future or task
+   between the socket and the relay. Back-pressure is `pause_reading`.
+2. `ConnectionState` is the state; `_timer_fired` has the time limit of each state. The transitions:
 
-Where it stands is in `ConnectionState`; `_timer_fired` says which limit runs in which. Legal moves:
+       CONNECTING -> HELD -> WAITING -> BODY | BODY_UNTIL_EOF -> DONE -> IDLE -> HELD ...      and from any -> CLOSED
 
-    CONNECTING -> HELD -> WAITING -> BODY | BODY_UNTIL_EOF -> DONE -> IDLE -> HELD ...      and from anywhere -> CLOSED
-
-A connection is used again only after exact framing, because a byte too many would become the beginning of somebody
-else's answer. httptools (llhttp) refuses Content-Length beside Transfer-Encoding, any second Content-Length, folded
-headers and bare LF; what it lets through and we do not: answers that are not HTTP/1.x, 101, any transfer coding but
-one chunked, a body after an interim answer, and line breaks between two messages. Answers whose framing is plain and
-yet no good sign (chunks in HTTP/1.0, a 204 that announces a body) are taken, and their connection is not used again.
+3. A connection is reused only after exact framing, because one surplus byte would begin the answer of another call.
+   httptools (llhttp) rejects Content-Length beside Transfer-Encoding, a second Content-Length, folded headers and bare
+   LF. This module also rejects answers that are not HTTP/1.x, status 101, a transfer coding other than one chunked, a
+   body after an interim answer, and line breaks between two messages.
+4. An answer with valid but suspicious framing (chunks in HTTP/1.0, a 204 that announces a body) is accepted, and its
+   connection is closed afterwards.
 """
 
 from __future__ import annotations
@@ -34,40 +34,40 @@ from gateway.records import Failure, Fault, Phase
 log = logging.getLogger("gateway")
 
 MAX_HEAD_BYTES = 65536
-"""Of all heads of one answer together, interim ones included. nginx takes 4 to 8 KiB by default, aiohttp 8 KiB a line,
-Go 1 MiB; an answer of OpenAI's behind a CDN has 1 to 2 KiB. Also the most framing between two body bytes, so that
-trailers and chunk extensions are bounded too."""
+"""Limit of all heads of one answer together, interim ones included. nginx accepts 4 to 8 KiB by default, aiohttp 8 KiB
+per line, Go 1 MiB; an answer of OpenAI behind a CDN has 1 to 2 KiB. Also the limit of framing between two body bytes,
+which bounds trailers and chunk extensions."""
 
 READ_BUFFER_BYTES = 65536
-"""Read at once. The buffer is shared by the connections of a pool, see `Connection`."""
+"""Size of the read buffer, which the connections of a pool share (see `Connection`)."""
 
 STALE_S = 1.0
-"""A reused connection that ends this soon after a request, without one byte, was already being closed when we wrote."""
+"""If a reused connection ends this soon after a request, without one byte, the upstream was already closing it."""
 
 TIMER_GRAIN_S = 0.002
-"""A timer may fire this much early: uvloop's clock counts whole milliseconds."""
+"""A timer may fire early by this: the clock of uvloop counts whole milliseconds."""
 
 _H = 0x48
 
 
 class ConnectionState(Enum):
-    """Where a connection stands. The values are for people."""
+    """State of a connection. The values are for `repr` and logs."""
 
     CONNECTING = "connecting"
     IDLE = "idle"
-    """In the pool; any byte or EOF removes it."""
+    """In the pool; any byte or EOF closes it."""
     HELD = "held"
     """Taken from the pool, nothing sent yet."""
     WAITING = "waiting"
-    """Sent; the head of the answer is not complete."""
+    """Request sent; the head of the answer is not complete."""
     BODY = "reading a body"
     BODY_UNTIL_EOF = "reading a body that ends with the connection"
     DONE = "done"
-    """The whole answer is there, and the read that brought it may hold more: lasts for one callback only."""
+    """The answer is complete, and the same read may hold more bytes. Lasts for one callback."""
     CLOSED = "closed"
 
 
-# Asked for every piece of a stream, where looking a member up in its Enum takes longer than the question (Python 3.11).
+# Compared for every piece of a stream; the attribute lookup on an Enum is slower than the comparison (Python 3.11).
 _WAITING, _DONE, _CLOSED = ConnectionState.WAITING, ConnectionState.DONE, ConnectionState.CLOSED
 _IN_BODY = frozenset({ConnectionState.BODY, ConnectionState.BODY_UNTIL_EOF})
 _ANSWERING = _IN_BODY | {ConnectionState.WAITING, ConnectionState.DONE}
@@ -87,10 +87,10 @@ class Head:
 
 
 class Receiver(Protocol):
-    """Whoever takes an answer. Called in the reading callback itself: must not raise, must not wait.
+    """Consumer of an answer. Called inside the read callback: must neither raise nor block.
 
-    In order: `head_received` once, `body_received` any number of times, `ended` once; `ended` may come at any point
-    and is the last. After `Connection.abort` nothing comes, not even `ended`.
+    The order is `head_received` once, `body_received` any number of times, `ended` once. `ended` may come at any point
+    and is the last call. After `Connection.abort` no call follows, not even `ended`.
     """
 
     def head_received(self, head: Head) -> None: ...
@@ -98,21 +98,21 @@ class Receiver(Protocol):
     def body_received(self, data: bytes) -> None: ...
 
     def ended(self, failure: Failure | None) -> None:
-        """None: the whole message has arrived. The connection is no longer the receiver's: it must not be touched."""
+        """None: the message is complete. The receiver must not use the connection any more."""
 
 
 class Owner(Protocol):
-    """Whoever keeps connections: told of both ways in which a connection leaves an exchange."""
+    """Owner of connections, called when a connection becomes idle or is closed."""
 
     def returned(self, connection: Connection) -> None:
-        """It is idle and good for another exchange."""
+        """The connection is idle and can carry another exchange."""
 
-    def left(self, connection: Connection) -> None:
-        """It is closed, for whatever reason; said exactly once of a connection that was ever open."""
+    def closed(self, connection: Connection) -> None:
+        """The connection is closed. Called exactly once for each connection that was open."""
 
 
 class _NotHTTP(Exception):
-    """Raised inside a parser callback to stop the parser at something that llhttp would let through."""
+    """Raised inside a parser callback to reject what llhttp accepts."""
 
 
 def _line_bytes(header: tuple[bytes, bytes]) -> int:
@@ -120,7 +120,7 @@ def _line_bytes(header: tuple[bytes, bytes]) -> int:
 
 
 def _decode(raw: list[tuple[bytes, bytes]]) -> tuple[tuple[str, str], ...]:
-    """All at once, since an answer may well have 25: llhttp lets no line feed through in a name or a value."""
+    """Names and values as text, joined for one decode, since an answer may have 25: llhttp rejects LF inside."""
     if not raw:
         return ()
     names = b"\n".join([name for name, _ in raw]).decode("latin-1").lower().split("\n")
@@ -129,10 +129,10 @@ def _decode(raw: list[tuple[bytes, bytes]]) -> tuple[tuple[str, str], ...]:
 
 
 class Connection(asyncio.BufferedProtocol):
-    """One connection, used from one event loop. Made by a `Pool`, which hands it out for one exchange at a time.
+    """One connection on one event loop. A `Pool` makes it and hands it out for one exchange at a time.
 
-    `buffer` may be shared by all connections of a loop: asyncio and uvloop, plain and TLS, ask for it, fill it and call
-    `buffer_updated` with nothing in between, and nothing of it is kept afterwards (pieces of body are copies).
+    All connections of a loop may share `buffer`: asyncio and uvloop, plain and TLS, fill it and call `buffer_updated`
+    without a step in between, and nothing keeps a reference to it (pieces of body are copies).
     """
 
     __slots__ = (
@@ -176,13 +176,13 @@ class Connection(asyncio.BufferedProtocol):
         self._peer = ""
         self._receiver: Receiver | None = None
         self._headers: list[tuple[bytes, bytes]] = []
-        self._interim_bytes = 0  # of the heads before the one that counts
-        self._unproductive = 0  # bytes since the last body byte; since the send, as long as there is none
+        self._interim_bytes = 0  # size of the interim heads
+        self._unproductive = 0  # bytes since the last body byte, or since the request
         self._is_chunked = False
-        self._may_stay = False  # the answer allows another exchange, and nothing came after it
-        self._is_head = False  # the request: its answer announces a body and has none
+        self._may_stay = False  # the answer allows another exchange, and no surplus byte came
+        self._is_head = False  # a HEAD request: its answer announces a body and has none
         self._is_paused = False
-        self._was_paused = False  # in this exchange
+        self._was_paused = False  # during this exchange
         self._exchanges = 0
         self._connected_at = self._expires_at = self._sent_at = self._active_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -199,7 +199,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def __repr__(self) -> str:
         now = self._loop.time()
-        parts = [f"{self._name} {self._peer or 'nowhere yet'}", self._state.value]
+        parts = [f"{self._name} {self._peer or 'not connected'}", self._state.value]
         if self._receiver is not None:
             parts.append(f"exchange {self._exchanges + 1}, sent {now - self._sent_at:.1f} s ago")
             if self._state in _IN_BODY:
@@ -212,11 +212,11 @@ class Connection(asyncio.BufferedProtocol):
             parts.append(f"{now - self._connected_at:.1f} s old")
         return f"<Connection {', '.join(parts)}>"
 
-    # ------------------------------------------------------------------------------------------ for the exchange
+    # ------------------------------------------------------------------------------------------- used by exchanges
 
     @property
     def is_fresh(self) -> bool:
-        """Whether no exchange has ended on it yet."""
+        """Whether no exchange has ended on this connection yet."""
         return self._exchanges == 0
 
     @property
@@ -224,10 +224,10 @@ class Connection(asyncio.BufferedProtocol):
         return self._state is ConnectionState.CLOSED
 
     def send(self, request: Sequence[bytes | memoryview], receiver: Receiver) -> None:
-        """Begin one exchange; every time limit on the answer runs from here.
+        """Begin one exchange; all time limits on the answer start here.
 
-        Never calls the receiver before it returns: where the connection was lost since it was acquired, `ended` comes
-        in a later turn of the loop.
+        Does not call the receiver before it returns: if the connection was lost since it was acquired, `ended` follows
+        in a later iteration of the loop. Raises RuntimeError unless the connection is held and has no exchange.
         """
         state = self._state
         if state is ConnectionState.HELD and self._transport is not None and not self._transport.is_closing():
@@ -243,27 +243,27 @@ class Connection(asyncio.BufferedProtocol):
             return
         if state not in (ConnectionState.HELD, ConnectionState.CLOSED) or self._receiver is not None:
             raise RuntimeError(f"cannot send on {self!r}")
-        self._leave()
+        self._close()
         self._receiver = receiver
         self._loop.call_soon(self._report_unsent)
 
     def abort(self) -> None:
-        """End the exchange because nobody is interested any more: closes at once, and the receiver hears nothing.
+        """Cancel the exchange: closes the connection at once and calls the receiver no more.
 
-        For whoever acquired the connection, until `ended`. A connection that is idle again is left alone.
+        Allowed from `acquire` until `ended`. No effect on a connection that is idle again.
         """
         self._receiver = None
         if self._state is not ConnectionState.IDLE:
-            self._leave()
+            self._close()
 
     def pause_reading(self) -> None:
-        """Take nothing more from the socket. What has been read already is still delivered (one buffer at most)."""
+        """Stop reading the socket. Bytes that were already read (at most one buffer) are still delivered."""
         if self._state in _ANSWERING and self._transport is not None and not self._is_paused:
             self._is_paused = self._was_paused = True
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Go on reading. The time in between does not count as silence of the upstream."""
+        """Continue to read. The pause does not count toward the idle timeout."""
         if self._is_paused and self._transport is not None and self._state is not ConnectionState.CLOSED:
             self._is_paused = False
             self._transport.resume_reading()
@@ -271,10 +271,10 @@ class Connection(asyncio.BufferedProtocol):
                 self._active_at = self._loop.time()
                 self._arm(self._active_at + self._timeouts.idle_s)
 
-    # ---------------------------------------------------------------------------------------------- for the pool
+    # ---------------------------------------------------------------------------------------------- used by the pool
 
     def hold(self) -> bool:
-        """Take an idle connection out of the pool. False (and closed) when it is not good any more."""
+        """Take an idle connection out of the pool. False, and closed, if it cannot be used any more."""
         if self._state is ConnectionState.IDLE:
             if (
                 self._transport is not None
@@ -283,24 +283,24 @@ class Connection(asyncio.BufferedProtocol):
             ):
                 self._state = ConnectionState.HELD
                 return True
-            self._leave()
+            self._close()
         return False
 
     def release(self) -> None:
-        """Give back a connection that was held and not used."""
+        """Return a held connection that was not used."""
         if self._state is ConnectionState.HELD:
             self._become_idle()
 
     def retire(self) -> None:
-        """Close a connection that nobody uses."""
+        """Close the connection unless an exchange runs on it."""
         if self._receiver is None:
-            self._leave()
+            self._close()
 
     # ------------------------------------------------------------------------------------------------- callbacks
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         stream = cast(asyncio.Transport, transport)
-        if self._state is ConnectionState.CLOSED:  # given up while the handshake was ending
+        if self._state is ConnectionState.CLOSED:  # closed while the handshake ended
             stream.abort()
             return
         self._transport = stream
@@ -315,19 +315,19 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         if self._receiver is None or self._state is _CLOSED:
-            # Idle, or held and nothing sent: nobody asked for these bytes. Closed: the rest of a read after an abort.
-            self._leave()
+            # Idle, or held before a request: unsolicited bytes. Closed: the rest of a read after an abort.
+            self._close()
             return
         buffer = self._buffer
         if self._state is _WAITING and not self._unproductive and buffer[0] != _H:
-            # llhttp would take RTSP and ICE for HTTP, and skip line breaks.
+            # llhttp also accepts RTSP and ICE, and skips line breaks.
             self._fail(Fault.PROTOCOL, "the answer does not begin with HTTP/")
             return
         self._unproductive += nbytes
         try:
             if buffer[nbytes - 1] in b"\r\n" and not (self._is_chunked and self._ends_with_event(nbytes)):
-                # Between two messages llhttp swallows line breaks without a word, so that a surplus one could not be
-                # seen. Fed apart, the last byte tells: when the message was over before it, it is one too many.
+                # llhttp skips line breaks between two messages silently. Fed alone, the last byte shows a surplus one:
+                # the message was complete before it.
                 if nbytes > 1:
                     self._parser.feed_data(buffer[: nbytes - 1])
                     if self._state is _DONE:
@@ -348,29 +348,29 @@ class Connection(asyncio.BufferedProtocol):
             self._fail(Fault.PROTOCOL, f"{what} over {MAX_HEAD_BYTES} bytes")
 
     def _ends_with_event(self, nbytes: int) -> bool:
-        """Whether the last line breaks are those of an event and of its chunk, and so no end of a chunked message.
+        """Whether the read ends with the line breaks of an event and of its chunk, which is no end of the message.
 
-        That would have the line breaks of its last, empty chunk and those behind it: CRLF CRLF.
+        The end of a message is CRLF CRLF: the line break of the empty last chunk and the one behind it.
         """
         end = bytes(self._buffer[max(0, nbytes - 5) : nbytes])
         return end.endswith(b"\n\n\r\n") and end[0] not in b"\r\n"
 
     def eof_received(self) -> None:
-        # Returning None closes the transport: we never go on writing to somebody who has hung up.
+        # Returning None closes the transport: no byte is written after the peer has closed its side.
         self._peer_gone(None)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._peer_gone(exc)
-        self._parser = self._transport = None  # the parser holds our methods: without this, a cycle for the collector
+        self._parser = self._transport = None  # the parser refers to our methods: break the cycle
 
-    # --------------------------------------------------------------------------------------------- parser's calls
+    # -------------------------------------------------------------------------------------------- parser callbacks
 
     def _message_begun(self) -> None:
         if self._state is ConnectionState.DONE:
-            self._may_stay = False  # the first byte of something that we did not ask for
+            self._may_stay = False  # the first byte of an unsolicited message
 
     def _header_parsed(self, name: bytes, value: bytes) -> None:
-        if self._state is ConnectionState.WAITING:  # else a trailer, of which we promise nothing, or surplus
+        if self._state is ConnectionState.WAITING:  # else a trailer or surplus, which is ignored
             self._headers.append((name, value))
 
     def _head_parsed(self) -> None:
@@ -384,14 +384,14 @@ class Connection(asyncio.BufferedProtocol):
             raise _NotHTTP(f"HTTP version {version}")
         if status < 100 or status == 101:
             raise _NotHTTP(f"status {status:03d}")
-        # Counted only where it can be too much: this costs more than all the rest of a small head.
+        # Counted only if it can exceed the limit: the sum costs more than the rest of a small head.
         if self._interim_bytes or self._unproductive > MAX_HEAD_BYTES or status < 200:
             size = self._interim_bytes + sum(map(_line_bytes, raw))
             if size > MAX_HEAD_BYTES:
                 raise _NotHTTP(f"the head is over {MAX_HEAD_BYTES} bytes")
             if status < 200:
                 self._interim_bytes = size
-                return  # the head that counts is still to come, and the head limit goes on running
+                return  # an interim answer; the head limit continues to run
         headers = _decode(raw)
         head = Head(status, headers)
         codings = []
@@ -400,13 +400,13 @@ class Connection(asyncio.BufferedProtocol):
             if codings != ["chunked"]:
                 raise _NotHTTP("a transfer coding other than chunked")
         has_length = bool(codings) or head.get("content-length") is not None
-        is_empty = self._is_head or status in (204, 304)  # whatever it announces (RFC 9112, 6.3)
-        # Who announces a body where there is none, or sends chunks in HTTP/1.0 (RFC 9112, 6.1), may have bytes left to
-        # send that would begin the next answer.
+        is_empty = self._is_head or status in (204, 304)  # even if a length is announced (RFC 9112, 6.3)
+        # An upstream that announces a body where none is allowed, or sends chunks in HTTP/1.0 (RFC 9112, 6.1), may send
+        # more bytes, which would begin the next answer.
         self._is_chunked = bool(codings)
         self._may_stay = has_length is not is_empty and not (codings and version == "1.0")
         self._state = ConnectionState.BODY if has_length or is_empty else ConnectionState.BODY_UNTIL_EOF
-        if self._is_head:  # llhttp waits for the body and cannot be told: this connection ends here
+        if self._is_head:  # llhttp would wait for a body: close the connection after this
             self._state, self._may_stay = ConnectionState.DONE, False
         now = self._active_at = self._loop.time()
         self._arm(now + self._timeouts.idle_s)
@@ -421,7 +421,7 @@ class Connection(asyncio.BufferedProtocol):
             self._receiver.body_received(data)
 
     def _message_parsed(self) -> None:
-        if self._state in _IN_BODY:  # in WAITING the end of an interim answer, in DONE of a surplus one
+        if self._state in _IN_BODY:  # in WAITING an interim answer ended, in DONE a surplus one
             self._may_stay = self._may_stay and self._parser.should_keep_alive()
             self._state = ConnectionState.DONE
 
@@ -429,48 +429,48 @@ class Connection(asyncio.BufferedProtocol):
         cause = error.__context__ if isinstance(error, HttpParserCallbackError) else None
         if cause is not None and not isinstance(cause, _NotHTTP):
             log.error("the receiver of an answer raised, on %r", self, exc_info=cause)
-            self._fail(Fault.CUT, "the answer could not be taken")
+            self._fail(Fault.CUT, "the gateway could not process the answer")
         elif self._state is _DONE:
-            self._may_stay = False  # the answer itself was whole
+            self._may_stay = False  # the answer itself is complete
         else:
             self._fail(Fault.PROTOCOL, str(cause or error))
 
     # ------------------------------------------------------------------------------------------------------ ends
 
     def _finish(self) -> None:
-        """The answer is whole. Idle again only where nothing at all speaks against it."""
+        """End a complete answer. The connection becomes idle only if every condition for reuse holds."""
         receiver, self._receiver = self._receiver, None
         transport = self._transport
         if (
             self._may_stay
             and transport is not None
             and not transport.is_closing()
-            and not transport.get_write_buffer_size()  # answered before it had read the request
+            and not transport.get_write_buffer_size()  # it answered before it had read the request
             and self._loop.time() < self._expires_at
         ):
             self._exchanges += 1
             self._become_idle()
         else:
-            self._leave()
+            self._close()
         if receiver is not None:
             receiver.ended(None)
 
     def _become_idle(self) -> None:
         self._state = ConnectionState.IDLE
-        self.resume_reading()  # an idle connection has to hear of its end
+        self.resume_reading()  # an idle connection has to notice EOF
         self._arm(self._expires_at)
         self._owner.returned(self)
 
     def _fail(self, fault: Fault, detail: str, phase: Phase = Phase.WAITING) -> None:
         receiver, self._receiver = self._receiver, None
         has_begun = self._state in _IN_BODY
-        self._leave()
+        self._close()
         if receiver is not None:
             failure = Failure(self._name, phase, fault, detail, has_begun=has_begun, was_held_back=self._was_paused)
             receiver.ended(failure)
 
-    def _leave(self) -> None:
-        """Close, now and for good. Nothing is worth waiting for: no polite TLS goodbye either, as other clients do."""
+    def _close(self) -> None:
+        """Close at once, without a TLS close_notify, as other clients do."""
         if self._state is ConnectionState.CLOSED:
             return
         self._state = ConnectionState.CLOSED
@@ -479,17 +479,17 @@ class Connection(asyncio.BufferedProtocol):
             self._timer = None
         if self._transport is not None:
             self._transport.abort()
-            self._owner.left(self)
+            self._owner.closed(self)
 
     def _report_unsent(self) -> None:
-        """The connection was lost between `acquire` and `send`: nothing of the request has left."""
+        """The connection was lost between `acquire` and `send`: no byte of the request was sent."""
         receiver, self._receiver = self._receiver, None
         if receiver is not None:
             phase = Phase.CONNECT if self.is_fresh else Phase.STALE
             receiver.ended(Failure(self._name, phase, Fault.CUT, "the connection was lost before the request was sent"))
 
     def _peer_gone(self, error: Exception | None) -> None:
-        """EOF, or the transport is lost. The first of the two counts."""
+        """Handle EOF or a lost transport; the first of the two counts."""
         how = "closed" if error is None else f"lost ({error or type(error).__name__})"
         match self._state:
             case ConnectionState.CLOSED:
@@ -500,21 +500,21 @@ class Connection(asyncio.BufferedProtocol):
                 is_stale = self._exchanges > 0 and self._loop.time() - self._sent_at <= STALE_S
                 self._fail(Fault.CUT, f"{how} without an answer", Phase.STALE if is_stale else Phase.WAITING)
             case ConnectionState.BODY_UNTIL_EOF if error is None:
-                # A TLS peer that leaves without a goodbye ends up here too. Many do; whether the text is whole (JSON,
-                # finish_reason) is checked further up in any case.
+                # Also a TLS peer that closes without close_notify, as many do. The relay checks whether the text is
+                # complete (JSON, finish_reason).
                 self._finish()
             case ConnectionState.BODY | ConnectionState.BODY_UNTIL_EOF:
                 self._fail(Fault.CUT, f"{how} inside the body")
             case _:
-                self._leave()
+                self._close()
 
     # ----------------------------------------------------------------------------------------------------- timer
 
     def _arm(self, when: float) -> None:
-        """See to it that the timer fires at `when` or before.
+        """Make the timer fire at `when` or before.
 
-        One timer, kept over exchanges: it is moved only to an earlier time, and when it fires too early for what runs
-        by then it is set again. So most exchanges on a kept connection touch no timer at all.
+        One timer serves all exchanges. It is only moved to an earlier time; if it fires too early it is set again. So
+        most exchanges on a reused connection set no timer.
         """
         if self._timer is not None:
             if self._timer_at <= when:
@@ -536,7 +536,7 @@ class Connection(asyncio.BufferedProtocol):
                 when, what = self._active_at + limits.idle_s, f"no body byte for {limits.idle_s:g} s"
             case _:
                 if self._state is ConnectionState.IDLE:
-                    self._rest_or_retire()
+                    self._retire_if_expired()
                 return
         if total_at < when:
             when, what = total_at, f"not finished within {limits.total_s:g} s"
@@ -545,8 +545,8 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._fail(Fault.TIMEOUT, what)
 
-    def _rest_or_retire(self) -> None:
+    def _retire_if_expired(self) -> None:
         if self._expires_at - self._loop.time() > TIMER_GRAIN_S:
             self._arm(self._expires_at)
         else:
-            self._leave()
+            self._close()

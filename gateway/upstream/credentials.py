@@ -1,11 +1,12 @@
-"""The API keys of one upstream: used in turn, and which of them rest.
+"""The API keys of one upstream: round robin over the keys that are not in cooldown.
 
-A key that was refused rests, and is tried again: one that is not accepted or not paid for (401, a spent balance) for
-every model, one that may not be used for a model (403) or is at its rate limit (429) for that model. While others are
-free it is left alone at once. Where none is, it is the last resort until it has been refused again and again:
-one stray refusal must not take an upstream away from those who have nothing else. Then nobody is sent there in vain.
+1. A refused key gets a cooldown: for all models when it is not accepted or its balance is spent (401, 402), for one
+   model when it may not use that model (403) or is at its rate limit there (429).
+2. While another key is healthy, a key in cooldown is not used.
+3. Without a healthy key, a key in cooldown is still tried until 3 refusals in a row (the sole key of an upstream: 10),
+   because a single refusal may be an error of the upstream. Then the upstream is unavailable until a cooldown ends.
 
-Keys are known by their place here and in the log (`#1`); no secret is kept.
+The log names a key by its position (`#1`). This module keeps no secret.
 """
 
 from __future__ import annotations
@@ -17,35 +18,36 @@ from typing import NamedTuple
 
 from gateway.records import Failure, Fault
 
-REFUSED_S = 60.0
-"""How long a key rests that was refused, or whose balance is spent."""
+COOLDOWN_S = 60.0
+"""Cooldown of a key that was refused or whose balance is spent."""
 
-LIMITED_S = 1.0
-"""How long one rests that is at its rate limit, where the upstream does not say (new-api never does)."""
+RATE_LIMIT_COOLDOWN_S = 1.0
+"""Cooldown after a 429 without a Retry-After. new-api never sends one."""
 
-LONGEST_LIMITED_S = 600.0
-"""However long the upstream says: a limit may be raised."""
+MAX_RATE_LIMIT_COOLDOWN_S = 600.0
+"""Limit of the cooldown after a 429, whatever its Retry-After: the rate limit may be raised meanwhile."""
 
-CERTAIN_AFTER, ONLY_ONE_CERTAIN_AFTER = 3, 10
-"""Refusals in a row after which a key, or the only key that there is, is not even the last resort."""
+UNAVAILABLE_AFTER, SOLE_KEY_UNAVAILABLE_AFTER = 3, 10
+"""Refusals in a row after which a key, or the sole key of an upstream, is unavailable."""
 
-MAX_RESTS = 1024
-"""Kept at once; a client may ask for any number of models. The oldest are forgotten."""
+MAX_COOLDOWNS = 1024
+"""Limit of the table, because a client may ask for any number of models. The oldest entry is dropped."""
 
-REFUSALS = frozenset({Fault.AUTH, Fault.BALANCE, Fault.RATE_LIMITED})
-"""What is said to a key, and not to a call."""
+CREDENTIAL_FAULTS = frozenset({Fault.AUTH, Fault.BALANCE, Fault.RATE_LIMITED})
+"""Faults that concern the key and not the call."""
 
 
 class Grade(IntEnum):
-    """How good an idea it is to use a key, or to take a route."""
+    """Health of a key or a route, the best first."""
 
-    FREE = 0
-    LAST_RESORT = 1
-    BARRED = 2
+    HEALTHY = 0
+    DEGRADED = 1
+    """Used only where nothing is healthy."""
+    UNAVAILABLE = 2
 
 
 class Cooldown(NamedTuple):
-    """Times are on the clock of `time.monotonic`."""
+    """A time in which a key is not used. Times are on the clock of `time.monotonic`."""
 
     since: float
     until: float
@@ -55,70 +57,76 @@ class Cooldown(NamedTuple):
 
 
 class Credentials:
-    """How the keys of one upstream stand. Private to a worker: each learns of a refusal by itself."""
+    """State of the keys of one upstream. Each worker has its own and shares nothing with the others."""
 
     def __init__(self, count: int) -> None:
         self._count = count
-        self._certain_after = CERTAIN_AFTER if count > 1 else ONLY_ONE_CERTAIN_AFTER
+        self._unavailable_after = UNAVAILABLE_AFTER if count > 1 else SOLE_KEY_UNAVAILABLE_AFTER
         self._next = 0
-        self.rests: OrderedDict[tuple[int, str | None], Cooldown] = OrderedDict()
-        """By place and model; None: for every model. A rest that is over stays until the key has been accepted."""
+        self.cooldowns: OrderedDict[tuple[int, str | None], Cooldown] = OrderedDict()
+        """By position and model; None: all models. An entry stays after its end until the key is accepted again."""
 
     def take(self, model: str, now: float, used: Collection[int] = ()) -> int:
-        """The place of the key to present: the next in turn that is free, and that this call has not `used` in vain."""
+        """Position of the next key: the best grade, round robin; one in `used` only if there is no other."""
         if self._count == 1:
             return 0
         first = self._next
-        places = [(first + step) % self._count for step in range(self._count)]
-        place = min(places, key=lambda place: (place in used, self._grade(place, model, now)))
-        self._next = (place + 1) % self._count
-        return place
+        positions = [(first + step) % self._count for step in range(self._count)]
+        position = min(positions, key=lambda position: (position in used, self._grade(position, model, now)))
+        self._next = (position + 1) % self._count
+        return position
 
     def grade(self, model: str, now: float, used: Collection[int] = ()) -> Grade:
-        """That of the best key beside those `used`."""
-        if not self.rests and not used:
-            return Grade.FREE
-        left = [self._grade(place, model, now) for place in range(self._count) if place not in used]
-        return min(left, default=Grade.BARRED)
+        """Grade of the best key that is not in `used`."""
+        if not self.cooldowns and not used:
+            return Grade.HEALTHY
+        left = [self._grade(position, model, now) for position in range(self._count) if position not in used]
+        return min(left, default=Grade.UNAVAILABLE)
 
-    def refused(self, place: int, model: str, failure: Failure, began: float, now: float) -> Cooldown | None:
-        """This key was refused by an attempt that began at `began`. Returns its rest, if it begins now."""
+    def refused(self, position: int, model: str, failure: Failure, began: float, now: float) -> Cooldown | None:
+        """Record that the upstream refused this key; the attempt began at `began`. Returns a new cooldown."""
         is_for_model = failure.fault is Fault.RATE_LIMITED or (failure.fault is Fault.AUTH and failure.status == 403)
-        scope = (place, model if is_for_model else None)
-        before = self.rests.get(scope)
+        scope = (position, model if is_for_model else None)
+        before = self.cooldowns.get(scope)
         if before is not None and began < before.since:
-            return None  # many calls at once learn of one refusal
-        rest_s = REFUSED_S
+            return None  # the attempt began before the refusal was known: parallel calls count once
+        cooldown_s = COOLDOWN_S
         if failure.fault is Fault.RATE_LIMITED:
-            rest_s = min(failure.retry_after_s or LIMITED_S, LONGEST_LIMITED_S)
-        self.rests[scope] = rest = Cooldown(now, now + rest_s, before.refusals + 1 if before else 1, failure.fault)
-        self.rests.move_to_end(scope)
-        if len(self.rests) > MAX_RESTS:
-            self.rests.popitem(last=False)
-        return rest
+            cooldown_s = min(failure.retry_after_s or RATE_LIMIT_COOLDOWN_S, MAX_RATE_LIMIT_COOLDOWN_S)
+        self.cooldowns[scope] = cooldown = Cooldown(
+            now, now + cooldown_s, before.refusals + 1 if before else 1, failure.fault
+        )
+        self.cooldowns.move_to_end(scope)
+        if len(self.cooldowns) > MAX_COOLDOWNS:
+            self.cooldowns.popitem(last=False)
+        return cooldown
 
-    def accepted(self, place: int, model: str, began: float) -> None:
-        """An attempt with this key that began at `began` was answered."""
-        for scope in ((place, None), (place, model)):
-            if (rest := self.rests.get(scope)) is not None and began >= rest.since:
-                del self.rests[scope]
+    def accepted(self, position: int, model: str, began: float) -> None:
+        """Record that the upstream accepted this key; the attempt began at `began`."""
+        for scope in ((position, None), (position, model)):
+            if (cooldown := self.cooldowns.get(scope)) is not None and began >= cooldown.since:
+                del self.cooldowns[scope]
 
-    def first_back(self, model: str, now: float) -> Cooldown | None:
-        """Of the keys that all rest, the rest that is over first."""
-        rests = [left for place in range(self._count) if (left := self._left(place, model, now))]
-        return min([max(left, key=_end) for left in rests], key=_end, default=None)
+    def first_available(self, model: str, now: float) -> Cooldown | None:
+        """The cooldown that ends first, if all keys are in cooldown."""
+        cooldowns = [left for position in range(self._count) if (left := self._active(position, model, now))]
+        return min([max(left, key=_end) for left in cooldowns], key=_end, default=None)
 
-    def _left(self, place: int, model: str, now: float) -> list[Cooldown]:
-        """The rests that this key still has before it: for every model, and for this one."""
-        found = (self.rests.get((place, None)), self.rests.get((place, model)))
-        return [rest for rest in found if rest is not None and rest.until > now]
+    def _active(self, position: int, model: str, now: float) -> list[Cooldown]:
+        """The cooldowns of this key that have not ended, for all models and for this one."""
+        found = (self.cooldowns.get((position, None)), self.cooldowns.get((position, model)))
+        return [cooldown for cooldown in found if cooldown is not None and cooldown.until > now]
 
-    def _grade(self, place: int, model: str, now: float) -> Grade:
-        left = self._left(place, model, now)
+    def _grade(self, position: int, model: str, now: float) -> Grade:
+        left = self._active(position, model, now)
         if not left:
-            return Grade.FREE
-        return Grade.BARRED if any(rest.refusals >= self._certain_after for rest in left) else Grade.LAST_RESORT
+            return Grade.HEALTHY
+        return (
+            Grade.UNAVAILABLE
+            if any(cooldown.refusals >= self._unavailable_after for cooldown in left)
+            else Grade.DEGRADED
+        )
 
 
-def _end(rest: Cooldown) -> float:
-    return rest.until
+def _end(cooldown: Cooldown) -> float:
+    return cooldown.until

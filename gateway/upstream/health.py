@@ -1,10 +1,9 @@
-"""How one upstream is doing: what its calls say about it, and what follows for the next ones.
+"""Health of one upstream: its circuits, its credentials, its retry budget.
 
-It has a circuit of its own, which hears whether it can be reached at all, and one for each of its models, which hears
-what became of the calls for it (upstream/circuit_breaker.py). So one model that fails, or that a reseller has nobody
-for, is
-avoided and the others are not. Nothing is kept of what is well: where there is no trouble, a call costs a look at two
-empty dictionaries.
+1. The upstream has a circuit of its own, which counts whether it can be reached. Each of its models has another, which
+   counts the results of its calls (upstream/circuit_breaker.py). So a model that fails, or for which a reseller has no
+   channel, is avoided while the other models are used.
+2. Nothing is kept of a healthy upstream: a call then costs one look at `is_healthy`.
 """
 
 from __future__ import annotations
@@ -18,226 +17,238 @@ from math import inf
 from gateway.records import Failure, Fault, Phase
 
 from . import circuit_breaker
-from .circuit_breaker import FIRST_REST_S, Circuit, CircuitEvent, CircuitState
-from .credentials import REFUSALS, Credentials, Grade
+from .circuit_breaker import FIRST_COOLDOWN_S, Circuit, CircuitEvent, CircuitState
+from .credentials import CREDENTIAL_FAULTS, Credentials, Grade
 from .retry_budget import RetryBudget
 from .status import CredentialCooldown, UpstreamReport
 
 log = logging.getLogger("gateway")
 
-MAX_OTHERS = 1024
-"""Circuits of models that the configuration does not name. Clients may invent any number; the oldest are forgotten."""
+MAX_UNNAMED_MODELS = 1024
+"""Limit of circuits for models that the configuration does not name: a client may send any.
+The oldest is dropped."""
 
-WAKE_LATE_S = 0.02
-"""How long after its rest a circuit is woken, so that a loop whose clock counts whole milliseconds is not too early."""
+TIMER_DELAY_S = 0.02
+"""Delay of the timer after the end of a cooldown: the clock of a loop may count whole milliseconds and be early."""
 
 Show = Callable[[str, int], None]
-"""Shows the state of an upstream, as `gateway_upstream_state` counts it."""
+"""Writes the state of an upstream to the metric `gateway_upstream_state`."""
 
 
 class Health:
-    """Of one upstream. Private to a worker: each makes its own experience, and none waits for another's.
+    """Health of one upstream in one worker; workers share nothing of it.
 
-    Who is not admitted may come as a last resort, until there is no hope in it. `names` are the models of this upstream
-    that the configuration names. Only their circuits are shown, so that nobody can paint an upstream red by asking for
-    nonsense.
+    `models` are the models of this upstream that the configuration names. Only their circuits count for the state in
+    metrics and reports, so that a client cannot change it with invented model names.
     """
 
     def __init__(
-        self, upstream: str, names: Collection[str], keys: int, show: Show, clock: Callable[[], float]
+        self, upstream: str, models: Collection[str], keys: int, show: Show, clock: Callable[[], float]
     ) -> None:
         self.credentials = Credentials(keys)
         self.budget = RetryBudget()
         self.in_flight = 0
-        """Attempts under way."""
-        self.is_calm = True
-        """Whether there is nothing at all to say against any call. Kept, because every call asks."""
+        """Attempts in flight."""
+        self.is_healthy = True
+        """Whether no circuit and no cooldown exists. A field, because every call reads it."""
         self.clock = clock
         self._upstream = upstream
-        self._names = frozenset(names)
+        self._configured = frozenset(models)
         self._is_retired = False
         self._last_failure: tuple[str, float] | None = None
-        """The fault, and when."""
-        self._host: Circuit | None = None
+        """Fault and time."""
+        self._own: Circuit | None = None
         self._models: dict[str, Circuit] = {}
-        self._others: OrderedDict[str, Circuit] = OrderedDict()
+        self._unnamed: OrderedDict[str, Circuit] = OrderedDict()
         self._show = show
         self._shown = CircuitState.CLOSED
         show(upstream, CircuitState.CLOSED)
 
     def __repr__(self) -> str:
         open_now = [name for name in self._models if self._circuit(name) is not None]
-        return f"<Health {self._upstream}: {self.state.name}, {self.in_flight} in flight, in trouble: {open_now}>"
+        return f"<Health {self._upstream}: {self.state.name}, {self.in_flight} in flight, not closed: {open_now}>"
 
-    def name(self, names: Collection[str]) -> None:
-        """The configuration names these models from now on."""
-        self._names = frozenset(names)
-        known = {**self._others, **self._models}
-        self._models = {model: circuit for model, circuit in known.items() if model in self._names}
-        self._others = OrderedDict((model, known[model]) for model in known if model not in self._names)
+    def configure(self, models: Collection[str]) -> None:
+        """Apply a new configuration, which names these models of the upstream."""
+        self._configured = frozenset(models)
+        known = {**self._unnamed, **self._models}
+        self._models = {model: circuit for model, circuit in known.items() if model in self._configured}
+        self._unnamed = OrderedDict((model, known[model]) for model in known if model not in self._configured)
         self._show_state()
 
     def report(self, connections: int) -> UpstreamReport:
-        """How it is doing; `connections` are those of its pool."""
+        """State for the admin API; `connections` is the size of the pool."""
         now = self.clock()
-        rests = [
-            CredentialCooldown(place + 1, model, rest.until - now, rest.fault.value)
-            for (place, model), rest in self.credentials.rests.items()
-            if rest.until > now
+        cooldowns = [
+            CredentialCooldown(position + 1, model, cooldown.until - now, cooldown.fault.value)
+            for (position, model), cooldown in self.credentials.cooldowns.items()
+            if cooldown.until > now
         ]
         models = {model: int(circuit.state) for model, circuit in self._models.items() if circuit.state}
         fault, at = self._last_failure or (None, now)
         return UpstreamReport(
-            self._upstream, int(self.state), self.in_flight, connections, rests, models, fault, now - at
+            self._upstream, int(self.state), self.in_flight, connections, cooldowns, models, fault, now - at
         )
 
     def retire(self) -> None:
-        """The upstream is gone, or another is called so: what the last calls say is heard, and not told any more."""
+        """The upstream left the configuration: results of running calls still count, but are not logged."""
         self._is_retired = True
 
     @property
     def state(self) -> CircuitState:
-        """The worst of the upstream itself and of the models that the configuration names."""
-        return max([circuit.state for circuit in (self._host or circuit_breaker.NEW, *self._models.values())])
+        """The worst state of the upstream and of its configured models."""
+        return max([circuit.state for circuit in (self._own or circuit_breaker.NEW, *self._models.values())])
 
     def grade(self, model: str, now: float) -> Grade:
-        """How good an idea it is to begin an attempt for this model."""
+        """Grade of an attempt for this model."""
         grade = self.credentials.grade(model, now)
-        for circuit in (self._host, self._circuit(model)):
+        for circuit in (self._own, self._circuit(model)):
             if not circuit_breaker.admits(circuit, now):
-                grade = max(grade, Grade.BARRED if circuit_breaker.is_hopeless(circuit) else Grade.LAST_RESORT)
+                grade = max(grade, Grade.UNAVAILABLE if circuit_breaker.is_dead(circuit) else Grade.DEGRADED)
         return grade
 
-    def barrier(self, model: str, now: float) -> Failure:
-        """Why no attempt may begin, and when that may change."""
-        both = (self._host, self._circuit(model))
-        circuits = [
-            each for each in both if circuit_breaker.is_hopeless(each) and not circuit_breaker.admits(each, now)
-        ]
+    def unavailable_reason(self, model: str, now: float) -> Failure:
+        """Why the grade is UNAVAILABLE, with the time until that may change as `retry_after_s`."""
+        both = (self._own, self._circuit(model))
+        circuits = [each for each in both if circuit_breaker.is_dead(each) and not circuit_breaker.admits(each, now)]
         if circuits:
-            # A probe under way may be answered at any moment.
-            waits = [min(c.until - now, inf if c.state is CircuitState.OPEN else FIRST_REST_S) for c in circuits if c]
+            # A running probe may succeed at any moment.
+            waits = [
+                min(c.until - now, inf if c.state is CircuitState.OPEN else FIRST_COOLDOWN_S) for c in circuits if c
+            ]
             left_s = max(waits)
-            return Failure(self._upstream, Phase.CONNECT, Fault.LEFT_ALONE, "it is left alone", None, left_s)
-        rest = self.credentials.first_back(model, now)
-        if rest is None:  # it has come back in this moment
-            return Failure(self._upstream, Phase.CONNECT, Fault.LEFT_ALONE, "", None, 0.0)
-        return Failure(self._upstream, Phase.CONNECT, rest.fault, "its API keys rest", None, rest.until - now)
+            return Failure(self._upstream, Phase.CONNECT, Fault.CIRCUIT_OPEN, "circuit open", None, left_s)
+        cooldown = self.credentials.first_available(model, now)
+        if cooldown is None:  # available again since the candidates were listed
+            return Failure(self._upstream, Phase.CONNECT, Fault.CIRCUIT_OPEN, "", None, 0.0)
+        return Failure(
+            self._upstream, Phase.CONNECT, cooldown.fault, "every API key is in cooldown", None, cooldown.until - now
+        )
 
     def begin(self, model: str, used: Collection[int] = ()) -> AttemptHandle:
-        """An attempt begins. `used` are the places of keys that this call has presented in vain."""
+        """Begin an attempt. `used` are the positions of the keys that refused this call."""
         now = self.clock()
         self.in_flight += 1
-        if not self.is_calm:
-            for name, circuit in ((None, self._host), (model, self._circuit(model))):
+        if not self.is_healthy:
+            for name, circuit in ((None, self._own), (model, self._circuit(model))):
                 if circuit is not None and circuit_breaker.admits(circuit, now):
                     self._move(name, CircuitEvent.BEGIN, now)
         return AttemptHandle(self, model, self.credentials.take(model, now, used), now)
 
-    def probed(self, event: CircuitEvent, began: float) -> None:
-        """An active probe that began at this time has shown this."""
-        if event is CircuitEvent.PROVEN or circuit_breaker.is_heard(self._host, began):
+    def health_checked(self, event: CircuitEvent, began: float) -> None:
+        """Apply the result of a health check that began at this time."""
+        if event is CircuitEvent.PROBE_OK or circuit_breaker.is_current(self._own, began):
             self._move(None, event, self.clock())
 
     # ------------------------------------------------------------------------------------------------- for attempts
 
     def answered(self, model: str, began: float) -> None:
-        """The upstream has begun to answer well; of a stream, that is long before its end."""
-        if self.is_calm:
+        """Record that a good answer has begun; a stream ends long after that."""
+        if self.is_healthy:
             return
         now = self.clock()
-        for name, circuit in ((None, self._host), (model, self._circuit(model))):
+        for name, circuit in ((None, self._own), (model, self._circuit(model))):
             if (
                 circuit is not None
                 and circuit.state is not CircuitState.CLOSED
-                and circuit_breaker.is_heard(circuit, began)
+                and circuit_breaker.is_current(circuit, began)
             ):
-                self._move(name, CircuitEvent.WELL, now)
+                self._move(name, CircuitEvent.SUCCESS, now)
 
-    def ended(self, model: str, key: int, began: float, failure: Failure | None, *, is_verdict: bool) -> None:
-        """An attempt is over."""
+    def ended(self, model: str, key: int, began: float, failure: Failure | None, *, is_result: bool) -> None:
+        """Record the end of an attempt; `is_result` is false if the client left before the result was known."""
         self.in_flight -= 1
-        if failure is None and self.is_calm:
+        if failure is None and self.is_healthy:
             return
         now = self.clock()
         if failure is not None:
             self._last_failure = (failure.fault.value, now)
-        event = circuit_breaker.verdict(failure) if is_verdict else CircuitEvent.NOTHING
-        host_event, model_event = CircuitEvent.NOTHING, event
+        result = circuit_breaker.event_of(failure) if is_result else CircuitEvent.NEUTRAL
+        own_event, model_event = CircuitEvent.NEUTRAL, result
         if failure is None:
-            host_event = event
+            own_event = result
         elif failure.phase is Phase.CONNECT:
-            host_event, model_event = event, CircuitEvent.NOTHING
+            own_event, model_event = result, CircuitEvent.NEUTRAL
         elif failure.phase in (Phase.REFUSED, Phase.RELAYING):
-            host_event = CircuitEvent.WELL  # whatever it said, it is there
-        for name, circuit, said in ((None, self._host, host_event), (model, self._circuit(model), model_event)):
-            if (circuit is not None or said in (CircuitEvent.ILL, CircuitEvent.BROKEN)) and circuit_breaker.is_heard(
-                circuit, began
-            ):
-                self._move(name, said, now)
-        if failure is not None and failure.fault in REFUSALS:
-            if (rest := self.credentials.refused(key, model, failure, began, now)) is not None:
-                rest_s = rest.until - now
+            own_event = CircuitEvent.SUCCESS  # it answered, so it can be reached
+        for name, circuit, event in ((None, self._own, own_event), (model, self._circuit(model), model_event)):
+            if (
+                circuit is not None or event in (CircuitEvent.FAILURE, CircuitEvent.PARTIAL)
+            ) and circuit_breaker.is_current(circuit, began):
+                self._move(name, event, now)
+        if failure is not None and failure.fault in CREDENTIAL_FAULTS:
+            if (cooldown := self.credentials.refused(key, model, failure, began, now)) is not None:
+                cooldown_s = cooldown.until - now
                 log.warning(
-                    "upstream %s: key #%d rests for %g s: %s", self._upstream, key + 1, rest_s, rest.fault.value
+                    "upstream %s: key #%d in cooldown for %g s: %s",
+                    self._upstream,
+                    key + 1,
+                    cooldown_s,
+                    cooldown.fault.value,
                 )
-            self._note_calm()
-        elif event is CircuitEvent.WELL:
+            self._update_is_healthy()
+        elif result is CircuitEvent.SUCCESS:
             self.credentials.accepted(key, model, began)
-            self._note_calm()
+            self._update_is_healthy()
 
-    def _note_calm(self) -> None:
-        self.is_calm = not (self._host or self._models or self._others or self.credentials.rests)
+    def _update_is_healthy(self) -> None:
+        self.is_healthy = not (self._own or self._models or self._unnamed or self.credentials.cooldowns)
 
     # ------------------------------------------------------------------------------------------------------ circuits
 
     def _circuit(self, model: str) -> Circuit | None:
-        return self._models.get(model) or self._others.get(model)
+        return self._models.get(model) or self._unnamed.get(model)
 
     def _move(self, model: str | None, event: CircuitEvent, now: float) -> None:
-        """One step of one circuit; None: of the upstream's own."""
-        before = self._host if model is None else self._circuit(model)
+        """Apply an event to the circuit of a model; None: to the circuit of the upstream."""
+        before = self._own if model is None else self._circuit(model)
         circuit = circuit_breaker.after(before, event, now)
         if circuit is before:
             return
         if model is None:
-            self._host = circuit
+            self._own = circuit
         else:
-            kept = self._models if model in self._names else self._others
+            kept = self._models if model in self._configured else self._unnamed
             if circuit is None:
                 kept.pop(model, None)
             else:
                 kept[model] = circuit
-                if kept is self._others:
-                    self._others.move_to_end(model)
-                    if len(self._others) > MAX_OTHERS:
-                        self._others.popitem(last=False)
-        self._note_calm()
+                if kept is self._unnamed:
+                    self._unnamed.move_to_end(model)
+                    if len(self._unnamed) > MAX_UNNAMED_MODELS:
+                        self._unnamed.popitem(last=False)
+        self._update_is_healthy()
         state = CircuitState.CLOSED if circuit is None else circuit.state
         was = CircuitState.CLOSED if before is None else before.state
         if state is CircuitState.OPEN and circuit is not None and was is not CircuitState.OPEN:
-            rest_s = circuit.until - now
-            how_often = "still fails" if was else "fails again and again"
-            self._say(model, f"{how_often}; avoided for {rest_s:g} s")
-            asyncio.get_running_loop().call_later(rest_s + WAKE_LATE_S, self._wake, model, circuit.until)
-        elif circuit_breaker.is_hopeless(circuit) and not circuit_breaker.is_hopeless(before):
-            self._say(model, "does not answer at all; left alone")
+            cooldown_s = circuit.until - now
+            reason = "probe failed" if was else "repeated failures"
+            self._log_state(model, f"circuit open for {cooldown_s:g} s: {reason}")
+            asyncio.get_running_loop().call_later(
+                cooldown_s + TIMER_DELAY_S, self._cooldown_ended, model, circuit.until
+            )
+        elif circuit_breaker.is_dead(circuit) and not circuit_breaker.is_dead(before):
+            self._log_state(
+                model,
+                f"no answer to {circuit_breaker.DEAD_AFTER} attempts in a row; calls without another route are refused",
+            )
         elif state is not was:
-            self._say(
-                model, "well again" if state is CircuitState.CLOSED else "half-open: one call is let through as a probe"
+            self._log_state(
+                model,
+                "circuit closed" if state is CircuitState.CLOSED else "circuit half-open: the next call is a probe",
             )
 
-    def _wake(self, model: str | None, until: float) -> None:
-        """The rest of this circuit is over, unless it has changed its state meanwhile."""
-        circuit = self._host if model is None else self._circuit(model)
+    def _cooldown_ended(self, model: str | None, until: float) -> None:
+        """Half-open a circuit at the end of its cooldown, unless its state changed meanwhile."""
+        circuit = self._own if model is None else self._circuit(model)
         if circuit is not None and circuit.until == until:
-            self._move(model, CircuitEvent.RESTED, self.clock())
+            self._move(model, CircuitEvent.TIMER, self.clock())
 
-    def _say(self, model: str | None, what: str) -> None:
+    def _log_state(self, model: str | None, text: str) -> None:
         if self._is_retired:
             return
         name = "" if model is None else f", model {model[:100]!r}"
-        log.warning("upstream %s%s: %s", self._upstream, name, what)
+        log.warning("upstream %s%s: %s", self._upstream, name, text)
         self._show_state()
 
     def _show_state(self) -> None:
@@ -247,25 +258,25 @@ class Health:
 
 
 class AttemptHandle:
-    """One attempt at one upstream, as it bears on its health. To be ended, or left, once."""
+    """One running attempt. Its owner calls `ended` or `abandoned` exactly once."""
 
     __slots__ = ("_began", "_health", "_model", "key")
 
     def __init__(self, health: Health, model: str, key: int, began: float) -> None:
         self.key = key
-        """Place of the API key that is presented."""
+        """Position of the API key in use."""
         self._health = health
         self._model = model
         self._began = began
 
     def answered(self) -> None:
-        """The first of a good answer has come."""
+        """The head of a good answer arrived."""
         self._health.answered(self._model, self._began)
 
     def ended(self, failure: Failure | None) -> None:
-        """It was answered (also with a refusal of the request itself), or it failed."""
-        self._health.ended(self._model, self.key, self._began, failure, is_verdict=True)
+        """The upstream answered (a refusal of the request is an answer too), or the attempt failed."""
+        self._health.ended(self._model, self.key, self._began, failure, is_result=True)
 
-    def left(self) -> None:
-        """The client is gone, and nobody knows how it would have ended."""
-        self._health.ended(self._model, self.key, self._began, None, is_verdict=False)
+    def abandoned(self) -> None:
+        """The client left before the result was known."""
+        self._health.ended(self._model, self.key, self._began, None, is_result=False)

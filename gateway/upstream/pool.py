@@ -1,15 +1,13 @@
-"""Connections of one worker to one upstream: idle ones, limits, dialling.
+"""Connection pool: the connections of one worker to one upstream.
 
-Private to a worker. A connection is counted from the moment somebody may dial it until it is closed, so that there are
-never more than `max_connections`. Whoever finds no idle connection and no free place waits in a queue, first come first
-served; what becomes free (an idle connection, or a place to dial in) is handed to the head of the queue by name, never
-thrown into the open. Hence: while somebody waits there is neither an idle connection nor a free place, and a newcomer
-cannot overtake.
-
-Idle connections are taken last in, first out: under light load the same few stay warm and the rest grow old and close.
-
-Where there is a proxy, it is dialled instead, and asked for a tunnel; the upstream's name is then the proxy's to look
-up. What goes through the tunnel, TLS included, is between us and the upstream.
+1. A connection counts from the moment its dial is allowed until it is closed, so that there are never more than
+   `max_connections`.
+2. A call without an idle connection and without room for a dial waits in a FIFO queue. A connection or a slot that
+   becomes free is assigned to the first waiter directly. So while a call waits there is neither an idle connection nor
+   a free slot, and a later call cannot overtake it.
+3. Idle connections are reused last in, first out: under light load a few stay warm, and the others expire.
+4. With a proxy, the pool dials the proxy and asks for a tunnel; the proxy resolves the name of the upstream. TLS runs
+   end to end through the tunnel.
 """
 
 from __future__ import annotations
@@ -34,16 +32,16 @@ from .connection import READ_BUFFER_BYTES, Connection
 from .tunnel import open_tunnel
 
 _HAPPY_EYEBALLS_S = 0.25
-"""Head start of one address before the next is tried beside it: RFC 8305 recommends it."""
+"""Delay before the next address is tried in parallel, as RFC 8305 recommends."""
 
 _ADDRESSES_S = 5.0
-"""How long looked-up addresses are used. Long enough that a burst of dials asks once, short beside any DNS change."""
+"""Lifetime of resolved addresses: a burst of dials resolves once, and a DNS change applies soon."""
 
 _KEEPALIVE_AFTER_S = 60
-"""Silence before the kernel probes: firewalls forget quiet connections, some after four minutes, and tell nobody."""
+"""Idle time before TCP keepalive: some firewalls drop idle connections silently after four minutes."""
 
 _JOINED_BODY_BYTES = 65536
-"""A body up to this size is copied behind its head: one buffer costs less to send than two."""
+"""A body up to this size is appended to its head: one buffer costs less to send than two."""
 
 _UNSAFE = re.compile(r"[\r\n\0]+")
 
@@ -64,14 +62,14 @@ class Pool:
         self._proxy = settings.way
         self._dialled = (self._host, self._port) if self._proxy is None else (self._proxy.host, self._proxy.port)
         self.hidden = _hidden(settings, self._host, self._proxy)
-        """What of the upstream and of the way to it no client may see, each with its stand-in."""
+        """Secrets and host names that a client must not see, each with its replacement."""
         self._tls = _tls_context(settings.ca_file) if url.scheme == "https" else None
         self._base_path = url.path.rstrip("/")
         self._static_heads = [_static_head(self._host, url.port, settings, key) for key in settings.credentials]
         self._idle: dict[Connection, None] = {}  # in the order in which they became idle
         self._connections: set[Connection] = set()
-        self._places_promised = 0  # to dials under way, and to waiters who have been told to dial
-        self._waiters: dict[asyncio.Future[Connection | None], None] = {}  # None: a place to dial in
+        self._dial_slots = 0  # dials in progress, and slots assigned to waiters
+        self._waiters: dict[asyncio.Future[Connection | None], None] = {}  # result None: a slot for a dial
         self._is_closed = False
         self._buffer = memoryview(bytearray(READ_BUFFER_BYTES))
         self._tasks = Tasks()
@@ -82,33 +80,33 @@ class Pool:
     def __repr__(self) -> str:
         return (
             f"<Pool {self._name} {self._where}: {self.in_flight} in flight, {len(self._idle)} idle, "
-            f"{self._places_promised} dialling, {len(self._waiters)} waiting, of {self._max_connections}"
+            f"{self._dial_slots} dialling, {len(self._waiters)} waiting, of {self._max_connections}"
             f"{', closed' if self._is_closed else ''}>"
         )
 
-    # ------------------------------------------------------------------------------------------------- for callers
+    # ---------------------------------------------------------------------------------------------- used by callers
 
     def is_for(self, settings: config.Upstream, max_connections: int) -> bool:
-        """Whether a new pool for this upstream would be just like this one."""
+        """Whether a new pool with these settings would equal this one."""
         return self._settings == settings and self._max_connections == max(1, max_connections)
 
     @property
     def size(self) -> int:
-        """Connections that are open, idle or not."""
+        """Open connections, idle ones included."""
         return len(self._connections)
 
     @property
     def in_flight(self) -> int:
-        """Connections that somebody has acquired and that are not back, nor closed."""
+        """Connections that are acquired and neither returned nor closed."""
         return len(self._connections) - len(self._idle)
 
     async def acquire(self, *, is_fresh: bool = False) -> Connection | Failure:
-        """A connection for one exchange: an idle one, else a new one. `is_fresh` lets go of the idle ones first: one
-        of them was just found closed, so the others are likely to be.
+        """A connection for one exchange: an idle one, else a new one.
 
-        Waits at most `connect_s` in all, for a free place, the name, TCP, the proxy and TLS; with an idle connection at
-        hand it does not wait at all. Whoever gets a connection has to `send` on it or to `abort` it. Cancelled: nothing
-        is left behind, neither a place in the queue nor a dial; what had just been handed over goes to the next waiter.
+        `is_fresh` first closes the idle connections: one of them was just found closed, so the others probably are.
+        Waits at most `connect_s` in all, for a slot, DNS, TCP, the proxy and TLS; not at all if a connection is idle.
+        The caller has to `send` on the connection or to `abort` it. A cancelled call leaves neither a queue entry nor a
+        dial, and a connection or slot that was just assigned to it goes to the next waiter.
         """
         if is_fresh:
             for idle in list(self._idle):
@@ -139,10 +137,10 @@ class Pool:
         method: str = "POST",
         key: int = 0,
     ) -> list[bytes | memoryview]:
-        """The bytes of a request, for `Connection.send`. `path` goes behind that of the base URL; `key` is the place of
-        the API key that is presented.
+        """The bytes of a request, for `Connection.send`. `path` is appended to that of the base URL; `key` is the
+        position of the API key to use.
 
-        A line break or NUL inside `path` or a header becomes a space: nothing given here can begin a line of its own.
+        A line break or NUL inside `path` or a header becomes a space, so that no argument can inject a header line.
         """
         given = list(headers)
         lines = "".join([f"{name}: {value}\r\n" for name, value in given])
@@ -153,7 +151,7 @@ class Pool:
             path = re.sub(r"[\s\0]+", "%20", path)
         size = len(body) if isinstance(body, bytes) else sum(map(len, body))
         length = f"Content-Length: {size}\r\n" if body or method != "GET" else ""
-        # aiohttp's server hands on bytes that are not UTF-8 as surrogates; so the upstream gets the client's own bytes.
+        # aiohttp decodes bytes that are not UTF-8 as surrogates; this restores the bytes of the client.
         text = f"{method} {self._base_path}{path}{self._static_heads[key]}{lines}{length}\r\n"
         head = text.encode("utf-8", "surrogateescape")
         if not isinstance(body, bytes):
@@ -163,21 +161,22 @@ class Pool:
         return [head + body] if len(body) <= _JOINED_BODY_BYTES else [head, body]
 
     async def close(self) -> None:
-        """Keep nothing any longer: idle connections are closed now, those in use by the end of their exchange.
+        """Close the idle connections now and the others at the end of their exchange.
 
-        Running calls may go on acquiring (they keep the settings they began with); nothing of theirs is kept either.
+        Running calls may still acquire connections, because they keep the settings of their start; these are closed
+        after use as well.
         """
         self._is_closed = True
         for connection in list(self._idle):
             connection.retire()
-        if self._lookup is not None and not self._places_promised:
+        if self._lookup is not None and not self._dial_slots:
             await self._tasks.cancel_all()
-        await asyncio.sleep(0)  # the transports close their sockets in the next turn of the loop
+        await asyncio.sleep(0)  # the transports close their sockets in the next iteration of the loop
 
-    # --------------------------------------------------------------------------------------------- for connections
+    # ------------------------------------------------------------------------------------------ used by connections
 
     def returned(self, connection: Connection) -> None:
-        """Idle again: to the head of the queue, else kept."""
+        """Take an idle connection: assign it to the first waiter, else keep it."""
         if connection not in self._connections:
             return
         self._idle[connection] = None
@@ -189,12 +188,12 @@ class Pool:
             del self._idle[connection], self._waiters[waiter]
             waiter.set_result(connection)
 
-    def left(self, connection: Connection) -> None:
-        """Closed: its place is free."""
+    def closed(self, connection: Connection) -> None:
+        """Forget a closed connection; its slot is free."""
         if connection in self._connections:
             self._connections.remove(connection)
             self._idle.pop(connection, None)
-            self._offer_place()
+            self._offer_slot()
 
     # --------------------------------------------------------------------------------------------------- the queue
 
@@ -207,26 +206,26 @@ class Pool:
 
     def _first_waiter(self) -> asyncio.Future[Connection | None] | None:
         for waiter in self._waiters:
-            if not waiter.done():  # one that was cancelled in this turn of the loop has not left the queue yet
+            if not waiter.done():  # a waiter that was just cancelled is still in the queue
                 return waiter
         return None
 
-    def _offer_place(self) -> None:
+    def _offer_slot(self) -> None:
         waiter = self._first_waiter()
-        if waiter is not None and len(self._connections) + self._places_promised < self._max_connections:
-            self._places_promised += 1
+        if waiter is not None and len(self._connections) + self._dial_slots < self._max_connections:
+            self._dial_slots += 1
             del self._waiters[waiter]
             waiter.set_result(None)
 
-    def _give_up_place(self) -> None:
-        self._places_promised -= 1
-        self._offer_place()
+    def _release_slot(self) -> None:
+        self._dial_slots -= 1
+        self._offer_slot()
 
     async def _wait_for_turn(self) -> Connection | None:
-        """A connection, or None with a place promised to the caller."""
+        """A connection, or None with a slot assigned to the caller."""
         while True:
-            if len(self._connections) + self._places_promised < self._max_connections:
-                self._places_promised += 1
+            if len(self._connections) + self._dial_slots < self._max_connections:
+                self._dial_slots += 1
                 return None
             waiter: asyncio.Future[Connection | None] = asyncio.get_running_loop().create_future()
             self._waiters[waiter] = None
@@ -236,13 +235,13 @@ class Pool:
                 if waiter.cancelled():
                     self._waiters.pop(waiter, None)
                 elif (handed := waiter.result()) is None:
-                    self._give_up_place()
+                    self._release_slot()
                 else:
                     handed.release()
                 raise
             if handed is None or not handed.is_closed:
                 return handed
-            # It was closed by the upstream in the moment between: once more, and its place may have become free.
+            # The upstream closed it between assignment and now: try again; its slot may be free.
 
     # ------------------------------------------------------------------------------------------------------ dialling
 
@@ -252,14 +251,14 @@ class Pool:
 
     @property
     def _where(self) -> str:
-        """For people."""
+        """The address for logs and `repr`."""
         return self._target if self._proxy is None else f"{self._target} through the proxy {self._proxy}"
 
     def _failure(self, fault: Fault, detail: str) -> Failure:
         return Failure(self._name, Phase.CONNECT, fault, detail)
 
     async def _dial(self) -> Connection | Failure:
-        """Dial in the place promised to the caller. The place becomes the connection's, or is free again."""
+        """Dial, using the slot assigned to the caller. The connection takes the slot; a failure frees it."""
         connection: Connection | None = None
         try:
             addresses = await self._resolve()
@@ -276,27 +275,27 @@ class Pool:
                 sock=sock,
                 ssl=self._tls,
                 server_hostname=self._host.rstrip(".") if self._tls else None,
-                # Our own limit fires first and covers more; this only replaces the default of 60 s.
+                # `connect_s` fires first and covers more; this replaces the default of 60 s.
                 ssl_handshake_timeout=limits.connect_s + 1 if self._tls else None,
             )
         except (OSError, RuntimeError, UnicodeError) as error:
-            # RuntimeError is uvloop's for some addresses, UnicodeError a label of a name that IDNA cannot write.
-            self._addresses_until = 0.0  # perhaps the name leads elsewhere by now
-            return self._failure(_fault_of(error), f"cannot connect to {self._where}: {_in_words(error)}")
+            # uvloop raises RuntimeError for some addresses, IDNA UnicodeError for some names.
+            self._addresses_until = 0.0  # the name may have another address by now
+            return self._failure(_fault_of(error), f"cannot connect to {self._where}: {_describe(error)}")
         except BaseException:
             if connection is not None:
                 connection.abort()
             raise
         else:
             if connection.is_closed:
-                return self._failure(Fault.CONNECT, f"{self._where} hung up at once")
+                return self._failure(Fault.CONNECT, f"{self._where} closed the connection at once")
             self._connections.add(connection)
             return connection
         finally:
-            self._give_up_place()
+            self._release_slot()
 
     async def _open_socket(self, addresses: Sequence[AddrInfoType]) -> socket.socket:
-        """A socket on which every byte is the upstream's."""
+        """A connected socket to the upstream, through the proxy if there is one."""
         sock = await aiohappyeyeballs.start_connection(addresses, happy_eyeballs_delay=_HAPPY_EYEBALLS_S)
         try:
             _set_options(sock)
@@ -308,20 +307,20 @@ class Pool:
         return sock
 
     async def _resolve(self) -> list[AddrInfoType] | OSError:
-        """Addresses, the next one first each time. Dials that ask at the same time share one look-up."""
+        """Addresses, rotated by one for each dial. Simultaneous dials share one DNS query."""
         loop = asyncio.get_running_loop()
         if not self._addresses or loop.time() >= self._addresses_until:
             if self._lookup is None:
-                self._lookup = self._tasks.spawn(self._look_up(), f"look up {self._dialled[0]}")
-            found = await asyncio.shield(self._lookup)  # one dial given up does not take it from the others
+                self._lookup = self._tasks.spawn(self._resolve_now(), f"look up {self._dialled[0]}")
+            found = await asyncio.shield(self._lookup)  # a cancelled dial must not cancel it for the others
             if isinstance(found, OSError):
                 return found
         self._addresses = [*self._addresses[1:], self._addresses[0]]
         return self._addresses
 
-    async def _look_up(self) -> list[AddrInfoType] | OSError:
+    async def _resolve_now(self) -> list[AddrInfoType] | OSError:
         try:
-            found = await self._ask_resolver()
+            found = await self._query()
             if not found:
                 return OSError("no address")
             self._addresses = list(found)
@@ -334,7 +333,7 @@ class Pool:
         finally:
             self._lookup = None
 
-    async def _ask_resolver(self) -> Sequence[AddrInfoType]:
+    async def _query(self) -> Sequence[AddrInfoType]:
         loop = asyncio.get_running_loop()
         host, port = self._dialled
         return await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
@@ -358,7 +357,7 @@ def _hidden(settings: config.Upstream, host: str, proxy: config.Proxy | None) ->
 
 
 def _static_head(host: str, port: int | None, settings: config.Upstream, key: SecretStr | None) -> str:
-    """What stands behind the path in every request to this upstream with this API key."""
+    """The constant part of each request with this API key: everything behind the path."""
     name = f"[{host}]" if ":" in host else host
     lines = [" HTTP/1.1", f"Host: {name}:{port}" if port else f"Host: {name}"]
     if key is not None:
@@ -377,15 +376,15 @@ def _set_options(sock: socket.socket) -> None:
 
 
 def _fault_of(error: Exception) -> Fault:
-    """What is said of a dial that failed. That this process may open nothing more is not the upstream's fault."""
+    """The fault of a failed dial. A lack of file descriptors in this process is not the fault of the upstream."""
     if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
         return Fault.BUSY
     return Fault.TIMEOUT if isinstance(error, TimeoutError) else Fault.CONNECT
 
 
-def _in_words(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate is not good: {error.verify_message}"
+        return f"certificate rejected: {error.verify_message}"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return str(error) or type(error).__name__

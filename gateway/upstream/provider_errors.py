@@ -1,11 +1,16 @@
-"""What an upstream's answer means when it is not the answer that was asked for.
+"""Errors of upstreams: the fault of an answer that is not the expected one, decided by a table.
 
-One judgement for every error: a `Failure` when it is the upstream's fault or the gateway's own account's, which the
-client cannot mend, or an `UpstreamRefused` when the client's request has to change. Whose fault it is says a table
-(upstream/error_table.py), and what a client may see of it upstream/refusal.py. An error inside a 200 is judged by
-its own words,
-as if it had come with the status it should have had. The log keeps what the client does not see: the codes as they
-came, and the upstream's identifier of the request, by which its support finds it.
+1. The result is a `Failure` where the upstream or our account there is at fault, and an `UpstreamRefused` where the
+   client has to change its request.
+2. The first row of `TABLE` that fits decides. Statuses alone do not suffice: resellers send a spent balance as 403, an
+   error of the client as 500, a model without a channel as 503 or 500, and each of these inside a 200 as well. So a row
+   matches the status, the words for programs (`code` and `type`), or the beginning of the message. Only its beginning:
+   the rest may quote the client, and a client must not be able to fake a spent balance.
+3. An error inside a 200 is judged like one with the status that it names.
+4. The log has what the client does not see: the original codes, and the upstream's request id for its support.
+
+Sources: one-api (middleware/auth.go, middleware/distributor.go, monitor/manage.go) and new-api (types/error.go,
+middleware/distributor.go). Their messages are Chinese unless the owner chose another language.
 """
 
 from __future__ import annotations
@@ -15,23 +20,111 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from gateway.errors import UpstreamRefused
 from gateway.records import Failure, Fault, Phase
 
 from .connection import Head
-from .error_table import RELAYED, fault_of
 from .refusal import cleaned, shown, unwrapped
 
 _ID_HEADERS = ("x-oneapi-request-id", "x-request-id")
 _ID = re.compile(r"[\w.:-]{1,100}", re.ASCII)
 _NOT_PRINTABLE = re.compile(r"[^ -~]+")
-_LONGEST_WORD = 80
+_MAX_CODE_CHARS = 80
+
+
+RELAYED = frozenset({400, 404, 413, 422})
+"""Statuses that blame the request."""
+
+
+class Row(NamedTuple):
+    """A pattern of errors. An error fits if its status and, where given, one of the words or the message match."""
+
+    fault: Fault | None
+    """None: the client has to change its request."""
+    statuses: frozenset[int | None] = frozenset()
+    """None stands for an error inside a 200 that names no status. Empty: any status."""
+    words: frozenset[str] = frozenset()
+    message: re.Pattern[str] | None = None
+
+    def fits(self, status: int | None, words: set[str], text: str) -> bool:
+        """Whether an error matches this row."""
+        if self.statuses and status not in self.statuses:
+            return False
+        if not self.words and self.message is None:
+            return True
+        return bool(words & self.words) or (self.message is not None and self.message.search(text) is not None)
+
+
+def _starts(*beginnings: str) -> re.Pattern[str]:
+    """Messages with one of these beginnings; new-api puts the masked key before some."""
+    return re.compile(rf"\A(?:\[sk-[^\]]*\] ?)?(?:{'|'.join(beginnings)})", re.IGNORECASE)
+
+
+TABLE: tuple[Row, ...] = (
+    # Our balance is spent. (Each token of one-api and new-api has a balance of its own.)
+    Row(Fault.BALANCE, frozenset({402})),
+    Row(Fault.BALANCE, words=frozenset({
+        "insufficient_quota", "insufficient_user_quota", "pre_consume_token_quota_failed",
+        "billing_hard_limit_reached", "credit_balance_exhausted", "project_spend_limit_exceeded", "billing_not_active",
+    })),
+    Row(Fault.BALANCE, message=_starts(
+        "your credit balance is too low",  # Anthropic's 400
+        "(?:user|token) quota is not enough", "insufficient balance",
+        "该令牌额度已用尽", "令牌额度不足", "用户额度不足", "预扣费额度失败", "余额不足",
+    )),
+    # It has no channel for this model at present. Its other models may work.
+    Row(Fault.NO_CHANNEL, frozenset({503}), frozenset({"model_not_found"}),
+        re.compile(r"\bno (?:available )?channels?\b|无可用渠道", re.IGNORECASE)),
+    Row(Fault.NO_CHANNEL, words=frozenset({
+        "get_channel_failed", "model_price_error", "channel:no_available_key", "channel:invalid_key",
+        "channel:param_override_invalid", "channel:header_override_invalid", "channel:model_mapped_error",
+        "channel:aws_client_error", "channel:response_time_exceeded",
+    })),
+    Row(Fault.NO_CHANNEL, message=_starts(
+        "no (?:available )?channels? for ", r"(?:当前)?分组 .{1,200}无可用渠道",
+        "获取分组 ", "无效的渠道", "该渠道已被禁用",
+    )),
+    # It does not accept our key, or not for this model.
+    Row(Fault.AUTH, frozenset({401, 403})),
+    Row(Fault.AUTH, words=frozenset({
+        "invalid_api_key", "account_deactivated", "authentication_error", "permission_error",
+        "no_db_connection",  # LiteLLM without a database: 400 for any key but its master key
+    })),
+    Row(Fault.AUTH, message=_starts(
+        "(?:this )?organization has been (?:disabled|restricted)", "your access was terminated",
+        "无效的令牌", "该令牌已过期", "该令牌状态不可用", "用户已被封禁", "普通用户不支持指定渠道", "未提供令牌",
+    )),
+    Row(Fault.RATE_LIMITED, frozenset({429})),
+    Row(Fault.RATE_LIMITED, words=frozenset({"rate_limit_exceeded", "rate_limit_error", "slow_down"})),
+    # The request is at fault. new-api sends a 500 for it (new-api#6773).
+    Row(None, RELAYED),
+    Row(None, frozenset({500, None}), frozenset({
+        "invalid_request", "invalid_request_error", "sensitive_words_detected", "prompt_blocked", "bad_request_body",
+    })),
+    # The upstream is at fault, or its error has no known cause.
+    Row(Fault.IN_BAND, frozenset({None})),
+    Row(Fault.STATUS),
+)  # fmt: skip
+
+
+def fault_of(status: int | None, error: dict[str, Any] | None) -> Fault | None:
+    """The fault of an error; None where the client has to change its request.
+
+    `status` is that of the answer, or the one that an error inside a 200 names.
+    """
+    error = error or {}
+    words = {str(error.get("code")), str(error.get("type"))}
+    message = unwrapped(error.get("message"))[0]
+    return next(row.fault for row in TABLE if row.fits(status, words, message))
+
+
+# ------------------------------------------------------------------------------------------------------- one answer
 
 
 def retry_after_s(head: Head, now: float) -> float | None:
-    """When the upstream says to come back, in seconds from the Unix time `now`; both its headers are understood."""
+    """Seconds from the Unix time `now` until a retry: `retry-after-ms`, else `retry-after` (RFC 9110, 10.2.3)."""
     try:
         if (ms := head.get("retry-after-ms")) is not None:
             seconds = float(ms) / 1000
@@ -47,9 +140,9 @@ def retry_after_s(head: Head, now: float) -> float | None:
 
 
 def error_of(body: bytes) -> dict[str, Any] | None:
-    """The error object of an answer, None where there is none.
+    """The error object of an answer; None if it has none.
 
-    The management side of one-api says `{"success": false, "message": ...}`; some who build on it say so everywhere.
+    The management API of one-api answers `{"success": false, "message": ...}`; some of its forks do so everywhere.
     """
     try:
         answer = json.loads(body)
@@ -68,7 +161,7 @@ def error_of(body: bytes) -> dict[str, Any] | None:
 def judge(
     upstream: str, head: Head, body: bytes, *, now: float, hide: Iterable[tuple[str, str]]
 ) -> Failure | UpstreamRefused:
-    """What an answer with an error status means. `hide` are texts a client must not see, each with its stand-in."""
+    """Judge an answer with an error status. `hide` holds texts to keep from the client, with replacements."""
     if 300 <= head.status < 400:
         return Failure(upstream, Phase.REFUSED, Fault.REDIRECT, f"status {head.status}", head.status)
     error, hide = error_of(body), list(hide)
@@ -81,7 +174,7 @@ def judge(
 def judge_in_band(
     upstream: str, error: dict[str, Any], head: Head | None = None, *, hide: Iterable[tuple[str, str]]
 ) -> Failure | UpstreamRefused:
-    """What an error inside a 200 means, as if it had come with the status it should have had."""
+    """Judge an error inside a 200, as if the answer had the status that the error names."""
     hide = list(hide)
     status = _status_of(error)
     detail = _detail("in a 200", error, head, hide)
@@ -91,17 +184,17 @@ def judge_in_band(
 
 
 def _status_of(error: dict[str, Any]) -> int | None:
-    """The status that an error inside a 200 names as its code (OpenRouter 502, LiteLLM "429")."""
+    """The status that an error inside a 200 has as its code (OpenRouter 502, LiteLLM "429")."""
     code = str(error.get("code"))
     return int(code) if re.fullmatch(r"[45][0-9][0-9]", code) else None
 
 
 def _detail(where: str, error: dict[str, Any] | None, head: Head | None, hide: Sequence[tuple[str, str]]) -> str:
-    """What the log says of an error: on one line, and nothing that anybody has written to the model."""
+    """The text for the log: one line, without any text of a prompt."""
     parts = [where]
     if error is not None:
         word = cleaned(str(error.get("code") or error.get("type")), hide)
-        parts.append(f"code {_NOT_PRINTABLE.sub('?', word)[:_LONGEST_WORD]}")
+        parts.append(f"code {_NOT_PRINTABLE.sub('?', word)[:_MAX_CODE_CHARS]}")
     ids = [unwrapped(error.get("message"))[1] if error else None]
     ids += [head.get(name) for name in _ID_HEADERS] if head else []
     if (found := next((each for each in ids if each and _ID.fullmatch(each)), None)) is not None:

@@ -1,8 +1,8 @@
-"""What a client is shown of an upstream's refusal: its own words, without what its makers and resellers put around
-them, and without anything of the account that the gateway has there.
+"""The refusal of an upstream as its client sees it: the author's message, without wrappers of resellers and without
+anything of the gateway's account.
 
-Read in the source of one-api and new-api (types/error.go), and seen from LiteLLM's proxy 1.106: an identifier behind
-the message, `""` or the text `None` for what is null, types and codes of their own, the status once more as the code.
+Sources: one-api and new-api (types/error.go) and answers of LiteLLM's proxy 1.106. They append a request id to the
+message, send `""` or the text `None` for null, use types and codes of their own, or repeat the status as the code.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any
 
 from gateway.errors import UpstreamRefused
 
-SAYS_NOTHING = "The upstream refused this request and did not say why."
+NO_REASON = "The upstream refused this request without a reason."
 _OWN_CODE = "bad_response_status_code"
-"""A reseller's word for "the one behind me refused"; its `param` is a status then."""
+"""The code of a reseller for a refusal of its own upstream; its `param` is then a status."""
 _FOREIGN_TYPE = re.compile(rf"\w+_api_error|(?:upstream|openai|claude|gemini)_error|{_OWN_CODE}")
 _REQUEST_ID = re.compile(r"\s?\(request id: ([^()]*)\)\s*\Z", re.IGNORECASE)
 _PREFIX = re.compile(r"\A(?:litellm\.\w+: (?:\w+ - )?)+")
@@ -23,16 +23,16 @@ _SUFFIX = re.compile(
     r"(?:LiteLLM: model group |Received Model Group=|\nmodel=\S+ context_window_fallbacks=).*\Z", re.DOTALL
 )
 _PORT = re.compile(r"\b(the upstream|the proxy):[0-9]{1,5}\b")
-"""What is left of an address when the stand-in has taken its host's place."""
+"""The rest of an address after its host was replaced."""
 _ACCOUNT = re.compile(
-    r"\b(?:org-|proj_)[A-Za-z0-9]{16,}\b"  # whose account it is, as OpenAI names organizations and projects
-    r"|\bsk-[\w-]{0,16}\*{3,}[\w*-]*|\bsk-[\w-]{20,}"  # keys, perhaps masked, perhaps those of whoever stands behind
+    r"\b(?:org-|proj_)[A-Za-z0-9]{16,}\b"  # OpenAI's ids of organizations and projects
+    r"|\bsk-[\w-]{0,16}\*{3,}[\w*-]*|\bsk-[\w-]{20,}"  # keys, masked or not, ours or those of the reseller
 )
 _NULLS = ("", "None", "null")
 
 
 def unwrapped(message: Any) -> tuple[str, str | None]:
-    """A message as its author wrote it, and the reseller's identifier of the request that stood behind it."""
+    """The message without wrappers, and the request id that the reseller appended to it."""
     text = _SUFFIX.sub("", str(message or "")).rstrip()
     found = _REQUEST_ID.search(text)
     if found is not None:
@@ -41,32 +41,32 @@ def unwrapped(message: Any) -> tuple[str, str | None]:
 
 
 def cleaned(text: str, hide: Iterable[tuple[str, str]]) -> str:
-    """A text without our secrets, our hosts and our account; `hide` are pairs of a text and its stand-in.
+    """The text without our secrets, hosts and account ids; `hide` holds pairs of a text and its replacement.
 
-    In any spelling: host names are the same in capitals, and upstreams repeat them as they like.
+    The match ignores case, because host names do and upstreams repeat them in any case.
     """
-    for secret, stand_in in hide:
+    for secret, replacement in hide:
         if secret:
-            said = stand_in.replace("\\", r"\\")
-            text = re.sub(re.escape(secret), said, text, flags=re.IGNORECASE)
+            escaped = replacement.replace("\\", r"\\")
+            text = re.sub(re.escape(secret), escaped, text, flags=re.IGNORECASE)
     return _ACCOUNT.sub("***", _PORT.sub(r"\1", text))
 
 
 def shown(status: int, error: dict[str, Any], hide: Iterable[tuple[str, str]], *, detail: str) -> UpstreamRefused:
-    """The refusal as a client sees it. `detail` is what the log keeps of it."""
+    """The refusal as the client sees it. `detail` goes to the log."""
     hide = list(hide)
 
     def clean(name: str) -> str | None:
         value = error.get(name)
         return None if value is None or value in _NULLS else cleaned(str(value), hide)
 
-    # Before anything is replaced: a stand-in is the client's own name of a model, and may look like anything.
+    # Unwrapped first: a replacement may be the client's own model name, which can look like a wrapper.
     message = cleaned(unwrapped(error.get("message"))[0], hide)
     code, param, error_type = clean("code"), clean("param"), clean("type")
     if code == _OWN_CODE:
         code = param = None
     if code is not None and code.isdecimal():
-        code = None  # the status once more
+        code = None  # the status again
     if error_type is None or error_type == error.get("code") or _FOREIGN_TYPE.fullmatch(error_type):
         error_type = "invalid_request_error"
-    return UpstreamRefused(status, message or SAYS_NOTHING, error_type, param, code, detail=detail)
+    return UpstreamRefused(status, message or NO_REASON, error_type, param, code, detail=detail)

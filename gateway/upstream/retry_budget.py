@@ -1,23 +1,23 @@
-"""How many repetitions an upstream may be asked to bear, so that attempts never multiply while it is ill.
+"""Retry budget of an upstream: bounds repeated attempts to a share of its calls, so that retries do not multiply load.
 
-A repetition is a call that asks an upstream once more. Going to another upstream is none: each sees a call once, so
-that a failover needs no budget, and the load on whoever is left is that of the calls and not a multiple of it.
+Only a second attempt of one call at one upstream is a repetition. A failover is none: each upstream gets each call
+once, so its load is that of the calls and not a multiple of it.
 """
 
 from __future__ import annotations
 
 SHARE = 0.2
-"""Repetitions for each call of the last window; Finagle's and Envoy's retry budgets have the same default."""
+"""Repetitions per call of the last window. Finagle and Envoy have the same default."""
 
-AT_LEAST = 10
-"""Repetitions in a window beside that, so that a quiet upstream may be asked again."""
+MIN_REPEATS = 10
+"""Repetitions per window in addition to `SHARE`, so that an upstream with few calls can be retried."""
 
 SLICE_S = 5.0
-"""Half a window: it slides in two slices."""
+"""Half a window: the window of 10 s slides in two slices."""
 
 
 class RetryBudget:
-    """Of one upstream. Private to a worker; its clock is that of `now`, in seconds."""
+    """Budget of one upstream in one worker. `now` is in seconds of one monotonic clock."""
 
     __slots__ = ("_calls", "_calls_before", "_repeats", "_repeats_before", "_slice_ends")
 
@@ -27,23 +27,23 @@ class RetryBudget:
         self._repeats = self._repeats_before = 0
 
     def note_call(self, now: float) -> None:
-        """A call comes to this upstream for the first time."""
+        """Count the first attempt of a call at this upstream."""
         if now >= self._slice_ends:
             self._slide(now)
         self._calls += 1
 
     def note_repeat(self, now: float) -> None:
-        """A call comes once more."""
+        """Count a repetition."""
         if now >= self._slice_ends:
             self._slide(now)
         self._repeats += 1
 
     def is_spent(self, now: float) -> bool:
-        """Whether one more repetition would be too many."""
+        """Whether one more repetition would exceed the budget."""
         if now >= self._slice_ends:
             self._slide(now)
         calls = self._calls + self._calls_before
-        return self._repeats + self._repeats_before >= AT_LEAST + SHARE * calls
+        return self._repeats + self._repeats_before >= MIN_REPEATS + SHARE * calls
 
     def _slide(self, now: float) -> None:
         is_next = now < self._slice_ends + SLICE_S

@@ -1,25 +1,25 @@
-"""Given what has happened so far: try whom, after how long, or give up.
+"""Retry policy: after each attempt decides the next route, the pause before it, or to give up.
 
-All retry policy is `next_step`, a pure function of the routes that may be tried now, the attempts so far and the
-model's settings, so that its specification is a table (tests/upstream/test_retry_policy.py). The further an attempt
-got, the
-less it may be repeated:
+`next_step` is a pure function of the routes that are available now, the failed attempts and the settings of the model;
+its specification is the table in tests/upstream/test_retry_policy.py. The further an attempt got, the less may be
+repeated:
 
-    the last attempt              somewhere else is left         nowhere else
-    CONNECT  nothing was sent     there, at once                 here again after 0.1 s, 0.4 s, 0.4 s
-             it took its time, or it is full                     give up
-    STALE    for the first time   here, on a new connection      here, on a new connection
+    the last attempt              another route is left          no other route
+    CONNECT  nothing was sent     that route, at once            same route after 0.1 s, 0.4 s, 0.4 s
+             timeout, or no free connection                      give up
+    STALE    first time           same route, new connection     same route, new connection
              again                as WAITING                     as WAITING
-    REFUSED  for its API key      with the next, or there        as below
-             with a Retry-After   there, at once                 here, if it comes within the second that is left
-             else                 there, at once                 give up
-    WAITING  if the model says so there, at once                 here, on a new connection
+    REFUSED  for its API key      the next key, or that route    as below
+             with a Retry-After   that route, at once            same route, if within 1 s of pauses
+             else                 that route, at once            give up
+    WAITING  if the model allows  that route, at once            same route, new connection
              else                 give up                        give up
     RELAYING                      give up                        give up
 
-Which routes may be tried is not decided here: who is left alone (breaker.py), who rests and who cannot take this call
-is not among the candidates. Where a call has been already it may come again only within that upstream's budget
-(budget.py); a stale connection is no load and needs none, nor does the next key, because the refused one rests.
+1. The candidates are given: routes with an open circuit, without an available key or without a needed feature are not
+   among them (upstream/router.py).
+2. A second attempt of a call at one upstream needs that upstream's retry budget. A stale connection needs none, because
+   the upstream has not read the request; nor does the next key, because the refused key is in cooldown.
 """
 
 from __future__ import annotations
@@ -32,32 +32,32 @@ from gateway.config import Model, Route
 from gateway.records import Failure, Fault, Phase
 
 REPEAT_AFTER_S = (0.1, 0.4)
-"""Pauses before the next try of an upstream that could not be reached, so that a restart in between may end."""
+"""Pauses before an upstream is tried again that could not be reached: time for a restart."""
 
-LONGEST_WAIT_S = 1.0
-"""Of all pauses of one call together. Who has to wait longer is told so, and waits better than we can."""
+MAX_PAUSES_S = 1.0
+"""Limit of all pauses of one call. A longer Retry-After goes to the client, which can wait without a connection."""
 
 
 class FailedAttempt(NamedTuple):
-    """One attempt that came to nothing."""
+    """One attempt that failed."""
 
     route: Route
     failure: Failure
     key: int = 0
-    """Place of the API key that was presented, from 0."""
+    """Position of the API key in use, from 0."""
 
 
 class Try(NamedTuple):
-    """Try this route, after this pause."""
+    """Try this route after this pause."""
 
     route: Route
     after_s: float = 0.0
     is_fresh: bool = False
-    """Whether only a new connection will do."""
+    """Whether the attempt needs a new connection."""
 
 
 class GiveUp(NamedTuple):
-    """Tell the client of the last failure; None: nobody could be asked at all."""
+    """Return the last failure to the client; None: there was no candidate and no attempt."""
 
     last: Failure | None
 
@@ -69,14 +69,14 @@ def next_step(
     *,
     waited_s: float = 0.0,
     left_s: float = inf,
-    renewed: Container[Route] = (),
+    has_other_credential: Container[Route] = (),
     spent: Container[str] = (),
 ) -> Try | GiveUp:
-    """What to do next for one call.
+    """The next step of one call.
 
-    `candidates` may be tried now, the best first. `waited_s` are the pauses so far, `left_s` the time in which another
-    attempt may begin. `renewed` are routes that were refused for their API key and have another one now; `spent` the
-    upstreams whose retry budget is used up.
+    `candidates` are the available routes, the best first. `waited_s` is the sum of the pauses so far, `left_s` the time
+    within which another attempt may begin. `has_other_credential` holds the routes that refused a key and have another
+    one available; `spent` the upstreams without retry budget.
     """
     if not tried:
         return Try(candidates[0]) if candidates else GiveUp(None)
@@ -94,11 +94,11 @@ def next_step(
     if is_unread and last_route in candidates:
         return Try(last_route, is_fresh=True)
     been = {each.route: each.failure for each in tried}
-    if (elsewhere := _elsewhere(candidates, been, renewed, spent)) is not None:
+    if (elsewhere := _elsewhere(candidates, been, has_other_credential, spent)) is not None:
         return Try(elsewhere)
     pauses = {route: _pause_s(route, tried) for route in candidates if route in been and route.upstream not in spent}
     route, pause_s = min(pauses.items(), key=_by_pause, default=(last_route, inf))
-    if pause_s >= left_s or waited_s + pause_s > LONGEST_WAIT_S:
+    if pause_s >= left_s or waited_s + pause_s > MAX_PAUSES_S:
         return GiveUp(last)
     return Try(route, pause_s, is_fresh=been[route].phase in (Phase.WAITING, Phase.STALE))
 
@@ -108,11 +108,14 @@ def _by_pause(item: tuple[Route, float]) -> float:
 
 
 def _elsewhere(
-    candidates: Sequence[Route], been: Mapping[Route, Failure], renewed: Container[Route], spent: Container[str]
+    candidates: Sequence[Route],
+    been: Mapping[Route, Failure],
+    has_other_credential: Container[Route],
+    spent: Container[str],
 ) -> Route | None:
-    """The best route where this call has not been; if there is one, on an upstream where it has not been."""
-    seen = {route.upstream for route in been if route not in renewed}
-    new = [route for route in candidates if route not in been or route in renewed]
+    """The best route that this call has not tried; preferably on an upstream that it has not tried."""
+    seen = {route.upstream for route in been if route not in has_other_credential}
+    new = [route for route in candidates if route not in been or route in has_other_credential]
     for route in new:
         if route.upstream not in seen:
             return route
@@ -120,29 +123,29 @@ def _elsewhere(
 
 
 def _pause_s(route: Route, tried: Sequence[FailedAttempt]) -> float:
-    """How long to wait before this route is tried once more; `inf`: that would help nobody."""
+    """Pause before this route is tried again; `inf`: a repetition is of no use."""
     failures = [each.failure for each in tried if each.route == route]
     match failures[-1]:
         case Failure(phase=Phase.CONNECT, fault=Fault.CONNECT | Fault.CUT):
             times = sum([failure.phase is Phase.CONNECT for failure in failures])
             return REPEAT_AFTER_S[min(times, len(REPEAT_AFTER_S)) - 1]
         case Failure(phase=Phase.REFUSED, retry_after_s=after_s):
-            return after_s or inf  # 0 says no more than nothing does: it would answer the same
+            return after_s or inf  # a Retry-After of 0 has no information: the answer would be the same
         case Failure(phase=Phase.WAITING | Phase.STALE):
             return 0.0
     return inf
 
 
-# ------------------------------------------------------------------------------------------------------------ patience
+# ------------------------------------------------------------------------------------------------------ client timeout
 
-_PATIENCE = ("x-stainless-read-timeout", "x-stainless-timeout")
-"""In which openai-python and openai-node tell their time limits, in seconds (`_base_client.py`, `client.ts`)."""
+_TIMEOUT_HEADERS = ("x-stainless-read-timeout", "x-stainless-timeout")
+"""openai-python and openai-node send their timeouts in these, in seconds (`_base_client.py`, `client.ts`)."""
 
 
-def patience_s(headers: Iterable[tuple[str, str]]) -> float:
-    """How long a client with these headers waits for an answer to begin; without a word of it, for ever."""
-    said = [value for name, value in headers if name.lower() in _PATIENCE]
+def client_timeout_s(headers: Iterable[tuple[str, str]]) -> float:
+    """Seconds for which a client with these headers waits for an answer to begin; inf if no header has it."""
+    given = [value for name, value in headers if name.lower() in _TIMEOUT_HEADERS]
     try:
-        return min([float(value) for value in said if float(value) > 0], default=inf)
+        return min([float(value) for value in given if float(value) > 0], default=inf)
     except ValueError:
         return inf

@@ -1,7 +1,13 @@
-"""Whom to try: the routes of a call in their order, without those who are left alone or have no key to show.
+"""Router: the available routes of a call in their order, and the health of every upstream of one worker.
 
-Private to a worker, as all it knows is. The policy is in rules/: routing.py the order, breaker.py who is left alone,
-attempts.py what follows from a failure.
+1. Routes of a lower `priority` come first. Within one priority the weights decide at random: a route of weight 3 comes
+   before one of weight 1 in three of four calls. Of routes with the same weight the one with the fewest calls in flight
+   comes first, so that a slow upstream gets fewer calls.
+2. Degraded routes (open circuit, keys in cooldown) follow behind all healthy ones, whatever their priority.
+3. Unavailable routes are left out.
+
+Workers share nothing of this. The decisions are elsewhere: upstream/circuit_breaker.py and upstream/credentials.py
+(which routes are available), upstream/retry_policy.py (the next step after a failure).
 """
 
 from __future__ import annotations
@@ -13,15 +19,14 @@ from collections.abc import Callable, Mapping, Sequence
 from gateway.config import Config, Route
 from gateway.records import Failure, Phase
 
-from .credentials import REFUSALS, Grade
+from .credentials import CREDENTIAL_FAULTS, Grade
 from .health import AttemptHandle, Health, Show
 from .retry_policy import FailedAttempt
-from .route_order import order
 
 
 class Router:
-    """The upstreams of one worker. `show` is told of each change of an upstream's state; `kept` is what is known of
-    some of them already."""
+    """The upstreams of one worker. `show` is called with each new state of an upstream; `kept` holds the health of
+    upstreams that an older configuration had as well."""
 
     def __init__(
         self,
@@ -35,77 +40,109 @@ class Router:
         self._clock = clock
         self._chance = chance
         self.health: Mapping[str, Health] = {
-            name: kept.get(name) or Health(name, _names(config, name), len(upstream.credentials), show, clock)
+            name: kept.get(name) or Health(name, _models_of(config, name), len(upstream.credentials), show, clock)
             for name, upstream in config.upstreams.items()
         }
         for name, health in kept.items():
-            health.name(_names(config, name))
+            health.configure(_models_of(config, name))
 
     def candidates(self, routes: Sequence[Route], model: str) -> Sequence[Route]:
-        """Those of the routes that a call for `model` may be sent to now, the best first.
-
-        Who is only a last resort stands at the end, whatever its priority.
-        """
-        if len(routes) == 1 and self.health[routes[0].upstream].is_calm:
+        """The routes that a call for `model` may use now, the best first."""
+        if len(routes) == 1 and self.health[routes[0].upstream].is_healthy:
             return routes
         now = self._clock()
         graded = [(self.health[route.upstream].grade(route.model or model, now), route) for route in routes]
-        found = order([route for grade, route in graded if grade is Grade.FREE], self._in_flight, self._chance)
+        found = order([route for grade, route in graded if grade is Grade.HEALTHY], self._in_flight, self._chance)
         if len(found) < len(routes):
-            last = [route for grade, route in graded if grade is Grade.LAST_RESORT]
+            last = [route for grade, route in graded if grade is Grade.DEGRADED]
             found += order(last, self._in_flight, self._chance)
         return found
 
     def count(self, route: Route, model: str, tried: Sequence[FailedAttempt] = ()) -> None:
-        """A call with these attempts behind it is to be sent here, now or after a pause; the budget has to bear it.
+        """Count an attempt of a call with these earlier attempts in the retry budget.
 
-        Counted when it is decided: of many calls that pause at the same time, the last ones have to know of the first.
+        It counts when it is decided and not when it begins, so that calls that pause at the same time count each other.
         """
         budget, now = self.health[route.upstream].budget, self._clock()
         here = [each.failure for each in tried if each.route.upstream == route.upstream] if tried else ()
-        if here and here[-1].phase is not Phase.STALE and route not in self.renewed(model, tried):
+        if here and here[-1].phase is not Phase.STALE and route not in self.with_other_credential(model, tried):
             budget.note_repeat(now)
-        else:  # also where nobody has read the first attempt, or it comes with another key
+        else:  # also after a stale connection, or with another key
             budget.note_call(now)
 
     def begin(self, route: Route, model: str, tried: Sequence[FailedAttempt] = ()) -> AttemptHandle:
-        """An attempt on this route begins, of a call with these attempts behind it."""
+        """Begin an attempt on this route, of a call with these earlier attempts."""
         used = (
-            [each.key for each in tried if each.route.upstream == route.upstream and each.failure.fault in REFUSALS]
+            [
+                each.key
+                for each in tried
+                if each.route.upstream == route.upstream and each.failure.fault in CREDENTIAL_FAULTS
+            ]
             if tried
             else ()
         )
         return self.health[route.upstream].begin(route.model or model, used)
 
-    def renewed(self, model: str, tried: Sequence[FailedAttempt]) -> set[Route]:
-        """Routes that refused the key of this call, which has another one to show there now."""
+    def with_other_credential(self, model: str, tried: Sequence[FailedAttempt]) -> set[Route]:
+        """Routes that refused a key of this call and have another one available."""
         last = {each.route: each.failure for each in tried}
         now, found = self._clock(), set()
-        for route in [route for route, failure in last.items() if failure.fault in REFUSALS]:
+        for route in [route for route, failure in last.items() if failure.fault in CREDENTIAL_FAULTS]:
             used = [each.key for each in tried if each.route.upstream == route.upstream]
             grade = self.health[route.upstream].credentials.grade(route.model or model, now, used)
-            if grade is not Grade.BARRED:
+            if grade is not Grade.UNAVAILABLE:
                 found.add(route)
         return found
 
     def spent(self, tried: Sequence[FailedAttempt]) -> set[str]:
-        """The upstreams of these attempts that must not be asked once more: enough others do so already."""
+        """The upstreams of these attempts whose retry budget is used up."""
         now = self._clock()
         return {each.route.upstream for each in tried if self.health[each.route.upstream].budget.is_spent(now)}
 
-    def barrier(self, routes: Sequence[Route], model: str) -> Failure:
-        """Why there is no candidate: of all the routes, the one that may be back first."""
+    def unavailable_reason(self, routes: Sequence[Route], model: str) -> Failure:
+        """Why there is no candidate: the reason of the route that may be available first."""
         now = self._clock()
-        barriers = [self.health[route.upstream].barrier(route.model or model, now) for route in routes]
-        return min(barriers, key=lambda failure: failure.retry_after_s or 0.0)
+        reasons = [self.health[route.upstream].unavailable_reason(route.model or model, now) for route in routes]
+        return min(reasons, key=lambda failure: failure.retry_after_s or 0.0)
 
     def _in_flight(self, route: Route) -> int:
         return self.health[route.upstream].in_flight
 
 
-def _names(config: Config, upstream: str) -> set[str]:
-    """The models by which the configuration knows this upstream."""
+def _models_of(config: Config, upstream: str) -> set[str]:
+    """The models that the configuration names for this upstream."""
     named = [
         (name, route) for name, model in config.models.items() for route in model.routes if name != "*" or route.model
     ]
     return {route.model or name for name, route in named if route.upstream == upstream}
+
+
+def order(routes: Sequence[Route], in_flight: Callable[[Route], int], chance: Callable[[], float]) -> list[Route]:
+    """The routes, the best first. `chance` returns numbers from 0 (included) to 1 (excluded)."""
+    tiers: dict[int, list[Route]] = {}
+    for route in routes:
+        tiers.setdefault(route.priority, []).append(route)
+    ordered: list[Route] = []
+    for _, left in sorted(tiers.items()):
+        while len(left) > 1:
+            chosen = _choose(left, in_flight, chance)
+            left.remove(chosen)
+            ordered.append(chosen)
+        ordered += left
+    return ordered
+
+
+def _choose(routes: Sequence[Route], in_flight: Callable[[Route], int], chance: Callable[[], float]) -> Route:
+    """One route at random by weight; of those with its weight, the one with the fewest calls in flight."""
+    at = chance() * sum([route.weight for route in routes])
+    chosen = routes[-1]
+    for route in routes:
+        at -= route.weight
+        if at < 0:
+            chosen = route
+            break
+    fewest = in_flight(chosen)
+    for route in routes:
+        if route.weight == chosen.weight and (number := in_flight(route)) < fewest:
+            chosen, fewest = route, number
+    return chosen

@@ -1,4 +1,4 @@
-"""How the upstreams are doing, gathered from all workers: each makes its own experience, and the worst is shown."""
+"""Status of the upstreams for the admin API: the reports of all workers merged; the worst state is shown."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 STATES = ("closed", "half-open", "open")
-"""By the numbers of `gateway_upstream_state`."""
+"""Indexed by the values of `gateway_upstream_state`."""
 
 
 class CredentialCooldown(NamedTuple):
-    """A credential that rests."""
+    """A credential in cooldown."""
 
     number: int
-    """Its place in the configuration, from 1."""
+    """Its position in the configuration, from 1."""
     model: str | None
-    """None: for every model."""
-    resting_s: float
+    """None: all models."""
+    left_s: float
     fault: str
 
 
 class UpstreamReport(NamedTuple):
-    """What one worker knows of one upstream. It travels as JSON, and is read by its place."""
+    """The state of one upstream in one worker. Sent as a JSON array; the order of the fields is the format."""
 
     name: str
     state: int
     in_flight: int
     connections: int
-    rests: Sequence[CredentialCooldown]
+    cooldowns: Sequence[CredentialCooldown]
     models: Mapping[str, int]
     """States of its models that are not closed."""
     last_fault: str | None = None
@@ -37,13 +37,13 @@ class UpstreamReport(NamedTuple):
 def merged_status(
     reports: Iterable[Iterable[Sequence[Any]]], addresses: Mapping[str, str], credentials: Mapping[str, int]
 ) -> list[dict[str, Any]]:
-    """One row for each upstream of `addresses`, in their order. `reports` are those of each worker that has answered;
-    `credentials` is how many each upstream has."""
+    """One row for each upstream of `addresses`, in their order. `reports` are those of the workers that answered;
+    `credentials` is the number of keys of each upstream."""
     by_name: dict[str, list[UpstreamReport]] = {name: [] for name in addresses}
     for worker in reports:
         for fields in worker:
             report = UpstreamReport(*fields)
-            if report.name in by_name:  # else it has an older configuration, or a newer one
+            if report.name in by_name:  # else the worker has an older or a newer configuration
                 by_name[report.name].append(report)
     return [_row(name, addresses[name], credentials[name], of) for name, of in by_name.items()]
 
@@ -51,7 +51,7 @@ def merged_status(
 def _row(name: str, address: str, credentials: int, reports: Sequence[UpstreamReport]) -> dict[str, Any]:
     faults = [report for report in reports if report.last_fault is not None]
     last = min(faults, key=lambda report: report.last_fault_ago_s, default=None)
-    rests = [CredentialCooldown(*rest) for report in reports for rest in report.rests]
+    cooldowns = [CredentialCooldown(*cooldown) for report in reports for cooldown in report.cooldowns]
     models: dict[str, int] = {}
     for report in reports:
         for model, state in report.models.items():
@@ -63,17 +63,17 @@ def _row(name: str, address: str, credentials: int, reports: Sequence[UpstreamRe
         "in_flight": sum([report.in_flight for report in reports]),
         "connections": sum([report.connections for report in reports]),
         "workers": len(reports),
-        "credentials": [_credential(number, rests) for number in range(1, credentials + 1)],
+        "credentials": [_credential(number, cooldowns) for number in range(1, credentials + 1)],
         "models": [{"model": model, "state": STATES[state]} for model, state in sorted(models.items())],
         "last_failure": last and {"fault": last.last_fault, "seconds_ago": round(last.last_fault_ago_s, 1)},
     }
 
 
-def _credential(number: int, rests: Iterable[CredentialCooldown]) -> dict[str, Any]:
-    mine = [rest for rest in rests if rest.number == number]
-    longest = max(mine, key=lambda rest: (rest.model is None, rest.resting_s), default=None)
+def _credential(number: int, cooldowns: Iterable[CredentialCooldown]) -> dict[str, Any]:
+    mine = [cooldown for cooldown in cooldowns if cooldown.number == number]
+    longest = max(mine, key=lambda cooldown: (cooldown.model is None, cooldown.left_s), default=None)
     if longest is None:
         return {"number": number, "resting_s": 0.0, "model": None, "fault": None}
     return {
-        "number": number, "resting_s": round(longest.resting_s, 1), "model": longest.model, "fault": longest.fault,
+        "number": number, "resting_s": round(longest.left_s, 1), "model": longest.model, "fault": longest.fault,
     }  # fmt: skip

@@ -19,7 +19,7 @@ from gateway.pipeline import Services
 from gateway.quota import window_status
 from gateway.records import Key, Window
 from gateway.tasks import Tasks
-from gateway.upstream.health_check import keep_probing
+from gateway.upstream.health_check import run_health_checks
 from gateway.upstream.pool import Pool
 
 CLOSE_ALERTS_WITHIN_S = 3.0
@@ -118,7 +118,7 @@ class Background:
         for name, upstream in parts.config.upstreams.items():
             if upstream.probe_s and name not in self._probes:
                 pool = parts.pools[name]
-                probing = keep_probing(pool, parts.router.health[name], upstream.probe_s, upstream.timeouts.head_s)
+                probing = run_health_checks(pool, parts.router.health[name], upstream.probe_s, upstream.timeouts.head_s)
                 self._probes[name] = _Probing(pool, self._tasks.spawn(probing, f"probe {name}"))
 
     async def _watch(self, parts: Services) -> None:

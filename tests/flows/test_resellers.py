@@ -97,7 +97,7 @@ def test_client_is_told_whose_fault_it_was(house: Gateway, row: Row) -> None:
     if row.fault is None:
         assert (error["message"], error["type"]) == (row.message, row.type)
     else:
-        assert "The upstream of this model " in error["message"]
+        assert "The upstream for this model " in error["message"]
         assert answer.headers["x-gateway-attempts"] == "1"
     if row.status in (429, 503):
         assert (answer.headers["retry-after"], answer.headers["retry-after-ms"]) == ("1", "1000")
@@ -133,7 +133,7 @@ def test_owner_sees_whose_balance_is_spent(house: Gateway) -> None:
     name = "first-balance-of-the-account"
     ask(house, name)
     assert house.metric("gateway_upstream_attempts_total", upstream=name, outcome="balance_spent") >= 1
-    assert f"upstream {name}: key #1 rests for " in eventually(lambda: house.stderr)
+    assert f"upstream {name}: key #1 in cooldown for " in eventually(lambda: house.stderr)
 
 
 def test_a_model_that_nobody_serves_says_nothing_of_the_others(gateway: StartsGateways, other: Scripted) -> None:

@@ -374,7 +374,7 @@ def test_refused_key_rests_and_no_client_notices(place: Place, refusal: Behaviou
         assert place.ask("keys-first").headers["x-gateway-attempts"] == "1"
     assert shown_keys(place.near) == ["#1", "#2", "#2", "#2", "#2"]
     assert [re.sub(r": \w+$", "", line) for line in place.said()] == [
-        f"upstream {place.name('keys')}: key #1 rests for 60 s"
+        f"upstream {place.name('keys')}: key #1 in cooldown for 60 s"
     ]
     assert not [each for each in KEYS if each in place.house.stdout + place.house.stderr]
 
@@ -436,9 +436,12 @@ def test_breaker_opens_lets_a_probe_through_and_closes(place: Place) -> None:
     assert place.state("near") == 0
     said = place.said()
     own = f"upstream {place.name('near')}, model '{place.name('one')}'"
-    assert said[0] == f"{own}: fails again and again; avoided for 1 s"
-    assert {f"{own}: does not answer at all; left alone", f"{own}: still fails; avoided for 2 s"} < set(said)
-    assert said[-2:] == [f"{own}: half-open: one call is let through as a probe", f"{own}: well again"]
+    assert said[0] == f"{own}: circuit open for 1 s: repeated failures"
+    assert {
+        f"{own}: no answer to 10 attempts in a row; calls without another route are refused",
+        f"{own}: circuit open for 2 s: probe failed",
+    } < set(said)
+    assert said[-2:] == [f"{own}: circuit half-open: the next call is a probe", f"{own}: circuit closed"]
 
 
 def test_stream_that_is_a_probe_lets_the_others_in_long_before_its_end(place: Place) -> None:
@@ -501,7 +504,7 @@ def test_only_route_that_breaks_off_is_still_asked(place: Place) -> None:
     for _ in range(25):
         got = place.ask("one", stream=True)
         assert (got.status, got.headers["x-gateway-attempts"]) == (200, "1")
-    assert any("avoided" in line for line in place.said())
+    assert any("circuit open" in line for line in place.said())
 
 
 def test_model_that_a_reseller_has_nobody_for_does_not_close_the_others(place: Place) -> None:

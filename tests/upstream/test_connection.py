@@ -68,7 +68,7 @@ class Bench:
     def returned(self, connection: Connection) -> None:
         self.returns += 1
 
-    def left(self, connection: Connection) -> None:
+    def closed(self, connection: Connection) -> None:
         self.leaves += 1
 
     def ask(self, method: bytes = b"GET") -> Ear:

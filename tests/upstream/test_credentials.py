@@ -6,12 +6,12 @@ import pytest
 
 from gateway.records import Failure, Fault, Phase
 from gateway.upstream.credentials import (
-    CERTAIN_AFTER,
-    LIMITED_S,
-    LONGEST_LIMITED_S,
-    MAX_RESTS,
-    ONLY_ONE_CERTAIN_AFTER,
-    REFUSED_S,
+    COOLDOWN_S,
+    MAX_COOLDOWNS,
+    MAX_RATE_LIMIT_COOLDOWN_S,
+    RATE_LIMIT_COOLDOWN_S,
+    SOLE_KEY_UNAVAILABLE_AFTER,
+    UNAVAILABLE_AFTER,
     Credentials,
     Grade,
 )
@@ -40,10 +40,10 @@ def test_refused_key_rests_while_the_others_take_their_turns(failure: Failure) -
     keys = Credentials(3)
     refuse(keys, failure, place=1)
     assert [keys.take("m", NOW) for _ in range(4)] == [0, 2, 0, 2]
-    assert keys.grade("m", NOW) is Grade.FREE
+    assert keys.grade("m", NOW) is Grade.HEALTHY
 
 
-@pytest.mark.parametrize(("failure", "rest_s"), [(UNKNOWN, REFUSED_S), (SPENT, REFUSED_S), (LIMITED, 5.0)])
+@pytest.mark.parametrize(("failure", "rest_s"), [(UNKNOWN, COOLDOWN_S), (SPENT, COOLDOWN_S), (LIMITED, 5.0)])
 def test_refused_key_is_tried_again_after_its_rest(failure: Failure, rest_s: float) -> None:
     keys = Credentials(2)
     refuse(keys, failure, times=9)
@@ -57,20 +57,20 @@ def test_refused_key_is_tried_again_after_its_rest(failure: Failure, rest_s: flo
 def test_what_is_said_of_one_model_counts_for_that_model(failure: Failure, is_for_every_model: bool) -> None:
     """403 also says that a key may not use this one model; with it, a client could lock out all the others."""
     keys = Credentials(1)
-    refuse(keys, failure, times=ONLY_ONE_CERTAIN_AFTER)
-    assert keys.grade("m", NOW) is Grade.BARRED
-    assert keys.grade("other", NOW) is (Grade.BARRED if is_for_every_model else Grade.FREE)
+    refuse(keys, failure, times=SOLE_KEY_UNAVAILABLE_AFTER)
+    assert keys.grade("m", NOW) is Grade.UNAVAILABLE
+    assert keys.grade("other", NOW) is (Grade.UNAVAILABLE if is_for_every_model else Grade.HEALTHY)
 
 
 @pytest.mark.parametrize("failure", [UNKNOWN, FORBIDDEN, SPENT, LIMITED], ids=str)
 def test_only_key_is_barred_when_it_is_certain(failure: Failure) -> None:
     keys = Credentials(1)
     grades = []
-    for _ in range(ONLY_ONE_CERTAIN_AFTER + 1):
+    for _ in range(SOLE_KEY_UNAVAILABLE_AFTER + 1):
         grades.append(keys.grade("m", NOW))
         refuse(keys, failure)
-    assert grades == [Grade.FREE, *[Grade.LAST_RESORT] * (ONLY_ONE_CERTAIN_AFTER - 1), Grade.BARRED]
-    rest = keys.first_back("m", NOW + 1)
+    assert grades == [Grade.HEALTHY, *[Grade.DEGRADED] * (SOLE_KEY_UNAVAILABLE_AFTER - 1), Grade.UNAVAILABLE]
+    rest = keys.first_available("m", NOW + 1)
     assert rest is not None
     assert rest.fault is failure.fault
 
@@ -78,41 +78,42 @@ def test_only_key_is_barred_when_it_is_certain(failure: Failure) -> None:
 def test_of_several_keys_it_is_certain_sooner() -> None:
     keys = Credentials(2)
     for place in (0, 1):
-        refuse(keys, UNKNOWN, place, times=CERTAIN_AFTER - 1)
-    assert keys.grade("m", NOW) is Grade.LAST_RESORT
+        refuse(keys, UNKNOWN, place, times=UNAVAILABLE_AFTER - 1)
+    assert keys.grade("m", NOW) is Grade.DEGRADED
     for place in (0, 1):
         refuse(keys, UNKNOWN, place)
-    assert keys.grade("m", NOW) is Grade.BARRED
+    assert keys.grade("m", NOW) is Grade.UNAVAILABLE
 
 
 def test_an_answer_ends_the_row() -> None:
     keys = Credentials(1)
     refuse(keys, UNKNOWN, times=2)
     keys.accepted(0, "m", NOW)
-    assert not keys.rests
+    assert not keys.cooldowns
     refuse(keys, UNKNOWN, times=2)
-    assert keys.grade("m", NOW) is Grade.LAST_RESORT
+    assert keys.grade("m", NOW) is Grade.DEGRADED
 
 
 def test_refusals_in_a_row_go_on_after_the_rest() -> None:
     keys = Credentials(1)
-    refuse(keys, UNKNOWN, times=ONLY_ONE_CERTAIN_AFTER)
-    assert keys.grade("m", NOW + REFUSED_S) is Grade.FREE
-    refuse(keys, UNKNOWN, now=NOW + REFUSED_S)
-    assert keys.grade("m", NOW + REFUSED_S) is Grade.BARRED
+    refuse(keys, UNKNOWN, times=SOLE_KEY_UNAVAILABLE_AFTER)
+    assert keys.grade("m", NOW + COOLDOWN_S) is Grade.HEALTHY
+    refuse(keys, UNKNOWN, now=NOW + COOLDOWN_S)
+    assert keys.grade("m", NOW + COOLDOWN_S) is Grade.UNAVAILABLE
 
 
 def test_many_calls_at_once_learn_of_one_refusal() -> None:
     keys = Credentials(1)
     told = [keys.refused(0, "m", UNKNOWN, NOW - 1 + number / 100, NOW + number / 100) for number in range(50)]
     assert [rest is not None for rest in told] == [True] + [False] * 49
-    assert keys.grade("m", NOW + 1) is Grade.LAST_RESORT
+    assert keys.grade("m", NOW + 1) is Grade.DEGRADED
     keys.accepted(0, "m", NOW - 5)  # a long stream that began before
-    assert keys.rests
+    assert keys.cooldowns
 
 
 @pytest.mark.parametrize(
-    ("said", "rest_s"), [(None, LIMITED_S), (0.0, LIMITED_S), (3.5, 3.5), (1e9, LONGEST_LIMITED_S)]
+    ("said", "rest_s"),
+    [(None, RATE_LIMIT_COOLDOWN_S), (0.0, RATE_LIMIT_COOLDOWN_S), (3.5, 3.5), (1e9, MAX_RATE_LIMIT_COOLDOWN_S)],
 )
 def test_rate_limit_rests_as_long_as_it_says(said: float | None, rest_s: float) -> None:
     rest = Credentials(1).refused(0, "m", Failure("up", Phase.REFUSED, Fault.RATE_LIMITED, "", 429, said), NOW, NOW)
@@ -125,13 +126,13 @@ def test_call_shows_no_key_twice_while_it_has_another() -> None:
     refuse(keys, UNKNOWN, place=1)
     assert keys.take("m", NOW, used=[0]) == 2
     assert keys.take("m", NOW, used=[0, 2]) == 1
-    assert keys.grade("m", NOW, used=[0, 2]) is Grade.LAST_RESORT
-    assert keys.grade("m", NOW, used=[0, 1, 2]) is Grade.BARRED
+    assert keys.grade("m", NOW, used=[0, 2]) is Grade.DEGRADED
+    assert keys.grade("m", NOW, used=[0, 1, 2]) is Grade.UNAVAILABLE
 
 
 def test_any_number_of_models_takes_little_memory() -> None:
     keys = Credentials(2)
     for number in range(10_000):
         keys.refused(0, f"made up {number}", LIMITED, NOW, NOW)
-    assert len(keys.rests) == MAX_RESTS
+    assert len(keys.cooldowns) == MAX_COOLDOWNS
     assert keys.take("made up 9999", NOW) == 1

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.upstream.circuit_breaker import CircuitEvent
 from gateway.upstream.health import Health
-from gateway.upstream.health_check import keep_probing
+from gateway.upstream.health_check import run_health_checks
 from gateway.upstream.pool import Pool
 from tests.fakes.scripted import (
     Behaviour,
@@ -35,15 +35,15 @@ class Witness(Health):
         super().__init__("up", [], 1, lambda upstream, state: None, asyncio.get_running_loop().time)
         self.heard: list[CircuitEvent] = []
 
-    def probed(self, event: CircuitEvent, began: float) -> None:
+    def health_checked(self, event: CircuitEvent, began: float) -> None:
         self.heard.append(event)
-        super().probed(event, began)
+        super().health_checked(event, began)
 
 
 async def probes(pool: Pool, count: int = 1, within_s: float = 5.0) -> list[CircuitEvent]:
     """What so many probes find."""
     health = Witness()
-    probing = asyncio.ensure_future(keep_probing(pool, health, 0.01, within_s))
+    probing = asyncio.ensure_future(run_health_checks(pool, health, 0.01, within_s))
     await until(lambda: len(health.heard) >= count or probing.done())
     probing.cancel()
     with contextlib.suppress(asyncio.CancelledError):
@@ -54,22 +54,22 @@ async def probes(pool: Pool, count: int = 1, within_s: float = 5.0) -> list[Circ
 @pytest.mark.parametrize(
     ("behaviour", "event"),
     [
-        (ok_json({"object": "list", "data": []}), CircuitEvent.PROVEN),
-        (answer(b"x" * 1_000_000), CircuitEvent.PROVEN),
-        (error_json(401, code="invalid_api_key"), CircuitEvent.PROVEN),
-        (error_json(404), CircuitEvent.PROVEN),
-        (error_json(500), CircuitEvent.ILL),
-        (error_json(503), CircuitEvent.ILL),
-        (close_without_answer, CircuitEvent.ILL),
-        (not_http, CircuitEvent.ILL),
-        (silent, CircuitEvent.ILL),
-        (dribble_head(), CircuitEvent.ILL),
+        (ok_json({"object": "list", "data": []}), CircuitEvent.PROBE_OK),
+        (answer(b"x" * 1_000_000), CircuitEvent.PROBE_OK),
+        (error_json(401, code="invalid_api_key"), CircuitEvent.PROBE_OK),
+        (error_json(404), CircuitEvent.PROBE_OK),
+        (error_json(500), CircuitEvent.FAILURE),
+        (error_json(503), CircuitEvent.FAILURE),
+        (close_without_answer, CircuitEvent.FAILURE),
+        (not_http, CircuitEvent.FAILURE),
+        (silent, CircuitEvent.FAILURE),
+        (dribble_head(), CircuitEvent.FAILURE),
     ],
 )
 async def test_probe_finds(behaviour: Behaviour, event: CircuitEvent) -> None:
     async with Scripted(always=behaviour) as upstream:
         pool = pool_of(upstream.url, api_key="sk-up")
-        assert await probes(pool, within_s=0.3 if event is CircuitEvent.ILL else 5.0) == [event]
+        assert await probes(pool, within_s=0.3 if event is CircuitEvent.FAILURE else 5.0) == [event]
         request = upstream.requests[0]
         assert (request.method, request.path, request.body) == ("GET", "/v1/models", b"")
         assert request.headers["authorization"] == "Bearer sk-up"
@@ -79,14 +79,14 @@ async def test_probe_finds(behaviour: Behaviour, event: CircuitEvent) -> None:
 
 async def test_probe_finds_nobody_at_home() -> None:
     pool = pool_of(f"http://127.0.0.1:{dead_port()}/v1")
-    assert await probes(pool, 3) == [CircuitEvent.ILL] * 3
+    assert await probes(pool, 3) == [CircuitEvent.FAILURE] * 3
     await pool.close()
 
 
 async def test_probes_keep_one_connection() -> None:
     async with Scripted(always=ok_json()) as upstream:
         pool = pool_of(upstream.url)
-        assert await probes(pool, 4) == [CircuitEvent.PROVEN] * 4
+        assert await probes(pool, 4) == [CircuitEvent.PROBE_OK] * 4
         assert upstream.connections == 1
         await pool.close()
 
@@ -96,7 +96,7 @@ async def test_probe_that_finds_no_free_connection_says_nothing() -> None:
     async with Scripted(always=ok_json()) as upstream:
         pool = pool_of(upstream.url, max_connections=1, connect_s=0.1)
         held = await acquired(pool)
-        assert await probes(pool) == [CircuitEvent.NOTHING]
+        assert await probes(pool) == [CircuitEvent.NEUTRAL]
         held.abort()
         await pool.close()
 
@@ -106,11 +106,11 @@ async def test_probes_open_and_close_a_circuit() -> None:
         pool, health = pool_of(upstream.url), Witness()
         states = []
         health._show = lambda _, state: states.append(int(state))
-        probing = asyncio.ensure_future(keep_probing(pool, health, 0.01, 5.0))
+        probing = asyncio.ensure_future(run_health_checks(pool, health, 0.01, 5.0))
         await until(lambda: len(states) >= 2)
         probing.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await probing
         assert states == [2, 0]
-        assert health.is_calm or health.state == 0
+        assert health.is_healthy or health.state == 0
         await pool.close()

@@ -14,7 +14,7 @@ from gateway.records import Failure, Fault, Phase
 from gateway.upstream.connection import Head
 from gateway.upstream.provider_errors import error_of, judge, judge_in_band, retry_after_s
 
-SAID_NOTHING = "The upstream refused this request and did not say why."
+SAID_NOTHING = "The upstream refused this request without a reason."
 NOW = 1_800_000_000.0
 HIDDEN = (
     ("sk-our-own-key", "***"),

@@ -7,8 +7,7 @@ import pytest
 from gateway.errors import GatewayError, UpstreamFailed, UpstreamRefused
 from gateway.records import Failure, Fault
 from gateway.upstream.connection import Head
-from gateway.upstream.error_table import TABLE, fault_of
-from gateway.upstream.provider_errors import error_of, judge, judge_in_band
+from gateway.upstream.provider_errors import TABLE, error_of, fault_of, judge, judge_in_band
 from gateway.upstream.refusal import unwrapped
 
 from .resellers import GOOD, POISON, RECORDED, REQUEST_ID, ROWS, Row, recorded

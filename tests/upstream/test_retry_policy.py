@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gateway.config import Model, Route
 from gateway.records import Failure, Fault, Phase
-from gateway.upstream.retry_policy import LONGEST_WAIT_S, FailedAttempt, GiveUp, Try, next_step, patience_s
+from gateway.upstream.retry_policy import MAX_PAUSES_S, FailedAttempt, GiveUp, Try, client_timeout_s, next_step
 
 CONNECT = Failure("up", Phase.CONNECT, Fault.CONNECT)
 SLOW_CONNECT = Failure("up", Phase.CONNECT, Fault.TIMEOUT)
@@ -177,9 +177,9 @@ def test_another_upstream_is_somewhere_else_before_another_model_of_the_same_is(
 def test_next_key_comes_before_the_next_route(failure: Failure) -> None:
     """The order of the candidates decides; needing no budget, because the key that was refused rests."""
     so_far = tried(failure)
-    assert next_step(model(), [HERE, THERE], so_far, renewed={HERE}, spent={"up"}) == Try(HERE)
-    assert next_step(model(), [THERE, HERE], so_far, renewed={HERE}) == Try(THERE)
-    assert next_step(model(), [HERE], so_far, renewed={HERE}) == Try(HERE)
+    assert next_step(model(), [HERE, THERE], so_far, has_other_credential={HERE}, spent={"up"}) == Try(HERE)
+    assert next_step(model(), [THERE, HERE], so_far, has_other_credential={HERE}) == Try(THERE)
+    assert next_step(model(), [HERE], so_far, has_other_credential={HERE}) == Try(HERE)
 
 
 def test_with_all_routes_tried_the_one_that_is_back_first_is_tried_again() -> None:
@@ -235,7 +235,7 @@ def test_whatever_fails_it_ends_and_nothing_is_sent_twice_that_must_not_be(
             assert so_far[-1].failure.phase is Phase.STALE
         so_far.append(FailedAttempt(step.route, failures[len(so_far)]))
     assert 1 <= len(so_far) <= attempts
-    assert waited_s <= LONGEST_WAIT_S
+    assert waited_s <= MAX_PAUSES_S
     phases = [each.failure.phase for each in so_far]
     assert Phase.RELAYING not in phases[:-1]
     if not repeats:
@@ -259,4 +259,4 @@ def test_whatever_fails_it_ends_and_nothing_is_sent_twice_that_must_not_be(
     ],
 )
 def test_patience(headers: list[tuple[str, str]], patience: float) -> None:
-    assert patience_s(headers) == patience
+    assert client_timeout_s(headers) == patience

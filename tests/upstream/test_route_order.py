@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.config import Route
-from gateway.upstream.route_order import order
+from gateway.upstream.router import order
 
 
 def routes(*spelt: tuple[str, int, int]) -> list[Route]:

@@ -14,16 +14,16 @@ import pytest
 from gateway.config import Config, Route, build
 from gateway.records import Failure, Fault, Phase
 from gateway.upstream.circuit_breaker import (
-    CALM_S,
-    FIRST_REST_S,
-    HOPELESS_AFTER,
-    IN_A_ROW,
-    PROBE_S,
+    CONSECUTIVE_FAILURES,
+    DEAD_AFTER,
+    FIRST_COOLDOWN_S,
+    PROBE_TIMEOUT_S,
+    RESET_AFTER_S,
     WINDOW_S,
     CircuitEvent,
     CircuitState,
 )
-from gateway.upstream.health import MAX_OTHERS
+from gateway.upstream.health import MAX_UNNAMED_MODELS
 from gateway.upstream.retry_policy import FailedAttempt
 from gateway.upstream.router import Router
 from gateway.upstream.status import CredentialCooldown, UpstreamReport
@@ -83,8 +83,8 @@ class Stand:
         for _ in range(times):
             self.router.begin(self.routes(model)[place], model).ended(failure)
 
-    def barrier(self, model: str = "m") -> Failure:
-        return self.router.barrier(self.routes(model), model)
+    def unavailable_reason(self, model: str = "m") -> Failure:
+        return self.router.unavailable_reason(self.routes(model), model)
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ async def stand() -> Stand:
 
 @pytest.mark.parametrize("failure", [*ILL, CUT], ids=lambda failure: failure.fault.value)
 async def test_who_fails_again_and_again_is_avoided(stand: Stand, failure: Failure) -> None:
-    stand.call(failure, "two", times=IN_A_ROW - 1)
+    stand.call(failure, "two", times=CONSECUTIVE_FAILURES - 1)
     assert stand.whom("two") == "ab"
     stand.call(failure, "two")
     assert stand.whom("two") == "ba"
@@ -104,16 +104,16 @@ async def test_who_fails_again_and_again_is_avoided(stand: Stand, failure: Failu
 async def test_who_does_not_answer_at_all_is_left_alone_even_by_those_who_have_nothing_else(
     stand: Stand, failure: Failure
 ) -> None:
-    stand.call(failure, times=HOPELESS_AFTER - 1)
+    stand.call(failure, times=DEAD_AFTER - 1)
     assert stand.whom() == "a"
     stand.call(failure)
     assert stand.whom() == ""
-    told = stand.barrier()
-    assert (told.fault, told.retry_after_s) == (Fault.LEFT_ALONE, FIRST_REST_S)
+    told = stand.unavailable_reason()
+    assert (told.fault, told.retry_after_s) == (Fault.CIRCUIT_OPEN, FIRST_COOLDOWN_S)
 
 
 async def test_half_an_answer_is_better_than_none(stand: Stand) -> None:
-    stand.call(CUT, times=5 * HOPELESS_AFTER)
+    stand.call(CUT, times=5 * DEAD_AFTER)
     assert stand.whom() == "a"
 
 
@@ -125,38 +125,38 @@ async def test_every_second_answer_is_better_than_none(stand: Stand) -> None:
 
 
 async def test_whoever_came_all_the_same_and_is_answered_closes_it(stand: Stand) -> None:
-    stand.call(ERROR, "two", times=IN_A_ROW)
+    stand.call(ERROR, "two", times=CONSECUTIVE_FAILURES)
     stand.call(None, "two")
     assert stand.whom("two") == "ab"
 
 
 @pytest.mark.parametrize("failure", ILL[1:], ids=lambda failure: failure.fault.value)
 async def test_one_model_that_fails_is_not_the_others_fault(stand: Stand, failure: Failure) -> None:
-    stand.call(failure, times=HOPELESS_AFTER)
+    stand.call(failure, times=DEAD_AFTER)
     assert (stand.whom("m"), stand.whom("n"), stand.whom("never heard of")) == ("", "a", "a")
-    stand.call(failure, "never heard of", times=HOPELESS_AFTER)
+    stand.call(failure, "never heard of", times=DEAD_AFTER)
     assert (stand.whom("never heard of"), stand.whom("nor of this")) == ("", "a")
 
 
 async def test_upstream_that_cannot_be_reached_is_left_alone_by_all(stand: Stand) -> None:
     stand.call(REFUSED_PORT, "m", times=2)
-    stand.call(REFUSED_PORT, "never heard of", times=HOPELESS_AFTER - 2)
+    stand.call(REFUSED_PORT, "never heard of", times=DEAD_AFTER - 2)
     assert (stand.whom("m"), stand.whom("n"), stand.whom("nor of this"), stand.whom("two")) == ("", "", "", "b")
 
 
 @pytest.mark.parametrize("answer", [None, ERROR], ids=["well", "with an error"])
 async def test_whoever_answers_can_be_reached(stand: Stand, answer: Failure | None) -> None:
     for _ in range(3):
-        stand.call(REFUSED_PORT, times=IN_A_ROW - 1)
+        stand.call(REFUSED_PORT, times=CONSECUTIVE_FAILURES - 1)
         stand.call(answer, "n")
     assert stand.whom("two") == "ab"
 
 
 async def test_clients_that_leave_say_nothing(stand: Stand) -> None:
-    for _ in range(3 * HOPELESS_AFTER):
-        stand.router.begin(stand.routes("m")[0], "m").left()
-    stand.call(ERROR, times=HOPELESS_AFTER - 1)
-    stand.router.begin(stand.routes("m")[0], "m").left()
+    for _ in range(3 * DEAD_AFTER):
+        stand.router.begin(stand.routes("m")[0], "m").abandoned()
+    stand.call(ERROR, times=DEAD_AFTER - 1)
+    stand.router.begin(stand.routes("m")[0], "m").abandoned()
     assert stand.whom() == "a"
     stand.call(ERROR)
     assert stand.whom() == ""
@@ -164,35 +164,35 @@ async def test_clients_that_leave_say_nothing(stand: Stand) -> None:
 
 
 async def test_half_open_lets_one_call_through_and_its_answer_closes_it(stand: Stand) -> None:
-    stand.call(ERROR, times=HOPELESS_AFTER)
-    stand.now += FIRST_REST_S
+    stand.call(ERROR, times=DEAD_AFTER)
+    stand.now += FIRST_COOLDOWN_S
     assert stand.whom() == "a"
     probe = stand.router.begin(stand.routes("m")[0], "m")
     assert stand.whom() == ""
-    assert 0 < (stand.barrier().retry_after_s or 0) <= 1
+    assert 0 < (stand.unavailable_reason().retry_after_s or 0) <= 1
     probe.ended(None)
     assert stand.whom() == "a"
 
 
 async def test_half_open_probe_that_fails_opens_it_for_longer(stand: Stand) -> None:
-    stand.call(ERROR, times=HOPELESS_AFTER)
-    stand.now += FIRST_REST_S
+    stand.call(ERROR, times=DEAD_AFTER)
+    stand.now += FIRST_COOLDOWN_S
     stand.call(ERROR)
-    assert stand.barrier().retry_after_s == 2 * FIRST_REST_S
+    assert stand.unavailable_reason().retry_after_s == 2 * FIRST_COOLDOWN_S
 
 
 async def test_half_open_probe_whose_client_leaves_lets_the_next_one_in(stand: Stand) -> None:
-    stand.call(ERROR, times=HOPELESS_AFTER)
-    stand.now += FIRST_REST_S
-    stand.router.begin(stand.routes("m")[0], "m").left()
+    stand.call(ERROR, times=DEAD_AFTER)
+    stand.now += FIRST_COOLDOWN_S
+    stand.router.begin(stand.routes("m")[0], "m").abandoned()
     assert stand.whom() == "a"
 
 
 async def test_half_open_probe_that_takes_long_lets_the_next_one_in(stand: Stand) -> None:
-    stand.call(LATE, times=HOPELESS_AFTER)
-    stand.now += FIRST_REST_S
+    stand.call(LATE, times=DEAD_AFTER)
+    stand.now += FIRST_COOLDOWN_S
     first = stand.router.begin(stand.routes("m")[0], "m")
-    stand.now += PROBE_S
+    stand.now += PROBE_TIMEOUT_S
     assert stand.whom() == "a"
     stand.router.begin(stand.routes("m")[0], "m").ended(None)
     first.ended(LATE)
@@ -200,8 +200,8 @@ async def test_half_open_probe_that_takes_long_lets_the_next_one_in(stand: Stand
 
 
 async def test_stream_that_begins_well_closes_it_long_before_its_end(stand: Stand) -> None:
-    stand.call(ERROR, times=HOPELESS_AFTER)
-    stand.now += FIRST_REST_S
+    stand.call(ERROR, times=DEAD_AFTER)
+    stand.now += FIRST_COOLDOWN_S
     stream = stand.router.begin(stand.routes("m")[0], "m")
     stream.answered()
     assert stand.whom() == "a"
@@ -210,7 +210,7 @@ async def test_stream_that_begins_well_closes_it_long_before_its_end(stand: Stan
 
 
 async def test_streams_that_begin_well_and_are_cut_are_no_good(stand: Stand) -> None:
-    for _ in range(IN_A_ROW):
+    for _ in range(CONSECUTIVE_FAILURES):
         stream = stand.router.begin(stand.routes("two")[0], "two")
         stream.answered()
         stream.ended(CUT)
@@ -220,8 +220,8 @@ async def test_streams_that_begin_well_and_are_cut_are_no_good(stand: Stand) -> 
 async def test_calls_that_hung_for_a_minute_do_not_open_what_has_recovered(stand: Stand) -> None:
     hanging = [stand.router.begin(stand.routes("m")[0], "m") for _ in range(100)]
     stand.now += 1
-    stand.call(ERROR, times=HOPELESS_AFTER)
-    stand.now += FIRST_REST_S
+    stand.call(ERROR, times=DEAD_AFTER)
+    stand.now += FIRST_COOLDOWN_S
     stand.call(None)
     stand.now += 60
     for trial in hanging:
@@ -234,33 +234,33 @@ async def test_nothing_is_kept_of_who_is_well(stand: Stand) -> None:
     health = stand.router.health["a"]
     for number in range(100):
         stand.call(None, f"model {number}")
-    assert health.is_calm
+    assert health.is_healthy
     stand.call(ERROR)
     stand.call(AUTH)
-    assert not health.is_calm
-    stand.now += WINDOW_S + CALM_S
+    assert not health.is_healthy
+    stand.now += WINDOW_S + RESET_AFTER_S
     stand.call(None)
-    assert health.is_calm
+    assert health.is_healthy
 
 
 async def test_ten_thousand_made_up_models_take_little_memory_and_forget_no_real_one(stand: Stand) -> None:
-    stand.call(NO_CHANNEL, times=HOPELESS_AFTER)
+    stand.call(NO_CHANNEL, times=DEAD_AFTER)
     for number in range(10_000):
         stand.call(NO_CHANNEL, f"made up {number}")
         stand.call(ERROR, f"made up {number}")
     health = stand.router.health["a"]
-    assert len(health._others) == MAX_OTHERS
+    assert len(health._unnamed) == MAX_UNNAMED_MODELS
     assert list(health._models) == ["m"]
     assert stand.whom() == ""
 
 
 async def test_state_shown_is_the_worst_of_what_the_configuration_names(stand: Stand) -> None:
     assert stand.shown == [("a", 0), ("b", 0)]
-    stand.call(NO_CHANNEL, "never heard of", times=IN_A_ROW)
+    stand.call(NO_CHANNEL, "never heard of", times=CONSECUTIVE_FAILURES)
     assert stand.shown[2:] == []
-    stand.call(ERROR, "n", times=IN_A_ROW)
+    stand.call(ERROR, "n", times=CONSECUTIVE_FAILURES)
     assert stand.shown[2:] == [("a", 2)]
-    stand.now += FIRST_REST_S
+    stand.now += FIRST_COOLDOWN_S
     trial = stand.router.begin(stand.routes("n")[0], "n")
     assert stand.shown[3:] == [("a", 1)]
     trial.ended(None)
@@ -268,7 +268,7 @@ async def test_state_shown_is_the_worst_of_what_the_configuration_names(stand: S
 
 
 async def test_alias_is_known_by_the_upstream_s_own_name(stand: Stand) -> None:
-    stand.call(Failure("b", Phase.REFUSED, Fault.STATUS, status=500), "two", times=HOPELESS_AFTER, place=1)
+    stand.call(Failure("b", Phase.REFUSED, Fault.STATUS, status=500), "two", times=DEAD_AFTER, place=1)
     assert stand.whom("two") == "a"
     assert stand.shown[2:] == [("b", 2)]
     assert stand.whom("equal") in ("ab", "ba")
@@ -277,20 +277,20 @@ async def test_alias_is_known_by_the_upstream_s_own_name(stand: Stand) -> None:
 async def test_each_change_of_state_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
     stand = Stand()
     with caplog.at_level(logging.WARNING, "gateway"):
-        stand.call(ERROR, times=3 * HOPELESS_AFTER)
-        stand.now += FIRST_REST_S
+        stand.call(ERROR, times=3 * DEAD_AFTER)
+        stand.now += FIRST_COOLDOWN_S
         stand.call(ERROR)
-        stand.now += 2 * FIRST_REST_S
+        stand.now += 2 * FIRST_COOLDOWN_S
         stand.call(None)
         stand.call(None)
     said = [record.getMessage() for record in caplog.records]
     assert said == [
-        "upstream a, model 'm': fails again and again; avoided for 1 s",
-        "upstream a, model 'm': does not answer at all; left alone",
-        "upstream a, model 'm': half-open: one call is let through as a probe",
-        "upstream a, model 'm': still fails; avoided for 2 s",
-        "upstream a, model 'm': half-open: one call is let through as a probe",
-        "upstream a, model 'm': well again",
+        "upstream a, model 'm': circuit open for 1 s: repeated failures",
+        "upstream a, model 'm': no answer to 10 attempts in a row; calls without another route are refused",
+        "upstream a, model 'm': circuit half-open: the next call is a probe",
+        "upstream a, model 'm': circuit open for 2 s: probe failed",
+        "upstream a, model 'm': circuit half-open: the next call is a probe",
+        "upstream a, model 'm': circuit closed",
     ]
 
 
@@ -298,9 +298,9 @@ async def test_open_circuit_is_shown_as_half_open_when_its_rest_is_over_though_n
     stand, loop = Stand(), asyncio.get_running_loop()
     began = loop.time()
     stand.router.health["a"].clock = loop.time
-    stand.call(ERROR, times=IN_A_ROW + 2)
+    stand.call(ERROR, times=CONSECUTIVE_FAILURES + 2)
     await until(lambda: stand.shown[-1] == ("a", 1))
-    assert loop.time() - began >= FIRST_REST_S
+    assert loop.time() - began >= FIRST_COOLDOWN_S
 
 
 # ---------------------------------------------------------------------------------------------------- several routes
@@ -308,9 +308,9 @@ async def test_open_circuit_is_shown_as_half_open_when_its_rest_is_over_though_n
 
 async def test_priority_holds_until_the_first_is_avoided(stand: Stand) -> None:
     assert stand.whom("two") == "ab"
-    stand.call(ERROR, "two", times=IN_A_ROW)
+    stand.call(ERROR, "two", times=CONSECUTIVE_FAILURES)
     assert stand.whom("two") == "ba"
-    stand.now += FIRST_REST_S
+    stand.now += FIRST_COOLDOWN_S
     assert stand.whom("two") == "ab"
 
 
@@ -341,11 +341,11 @@ async def test_equals_share_by_chance(stand: Stand) -> None:
 
 async def test_of_several_barriers_the_one_that_ends_first_is_told(stand: Stand) -> None:
     stand.call(AUTH, "two", times=10)
-    stand.call(Failure("b", Phase.REFUSED, Fault.STATUS, status=500), "two", times=HOPELESS_AFTER, place=1)
+    stand.call(Failure("b", Phase.REFUSED, Fault.STATUS, status=500), "two", times=DEAD_AFTER, place=1)
     assert stand.whom("two") == ""
-    told = stand.barrier("two")
-    assert (told.upstream, told.fault, told.retry_after_s) == ("b", Fault.LEFT_ALONE, FIRST_REST_S)
-    told = stand.barrier()
+    told = stand.unavailable_reason("two")
+    assert (told.upstream, told.fault, told.retry_after_s) == ("b", Fault.CIRCUIT_OPEN, FIRST_COOLDOWN_S)
+    told = stand.unavailable_reason()
     assert (told.upstream, told.fault) == ("a", Fault.AUTH)
 
 
@@ -358,18 +358,18 @@ async def test_call_with_a_refused_key_has_the_next_one_to_show() -> None:
     first = stand.router.begin(route, "m")
     first.ended(AUTH)
     tried = [FailedAttempt(route, AUTH, first.key)]
-    assert stand.router.renewed("m", tried) == {route}
+    assert stand.router.with_other_credential("m", tried) == {route}
     second = stand.router.begin(route, "m", tried)
     assert (first.key, second.key) == (0, 1)
     second.ended(AUTH)
     tried.append(FailedAttempt(route, AUTH, second.key))
-    assert stand.router.renewed("m", tried) == set()
+    assert stand.router.with_other_credential("m", tried) == set()
 
 
 async def test_only_key_is_not_shown_twice_to_who_refused_it(stand: Stand) -> None:
     (route,) = stand.routes("m")
     stand.call(AUTH)
-    assert stand.router.renewed("m", [FailedAttempt(route, AUTH)]) == set()
+    assert stand.router.with_other_credential("m", [FailedAttempt(route, AUTH)]) == set()
 
 
 async def test_keys_rest_is_logged_by_its_place(caplog: pytest.LogCaptureFixture) -> None:
@@ -377,7 +377,9 @@ async def test_keys_rest_is_logged_by_its_place(caplog: pytest.LogCaptureFixture
     with caplog.at_level(logging.WARNING, "gateway"):
         stand.call(None)
         stand.call(AUTH)
-    assert [record.getMessage() for record in caplog.records] == ["upstream a: key #2 rests for 60 s: auth_failed"]
+    assert [record.getMessage() for record in caplog.records] == [
+        "upstream a: key #2 in cooldown for 60 s: auth_failed"
+    ]
 
 
 # ------------------------------------------------------------------------------------------------------ retry budget
@@ -423,12 +425,12 @@ async def test_next_key_and_what_nobody_has_read_need_no_budget(failure: Failure
 
 async def test_probes_find_an_ill_upstream_and_a_returned_one(stand: Stand) -> None:
     health = stand.router.health["a"]
-    for _ in range(HOPELESS_AFTER):
-        health.probed(CircuitEvent.ILL, stand.now)
+    for _ in range(DEAD_AFTER):
+        health.health_checked(CircuitEvent.FAILURE, stand.now)
     assert (stand.whom("m"), stand.whom("n")) == ("", "")
-    health.probed(CircuitEvent.NOTHING, stand.now)
+    health.health_checked(CircuitEvent.NEUTRAL, stand.now)
     assert stand.whom() == ""
-    health.probed(CircuitEvent.PROVEN, stand.now)
+    health.health_checked(CircuitEvent.PROBE_OK, stand.now)
     assert stand.whom() == "a"
     assert stand.shown[2:] == [("a", 2), ("a", 0)]
 
@@ -443,7 +445,7 @@ def other_models(*names: str) -> Config:
 
 
 async def test_what_is_known_of_an_upstream_outlives_a_reload(stand: Stand) -> None:
-    stand.call(ERROR, "m", times=IN_A_ROW)
+    stand.call(ERROR, "m", times=CONSECUTIVE_FAILURES)
     stand.call(LIMITED, "n")
     assert stand.shown[-1] == ("a", CircuitState.OPEN)
     old, seen = stand.router, len(stand.shown)
@@ -463,19 +465,19 @@ async def test_what_is_known_of_an_upstream_outlives_a_reload(stand: Stand) -> N
 
 async def test_a_model_that_is_named_no_more_is_shown_no_more(stand: Stand) -> None:
     """Its circuit stays, for its calls; but nobody can paint an upstream red with it."""
-    stand.call(ERROR, "m", times=IN_A_ROW)
+    stand.call(ERROR, "m", times=CONSECUTIVE_FAILURES)
     health = stand.router.health["a"]
     for names, state in (({"n"}, CircuitState.CLOSED), ({"m", "n"}, CircuitState.OPEN)):
-        health.name(names)
+        health.configure(names)
         assert health.state is state
         assert stand.shown[-1] == ("a", state)
-    assert not health.is_calm
+    assert not health.is_healthy
 
 
 async def test_who_is_retired_tells_nothing_any_more(stand: Stand, caplog: pytest.LogCaptureFixture) -> None:
     stand.router.health["a"].retire()
     seen = len(stand.shown)
-    stand.call(ERROR, "m", times=IN_A_ROW)
+    stand.call(ERROR, "m", times=CONSECUTIVE_FAILURES)
     assert (stand.shown[seen:], caplog.messages) == ([], [])
     assert stand.router.health["a"].state is CircuitState.OPEN  # calls of before are still spared
 
@@ -483,7 +485,7 @@ async def test_who_is_retired_tells_nothing_any_more(stand: Stand, caplog: pytes
 async def test_a_worker_reports_what_it_knows(stand: Stand) -> None:
     health = stand.router.health["a"]
     assert health.report(3) == UpstreamReport("a", 0, 0, 3, [], {})
-    stand.call(ERROR, "m", times=IN_A_ROW)
+    stand.call(ERROR, "m", times=CONSECUTIVE_FAILURES)
     stand.call(AUTH, "n")
     running = stand.router.begin(stand.routes("n")[0], "n")
     stand.now += 0.5
@@ -491,6 +493,6 @@ async def test_a_worker_reports_what_it_knows(stand: Stand) -> None:
     assert health.report(4) == UpstreamReport(
         "a", CircuitState.OPEN, 1, 4, [rest], {"m": CircuitState.OPEN}, "auth_failed", 0.5
     )
-    running.left()
+    running.abandoned()
     stand.now += 60
-    assert health.report(4).rests == []
+    assert health.report(4).cooldowns == []

@@ -177,7 +177,7 @@ async def test_connection_whose_tunnel_has_ended_is_not_used_again() -> None:
         (400, "the proxy refuses (status 400)"),
         (403, "the proxy does not allow this host and port (status 403)"),
         (405, "the proxy does not allow CONNECT (status 405)"),
-        (407, "the proxy wants credentials, and there are none in its address (status 407)"),
+        (407, "the proxy requires credentials, and its address has none (status 407)"),
         (502, "the proxy cannot reach it (status 502)"),
         (503, "the proxy cannot reach it now (status 503)"),
         (504, "the proxy cannot reach it in time (status 504)"),
@@ -253,10 +253,10 @@ async def test_time_limit_covers_the_handshake_in_the_tunnel() -> None:
         (raw(b"HTTP/1.1 100 Continue\r\n\r\nnonsense\r\n\r\n"), "does not answer in HTTP/1"),
         (raw(b"HTTP/1.1 200 OK\r\nX-Flood: " + b"x" * 1_000_000), "a head of over 65536 bytes"),
         (raw(b"HTTP/1.1 100 Continue\r\n\r\n" * 4000), "a head of over 65536 bytes"),
-        (raw(ESTABLISHED + b"!"), "sent 1 bytes of its own behind its answer"),
-        (raw(ESTABLISHED * 2), f"sent {len(ESTABLISHED)} bytes of its own behind its answer"),
-        (scripted.close_without_answer, "hung up before it had answered"),
-        (raw(ESTABLISHED[:-1], then_close=True), "hung up before it had answered"),
+        (raw(ESTABLISHED + b"!"), "sent 1 surplus bytes behind its answer"),
+        (raw(ESTABLISHED * 2), f"sent {len(ESTABLISHED)} surplus bytes behind its answer"),
+        (scripted.close_without_answer, "closed the connection before it answered"),
+        (raw(ESTABLISHED[:-1], then_close=True), "closed the connection before it answered"),
     ],
     ids=["ssh", "tls", "line-break", "http2", "2000", "no-status", "101", "nonsense", "flood", "storm", "surplus",
          "twice", "closed", "cut"],
@@ -304,7 +304,7 @@ async def test_certificate_of_somebody_else_is_refused(certified: str, authority
         ConnectProxy(tunnel(upstream.port)) as proxy,
     ):
         failure = await failure_at(proxy.url, SECURE, ca_file=str(authority.ca_file))
-        assert "its certificate is not good: Hostname mismatch" in failure.detail
+        assert "certificate rejected: Hostname mismatch" in failure.detail
         await until(lambda: upstream.open_now == 0)
         assert upstream.hits == 0
 
@@ -331,7 +331,7 @@ async def test_second_address_of_the_proxy_answers_when_the_first_is_dead(monkey
         async def found() -> list[object]:
             return [alive, dead]  # the next dial begins with the second
 
-        monkeypatch.setattr(pool, "_ask_resolver", found)
+        monkeypatch.setattr(pool, "_query", found)
         assert (await ask(pool)).failure is None
         await pool.close()
 

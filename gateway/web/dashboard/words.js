@@ -112,7 +112,7 @@ const OUTCOMES = {
   error_event: "error in the stream",
   unfit_answer: "unfit answer",
   no_channel: "no channel",
-  left_alone: "not asked: it failed just before",
+  circuit_open: "not asked: circuit breaker open",
 };
 
 export const attemptOutcome = (name) => OUTCOMES[name] ?? name;
