@@ -1,13 +1,12 @@
-"""An honest OpenAI-compatible upstream that needs no network: for the demo, the tests and the benchmarks.
+"""An OpenAI-compatible upstream without a network: for the demo, load tests and benchmarks.
 
-It shares no code with the gateway, because an upstream that had the gateway's view of the API would share its mistakes
-and prove nothing. Its answers are a function of the request alone: the text follows from seed, model, prompt and the
-number of the choice, and every count in `usage` is the count of `text.split_tokens` over what was read or generated, so
-that a caller can work it out again. What it served stands in a ledger of its own, to be held against the gateway's.
+1. It shares no code with the gateway: an upstream with the gateway's view of the API would have the same errors.
+2. Its answers depend on the request alone. The text follows from seed, model, prompt and the number of the choice; each
+   count in `usage` is the count of `text.split_tokens`, so that a client can compute it.
+3. It records the served calls, for comparison with the gateway's usage report.
 
-A call runs through the files in this order: `requests` checks the body, `choices` generates the output as tokens,
-`answers` (chat, completions) and `vectors` (embeddings) put it into wire form, `server` sends it at the pace that was
-set, `ledger` keeps what was served.
+A call passes `requests` (body), `choices` (output as tokens), `answers` or `vectors` (wire form), `server` (pace) and
+`ledger` (record).
 """
 
 from .server import build_app, serve, serve_on

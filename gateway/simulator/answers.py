@@ -1,11 +1,9 @@
-"""What was generated, in wire form: one JSON body, or the events of a stream.
+"""The wire form of generated output: one JSON body, or the events of a stream.
 
-Both forms are made from the same tokens, so a stream joined is the plain answer. Events are made when they are due and
-not before: ten thousand open streams then hold tokens, which share their strings, and not bytes. What is the same in
-every event of a call is encoded once (`_Envelope`).
-
-Several choices are interleaved, one event of each in turn. The last event of a choice carries its `finish_reason` and
-no text, as OpenAI has it.
+1. Both forms come from the same tokens, so the joined stream equals the plain answer.
+2. An event is encoded when it is due, so that 10,000 open streams hold tokens, which share their strings, and no bytes.
+   The parts that all events of a call share are encoded once (`_Envelope`).
+3. Several choices alternate event by event. The last event of a choice has the `finish_reason` and no text.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 class SimulatedEvent(NamedTuple):
-    """One event of a stream. `step` is how many tokens its choice had before it: what its time follows from."""
+    """One event of a stream. `step` is the number of tokens of its choice before it, which decides its due time."""
 
     data: bytes
     step: int = 0
@@ -48,7 +46,7 @@ class _Piece(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Envelope:
-    """The bytes around the choice of an event, the same for a whole stream."""
+    """The bytes around the choice of an event, equal for the whole stream."""
 
     head: str
     tail: str
@@ -98,8 +96,8 @@ def completion_usage(usage: GeneratedUsage) -> dict[str, Any]:
 def _completion_pieces(request: CompletionRequest, choice: GeneratedChoice, tokens_per_event: int) -> Iterator[_Piece]:
     def piece(text: str, is_echo: bool, start: int, end: int, finish_reason: str | None = None) -> _Piece:
         logprobs = _completion_logprobs(request, choice, is_echo, start, end)
-        said = {"text": text, "index": choice.index, "logprobs": logprobs, "finish_reason": finish_reason}
-        return _Piece(said, start, end - start)
+        made = {"text": text, "index": choice.index, "logprobs": logprobs, "finish_reason": finish_reason}
+        return _Piece(made, start, end - start)
 
     tokens = choice.output.tokens
     if request.echo:
@@ -119,8 +117,8 @@ def _completion_logprobs(
 ) -> dict[str, list[Any]] | None:
     """Log probabilities of the output tokens from `start` to `end`, after those of the prompt where it is echoed.
 
-    Offsets count characters from the beginning of the prompt, echoed or not. What stands at the very beginning of an
-    echoed prompt has no probability, because nothing went before it.
+    Offsets count characters from the start of the prompt, echoed or not. The first token of an echoed prompt has no
+    probability, because no token precedes it.
     """
     if request.logprobs is None or choice.prompt is None:
         return None
@@ -128,22 +126,22 @@ def _completion_logprobs(
     tokens = (prompt if is_echo else []) + output[start:end]
     first = 0 if is_echo else len(prompt) + start
     offset = 0 if is_echo else len(choice.prompt.text) + sum(map(len, output[:start]))
-    # A token of the output is ranked by its place in the output alone, so that `best_of` and `echo` agree on it.
+    # The rank of an output token depends on its position in the output alone, so that `best_of` and `echo` agree.
     places = [at - len(prompt) for at in range(first, first + len(tokens))]
-    count = max(1, request.logprobs)  # the one that was said is always there
+    count = max(1, request.logprobs)  # the generated token is always included
     offsets = []
     for token in tokens:
         offsets.append(offset)
         offset += len(token)
-    has_no_past = is_echo and bool(prompt)
+    is_at_start = is_echo and bool(prompt)
     return {
         "tokens": tokens,
         "token_logprobs": [
-            None if has_no_past and i == 0 else logprob(token, place)
+            None if is_at_start and i == 0 else logprob(token, place)
             for i, (token, place) in enumerate(zip(tokens, places, strict=True))
         ],
         "top_logprobs": [
-            None if has_no_past and i == 0 else dict(likeliest(token, place, count))
+            None if is_at_start and i == 0 else dict(likeliest(token, place, count))
             for i, (token, place) in enumerate(zip(tokens, places, strict=True))
         ],
         "text_offset": offsets,
@@ -177,7 +175,7 @@ def chat_events(request: ChatRequest, generated: Generated, tokens_per_event: in
 
 
 def chat_usage(usage: GeneratedUsage) -> dict[str, Any]:
-    """Usage in the shape of chat completions, with its details. Nothing is ever cached."""
+    """Usage in the shape of chat completions, with details; no token is cached."""
     return {
         **completion_usage(usage),
         "prompt_tokens_details": {"cached_tokens": 0, "audio_tokens": 0},
@@ -204,7 +202,9 @@ def _message(output: Output) -> dict[str, Any]:
 def _chat_pieces(request: ChatRequest, choice: GeneratedChoice, tokens_per_event: int) -> Iterator[_Piece]:
     output = choice.output
 
-    def said(delta: dict[str, Any], start: int = 0, end: int = 0, finish_reason: str | None = None) -> dict[str, Any]:
+    def choice_of(
+        delta: dict[str, Any], start: int = 0, end: int = 0, finish_reason: str | None = None
+    ) -> dict[str, Any]:
         logprobs = _chat_logprobs(request, output, start, end) if end > start else None
         return {"index": choice.index, "delta": delta, "logprobs": logprobs, "finish_reason": finish_reason}
 
@@ -214,22 +214,22 @@ def _chat_pieces(request: ChatRequest, choice: GeneratedChoice, tokens_per_event
             yield start, end, "".join(tokens[start:end])
 
     content = None if output.reasoning or output.tool_call else ""
-    yield _Piece(said({"role": "assistant", "content": content, "refusal": None}), 0)
+    yield _Piece(choice_of({"role": "assistant", "content": content, "refusal": None}), 0)
     for start, end, text in runs(output.reasoning):
-        yield _Piece(said({"reasoning_content": text}), start, end - start, end - start)
+        yield _Piece(choice_of({"reasoning_content": text}), start, end - start, end - start)
     step = len(output.reasoning)
     for start, end, text in runs(output.tokens):
-        yield _Piece(said({"content": text}, start, end), step + start, end - start)
+        yield _Piece(choice_of({"content": text}, start, end), step + start, end - start)
     if (call := output.tool_call) is not None:
         function = {"name": call.name, "arguments": ""}
         opening = {"index": 0, "id": call.id, "type": "function", "function": function}
         name_tokens = call.tokens - len(call.arguments)
-        yield _Piece(said({"tool_calls": [opening]}), step, name_tokens)
+        yield _Piece(choice_of({"tool_calls": [opening]}), step, name_tokens)
         step += name_tokens
         for start, end, text in runs(call.arguments):
             delta = {"tool_calls": [{"index": 0, "function": {"arguments": text}}]}
-            yield _Piece(said(delta), step + start, end - start)
-    yield _Piece(said({}, finish_reason=output.finish_reason), output.cost)
+            yield _Piece(choice_of(delta), step + start, end - start)
+    yield _Piece(choice_of({}, finish_reason=output.finish_reason), output.cost)
 
 
 def _chat_logprobs(request: ChatRequest, output: Output, start: int, end: int) -> dict[str, Any] | None:
@@ -253,7 +253,7 @@ def _ranked(token: str, probability: float) -> dict[str, Any]:
 
 
 def _stamp(prefix: str, kind: str, model: str) -> dict[str, Any]:
-    """What stands at the beginning of a body and of every event."""
+    """The members at the start of a body and of every event."""
     return {
         "id": f"{prefix}-{uuid4().hex}",
         "object": kind,
@@ -266,7 +266,7 @@ def _stamp(prefix: str, kind: str, model: str) -> dict[str, Any]:
 def _events(
     stamp: dict[str, Any], choices: list[Iterator[_Piece]], usage: dict[str, Any] | None
 ) -> Iterator[SimulatedEvent]:
-    """The events of several choices in turn, then the usage if it was asked for."""
+    """The events of several choices in turn, then the usage if it was requested."""
     head = f"data: {_encode(stamp)[:-1]},"
     envelope = _Envelope(f'{head}"choices":[', "]}\n\n" if usage is None else '],"usage":null}\n\n')
     pieces = choices[0] if len(choices) == 1 else chain.from_iterable(zip_longest(*choices))
@@ -279,7 +279,7 @@ def _events(
 
 @dataclass(frozen=True, slots=True)
 class SimulatedAnswer:
-    """A call answered but for sending it. `longest` are the tokens of its longest choice."""
+    """An answer that is ready to send. `longest` is the number of tokens of its longest choice."""
 
     usage: GeneratedUsage
     longest: int

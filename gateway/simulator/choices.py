@@ -1,12 +1,11 @@
-"""What is generated for a checked request: outputs as tokens, and the usage they add up to. No bytes, no clock.
+"""Generated output of a request as tokens, with its usage. No bytes, no clock.
 
-The text of a candidate follows from (seed, model, prompt, number of the candidate), the number counted anew for each
-prompt of a batch: a prompt gets the same answer alone and among others. A limit cuts to its tokens (`length`), then a
-stop sequence cuts the text before it (`stop`), and what is left is what is counted.
-
-The counting rules beside `text.split_tokens`: a chat message costs its text and one token for its role, any part that
-is not text 85, earlier tool calls and the tools on offer their compact JSON. A generated tool call costs its name and
-its arguments. Reasoning is part of the completion and draws on its limit. `best_of` is paid for in full.
+1. The text of a candidate follows from seed, model, prompt and the number of the candidate. The number restarts for
+   each prompt of a batch, so that a prompt gets the same answer alone and in a batch.
+2. A limit cuts the tokens (`length`); then a stop sequence cuts the text before it (`stop`); the rest counts.
+3. Usage beside `text.split_tokens`: a chat message costs its text and one token for its role, each other part
+   85 tokens, earlier tool calls and offered tools their compact JSON. A generated tool call costs its name and its
+   arguments. Reasoning is part of the completion and of its limit. `best_of` counts all candidates.
 """
 
 from __future__ import annotations
@@ -19,15 +18,15 @@ from typing import Any, Literal
 from .examples import example
 from .requests import ChatRequest, CompletionRequest, split_forms
 from .settings import is_reasoning
-from .text import END_OF_TEXT, count_tokens, dice, key_of, logprob, sentences, speak, split_tokens, think, token_text
+from .text import END_OF_TEXT, count_tokens, dice, key_of, logprob, reason, sentences, split_tokens, token_text, write
 
 FinishReason = Literal["stop", "length", "tool_calls"]
 
 DEFAULT_MAX_TOKENS = 16
-"""OpenAI's output limit of a completion that names none."""
+"""OpenAI's default output limit of a completion."""
 
 PART_TOKENS = 85
-"""An image or another part that is not text, whatever its size: OpenAI's price of a small image."""
+"""Tokens of an image or another part that is not text: OpenAI's price of a small image."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +40,7 @@ class GeneratedUsage:
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A function call; `arguments` are the tokens of its JSON, which a limit may have cut."""
+    """A function call; `arguments` are the tokens of its JSON, possibly cut by a limit."""
 
     id: str
     name: str
@@ -49,13 +48,13 @@ class ToolCall:
 
     @property
     def tokens(self) -> int:
-        """What the call costs."""
+        """The cost of the call."""
         return count_tokens(self.name) + len(self.arguments)
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """One generated candidate: what was thought, and then either text or a tool call."""
+    """One generated candidate: reasoning, then text or a tool call."""
 
     tokens: list[str]
     finish_reason: FinishReason
@@ -81,13 +80,13 @@ class Prompt:
 
     @property
     def text(self) -> str:
-        """The tokens joined: what `echo` gives back."""
+        """The joined tokens, which `echo` returns."""
         return "".join(self.tokens)
 
 
 @dataclass(frozen=True, slots=True)
 class GeneratedChoice:
-    """An output that is delivered, under its index; `prompt` is set on completions."""
+    """A delivered output with its index; `prompt` is set on completions."""
 
     index: int
     output: Output
@@ -96,19 +95,19 @@ class GeneratedChoice:
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """All that a call gives, and what it costs."""
+    """All choices of a call, and its usage."""
 
     choices: list[GeneratedChoice]
     usage: GeneratedUsage
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest delivered output: it decides how long the answer takes."""
+        """Tokens of the longest delivered output, which decides the duration of the answer."""
         return max((choice.output.cost for choice in self.choices), default=0)
 
 
 def bound(tokens: list[str], limit: int | None, stops: Sequence[str]) -> tuple[list[str], FinishReason]:
-    """The tokens that are left by the limit and the stop sequence that was complete first, and why they end there."""
+    """The tokens up to the limit and the first complete stop sequence, and the finish reason."""
     is_cut = limit is not None and len(tokens) > limit
     tokens = tokens[:limit]
     text = "".join(tokens)
@@ -138,7 +137,7 @@ def complete(request: CompletionRequest) -> Generated:
 
 def read_prompts(request: CompletionRequest) -> list[Prompt]:
     """Each prompt of any of the four forms; null is the end-of-text token."""
-    forms = split_forms(END_OF_TEXT if request.prompt is None else request.prompt, "prompt")
+    forms = split_forms(END_OF_TEXT if request.prompt is None else request.prompt)
     return [
         Prompt(split_tokens(form) if isinstance(form, str) else [token_text(number) for number in form])
         for form in forms
@@ -148,11 +147,11 @@ def read_prompts(request: CompletionRequest) -> list[Prompt]:
 def _complete_once(request: CompletionRequest, prompt: Prompt, number: int) -> Output:
     key = key_of(request.seed, request.model, prompt.text, number)
     limit = DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens
-    return Output(*bound(speak(key, request.pace.tokens), limit, request.stop or ()))
+    return Output(*bound(write(key, request.pace.tokens), limit, request.stop or ()))
 
 
 def _mean_logprob(output: Output) -> float:
-    """What `best_of` ranks by."""
+    """The rank of a candidate for `best_of`."""
     return sum(logprob(token, at) for at, token in enumerate(output.tokens)) / max(1, len(output.tokens))
 
 
@@ -171,7 +170,7 @@ def chat(request: ChatRequest) -> Generated:
 
 
 def message_tokens(message: dict[str, Any]) -> int:
-    """What one message of the prompt costs."""
+    """The tokens of one message of the prompt."""
     tokens = 1
     content = message.get("content")
     for part in [content] if isinstance(content, str) else content or []:
@@ -183,7 +182,7 @@ def message_tokens(message: dict[str, Any]) -> int:
 
 
 def compact(value: Any) -> str:
-    """JSON without white space between its parts."""
+    """JSON without white space."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
@@ -191,7 +190,7 @@ def _chat_once(request: ChatRequest, key: bytes) -> Output:
     limit = request.output_limit
     reasoning: list[str] = []
     if is_reasoning(request.model):
-        thought = _without_leading_space(think(key))
+        thought = _without_leading_space(reason(key))
         reasoning = thought[:limit]
         if len(reasoning) < len(thought):
             return Output([], "length", reasoning)
@@ -210,36 +209,31 @@ def _answer(request: ChatRequest, key: bytes) -> list[str]:
             return split_tokens(json.dumps({"answer": words, "confidence": (1 + key[2] % 9) / 10}))
         case {"type": "json_schema", "json_schema": {"schema": schema}}:
             return split_tokens(json.dumps(example(schema, dice(key))))
-    return _without_leading_space(speak(key, request.pace.tokens))
+    return _without_leading_space(write(key, request.pace.tokens))
 
 
 def _function_to_call(request: ChatRequest) -> dict[str, Any] | None:
-    """The function that is called: the chosen one, or the first on offer.
+    """The function to call: the chosen one, or the first.
 
-    Once the result of a tool is the last message, a free choice answers in words; else no agent's loop would ever end.
+    If the last message is the result of a tool and the choice is free, the answer is text; else the loop of an agent
+    would never end.
     """
-    if not request.tools or request.tool_choice == "none":
+    if request.tool_choice in (None, "auto") and request.messages[-1].get("role") == "tool":
         return None
-    functions: list[dict[str, Any]] = [tool["function"] for tool in request.tools]
-    if request.chosen_tool is not None:
-        return next(function for function in functions if function["name"] == request.chosen_tool)
-    is_free = request.tool_choice in (None, "auto")
-    if is_free and request.messages[-1]["role"] == "tool":
-        return None
-    return functions[0]
+    return next(iter(request.functions), None)
 
 
 def _call_tool(function: dict[str, Any], key: bytes, limit: int | None, reasoning: list[str]) -> Output:
     arguments = example(function.get("parameters") or {"type": "object"}, dice(key))
-    call = ToolCall(f"call_{key.hex()[:24]}", function["name"], split_tokens(json.dumps(arguments)))
+    call = ToolCall(f"call_{key.hex()[:24]}", str(function.get("name")), split_tokens(json.dumps(arguments)))
     if limit is None or call.tokens <= limit:
         return Output([], "tool_calls", reasoning, call)
     left = limit - count_tokens(call.name)
-    if left < 0:  # not even the name may be said
+    if left < 0:  # the limit is below the name
         return Output([], "length", reasoning)
     return Output([], "length", reasoning, ToolCall(call.id, call.name, call.arguments[:left]))
 
 
 def _without_leading_space(tokens: list[str]) -> list[str]:
-    """A message begins with a letter, where a completion goes on after a space."""
+    """The tokens of a message: unlike a completion it does not begin with a space."""
     return [tokens[0].lstrip(" "), *tokens[1:]] if tokens else tokens

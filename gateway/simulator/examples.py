@@ -1,7 +1,7 @@
-"""A value that fits a JSON schema, for tool calls and structured output in a simple form.
+"""Example values of a JSON schema, for tool calls and structured output.
 
-Of an object the required properties are given (all, where none is required); the first of several alternatives is
-taken; `$ref` is followed inside the same document. Patterns, formats and lengths are not honoured.
+An object gets its required properties (all, if none is required); of several alternatives the first is used; `$ref` is
+resolved inside the document. Patterns, formats and lengths are ignored.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 from .text import VOCABULARY
 
 DEEPEST = 8
-"""Where a schema that contains itself ends, as null."""
+"""Depth at which a recursive schema ends, with null."""
 
 
 def example(schema: Any, rolls: Iterator[int]) -> Any:

@@ -1,10 +1,9 @@
-"""The simulated upstream as an aiohttp application: who may call, at what pace the answer leaves, what is remembered.
+"""The simulated upstream as an aiohttp application: authentication, pace, and the record of served calls.
 
-Pace: the head waits for the first token's delay, then each choice runs at `tokens_per_s`. Every event has a time at
-which it is due, counted from the first, so a late wake-up is caught up with and speed does not drift. What is due
-together leaves in one write; with no speed set that is everything, in pieces of `PIECE_BYTES`.
-
-When the client leaves, its handler is cancelled (`serve` sees to that) and generation ends there.
+1. The head waits for the delay of the first token; then each choice runs at `tokens_per_s`.
+2. Each event has a due time, counted from the first event, so that a late wake-up causes no drift. Events that are due
+   together leave in one write; without a set speed, in writes of `WRITE_BYTES`.
+3. When the client leaves, its handler is cancelled (`serve` enables that), and generation ends.
 """
 
 from __future__ import annotations
@@ -29,20 +28,19 @@ from .requests import (
     EmbeddingRequest,
     Request,
     Simulate,
-    check_model,
     parse,
     unknown_model,
 )
 from .settings import Endpoint, Settings
 
-PIECE_BYTES = 16_384
-"""Bytes that are gathered before a write, where nothing has to wait."""
+WRITE_BYTES = 16_384
+"""Size of a write if no event has to wait."""
 
 MAX_BODY_BYTES = 26_214_400
-"""OpenAI's own."""
+"""The limit of OpenAI."""
 
 MODELS_CREATED = 1_700_000_000
-"""Unix time at which every model says it was made."""
+"""The field `created` of every model, in Unix time."""
 
 _ID = web.RequestKey("id", str)
 _STARTED = web.RequestKey("started", float)
@@ -55,9 +53,9 @@ _KINDS: Mapping[Endpoint, type[Request]] = {
 
 
 def build_app(settings: Settings) -> web.Application:
-    """The application. Its ledger at /simulator/ledger asks for no key."""
+    """The application. Its ledger at /simulator/ledger needs no key."""
     simulator = _Simulator(settings)
-    app = web.Application(middlewares=[_tell_errors], client_max_size=MAX_BODY_BYTES)
+    app = web.Application(middlewares=[_error_responses], client_max_size=MAX_BODY_BYTES)
     app.on_response_prepare.append(_add_headers)
     app.router.add_post("/v1/completions", simulator.serving("completions"))
     app.router.add_post("/v1/chat/completions", simulator.serving("chat"))
@@ -97,7 +95,7 @@ async def serve_on(listener: socket.socket, settings: Settings) -> web.AppRunner
 
 @dataclass(frozen=True, slots=True)
 class _Pace:
-    """How fast one call is served."""
+    """The pace of one call."""
 
     delay_s: float
     tokens_per_s: float | None
@@ -110,7 +108,7 @@ class _Pace:
 
 
 class _Simulator:
-    """One simulated upstream: its settings and its ledger."""
+    """One simulated upstream with its settings and its ledger."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -121,16 +119,13 @@ class _Simulator:
         """The handler of one generating endpoint."""
 
         async def handle(request: web.Request) -> web.StreamResponse:
-            entry = self._ledger.open(request[_ID], endpoint, request.headers.items())
+            entry = self._ledger.open(request[_ID], endpoint)
             try:
                 return await self._serve(request, endpoint, entry)
             except (asyncio.CancelledError, ConnectionError):
                 self._ledger.close(entry, "aborted")
                 raise
-            except APIError as error:
-                entry.status = error.status
-                raise
-            except web.HTTPException as error:
+            except (APIError, web.HTTPException) as error:
                 entry.status = error.status
                 raise
             finally:
@@ -163,30 +158,16 @@ class _Simulator:
     def _authorise(self, request: web.Request) -> None:
         if self._key is None:
             return
-        scheme, _, secret = request.headers.get("Authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or not secret:
-            raise APIError(
-                401,
-                "You didn't provide an API key. You need to provide your API key in an Authorization header using "
-                "Bearer auth (i.e. Authorization: Bearer YOUR_KEY).",
-            )
-        if not hmac.compare_digest(secret.strip().encode("utf-8", "surrogateescape"), self._key):
-            masked = f"{secret[:4]}***{secret[-4:]}" if len(secret) >= 16 else "***"
-            raise APIError(401, f"Incorrect API key provided: {masked}.", code="invalid_api_key")
+        given = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
+        if not hmac.compare_digest(given, b"Bearer " + self._key):
+            raise APIError(401, "Incorrect API key provided.", code="invalid_api_key")
 
     async def _serve(self, request: web.Request, endpoint: Endpoint, entry: ServedCall) -> web.StreamResponse:
         self._authorise(request)
-        body = await request.read()
-        entry.keep(body)
-        if request.content_type != "application/json":
-            message = (
-                f"Unsupported content type: '{request.content_type}'. This API method only accepts 'application/json' "
-                "requests. Please try again with a supported content type."
-            )
-            raise APIError(400, message, code="unsupported_content_type")
-        asked = parse(_KINDS[endpoint], body)
-        entry.model, entry.is_stream = asked.model, asked.is_stream
-        check_model(self._settings.models, asked.model, endpoint)
+        asked = parse(_KINDS[endpoint], await request.read())
+        entry.model, entry.stream = asked.model, asked.is_stream
+        if self._settings.models.get(asked.model) != endpoint:
+            raise unknown_model(asked.model)
         pace = self._pace(asked.pace)
         if (failure := asked.pace.failure()) is not None:
             await asyncio.sleep(pace.delay_s)
@@ -197,13 +178,13 @@ class _Simulator:
             return await self._stream(request, entry, answer.events(), pace)
         return await self._plain(entry, answer, pace)
 
-    def _pace(self, wish: Simulate) -> _Pace:
+    def _pace(self, asked: Simulate) -> _Pace:
         settings = self._settings
         return _Pace(
-            settings.first_token_delay_s if wish.delay_s is None else wish.delay_s,
-            settings.tokens_per_s if wish.tokens_per_s is None else wish.tokens_per_s,
-            settings.tokens_per_event if wish.tokens_per_event is None else wish.tokens_per_event,
-            wish.cut_after_events,
+            settings.first_token_delay_s if asked.delay_s is None else asked.delay_s,
+            settings.tokens_per_s if asked.tokens_per_s is None else asked.tokens_per_s,
+            settings.tokens_per_event if asked.tokens_per_event is None else asked.tokens_per_event,
+            asked.cut_after_events,
         )
 
     async def _plain(self, entry: ServedCall, answer: SimulatedAnswer, pace: _Pace) -> web.Response:
@@ -238,7 +219,7 @@ class _Simulator:
             if number == pace.cut_after_events:
                 return await self._cut(request, response, entry, b"".join(pending))
             wait_s = started + pace.after(event.step) - time.monotonic() if pace.tokens_per_s else 0.0
-            if (wait_s > 0 or pending_bytes > PIECE_BYTES) and pending:
+            if (wait_s > 0 or pending_bytes > WRITE_BYTES) and pending:
                 await response.write(b"".join(pending))
                 pending, pending_bytes = [], 0
             if wait_s > 0:
@@ -254,7 +235,7 @@ class _Simulator:
     async def _cut(
         self, request: web.Request, response: web.StreamResponse, entry: ServedCall, rest: bytes
     ) -> web.StreamResponse:
-        """Send the rest and close the connection in the middle of the chunked body."""
+        """Send the rest and close the connection inside the chunked body."""
         self._ledger.close(entry, "cut")
         if rest:
             await response.write(rest)
@@ -264,7 +245,7 @@ class _Simulator:
 
 
 def _answer(asked: Request, tokens_per_event: int) -> SimulatedAnswer:
-    """Generate for any endpoint; bytes are made when they are asked for."""
+    """Generate the answer of any endpoint; its bytes are made on demand."""
     match asked:
         case CompletionRequest():
             generated = choices.complete(asked)
@@ -295,23 +276,17 @@ def _model_object(name: str) -> dict[str, object]:
 
 
 @web.middleware
-async def _tell_errors(
+async def _error_responses(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
-    """Whatever is refused is refused with the OpenAI error object."""
+    """Turn every refusal into OpenAI's error object."""
     request[_ID], request[_STARTED] = f"req_{uuid4().hex}", time.monotonic()
     try:
         return await handler(request)
     except APIError as refused:
         error = refused
-    except web.HTTPNotFound:
-        error = APIError(404, f"Invalid URL ({request.method} {request.path})")
-    except web.HTTPMethodNotAllowed:
-        hint = "(HINT: Perhaps you meant to use a different HTTP method?)"
-        error = APIError(405, f"Not allowed to {request.method} on {request.path}. {hint}")
-    except web.HTTPRequestEntityTooLarge:
-        message = f"Maximum content size limit ({MAX_BODY_BYTES}) exceeded"
-        error = APIError(413, message, error_type="server_error")
+    except web.HTTPException as refused:
+        error = APIError(refused.status, f"{refused.reason}: {request.method} {request.path}")
     return web.Response(status=error.status, body=error.body(), content_type="application/json")
 
 

@@ -1,4 +1,4 @@
-"""What a simulated upstream is set to: who may call, which models it has, and how fast it is."""
+"""Settings of a simulated upstream: its key, its models and its pace."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ DEFAULT_MODELS: Mapping[str, Endpoint] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The defaults of every call; a request may set its own pace in its `simulate` object."""
+    """Defaults of every call; the member `simulate` of a request overrides the pace."""
 
     api_key: str | None = None
-    """The bearer key that is asked for; None lets everybody in."""
+    """The required bearer key; None: no key is required."""
     first_token_delay_s: float = 0.0
-    """Seconds before the head of an answer, and with it the first token, is sent."""
+    """Seconds before the head of an answer and its first token."""
     tokens_per_s: float | None = None
-    """Speed of each choice (they are generated side by side); None is as fast as possible."""
+    """Speed of each choice (choices run in parallel); None: as fast as possible."""
     tokens_per_event: int = 1
     """Tokens in one event of a stream, at least 1; the last event of a text may hold fewer."""
     models: Mapping[str, Endpoint] = field(default_factory=lambda: DEFAULT_MODELS)
@@ -42,5 +42,5 @@ class Settings:
 
 
 def is_reasoning(model: str) -> bool:
-    """Does this model think aloud (`reasoning_content`) before it answers."""
+    """Whether this model sends `reasoning_content` before its answer."""
     return "reasoner" in model or model.startswith(("o1", "o3"))

@@ -1,4 +1,4 @@
-"""Embeddings: unit vectors that follow from model and input, in both encodings to the same float32 values."""
+"""Embeddings: unit vectors that follow from model and input; both encodings hold the same float32 values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .text import count_tokens, key_of
 
 
 def embed(model: str, text: str | list[int], dimensions: int) -> bytes:
-    """The vector as little-endian float32. Fewer dimensions are the beginning of more, brought to length 1 again."""
+    """The vector as little-endian float32. Fewer dimensions are the first values of more, normalised again."""
     digest = shake_128(key_of(model, text)).digest(2 * dimensions)
     values = [number + 0.5 for number in struct.unpack(f"<{dimensions}h", digest)]  # never all zero
     norm = math.sqrt(sum(value * value for value in values))
@@ -23,7 +23,7 @@ def embed(model: str, text: str | list[int], dimensions: int) -> bytes:
 
 def usage_of(request: EmbeddingRequest) -> GeneratedUsage:
     """Embeddings cost their input: a token array its length, a text its tokens."""
-    forms = split_forms(request.input, "input")
+    forms = split_forms(request.input)
     return GeneratedUsage(prompt=sum(count_tokens(form) if isinstance(form, str) else len(form) for form in forms))
 
 
@@ -31,7 +31,7 @@ def embeddings_body(request: EmbeddingRequest, usage: GeneratedUsage) -> bytes:
     """The answer to POST /v1/embeddings."""
     dimensions = request.dimensions or DIMENSIONS
     data = []
-    for index, form in enumerate(split_forms(request.input, "input")):
+    for index, form in enumerate(split_forms(request.input)):
         packed = embed(request.model, form, dimensions)
         is_base64 = request.encoding_format == "base64"
         vector = base64.b64encode(packed).decode() if is_base64 else struct.unpack(f"<{dimensions}f", packed)

@@ -193,7 +193,7 @@ def test_usage_that_nobody_reported_is_the_difference(house: Gateway, provider: 
         raw.read_chunk()
     lost = eventually(lambda: next((call for call in house.calls("bob") if call["ended"] == "client_gone"), None))
     assert lost["usage_source"] == "estimated"
-    (aborted,) = [call for call in provider.served() if call["aborted"]]
+    (aborted,) = [call for call in provider.served() if call["ended"] == "aborted"]
     row = rows(compare(house, provider.export(tmp_path / "usage.csv"), "--format", "json"))[COMPLETIONS]
     assert row["requests_difference"] == 0
     assert row["prompt_tokens_difference"] == lost["prompt_tokens"] - aborted["prompt_tokens"]
