@@ -3,8 +3,8 @@
 1. One token is `<|endoftext|>`, a word (letters, digits, underscores) or punctuation mark with the single space before
    it, or any other white space character. Joined, the tokens are the text.
 2. Generated text consists of such tokens, so that counting it again gives the same number.
-3. The text follows sentence patterns, chosen by the bytes of a SHAKE digest of the key. A limit only cuts it, so a short
-   answer is the start of the long one.
+3. The text follows sentence patterns, chosen by the bytes of a SHAKE digest of the key. A limit only cuts it, so a
+   short answer is the start of the long one.
 """
 
 from __future__ import annotations
