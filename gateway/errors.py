@@ -265,14 +265,20 @@ class UpstreamFailed(GatewayError):
     reason = "upstream_failed"
 
     @classmethod
-    def after(cls, failure: Failure) -> UpstreamFailed:
-        """The error that a client sees after this last failure."""
+    def after(cls, failure: Failure, *, may_repeat: bool = True) -> UpstreamFailed:
+        """The error that a client sees after this last failure.
+
+        `may_repeat`: whether a repetition may succeed and cannot be billed twice (upstream/retry_policy.py). If not,
+        `x-should-retry` stops both official SDKs, which send a call with a 5xx three times otherwise.
+        """
         status, code, what = _UPSTREAM[failure.fault]
         if failure.fault is Fault.STATUS and failure.status == 503:
             status = 503
         headers: dict[str, str] = {}
         if status in (429, 503):
             headers = retry_headers(1000 if failure.retry_after_s is None else math.ceil(failure.retry_after_s * 1000))
+        if not may_repeat:
+            headers["X-Should-Retry"] = "false"
         error = cls(f"The upstream for this model {what}.", code=code, headers=headers)
         error.status = status
         if status == 429:

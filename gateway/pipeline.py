@@ -34,7 +34,7 @@ from .relay.client_stream import ClientStream, OpensStreams
 from .tasks import Tasks
 from .upstream.health import AttemptHandle
 from .upstream.pool import Pool
-from .upstream.retry_policy import FailedAttempt, GiveUp, Try, client_timeout_s, next_step
+from .upstream.retry_policy import FailedAttempt, GiveUp, Try, client_timeout_s, may_client_repeat, next_step
 from .upstream.router import Router
 
 log = logging.getLogger("gateway")
@@ -121,7 +121,7 @@ async def _carry(
     while True:
         match _next_step(call, routes, parts, tried, waited_s):
             case GiveUp(last):
-                error = _failed(last, call, routes, parts, lease)
+                error = _failed(last, tried, call, routes, parts, lease)
                 if last is not None and last.phase is Phase.REFUSED and last.has_begun:
                     # An error as the first event of a stream: it is told as it came.
                     outlet.open((("content-type", "text/event-stream"),))
@@ -186,12 +186,20 @@ def _next_step(
     )  # fmt: skip
 
 
-def _failed(last: Failure | None, call: Call, routes: Sequence[Route], parts: Services, lease: Lease) -> UpstreamFailed:
-    """The error that says of the last failure; None: there was nobody to ask."""
+def _failed(
+    last: Failure | None,
+    tried: Sequence[FailedAttempt],
+    call: Call,
+    routes: Sequence[Route],
+    parts: Services,
+    lease: Lease,
+) -> UpstreamFailed:
+    """The error for the client after this last failure; None: no route was available."""
     if last is None:
         last = parts.router.unavailable_reason(routes, call.params.model)
         parts.books.telemetry.rejected(last.fault.value)
-    error = UpstreamFailed.after(last)
+    failures = [each.failure for each in tried] or [last]
+    error = UpstreamFailed.after(last, may_repeat=may_client_repeat(call.model, failures))
     error.headers = {**error.headers, **dict(own_headers(lease))}
     return error
 

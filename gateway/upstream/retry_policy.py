@@ -103,6 +103,21 @@ def next_step(
     return Try(route, pause_s, is_fresh=been[route].phase in (Phase.WAITING, Phase.STALE))
 
 
+def may_client_repeat(model: Model, failures: Sequence[Failure]) -> bool:
+    """Whether the client may send a failed call again; `failures` are those of all its attempts, in their order.
+
+    It may not if every failure concerns the gateway's own account, because the answer would be the same; nor after a
+    timeout of a sent request where the gateway itself does not repeat, because the upstream may bill each repetition.
+    """
+    last = failures[-1]
+    if last.fault is Fault.TIMEOUT and last.phase is Phase.WAITING and not model.repeat_when_waiting:
+        return False
+    return any(failure.fault not in _ACCOUNT_FAULTS for failure in failures)
+
+
+_ACCOUNT_FAULTS = frozenset({Fault.AUTH, Fault.BALANCE})
+
+
 def _by_pause(item: tuple[Route, float]) -> float:
     return item[1]
 

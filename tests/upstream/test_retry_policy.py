@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 
 from gateway.config import Model, Route
 from gateway.records import Failure, Fault, Phase
-from gateway.upstream.retry_policy import MAX_PAUSES_S, FailedAttempt, GiveUp, Try, client_timeout_s, next_step
+from gateway.upstream.retry_policy import (
+    MAX_PAUSES_S,
+    FailedAttempt,
+    GiveUp,
+    Try,
+    client_timeout_s,
+    may_client_repeat,
+    next_step,
+)
 
 CONNECT = Failure("up", Phase.CONNECT, Fault.CONNECT)
 SLOW_CONNECT = Failure("up", Phase.CONNECT, Fault.TIMEOUT)
@@ -260,3 +268,26 @@ def test_whatever_fails_it_ends_and_nothing_is_sent_twice_that_must_not_be(
 )
 def test_patience(headers: list[tuple[str, str]], patience: float) -> None:
     assert client_timeout_s(headers) == patience
+
+
+@pytest.mark.parametrize(
+    ("failures", "repeats", "may_repeat"),
+    [
+        ([AUTH], False, False),
+        ([BALANCE], False, False),
+        ([AUTH, BALANCE], True, False),
+        ([REFUSED, AUTH], False, True),
+        ([AUTH, REFUSED], False, True),
+        ([LIMITED, BALANCE], False, True),
+        ([WAITING], False, False),
+        ([CONNECT, WAITING], False, False),
+        ([WAITING], True, True),
+        ([WAITING, WAITING], True, True),
+        ([SLOW_CONNECT], False, True),
+        ([CUT], False, True),
+        ([REFUSED], False, True),
+        ([NO_CHANNEL], False, True),
+    ],
+)
+def test_client_may_repeat(failures: list[Failure], repeats: bool, may_repeat: bool) -> None:
+    assert may_client_repeat(model(repeat_when_waiting=repeats), failures) is may_repeat
