@@ -144,11 +144,13 @@ def test_only_the_gateway_reaches_redis_and_nothing_is_published_to_the_world(
 
 def test_the_parts_of_the_stack_name_each_other(services: dict[str, dict[str, Any]]) -> None:
     port = ServerSettings().port
+    admin_port = int(load("compose/gateway.yaml")["admin"]["listen"].rpartition(":")[2])
     url = urlsplit(re.sub(r"\$\{[^}]*\}", "", load("compose/gateway.yaml")["store"]["url"]))
     assert (url.hostname, url.port) == ("redis", 6379)
     scrape = load("compose/prometheus.yml")
     (job,) = scrape["scrape_configs"]
-    assert job["static_configs"] == [{"targets": [f"gateway:{port}"]}]
+    assert job["static_configs"] == [{"targets": [f"gateway:{admin_port}"]}]
+    assert admin_port != port
     (rules,) = scrape["rule_files"]
     assert mounts(services["prometheus"])[str(Path(rules).parent)] == str(DEPLOY / "prometheus")
     (source,) = load("compose/grafana/datasources.yaml")["datasources"]
@@ -232,22 +234,28 @@ def test_the_stack_serves_a_call_and_a_scrape(
 ) -> None:
     upstream.play(ok_json())
     file = tmp_path / "gateway.yaml"
-    file.write_text(settled)
+    file.write_text(settle(settled, {"0.0.0.0:8081": "127.0.0.1:0"}))
     gateway = process(
         "serve", "--config", str(file), "--host", "127.0.0.1", "--port", "0", env={"OPENAI_BASE_URL": upstream.url}
     )
     port = int(gateway.wait_for(r"serves http://127\.0\.0\.1:(\d+) with 2 workers", 45)[1])
 
-    def ask_as(secret: str, method: str, path: str, body: bytes | None = None) -> Answer:
-        headers = {"Authorization": f"Bearer {(secrets / secret).read_text()}", "Content-Type": "application/json"}
-        return request(port, method, path, body, headers)
+    admin_port = int(gateway.wait_for(r"metrics at http://127\.0\.0\.1:(\d+)")[1])
 
-    answer = ask_as("first_key", "POST", "/v1/completions", b'{"model": "gpt-3.5-turbo-instruct", "prompt": "Hello"}')
+    def as_owner(secret: str) -> dict[str, str]:
+        return {"Authorization": f"Bearer {(secrets / secret).read_text()}", "Content-Type": "application/json"}
+
+    def ask_as(secret: str, path: str) -> Answer:
+        return request(admin_port, "GET", path, None, as_owner(secret))
+
+    body = b'{"model": "gpt-3.5-turbo-instruct", "prompt": "Hello"}'
+    answer = request(port, "POST", "/v1/completions", body, as_owner("first_key"))
     assert answer.status == 200, answer
     assert upstream.requests[0].headers["authorization"] == f"Bearer {house.UPSTREAM_KEY}"
-    assert (
-        b'gateway_requests_total{endpoint="completions",key="first"' in ask_as("metrics_token", "GET", "/metrics").body
-    )
-    (row,) = ask_as("admin_token", "GET", "/admin/api/usage?group_by=key").json["data"]
-    assert (row["key"], row["requests"]) == ("first", 1)
-    assert request(port, "GET", "/metrics", None, {}).status == 401
+    assert b'gateway_requests_total{endpoint="completions",key="first"' in ask_as("metrics_token", "/metrics").body
+    for secret in ("admin_token", "viewer_token"):
+        (row,) = ask_as(secret, "/admin/api/usage?group_by=key").json["data"]
+        assert (row["key"], row["requests"]) == ("first", 1)
+    assert request(admin_port, "GET", "/metrics", None, {}).status == 401
+    for path in ("/metrics", "/dashboard", "/admin/api/usage"):
+        assert request(port, "GET", path, None, as_owner("admin_token")).status == 404, path

@@ -126,7 +126,11 @@ def behind(theatre: Stage, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     """The gateway of deploy/gateway.yaml, its port, and the secret of its key."""
     folder = tmp_path_factory.mktemp("gateway")
     secrets = make_secrets(folder / "secrets")
-    places = {"/etc/gateway/secrets/": f"{secrets}/", "https://api.openai.com/v1": theatre.url}
+    places = {
+        "/etc/gateway/secrets/": f"{secrets}/",
+        "https://api.openai.com/v1": theatre.url,
+        "listen: 127.0.0.1:8081": "listen: 127.0.0.1:0",
+    }
     (folder / "gateway.yaml").write_text(settle((DEPLOY / "gateway.yaml").read_text(), places))
     gateway = Process(folder, "serve", "--config", "gateway.yaml", "--port", "0", "--workers", "1")
     try:

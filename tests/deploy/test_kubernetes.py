@@ -54,6 +54,7 @@ def pods() -> list[Manifest]:
 GATEWAY = of("StatefulSet", "gateway")
 POD = GATEWAY["spec"]["template"]["spec"]
 (CONTAINER,) = POD["containers"]
+ADMIN_PORT = int(load("kubernetes/gateway.yaml")["admin"]["listen"].rpartition(":")[2])
 
 
 @functools.cache
@@ -99,7 +100,7 @@ def test_the_kustomization_knows_the_image_and_its_version() -> None:
     (image,) = whole["images"]
     assert image["name"] == CONTAINER["image"]
     assert image["newTag"] == gateway.__version__
-    assert whole["namespace"] == load(KUSTOMIZATIONS[1])["namespace"] == of("Namespace", "gateway")["metadata"]["name"]
+    assert whole["namespace"] == of("Namespace", "gateway")["metadata"]["name"]
 
 
 # ------------------------------------------------------------------------------------------------ what names what
@@ -107,6 +108,39 @@ def test_the_kustomization_knows_the_image_and_its_version() -> None:
 
 def labels_of_pods() -> list[dict[str, str]]:
     return [pod["metadata"]["labels"] for pod in pods()]
+
+
+def test_clients_reach_calls_alone_and_operators_have_a_service_of_their_own() -> None:
+    ports = {
+        name: [port["targetPort"] for port in of("Service", name)["spec"]["ports"]]
+        for name in ("gateway", "gateway-admin", "gateway-pods")
+    }
+    assert ports == {"gateway": ["http"], "gateway-admin": ["admin"], "gateway-pods": ["http", "admin"]}
+    allowed = {
+        rule["ports"][0]["port"]: rule["from"][0]["namespaceSelector"]["matchLabels"]
+        for rule in of("NetworkPolicy", "gateway")["spec"]["ingress"]
+    }
+    assert allowed == {"http": {"gateway-clients": "true"}, "admin": {"gateway-operators": "true"}}
+    (endpoint,) = of("ServiceMonitor", "gateway")["spec"]["endpoints"]
+    assert endpoint["port"] == "admin"
+
+
+def test_upstreams_inside_the_cluster_are_reached_where_their_namespace_says_so() -> None:
+    rules = of("NetworkPolicy", "gateway")["spec"]["egress"]
+    assert {"to": [{"namespaceSelector": {"matchLabels": {"gateway-upstreams": "true"}}}]} in rules
+
+
+def test_the_autoscaler_alone_sets_the_number_of_pods() -> None:
+    """Applied again, a manifest with `replicas` would undo the autoscaler's number."""
+    component = load(KUSTOMIZATIONS[1])
+    assert component["kind"] == "Component"
+    assert "autoscaler.yaml" in component["resources"]
+    (patch,) = component["patches"]
+    assert patch["target"] == {"kind": "StatefulSet", "name": "gateway"}
+    assert yaml.safe_load(patch["patch"]) == [{"op": "remove", "path": "/spec/replicas"}]
+    assert "replicas" in GATEWAY["spec"]
+    folder = (DEPLOY / KUSTOMIZATIONS[1]).parent.name
+    assert f"\n# components: [{folder}] " in (FOLDER / "kustomization.yaml").read_text()
 
 
 def selects_one(selector: dict[str, str]) -> bool:
@@ -134,7 +168,7 @@ def test_every_selector_selects_the_pods_of_one_set() -> None:
 
 def test_every_port_that_is_named_is_a_port_of_the_pods() -> None:
     ports = {port["name"]: port["containerPort"] for pod in pods() for port in pod["spec"]["containers"][0]["ports"]}
-    assert ports == {"http": ServerSettings().port, "redis": 6379}
+    assert ports == {"http": ServerSettings().port, "admin": ADMIN_PORT, "redis": 6379}
     for manifest in MANIFESTS:
         if manifest["kind"] == "Service":
             assert all(port["targetPort"] in ports for port in manifest["spec"]["ports"])
