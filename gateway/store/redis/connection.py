@@ -1,8 +1,10 @@
 """One connection to the master, through redis-py, one request at a time and each within its time.
 
 redis-py's clients repeat commands by themselves, and wait: ten times and 5 s each by default. A batch must never be
-sent twice, and its caller waits 0.3 s at most. So only redis-py's connections are used, and what is sent again is
+sent twice, and its caller waits 0.8 s at most. So only redis-py's connections are used, and what is sent again is
 decided here: what the server has said that it did not carry out (NOSCRIPT, MOVED), and nothing else.
+
+The time limit of a request includes connecting, if there is no connection: finding the master, TLS and greeting.
 
 This is also twice as fast: most of a client's time goes into what is not needed here.
 """
@@ -34,9 +36,6 @@ from .discovery import ANSWER_WITHIN_S, MasterDiscovery, discovery_for
 from .timeout import StallTolerantTimeout
 
 Command = Sequence[str | int]
-
-CONNECT_WITHIN_S = 0.5
-"""What a request may take longer when it has to connect first: to find the master, TLS and greeting included."""
 
 MAX_STEPS = 5
 """How often one request is redirected or its script loaded; two are enough, unless a cluster is in disorder."""
@@ -127,14 +126,12 @@ class RedisConnection:
     async def _in_time(self, commands: Sequence[Command], script: Script | None) -> list[Any]:
         if self._is_closed:
             raise StoreUnavailable("the store is closed")
-        patience = StallTolerantTimeout(self._limit_s)
+        timeout = StallTolerantTimeout(self._limit_s)
         try:
-            async with patience, self._lock:
-                if self._connection is None:
-                    patience.begin_again(CONNECT_WITHIN_S + self._limit_s)
+            async with timeout, self._lock:
                 return await self._ask(commands, script)
         except TimeoutError:
-            raise StoreUnavailable(f"{self._url} has not answered within {patience.limit_s:g} s") from None
+            raise StoreUnavailable(f"{self._url} has not answered within {self._limit_s:g} s") from None
         except ResponseError as error:
             raise self._told(error) from None
         except (RedisError, OSError) as error:

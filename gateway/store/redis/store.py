@@ -58,14 +58,14 @@ SCHEMA = 1
 APPLY = ("apply.lua", "apply_limits.lua", "apply_reading.lua", "apply_items.lua", "apply_lost.lua", "apply_writing.lua")
 """The parts of the one script."""
 
-BATCH_WITHIN_S = 0.3
-"""How long a batch may take on a connection that stands; then the store counts as away."""
+BATCH_WITHIN_S = 0.8
+"""Time limit of a batch; one without an answer counts as lost. A refusal that waited for it is sent within a second."""
 
 READ_WITHIN_S = 2.0
 """How long one portion of a report may take; on a connection of its own, so that no batch waits for it."""
 
-FIND_WITHIN_S = 0.3
-"""How long a call may wait for what is known of its key; on a connection of its own, so that it waits for no report."""
+FIND_WITHIN_S = 0.8
+"""Time limit of a key lookup, for which a call waits; on a connection of its own, so that it waits for no report."""
 
 BUSY_FOR_S = 0.1
 """How long after a batch reports make way for calls: there are more."""
