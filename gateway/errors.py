@@ -243,6 +243,7 @@ _UPSTREAM: dict[Fault, tuple[int, str, str]] = {
     Fault.PROTOCOL: (502, "upstream_error", "did not answer in HTTP"),
     Fault.TOO_LARGE: (502, "upstream_error", "sent a longer answer than the gateway takes"),
     Fault.NOT_JSON: (502, "upstream_error", "answered with something that is not JSON"),
+    Fault.ENCODING: (502, "upstream_error", "compressed its answer in a way that the gateway cannot decode"),
     Fault.REDIRECT: (502, "upstream_error", "answered with a redirect, which the gateway does not follow"),
     Fault.STATUS: (502, "upstream_error", "had an error"),
     Fault.RATE_LIMITED: (429, "upstream_rate_limited", "limits the rate of the gateway's account, not of your key"),

@@ -131,6 +131,8 @@ class Fault(Enum):
     PROTOCOL = "not_http"
     TOO_LARGE = "too_large"
     NOT_JSON = "not_json"
+    ENCODING = "content_encoding"
+    """The content encoding is unknown, or the body does not follow it."""
     REDIRECT = "redirect"
     STATUS = "status"
     RATE_LIMITED = "rate_limited"

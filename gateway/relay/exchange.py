@@ -14,6 +14,7 @@ from gateway.records import Failure, Fault, Phase
 from gateway.tasks import Tasks
 from gateway.upstream import refusal
 from gateway.upstream.connection import Connection, Head
+from gateway.upstream.content_encoding import Decoder, EncodingFault, decoder_of
 
 from . import sse
 from .attempt import Attempt, response_headers
@@ -43,6 +44,8 @@ class Exchange:
         self._tasks = tasks
         self._clock = loop.time
         self._waiter: asyncio.Future[None] | None = None
+        self._decoder: Decoder | None = None
+        self._decoded_bytes = 0
         self._is_held_back = False
         self._alive_at = 0.0
         """When something other than a comment came last, on the loop's clock."""
@@ -63,10 +66,7 @@ class Exchange:
     def head_received(self, head: Head) -> None:
         self.head = head
         self._alive_at = self._clock()
-        coding = (head.get("content-encoding") or "identity").lower()
-        if head.status == 200 and coding != "identity":
-            # We asked for identity, and so did not promise the client that it can read anything else.
-            self._give_up(Fault.NOT_JSON, f"content-encoding {coding}"[:200])
+        if head.get("content-encoding") is not None and not self._set_decoder(head):
             return
         is_events = (head.get("content-type") or "").lower().startswith("text/event-stream")
         if head.status == 200 and is_events and self._attempt.call.params.stream:
@@ -86,6 +86,9 @@ class Exchange:
             self._refuse_length()
 
     def body_received(self, data: bytes) -> None:
+        if self._decoder is not None:
+            self._decode(self._decoder, data)
+            return
         scan = self.scan
         if scan is None:
             self._collect(data)
@@ -128,6 +131,35 @@ class Exchange:
         """The client's side of the stream, opened at the first need."""
         assert self.head is not None
         return self._outlet.open(response_headers(self.head))
+
+    def _set_decoder(self, head: Head) -> bool:
+        """Prepare to decode an answer that is encoded although identity was asked for. False: it cannot be decoded."""
+        try:
+            self._decoder = decoder_of(",".join([value for name, value in head.headers if name == "content-encoding"]))
+        except EncodingFault as fault:
+            if head.status == 200:  # of an error, the status suffices
+                self._give_up(Fault.ENCODING, str(fault))
+                return False
+        return True
+
+    def _decode(self, decoder: Decoder, data: bytes) -> None:
+        try:
+            for piece in decoder.decode(data):
+                self._decoded_bytes += len(piece)
+                if self.scan is None:
+                    self._collect(piece)
+                elif self._decoded_bytes > self._attempt.max_response_bytes:
+                    self._refuse_length()
+                else:
+                    self._scan(self.scan, piece)
+                if self.is_over:
+                    return
+        except EncodingFault as fault:
+            if self.head is not None and self.head.status == 200:
+                self._give_up(Fault.ENCODING, str(fault))
+            else:
+                self.stop()
+                self._finish(None)
 
     def _collect(self, data: bytes) -> None:
         if not self.body:

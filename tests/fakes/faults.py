@@ -21,6 +21,7 @@ import json
 import socket
 import sys
 import time
+import zlib
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -592,6 +593,17 @@ for _status in (301, 302, 303, 307, 308):
     error(f"{_status}", _status, "Location: http://127.0.0.1:1/v1")
 row("302 without a Location", lambda ask: b"HTTP/1.1 302 Elsewhere\r\nContent-Length: 0\r\n\r\n")
 row("gzip", lambda ask: ask.sized(gzip.compress(ask.body), "Content-Encoding: gzip"))
+row("deflate", lambda ask: ask.sized(zlib.compress(ask.body), "Content-Encoding: deflate"))
+row(
+    "deflate without a header",
+    lambda ask: ask.sized(zlib.compress(ask.body)[2:-4], "Content-Encoding: Deflate"),
+)
+row("an unknown content encoding", lambda ask: ask.sized(gzip.compress(ask.body), "Content-Encoding: x-none"))
+row("gzip that is none", lambda ask: ask.sized(ask.body, "Content-Encoding: gzip"))
+row(
+    "half of a gzip",
+    lambda ask: ask.sized(gzip.compress(ask.body)[: len(gzip.compress(ask.body)) // 2], "Content-Encoding: gzip"),
+)
 row("gzip in chunks, not said", lambda ask: ask.chunked([gzip.compress(ask.body)]))
 row("JSON for a stream", lambda ask: Ask(Kind(ask.kind.endpoint, False), ask.user).good, kinds=STREAMED)
 row("an error as JSON for a stream", lambda ask: _json("200 OK", ask.error()), kinds=STREAMED)

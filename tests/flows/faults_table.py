@@ -53,6 +53,8 @@ class Error:
     message: str = ""
     """How it ends."""
     param: str | None = None
+    may_repeat: bool = True
+    """False: the client must not repeat the call. The models of this catalogue do not set `repeat_when_waiting`."""
 
     def check(self, ask: Ask, answer: Answer) -> None:
         error = answer.error
@@ -67,7 +69,7 @@ class Error:
             assert 0 < int(str(told[1])) <= RETRY_S * 1000
         else:
             assert told == retry
-        assert "x-should-retry" not in answer.headers
+        assert answer.headers.get("x-should-retry") == (None if self.may_repeat else "false")
 
 
 @dataclass(frozen=True)
@@ -110,18 +112,20 @@ def data_of_events(body: bytes) -> list[Any]:
 
 
 WHOLE, WITHOUT_DONE = Whole(), Whole(has_done=False)
-FAILED, LATE = Error(502, "upstream_error"), Error(504, "upstream_timeout")
+FAILED, LATE = Error(502, "upstream_error"), Error(504, "upstream_timeout", may_repeat=False)
+NEVER_SENT = Error(504, "upstream_timeout")
 CUT, SILENT = Broken("upstream_error"), Broken("upstream_timeout")
 BUSY = Error(503, "upstream_error")
 LIMITED = Error(429, "upstream_rate_limited")
-AUTH, BALANCE = Error(502, "upstream_auth_failed"), Error(502, "upstream_quota_exceeded")
+AUTH = Error(502, "upstream_auth_failed", may_repeat=False)
+BALANCE = Error(502, "upstream_quota_exceeded", may_repeat=False)
 SOON = ("soon", "soon")
 CLEANED = " says no to the key ***, and so does the upstream."
 RELAYED = Error(400, "some_code", message=CLEANED)
 
 TABLE: dict[str, tuple[Either, Either]] = {
     "refused": (FAILED, FAILED),
-    "never accepted": (LATE, LATE),
+    "never accepted": (NEVER_SENT, NEVER_SENT),
     "accepts and closes": (FAILED, FAILED),
     "accepts and resets": (FAILED, FAILED),
     "accepts and does not read": (LATE, LATE),
@@ -326,7 +330,12 @@ TABLE: dict[str, tuple[Either, Either]] = {
     "307": (FAILED, FAILED),
     "308": (FAILED, FAILED),
     "302 without a Location": (FAILED, FAILED),
-    "gzip": (FAILED, FAILED),
+    "gzip": (WHOLE, WHOLE),
+    "deflate": (WHOLE, WHOLE),
+    "deflate without a header": (WHOLE, WHOLE),
+    "an unknown content encoding": (FAILED, FAILED),
+    "gzip that is none": (FAILED, FAILED),
+    "half of a gzip": (FAILED, FAILED),
     "gzip in chunks, not said": (FAILED, FAILED),
     "JSON for a stream": (None, Whole(is_json=True)),
     "an error as JSON for a stream": (None, FAILED),

@@ -104,6 +104,7 @@ const OUTCOMES = {
   not_http: "not HTTP",
   too_large: "answer too large",
   not_json: "not JSON",
+  content_encoding: "unknown content encoding",
   redirect: "redirect",
   status: "error status",
   rate_limited: "rate limited",

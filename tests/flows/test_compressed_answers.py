@@ -1,0 +1,119 @@
+"""Answers that an upstream compresses although the gateway asks for identity, through a whole gateway.
+
+That every kind of answer is served whole or is a 502 is a part of the fault catalogue (test_faults.py)."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import threading
+import zlib
+
+import pytest
+
+from tests.conftest import Stage, StartsGateways
+from tests.fakes.scripted import CHUNKED, DEFAULT_JSON, Behaviour, Wire, answer, chunk, event
+
+from .client import events
+from .house import Gateway, settings
+
+MAX_BYTES = 300_000
+GZIP = (("Content-Encoding", "gzip"),)
+HEAD_OF_STREAM = CHUNKED.replace(b"\r\n\r\n", b"\r\nContent-Encoding: gzip\r\n\r\n")
+CHUNK = {"id": "c", "object": "text_completion", "created": 1, "model": "up"}
+USAGE = {"prompt_tokens": 3, "completion_tokens": 5, "total_tokens": 8}
+EVENTS = [
+    CHUNK | {"choices": [{"text": "Hello", "index": 0, "finish_reason": None}]},
+    CHUNK | {"choices": [{"text": " you", "index": 0, "finish_reason": "stop"}]},
+    CHUNK | {"choices": [], "usage": USAGE},
+    "[DONE]",
+]
+
+
+@pytest.fixture(scope="module")
+def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
+    return gateways(settings(theatre.url, server={"max_response_bytes": MAX_BYTES}))
+
+
+def compressed(value: object) -> Behaviour:
+    return answer(gzip.compress(json.dumps(value).encode()), headers=GZIP)
+
+
+def test_plain_answer(house: Gateway, upstream: Stage) -> None:
+    upstream.play(compressed(DEFAULT_JSON | {"usage": USAGE}))
+    served = house.complete(prompt="Hi", max_tokens=9)
+    assert (served.status, served.json["choices"]) == (200, DEFAULT_JSON["choices"])
+    assert "content-encoding" not in served.headers
+    record = house.call(served.id)
+    assert (record["usage_source"], record["prompt_tokens"], record["completion_tokens"]) == ("reported", 3, 5)
+
+
+def test_events_of_a_stream_arrive_as_they_are_sent(house: Gateway, upstream: Stage) -> None:
+    has_arrived = threading.Event()
+
+    async def behaviour(wire: Wire) -> None:
+        compressor = zlib.compressobj(wbits=31)
+
+        def flushed(item: object) -> bytes:
+            return chunk(compressor.compress(event(item)) + compressor.flush(zlib.Z_SYNC_FLUSH))
+
+        await wire.write(HEAD_OF_STREAM + flushed(EVENTS[0]))
+        await asyncio.to_thread(has_arrived.wait, 30)
+        for item in EVENTS[1:]:
+            await wire.write(flushed(item))
+        await wire.write(chunk(compressor.flush()) + b"0\r\n\r\n")
+
+    upstream.play(behaviour)
+    with house.stream() as client:
+        head = client.read_head()
+        assert (head.status, head.headers["content-type"]) == (200, "text/event-stream")
+        assert "content-encoding" not in head.headers
+        assert client.read_chunk() == event(EVENTS[0])
+        has_arrived.set()
+        assert events(client.read_chunks()) == [EVENTS[1], "[DONE]"]
+    record = house.call(head.id)
+    assert (record["usage_source"], record["prompt_tokens"], record["completion_tokens"]) == ("reported", 3, 5)
+
+
+def test_error_of_an_upstream(house: Gateway, upstream: Stage) -> None:
+    error = {"error": {"message": "Too long.", "type": "invalid_request_error", "param": "prompt", "code": "long"}}
+    upstream.play(answer(gzip.compress(json.dumps(error).encode()), 400, GZIP), answer(b"{", 429, GZIP))
+    served = house.complete()
+    assert (served.status, served.error["message"], served.error["code"]) == (400, "Too long.", "long")
+    served = house.complete()
+    assert (served.status, served.error["code"]) == (429, "upstream_rate_limited")
+
+
+def test_bomb(house: Gateway, upstream: Stage) -> None:
+    """The limit is that of the decoded bytes, and one reads no more of them."""
+    upstream.play(answer(gzip.compress(bytes(100 * MAX_BYTES)), headers=GZIP))
+    served = house.complete()
+    assert (served.status, served.error["code"]) == (502, "upstream_error")
+    assert "longer answer than the gateway takes" in served.error["message"]
+    assert house.line(id=served.id)["upstream_error"] == f"too_large: more than {MAX_BYTES} bytes"
+
+
+def test_bomb_inside_a_stream(house: Gateway, upstream: Stage) -> None:
+    piece = event(EVENTS[0])
+    bomb = gzip.compress(piece * (100 * MAX_BYTES // len(piece)))
+
+    async def behaviour(wire: Wire) -> None:
+        await wire.write(HEAD_OF_STREAM + chunk(bomb))
+        await wire.until_gone()
+
+    upstream.play(behaviour)
+    with house.stream() as client:
+        head = client.read_head()
+        body = client.read_chunks()
+    assert len(body) < MAX_BYTES + 10_000
+    assert events(body)[-1]["error"]["code"] == "upstream_error"
+    assert house.call(head.id)["ended"] == "error"
+
+
+def test_unknown_encoding_is_named(house: Gateway, upstream: Stage) -> None:
+    upstream.play(answer(b"?", headers=(("Content-Encoding", "x-none"),)))
+    served = house.complete()
+    assert (served.status, served.error["code"]) == (502, "upstream_error")
+    assert "compressed its answer in a way that the gateway cannot decode" in served.error["message"]
+    assert "content_encoding: content-encoding 'x-none' cannot be decoded" in house.line(id=served.id)["upstream_error"]
