@@ -4,23 +4,82 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterator
+import shutil
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import settings
 
-from tests.fakes.redis_servers import RedisServer, name_of, servers_to_test
+from tests.fakes.redis_servers import TIER_VARIABLE, MissingServer, RedisServer, name_of, servers_to_test
 from tests.fakes.scripted import Behaviour, Scripted
 from tests.flows.house import Gateway, Process
 
-# How long one example takes depends on the machine.
-settings.register_profile("no-deadline", deadline=None)
-settings.load_profile("no-deadline")
+# How long one example takes depends on the machine: no deadline.
+settings.register_profile("full", deadline=None)
+settings.register_profile("fast", deadline=None, max_examples=25)
+
+TIERS = ("fast", "slow", "all")
 
 StartsGateways = Callable[..., Gateway]
 StartsProcesses = Callable[..., Process]
+
+
+def is_slow(path: Path) -> bool:
+    """Whether a test file belongs to the slow tier: every file below a folder named `slow`."""
+    return "slow" in path.parts
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--tier",
+        choices=TIERS,
+        default="all",
+        help="fast: no root, no installed servers but one Redis if there is one; slow: files in folders named slow",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The tier decides the number of Hypothesis examples and the Redis servers (`servers_to_test`)."""
+    tier = config.getoption("tier")
+    settings.load_profile("fast" if tier == "fast" else "full")
+    os.environ[TIER_VARIABLE] = tier
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    if config.getoption("tier") != "fast":
+        return []
+    found = [name_of(binary) for binary in servers_to_test() if shutil.which(binary)]
+    without = "no redis-server is installed: the tests that need one are skipped; make test-all installs it"
+    return [f"tier: fast; Redis: {found[0] if found else without}"]
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    tier = config.getoption("tier")
+    if tier == "all" or collection_path.suffix != ".py" or not collection_path.name.startswith("test_"):
+        return None
+    return True if is_slow(collection_path.relative_to(config.rootpath)) != (tier == "slow") else None
+
+
+def _without_redis(item: pytest.Item) -> Generator[None, object, object]:
+    """In the fast tier a test that needs a Redis is skipped where none is installed; the header says so."""
+    try:
+        return (yield)
+    except MissingServer as missing:
+        if item.config.getoption("tier") != "fast":
+            raise
+        pytest.skip(str(missing))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
+    return (yield from _without_redis(item))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    return (yield from _without_redis(item))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,4 +1,4 @@
-"""How many functions of the gateway's own a call may enter: what `tests/test_counts.py` holds it to.
+"""How many functions of the gateway's own a call may enter: what `tests/slow/test_counts.py` holds it to.
 
 Counted, so a busy machine changes nothing; and only what stands in the package `gateway`, written in Python, so that
 another version of a library changes nothing either. A newer Python enters fewer: comprehensions are no functions there.

@@ -36,7 +36,7 @@ SLOWEST_S = 240
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.path.parent == Path(__file__).parent:
+        if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.timeout(SLOWEST_S))
 
 

@@ -1,6 +1,6 @@
 """The Grafana dashboard, without Prometheus: its shape, and that it asks for what there is.
 
-Its queries are run against a real Prometheus in tests/flows/test_prometheus.py.
+Its queries are run against a real Prometheus in tests/flows/slow/test_prometheus.py.
 """
 
 from __future__ import annotations

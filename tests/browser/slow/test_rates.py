@@ -1,0 +1,104 @@
+"""Rates and quantiles, reckoned in the browser that will reckon them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from selenium import webdriver
+
+from tests.browser.chromium import Page
+from tests.flows.house import Gateway
+
+
+def reckon(page: Page, module: str, expression: str, *arguments: Any) -> Any:
+    """What an expression over the exports `it` and the arguments `a` of a module comes to."""
+    script = f"""
+        const done = arguments[arguments.length - 1], a = [...arguments].slice(0, -1);
+        import("{page.address}/dashboard/{module}").then((it) => done({expression}), (error) => done(String(error)));
+    """
+    return page.driver.execute_async_script(script, *arguments)
+
+
+@pytest.fixture(scope="module")
+def here(driver: webdriver.Chrome, house: Gateway) -> Page:
+    made = Page(driver, house.url)
+    made.forget()
+    made.open()
+    return made
+
+
+def sample(time: float, requests: int, counts: list[int] = [0, 0, 0]) -> dict[str, Any]:  # noqa: B006 - read only
+    return {"time": time, "requests": requests, "first": {"le": [0.1, 1.0], "counts": counts}}
+
+
+@pytest.mark.parametrize(
+    ("samples", "rate"),
+    [
+        ([sample(0, 5)], None),
+        ([sample(0, 5), sample(2, 25)], 10),
+        ([sample(0, 0), sample(20, 5), sample(30, 25)], 2),  # only the last ten seconds count
+        ([sample(0, 25), sample(2, 5)], None),  # it has restarted
+    ],
+)
+def test_rate_per_second(here: Page, samples: list[Any], rate: float | None) -> None:
+    assert reckon(here, "rates.js", "it.perSecond(a[0], (each) => each.requests)", samples) == rate
+
+
+@pytest.mark.parametrize(
+    ("counts", "share", "seconds"),
+    [
+        ([0, 0, 0], 0.5, None),
+        ([10, 10, 10], 0.5, 0.05),  # as Prometheus: inside a bucket, linearly
+        ([5, 15, 20], 0.5, 0.55),
+        ([5, 15, 20], 0.99, 1.0),  # beyond the last bound, that bound
+    ],
+)
+def test_quantile_of_what_was_observed_lately(
+    here: Page, counts: list[int], share: float, seconds: float | None
+) -> None:
+    samples = [sample(0, 0, [7, 7, 7]), sample(2, 9, [7 + number for number in counts])]
+    found = reckon(here, "rates.js", "it.quantile(a[0], (each) => each.first, a[1])", samples, share)
+    assert found == (seconds if seconds is None else pytest.approx(seconds))
+
+
+@pytest.mark.parametrize(
+    ("expression", "text"),
+    [
+        ("it.usd(null)", "unknown"), ("it.usd(0)", "$0"), ("it.usd(1234.5)", "$1,234.50"),
+        ("it.usd(0.0123)", "$0.0123"),
+        ("it.usd(0.0000012)", "$0.000001"), ("it.usd(0.0000000012)", "< $0.000001"),
+        ("it.percent(0, 0)", "0 %"), ("it.percent(1, 10000)", "< 0.1 %"), ("it.percent(9999, 10000)", "99.9 %"),
+        ("it.percent(11, 10)", "110 %"), ("it.span(0.25)", "250 ms"), ("it.span(86399)", "24 h 0 min"),
+        ("it.span(200000)", "2 d 7 h"), ("it.count(1234567)", "1,234,567"), ("it.compact(1234567)", "1.23M"),
+        ("it.amount('requests', 1)", "1 request"), ("it.quotaName({unit: 'tokens', per: '90', model: 'a*'})",
+                                                   "tokens per 90 s for a*"),
+    ],
+)  # fmt: skip
+def test_numbers_in_words(here: Page, expression: str, text: str) -> None:
+    assert reckon(here, "format.js", expression) == text
+
+
+@pytest.mark.parametrize(("most", "top"), [(0, 1), (1, 1), (43, 60), (4, 4), (401, 600), (0.02, 0.02)])
+def test_scale_has_room_for_the_highest_bar(here: Page, most: float, top: float) -> None:
+    assert reckon(here, "chart.js", "it.scaleTop(a[0])", most) == pytest.approx(top)
+
+
+@pytest.mark.parametrize(
+    ("call", "word"),
+    [
+        ({"ended": "done", "status": 200}, "Answered in full."),
+        ({"ended": "client_gone", "status": 499}, "The client left"),
+        ({"ended": "lost", "status": 500}, "The worker that carried this call died"),
+        ({"ended": "error", "status": 200, "truncated": True}, "broke off or sent an error"),
+        ({"ended": "error", "status": 429}, "because of its own rate limit"),
+        ({"ended": "error", "status": 504}, "did not answer in time"),
+        ({"ended": "error", "status": 503, "upstream": ""}, "No upstream was asked"),
+        ({"ended": "done", "status": 200, "attempts": 2}, "It took 2 attempts."),
+        ({"ended": "done", "status": 200, "usage_source": "estimated"}, "they are an estimate"),
+        ({"ended": "done", "status": 200, "cost_usd": None}, "Its cost is unknown"),
+    ],
+)
+def test_every_end_of_a_call_is_explained(here: Page, call: dict[str, Any], word: str) -> None:
+    plain = {"truncated": False, "attempts": 1, "usage_source": "reported", "cost_usd": 0, "upstream": "main"}
+    assert word in reckon(here, "words.js", "it.explain(a[0]).join(' ')", plain | call)

@@ -1,0 +1,197 @@
+"""What the dashboard shows is what the ledger holds: the same numbers as in the admin API and in `gateway usage`."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.browser.chromium import ENTER, ESCAPE, LEFT, Page
+from tests.browser.conftest import ATTACK, ago
+from tests.conftest import Stage
+from tests.fakes.scripted import stalled_stream
+from tests.flows.house import COMPLETIONS, Gateway, run
+
+NOTHING = "\u2013"
+COLUMNS = {
+    "Requests": "requests", "Prompt": "prompt_tokens", "Cached": "cached_tokens", "Completion": "completion_tokens",
+    "Reasoning": "reasoning_tokens", "Cost": "cost_usd", "Failed": "errors", "Estimated": "estimated_percent",
+}  # fmt: skip
+TOLD = (
+    "requests", "prompt_tokens", "completion_tokens", "cost_usd", "errors",
+)  # fmt: skip
+
+
+def numbers(row: dict[str, Any]) -> dict[str, float | None]:
+    """A row of the page as the report has it; what has no number is unknown."""
+    return {
+        name: float(row[title]) if row[title].replace(".", "").replace("e-", "").isdigit() else None
+        for title, name in COLUMNS.items()
+    }
+
+
+def reported(rows: list[dict[str, Any]], group: str) -> dict[str, dict[str, float | None]]:
+    return {row[group]: {name: row[name] for name in COLUMNS.values()} for row in rows}
+
+
+def shown(page: Page, group: str) -> dict[str, dict[str, float | None]]:
+    title = group.capitalize()
+    found = page.rows("section[aria-labelledby=who-title] table")
+    return {"" if row[title] == NOTHING else row[title]: numbers(row) for row in found}
+
+
+@pytest.mark.parametrize(("period", "days"), [("today", 0), ("month", 29)])
+def test_sums_are_those_of_the_report(admin: Page, house: Gateway, period: str, days: int) -> None:
+    admin.click(f"[data-choice={period}]")
+    for group in ("key", "team", "model", "upstream"):
+        admin.click(f"[data-choice={group}]")
+        known = reported(house.usage(group_by=group, since=ago(days)), group)
+        admin.until(lambda group=group, known=known: shown(admin, group) == known)  # type: ignore[misc]
+    command = ("usage", "--config", str(house.file), "--by", "upstream", "--since", ago(days), "--format", "json")
+    assert shown(admin, "upstream") == reported(json.loads(run(*command).stdout), "upstream")
+
+
+@pytest.mark.parametrize(("period", "days"), [("today", 0), ("month", 29)])
+def test_totals_are_those_of_the_report(admin: Page, house: Gateway, period: str, days: int) -> None:
+    (whole,) = house.usage(group_by="", since=ago(days))
+    admin.click(f"[data-choice={period}]")
+
+    def total(name: str) -> float:
+        return float(admin.see(f'[data-sum="{name}"] b').get_attribute("data-value") or "nan")
+
+    admin.until(lambda: {name: round(total(name), 9) for name in TOLD} == {name: whole[name] for name in TOLD})
+    assert f"and {whole['unpriced']} requests unknown" in admin.text('[data-sum="cost_usd"]')
+
+
+def test_chart_says_in_words_and_in_a_table_what_it_draws(admin: Page, house: Gateway) -> None:
+    label = admin.see("svg.chart").get_attribute("aria-label") or ""
+    (whole,) = house.usage(group_by="", since=ago(29))
+    assert f"{whole['requests']:,} requests" in label
+    admin.click("details.as-table summary")
+    known = reported(house.usage(group_by="day", since=ago(29)), "day")
+    found = {row["Day"]: numbers(row) for row in admin.rows("details.as-table table")}
+    assert found == known
+    assert len(admin.all("svg.chart .mark")) == 30
+    admin.run("document.querySelector('svg.chart').focus()")
+    admin.press(LEFT, LEFT)
+    yesterday = next(row for row in house.usage(group_by="day") if row["day"] == ago(1))
+    assert f"{yesterday['prompt_tokens']:,} prompt" in admin.text(".readout")
+    assert len(admin.all("svg.chart .mark.on")) == 1
+
+
+def test_a_cost_that_nobody_knows_is_unknown_and_not_nothing(admin: Page, house: Gateway) -> None:
+    admin.click("[data-choice=model]")
+    rows = {row["model"]: row for row in house.usage(group_by="model", since=ago(29))}
+    assert rows["other"]["cost_usd"] is None
+    admin.see("main tr[data-name=other] .unknown", "unknown")
+    assert shown(admin, "model")["other"]["cost_usd"] is None
+
+
+def test_live_numbers_are_those_of_the_metrics(admin: Page, house: Gateway) -> None:
+    told = int(house.metric("gateway_requests_total"))
+    admin.see("[data-tile=requests]", f"{told:,} since the start")
+    attempts = {labels["outcome"]: value for name, labels, value in house.metrics() if "attempts_total" in name}
+    failed = int(sum(value for outcome, value in attempts.items() if outcome not in ("ok", "refused", "client_gone")))
+    admin.see('[data-upstream="main"]', f"{int(attempts['ok'])} attempts answered, {failed} failed")
+    admin.see('[data-upstream="main"] .pill')
+
+
+def test_rates_come_of_two_samples(admin: Page, house: Gateway, upstream: Stage) -> None:
+    admin.until(lambda: admin.text("[data-tile=requests] .figure") != NOTHING)
+    upstream.play(always=stalled_stream([]))
+    with house.stream("carol"):
+        admin.until(lambda: admin.text("[data-tile=in-flight] .figure") == "1")
+        admin.until(lambda: float(admin.text("[data-tile=requests] .figure")) >= 0)
+    admin.until(lambda: admin.text("[data-tile=in-flight] .figure") == "0")
+
+
+# -------------------------------------------------------------------------------------------------------------- quotas
+
+
+def test_bars_are_those_of_the_ledger(admin: Page, house: Gateway) -> None:
+    admin.go("quotas")
+    admin.see("main table")
+    rows = house.admin("quotas").json["data"]
+    keys = {(row["key"], row["unit"], row["per"]): row for row in rows if row["scope"].startswith("key:")}
+    found = admin.rows("main table")
+    assert len(found) == len(keys)
+    used = {(row["Key"], float(row["Used"]), float(row["Limit"]), float(row["Reserved"])) for row in found}
+    assert used == {(name, row["used"], row["limit"], row["reserved"]) for (name, _, _), row in keys.items()}
+    crew = next(row for row in rows if row["scope"] == "team:crew")
+    bar = admin.see('.quota[data-scope="team:crew"]')
+    assert f"{crew['used']:,} of 5,000 tokens" in bar.text
+    assert "resets in" in bar.text
+    meter = admin.see('.quota[data-scope="team:crew"] [role=meter]')
+    assert meter.get_attribute("aria-valuenow") == str(crew["used"])
+    assert admin.see('.quota[data-scope="gateway"]').text.startswith("requests per month")
+
+
+def test_what_a_running_call_has_reserved_is_drawn(admin: Page, house: Gateway, upstream: Stage) -> None:
+    upstream.play(stalled_stream([]))
+    with house.stream("alice", max_tokens=4000):
+        admin.go("keys/alice")
+        bar = "dialog .quota[data-unit=usd]"
+        admin.see(bar, " reserved")
+        (row,) = [row for row in house.admin("quotas", key="alice").json["data"] if row["unit"] == "usd"]
+        width = admin.run(f"return document.querySelector('{bar} .reserved').getBoundingClientRect().width")
+        whole = admin.run(f"return document.querySelector('{bar} .bar-track').getBoundingClientRect().width")
+        assert width / whole == pytest.approx(row["reserved"] / row["limit"], abs=0.01)
+        assert width > 1
+
+
+# --------------------------------------------------------------------------------------------------------------- calls
+
+
+def test_newest_calls_and_why_they_ended(admin: Page, house: Gateway) -> None:
+    admin.go("calls")
+    admin.see("main table tbody tr th button")
+    known = house.calls(limit=200)
+    found = admin.rows("main table")
+    assert [row["Key"] for row in found] == [call["key"] for call in known]
+    tokens = [call["prompt_tokens"] + call["completion_tokens"] for call in known]
+    assert [int(row["Tokens"]) for row in found] == tokens
+    admin.choose("select[name=status]", "bad")
+    admin.until(lambda: [row["Key"] for row in admin.rows("main table")] == ["carol", "bob"])
+    admin.click("main table tbody tr th button")
+    assert "The upstream failed" in admin.text("dialog .why")
+    admin.press(ESCAPE)
+    admin.gone("dialog")
+
+
+def test_calls_are_filtered_by_key_model_and_upstream(admin: Page, house: Gateway) -> None:
+    admin.go("calls")
+    admin.type("input[name=key]", "alice")
+    admin.see(".note", "calls of alice")
+    assert {row["Key"] for row in admin.rows("main table")} == {"alice"}
+    admin.type("input[name=key]", "aro")  # a part of an id
+    admin.until(lambda: {row["Key"] for row in admin.rows("main table")} == {"carol"})
+    admin.type("input[name=key]", "")
+    admin.press(ENTER)
+    admin.type("input[name=upstream]", "former")
+    admin.until(lambda: [row["Upstream"] for row in admin.rows("main table")] == ["former"])
+    admin.type("input[name=upstream]", "main")
+    admin.type("input[name=model]", COMPLETIONS)
+    admin.until(lambda: {row["Model"] for row in admin.rows("main table")} == {COMPLETIONS})
+
+
+def test_why_a_user_got_a_429(admin: Page) -> None:
+    admin.go("calls")
+    admin.see("#refused [data-reason=quota_spent]", "A quota of a day or month")
+    admin.see("#refused [data-reason=invalid_request]", "400")
+    row = next(row for row in admin.rows("#refused table") if row["Key"] == "bob")
+    assert (row["Status"], row["Model"], row["Times"]) == ("429", COMPLETIONS, "3")
+    admin.click("#refused table a", "bob")
+    assert "3 \u00d7 429" in admin.text("#why-refused")
+    assert "A full bar below" in admin.text("#why-refused")
+    admin.see("dialog .quota.full", "spent")
+
+
+def test_what_a_client_made_up_stays_text(admin: Page) -> None:
+    admin.go("calls")
+    admin.type("input[name=model]", "onerror")
+    admin.until(lambda: [row["Model"] for row in admin.rows("main table")] == [ATTACK])
+    admin.click("main table tbody tr th button")
+    assert ATTACK in admin.text("dialog .facts")
+    assert admin.run("return document.querySelectorAll('main img, dialog img, main script, dialog script').length") == 0
+    assert "owned" not in admin.driver.title

@@ -1,0 +1,177 @@
+"""Keys made, changed, given another secret and revoked in the page, and used for real calls in between."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.browser.chromium import ESCAPE, Page
+from tests.browser.conftest import VIEWER_TOKEN
+from tests.conftest import Stage
+from tests.fakes.scripted import ok_json
+from tests.flows.client import Answer, request
+from tests.flows.house import COMPLETIONS, Gateway, eventually
+
+DIES_WITHIN_S = 15.0
+
+
+@pytest.fixture(autouse=True)
+def answering(upstream: Stage) -> None:
+    upstream.play(always=ok_json())
+
+
+def complete(house: Gateway, secret: str) -> Answer:
+    headers = {"Authorization": f"Bearer {secret}", "Content-Type": "application/json"}
+    body = f'{{"model": "{COMPLETIONS}", "prompt": "Hi"}}'.encode()
+    return request(house.port, "POST", "/v1/completions", body, headers)
+
+
+def told(house: Gateway, key: str) -> dict[str, Any]:
+    found: dict[str, Any] = house.admin(f"keys/{key}").json
+    return found
+
+
+def make(page: Page, name: str, requests: int = 5) -> str:
+    """A key with one quota, made by hand; its secret."""
+    page.go("keys")
+    page.click("#new-key")
+    page.type("#field-id", name)
+    page.type("#field-models", "gpt-*")
+    page.click("dialog fieldset button", "Add a quota")
+    page.type("dialog .quota-rows .amount", str(requests))
+    page.choose("dialog .quota-rows select", "requests")
+    page.click("dialog button[type=submit]")
+    secret = page.text("#secret")
+    page.click("dialog button", "Done")
+    page.gone("#secret")
+    return secret
+
+
+def test_a_key_of_the_page_works_and_is_what_was_asked_for(admin: Page, house: Gateway) -> None:
+    secret = make(admin, "fresh")
+    assert secret.startswith("sk-gw-fresh-")
+    assert complete(house, secret).status == 200
+    key = told(house, "fresh")
+    assert (key["models"], key["quotas"]) == (["gpt-*"], [{"requests": 5, "per": "day"}])
+    admin.see("main tr[data-name=fresh]", "active")
+    assert secret not in admin.driver.page_source
+    storage = admin.run("return JSON.stringify([{...localStorage}, {...sessionStorage}])")
+    assert secret not in storage
+
+
+def test_what_cannot_be_made_is_told_beside_its_field(admin: Page) -> None:
+    admin.go("keys")
+    admin.click("#new-key")
+    admin.type("#field-id", "alice")
+    admin.click("dialog button[type=submit]")
+    admin.until(lambda: "alice" in admin.text("dialog .trouble"))
+    admin.type("#field-id", "somebody")
+    admin.type("#field-ips", "everywhere-but-here")
+    admin.click("dialog button[type=submit]")
+    admin.until(lambda: admin.see('[data-param="ips"] .trouble').text)
+    assert admin.see("#field-ips").get_attribute("aria-invalid") is not None
+    admin.press(ESCAPE)
+    admin.gone("dialog")
+
+
+def test_a_key_is_changed_and_only_in_what_was_touched(admin: Page, house: Gateway) -> None:
+    make(admin, "changing")
+    admin.click("main tr[data-name=changing] button")
+    admin.click("dialog footer button", "Edit")
+    admin.type("#field-max_parallel", "7")
+    admin.type("dialog .quota-rows .amount", "9")
+    admin.click("dialog form button[type=submit]")
+    eventually(lambda: told(house, "changing")["max_parallel"] == 7)
+    key = told(house, "changing")
+    assert (key["quotas"], key["models"], key["expires"]) == ([{"requests": 9, "per": "day"}], ["gpt-*"], None)
+    changes = house.admin("audit", limit="1").json["data"][0]
+    assert (changes["action"], changes["name"]) == ("update", "changing")
+    admin.see("dialog .quota", "of 9 requests")
+
+
+def test_rotating_gives_a_new_secret_and_ends_the_old_one(admin: Page, house: Gateway) -> None:
+    old = make(admin, "turning")
+    assert complete(house, old).status == 200
+    admin.click("main tr[data-name=turning] button")
+    admin.click("dialog footer button", "Rotate")
+    admin.choose("select[name=overlap]", "0")
+    admin.click("dialog form button[type=submit]")
+    new = admin.text("#secret")
+    assert new != old
+    assert complete(house, new).status == 200
+    eventually(lambda: complete(house, old).status == 401, DIES_WITHIN_S)
+
+
+def test_revoking_asks_first_and_is_for_ever(admin: Page, house: Gateway) -> None:
+    secret = make(admin, "going")
+    admin.click("main tr[data-name=going] button")
+    admin.click("dialog footer button", "Revoke")
+    admin.see("dialog.small", "Refuse going for ever?")
+    assert admin.focused["text"] == "Cancel"
+    admin.press(ESCAPE)
+    admin.gone("dialog.small")
+    assert complete(house, secret).status == 200
+    admin.click("dialog footer button", "Revoke")
+    admin.click("dialog.small button.danger")
+    eventually(lambda: complete(house, secret).status == 401, DIES_WITHIN_S)
+    admin.see("dialog .why", "This key is revoked")
+    admin.gone("dialog footer .danger")
+
+
+def test_a_spent_quota_is_topped_up_and_counted_anew(admin: Page, house: Gateway) -> None:
+    secret = make(admin, "spending", requests=1)
+    assert [complete(house, secret).status for _ in range(2)] == [200, 429]
+    admin.click("main tr[data-name=spending] button")
+    admin.see("dialog .quota.full", "1 of 1 request")
+    admin.click("dialog .quota button", "Top up")
+    admin.type("dialog.small input[name=more]", "1")
+    admin.click("dialog.small button[type=submit]")
+    admin.see("dialog .quota", "1 of 2 requests")
+    eventually(lambda: complete(house, secret).status == 200, DIES_WITHIN_S)
+    admin.see("dialog .quota.full", "2 of 2 requests")
+    admin.click("dialog .quota button", "Reset")
+    admin.click("dialog.small button.danger")
+    admin.see("dialog .quota.fine", "0 of 2 requests")
+    assert complete(house, secret).status == 200
+
+
+def test_keys_of_the_file_are_not_edited_here(admin: Page) -> None:
+    admin.go("keys/alice")
+    admin.see("dialog footer button", "Revoke")
+    assert [each.text for each in admin.all("dialog footer button")] == ["Revoke"]
+    assert "the configuration file" in admin.text("dialog .facts")
+
+
+def test_audit_log_says_who_changed_what(admin: Page) -> None:
+    make(admin, "noted")
+    admin.go("audit")
+    admin.until(lambda: [row["Of"] for row in admin.rows("main table")][:1] == ["key noted"])
+    assert admin.rows("main table")[0]["By"] == "admin API from 127.0.0.1"
+    admin.click("main table tbody button")
+    before, after = [each.text for each in admin.all("dialog pre")]
+    assert before == "nothing"
+    assert '"id": "noted"' in after
+    assert "sk-gw-" not in after
+
+
+def test_a_viewer_sees_everything_and_can_change_nothing(page: Page, house: Gateway) -> None:
+    page.open("keys", VIEWER_TOKEN)
+    page.see("#role", "viewer")
+    page.see("main tr[data-name=alice]")
+    assert not [each for each in page.all("#new-key, #nav a[href='#audit']") if each.is_displayed()]
+    page.go("keys/alice")
+    page.see("dialog .quota")
+    assert not page.all("dialog footer button, dialog .quota button")
+    page.press(ESCAPE)
+    page.go("quotas")
+    page.see("main table")
+    page.see(".quota")
+    assert not page.all(".quota button")
+    page.go("calls")
+    page.see("main table tbody button")
+    page.go("audit")  # typed by hand
+    page.see("[data-tile=requests]")
+    headers = {"Authorization": f"Bearer {VIEWER_TOKEN}"}
+    for method, path in [("POST", "/admin/api/keys"), ("DELETE", "/admin/api/keys/alice"), ("GET", "/admin/api/audit")]:
+        assert house.send(method, path, b"{}", key=None, headers=headers).status == 403

@@ -1,0 +1,246 @@
+"""nginx and Caddy with TLS in front of a gateway, each with its file from deploy/, as they would be for a client."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.config.sections import Timeouts
+from gateway.web.server import KEEP_ALIVE_S
+from tests.conftest import Stage
+from tests.deploy.examples import DEPLOY, load, make_secrets, settle
+from tests.deploy.nginx import is_up, nginx
+from tests.deploy.programs import Running, on_some_port, run
+from tests.fakes.scripted import CHUNKED, Authority, Wire, chunk, event, ok_json, until
+from tests.flows.client import TIMEOUT_S, Answer, Raw
+from tests.flows.house import Process, eventually
+
+NAME = "gateway.example.com"
+CHAT = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "Hello"}]}
+HERE, THERE = "127.0.0.1", "127.0.0.2" if os.uname().sysname == "Linux" else "127.0.0.1"
+"""The proxy's address, and the client's; only Linux has more than one without being told."""
+
+PATIENCE_S = 40.0
+
+
+class Secured(Raw):
+    """A socket through TLS, from the client's own address."""
+
+    def __init__(self, port: int, ca_file: Path) -> None:
+        plain = socket.create_connection((HERE, port), timeout=TIMEOUT_S, source_address=(THERE, 0))
+        context = ssl.create_default_context(cafile=str(ca_file))
+        self.socket = context.wrap_socket(plain, server_hostname=NAME)
+        self.held = b""
+
+    def send(self, data: bytes) -> None:
+        super().send(data.replace(b"\r\nHost: gateway\r\n", f"\r\nHost: {NAME}\r\n".encode(), 1))
+
+    def go_on_sending(self) -> None:
+        """Send more of a body until an answer begins, as clients do. (Caddy answers with the next piece that comes.)"""
+        for _ in range(int(TIMEOUT_S / 0.05)):
+            try:
+                self.socket.settimeout(0.05)
+                self.held += self.socket.recv(65536)
+                break
+            except TimeoutError:
+                self.socket.settimeout(TIMEOUT_S)
+                self.send(b" " * 8192)
+        self.socket.settimeout(TIMEOUT_S)
+
+
+@dataclass
+class Place:
+    """A gateway behind a proxy."""
+
+    gateway: Process
+    gateway_port: int
+    port: int
+    ca_file: Path
+    secret: str
+
+    def connect(self) -> Secured:
+        return Secured(self.port, self.ca_file)
+
+    def post(self, members: dict[str, Any], *more: str, secret: str | None = None) -> Answer:
+        """A chat call, made again where the gateway asks for it, as the SDKs do: a slow machine may be too slow."""
+
+        def ask() -> Answer | None:
+            with self.connect() as raw:
+                raw.post("/v1/chat/completions", json.dumps(members).encode(), secret or self.secret, "1.1", *more)
+                answer = raw.read_answer()
+            return None if answer.status == 503 else answer
+
+        answered = eventually(ask, PATIENCE_S)
+        assert answered is not None
+        return answered
+
+    def get(self, path: str) -> int:
+        with self.connect() as raw:
+            raw.send(f"GET {path} HTTP/1.1\r\nHost: {NAME}\r\n\r\n".encode())
+            return raw.read_head().status
+
+    def lines(self) -> list[dict[str, Any]]:
+        whole = self.gateway.stdout.rpartition("\n")[0]
+        return [json.loads(line) for line in whole.splitlines() if line.startswith("{")]
+
+
+@contextmanager
+def caddy(folder: Path, gateway_port: int, certificate: Path) -> Iterator[int]:
+    def start(port: int) -> Running:
+        settled = settle(
+            (DEPLOY / "Caddyfile").read_text(),
+            {
+                "reverse_proxy 127.0.0.1:8080": f"reverse_proxy 127.0.0.1:{gateway_port}",
+                f"{NAME} {{\n": f"https://{NAME}:{port} {{\n\tbind {HERE}\n\ttls {certificate} {certificate}\n",
+            },
+        )
+        (folder / "Caddyfile").write_text(f"{{\n\tadmin off\n\tauto_https disable_redirects\n}}\n{settled}")
+        return Running(folder, ["caddy", "run", "--config", "Caddyfile"], env={"HOME": str(folder)})
+
+    with on_some_port(start, is_up) as (port, _):
+        yield port
+
+
+@contextmanager
+def nginx_alone(folder: Path, gateway_port: int, certificate: Path) -> Iterator[int]:
+    with nginx(folder, [gateway_port], certificate) as front:
+        yield front.port
+
+
+FRONTS: dict[str, Callable[[Path, int, Path], Any]] = {"nginx": nginx_alone, "caddy": caddy}
+
+
+@pytest.fixture(scope="module")
+def behind(theatre: Stage, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Process, int, str]]:
+    """The gateway of deploy/gateway.yaml, its port, and the secret of its key."""
+    folder = tmp_path_factory.mktemp("gateway")
+    secrets = make_secrets(folder / "secrets")
+    places = {
+        "/etc/gateway/secrets/": f"{secrets}/",
+        "https://api.openai.com/v1": theatre.url,
+        "listen: 127.0.0.1:8081": "listen: 127.0.0.1:0",
+    }
+    (folder / "gateway.yaml").write_text(settle((DEPLOY / "gateway.yaml").read_text(), places))
+    gateway = Process(folder, "serve", "--config", "gateway.yaml", "--port", "0", "--workers", "1")
+    try:
+        port = int(gateway.wait_for(r"serves http://127\.0\.0\.1:(\d+) with", PATIENCE_S)[1])
+        yield gateway, port, (secrets / "first_key").read_text()
+    finally:
+        gateway.end()
+
+
+@pytest.fixture(scope="module", params=FRONTS)
+def place(
+    request: pytest.FixtureRequest, behind: tuple[Process, int, str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Place]:
+    folder = tmp_path_factory.mktemp(request.param)
+    authority = Authority(folder)
+    gateway, gateway_port, secret = behind
+    with FRONTS[request.param](folder, gateway_port, authority.server_file(NAME)) as port:
+        yield Place(gateway, gateway_port, port, authority.ca_file, secret)
+
+
+# ------------------------------------------------------------------------------------------------------------- tests
+
+
+def test_a_stream_arrives_event_by_event(place: Place, upstream: Stage) -> None:
+    """The upstream says the next word only when the client has the last one: held back anywhere, nothing comes."""
+    words = ["One", "two", "three"]
+    has_arrived = [threading.Event() for _ in words]
+
+    async def one_by_one(wire: Wire) -> None:
+        await wire.write(CHUNKED)
+        for word, arrived in zip(words, has_arrived, strict=True):
+            await wire.write(chunk(event(a_chunk(word))))
+            await until(arrived.is_set, timeout_s=TIMEOUT_S)
+        await wire.write(chunk(event(a_chunk(None))) + chunk(event("[DONE]")) + b"0\r\n\r\n")
+
+    upstream.play(one_by_one)
+    with place.connect() as raw:
+        raw.post("/v1/chat/completions", json.dumps({**CHAT, "stream": True}).encode(), place.secret)
+        head = raw.read_head()
+        assert head.status == 200
+        assert head.headers["content-type"].startswith("text/event-stream")
+        for word, arrived in zip(words, has_arrived, strict=True):
+            assert word.encode() in raw.read_until(b"\n\n")
+            arrived.set()
+        raw.read_until(b"[DONE]\n\n")
+
+
+def a_chunk(word: str | None) -> dict[str, Any]:
+    choice = {"index": 0, "delta": {"content": word} if word else {}, "finish_reason": None if word else "stop"}
+    return {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "gpt-4o-mini", "choices": [choice]}
+
+
+def test_the_gateway_sees_the_clients_own_address_and_believes_no_client(place: Place, upstream: Stage) -> None:
+    answer = place.post(CHAT, "X-Forwarded-For: 203.0.113.9", secret="sk-somebody-who-has-no-key-here")
+    assert answer.status == 401
+    line = eventually(lambda: next((line for line in place.lines() if line["id"] == answer.id), None), PATIENCE_S)
+    assert line is not None
+    assert line["remote"] == THERE
+
+
+def test_what_operators_see_stays_inside(place: Place) -> None:
+    for path in ("/metrics", "/admin/api/usage", "/dashboard", "/healthz", "/readyz"):
+        assert place.get(path) == 404, path
+    assert place.get("/v1/models") == 401
+
+
+def test_a_body_that_is_too_long_is_refused_in_openais_words(place: Place) -> None:
+    longest = load("gateway.yaml")["server"]["max_request_bytes"]
+    with place.connect() as raw:
+        lines = [
+            "POST /v1/completions HTTP/1.1", f"Host: {NAME}", f"Authorization: Bearer {place.secret}",
+            "Content-Type: application/json", f"Content-Length: {longest + 1}", "", "",
+        ]  # fmt: skip
+        raw.send("\r\n".join(lines).encode())
+        raw.go_on_sending()
+        assert raw.read_answer().error["message"].startswith("Maximum content size limit")
+
+
+def test_a_body_as_long_as_the_gateway_takes_goes_through(place: Place, upstream: Stage) -> None:
+    upstream.play(always=ok_json())
+    text = "x" * (2 * 2**20)  # more than nginx's own limit
+    answer = place.post({**CHAT, "messages": [{"role": "user", "content": text}]})
+    assert answer.status == 200, answer.body
+
+
+if Path("/proc/net/tcp").exists():
+
+    def connections_to(port: int) -> set[str]:
+        """The other ends of connections to this port that stand."""
+        rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+        return {row[1] for row in rows if row[2].endswith(f":{port:04X}") and row[3] == "01"}
+
+    def test_connections_to_the_gateway_are_kept(place: Place, upstream: Stage) -> None:
+        upstream.play(always=ok_json())
+        assert place.post(CHAT).status == 200
+        kept = eventually(lambda: connections_to(place.gateway_port), PATIENCE_S)
+        for _ in range(2):
+            assert place.post(CHAT).status == 200
+        assert connections_to(place.gateway_port) & kept
+        assert len(connections_to(place.gateway_port)) == len(kept)
+
+
+def test_caddy_has_nothing_to_say_about_its_file() -> None:
+    formatted = run("caddy", "fmt", DEPLOY / "Caddyfile")
+    assert formatted.stdout == (DEPLOY / "Caddyfile").read_text()
+
+
+def test_time_outs_are_longer_than_an_upstreams_and_shorter_than_our_own() -> None:
+    """A proxy gives up on an answer after the gateway does, and forgets a connection before the gateway closes it."""
+    nginx_file, caddy_file = (DEPLOY / "nginx.conf").read_text(), (DEPLOY / "Caddyfile").read_text()
+    for text, word in ((nginx_file, "proxy_read_timeout "), (caddy_file, "response_header_timeout ")):
+        assert float(text.split(word)[1].split("s")[0]) > Timeouts().total_s
+    for text, word in ((nginx_file, "keepalive_timeout "), (caddy_file, "keepalive ")):
+        assert float(text.split(word)[1].split("s")[0]) < KEEP_ALIVE_S

@@ -1,0 +1,390 @@
+"""What an operator lives through whose quotas come to their end: told at 80 % and at 100 %, once, by one of many."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sqlite3
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Stage, StartsGateways
+from tests.fakes import scripted
+from tests.fakes.redis_servers import RedisServer
+from tests.fakes.scripted import Authority, Scripted, dead_port
+from tests.flows.client import Answer
+from tests.flows.crowd import statuses
+from tests.flows.house import COMPLETIONS, Gateway, eventually, key, model, run, secret, settings
+from tests.flows.steering import Operator, until_all_know
+from tests.flows.test_quota import Under, held, used
+
+TOKEN = "T0KEN-that-nobody-may-see"
+TAKEN = scripted.answer(b"ok")
+PRICE = {"input": 1.50, "output": 2.00}
+
+
+class Receiver(Scripted):
+    """Where alerts are posted."""
+
+    def __init__(self, *script: scripted.Behaviour, **more: Any) -> None:
+        super().__init__(*script, always=TAKEN, prefix=f"/services/{TOKEN}", **more)
+
+    @property
+    def told(self) -> list[dict[str, Any]]:
+        """What was posted, attempts that were not taken among it."""
+        return [request.json for request in list(self.requests)]
+
+    def levels(self, **of: Any) -> list[int]:
+        return sorted(each["level"] for each in self.told if of.items() <= each.items())
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with Receiver() as made:
+        yield made
+
+
+KEYS = [
+    key("watched", team="crew", quotas=[{"requests": 1, "per": "day"}], on_exceeded="shadow"),
+    key("refused", quotas=[{"tokens": 100, "per": "day"}]),
+    key("rated", quotas=[{"requests": 2, "per": "hour"}, {"requests": 2, "per": 86_400}]),
+    *[key(f"last-{number}", quotas=[{"requests": 1, "per": "day"}]) for number in range(3)],
+]
+
+
+@pytest.fixture(scope="module")
+def post_box() -> Iterator[Receiver]:
+    with Receiver() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def house(gateways: StartsGateways, theatre: Stage, post_box: Receiver) -> Gateway:
+    """One for the tests that only look at what is told."""
+    teams = {"crew": {"quotas": [{"usd": 0.00002, "per": "month", "model": "gpt-*"}]}}
+    return gateways(alerting(theatre, post_box.url, *KEYS, teams=teams, store={"namespace": "acme"}))
+
+
+def alerting(upstream: Stage, webhook: str, *keys: Any, **changes: Any) -> dict[str, Any]:
+    models = {COMPLETIONS: model("completions", price=PRICE)}
+    return settings(upstream.url, keys=list(keys), models=models, alerts={"webhook": webhook}, **changes)
+
+
+def daily(limit: int, unit: str = "requests", **more: Any) -> dict[str, Any]:
+    return {unit: limit, "per": "day", **more}
+
+
+def lines(*houses: Gateway) -> list[str]:
+    """What the logs say of quotas."""
+    return [line for house in houses for line in house.stderr.splitlines() if "quota alert: " in line]
+
+
+def spend(house: Gateway, count: int, who: str = "alice") -> None:
+    for _ in range(count):
+        assert house.complete(who).status == 200
+
+
+def has_looked(house: Gateway, who: str, webhook: Receiver) -> None:
+    """Whatever had to be told by now is told: a quota that came to its end later is."""
+    spend(house, 1, who)
+    eventually(lambda: webhook.levels(key=who) == [80, 100])
+
+
+def check_secrets(*houses: Gateway) -> None:
+    for house in houses:
+        assert TOKEN not in house.stderr + house.stdout
+
+
+def crowd(houses: Sequence[Gateway], who: str, count: int) -> Counter[int]:
+    """So many calls at once, to each gateway in turn; how often each status was the answer."""
+    body = {"model": COMPLETIONS, "prompt": "Hi", "max_tokens": 10}
+    ports = [houses[number % len(houses)].port for number in range(count)]
+    return Counter(statuses([(port, "/v1/completions", secret(who), body) for port in ports], 2))
+
+
+@pytest.mark.parametrize("where", ["two workers", "two gateways on one Redis"])
+def test_a_crowd_crosses_both_levels_and_each_is_told_once(
+    gateway: StartsGateways, upstream: Stage, receiver: Receiver, request: pytest.FixtureRequest, where: str
+) -> None:
+    upstream.play(always=used(10, 10))
+    quotas = [daily(50), daily(1050, "tokens"), {"usd": 0.00175, "per": "month", "model": "gpt-*"}]
+    config = alerting(
+        upstream, receiver.url, key("alice", team="crew", quotas=quotas), key("last", quotas=[daily(1)]),
+        teams={"crew": {"quotas": [daily(55)]}}, quotas=[daily(60)], server={"workers": 2},
+    )  # fmt: skip
+    houses = []
+    if where == "two workers":
+        houses = [gateway(config)]
+    else:
+        redis: RedisServer = request.getfixturevalue("redis_server")
+        houses = [gateway({**config, "store": {"url": redis.url, "namespace": "acme"}}) for _ in range(2)]
+    assert crowd(houses, "alice", 150) == {200: 50, 429: 100}
+    has_looked(houses[-1], "last", receiver)
+    eventually(lambda: len(receiver.told) >= 9)
+    told = Counter((each["scope"], each["unit"], each["level"]) for each in receiver.told)
+    assert told == Counter([
+        ("key:alice", "requests", 80), ("key:alice", "requests", 100), ("key:alice", "tokens", 80),
+        ("key:alice", "usd", 80), ("key:alice", "usd", 100), ("team:crew", "requests", 80),
+        ("gateway", "requests", 80), ("key:last", "requests", 80), ("key:last", "requests", 100),
+    ])  # fmt: skip
+    assert len(lines(*houses)) == 9
+    assert sum(house.metric("gateway_quota_alerts_total") for house in houses) == 9
+    whose: list[tuple[dict[str, str], float]] = [
+        ({"key": "alice", "team": "", "unit": "requests", "per": "day", "level": "100"}, 1),
+        ({"key": "", "team": "crew", "unit": "requests", "per": "day", "level": "80"}, 1),
+        ({"key": "", "team": "", "unit": "requests", "per": "day", "level": "80"}, 1),
+        ({"key": "alice", "team": "", "unit": "usd", "per": "month", "level": "80"}, 1),
+    ]
+    for labels, number in whose:
+        assert sum(house.metric("gateway_quota_alerts_total", **labels) for house in houses) == number
+    check_secrets(*houses)
+
+
+def test_what_is_posted(house: Gateway, upstream: Stage, post_box: Receiver) -> None:
+    upstream.play(always=used(10, 5))
+    spend(house, 1, "watched")
+    eventually(lambda: post_box.levels(key="watched") == post_box.levels(team="crew", key=None) == [80, 100])
+    by_scope = {(each["scope"], each["level"]): each for each in post_box.told}
+    posted = by_scope["team:crew", 100]
+    assert next(iter(posted)) == "text"
+    month, day = time.strftime("%Y-%m", time.gmtime()), time.strftime("%Y-%m-%d", time.gmtime())
+    assert posted["text"] == (
+        f"100 % of a quota: team crew used $0.000025 of $0.00002 for models gpt-* in the month {month}. "
+        f"It starts anew at {posted['resets_at']}."
+    )
+    facts = (
+        "type",
+        "key",
+        "team",
+        "unit",
+        "per",
+        "model",
+        "limit",
+        "used",
+        "reserved",
+        "enforced",
+        "window",
+        "gateway",
+    )
+    assert [posted[name] for name in facts] == [
+        "quota_alert", None, "crew", "usd", "month", "gpt-*", 0.00002, 0.000025, 0, True, month, "acme",
+    ]  # fmt: skip
+    shadow = by_scope["key:watched", 80]
+    assert [shadow[name] for name in facts] == [
+        "quota_alert", "watched", "crew", "requests", "day", None, 1, 1, 0, False, day, "acme",
+    ]  # fmt: skip
+    assert shadow["text"].endswith("It is not enforced.")
+    assert shadow["resets_at"].endswith("T00:00:00Z")
+    assert any(posted["text"] in line for line in lines(house))
+    assert {request.method for request in post_box.requests} == {"POST"}
+
+
+def test_a_refusal_is_told_and_reserved_is_not_spent(house: Gateway, upstream: Stage, post_box: Receiver) -> None:
+    with held(upstream, used(5, 25)) as let_go:
+        running = Under(lambda: house.complete("refused", max_tokens=90, prompt="Hi"))  # reserves 91 of 100
+        eventually(lambda: upstream.hits == 1)
+        assert house.complete("refused", max_tokens=50).status == 429
+        has_looked(house, "last-0", post_box)
+        assert post_box.levels(key="refused") == []
+        let_go()
+        assert running.end().status == 200
+    assert house.complete("refused", max_tokens=95).told[3] == "insufficient_quota"
+    eventually(lambda: post_box.levels(key="refused") == [80, 100])
+    assert "because a call was refused" in lines(house)[-1]
+
+
+def test_a_limit_that_was_raised_while_a_call_ran_is_what_counts(
+    house: Gateway, upstream: Stage, post_box: Receiver
+) -> None:
+    operator = Operator(house)
+    raised = operator.create("raised", quotas=[daily(50, "tokens")])
+
+    def complete() -> Answer:
+        return operator.use(raised, max_tokens=40, prompt="Hi")
+
+    with held(upstream, used(2, 40)) as let_go:
+        running = Under(complete)
+        eventually(lambda: upstream.hits == 1)
+        operator.done("PATCH", "keys/raised", {"quotas": [daily(100, "tokens")]})
+        until_all_know(house, raised, lambda told: told["quotas"][0]["limit"] == 100)
+        let_go()
+        assert running.end().status == 200
+    has_looked(house, "last-2", post_box)
+    assert post_box.levels(key="raised") == []
+    upstream.play(used(2, 40))
+    assert complete().status == 200
+    eventually(lambda: post_box.levels(key="raised") == [80])
+    (posted,) = [each for each in post_box.told if each["key"] == "raised"]
+    assert (posted["used"], posted["limit"]) == (84, 100)
+
+
+def test_rates_are_not_told_of(house: Gateway, upstream: Stage, post_box: Receiver) -> None:
+    upstream.play(always=used(1, 1))
+    spend(house, 2, "rated")
+    assert house.complete("rated").status == 429
+    has_looked(house, "last-1", post_box)
+    assert post_box.levels(key="rated") == []
+
+
+def test_the_webhook_is_in_no_argument(house: Gateway) -> None:
+    for pid in [house.process.pid, *house.workers()]:
+        shown = subprocess.run(
+            ["ps", "-ww", "-p", str(pid), "-o", "args="], capture_output=True, text=True, check=True
+        ).stdout
+        assert "gateway" in shown
+        assert TOKEN not in shown
+    check_secrets(house)
+
+
+def test_a_receiver_that_fails_at_first_is_told_when_it_is_back(gateway: StartsGateways, upstream: Stage) -> None:
+    upstream.play(always=used(1, 1))
+    port = dead_port()
+    keys = [key("alice", quotas=[daily(1)]), key("bob", quotas=[daily(1)]), key("last", quotas=[daily(1)])]
+    house = gateway(alerting(upstream, f"http://127.0.0.1:{port}/services/{TOKEN}", *keys))
+    spend(house, 1)
+    eventually(lambda: "the alert webhook fails (it cannot be reached)" in house.stderr)
+    sock = socket.create_server(("127.0.0.1", port))
+    wrong = [scripted.error_json(404)] * 2
+    with Receiver(scripted.error_json(503), scripted.reset_without_answer, TAKEN, TAKEN, *wrong, sock=sock) as receiver:
+        eventually(lambda: len(receiver.told) == 4, timeout_s=20)
+        assert Counter(receiver.levels()) == {80: 2, 100: 2}
+        eventually(lambda: "the alert webhook takes what is posted again" in house.stderr)
+        # What the webhook finds wrong is not posted again.
+        spend(house, 1, "bob")
+        eventually(lambda: house.stderr.count("the webhook does not take it (it answers 404)") == 2)
+        has_looked(house, "last", receiver)
+        assert receiver.levels(key="bob") == [80, 100]
+    assert len(lines(house)) == 6
+    check_secrets(house)
+
+
+def test_a_receiver_that_hangs_is_in_nobodys_way(gateway: StartsGateways, upstream: Stage) -> None:
+    upstream.play(always=used(1, 1))
+    names = [f"k{number}" for number in range(6)]
+    with Receiver(*[scripted.silent] * 30) as receiver:
+        house = gateway(
+            alerting(upstream, receiver.url, *[key(name, quotas=[daily(1)]) for name in names], key("alice"))
+        )
+        for name in names:
+            spend(house, 1, name)
+        eventually(lambda: len(receiver.told) == 4)  # so many at once
+        began = time.monotonic()
+        spend(house, 30)
+        eventually(lambda: len(lines(house)) == 12)
+        assert time.monotonic() - began < 9  # before the first attempt is given up
+        house.stop()
+        assert time.monotonic() - began < 20
+    check_secrets(house)
+
+
+def expire_claims(house: Gateway, redis: RedisServer | None) -> None:
+    """As if a minute had passed since the webhook was claimed."""
+    if redis is None:
+        with sqlite3.connect(f"{house.folder}/data/gateway.sqlite", timeout=10) as db:
+            found = db.execute("UPDATE claims SET until_us = 1 WHERE name LIKE 'webhook|%'").rowcount
+        db.close()
+    else:
+        found = 0
+        for name in redis.cli("KEYS", "*:claim:webhook|*").split("\n"):
+            redis.call("SET", name, "1 somebody-else", "KEEPTTL")
+            found += 1
+    assert found == 2
+
+
+@pytest.mark.parametrize("store", ["embedded", "redis"])
+def test_what_a_killed_worker_has_not_posted_is_posted_by_another(
+    gateway: StartsGateways, upstream: Stage, request: pytest.FixtureRequest, store: str
+) -> None:
+    upstream.play(always=used(1, 1))
+    redis: RedisServer | None = request.getfixturevalue("redis_server") if store == "redis" else None
+    with Receiver(*[scripted.silent] * 2) as receiver:
+        config = alerting(upstream, receiver.url, key("alice", quotas=[daily(1)]), key("last", quotas=[daily(1)]))
+        house = gateway(config | ({"store": {"url": redis.url}} if redis else {}))
+        spend(house, 1)
+        eventually(lambda: len(receiver.told) == 2)
+        (worker,) = house.workers()
+        os.kill(worker, signal.SIGKILL)
+        expire_claims(house, redis)
+        eventually(lambda: Counter(receiver.levels(key="alice")) == {80: 2, 100: 2}, timeout_s=30)
+        has_looked(house, "last", receiver)
+        assert len(receiver.told) == 6
+        assert len([line for line in lines(house) if "alice" in line]) == 2  # that had been told
+        assert house.metric("gateway_quota_alerts_total", key="alice") == 2
+
+
+def test_a_restart_tells_nothing_again_but_what_is_new(
+    gateway: StartsGateways, upstream: Stage, receiver: Receiver, tmp_path: Path
+) -> None:
+    upstream.play(always=used(1, 1))
+    keys = [key("alice", quotas=[daily(4)]), key("bob", quotas=[daily(4)]), key("last", quotas=[daily(1)])]
+    config = alerting(upstream, receiver.url, *keys, store={"url": f"embedded:{tmp_path / 'kept'}"})
+    first = gateway(config)
+    spend(first, 4)
+    spend(first, 4, "bob")
+    eventually(lambda: len(receiver.told) == 4)
+    first.stop()
+    config["keys"][0]["quotas"] = [daily(5)]
+    second = gateway(config)
+    has_looked(second, "last", receiver)
+    assert [each["limit"] for each in receiver.told[4:-2]] == [5]  # four of five are 80 %; nobody had to call
+    assert receiver.levels(key="bob") == [80, 100]
+    spend(second, 1)
+    eventually(lambda: receiver.levels(key="alice", limit=5) == [80, 100])
+    assert len(receiver.told) == 8
+
+
+def test_without_a_webhook_there_are_the_log_and_the_metric(gateway: StartsGateways, upstream: Stage) -> None:
+    upstream.play(always=used(1, 1))
+    house = gateway(settings(upstream.url, keys=[key("alice", quotas=[daily(1)])], metrics={"max_keys": 0}))
+    spend(house, 1)
+    eventually(lambda: len(lines(house)) == 2)
+    eventually(lambda: house.metric("gateway_quota_alerts_total", key="other") == 2)
+
+
+def test_certificates_are_verified(gateway: StartsGateways, upstream: Stage, tmp_path: Path) -> None:
+    upstream.play(always=used(1, 1))
+    authority = Authority(tmp_path)
+    with Receiver(tls=authority.server_context("127.0.0.1")) as receiver:
+        config = alerting(upstream, receiver.url, key("alice", quotas=[daily(1)]))
+        trusting = gateway(config, env={"SSL_CERT_FILE": str(authority.ca_file)})
+        doubting = gateway(config)
+        for house in (trusting, doubting):
+            spend(house, 1)
+        eventually(lambda: "fails (its certificate cannot be trusted" in doubting.stderr)
+        eventually(lambda: len(receiver.told) == 2)
+    check_secrets(trusting, doubting)
+
+
+# ----------------------------------------------------------------------------------------------------------- the check
+
+
+def checked(folder: Path, *keys: Any, env: dict[str, str] | None = None, **changes: Any) -> str:
+    """What `gateway check` says of alerts."""
+    file = folder / "gateway.yaml"
+    file.write_text(
+        json.dumps(settings("http://127.0.0.1:9/v1", keys=list(keys), store={"url": "embedded:./d"}, **changes))
+    )
+    done = run("check", "--config", str(file), env=env)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert TOKEN not in done.stdout
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("  alerts")]
+    return line.removeprefix("  alerts").strip()
+
+
+def test_check_says_where_alerts_go(tmp_path: Path) -> None:
+    quotas = key("a", quotas=[daily(1), {"usd": 1, "per": "month", "model": "x"}, {"tokens": 1, "per": "minute"}])
+    webhook = {"alerts": {"webhook": f"https://me:{TOKEN}@hooks.example.com:8443/{TOKEN}?t={TOKEN}"}}
+    assert checked(tmp_path, key("a"), **webhook) == "none: no quota is per day or month"
+    told = "at 80 % and 100 % of 2 quotas per day or month, to log"
+    assert checked(tmp_path, quotas) == f"{told} and metrics alone: alerts.webhook is not set"
+    assert checked(tmp_path, quotas, **webhook) == f"{told}, metrics and https://hooks.example.com:8443"
+    by_proxy = checked(tmp_path, quotas, env={"https_proxy": f"http://me:{TOKEN}@proxy:3128"}, **webhook)
+    assert by_proxy == f"{told}, metrics and https://hooks.example.com:8443 through the proxy proxy:3128"

@@ -1,0 +1,197 @@
+"""Answers that nobody meant: random bytes, and good answers with bytes changed, cut out, doubled and put in.
+
+Whatever comes, the client sees a whole answer or an error, in time; the next call is good; nothing is logged that looks
+like a bug. The seed is printed when a test fails; GATEWAY_FUZZ_SEED repeats it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+from typing import Any, Self
+
+import pytest
+
+from tests.conftest import Stage, StartsGateways
+from tests.fakes.scripted import CHUNKED, DEFAULT_JSON, Wire, chunk, event
+from tests.flows.client import ERROR_KEYS
+from tests.flows.house import COMPLETIONS, Gateway, eventually, secret, settings
+
+ANSWERS = 300
+AT_ONCE = 12
+ANSWERED_S = 15.0
+"""A call ends after the time limits below, repeated once at most; the rest is for a busy machine."""
+LIMITS = {"connect_s": 2, "head_s": 0.3, "idle_s": 0.3, "total_s": 2}
+TOKENS = [
+    b"\r\n", b"\n\n", b"\r", b"\0", b"\xff", b'"', b"}", b"{", b"[" * 300, b"data: ", b"data: [DONE]\n\n", b"id: 1\n",
+    b": x\n\n", b"0\r\n\r\n", b"-1\r\n", b"ffffffffffffffff\r\n", b"HTTP/1.1 200 OK\r\n",
+    b"HTTP/1.1 100 Continue\r\n\r\n", b"Content-Length: 5\r\n", b"Transfer-Encoding: chunked\r\n",
+    b'"error": {"message": "no"}, ', b'"usage": 7, ', b'"finish_reason": "stop"',
+]  # fmt: skip
+
+
+def good(user: str, *, is_streamed: bool) -> bytes:
+    """An answer as it should be; its text is the request's `user`."""
+    choice = {"text": user, "index": 0, "logprobs": None, "finish_reason": "stop"}
+    if not is_streamed:
+        body = json.dumps(DEFAULT_JSON | {"choices": [choice]}).encode()
+        return b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+    shared = {"id": "cmpl-1", "object": "text_completion", "created": 1, "model": "up"}
+    parts: list[Any] = [
+        shared | {"choices": [choice | {"text": user if number == 3 else "", "finish_reason": None}]}
+        for number in range(6)
+    ]
+    parts += [
+        shared | {"choices": [choice | {"text": ""}]},
+        shared | {"choices": [], "usage": DEFAULT_JSON["usage"]},
+        "[DONE]",
+    ]
+    return CHUNKED + b"".join(chunk(event(part)) for part in parts) + b"0\r\n\r\n"
+
+
+def changed(answer: bytes, dice: random.Random) -> bytes:
+    """The answer, with a few things gone wrong in it."""
+    for _ in range(dice.randint(1, 4)):
+        at = dice.randrange(len(answer) + 1)
+        end = min(len(answer), at + int(dice.expovariate(1 / 20)))
+        cut = answer[at:end]
+        flipped = bytes(byte ^ 1 << dice.randrange(8) for byte in cut)
+        inserted = [dice.choice(TOKENS) + cut, dice.randbytes(dice.randint(1, 20)) + cut]
+        answer = answer[:at] + dice.choice([b"", cut * 2, cut.upper(), flipped, *inserted]) + answer[end:]
+    return answer[: dice.randrange(len(answer) + 1)] if dice.random() < 0.1 else answer
+
+
+def odd(seed: str, *, is_streamed: bool) -> tuple[bytes, bool]:
+    """An answer for this seed, and whether the connection is closed behind it."""
+    dice = random.Random(seed)
+    if dice.random() < 0.8:
+        answer = changed(good(seed, is_streamed=is_streamed), dice)
+    else:
+        start = dice.choice(
+            [b"", b"HTTP/1.1 ", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\n\r\n", CHUNKED, CHUNKED + b"100\r\n"]
+        )
+        bits = [
+            dice.choice(TOKENS) if dice.random() < 0.5 else dice.randbytes(dice.randint(0, 60))
+            for _ in range(dice.randint(0, 30))
+        ]
+        answer = start + b"".join(bits)
+    return answer, dice.random() < 0.7
+
+
+async def answers(wire: Wire) -> None:
+    """What the request's `user` asks for."""
+    members = wire.request.json
+    seed, is_streamed = members["user"], bool(members.get("stream"))
+    if seed.startswith("good"):
+        await wire.write(good(seed, is_streamed=is_streamed))
+        return
+    answer, is_closed = odd(seed, is_streamed=is_streamed)
+    await wire.write(answer)
+    if is_closed:
+        wire.close()
+
+
+class Client:
+    """One connection, opened again where the gateway closes it."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._reader: asyncio.StreamReader | None = None
+        self._writer: asyncio.StreamWriter | None = None
+
+    async def ask(self, user: str, *, is_streamed: bool) -> tuple[int, dict[str, str], bytes]:
+        """Status, headers and body of an answer whose framing has to be whole."""
+        if self._reader is None or self._writer is None:
+            self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port)
+        members: dict[str, Any] = {"model": COMPLETIONS, "prompt": "Hi", "user": user}
+        body = json.dumps(members | ({"stream": True} if is_streamed else {})).encode()
+        head = (
+            f"Authorization: Bearer {secret('alice')}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+        )
+        self._writer.write(f"POST /v1/completions HTTP/1.1\r\nHost: x\r\n{head}\r\n\r\n".encode() + body)
+        first, *lines = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+        headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
+        if "content-length" in headers:
+            told = await self._reader.readexactly(int(headers["content-length"]))
+        else:
+            told = b""
+            while size := int(await self._reader.readuntil(b"\r\n"), 16):
+                told += (await self._reader.readexactly(size + 2))[:-2]
+            await self._reader.readexactly(2)
+        if headers.get("connection") == "close":
+            await self.close()
+        return int(first.split(" ")[1]), headers, told
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            await self._writer.wait_closed()
+        self._reader = self._writer = None
+
+
+def check_error(body: bytes) -> None:
+    """Whether this is the error object and nothing else."""
+    whole = json.loads(body)
+    assert list(whole) == ["error"]
+    assert sorted(whole["error"]) == ERROR_KEYS
+
+
+def check(status: int, headers: dict[str, str], body: bytes, sent: bytes) -> None:
+    """Whether this is a whole answer or an error, and nothing that the upstream has not said."""
+    assert headers["x-request-id"].startswith("req_")
+    if status != 200:
+        check_error(body)
+    elif "content-length" in headers:
+        assert isinstance(json.loads(body), dict)
+    else:
+        ends = [line for line in body.splitlines() if line.startswith((b"data: [DONE]", b"data:[DONE]"))]
+        assert not ends or (b"[DONE]" in sent and ends == [b"data: [DONE]"] and body.endswith(b"data: [DONE]\n\n"))
+        last = [b"", *body.rstrip().splitlines()][-1]
+        last = last.removeprefix(b"data: ")
+        if last.startswith(b'{"error"'):
+            check_error(last)
+            assert body.endswith(b"\n\n")
+        else:
+            assert b'"finish_reason"' in body
+
+
+@pytest.fixture
+def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
+    server = {"access_log": "off", "max_response_bytes": 100_000}
+    return gateways(settings(theatre.url, server=server, upstreams={"main": {"timeouts": LIMITS}}))
+
+
+async def test_any_answer(house: Gateway, upstream: Stage) -> None:
+    upstream.play(always=answers)
+    seed = os.environ.get("GATEWAY_FUZZ_SEED") or random.SystemRandom().randbytes(4).hex()
+    numbers = iter(range(ANSWERS))
+
+    async def work() -> None:
+        async with Client(house.port) as client:
+            for number in numbers:
+                is_streamed = bool(number % 2)
+                one = f"{seed}-{number}"
+                try:
+                    async with asyncio.timeout(ANSWERED_S):
+                        told = await client.ask(one, is_streamed=is_streamed)
+                        check(*told, odd(one, is_streamed=is_streamed)[0])
+                        status, _, body = await client.ask(f"good-{number}", is_streamed=is_streamed)
+                        assert status == 200
+                        assert f'"good-{number}"'.encode() in body
+                        assert not is_streamed or body.endswith(b"data: [DONE]\n\n")
+                except (AssertionError, ValueError, OSError, EOFError) as error:
+                    raise AssertionError(f"answer {number} of GATEWAY_FUZZ_SEED={seed}") from error
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(AT_ONCE):
+            group.create_task(work())
+    eventually(lambda: house.metric("gateway_in_flight_requests") == 0)
+    house.check_logs()

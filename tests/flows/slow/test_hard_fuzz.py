@@ -1,0 +1,103 @@
+"""Bytes that nobody meant as a request: good ones with things gone wrong in them, cut anywhere, sent in any pieces.
+
+Whatever comes, all that is said back is whole HTTP answers, each error with the four keys; others are served; nothing
+is logged that looks like a bug, nor the key that stood in the bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, example, given
+from hypothesis import settings as rules
+from hypothesis import strategies as st
+
+from tests.conftest import Stage, StartsGateways
+from tests.fakes.scripted import ok_json
+from tests.flows.client import ERROR_KEYS, Raw
+from tests.flows.house import COMPLETIONS, Gateway, secret, settings
+
+BODY = json.dumps({"model": COMPLETIONS, "prompt": "Hello"}).encode()
+KEY = f"Authorization: Bearer {secret('alice')}\r\n".encode()
+JSON = b"Content-Type: application/json\r\n"
+GOOD = [
+    b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n" + KEY + JSON + b"Content-Length: %d\r\n\r\n%b" % (len(BODY), BODY),
+    b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n" + KEY + JSON + b"Transfer-Encoding: chunked\r\n\r\n"
+    b"5\r\n%b\r\n%x\r\n%b\r\n0\r\n\r\n" % (BODY[:5], len(BODY) - 5, BODY[5:]),
+    b"GET /v1/models HTTP/1.1\r\nHost: x\r\n" + KEY + b"\r\n",
+    b"GET /healthz HTTP/1.0\r\n\r\n",
+]
+SPARKS = [
+    b"\r\n", b"\n", b"\r", b"\0", b" ", b"\t", b":", b"\xff", b"%00", b"/", b"#", b"?", b"HTTP/1.1", b"HTTP/2.0",
+    b"0\r\n\r\n", b"-1", b"ffffffffffffffff\r\n", b"18446744073709551615", b"Content-Length: 5\r\n",
+    b"Content-Length: 0\r\n", b"Transfer-Encoding: chunked\r\n", b"Transfer-Encoding: gzip\r\n",
+    b"Connection: close\r\n", b"Expect: 100-continue\r\n", b"Connection: upgrade\r\nUpgrade: websocket\r\n",
+    b"Content-Encoding: gzip\r\n", b"Host: y\r\n", KEY, b"\x16\x03\x01", b"x: y\r\n" * 200,
+    b"CONNECT a:1 HTTP/1.1\r\nHost: x\r\n\r\n", b"X: " + b"a" * 9000 + b"\r\n",
+]  # fmt: skip
+
+CHANGE = st.tuples(
+    st.integers(0, 10**4), st.integers(0, 30), st.sampled_from(SPARKS) | st.binary(max_size=6) | st.just(b"")
+)
+
+
+@pytest.fixture(scope="module")
+def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
+    theatre.play(always=ok_json())
+    server = {"client_head_timeout_s": 0.3, "client_body_timeout_s": 0.3}
+    return gateways(settings(theatre.url, server=server))
+
+
+@given(
+    st.lists(st.sampled_from(GOOD), min_size=1, max_size=3),
+    st.lists(CHANGE, max_size=3),
+    st.lists(st.integers(0, 10**4), max_size=3),
+)
+@example([GOOD[0]], [(0, 0, b"CONNECT a:1 HTTP/1.1\r\nHost: x\r\n\r\n")], [])
+@rules(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_bytes(house: Gateway, requests: list[bytes], changes: list[Any], cuts: list[int]) -> None:
+    sent = b"".join(requests)
+    for place, length, spark in changes:
+        at = place % (len(sent) + 1)
+        sent = sent[:at] + spark + sent[at + length :]
+    edges = sorted({0, len(sent), *(cut % (len(sent) + 1) for cut in cuts)})
+    with house.connect() as client:
+        try:
+            for start, end in pairwise(edges):
+                client.send(sent[start:end])
+            client.send(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        except ConnectionError:
+            pass  # it had heard enough
+        check_answers(client)
+    assert house.complete().status == 200
+    assert secret("alice") not in house.stderr + house.stdout[-5000:]
+
+
+def check_answers(client: Raw) -> None:
+    """Whether all that comes back is whole answers, until the gateway hangs up."""
+    said = client.read_to_end()
+    while said:
+        head, blank, said = said.partition(b"\r\n\r\n")
+        assert blank, head
+        status = re.match(rb"HTTP/1\.1 (\d\d\d) [ -~]+\r\n", head + b"\r\n")
+        assert status, head
+        if status[1] == b"100":
+            continue
+        headers = dict(line.lower().split(b": ", 1) for line in head.split(b"\r\n")[1:])
+        length = int(headers[b"content-length"])
+        body, said = said[:length], said[length:]
+        assert len(body) == length
+        assert headers[b"x-request-id"].startswith(b"req_")
+        if status[1] != b"200":
+            error = json.loads(body)["error"]
+            assert sorted(error) == ERROR_KEYS
+            assert secret("alice") not in error["message"]
+
+
+def test_gateway_is_quiet_after_all_of_it(house: Gateway) -> None:
+    house.check_logs()
+    assert house.metric("gateway_in_flight_requests") == 0

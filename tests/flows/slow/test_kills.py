@@ -1,0 +1,546 @@
+"""Usage is never lost and never doubled, whoever is killed, and whenever.
+
+Kills are SIGKILL, at numbered points (a call is held exactly there when the process dies) and at random times.
+The upstream and the clients keep books of their own (`books`), and the gateway's have to agree with both: what a client
+saw answered stands as it was, what reached the upstream is never missing, and nothing is counted twice.
+
+GATEWAY_KILLS: how many processes die at random times, over both stores; the seed is printed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+
+from tests.conftest import StartsGateways
+from tests.fakes.redis_servers import RedisServer
+from tests.fakes.scripted import Scripted
+from tests.fakes.wire_proxy import WireProxy
+from tests.flows.books import ACCOUNTS, STREAM_PIECES, Callers, Seller, Told, check_books
+from tests.flows.house import Gateway, eventually, settings
+
+STORES = ("embedded", "redis")
+KILLS = int(os.environ.get("GATEWAY_KILLS", "200"))
+MAX_DEATHS = 4
+"""Of workers in one gateway's life; at the fifth within a minute it gives up."""
+
+SILENT_S = 20
+"""After so long a worker is taken for dead."""
+
+RESTARTED_S = 20.0
+
+RETIREMENT = b",100,1]"
+"""How the first argument of a retirement ends on its way to Redis, and that of a batch does not."""
+
+
+class Place:
+    """Where a gateway keeps its books, whatever becomes of its processes; and the two who write them down as well."""
+
+    def __init__(self, kind: str, folder: Path, start: StartsGateways, pause_s: float = 0.0) -> None:
+        self.journal = folder / "journal"
+        self._start = start
+        self._ends = contextlib.ExitStack()
+        self.seller = Seller(pause_s)
+        self.callers = Callers()
+        self.upstream = self._ends.enter_context(Scripted(always=self.seller))
+        self.store = {"url": f"embedded:{folder / 'data'}"}
+        if kind == "redis":
+            self.redis = self._ends.enter_context(RedisServer(folder / "redis", appendonly="unsynced"))
+            self.proxy = self._ends.enter_context(WireProxy(self.redis.port))
+            self.store = {"url": self.redis.url_for(port=self.proxy.port)}
+        self.house: Gateway
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
+        self.seller.let_go()
+        if kind is None:
+            self.house.stop()  # while its store is there
+        # A worker that is killed while it sends leaves half a request.
+        self.upstream.troubles = [words for words in self.upstream.troubles if "half a request" not in words]
+        self._ends.close()
+
+    def open(self, workers: int = 2, *, is_awaited: bool = True, **store: Any) -> Gateway:
+        """Start a gateway on these books, the first or the next one; `store`: more of its settings."""
+        config = settings(
+            self.upstream.url,
+            server={"workers": workers, "drain_timeout_s": 60},
+            store={**self.store, "journal_dir": str(self.journal), **store},
+            **ACCOUNTS,
+        )
+        self.house = self._start(config, is_awaited=is_awaited)
+        return self.house
+
+    def kill_all(self) -> None:
+        """The supervisor and its workers at once."""
+        self.house.expected_code = -signal.SIGKILL
+        os.killpg(self.house.process.pid, signal.SIGKILL)
+        self.house.wait()
+
+    def kill_supervisor(self) -> None:
+        """Its workers drain by themselves."""
+        self.house.expected_code = -signal.SIGKILL
+        self.house.kill(signal.SIGKILL)
+        self.house.wait()
+
+    def wait_until_replaced(self, *gone: int, workers: int = 2) -> None:
+        """Until so many workers run, none of them one of those that are gone, and calls are served."""
+        wait_until(lambda: len(found := self.house.workers()) == workers and not set(found) & set(gone), RESTARTED_S)
+
+    @contextlib.contextmanager
+    def line_cut(self) -> Iterator[None]:
+        """Until the proxy has cut a line, as it was told in this block."""
+        before = self.proxy.cuts
+        yield
+        eventually(lambda: self.proxy.cuts > before, 3 * SILENT_S)
+
+    def check(self, **more: Any) -> dict[str, int]:
+        """Whether all three agree; how many calls ended in which way, by the gateway's records."""
+        return check_books(self.house, self.seller, self.callers.told, **more)
+
+    def ended(self, calls: Iterable[Told]) -> set[str | None]:
+        """How these calls ended, by the gateway's records; None where one has none."""
+        ends = {row["client_request_id"]: row["ended"] for row in self.house.calls(limit=1_000_000)}
+        return {ends.get(f"client-{told.number}") for told in calls}
+
+
+class Held:
+    """Calls that are each under way, and each held at its own point by the upstream."""
+
+    def __init__(self, place: Place, calls: list[tuple[bool, int]], who: str = "") -> None:
+        self.told: list[Told] = []
+        self._threads: list[threading.Thread] = []
+        self._place, self._who = place, who
+        place.seller.hold_again()
+        for is_stream, hold in calls:
+            told, work = self._begin(is_stream=is_stream, hold=hold)
+            self.told.append(told)
+            self._threads.append(work)
+
+        def are_held() -> bool:
+            for number, told in enumerate(self.told):
+                if told.status == 503:  # a busy machine: the store has needed longer than it may
+                    self.told[number], self._threads[number] = self._begin(told.is_stream, calls[number][1])
+            return {told.number for told in self.told} <= place.seller.held
+
+        eventually(are_held, 30)
+
+    def _begin(self, is_stream: bool, hold: int) -> tuple[Told, threading.Thread]:
+        told = self._place.callers.begin(self._who, is_stream=is_stream)
+        arguments = {"hold": hold}
+        work = threading.Thread(
+            target=self._place.callers.carry, args=(told, self._place.house.port), kwargs=arguments, daemon=True
+        )
+        work.start()
+        return told, work
+
+    def join(self) -> None:
+        """Until every client has heard the end, or that there is none."""
+        for work in self._threads:
+            work.join(60)
+            assert not work.is_alive(), "a client never heard the end of its call"
+
+
+EVERY_POINT = [(False, hold) for hold in range(2)] + [(True, hold) for hold in range(STREAM_PIECES)]
+"""The request has come and nothing is answered; half of the answer; a stream's head, and each of its events."""
+
+
+@pytest.fixture
+def places(tmp_path: Path, gateway: StartsGateways) -> Iterator[Callable[..., Place]]:
+    """Makes places for books, and closes them."""
+    with contextlib.ExitStack() as ends:
+        made: list[str] = []
+
+        def make(kind: str, **more: Any) -> Place:
+            made.append(kind)
+            return ends.enter_context(Place(kind, tmp_path / f"place-{len(made)}", gateway, **more))
+
+        yield make
+
+
+def kill(*pids: int) -> None:
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+
+
+def wait_until(is_so: Callable[[], object], timeout_s: float) -> None:
+    """As `eventually`, for what is dear to look at."""
+    end = time.monotonic() + timeout_s
+    while not is_so():
+        assert time.monotonic() < end, f"this never came true within {timeout_s:g} s"
+        time.sleep(0.1)
+
+
+def side_by_side(*stories: Callable[[], object]) -> None:
+    """Most of each is waiting, so they wait together."""
+    with ThreadPoolExecutor(len(stories)) as threads:
+        faults = [fault for future in [threads.submit(story) for story in stories] if (fault := future.exception())]
+    if faults:
+        raise BaseExceptionGroup(f"{len(faults)} of {len(stories)} stories", faults)
+
+
+# ---------------------------------------------------------------------------------------------------- numbered points
+
+
+@pytest.mark.timeout(180)
+def test_calls_at_every_point_when_processes_are_killed(places: Callable[..., Place]) -> None:
+    side_by_side(*[partial(kill_at_every_point, places(kind), kind) for kind in STORES])
+
+
+def kill_at_every_point(place: Place, kind: str) -> None:
+    place.open()
+
+    # One of two workers: what it carried is lost, what the other carries is not.
+    held = Held(place, EVERY_POINT * 2)
+    victim = place.house.workers()[0]
+    answered_and_then(place, lambda: kill(victim))
+    place.seller.let_go()
+    held.join()
+    place.wait_until_replaced(victim)
+    place.check()
+    assert place.ended(told for told in held.told if told.is_served) <= {"done"}
+    assert place.ended(told for told in held.told if not told.is_served) <= {"lost"}
+
+    # Both workers, as soon as a client has seen the end of its stream.
+    held = Held(place, EVERY_POINT)
+    both = place.house.workers()
+    last = seen_done_and_then(place, lambda: kill(*both))
+    held.join()
+    place.seller.let_go()
+    place.wait_until_replaced(*both)
+    place.check()
+    assert place.ended([last]) == {"done"}
+    assert place.ended(held.told) == {"lost"}
+
+    # The supervisor: its workers end what they have begun, while the next gateway serves on the same books.
+    held = Held(place, EVERY_POINT)
+    place.kill_supervisor()
+    place.open()
+    assert called(place).is_served
+    place.seller.let_go()
+    held.join()
+    assert all(told.is_served for told in held.told)
+    place.check()
+
+    # All at once; and again, while the next two deliver what these have left. Afterwards all places are free.
+    held = Held(place, EVERY_POINT)
+    single = Held(place, [(True, 2)], "single")
+    answered_and_then(place, place.kill_all)
+    held.join()
+    single.join()
+    place.seller.let_go()
+    kill_two_heirs(place, kind)
+    place.open()
+    assert called(place, "single").is_served
+    assert place.ended(held.told + single.told) == {"lost"}
+    place.check()
+
+
+def called(place: Place, who: str = "") -> Told:
+    """One call; made again while the store needs longer than it may, as on a busy machine it does."""
+    for _ in range(20):
+        told = place.callers.call(place.house.port, who)
+        if told.status != 503:
+            break
+        time.sleep(0.1)
+    return told
+
+
+def kill_two_heirs(place: Place, kind: str) -> None:
+    """Start a gateway that delivers what the dead have left, and kill it while it does; twice."""
+    if kind == "redis":
+        for fault in (place.proxy.cut_request, place.proxy.lose_reply):
+            with place.line_cut():
+                fault(of=b"client-")
+                place.open(1, is_awaited=False)
+            place.kill_all()
+    else:
+        for has_come in (is_written_to, is_put_away):
+            comes = partial(has_come, journals(place))
+            place.open(1, is_awaited=False)
+            eventually(lambda comes=comes: comes(journals(place)), RESTARTED_S)  # type: ignore[misc]
+            place.kill_all()
+
+
+def journals(place: Place) -> dict[str, int]:
+    """Those that are there, of the living and of the dead, and how long their files are."""
+    found = {}
+    for path in place.journal.iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            if not path.suffix:
+                found[path.name] = sum(file.stat().st_size for file in path.iterdir() if file.name.isdecimal())
+    return found
+
+
+def is_written_to(before: dict[str, int], now: dict[str, int]) -> bool:
+    """The ends of the dead worker's calls are in its journal; whether in the store, nobody knows."""
+    return any(now.get(name, 0) != size for name, size in before.items())
+
+
+def is_put_away(before: dict[str, int], now: dict[str, int]) -> bool:
+    """A dead worker's journal has been delivered and is being removed."""
+    return not before.keys() <= now.keys()
+
+
+def answered_and_then(place: Place, kill: Callable[[], object]) -> Told:
+    """A plain call, and a kill in the moment in which its whole answer is on its way to the gateway."""
+    told = place.callers.begin()
+
+    def look(number: int, pieces: int) -> None:
+        if (number, pieces) == (told.number, 2):
+            kill()
+
+    place.seller.when = look
+    place.callers.carry(told, place.house.port)
+    place.seller.when = lambda number, pieces: None
+    return told
+
+
+def seen_done_and_then(place: Place, kill: Callable[[], object]) -> Told:
+    """A stream, and a kill in the moment in which its client has seen the end."""
+    told = place.callers.begin(is_stream=True)
+
+    def look(seen: Told) -> None:
+        if seen is told and told.is_whole:
+            place.callers.seen_piece = lambda told: None
+            kill()
+
+    place.callers.seen_piece = look
+    place.callers.carry(told, place.house.port)
+    assert told.is_served
+    return told
+
+
+# ------------------------------------------------------------------------------------------------------- random times
+
+
+@pytest.mark.timeout(120 + 4 * KILLS)
+def test_books_balance_after_kills_at_random_times(places: Callable[..., Place]) -> None:
+    seed = random.randrange(10**6)
+    print(f"seed {seed}")
+    kills = {"embedded": KILLS // 3, "redis": KILLS - KILLS // 3}  # a Redis starts sooner than a Python
+    side_by_side(*[partial(kill_at_random, places(kind, pause_s=0.002), kind, kills[kind], seed) for kind in STORES])
+
+
+def kill_at_random(place: Place, kind: str, kills: int, seed: int) -> None:
+    """Kill and start again, under load, until enough have died; then compare the books."""
+    killer = Killer(place, random.Random(f"{kind} {seed}"))
+    place.open()
+    with place.callers.at_work(lambda: place.house.port, count=6):
+        while len(killer.killed) < kills:
+            serve_some_calls(place, killer.dice.choice((0, 1, 3, 10)))
+            killer.pause(0.05)
+            if kind == "redis" and killer.dice.random() < 0.8:
+                killer.kill_redis()
+            else:
+                killer.kill_workers_or_all()
+        serve_some_calls(place, 10)
+    ends = place.check()
+    begun, served = len(place.callers.told), sum(told.is_served for told in place.callers.told)
+    print(f"{kind}: {Counter(killer.killed)} killed, {begun} calls begun, {served} served, by the records: {ends}")
+    assert served > len(killer.killed)
+    assert ends["lost"] > 0
+
+
+class Killer:
+    """Decides by dice who dies next, and kills."""
+
+    def __init__(self, place: Place, dice: random.Random) -> None:
+        self.dice = dice
+        self.killed: list[str] = []
+        self._place = place
+        self._victims: set[int] = set()
+        """Workers of the gateway that runs."""
+
+    def pause(self, most_s: float) -> None:
+        time.sleep(self.dice.uniform(0.0, most_s))
+
+    def kill_redis(self) -> None:
+        self._place.redis.kill()
+        self.killed.append("redis")
+        if self.dice.random() < 0.1:
+            self._kill_workers()
+        self.pause(0.3)
+        self._place.redis.restart()
+
+    def kill_workers_or_all(self) -> None:
+        if not self._kill_workers():
+            self._end_gateway()
+            if self.dice.random() < 0.3:
+                self._place.open(is_awaited=False)
+                self.pause(2.0)
+                self._kill_all("at the start")
+            self._place.open(on_outage=self.dice.choice(("deny", "allow")))
+            self._victims.clear()
+
+    def _kill_workers(self) -> bool:
+        """One or two, if the gateway may lose any more. Whether it may."""
+        room = MAX_DEATHS - len(self._victims)
+        alive = [pid for pid in self._place.house.workers() if pid not in self._victims]
+        for pid in self.dice.sample(alive, min(len(alive), room, self.dice.choice((1, 1, 2)))):
+            kill(pid)
+            self._victims.add(pid)
+            self.killed.append("worker")
+        return room > 0
+
+    def _end_gateway(self) -> None:
+        """All of it, or the supervisor alone; or in good order, which must not cost anything either."""
+        match self.dice.choice(("all", "all", "supervisor", "none")):
+            case "all":
+                self._kill_all("all")
+            case "supervisor":
+                self.killed.append("supervisor")
+                self._place.kill_supervisor()
+            case "none":
+                self._place.house.stop()
+
+    def _kill_all(self, why: str) -> None:
+        self.killed.extend([why] * (1 + len(self._place.house.workers())))
+        self._place.kill_all()
+
+
+def serve_some_calls(place: Place, count: int) -> None:
+    """Until so many more calls have ended well."""
+    told = place.callers.told
+    first = len(told)
+    end = time.monotonic() + RESTARTED_S
+    while sum(call.is_served for call in told[first:]) < count:
+        assert time.monotonic() < end, f"no more than {told[first:]} in {RESTARTED_S:g} s"
+        time.sleep(0.02)
+
+
+# ----------------------------------------------------------------------------------------------------- what takes time
+
+
+@pytest.mark.timeout(240)
+def test_what_comes_right_after_a_while(places: Callable[..., Place]) -> None:
+    side_by_side(
+        lambda: stop_a_worker_and_let_it_go_on(places("embedded")),
+        lambda: stop_a_worker_and_let_it_go_on(places("redis")),
+        lambda: kill_between_worker_and_redis(places("redis")),
+        lambda: kill_while_a_journal_is_put_away(places("redis"), has_arrived=False),
+        lambda: kill_while_a_journal_is_put_away(places("redis"), has_arrived=True),
+    )
+
+
+def stop_a_worker_and_let_it_go_on(place: Place) -> None:
+    """It is taken for dead, and was not: its calls are charged at their estimates, and then at the truth."""
+    place.open()
+    stopped, other = place.house.workers()
+    os.kill(other, signal.SIGSTOP)  # so that these calls are where they shall be
+    held = Held(place, [(True, 3), (True, 5), (False, 0), (False, 1)])
+    single = Held(place, [(True, 4)], "single")
+    os.kill(other, signal.SIGCONT)
+    os.kill(stopped, signal.SIGSTOP)
+    began = time.monotonic()
+    assert called(place).is_served
+    assert place.callers.call(place.house.port, "single").status == 429
+    wait_until(lambda: place.callers.call(place.house.port, "single").is_served, SILENT_S + 30)
+    eventually(lambda: place.house.calls("single")[0]["ended"] == "done")
+    assert place.check()["lost"] == len(held.told + single.told)  # at their estimates, and nothing is in their way
+    time.sleep(max(0.0, began + SILENT_S + 5 - time.monotonic()))
+    place.seller.let_go()
+    os.kill(stopped, signal.SIGCONT)
+    held.join()
+    single.join()
+    assert all(told.is_served for told in held.told + single.told)
+    wait_until(lambda: place.ended(held.told + single.told) == {"done"}, 30)
+    assert set(place.check()) == {"done"}
+    assert stopped in place.house.workers()
+
+
+def kill_between_worker_and_redis(place: Place) -> None:
+    """The only worker dies while its draw or its settlement is on the wire, and while the reply is."""
+    place.open(1)
+    any_call = b"client-"  # its record is in the draw, and in the settlement
+
+    # Nobody dies yet: a draw and a settlement that nobody hears of have been carried out once.
+    place.proxy.lose_reply(of=any_call)
+    assert place.callers.call(place.house.port).status == 503
+    wait_until(lambda: place.callers.call(place.house.port).is_served, SILENT_S)
+    calls = Held(place, [(False, 1)])
+    place.proxy.lose_reply(of=any_call)
+    place.seller.let_go()
+    calls.join()
+    assert set(place.check()) == {"done"}
+    wait_until(lambda: place.callers.call(place.house.port).is_served, SILENT_S)
+    # A draw that never arrives, and one of which nobody hears what became: nothing has been sent upstream.
+    never = []
+    for fault in (place.proxy.cut_request, place.proxy.lose_reply):
+        with killed_on_the_wire(place):
+            fault(of=any_call)
+            never.append(place.callers.call(place.house.port))
+    # The same for a settlement, which the journal has.
+    for fault in (place.proxy.cut_request, place.proxy.lose_reply):
+        calls = Held(place, [(False, 1)])
+        with killed_on_the_wire(place):
+            fault(of=any_call)
+            place.seller.let_go()
+            calls.join()
+        assert place.ended(calls.told) == {"done"}
+    # Settlements that the journal alone has, when all die.
+    calls = Held(place, EVERY_POINT)
+    place.proxy.hold()
+    place.seller.let_go()
+    calls.join()
+    assert all(told.is_served for told in calls.told)  # a sick store holds no answer
+    place.kill_all()
+    place.proxy.cut()
+    place.proxy.heal()
+    place.open(1)
+    assert place.ended(calls.told) == {"done"}
+
+    place.check()
+    assert not any(told.is_served or told.number in place.seller.sales for told in never)
+    assert place.ended([never[0]]) == {None}
+
+
+@contextlib.contextmanager
+def killed_on_the_wire(place: Place) -> Iterator[None]:
+    """The only worker dies as soon as the proxy has cut its line; its heir has a good one."""
+    (victim,) = place.house.workers()
+
+    def kill_when_cut() -> None:
+        with place.line_cut():
+            pass
+        kill(victim)
+
+    with ThreadPoolExecutor(1) as thread:
+        killed = thread.submit(kill_when_cut)
+        yield
+        killed.result()
+    place.wait_until_replaced(victim, workers=1)
+    assert called(place).is_served
+
+
+def kill_while_a_journal_is_put_away(place: Place, *, has_arrived: bool) -> None:
+    """A dead worker's journal is delivered, kept for a while, and then retired: its heir dies of that."""
+    place.open(1)
+    held = Held(place, EVERY_POINT)
+    (victim,) = place.house.workers()
+    kill(victim)
+    held.join()
+    place.wait_until_replaced(victim, workers=1)
+    (heir,) = place.house.workers()
+    place.seller.let_go()
+    with place.line_cut():
+        (place.proxy.lose_reply if has_arrived else place.proxy.cut_request)(of=RETIREMENT)
+        assert called(place).is_served
+        assert place.check() == {"lost": len(held.told), "done": 1}
+    kill(heir)
+    place.wait_until_replaced(heir, workers=1)
+    assert called(place).is_served
+    assert place.check() == {"lost": len(held.told), "done": 2}

@@ -1,0 +1,89 @@
+"""What a client lives through while the store does not answer: a quick and honest 503, and nothing lost."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+
+from tests.conftest import Stage, StartsGateways
+from tests.fakes.scripted import CHUNKED, Wire, chunk, event, ok_json
+from tests.flows.house import Gateway, eventually, key, settings
+
+BACK_WITHIN_S = 6.0
+"""It is promised within 2 s; the rest is for a slow machine."""
+SICK_FOR_S = 10.0
+"""The store is away for as long as nobody hears the end of a call: whoever waited for it would wait for ever."""
+
+
+@contextmanager
+def locked(house: Gateway) -> Iterator[None]:
+    """Somebody else is writing into the store's file and does not come to an end."""
+    folder = Path(house.config["store"]["url"].removeprefix("embedded:"))
+    db = sqlite3.connect(folder / "gateway.sqlite", isolation_level=None)
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    finally:
+        db.execute("ROLLBACK")
+        db.close()
+
+
+def test_store_that_is_away_is_told_at_once_and_the_house_recovers(gateway: StartsGateways, upstream: Stage) -> None:
+    upstream.play(always=ok_json())
+    house = gateway(settings(upstream.url, keys=[key("alice", quotas=[{"requests": 100, "per": "day"}])]))
+    assert house.complete().status == 200
+    with locked(house):
+        took_s = []
+        for _ in range(5):
+            began = time.monotonic()
+            refused = house.complete()
+            took_s.append(time.monotonic() - began)
+            assert refused.told == (503, "server_error", None, "store_unavailable")
+            assert int(refused.headers["retry-after"]) >= 1
+        assert median(took_s) < 1  # a slow machine may take longer for one of them
+        assert house.metric("gateway_rejections_total", reason="store_unavailable") == 5
+        eventually(lambda: house.metric("gateway_store_errors_total") > 0)
+        assert house.get("/healthz", key=None).status == 200
+    eventually(lambda: house.complete().status == 200, BACK_WITHIN_S)
+    assert upstream.hits == house.get("/v1/key").json["quotas"][0]["used"] == len(house.calls())
+
+
+def test_store_that_is_away_is_not_ready(gateway: StartsGateways, upstream: Stage) -> None:
+    house = gateway(settings(upstream.url))
+    with locked(house):
+        assert house.complete().status == 503
+        assert house.get("/readyz", key=None).told == (503, "server_error", None, "store_unavailable")
+    eventually(lambda: house.get("/readyz", key=None).status == 200, BACK_WITHIN_S)
+
+
+def test_call_that_ends_while_the_store_is_away_is_settled_later(gateway: StartsGateways, upstream: Stage) -> None:
+    async def wait_for_lock(wire: Wire) -> None:
+        await wire.write(CHUNKED + chunk(event({"choices": [{"index": 0, "text": "a"}]})))
+        while not is_locked:
+            await wire.write(chunk(b": still here\n\n"))
+            await asyncio.sleep(0.02)
+        last = {"choices": [{"index": 0, "text": "", "finish_reason": "stop"}]}
+        usage = {"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 1}}
+        await wire.write(chunk(event(last) + event(usage) + event("[DONE]")) + b"0\r\n\r\n")
+
+    is_locked: list[bool] = []
+    upstream.play(wait_for_lock)
+    house = gateway(settings(upstream.url, keys=[key("alice", quotas=[{"tokens": 1000, "per": "day"}])]))
+    with house.stream() as client:
+        head = client.read_head()
+        with locked(house):
+            is_locked.append(True)
+            began = time.monotonic()
+            assert client.read_chunks().endswith(b"data: [DONE]\n\n")
+            assert time.monotonic() - began < SICK_FOR_S  # a sick store holds no answer
+            eventually(lambda: house.metric("gateway_journal_pending_records") == 1)
+            assert house.calls() == []
+        assert house.call(head.id)["prompt_tokens"] == 5
+    window = house.get("/v1/key").json["quotas"][0]
+    assert (window["used"], window["reserved"]) == (6, 0)
+    eventually(lambda: house.metric("gateway_journal_pending_records") == 0)

@@ -1,0 +1,264 @@
+"""Prometheus' own numbers against the ledger's: two workers, a real Redis, a real Prometheus, and a worker that dies.
+
+One gateway and one Prometheus serve all tests of this file; what they see is made once, by `story`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.conftest import Stage, StartsGateways
+from tests.fakes.prometheus import Labels, Prometheus, prometheus
+from tests.fakes.redis_servers import RedisServer
+from tests.fakes.scripted import CHUNKED, Wire, chunk, cut_stream, error_json, event, ok_json, stream
+from tests.flows.house import CHAT, COMPLETIONS, Gateway, eventually, key, settings
+from tests.prometheus.test_dashboard import QUERIES
+
+PATIENCE_S = 45.0
+PRICES = {COMPLETIONS: {"input": 1.5, "output": 2.0}, CHAT: {"input": 2.5, "cached_input": 1.25, "output": 10.0}}
+TOKENS = ("prompt", "completion", "cached", "reasoning")
+
+
+async def play(wire: Wire) -> None:
+    """What the call's own text asks for."""
+    asked = wire.request.json
+    wish, number, *_ = (asked.get("prompt") or asked["messages"][0]["content"]).split()
+    usage: dict[str, Any] = {"prompt_tokens": 10 + int(number), "completion_tokens": 5 + int(number)}
+    if "messages" in asked:
+        usage["prompt_tokens_details"] = {"cached_tokens": int(number)}
+        usage["completion_tokens_details"] = {"reasoning_tokens": 2}
+    piece = {"model": "m", "choices": [{"text": "word", "index": 0, "finish_reason": None}]}
+    end = {"model": "m", "choices": [{"text": " word", "index": 0, "finish_reason": "stop"}]}
+    match wish:
+        case "plain":
+            await ok_json({"model": "m", "choices": [], "usage": usage})(wire)
+        case "streamed":
+            await stream([piece, piece, end, {"model": "m", "choices": [], "usage": usage}])(wire)
+        case "unreported":
+            await stream([piece, end])(wire)
+        case "cut":
+            await cut_stream([piece])(wire)
+        case "failed":
+            await error_json(500)(wire)
+        case "refused":
+            await error_json(400, code="no_such_thing")(wire)
+        case "held":
+            await wire.write(CHUNKED + chunk(event(piece)))
+            await wire.until_gone()
+
+
+class Story(NamedTuple):
+    """What has happened."""
+
+    house: Gateway
+    server: Prometheus
+    refusals: Counter[tuple[str, str, int]]
+    """Calls that no record tells of: key, label of the model, status."""
+
+
+@pytest.fixture(scope="module")
+def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    with RedisServer(tmp_path_factory.mktemp("redis")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def house(gateways: StartsGateways, theatre: Stage, redis: RedisServer) -> Gateway:
+    models: dict[str, Any] = {
+        name: {"endpoints": [endpoint], "routes": [{"upstream": "main"}], "max_output_tokens": 50, "price": price,
+               "max_attempts": 1}
+        for (name, price), endpoint in zip(PRICES.items(), ("completions", "chat"), strict=True)
+    }  # fmt: skip
+    models["*"] = {"routes": [{"upstream": "main"}], "max_output_tokens": 50}
+    spent = [{"requests": 6, "per": "day"}, {"tokens": 1000000, "per": "month"}]
+    return gateways(
+        settings(
+            theatre.url,
+            store={"url": redis.url},
+            server={"workers": 2},
+            models=models,
+            keys=[key("alice", team="crew"), key("bob"), key("carol", quotas=spent), key("dave"), key("erin")],
+            teams={"crew": {}},
+            metrics={"max_keys": 4},
+        )
+    )
+
+
+@pytest.fixture(scope="module")
+def story(house: Gateway, theatre: Stage, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
+    theatre.play(always=play)
+    refusals: Counter[tuple[str, str, int]] = Counter()
+    with prometheus(tmp_path_factory.mktemp("prometheus"), [house.port]) as server:
+        first = load(house, refusals)
+        held = [house.stream(who, prompt=f"held {number}") for number, who in enumerate(("alice", "bob") * 3)]
+        for each in held:
+            each.read_head()
+        seen(server, house, "sum(gateway_requests_total)", first)
+        victim = house.workers()[0]
+        os.kill(victim, signal.SIGKILL)
+        eventually(lambda: len(house.workers()) == 2 and victim not in house.workers(), PATIENCE_S)
+        for each in held:
+            each.close()  # those that the other worker carries are given up by their clients
+        second = load(house, refusals)
+        # Whatever they were, each of them has a record in the end.
+        carried = first + second + len(held) - refusals.total()
+        eventually(lambda: sum(row["requests"] for row in house.usage(group_by="key")) == carried, PATIENCE_S)
+        seen(server, house, "sum(gateway_requests_total)", first + second + len(held))
+        yield Story(house, server, refusals)
+
+
+def load(house: Gateway, refusals: Counter[tuple[str, str, int]]) -> int:
+    """Calls of all kinds by several clients at once; how many."""
+
+    def call(who: str, model: str, wish: str, number: int) -> None:
+        text, is_stream = f"{wish} {number}", wish in ("streamed", "unreported", "cut")
+        ask = house.chat if model == CHAT else house.complete
+        asked = {"messages": [{"role": "user", "content": text}]} if model == CHAT else {"prompt": text}
+        ask(who, model=model, stream=is_stream, **asked)
+
+    calls = [
+        (who, model, wish, number)
+        for number, who in enumerate(("alice", "bob", "dave", "erin"))
+        for model in PRICES
+        for wish in ("plain", "streamed", "streamed", "unreported" if model == COMPLETIONS else "plain")
+    ]
+    calls += [("alice", COMPLETIONS, wish, 1) for wish in ("cut", "refused", "failed", "refused")]
+    calls += [("bob", f"made-up-{number}", "plain", number) for number in range(20)]
+    with ThreadPoolExecutor(8) as clients:
+        list(clients.map(lambda each: call(*each), calls))
+    for _ in range(8):
+        answer = house.complete("carol", prompt="plain 3")
+        refusals["carol", COMPLETIONS, 429] += answer.status == 429
+    house.complete("nobody", prompt="plain 1")
+    house.complete("alice", n=500)
+    refusals["", "", 401] += 1
+    refusals["alice", "", 400] += 1
+    return len(calls) + 8 + 2
+
+
+def seen(server: Prometheus, house: Gateway, expression: str, expected: float) -> None:
+    """Wait until Prometheus has scraped this number."""
+    eventually(lambda: sum(server.query(expression).values()) == expected, PATIENCE_S)
+
+
+def told(server: Prometheus, expression: str) -> dict[tuple[str, ...], float]:
+    """What Prometheus says, by the values of its labels."""
+    return {tuple(value for _, value in labels): number for labels, number in server.query(expression).items()}
+
+
+def nonzero(numbers: Mapping[tuple[str, ...], float]) -> dict[tuple[str, ...], Any]:
+    return {labels: pytest.approx(number, rel=1e-9) for labels, number in numbers.items() if number}
+
+
+def ledger(story: Story, field: str, label: Callable[[str], str] = lambda key: key) -> dict[tuple[str, ...], float]:
+    """What the ledger says, by key and model; keys beyond max_keys together."""
+    sums: Counter[tuple[str, ...]] = Counter()
+    for row in story.house.usage(group_by="key,model"):
+        sums[label(row["key"]), row["model"]] += row[field] or 0
+    return dict(sums)
+
+
+def as_labels(key: str) -> str:
+    return key if key in ("alice", "bob", "carol", "dave") else "other"
+
+
+def test_requests_are_those_of_the_ledger(story: Story) -> None:
+    carried = told(story.server, 'sum by (key, model) (gateway_requests_total{upstream!=""})')
+    assert carried == nonzero(ledger(story, "requests", as_labels))
+    assert {model for _, model in carried} == {COMPLETIONS, CHAT, "other"}
+    assert {key for key, _ in carried} == {"alice", "bob", "carol", "dave", "other"}
+
+
+def test_requests_that_no_record_tells_of_are_those_that_were_refused(story: Story) -> None:
+    found = story.server.query('sum by (key, model, status) (gateway_requests_total{upstream=""})')
+    refused = {
+        tuple(dict(labels).get(name, "") for name in ("key", "model", "status")): n for labels, n in found.items()
+    }
+    assert refused == {(key, model, str(status)): n for (key, model, status), n in story.refusals.items()}
+    reasons = told(story.server, "sum by (reason) (gateway_rejections_total)")
+    assert reasons == {("invalid_request",): 2, ("quota_spent",): story.refusals["carol", COMPLETIONS, 429],
+                       ("unauthorized",): 2}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", TOKENS)
+def test_tokens_are_those_of_the_ledger(story: Story, kind: str) -> None:
+    counted = told(story.server, f'sum by (key, model) (gateway_tokens_total{{type="{kind}"}})')
+    assert counted == nonzero(ledger(story, f"{kind}_tokens", as_labels))
+
+
+def test_estimated_tokens_are_those_of_the_ledger(story: Story) -> None:
+    expression = 'sum by (key, model) (gateway_tokens_total{source="estimated", type=~"prompt|completion"})'
+    assert told(story.server, expression) == nonzero(ledger(story, "estimated_tokens", as_labels))
+
+
+def test_cost_is_that_of_the_ledger(story: Story) -> None:
+    cost = told(story.server, "sum by (key, model) (gateway_cost_usd_total)")
+    assert cost == nonzero(ledger(story, "cost_usd", as_labels))
+    assert sum(cost.values()) > 0.001
+
+
+def test_records_agree_one_by_one(story: Story) -> None:
+    """The ledger's own sums are made of the same records; so are the histograms, but for calls that were lost."""
+    calls = story.house.calls(limit=10_000)
+    by_status = Counter(str(call["status"]) for call in calls)
+    assert told(story.server, 'sum by (status) (gateway_requests_total{upstream!=""})') == {
+        (status,): count for status, count in by_status.items()
+    }
+    answered = [call for call in calls if call["ended"] != "lost"]
+    timed = story.server.query("sum(gateway_request_duration_seconds_count)")
+    assert timed == {(): len(answered)}
+    attempts = sum(call["attempts"] for call in answered)
+    assert sum(story.server.query("sum(gateway_upstream_attempts_total)").values()) == attempts
+
+
+def test_a_worker_died_and_its_calls_were_lost_and_counted(story: Story) -> None:
+    lost = [call for call in story.house.calls(limit=10_000) if call["ended"] == "lost"]
+    gone = [call for call in story.house.calls(limit=10_000) if call["ended"] == "client_gone"]
+    assert len(lost) + len(gone) == 6
+    assert story.server.query("sum(gateway_worker_restarts_total)") == {(): 1}
+    assert sum(story.server.query('gateway_requests_total{status="0"}').values()) == len(lost)
+
+
+def test_no_counter_fell_when_it_died(story: Story) -> None:
+    names = [name for name in story.server.get("label/__name__/values") if re.fullmatch(COUNTERS, name)]
+    assert len(names) > 20
+    for name in names:
+        assert not any(story.server.query(f"resets({name}[10m])").values()), name
+
+
+def test_what_is_left_of_a_quota(story: Story) -> None:
+    (row,) = [q for q in story.house.get("/v1/key", key="carol").json["quotas"] if q["unit"] == "requests"]
+    used = told(story.server, 'gateway_quota_used{unit="requests"}')
+    assert [number for labels, number in used.items() if "carol" in labels] == [row["used"]] == [6]
+    teams = story.server.query('gateway_key_info{key="alice"}')
+    assert [dict(labels)["team"] for labels in teams] == ["crew"]
+
+
+COUNTERS = r"gateway_.+_(?:total|count|bucket)"
+MAY_BE_EMPTY = {"Alerts of quotas"}
+"""Panels that nobody wants to have data."""
+
+
+@pytest.mark.parametrize(("title", "expression"), QUERIES, ids=[title for title, _ in QUERIES])
+def test_every_query_of_the_dashboard_has_an_answer(story: Story, title: str, expression: str) -> None:
+    known = {"$__rate_interval": "5m", "$__range": "5m", "$key": ".*", "$model": ".*"}
+    asked = re.sub(r"\$\w+", lambda found: known[found[0]], expression)
+    found: dict[Labels, float] = story.server.query(asked)
+    assert title in MAY_BE_EMPTY or [number for number in found.values() if number == number], asked
+
+
+def test_the_rules_can_be_worked_out(story: Story) -> None:
+    def rules() -> list[dict[str, Any]]:
+        return [rule for group in story.server.get("rules")["groups"] for rule in group["rules"]]
+
+    eventually(lambda: all(rule["health"] == "ok" for rule in rules()), PATIENCE_S)
+    for name in [rule["name"] for rule in rules() if rule["type"] == "recording"]:
+        eventually(lambda name=name: story.server.query(name), PATIENCE_S)  # type: ignore[misc]

@@ -1,0 +1,322 @@
+"""What the gateway's OpenAPI document promises, held against a whole gateway by schemathesis.
+
+For each operation it makes requests that fit the document and requests that do not. Whatever it sends: no 5xx, since
+nothing has failed; statuses, media types, headers and bodies as the document says; each error the OpenAI object with
+its four keys; and a request id on everything. Of our own rows the document allows no member more or less.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import jsonschema_rs
+import pytest
+import requests
+import schemathesis
+from hypothesis import HealthCheck, Phase, given
+from hypothesis import settings as rules
+from hypothesis import strategies as st
+from schemathesis import GenerationMode
+from schemathesis.checks import CHECKS, load_all_checks, not_a_server_error
+from schemathesis.core.failures import FailureGroup
+from schemathesis.core.transport import Response
+
+from gateway.api.schema import Part
+from gateway.web.admin import request_bodies
+from gateway.web.openapi.document import OPERATIONS
+from gateway.web.openapi.operation import Operation
+from tests.conftest import Stage, StartsGateways
+from tests.fakes.scripted import Wire, ok_json, stream
+from tests.flows.client import ERROR_KEYS, TIMEOUT_S, events
+from tests.flows.house import ADMIN_TOKEN, COMPLETIONS, Gateway, key, secret, settings
+from tests.flows.steering import Operator
+
+FITTING, UNFIT = GenerationMode.POSITIVE, GenerationMode.NEGATIVE
+CONFORMS = (
+    "status_code_conformance", "content_type_conformance", "response_headers_conformance",
+    "response_schema_conformance",
+)  # fmt: skip
+USAGE = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
+MOST, MOST_OF_ADMIN = 40, 16
+"""Requests of an operation that has something to vary; the others are all alike."""
+BOUNDED = rules(deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate], database=None)
+"""What fails is not made smaller: bodies of this kind take minutes to shrink."""
+
+TAKES_BODY = [(method, path) for (method, path), operation in OPERATIONS.items() if operation.body is not None]
+TAKES_QUERY = [
+    (method, path)
+    for (method, path), operation in OPERATIONS.items()
+    if any(parameter["in"] == "query" and len(parameter["schema"]) > 1 for parameter in operation.parameters)
+]
+"""Where a query can be wrong: not every text is good."""
+
+
+def most(path: str) -> int:
+    """How many requests are made of an operation."""
+    return MOST_OF_ADMIN if path.startswith("/admin") else MOST
+
+
+async def agreeable(wire: Wire) -> None:
+    """An upstream that answers everything as it should be answered."""
+    asked, path = wire.request.json, wire.request.path
+    if path.endswith("/embeddings"):
+        await ok_json({"object": "list", "data": [{"index": 0, "embedding": [0.5]}], "usage": USAGE})(wire)
+        return
+    is_chat = path.endswith("/chat/completions")
+    text: dict[str, Any] = {"message": {"role": "assistant", "content": "Hi"}} if is_chat else {"text": "Hi"}
+    prompt = asked.get("prompt")
+    many = len(prompt) if isinstance(prompt, list) and not isinstance(prompt[0], int) else 1
+    places = range(many * (asked.get("n") or 1))
+    if not asked.get("stream"):
+        choices = [{"index": index, "finish_reason": "stop", **text} for index in places]
+        await ok_json({"id": "c", "model": "m", "choices": choices, "usage": USAGE})(wire)
+        return
+    text = {"delta": {"content": "Hi"}} if is_chat else text
+    choices = [{"index": index, "finish_reason": "stop", **text} for index in places]
+    # All in one event: of a long stream schemathesis reads the beginning alone.
+    await stream([{"id": "c", "choices": choices}, {"id": "c", "choices": [], "usage": USAGE}])(wire)
+
+
+@pytest.fixture(scope="module")
+def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
+    theatre.play(always=agreeable)
+    price = {"input": 1.5, "output": 2}
+    models = {
+        COMPLETIONS: {"price": price},
+        "*": {"routes": [{"upstream": "main"}], "max_output_tokens": 100, "price": price},
+    }
+    quotas = [{unit: 10**9, "per": per} for unit in ("requests", "tokens", "usd") for per in ("minute", "month", 90)]
+    quotas = [quota | ({"usd": 9000} if "usd" in quota else {}) for quota in quotas]
+    keys = [key("alice", quotas=quotas, team="crew", expires="2199-01-01T00:00:00Z", limits={"deny": ["denied"]})]
+    teams = {"crew": {"quotas": [{"requests": 10**9, "per": "day", "model": "gpt-*"}]}}
+    shared = [quota for quota in quotas if quota["per"] != 90]
+    return gateways(settings(theatre.url, models=models, keys=keys, teams=teams, quotas=shared))
+
+
+UNITS = ("requests", "tokens", "usd")
+WINDOWS = [{unit: 1000, "per": per} for unit in UNITS for per in ("minute", "day", "month")]
+
+
+@pytest.fixture
+def there(house: Gateway, method: str, path: str) -> dict[str, str]:
+    """What stands in a path and is there; a key or a team is made for this test."""
+    operator, name = Operator(house), f"{method}-{path.count('/')}-{time.monotonic_ns()}".lower()
+    if "{id}" in path:
+        operator.create(name, quotas=WINDOWS)
+    if "{name}" in path:
+        operator.done("POST", "teams", {"name": name, "quotas": WINDOWS})
+    known = {"model": "m", "file": "api.js"}
+    return {part: known.get(part, name) for part in re.findall(r"{(\w+)}", path)}
+
+
+def made_to_fit(body: Any, kind: type[Part]) -> Any:
+    """A body that fits the document, made to fit what is there as well: teams, names, quotas of one unit.
+
+    Those that are left as they are show that all else is refused as it should be."""
+    if not isinstance(body, dict):
+        return body
+    fitting = {name: value for name, value in body.items() if name not in ("team", "ips", "expires", "model", *UNITS)}
+    if "quotas" in fitting:
+        fitting["quotas"] = [{"tokens": 5, "per": 100}]
+    if "overlap_s" in fitting:
+        fitting["overlap_s"] = min(fitting["overlap_s"], 60)
+    if fitting.get("per") not in (None, "day", "month"):
+        fitting["per"] = "day"
+    if kind is request_bodies.GrantTopUp:
+        fitting[next((unit for unit in UNITS if unit in body), "tokens")] = 5
+    for name in ("id", "name"):
+        if name in fitting:
+            fitting[name] = f"made-{time.monotonic_ns()}"
+    return fitting
+
+
+@pytest.fixture(scope="module")
+def schema(house: Gateway) -> Any:
+    load_all_checks()
+    return schemathesis.openapi.from_dict(house.get("/openapi.json", key=None).json)
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[requests.Session]:
+    with requests.Session() as made:
+        made.trust_env = False
+        yield made
+
+
+def credentials(path: str) -> dict[str, str]:
+    caller = ADMIN_TOKEN if path.startswith("/admin") else secret("alice")
+    return {"Authorization": f"Bearer {caller}"}
+
+
+def check(case: Any, answer: Response, *more: str) -> None:
+    """Whether this answer is one that the document allows."""
+    checks = [not_a_server_error, *(CHECKS.get_one(name) for name in (*CONFORMS, *more))]
+    case.validate_response(answer, checks=checks)
+    assert answer.headers["x-request-id"][0].startswith("req_")
+    if answer.headers["content-type"] == ["text/event-stream"]:
+        assert events(answer.content)[-1] == "[DONE]"
+    if answer.status_code not in (200, 201):
+        error = json.loads(answer.content)
+        assert list(error) == ["error"]
+        assert sorted(error["error"]) == ERROR_KEYS
+        assert error["error"]["message"]
+
+
+def tell(house: Gateway, session: requests.Session, case: Any, **more: Any) -> Response:
+    given = {"base_url": house.url, "session": session, "timeout": TIMEOUT_S, "headers": credentials(case.path), **more}
+    answer: Response = case.call(**given)
+    return answer
+
+
+def refusals(operation: Operation, path: str) -> set[int]:
+    """What beside success is told to whoever keeps to the document.
+
+    Some rules are between fields (best_of and n), which the document cannot say; a group that is none is refused; of a
+    model "../x" a client makes another path; and keys, teams and quotas are there or not.
+    """
+    if operation.caller == "admin" and operation.body is not None:
+        return {400, 404, 409}
+    return {404} if "{" in path else {400}
+
+
+@pytest.mark.parametrize(("method", "path"), OPERATIONS)
+def test_what_fits_the_document_is_answered_as_it_says(
+    house: Gateway, session: requests.Session, schema: Any, method: str, path: str, there: dict[str, str]
+) -> None:
+    told: Counter[int] = Counter()
+    operation = OPERATIONS[method, path]
+    varies = bool(operation.body or operation.parameters)
+
+    turns = itertools.cycle((True, False))
+
+    @given(schema[path][method].as_strategy(generation_mode=FITTING))
+    @rules(BOUNDED, max_examples=most(path) if varies else 2)
+    def ask(case: Any) -> None:
+        if (is_plain := next(turns)) or operation.caller in ("admin", "viewer"):
+            case.path_parameters = there
+        if is_plain and operation.caller == "admin" and operation.body is not None:
+            case.body = made_to_fit(case.body, operation.body)
+        answer = tell(house, session, case)
+        told[answer.status_code] += 1
+        check(case, answer)
+
+    ask()
+    assert told.keys() <= {operation.status, *refusals(operation, path)}
+    assert told[operation.status]
+
+
+@pytest.mark.parametrize(("method", "path"), TAKES_BODY + TAKES_QUERY)
+def test_what_does_not_fit_the_document_is_refused_as_it_says(
+    house: Gateway, session: requests.Session, schema: Any, method: str, path: str, there: dict[str, str]
+) -> None:
+    told: Counter[int] = Counter()
+    # Where it may be the path alone that does not fit, and is made to, a good body is no fault.
+    strictly = ["negative_data_rejection"] if method == "POST" and not there else []
+
+    @given(schema[path][method].as_strategy(generation_mode=UNFIT))
+    @rules(BOUNDED, max_examples=most(path))
+    def ask(case: Any) -> None:
+        case.path_parameters = there
+        answer = tell(house, session, case)
+        told[answer.status_code] += 1
+        check(case, answer, *strictly)
+
+    ask()
+    assert told[400]
+
+
+JSON_VALUES = st.recursive(
+    st.sampled_from(["2", "1.5", "true", 2.0, 1, 0, "", [], {}])
+    | st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+def plain_body(path: str) -> dict[str, Any]:
+    """A good one."""
+    if not path.startswith("/admin"):
+        asked = {"/v1/completions": {"prompt": "Hi"}, "/v1/embeddings": {"input": "Hi"}}
+        return {"model": "m", **asked.get(path, {"messages": [{"role": "user", "content": "Hi"}]})}
+    name = f"plain-{time.monotonic_ns()}"
+    return {"/admin/api/keys": {"id": name}, "/admin/api/teams": {"name": name}}.get(
+        path, {"requests": 1, "per": "day"} if path.endswith("top_up") else {}
+    )
+
+
+@pytest.mark.parametrize(("method", "path"), TAKES_BODY)
+def test_one_member_that_is_anything(
+    house: Gateway, session: requests.Session, schema: Any, method: str, path: str, there: dict[str, str]
+) -> None:
+    """A body that is otherwise good: so that nothing else hides what one member does, nor that it was let through."""
+    operation = schema[path][method]
+    body = OPERATIONS[method, path].body
+    assert body is not None
+    whole = {"$ref": f"#/components/schemas/{body.__name__}", "components": schema.raw_schema["components"]}
+    fits = jsonschema_rs.Draft202012Validator(whole)
+    is_open = not path.startswith("/admin")
+
+    @given(st.sampled_from(sorted({*body.model_fields, "denied", "anything"})), JSON_VALUES)
+    @rules(BOUNDED, max_examples=2 * most(path))
+    def ask(name: str, value: Any) -> None:
+        given = plain_body(path) | {name: value}
+        case = operation.Case(body=given, path_parameters=there, media_type="application/json")
+        answer = tell(house, session, case)
+        check(case, answer)
+        assert answer.status_code in ((400,) if is_open else (400, 404, 409)) or fits.is_valid(given)
+
+    ask()
+
+
+@pytest.mark.parametrize(
+    ("method", "path"), [each for each in OPERATIONS if OPERATIONS[each].caller in ("key", "admin", "viewer")]
+)
+@pytest.mark.parametrize("who", [None, "Bearer sk-somebody-else-0123456789", "Basic YTpi", "Bearer"])
+def test_nobody_else_is_let_in(
+    house: Gateway, session: requests.Session, schema: Any, method: str, path: str, who: str | None
+) -> None:
+    body = {"body": {}, "media_type": "application/json"} if OPERATIONS[method, path].body else {}
+    there = {"model": "m", "id": "alice", "name": "crew"} if "{" in path else {}
+    case = schema[path][method].Case(path_parameters=there, **body)
+    answer = tell(house, session, case, headers={} if who is None else {"Authorization": who})
+    is_guess = path.startswith("/admin") and who is not None and "sk-" in who
+    assert answer.status_code in ((401, 429) if is_guess else (401,))
+    check(case, answer)
+
+
+@pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"])
+def test_a_method_that_the_document_does_not_have_is_refused(
+    house: Gateway, session: requests.Session, schema: Any, method: str
+) -> None:
+    for path in {path for _, path in OPERATIONS}:
+        allowed = {each for each, at in OPERATIONS if at == path}
+        if method in allowed:
+            continue
+        where = house.url + re.sub("{.*?}", "m", path)
+        answer = session.request(method, where, headers=credentials(path), timeout=TIMEOUT_S)
+        assert answer.status_code == 405, (path, answer.text)
+        assert allowed <= set(answer.headers["allow"].replace(" ", "").split(",")) <= allowed | {"HEAD"}
+        assert sorted(answer.json()["error"]) == ERROR_KEYS
+        assert answer.headers["x-request-id"].startswith("req_")
+
+
+def test_a_row_with_a_member_that_the_document_does_not_have_would_be_found(
+    house: Gateway, session: requests.Session, schema: Any
+) -> None:
+    case = schema["/v1/key"]["GET"].Case()
+    answer = tell(house, session, case)
+    check(case, answer)
+    answer.content = json.dumps({**json.loads(answer.content), "more": "than is told"}).encode()
+    answer._deserialized = None
+    with pytest.raises(FailureGroup):
+        check(case, answer)

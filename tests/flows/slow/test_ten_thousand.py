@@ -1,0 +1,97 @@
+"""10,000 streams at once, whose upstream says a word now and then: in bounded memory, and none of them mixed up."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import StartsGateways
+from tests.flows.books import wait_until_settled
+from tests.flows.house import Gateway, eventually, key, secret, settings
+from tests.flows.many import USAGE, Helper, raise_limit
+
+from .test_memory import rss
+
+STREAMS = 10_000
+WORDS = 4
+"""Of each stream."""
+
+KB_A_STREAM = 50
+"""What the workers may grow by for each stream. Seen: 26, of which each of the two connections takes a third."""
+ROOM = 0.25
+"""The second 10,000 may take so much more than the first. Seen: 0.03; 0.25 are 6 KB of each stream that stay behind."""
+
+DESCRIPTORS = 2 * STREAMS
+"""A worker needs two for each of its streams, and keeps a quarter from clients; newcomers need not come by halves."""
+SETTLED_S = 120.0
+
+
+@pytest.mark.timeout(400)
+def test_ten_thousand_streams_at_once(gateway: StartsGateways) -> None:
+    raise_limit(DESCRIPTORS)
+    with Helper("upstream") as upstream, Helper("clients") as clients:
+        house = gateway(
+            settings(
+                f"http://127.0.0.1:{upstream.port}/v1",
+                server={"workers": 2, "max_in_flight": 2 * STREAMS},
+                upstreams={"main": {"max_connections": 2 * STREAMS, "timeouts": {"idle_s": 300}}},
+                keys=[key("alice", quotas=[{"tokens": 10**9, "per": "day"}, {"requests": 10**8, "per": "month"}])],
+            )
+        )
+        round_of(20, house, upstream, clients)  # the first streams of a process cost more than the next
+        workers, empty, open_before = house.workers(), memory(house), descriptors(house)
+
+        first = round_of(STREAMS, house, upstream, clients)
+        assert first - empty < STREAMS * KB_A_STREAM * 1024, f"{(first - empty) / STREAMS / 1024:.1f} KB a stream"
+        eventually(lambda: descriptors(house) <= open_before, 60)
+
+        second = round_of(STREAMS, house, upstream, clients)
+        assert second - first < ROOM * (first - empty), f"{(second - first) / 1e6:.0f} MB more, the second time"
+        eventually(lambda: descriptors(house) <= open_before, 60)
+
+        assert house.workers() == workers
+        check_sums(house, 2 * STREAMS + 20)
+
+
+def round_of(count: int, house: Gateway, upstream: Helper, clients: Helper) -> int:
+    """So many streams from their first word to their end, all open together; returns the most memory they took."""
+    begun = clients.ask(open=count, port=house.port, secret=secret("alice"))
+    assert (begun["open"], begun["wrong"]) == (count, [])
+    assert house.metric("gateway_in_flight_requests") == count
+    upstream.ask(speak=WORDS - 1)
+    assert clients.ask(heard=WORDS)["wrong"] == []
+    while_open = memory(house)
+    assert upstream.ask(end=True)["most"] == count
+    ended = clients.ask(ended=WORDS)
+    assert (ended["whole"], ended["wrong"]) == (count, [])
+    wait_until_settled(house, SETTLED_S)
+    upstream.ask(hang_up=True)
+    eventually(lambda: upstream.ask()["connections"] == 0, 60)
+    return max(while_open, memory(house))
+
+
+def memory(house: Gateway) -> int:
+    """Bytes that its workers have in use; pages that they share count for each."""
+    return sum(map(rss, house.workers()))
+
+
+def descriptors(house: Gateway) -> int:
+    """How many its workers have open; 0 where the system does not tell."""
+    if sys.platform != "linux":
+        return 0
+    return sum(sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir()) for pid in house.workers())
+
+
+def check_sums(house: Gateway, count: int) -> None:
+    """Each stream counts once, as its upstream reported it: in the reports, the quotas and the metrics."""
+    prompt, completion = USAGE
+    (row,) = house.usage(group_by="key")
+    found = (row["requests"], row["errors"], row["prompt_tokens"], row["completion_tokens"], row["estimated_tokens"])
+    assert found == (count, 0, count * prompt, count * completion, 0)
+    used = {quota["unit"]: (quota["used"], quota["reserved"]) for quota in house.admin("quotas").json["data"]}
+    assert used == {"tokens": (count * (prompt + completion), 0), "requests": (count, 0)}
+    assert house.metric("gateway_requests_total", key="alice", status="200") == count
+    assert house.metric("gateway_in_flight_requests") == 0
+    eventually(lambda: house.metric("gateway_journal_pending_records") == 0)  # it is looked at each second

@@ -1,0 +1,259 @@
+"""Two upstreams under two hundred calls at once, while one of them dies, crawls, or both are ill.
+
+What has to hold: no client sees an error that another attempt could have avoided; what comes back is used again; and
+the upstreams, who count by themselves, are never asked many times for one call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from tests.conftest import StartsGateways, StartsProcesses
+from tests.fakes.scripted import DEFAULT_JSON, Behaviour, Scripted, Wire, dead_port, error_json, ok_json
+from tests.flows.house import Gateway, Process, key, model, secret, settings
+
+AT_ONCE = 200
+ANSWERS_IN_S = 0.4
+"""How long an upstream that is well takes: with so many calls at once, about what a slow machine can do."""
+PATIENT: dict[str, float] = {"connect_s": 10, "head_s": 30, "idle_s": 30}
+BUDGET = 0.2
+SPARE = 20
+"""Repetitions at one upstream beside a fifth of its calls: ten in each window."""
+
+pytestmark = pytest.mark.timeout(180)
+
+
+@dataclass
+class Told:
+    """One answer."""
+
+    status: int
+    upstream: str
+    attempts: int
+    retry_after: str
+    is_whole: bool
+
+
+@dataclass
+class Crowd:
+    """So many clients, each of whom calls again as soon as it was answered. Every call has a number, sent as `user`."""
+
+    port: int
+    model: str
+    told: list[Told] = field(default_factory=list)
+    begun: int = 0
+    _is_over: bool = False
+
+    async def _ask(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Told:
+        self.begun += 1
+        members = {
+            "model": self.model, "prompt": "Hello", "user": str(self.begun), "max_tokens": 4,
+            "simulate": {"delay_s": ANSWERS_IN_S},
+        }  # fmt: skip
+        body = json.dumps(members).encode()
+        head = [
+            "POST /v1/completions HTTP/1.1", "Host: gateway", f"Authorization: Bearer {secret('alice')}",
+            "Content-Type: application/json", f"Content-Length: {len(body)}", "", "",
+        ]  # fmt: skip
+        writer.write("\r\n".join(head).encode() + body)
+        first, *lines = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+        headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
+        answer = json.loads(await reader.readexactly(int(headers["content-length"])))
+        return Told(
+            int(first.split(" ")[1]),
+            headers["x-gateway-upstream"],
+            int(headers["x-gateway-attempts"]),
+            headers.get("retry-after", ""),
+            bool(answer.get("choices")) and "usage" in answer,
+        )
+
+    async def _call_again_and_again(self) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        while not self._is_over:
+            self.told.append(await self._ask(reader, writer))
+        writer.close()
+        await writer.wait_closed()
+
+    @asynccontextmanager
+    async def at_work(self) -> AsyncIterator[None]:
+        clients = [asyncio.ensure_future(self._call_again_and_again()) for _ in range(AT_ONCE)]
+        try:
+            yield
+        finally:
+            self._is_over = True
+            await asyncio.gather(*clients)
+
+    async def until(self, condition: Callable[[], bool], what: str) -> None:
+        end = time.monotonic() + 60
+        while not condition():
+            assert time.monotonic() < end, f"{what}: {Counter((t.status, t.upstream) for t in self.told[-500:])}"
+            await asyncio.sleep(0.02)
+
+    async def some_more(self, count: int = 2 * AT_ONCE) -> None:
+        """Until so many more have been answered."""
+        wanted = len(self.told) + count
+        await self.until(lambda: len(self.told) >= wanted, "some more answers")
+
+    def served_by(self, upstream: str, since: int) -> int:
+        return sum([told.upstream == upstream and told.status == 200 for told in self.told[since:]])
+
+    def check_all_served(self) -> None:
+        assert Counter(told.status for told in self.told) == {200: len(self.told)}
+        assert all(told.is_whole for told in self.told)
+        assert max(told.attempts for told in self.told) <= 3
+
+
+class Seller:
+    """Answers well, or however it is told to, and counts how often it was asked for which call."""
+
+    def __init__(self) -> None:
+        self.asked: Counter[str] = Counter()
+        self.behaviour: Behaviour = well
+
+    async def __call__(self, wire: Wire) -> None:
+        self.asked[wire.request.json["user"]] += 1
+        await self.behaviour(wire)
+
+    def check_never_asked_many_times(self) -> None:
+        """A repetition is a call that comes once more; they are a share of the calls, whatever happens."""
+        repeats = self.asked.total() - len(self.asked)
+        assert repeats <= BUDGET * len(self.asked) + SPARE
+
+
+async def well(wire: Wire) -> None:
+    await asyncio.sleep(ANSWERS_IN_S)
+    await ok_json(DEFAULT_JSON)(wire)
+
+
+async def crawl(wire: Wire) -> None:
+    """Takes the request, and says nothing for longer than anybody waits."""
+    try:
+        await asyncio.wait_for(wire.until_gone(), 60)
+    except TimeoutError:
+        wire.close()
+
+
+def opened(gateway: StartsGateways, first: str, second: str, limits: dict[str, float], **routes: Any) -> Gateway:
+    upstreams = {
+        "first": {"base_url": first, "timeouts": limits},
+        "second": {"base_url": second, "timeouts": limits},
+    }
+    ways = [{"upstream": "first"}, {"upstream": "second", **routes}]
+    models = {"gpt-3.5-turbo-instruct": model("completions", routes=ways, repeat_when_waiting=True)}
+    quotas = [{"requests": 10**9, "per": "day"}, {"tokens": 10**9, "per": "day"}]
+    return gateway(settings(second, upstreams=upstreams, models=models, keys=[key("alice", quotas=quotas)]))
+
+
+def crowd_at(house: Gateway) -> Crowd:
+    return Crowd(house.port, "gpt-3.5-turbo-instruct")
+
+
+def attempts(house: Gateway, upstream: str) -> Counter[str]:
+    return Counter(
+        {
+            labels["outcome"]: int(value)
+            for name, labels, value in house.metrics()
+            if name == "gateway_upstream_attempts_total" and labels["upstream"] == upstream
+        }
+    )
+
+
+async def simulator(process: StartsProcesses, port: int) -> Process:
+    made = process("simulate", "--port", str(port))
+    await asyncio.to_thread(made.wait_for, rf":{port}")
+    return made
+
+
+async def test_upstream_is_killed_and_restarted_and_no_client_notices(
+    gateway: StartsGateways, process: StartsProcesses
+) -> None:
+    seller, port = Seller(), dead_port()
+    with Scripted(always=seller) as second:
+        victim = await simulator(process, port)
+        house = await asyncio.to_thread(opened, gateway, f"http://127.0.0.1:{port}/v1", second.url, PATIENT, priority=2)
+        crowd = crowd_at(house)
+        async with crowd.at_work():
+            await crowd.some_more()
+            assert crowd.served_by("first", 0) == len(crowd.told)
+            victim.process.kill()
+            since, asked_before = len(crowd.told), crowd.begun
+            await crowd.some_more(4 * AT_ONCE)
+            assert crowd.served_by("second", since) > AT_ONCE
+            while_away = crowd.begun - asked_before
+            failed = await asyncio.to_thread(attempts, house, "first")
+            await simulator(process, port)
+            since = len(crowd.told)
+            await crowd.until(lambda: crowd.served_by("first", since) > AT_ONCE, "the first is used again")
+    crowd.check_all_served()
+    seller.check_never_asked_many_times()
+    assert seller.asked.most_common(1)[0][1] == 1
+    # Who was under way when it died came once more at most, to find that nobody was there; then only probes came.
+    failed.pop("ok")
+    assert failed.total() <= 2 * AT_ONCE + 0.1 * while_away
+
+
+async def test_upstream_slows_to_a_crawl_and_no_client_notices(gateway: StartsGateways) -> None:
+    slow, quick = Seller(), Seller()
+    limits = PATIENT | {"head_s": 6}
+    with Scripted(always=slow) as first, Scripted(always=quick) as second:
+        house = await asyncio.to_thread(opened, gateway, first.url, second.url, limits)
+        crowd = crowd_at(house)
+        async with crowd.at_work():
+            await crowd.some_more()
+            assert min(slow.asked.total(), quick.asked.total()) > AT_ONCE / 2  # they are equals
+            slow.behaviour = crawl
+            before, since = slow.asked.total(), len(crowd.told)
+            await crowd.until(lambda: any(t.attempts > 1 for t in crowd.told[since:]), "the first is given up")
+            await crowd.some_more(4 * AT_ONCE)
+            while_slow = slow.asked.total() - before
+            slow.behaviour = well
+            since = len(crowd.told)
+            await crowd.until(lambda: crowd.served_by("first", since) > AT_ONCE / 2, "the first is used again")
+    crowd.check_all_served()
+    for seller in (slow, quick):
+        seller.check_never_asked_many_times()
+    # Those that came before it was known to crawl, and probes: not one more for each call that came meanwhile.
+    assert while_slow <= 2 * AT_ONCE
+
+
+@pytest.mark.parametrize(
+    ("illness", "share"),
+    [
+        # They are left alone, and most calls are refused without asking anybody.
+        (error_json(500), 0.5),
+        (error_json(503, [("Retry-After-Ms", "50")]), 0.5),
+        # They say when to come back, and mean it: each call may ask each of them, and a fifth of the calls once more.
+        (error_json(429, [("Retry-After-Ms", "50")]), 2 * (1 + BUDGET) + 0.1),
+    ],
+    ids=["500", "503, come back soon", "429, come back soon"],
+)
+async def test_both_are_ill_and_attempts_do_not_multiply(
+    gateway: StartsGateways, illness: Behaviour, share: float
+) -> None:
+    one, other = Seller(), Seller()
+    with Scripted(always=one) as first, Scripted(always=other) as second:
+        house = await asyncio.to_thread(opened, gateway, first.url, second.url, PATIENT, priority=2)
+        crowd = crowd_at(house)
+        async with crowd.at_work():
+            await crowd.some_more(AT_ONCE)
+            one.behaviour = other.behaviour = illness
+            before, since = one.asked.total() + other.asked.total(), len(crowd.told)
+            await crowd.some_more(10 * AT_ONCE)
+            while_ill, calls = one.asked.total() + other.asked.total() - before, len(crowd.told) - since
+            one.behaviour = other.behaviour = well
+            since = len(crowd.told)
+            await crowd.until(lambda: crowd.served_by("first", since) > AT_ONCE, "the first is used again")
+    assert {told.status for told in crowd.told} <= {200, 429, 502, 503}
+    assert all(told.retry_after for told in crowd.told if told.status in (429, 503))
+    for seller in (one, other):
+        seller.check_never_asked_many_times()
+    assert while_ill < share * calls

@@ -1,0 +1,72 @@
+"""A soak that says "flat and balanced" has looked: what it has to notice, it notices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.soak.balance import wrong
+from tests.soak.flat import MB, MEMORY_ROOM, MEMORY_SHARE, judge
+from tests.soak.market import truth
+from tests.soak.told import LIMIT, Told
+
+
+def of_memory(*megabytes: float) -> bool:
+    return judge([value * MB for value in megabytes], MEMORY_SHARE, MEMORY_ROOM).is_flat
+
+
+def test_a_process_that_grows_as_it_began_is_not_flat() -> None:
+    assert not of_memory(*(60 + each * 0.2 for each in range(150)))
+
+
+def test_a_process_that_has_warmed_up_is_flat() -> None:
+    assert of_memory(*(60 + each * 0.2 for each in range(50)), *[70] * 100)
+
+
+def test_what_is_given_back_is_flat_and_so_is_a_peak() -> None:
+    assert of_memory(*[70] * 50, *[90, 70, 71] * 33)
+
+
+TRUTH = truth(7, "plain", "completions")
+SERVED = Told(7, "plain", "alice", "completions", False, TRUTH, status=200, is_whole=True, id="req_7")
+REFUSED = Told(
+    7, "plain", "alice", "completions", False, TRUTH, status=502, code="upstream_error", is_whole=True, id="req_7"
+)
+CUT = Told(7, "stream", "alice", "completions", True, TRUTH, status=200, id="req_7")
+_, PROMPT, COMPLETION = TRUTH
+RECORD = {
+    "id": "req_7", "key": "alice", "ended": "done", "status": 200, "usage_source": "reported",
+    "prompt_tokens": PROMPT, "completion_tokens": COMPLETION,
+}  # fmt: skip
+LOST = {**RECORD, "ended": "lost", "status": 0, "usage_source": "estimated", "completion_tokens": LIMIT}
+ERROR = {**RECORD, "ended": "error", "status": 502, "usage_source": "none", "prompt_tokens": 0, "completion_tokens": 0}
+
+
+@pytest.mark.parametrize(("told", "record"), [(SERVED, RECORD), (REFUSED, ERROR), (CUT, LOST), (CUT, RECORD)])
+def test_right_calls(told: Told, record: dict[str, Any]) -> None:
+    assert not wrong(told, record, is_sold=True)
+
+
+@pytest.mark.parametrize(
+    ("told", "record"),
+    [
+        (SERVED, None),
+        (SERVED, LOST),
+        (SERVED, ERROR),
+        (SERVED, {**RECORD, "completion_tokens": COMPLETION + 1}),
+        (SERVED, {**RECORD, "key": "bob"}),
+        (SERVED, {**RECORD, "id": "req_8"}),
+        (REFUSED, RECORD),
+        (REFUSED, {**ERROR, "status": 504}),
+        (REFUSED, {**ERROR, "prompt_tokens": 1}),
+        (CUT, {**LOST, "completion_tokens": 1}),
+        (CUT, {**RECORD, "prompt_tokens": 1}),
+    ],
+)
+def test_wrong_calls(told: Told, record: dict[str, Any] | None) -> None:
+    assert wrong(told, record, is_sold=True)
+
+
+def test_a_call_that_was_never_sold_needs_no_record() -> None:
+    assert not wrong(REFUSED, None, is_sold=False)

@@ -1,0 +1,86 @@
+"""The stack, with little time, and whether it would notice what it is there for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.deploy.programs import run
+from tests.soak.told import Told, Truth
+from tests.stack.acts import Excuse
+from tests.stack.place import Place
+from tests.stack.rules import Cause, Seen, hurried, wrong_alerts
+from tests.stack.run import Stack, wrong_failures
+
+
+@pytest.mark.timeout(900)
+def test_no_call_fails_without_cause_and_the_books_balance(tmp_path: Path) -> None:
+    with Place(tmp_path / "stack") as place:
+        stack = Stack(place, seed=11, steady_s=1.0, is_strict=False)
+        stack.run()
+    assert stack.complaints == []
+
+
+def told(**more: Any) -> Told:
+    call = Told(7, "plain", "alice", "chat", False, Truth("", 1, 1), began=10.0, ended=11.0, is_whole=True)
+    for name, value in more.items():
+        setattr(call, name, value)
+    return call
+
+
+AWAY = Excuse("store_unavailable", (503,), since=10.5, until=20.0)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        told(status=503, code="store_unavailable", began=9.0, ended=10.0),
+        told(status=503, code="store_unavailable", began=20.5, ended=20.6),
+        told(status=503, code="shutting_down"),
+        told(status=200, code="store_unavailable"),
+        told(status=200, is_whole=False),
+        told(status=0, is_whole=False),
+    ],
+)
+def test_a_failure_that_nothing_excuses_is_told(call: Told) -> None:
+    assert [*wrong_failures([call], [AWAY], is_strict=True)]
+
+
+def test_what_is_excused_or_served_is_not_told() -> None:
+    calls = [told(status=503, code="store_unavailable"), told(status=200)]
+    assert not [*wrong_failures(calls, [AWAY], is_strict=True)]
+
+
+def seen(state: str, first: float, last: float, **labels: str) -> Seen:
+    named = {"alertname": "GatewayDown", "alertstate": state, "instance": "one", **labels}
+    return Seen(tuple(sorted(named.items())), first, last)
+
+
+DOWN = Cause("GatewayDown", {"instance": "one"}, since=100.0, until=105.0, is_needed=True)
+
+
+@pytest.mark.parametrize(
+    "alerts",
+    [
+        [],
+        [seen("firing", 101, 110), seen("firing", 101, 110, instance="two")],
+        [seen("firing", 101, 110), seen("firing", 101, 110, alertname="GatewayErrorRate")],
+        [seen("firing", 90, 110)],
+        [seen("firing", 101, 200)],
+    ],
+)
+def test_alerts_that_do_not_fit_their_causes_are_told(alerts: list[Seen]) -> None:
+    assert [*wrong_alerts(alerts, [DOWN])]
+
+
+def test_alerts_with_a_cause_are_not_told() -> None:
+    assert not [*wrong_alerts([seen("firing", 101, 110), seen("pending", 50, 51, instance="two")], [DOWN])]
+
+
+def test_rules_in_a_hurry_are_rules(tmp_path: Path) -> None:
+    files = [*hurried(tmp_path / "rules").iterdir()]
+    said = run("promtool", "check", "rules", *files)
+    assert said.returncode == 0, said.stdout
+    assert "for: 4000ms" in "".join(file.read_text() for file in files)
