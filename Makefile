@@ -1,15 +1,16 @@
-# demo runs it, test proves it; both make their own .venv on a fresh machine.
+# demo runs the gateway, test tests it; both make their own .venv on a fresh machine.
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help demo docs test check format servers bench bench-wide counts soak stack
+.PHONY: help demo docs test test-all check format servers bench bench-wide counts soak stack
 
 help:
 	@echo "make demo    run the gateway with a simulated upstream; no network, no key, no server needed"
 	@echo "make docs    build the documentation site into site/"
-	@echo "make test    format, lint, strict types, tests"
-	@echo "make check   the same without the tests"
-	@echo "make servers install what the tests run on, servers and the SDK for Node; make test does it too"
+	@echo "make test    format, lint, strict types and the fast tests; 3 minutes, no root, no servers needed"
+	@echo "make test-all  every test, on every Redis and Valkey, with real clients and browsers; 20 minutes; installs servers"
+	@echo "make check   format, lint and strict types alone"
+	@echo "make servers install what the slow tests run on: servers, a browser, the SDK for Node"
 	@echo "make format  put the code into shape"
 	@echo "make bench   what it costs beside nginx, in 3 minutes; needs Linux, nginx and wrk"
 	@echo "make bench-wide  the same, one thing changed at a time: sizes, TLS, Redis, workers, keys, models; 15 minutes"
@@ -47,12 +48,18 @@ check: .venv/.installed
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-# Each says what it could not get; the tests that need it then fail and say so.
+# Prints what it could not install; the tests that need it then fail and say so.
 servers: .venv/.installed
 	@.ci/servers .venv/servers
 
-test: check servers
-	$(BIN)/pytest
+# The fast tier: every test file that is not below a folder named `slow`. tests/test_tiers.py keeps the two apart.
+test: check
+	$(BIN)/pytest --tier fast -n auto --dist loadfile
+
+# Everything: the fast tier on every installed Redis and Valkey, then the slow tier, one test after the other.
+test-all: check servers
+	$(BIN)/pytest --tier fast --all-redis -n auto --dist loadfile
+	$(BIN)/pytest --tier slow
 
 format: .venv/.installed
 	$(BIN)/ruff format .

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from tests.fakes.redis_servers import TIER_VARIABLE, MissingServer, RedisServer, name_of, servers_to_test
+from tests.fakes.redis_servers import SERVERS_VARIABLE, MissingServer, RedisServer, name_of, servers_to_test
 from tests.fakes.scripted import Behaviour, Scripted
 from tests.flows.house import Gateway, Process
 
@@ -38,17 +38,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="all",
         help="fast: no root, no installed servers but one Redis if there is one; slow: files in folders named slow",
     )
+    parser.addoption(
+        "--all-redis", action="store_true", help="in the fast tier, use every installed Redis and Valkey, not only one"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """The tier decides the number of Hypothesis examples and the Redis servers (`servers_to_test`)."""
-    tier = config.getoption("tier")
-    settings.load_profile("fast" if tier == "fast" else "full")
-    os.environ[TIER_VARIABLE] = tier
+    is_fast = config.getoption("tier") == "fast" and not config.getoption("all_redis")
+    settings.load_profile("fast" if is_fast else "full")
+    os.environ[SERVERS_VARIABLE] = "first" if is_fast else "all"
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
-    if config.getoption("tier") != "fast":
+    if os.environ[SERVERS_VARIABLE] == "all":
         return []
     found = [name_of(binary) for binary in servers_to_test() if shutil.which(binary)]
     without = "no redis-server is installed: the tests that need one are skipped; make test-all installs it"
@@ -67,7 +70,7 @@ def _without_redis(item: pytest.Item) -> Generator[None, object, object]:
     try:
         return (yield)
     except MissingServer as missing:
-        if item.config.getoption("tier") != "fast":
+        if os.environ[SERVERS_VARIABLE] == "all":
             raise
         pytest.skip(str(missing))
 

@@ -14,8 +14,8 @@ from gateway import files
 
 HOLDER = """
 import signal, sys
-from gateway import folders
-with folders.temporary("ours-") as folder:
+from gateway import files
+with files.temporary("ours-") as folder:
     print(folder, flush=True)
     signal.pause()
 """

@@ -7,8 +7,6 @@ point down; inside a package, freely; rooms on one floor do not import each othe
 from __future__ import annotations
 
 import ast
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -358,27 +356,3 @@ RULES = {
 def test_rules_themselves(rule: str, source: str, is_fine: bool) -> None:
     complaints = list(RULES[rule](source))
     assert bool(complaints) != is_fine, complaints
-
-
-# ------------------------------------------------------------------------------------------------------ importing
-
-IMPORT_EACH = """
-import importlib, sys
-KEPT = ("gateway", "gateway.config")  # which import nothing of ours, and take long
-for name in sys.argv[1:]:
-    for loaded in [n for n in sys.modules if n.split(".")[0] == "gateway" and n not in KEPT]:
-        del sys.modules[loaded]
-    try:
-        importlib.import_module(name)
-    except Exception as error:
-        print(f"{name}: {type(error).__name__}: {error}")
-"""
-
-
-def test_each_module_can_be_imported_alone() -> None:
-    """Whichever comes first: a circle would show here. One process, our own modules forgotten before each."""
-    names = [name for name in MODULES if name != "gateway.__main__"]  # which runs the command line
-    said = subprocess.run(
-        [sys.executable, "-c", IMPORT_EACH, *names], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert said.stdout == ""

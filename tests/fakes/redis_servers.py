@@ -31,8 +31,8 @@ ROOT = Path(__file__).parent.parent.parent
 PATIENCE_S = 75
 """How long anything here may take on a slow machine; nothing waits that long when all is well."""
 
-TIER_VARIABLE = "GATEWAY_TEST_TIER"
-"""Set by tests/conftest.py from `--tier`, for the workers of pytest-xdist too."""
+SERVERS_VARIABLE = "GATEWAY_TEST_SERVERS"
+"""`first` or `all`: set by tests/conftest.py from its options, for the workers of pytest-xdist too."""
 
 PORTS = range(10_000, 22_000)
 """Below what systems give to clients: while a server is down, no client's own end takes its port. The other end of a
@@ -71,7 +71,7 @@ def servers_to_test() -> list[str]:
     for path in filter(None, map(shutil.which, filter(None, candidates))):
         by_file.setdefault(os.path.realpath(path), path)
     found = list(by_file.values()) or ["redis-server"]
-    return found[:1] if os.environ.get(TIER_VARIABLE) == "fast" else found
+    return found[:1] if os.environ.get(SERVERS_VARIABLE) == "first" else found
 
 
 def name_of(binary: str) -> str:

@@ -16,7 +16,7 @@ from tests.conftest import Stage, StartsGateways
 from tests.fakes.redis_servers import RedisServer
 from tests.fakes.scripted import error_json, ok_json, stalled_stream, stream
 
-from .house import ADMIN_TOKEN, CHAT, COMPLETIONS, EMBEDDINGS, Gateway, eventually, key, model, settings
+from .house import ADMIN_TOKEN, CHAT, COMPLETIONS, Gateway, eventually, key, model, settings
 from .planted import plant, record
 
 PRICE = {"input": 2, "output": 4, "cached_input": 1}
@@ -268,12 +268,3 @@ def test_books_are_for_the_operator(house: Gateway, upstream: Stage) -> None:
         assert house.get(f"/admin/api/{path}").told == (401, "invalid_request_error", None, "invalid_api_key")
         assert house.get(f"/admin/api/{path}", key=None).status == 401
         assert house.get(f"/admin/api/{path}", headers={"Authorization": f"Bearer {ADMIN_TOKEN}"}).status == 200
-
-
-def test_limits_of_very_many_keys(gateway: StartsGateways, upstream: Stage) -> None:
-    keys = [key(f"k{number}", quotas=[{"requests": 5, "per": "day"}], max_parallel=2) for number in range(3000)]
-    house = gateway(settings(upstream.url, keys=keys, models={EMBEDDINGS: model("embeddings")}))
-    rows = quotas(house)
-    assert len(rows) == 6000
-    assert {row["used"] for row in rows} == {0}
-    assert len({(row["key"], row["unit"]) for row in rows}) == 6000

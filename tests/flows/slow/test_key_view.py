@@ -17,9 +17,8 @@ from tests.conftest import Stage, StartsGateways
 from tests.fakes import other_time
 from tests.fakes.redis_servers import RedisServer
 from tests.fakes.scripted import error_json, ok_json, stream
-
-from .house import COMPLETIONS, Gateway, eventually, key, model, settings
-from .test_quota import Under, go_seconds, held, is_rate_limited, is_spent, used
+from tests.flows.house import COMPLETIONS, Gateway, eventually, key, model, settings
+from tests.flows.test_quota import Under, go_seconds, held, is_rate_limited, is_spent, used
 
 Store = RedisServer | None
 """What a gateway's books lie in, where it is not the embedded store."""

@@ -11,8 +11,7 @@ import pytest
 from tests.conftest import Stage, StartsGateways
 from tests.fakes.redis_servers import RedisServer
 from tests.fakes.scripted import Behaviour, ok_json, stalled_stream, stream
-
-from .house import (
+from tests.flows.house import (
     CHAT,
     COMPLETIONS,
     EMBEDDINGS,

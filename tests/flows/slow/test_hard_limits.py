@@ -14,10 +14,9 @@ import pytest
 from gateway.web.http_guard.client_connection import RESTED_S
 from tests.conftest import Stage, StartsGateways
 from tests.fakes.scripted import Behaviour, Wire, ok_json
-
-from . import house as scenery
-from .client import Raw
-from .house import COMPLETIONS, Gateway, eventually, key, secret, settings
+from tests.flows import house as scenery
+from tests.flows.client import Raw
+from tests.flows.house import COMPLETIONS, Gateway, eventually, key, secret, settings
 
 CALLS = 3
 ROOM = 300_000

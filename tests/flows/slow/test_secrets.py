@@ -38,9 +38,8 @@ from tests.fakes.scripted import (
     raw,
     stream,
 )
-
-from .client import Answer
-from .house import COMPLETIONS, WITHOUT_TOKENS, Gateway, children, eventually, model, run, secret, settings
+from tests.flows.client import Answer
+from tests.flows.house import COMPLETIONS, WITHOUT_TOKENS, Gateway, children, eventually, model, run, secret, settings
 
 SECRETS: Mapping[str, str] = {
     "the key of a client": secret("alice"),

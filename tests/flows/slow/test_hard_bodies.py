@@ -13,9 +13,8 @@ import pytest
 
 from tests.conftest import Stage, StartsGateways
 from tests.fakes.scripted import ok_json
-
-from .client import Answer
-from .house import COMPLETIONS, Gateway, children, eventually, key, model, secret, settings
+from tests.flows.client import Answer
+from tests.flows.house import COMPLETIONS, Gateway, children, eventually, key, model, secret, settings
 
 MB = 1 << 20
 SIZES = [0, 100_000, 3 * MB]

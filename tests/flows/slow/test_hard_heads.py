@@ -14,9 +14,8 @@ import pytest
 
 from tests.conftest import Stage, StartsGateways
 from tests.fakes.scripted import after, ok_json, stream
-
-from .client import Answer, Raw
-from .house import COMPLETIONS, Gateway, eventually, secret, settings
+from tests.flows.client import Answer, Raw
+from tests.flows.house import COMPLETIONS, Gateway, eventually, secret, settings
 
 HEAD_S = 0.8
 BODY = json.dumps({"model": COMPLETIONS, "prompt": "Hello"}).encode()

@@ -30,9 +30,8 @@ from tests.fakes.scripted import (
     stream,
     until,
 )
-
-from .client import Raw, events
-from .house import CHAT, Gateway, eventually, key, secret, settings
+from tests.flows.client import Raw, events
+from tests.flows.house import CHAT, Gateway, eventually, key, secret, settings
 
 KEEPALIVE = b": keepalive\n\n"
 QUIET_S = 0.06

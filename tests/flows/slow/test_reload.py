@@ -19,11 +19,10 @@ import yaml
 
 from tests.conftest import Stage, StartsGateways, StartsProcesses
 from tests.fakes.scripted import CHUNKED, Wire, chunk, error_json, event, ok_json
-
-from .books import ACCOUNTS, Told
-from .client import Answer, events
-from .house import ADMIN_TOKEN, CHAT, COMPLETIONS, UPSTREAM_KEY, Gateway, eventually, key, model, settings
-from .scene import Scene
+from tests.flows.books import ACCOUNTS, Told
+from tests.flows.client import Answer, events
+from tests.flows.house import ADMIN_TOKEN, CHAT, COMPLETIONS, UPSTREAM_KEY, Gateway, eventually, key, model, settings
+from tests.flows.scene import Scene
 
 TWO = {"workers": 2}
 PRICE = {"input": 1, "output": 2}

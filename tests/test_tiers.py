@@ -1,0 +1,49 @@
+"""The two tiers of tests are folders: every test file belongs to exactly one of them, and together they are all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from tests.conftest import TIERS, is_slow, pytest_ignore_collect
+
+ROOT = Path(__file__).parent.parent
+FILES = sorted((ROOT / "tests").rglob("test_*.py"))
+
+
+class Chosen:
+    """As much of pytest's configuration as the choice of files reads."""
+
+    rootpath = ROOT
+
+    def __init__(self, tier: str) -> None:
+        self.tier = tier
+
+    def getoption(self, name: str) -> str:
+        assert name == "tier"
+        return self.tier
+
+
+def collected(tier: str) -> list[Path]:
+    chosen = cast("pytest.Config", Chosen(tier))
+    return [path for path in FILES if not pytest_ignore_collect(path, chosen)]
+
+
+def test_the_tiers_add_up_to_all_files() -> None:
+    of = {tier: collected(tier) for tier in TIERS}
+    assert of["all"] == FILES
+    assert sorted(of["fast"] + of["slow"]) == FILES
+    assert of["fast"]
+    assert of["slow"]
+
+
+def test_a_slow_file_is_one_below_a_folder_named_slow() -> None:
+    assert is_slow(Path("tests/flows/slow/test_kills.py"))
+    assert not is_slow(Path("tests/flows/test_slow.py"))
+
+
+def test_slow_folders_are_packages() -> None:
+    """Without it two files of the same name could not be collected together."""
+    assert [path.parent for path in FILES if not (path.parent / "__init__.py").exists()] == []
