@@ -79,8 +79,8 @@ def money(limit_nusd: int = 100, amount_nusd: int = 1, **changes: Any) -> Claim:
     return daily(limit_nusd, amount_nusd, unit="usd", **changes)
 
 
-def parallel(limit: int = 2) -> Claim:
-    return claim(1, unit="parallel", per="", limit=limit)
+def parallel(limit: int = 2, **changes: Any) -> Claim:
+    return claim(1, unit="parallel", per="", limit=limit, **changes)
 
 
 def draw(*claims: Claim, call: str | None = None, **changes: Any) -> Draw:

@@ -37,7 +37,7 @@ from gateway.store.sqlite.schema import RECORD, SCHEMA_VERSION, TABLES
 from gateway.store.sqlite.store import SqliteStore
 
 from .changes import NOON, SECOND, Clock, daily, draw, parallel, rate, settlement, tokens
-from .worker import Worker, endings, levels, standing
+from .worker import Worker, endings, levels, pass_days, standing
 
 ROOT = Path(__file__).parents[2]
 
@@ -461,14 +461,11 @@ async def test_what_a_window_holds_is_forgotten_with_its_day(folder: Path, clock
     month = daily(1000, 1, per="month", starts="2026-11", resets_us=NOON + 11 * 86_400 * SECOND)
     await worker.settle(await worker.granted(daily(), month, rate(60, 7), parallel(9)))
     await worker.granted(parallel(9))
-    clock.advance(10 * 86_400)
-    await worker.settle(await worker.granted())
+    await pass_days(worker, clock, 10)
     assert await levels(store, clock, daily(), month) == [(1, 0), (1, 0)]
-    clock.advance(2 * 86_400)  # 2 December; on the 11th its November will be forgotten
-    await worker.settle(await worker.granted())
+    await pass_days(worker, clock, 2)  # 2 December; on the 11th its November will be deleted
     assert await levels(store, clock, daily(), month, parallel(9)) == [(0, 0), (1, 0), (1, 0)]
-    clock.advance(9 * 86_400)
-    await worker.settle(await worker.granted())
+    await pass_days(worker, clock, 9)
     assert await levels(store, clock, month, parallel(9)) == [(0, 0), (1, 0)]
     await store.close()
 

@@ -110,3 +110,10 @@ def about(time_us: float) -> object:
 async def endings(store: Store) -> list[str]:
     """How the calls in the records ended, newest first."""
     return [row["ended"] for row in await store.calls(1000)]
+
+
+async def pass_days(worker: Worker, clock: Clock, days: int) -> None:
+    """Let days pass, with a batch each day: retention advances by one day at each look."""
+    for _ in range(days):
+        clock.advance(86_400)
+        await worker.send()

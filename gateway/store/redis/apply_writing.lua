@@ -36,7 +36,6 @@ for day, names_of in pairs(sums) do
   end
   totals[day] = { written, gone }
 end
-local forgotten = call('ZRANGEBYSCORE', DAYS, '-inf', now_s, 'LIMIT', 0, 2)
 if #records + #buried > 0 then
   call('XLEN', RECORDS) -- whatever keeps us from a key shows itself before anything is written
 end
@@ -52,17 +51,20 @@ if not progress then
   call('SET', SCHEMA, '1', 'NX')
 end
 
-for _, day in ipairs(forgotten) do
+if is_look_due then
+  call('SET', base .. 'retention', format('%.0f %.0f %s', wall_h, clock_h, cursor))
+end
+for _, day in ipairs(old_days) do
   call('UNLINK', base .. 'sums:' .. day, base .. 'windows:' .. day)
   call('ZREM', DAYS, day)
   is_about[day], is_new[day] = nil, true
 end
 
--- Notes when a day or month will be forgotten: by a batch, or by Redis itself should none come any more.
-local function remember(starts, key)
-  local at_s = forgotten_at(starts)
-  call('ZADD', DAYS, at_s, starts)
-  call('EXPIRE', key, max(60, at_s - now_s))
+write('HDEL', WINDOWS, idle)
+
+-- Notes when retention deletes a day or month.
+local function remember(starts)
+  call('ZADD', DAYS, forgotten_at(starts), starts)
 end
 
 local states = {} -- by hash
@@ -83,7 +85,7 @@ for starts, state in pairs(states) do
   end
   write('HSET', hash_of(starts), state)
   if starts ~= '' and not is_about[starts] then
-    remember(starts, hash_of(starts))
+    remember(starts)
   end
 end
 
@@ -122,7 +124,7 @@ for day, total in pairs(totals) do
   write('HSET', key, total[1])
   write('HDEL', key, total[2])
   if is_new[day] then
-    remember(day, key)
+    remember(day)
   end
 end
 

@@ -19,7 +19,8 @@ The keys, all with one hash tag, so that in a cluster one node has them all; 1 i
     {namespace}:1:names:KIND       sorted set: their names, to be read in order
     {namespace}:1:secrets          hash: SHA-256 of a secret -> the key that it leads to
     {namespace}:1:audit            stream: one change of a document each
-    {namespace}:1:days             sorted set: days and months of which something is kept, by when they are forgotten
+    {namespace}:1:days             sorted set: days and months of which something is kept, by when they are deleted
+    {namespace}:1:retention        "wall_h clock_h cursor": the last look of retention (store/rules/retention.py)
 
 What a Redis user needs (ACL), with the real namespace:
 
@@ -55,7 +56,10 @@ log = logging.getLogger("gateway")
 
 SCHEMA = 1
 
-APPLY = ("apply.lua", "apply_limits.lua", "apply_reading.lua", "apply_items.lua", "apply_lost.lua", "apply_writing.lua")
+APPLY = (
+    "apply.lua", "apply_limits.lua", "apply_reading.lua", "apply_items.lua", "apply_lost.lua", "apply_retention.lua",
+    "apply_writing.lua",
+)  # fmt: skip
 """The parts of the one script."""
 
 BATCH_WITHIN_S = 0.8

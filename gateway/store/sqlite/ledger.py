@@ -204,7 +204,7 @@ class SqliteLedger:
             self._trimmer.count(len(turn.records))
         if turn.sums:
             insert(db, "sums", SUM_GROUP + SUMS, [(*group, *row) for group, row in turn.sums.items()], ADD_SUMS)
-        self._trimmer.trim(db, turn.now_us)
+        self._trimmer.trim(db, self._clock_us())
 
     # ------------------------------------------------------------------------------------------------- lost workers
 

@@ -1,49 +1,98 @@
-"""What the embedded store may forget, and when it looks."""
+"""What the embedded store deletes, and when it looks: the oldest usage records by their number, everything else by age.
+
+`store/rules/retention.py` has the rule for the age. One look an hour is taken for all workers of a file; every worker
+deletes what is due when it starts and when the day of retention changes.
+"""
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 from datetime import UTC, datetime, timedelta
 
-LOOK_EVERY = 1000
-"""Records between two looks."""
+from gateway.records import WindowState
+from gateway.store.rules.retention import HOUR_S, RetentionLook, is_idle, next_look
+
+from .database import among
+
+log = logging.getLogger("gateway")
+
+TRIM_EVERY = 1000
+"""Records between two deletions of the oldest ones."""
 
 WORKERS_KEPT = timedelta(days=800)
-"""For how long the progress of a worker is kept that gives no sign of life. If its journal came to light after that, it
-would be counted again."""
+"""How long the progress of a silent worker is kept. A journal that is found after that would be counted again."""
+
+JUMP_H = 48
+"""A wall clock that advances so many hours between two looks of a running worker was or is wrong."""
+
+_NAMES = ("retention_wall_h", "retention_clock_h")
+"""Where `meta` has the last look."""
 
 
 class Trimmer:
-    """Forgets the oldest records and daily sums of one file, and what belongs to days that are forgotten."""
+    """Deletes the oldest records and days of one file. Private to a worker."""
 
     def __init__(self, records_max: int, sums_days: int) -> None:
         self._records_max = records_max
         self._sums_days = sums_days
-        self._since = 0
-        self._done_on = ""
+        self._records = 0
+        self._wall_h = 0
+        self._done_before = ""
 
     def count(self, records: int) -> None:
-        """So many records have been written."""
-        self._since += records
+        """Count records that were written."""
+        self._records += records
 
-    def trim(self, db: sqlite3.Connection, now_us: int) -> None:
-        """Forget what is too many or too old, if it is time to look. To be called in a transaction."""
-        if self._since < min(LOOK_EVERY, self._records_max):
-            return
-        self._since = 0
-        db.execute("DELETE FROM records WHERE seq <= (SELECT max(seq) FROM records) - ?", (self._records_max,))
-        now = datetime.fromtimestamp(now_us / 1e6, UTC)
-        if (today := now.strftime("%Y-%m-%d")) != self._done_on:  # to look through every window is for once a day
-            self._done_on = today
-            _forget_before(db, now - timedelta(days=self._sums_days))
-            db.execute("DELETE FROM workers WHERE alive_us < ?", (int((now - WORKERS_KEPT).timestamp() * 1e6),))
+    def trim(self, db: sqlite3.Connection, wall_us: int) -> None:
+        """Delete what is due at this time of the wall clock (not of the store, which never runs backwards). To be
+        called in a transaction."""
+        if self._records >= min(TRIM_EVERY, self._records_max):
+            self._records = 0
+            db.execute("DELETE FROM records WHERE seq <= (SELECT max(seq) FROM records) - ?", (self._records_max,))
+        if (wall_h := wall_us // (HOUR_S * 1_000_000)) != self._wall_h:
+            self._warn_of_jump(wall_h)
+            self._wall_h = wall_h
+            self._look(db, wall_h)
+
+    def _warn_of_jump(self, wall_h: int) -> None:
+        if self._wall_h and wall_h - self._wall_h > JUMP_H:
+            log.warning(
+                "this machine's clock went forward %d days within an hour: quotas of a day or month count in other"
+                " windows since then; retention follows by one day an hour. If the clock is wrong now, correct it",
+                (wall_h - self._wall_h) // 24,
+            )
+
+    def _look(self, db: sqlite3.Connection, wall_h: int) -> None:
+        found = dict(db.execute(among("SELECT name, value FROM meta", len(_NAMES), "name"), _NAMES).fetchall())
+        last = RetentionLook(*[found[name] for name in _NAMES]) if len(found) == len(_NAMES) else None
+        look = next_look(last, wall_h, None if last else self._first_due_h(db))
+        if look is not None:
+            db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", [*zip(_NAMES, look, strict=True)])
+        clock_h = (look or last or RetentionLook(wall_h, wall_h)).clock_h
+        oldest = datetime.fromtimestamp(clock_h * HOUR_S, UTC) - timedelta(days=self._sums_days)
+        if (before := oldest.strftime("%Y-%m-%d")) != self._done_before:  # reads every window: once a day
+            self._done_before = before
+            _delete_before(db, before, clock_h, self._sums_days)
+
+    def _first_due_h(self, db: sqlite3.Connection) -> int | None:
+        (day,) = db.execute("SELECT min(day) FROM sums").fetchone()
+        if day is None:
+            return None
+        due = datetime.fromisoformat(f"{day}T00:00:00+00:00") + timedelta(days=self._sums_days)
+        return int(due.timestamp()) // HOUR_S
 
 
-def _forget_before(db: sqlite3.Connection, oldest: datetime) -> None:
-    day, oldest_us = oldest.strftime("%Y-%m-%d"), int(oldest.timestamp() * 1e6)
+def _delete_before(db: sqlite3.Connection, day: str, clock_h: int, sums_days: int) -> None:
+    clock_us, kept_us = clock_h * HOUR_S * 1_000_000, sums_days * 86_400_000_000
     db.execute("DELETE FROM sums WHERE day < ?", (day,))
-    db.execute("DELETE FROM lost WHERE drawn_us < ?", (oldest_us,))
+    db.execute("DELETE FROM lost WHERE drawn_us < ?", (clock_us - kept_us,))
     # A month is named by the first letters of its days.
     db.execute("DELETE FROM windows WHERE starts != '' AND starts < substr(?, 1, length(starts))", (day,))
-    # An empty window is as good as none.
-    db.execute("DELETE FROM windows WHERE used = 0 AND reserved = 0 AND at_us < ?", (oldest_us,))
+    old = db.execute(
+        "SELECT id, used, reserved, at_us FROM windows WHERE starts = '' AND at_us < ?", (clock_us - kept_us,)
+    )
+    idle = [(name,) for name, *state in old.fetchall() if is_idle(name, WindowState(*state), kept_us, clock_us)]
+    db.executemany("DELETE FROM windows WHERE id = ?", idle)
+    alive_us = clock_us - WORKERS_KEPT // timedelta(microseconds=1)
+    db.execute("DELETE FROM workers WHERE alive_us < ?", (alive_us,))
