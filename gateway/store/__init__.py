@@ -19,6 +19,7 @@ from gateway.records import Draw, Granted, Refused, Settlement, Window, WindowSt
 from .key_store import ChangeFeed, DocumentKind, KeyStore, SecretTaken, StoreChange, StoredAudit
 
 __all__ = [
+    "MAX_GAP_S",
     "REAPED_AT_ONCE",
     "SIGN_OF_LIFE_S",
     "SILENT_S",
@@ -175,8 +176,10 @@ class Store(ReportReader, KeyStore, Protocol):
       late copy of a batch that was given up. Entries at or below the mark are skipped.
     - A batch whose `acked` the store does not know raises `StoreLostWrites`, and does nothing.
 
-    Each batch is also a sign of life. The leases of a worker that gave none for `SILENT_S` are closed as lost by any
-    other worker's batch, at most `REAPED_AT_ONCE` each time: charged at their estimates, their records written.
+    Each batch is also a heartbeat of its worker. The leases of a worker that sent none for `SILENT_S` are closed as
+    lost by the batch of any other worker, at most `REAPED_AT_ONCE` each time: charged at their estimates, their records
+    written. Of a gap in which no batch of any worker was applied, at most `MAX_GAP_S` count as silence, and of a clock
+    that was set back, nothing: the store was unavailable then, or the machine suspended, and no worker could be heard.
     """
 
     @property
@@ -218,10 +221,14 @@ class Store(ReportReader, KeyStore, Protocol):
 
 
 SILENT_S = 20
-"""Seconds without a batch after which a worker is taken for dead."""
+"""Seconds without a batch after which a worker counts as dead."""
 
 SIGN_OF_LIFE_S = 5
-"""How often a worker sends a batch when it has nothing to say."""
+"""How often an idle worker sends an empty batch, its heartbeat."""
+
+MAX_GAP_S = 6
+"""The longest gap between two batches of any workers that counts as silence: a heartbeat, and a second for delays. A
+living worker whose last heartbeat came just before an outage then has 9 s left to reconnect."""
 
 REAPED_AT_ONCE = 20
 """Keeps a batch short, however many calls a dead worker has left behind."""

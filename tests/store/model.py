@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from gateway.quota import ledger_entry, windows
 from gateway.records import Claim, Record, Refused, Settlement, Window, WindowState
-from gateway.store import REAPED_AT_ONCE, SILENT_S, Batch, Progress, Reserve, Settle, StoreLostWrites
+from gateway.store import MAX_GAP_S, REAPED_AT_ONCE, SILENT_S, Batch, Progress, Reserve, Settle, StoreLostWrites
 
 SILENT_US = SILENT_S * 1_000_000
 
@@ -110,6 +110,10 @@ class Model:
             raise LateCopy
         if batch.acked > seq:
             raise StoreLostWrites(Progress(seq, mark))
+        if self.workers:
+            gap_us = now_us - max(worker.alive_us for worker in self.workers.values())
+            for other in self.workers.values():
+                other.alive_us += max(0, gap_us - MAX_GAP_S * 1_000_000) if gap_us > 0 else gap_us
         verdicts: list[Verdict | None] = []
         for item in batch.items:
             if isinstance(item, Reserve):

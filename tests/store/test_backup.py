@@ -73,8 +73,9 @@ async def test_calls_under_way_at_the_time_are_closed_at_their_estimates(
 
     again = SqliteStore(restored(tmp_path / "copy.sqlite", tmp_path / "again"), lambda: clock.now_us)
     assert await levels(again, clock, daily(1000)) == [(1, 4)]
-    clock.advance(SILENT_S + 1)
-    assert (await Worker(again).send()).lost == 1
+    heir = Worker(again)
+    await heir.listen(clock, SILENT_S + 1)
+    assert (await heir.send()).lost == 1
     assert await endings(again) == ["lost", "done"]
     ((used, reserved),) = await levels(again, clock, daily(1000))
     (row,) = await again.usage([])

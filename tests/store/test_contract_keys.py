@@ -373,7 +373,7 @@ async def test_what_running_calls_have_reserved_stays_and_their_end_is_charged(
     assert await levels(store, clock, *claims) == [(90, 80), (25, 0), (2, 0)]
     await worker.void(voided)
     assert (await levels(store, clock, *claims))[::2] == [(90, 40), (1, 0)]
-    clock.advance(SILENT_S + 1)
+    await other.listen(clock, SILENT_S + 1)
     assert (await other.send()).lost == 1
     assert (await levels(store, clock, *claims))[::2] == [(130, 0), (0, 0)]
     assert await endings(store) == ["lost", "done", "done", "done"]

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.records import Claim, Draw, Granted, Usage
-from gateway.store import REAPED_AT_ONCE, SIGN_OF_LIFE_S, SILENT_S, Batch, Progress, Store
+from gateway.store import MAX_GAP_S, REAPED_AT_ONCE, SIGN_OF_LIFE_S, SILENT_S, Batch, Progress, Store
 
 from .changes import HOUR_S, NOON, SECOND, Clock, daily, draw, money, parallel, settlement, slow, tokens
 from .conftest import OpensStores
@@ -19,7 +19,7 @@ A_WHILE_S = SILENT_S + 1
 async def lost(worker: Worker, by: Worker, clock: Clock, *claims: Claim, **changes: object) -> Draw:
     """What a worker drew before it fell silent, and another closed."""
     wish = await worker.granted(*claims, **changes)
-    clock.advance(A_WHILE_S)
+    await by.listen(clock, A_WHILE_S)
     assert (await by.send()).lost == 1
     return wish
 
@@ -59,7 +59,7 @@ async def test_a_report_that_was_told_before_is_as_fresh_as_a_new_one(
     assert await sums() == [(1, 7)]
     first, second = [await worker.granted(daily(100), tokens(100, 40)) for _ in range(2)]
     assert await sums() == [(1, 7)]
-    clock.advance(A_WHILE_S)
+    await other.listen(clock, A_WHILE_S)
     assert (await other.send()).lost == 2
     assert await sums() == [(3, 87)]
     await worker.settle(first, 5)
@@ -83,13 +83,50 @@ async def test_a_worker_that_was_silent_and_comes_in_time_settles_as_ever(
     assert await levels(other.store, clock, tokens(100), parallel(1)) == [(5, 0), (0, 0)]
 
 
+async def test_time_in_which_the_store_heard_no_worker_is_no_silence(
+    worker: Worker, other: Worker, clock: Clock
+) -> None:
+    """The store was unavailable, the machine suspended, or the clock set forward."""
+    await other.send()
+    running = await worker.granted(tokens(100, 40), parallel(1))
+    for away_s in (A_WHILE_S, HOUR_S):
+        clock.advance(away_s)
+        assert (await other.send()).lost == 0
+        await other.refused(parallel(1))
+        assert (await worker.send()).lost == 0
+    await worker.settle(running, 5)
+    assert await endings(other.store) == ["done"]
+
+
+async def test_a_worker_that_died_during_an_outage_is_found_afterwards(
+    worker: Worker, other: Worker, clock: Clock
+) -> None:
+    await worker.granted(tokens(100, 40), parallel(1))
+    clock.advance(HOUR_S)
+    assert (await other.send()).lost == 0
+    await other.listen(clock, SILENT_S - MAX_GAP_S - 1)
+    assert (await other.send()).lost == 0
+    await other.listen(clock, 2)
+    assert (await other.send()).lost == 1
+
+
+async def test_a_clock_that_is_set_back_closes_no_call(worker: Worker, other: Worker, clock: Clock) -> None:
+    await worker.granted(parallel(1))
+    await other.send()
+    clock.advance(-2 * HOUR_S)
+    assert (await other.send()).lost == 0
+    clock.advance(2 * HOUR_S)
+    assert (await other.send()).lost == 0
+    await other.refused(parallel(1))
+
+
 async def test_leases_of_silent_workers_are_closed_in_portions(
     worker: Worker, other: Worker, open_store: OpensStores, clock: Clock
 ) -> None:
     third = Worker(await open_store())
     for silent in (worker, third):
         await silent.draw_all(draw(daily(200), tokens(10_000, 3)) for _ in range(REAPED_AT_ONCE + 5))
-    clock.advance(A_WHILE_S)
+    await other.listen(clock, A_WHILE_S)
     closed = [(await other.send()).lost for _ in range(5)]
     assert closed == [REAPED_AT_ONCE, REAPED_AT_ONCE, 10, 0, 0]
     number = 2 * REAPED_AT_ONCE + 10
@@ -109,7 +146,7 @@ async def test_who_falls_silent_is_found_however_often_others_have_looked(
     await third.granted(daily(9))
     clock.advance(SIGN_OF_LIFE_S + 1)
     assert (await other.send()).lost == 1
-    clock.advance(SILENT_S - SIGN_OF_LIFE_S - 2)
+    await other.listen(clock, SILENT_S - SIGN_OF_LIFE_S - 2)
     assert (await other.send()).lost == 0
     clock.advance(4)
     assert (await other.send()).lost == 1
@@ -198,7 +235,7 @@ async def test_a_lost_call_that_is_drawn_again_draws_nothing(
 async def test_a_worker_that_comes_back_goes_on(worker: Worker, other: Worker, clock: Clock) -> None:
     """Stopped for a minute in the middle of its calls, and continued: the books balance."""
     wishes = [await worker.granted(daily(100), tokens(1000, 40), parallel(9)) for _ in range(3)]
-    clock.advance(3 * SILENT_S)
+    await other.listen(clock, A_WHILE_S)
     assert (await other.send()).lost == 3
     clock.advance(3 * SILENT_S)
     late = draw(daily(100), tokens(1000, 10), parallel(9))
@@ -219,7 +256,7 @@ async def test_an_heir_delivers_the_journal_of_a_dead_worker(worker: Worker, oth
     wishes = [await worker.granted(tokens(1000, 40)) for _ in range(3)]
     ends = [worker.closing(settlement(wish, 4)) for wish in wishes]
     await worker.send(ends[0])
-    clock.advance(A_WHILE_S)
+    await other.listen(clock, A_WHILE_S)
     assert (await other.send()).lost == 2
     seq, _ = await other.store.progress(worker.name)
     await other.store.apply(Batch(worker.name, seq + 1, seq, ends))
@@ -235,7 +272,7 @@ async def test_a_worker_that_is_retired_is_forgotten(worker: Worker, other: Work
     await worker.settle(await worker.granted(tokens(100, 40)), 4)
     await other.store.retire(worker.name)
     assert await worker.store.progress(worker.name) == Progress(0, 0)
-    clock.advance(A_WHILE_S)
+    await other.listen(clock, A_WHILE_S)
     assert (await other.send()).lost == 0
     assert await standing(other.store, tokens(100), clock) == (4, 0)
 
@@ -247,7 +284,7 @@ async def test_what_a_retired_worker_has_left_open_came_to_nothing(worker: Worke
     await other.store.retire(worker.name)
     assert await levels(other.store, clock, *claims) == [(0, 40), (40, 0), (1, 0)]
     assert await other.store.calls(9) == []
-    clock.advance(A_WHILE_S)
+    await other.listen(clock, A_WHILE_S)
     assert (await other.send()).lost == 0
 
 

@@ -446,6 +446,7 @@ async def test_the_rights_that_are_told_are_enough(guarded: RedisServer, caplog:
     assert "append-only" in caplog.text
     worker, other = Worker(store), Worker(store)
     wish, left = await worker.granted(daily(), rate(), parallel()), await worker.granted(daily())
+    await other.send()
     guarded.cli("ZADD", "{gateway}:1:alive", 1, worker.name)
     assert (await other.send()).lost == 2
     await worker.settle(wish, 5)

@@ -169,7 +169,7 @@ async def test_a_lease_that_nobody_can_read_is_dropped(
     good, bad = await worker.granted(tokens(100, 10)), await worker.granted(tokens(100, 20))
     with opened(folder) as db:
         db.execute("UPDATE leases SET entry = '[' WHERE id = ?", (bad.record.id,))
-    clock.advance(SILENT_S + 1)
+    await other.listen(clock, SILENT_S + 1)
     assert (await other.send()).lost == 2
     assert [row["id"] for row in await other.store.calls(9)] == [good.record.id]
     assert f"lease {bad.record.id} cannot be read" in caplog.text
@@ -390,7 +390,7 @@ async def test_what_a_killed_worker_did_stands_and_what_it_drew_is_lost(
     store = worker.store
     assert await levels(store, clock, *CHILD_CLAIMS) == [(4, 5), (28, 200), (228, 0), (5, 0)]
     child.kill()
-    clock.advance(SILENT_S)
+    await worker.listen(clock, SILENT_S)
     assert (await worker.send()).lost == 0
     clock.advance(1)
     assert (await worker.send()).lost == 5
@@ -406,7 +406,7 @@ async def test_a_killed_worker_is_corrected_by_who_has_its_journal(worker: Worke
     child = Child(folder, 2, 1, "dead")
     child.granted()
     child.kill()
-    clock.advance(SILENT_S + 1)
+    await worker.listen(clock, SILENT_S + 1)
     assert (await worker.send()).lost == 1
     heir = Worker(worker.store, "dead")
     heir.seq, heir.number = heir.acked, _ = await worker.store.progress("dead")
@@ -497,7 +497,7 @@ async def test_no_batch_looks_through_a_table_that_grows(
         db.execute("ANALYZE")
     claims = [daily(10**6), tokens(10**6, 9), rate(10**6, 9), parallel(10**6)]
     wishes = [await worker.granted(*claims) for _ in range(3)]
-    clock.advance(SILENT_S + 1)
+    await other.listen(clock, SILENT_S + 1)
     assert (await other.send()).lost == 3
     again = [await other.granted(*claims) for _ in range(3)]
     batch = Batch(worker.name, 9, 0, [
@@ -537,7 +537,7 @@ async def test_leases_of_a_large_dead_worker_are_closed_to_the_last(
     worker: Worker, other: Worker, clock: Clock
 ) -> None:
     await worker.draw_all(draw(daily(5000), tokens(10**6, 3)) for _ in range(1500))
-    clock.advance(SILENT_S + 1)
+    await other.listen(clock, SILENT_S + 1)
     closed = [(await other.send()).lost for _ in range(1500 // REAPED_AT_ONCE + 1)]
     assert closed == [REAPED_AT_ONCE] * (1500 // REAPED_AT_ONCE) + [0]
     assert await levels(other.store, clock, daily(5000), tokens(10**6)) == [(1500, 0), (4500, 0)]

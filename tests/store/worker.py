@@ -11,7 +11,7 @@ import pytest
 
 from gateway.quota.ledger_entry import encode
 from gateway.records import Claim, Draw, Granted, Refused, Settlement, WindowStatus
-from gateway.store import Applied, Batch, Item, Reserve, Settle, Store, Void
+from gateway.store import SIGN_OF_LIFE_S, Applied, Batch, Item, Reserve, Settle, Store, Void
 
 from .changes import SECOND, Clock, draw, settlement
 
@@ -48,6 +48,14 @@ class Worker:
     def voiding(self, wish: Draw) -> Void:
         self.number += 1
         return Void(self.number, wish.record.id)
+
+    async def listen(self, clock: Clock, seconds: float) -> None:
+        """Let this time pass while the store hears this worker alone."""
+        while seconds > 0:
+            await self.send()
+            step_s = seconds % SIGN_OF_LIFE_S or SIGN_OF_LIFE_S
+            clock.advance(step_s)
+            seconds -= step_s
 
     # ------------------------------------------------------------------------------------- what tests wish to be said
 

@@ -6,8 +6,8 @@
 -- end; and the first write is one that a server refuses when it may not write at all.
 --
 -- KEYS   the keys that every batch touches; the others begin with the same {tag}, and so lie in the same slot
--- ARGV   1: [base, worker, seq, acked, silent_us, reaped_at_once, records_max, sums_s, offset_us, voided_at_once,
---           is_forgotten]
+-- ARGV   1: [base, worker, seq, acked, silent_us, max_gap_us, reaped_at_once, records_max, sums_s, offset_us,
+--           voided_at_once, is_forgotten]
 --        2: [windows, shown, groups, items], so that what many items share is read once:
 --             a window is [id, starts, unit, limit, period_us, is_enforced], the first `shown` are those of openings,
 --             a group is [day, group], and an item one of, counting windows and groups from 1:
@@ -28,8 +28,8 @@
 -- Numbers are doubles: whole ones are exact below 2^53. None is ever written by cjson, which keeps 14 digits only.
 
 local WORKER, LEASES, LOST, WINDOWS, ALIVE, RECORDS, DAYS, SCHEMA = unpack(KEYS)
-local base, worker, seq, acked, silent_us, reaped_at_once, records_max, sums_s, offset_us, voided_at_once, is_forgotten =
-  unpack(cjson.decode(ARGV[1]))
+local base, worker, seq, acked, silent_us, max_gap_us, reaped_at_once, records_max, sums_s, offset_us, voided_at_once,
+  is_forgotten = unpack(cjson.decode(ARGV[1]))
 
 local floor, max, min = math.floor, math.max, math.min
 local format, find, sub, match = string.format, string.find, string.sub, string.match

@@ -21,8 +21,20 @@ local function bury(whose, lease, text)
   insert(buried, { whose, lease, text, record_of(text, from) })
 end
 
+-- Of the time since the newest batch of any worker, what is no silence (unheard_us of gateway/store/rules/batch.py), and
+-- the workers whose times are moved by it.
+local unheard, alive = 0, {}
+
 if voided_at_once == 0 then
-  local before = format('(%.0f', now - silent_us)
+  local newest = call('ZREVRANGE', ALIVE, 0, 0, 'WITHSCORES')[2]
+  if newest then
+    local gap = now - newest
+    unheard = gap - min(max(gap, 0), max_gap_us)
+  end
+  if unheard ~= 0 then
+    alive = call('ZREVRANGE', ALIVE, 0, -1, 'WITHSCORES')
+  end
+  local before = format('(%.0f', now - silent_us - unheard)
   for _, whose in ipairs(call('ZRANGEBYSCORE', ALIVE, '-inf', before, 'LIMIT', 0, reaped_at_once)) do
     local room = reaped_at_once - #buried
     if whose ~= worker and room > 0 then

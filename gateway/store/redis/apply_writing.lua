@@ -137,6 +137,12 @@ if voided_at_once > 0 then
   return format('r %.0f', left)
 end
 
+local moved = {}
+for i = 1, #alive, 2 do
+  insert(moved, format('%.0f', alive[i + 1] + unheard))
+  insert(moved, alive[i])
+end
+write('ZADD', ALIVE, moved)
 call('ZADD', ALIVE, format('%.0f', now), worker)
 write('ZREM', ALIVE, dry)
 

@@ -155,11 +155,11 @@ def _refusal(draw: Draw, then: Iterator[WindowState], now_us: int) -> Refused:
 
 
 def header(
-    base: str, worker: str, seq: int, acked: int, silent_us: int, reaped_at_once: int, records_max: int, sums_s: int,
-    offset_us: int, voided_at_once: int, is_forgotten: bool,
+    base: str, worker: str, seq: int, acked: int, silent_us: int, max_gap_us: int, reaped_at_once: int,
+    records_max: int, sums_s: int, offset_us: int, voided_at_once: int, is_forgotten: bool,
 ) -> str:  # fmt: skip
     """The script's first argument."""
     return (
-        f"[{quote(base)},{quote(worker)},{seq},{acked},{silent_us},{reaped_at_once},{records_max},{sums_s},{offset_us},"
-        f"{voided_at_once},{int(is_forgotten)}]"
+        f"[{quote(base)},{quote(worker)},{seq},{acked},{silent_us},{max_gap_us},{reaped_at_once},{records_max},{sums_s},"
+        f"{offset_us},{voided_at_once},{int(is_forgotten)}]"
     )

@@ -11,7 +11,8 @@ The keys, all with one hash tag, so that in a cluster one node has them all; 1 i
     {namespace}:1:worker:WORKER    "seq mark"
     {namespace}:1:leases:WORKER    hash: open lease -> drawn_us TAB entry
     {namespace}:1:lost:WORKER      hash: lease closed as lost -> id of its record TAB drawn_us TAB entry
-    {namespace}:1:alive            sorted set: workers by the time of their last batch, in microseconds
+    {namespace}:1:alive            sorted set: workers by the time of their last batch, in microseconds; times in which
+                                   no worker could be heard are added to it
     {namespace}:1:records          stream: one record each
     {namespace}:1:sums:DAY         hash: group -> numbers (quota/ledger_entry)
     {namespace}:1:claim:NAME       "until_us holder"; what one of all workers does
@@ -44,6 +45,7 @@ from gateway.quota import windows as limits
 from gateway.records import Window, WindowState, WindowStatus
 from gateway.store import REAPED_AT_ONCE, SILENT_S, Applied, Batch, Progress, StoreMisconfigured, StoreUnavailable
 from gateway.store.key_store import ChangeFeed, DocumentKind, StoreChange, StoredAudit
+from gateway.store.rules.batch import MAX_GAP_US
 
 from . import keys as redis_keys
 from . import reports
@@ -171,8 +173,9 @@ class RedisStore:
 
     def _header(self, worker: str, seq: int, acked: int, voided_at_once: int = 0, *, is_forgotten: bool = False) -> str:
         return header(
-            self._base, worker, seq, acked, SILENT_S * 1_000_000, REAPED_AT_ONCE, self._settings.usage_records_max,
-            self._settings.sums_days * 86400, self._offset_us(), voided_at_once, is_forgotten,
+            self._base, worker, seq, acked, SILENT_S * 1_000_000, MAX_GAP_US, REAPED_AT_ONCE,
+            self._settings.usage_records_max, self._settings.sums_days * 86400, self._offset_us(), voided_at_once,
+            is_forgotten,
         )  # fmt: skip
 
     # --------------------------------------------------------------------------------------------------------- reports

@@ -13,7 +13,16 @@ from typing import NamedTuple
 from gateway.quota import windows
 from gateway.quota.ledger_entry import group_of, sums_of
 from gateway.records import Claim, Granted, Record, Refused, Settlement, Window, WindowState
-from gateway.store import Item, Reserve, Settle, Void
+from gateway.store import MAX_GAP_S, Item, Reserve, Settle, Void
+
+MAX_GAP_US = MAX_GAP_S * 1_000_000
+
+
+def unheard_us(now_us: int, newest_us: int) -> int:
+    """How much of the time since the newest batch of any worker is no silence: what exceeds `MAX_GAP_S`. Negative where
+    the clock was set back. The times of all workers' last batches are moved by it."""
+    gap_us = now_us - newest_us
+    return gap_us - min(max(gap_us, 0), MAX_GAP_US)
 
 
 class LostCalls(NamedTuple):

@@ -23,7 +23,7 @@ from gateway.store import (
     Void,
 )
 from gateway.store.key_store import StoreChange
-from gateway.store.rules.batch import LedgerTransaction, LostCalls
+from gateway.store.rules.batch import LedgerTransaction, LostCalls, unheard_us
 
 from .database import among, create, insert, transaction
 from .keys import apply_change
@@ -53,15 +53,15 @@ class SqliteLedger:
         self._trimmer = Trimmer(settings.usage_records_max, settings.sums_days)
         self._noted_us = 0
         self._is_far_behind = False
-        self._nobody_silent_until_us = 0
-        """Nobody can fall silent before, so nobody has to look."""
+        self._none_silent_until_us = 0
+        """No worker can become silent before this time, so that no look is needed."""
         self.db = create(settings)
 
     def apply(self, batch: Batch, wished_at: float) -> Applied:
         """One batch, all of it or nothing. Raises `StoreLostWrites`, and `StoreUnavailable` for a late copy."""
         with transaction(self.db, wished_at):
             now_us = self._now()
-            known, has_lost = self._progress(batch.worker)
+            known, has_lost, newest_us = self._progress(batch.worker)
             if batch.acked > known.seq:
                 raise StoreLostWrites(known)
             if batch.seq <= known.seq:
@@ -70,9 +70,11 @@ class SqliteLedger:
             self._read(turn, batch.items, has_lost)
             verdicts: Sequence[Granted | Refused | None] = turn.take(batch.items)
             self._write(turn, batch.worker)
+            if unheard := unheard_us(now_us, newest_us or now_us):
+                self.db.execute("UPDATE workers SET alive_us = alive_us + ?", (unheard,))
             insert(self.db, "workers", WORKER, [(batch.worker, batch.seq, turn.mark, now_us)], SET_WORKER)
-            lost, nobody_silent_until_us = self._reap(now_us)
-        self._nobody_silent_until_us = nobody_silent_until_us
+            lost, none_silent_until_us = self._reap(now_us)
+        self._none_silent_until_us = none_silent_until_us
         return Applied(verdicts, lost)
 
     def void_leases(self, worker: str) -> None:
@@ -131,12 +133,14 @@ class SqliteLedger:
             )
         return max(self._noted_us, now_us)
 
-    def _progress(self, worker: str) -> tuple[Progress, bool]:
-        """How far a worker has come; and whether any lease was lost, which is rare."""
-        seq, mark, has_lost = self.db.execute(
-            "SELECT max(seq), max(mark), EXISTS (SELECT 1 FROM lost) FROM workers WHERE worker = ?", (worker,)
+    def _progress(self, worker: str) -> tuple[Progress, bool, int | None]:
+        """A worker's progress; whether any lease was lost, which is rare; the time of all workers' newest batch."""
+        seq, mark, has_lost, newest_us = self.db.execute(
+            "SELECT max(seq), max(mark), EXISTS (SELECT 1 FROM lost), (SELECT max(alive_us) FROM workers) "
+            "FROM workers WHERE worker = ?",
+            (worker,),
         ).fetchone()
-        return Progress(seq or 0, mark or 0), bool(has_lost)
+        return Progress(seq or 0, mark or 0), bool(has_lost), newest_us
 
     def _read(self, turn: LedgerTransaction, items: Sequence[Item], has_lost: bool) -> None:
         windows: dict[str, Window] = {}
@@ -209,12 +213,12 @@ class SqliteLedger:
     # ------------------------------------------------------------------------------------------------- lost workers
 
     def _reap(self, now_us: int) -> tuple[int, int]:
-        """Close some leases of silent workers as lost: how many, and until when nobody can fall silent.
+        """Close some leases of silent workers as lost: how many, and before which time no worker can become silent.
 
-        The worker whose batch it is has just given a sign of life.
+        The worker that sends the batch is never silent.
         """
-        if now_us <= self._nobody_silent_until_us:
-            return 0, self._nobody_silent_until_us
+        if now_us <= self._none_silent_until_us:
+            return 0, self._none_silent_until_us
         silent, oldest_us = [], now_us
         for other, alive_us in self.db.execute("SELECT worker, alive_us FROM workers"):
             if alive_us < now_us - SILENT_US:

@@ -146,7 +146,6 @@ def heard(turn: Turn) -> Turn:
 
 whoever = turns(st.integers(0, 2))
 waits = st.builds(Wait, st.sampled_from((1, 20, SECOND, 7 * SECOND, 21 * SECOND, 65 * SECOND)))
-silence = Wait(21 * SECOND)
 copies = st.builds(Copy, few)
 backward = st.builds(StepBack, st.sampled_from((5, 9 * SECOND, 100 * SECOND)))
 others = st.one_of(backward, st.builds(Reopen, st.integers(0, 1)), st.just(Change()), copies, st.just(Remember()))
@@ -159,19 +158,21 @@ def scenes(draw: st.DrawFn) -> Sequence[Step]:
     mine = turns(st.just(worker))
     said = draw(mine)
     fall_back = (st.just(Forget()), whoever, mine.map(heard), mine)
-    return draw(
+    silence = st.just((Turn((worker + 1) % 3), Wait(5 * SECOND)) * 5)  # while another worker is heard
+    found = draw(
         st.one_of(
             st.tuples(st.just(said), whoever),
             st.tuples(st.just(said), waits, mine),
-            st.tuples(st.just(said), st.just(silence), whoever, mine),
+            st.tuples(st.just(said), silence, whoever, mine),
             st.tuples(st.just(said), st.just(Die(worker)), waits, whoever, adoptions),
             st.tuples(st.just(heard(said)), st.just(Remember()), mine.map(heard), whoever, *fall_back),
-            st.tuples(st.just(said), st.just(silence), whoever, *fall_back),
+            st.tuples(st.just(said), silence, whoever, *fall_back),
             st.tuples(st.just(said), copies, mine, copies),
             st.tuples(st.just(said), others, mine),
-            st.tuples(crowds(worker), st.just(silence), whoever, whoever, mine),
+            st.tuples(crowds(worker), silence, whoever, whoever, mine),
         )
     )
+    return [step for part in found for step in (part if type(part) is tuple else (part,))]
 
 
 def crowds(worker: int) -> st.SearchStrategy[Turn]:
