@@ -23,7 +23,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
@@ -201,12 +201,27 @@ class LedgerClient:
         return await self._read(self._store.standings(windows, now))
 
     async def usage(
-        self, group_by: Sequence[str], since: str | None = None, until: str | None = None, limit: int | None = None
+        self,
+        group_by: Sequence[str],
+        since: str | None = None,
+        until: str | None = None,
+        limit: int | None = None,
+        after: Sequence[str] | None = None,
     ) -> list[dict[str, Any]]:
-        return await self._read(self._store.usage(group_by, since, until, limit))
+        return await self._read(self._store.usage(group_by, since, until, limit, after))
 
-    async def calls(self, limit: int, key: str | None = None) -> list[Mapping[str, Any]]:
-        return await self._read(self._store.calls(limit, key))
+    async def usage_portions(
+        self, group_by: Sequence[str], since: str | None = None, until: str | None = None
+    ) -> AsyncIterator[list[dict[str, Any]]]:
+        try:
+            async for rows in self._store.usage_portions(group_by, since, until):
+                yield rows
+        except StoreUnavailable:
+            self.errors += 1
+            raise
+
+    async def calls(self, limit: int, key: str | None = None, before: str | None = None) -> list[Mapping[str, Any]]:
+        return await self._read(self._store.calls(limit, key, before))
 
     async def claim(self, holder: str, names: Mapping[str, float]) -> dict[str, float]:
         return await self._read(self._store.claim(holder, names))

@@ -103,7 +103,7 @@ class Documents:
     async def _issued_keys(self, after: str = "") -> AsyncIterator[IssuedKey]:
         """All of them, by id."""
         async for rows in self._pages("key", after):
-            for key in await asyncio.to_thread(_decoded, rows):
+            for key in await asyncio.to_thread(decoded, rows):
                 yield key
 
     async def _pages(self, kind: DocumentKind, after: str = "") -> AsyncIterator[list[tuple[str, str]]]:
@@ -133,7 +133,8 @@ class Documents:
         raise Conflict(f"Somebody else has just changed {kind} '{name}'. Try again.", code="changed_meanwhile")
 
 
-def _decoded(rows: Iterable[tuple[str, str]]) -> list[IssuedKey]:
+def decoded(rows: Iterable[tuple[str, str]]) -> list[IssuedKey]:
+    """The keys of these documents. For a thread: it takes its time."""
     return [IssuedKey.decode(text) for _, text in in_chunks(rows, READ_AT_ONCE)]
 
 

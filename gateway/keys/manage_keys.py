@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from bisect import bisect_right
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ from gateway.errors import Conflict, InvalidRequest
 from gateway.quota.issued import IssuedKey, SecretOf, format_secret, show_file_key, show_key, show_top_ups
 from gateway.records import Key
 
-from .documents import PAGE, READ_AT_ONCE, AuditEvent, Documents, Page, Shown, exists, in_file, invalid
+from .documents import READ_AT_ONCE, AuditEvent, Documents, Page, Shown, decoded, exists, in_file, invalid
 
 MAX_OVERLAP_S = 30 * 86400
 """A secret that is to be replaced should not live on for ever."""
@@ -115,25 +116,26 @@ class KeyManager(Documents):
                 await self._write("key", name, issued, key.revoked(now).encode(), doing)
         return await self.show_key(name)
 
-    async def every_key(self, only: str | None = None) -> AsyncIterator[list[Key]]:
-        """All keys of file and store, some at a time, those of the file first; or one alone, where there is one."""
-        of_file = self._config().keys
+    async def every_key(self, only: str | None = None, after: str = "") -> AsyncIterator[list[Key]]:
+        """All keys of file and store behind the id `after`, by id, some at a time; or one alone, where there is one."""
         if only is not None:
             found: KeySettings | None = self._file_key(only)
             if found is None and (text := (await self._store.read("key", [only]))[0]) is not None:
                 found = IssuedKey.decode(text).settings
             yield [auth.read(found)] if found else []
             return
-        for portion in portions(of_file, READ_AT_ONCE):
+        of_file = self._config().keys
+        ids = {key.id for key in of_file}
+        waiting: list[KeySettings] = sorted((key for key in of_file if key.id > after), key=lambda key: key.id)
+        async for page in self._pages("key", after):
+            until = bisect_right(waiting, page[-1][0], key=lambda key: key.id)
+            some, waiting = waiting[:until], waiting[until:]
+            issued = await asyncio.to_thread(decoded, page)
+            some += [key.settings for key in issued if key.settings.id not in ids]
+            for portion in portions(sorted(some, key=lambda key: key.id), READ_AT_ONCE):
+                yield [auth.read(key) for key in portion]
+        for portion in portions(waiting, READ_AT_ONCE):
             yield [auth.read(key) for key in portion]
-        ids, some = {key.id for key in of_file}, []
-        async for key in self._issued_keys():
-            if key.settings.id not in ids:
-                some.append(auth.read(key.settings))
-            if len(some) == PAGE:
-                yield some
-                some = []
-        yield some
 
     async def _changeable(self, name: str) -> tuple[str, IssuedKey]:
         """A key that may be changed here, and its document as it stands."""

@@ -59,11 +59,12 @@ def format_json(rows: Iterable[Row]) -> str:
     return "[" + ",\n".join([json.dumps(row) for row in in_chunks(rows, ROWS_AT_ONCE)]) + "]"
 
 
-def format_csv(groups: Sequence[str], rows: Sequence[Row], line_end: str = "\r\n") -> str:
-    """A line of names, then one for each row. `line_end` is that of RFC 4180, which HTTP wants. For a thread, too."""
+def format_csv(groups: Sequence[str], rows: Sequence[Row], line_end: str = "\r\n", *, has_heading: bool = True) -> str:
+    """A line of names, then one for each row. The default of `line_end` is that of RFC 4180. For a thread, too."""
     text = io.StringIO()
     writer = csv.DictWriter(text, [*groups, *USAGE_COLUMNS], lineterminator=line_end)
-    writer.writeheader()
+    if has_heading:
+        writer.writeheader()
     for row in in_chunks(rows, ROWS_AT_ONCE):
         writer.writerow({**row, "cost_usd": plain_usd(row["cost_usd"])})
     return text.getvalue()

@@ -10,7 +10,7 @@ stands on: it applies batches, all of one or nothing, and forgets no batch that 
 from __future__ import annotations
 
 from asyncio import Future
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from gateway.config import StoreSettings as Settings
@@ -24,6 +24,7 @@ __all__ = [
     "SIGN_OF_LIFE_S",
     "SILENT_S",
     "TOLD_GROUPS",
+    "USAGE_AT_ONCE",
     "USAGE_COLUMNS",
     "USAGE_GROUPS",
     "Applied",
@@ -149,14 +150,25 @@ class ReportReader(Protocol):
         """How these windows stand at the Unix time `now` (seconds). Raises `StoreUnavailable`."""
 
     async def usage(
-        self, group_by: Sequence[str], since: str | None = None, until: str | None = None, limit: int | None = None
+        self,
+        group_by: Sequence[str],
+        since: str | None = None,
+        until: str | None = None,
+        limit: int | None = None,
+        after: Sequence[str] | None = None,
     ) -> list[dict[str, Any]]:
-        """Daily sums, grouped by some of `USAGE_GROUPS`; days as 2026-11-20, both included. Raises
-        `StoreUnavailable`.
+        """Daily sums, grouped by some of `USAGE_GROUPS`, in the order of their groups; days as 2026-11-20, both
+        included. `after`: only the rows behind these groups. Raises `StoreUnavailable`.
         """
 
-    async def calls(self, limit: int, key: str | None = None) -> list[Mapping[str, Any]]:
-        """The newest usage records, newest first. Raises `StoreUnavailable`."""
+    def usage_portions(
+        self, group_by: Sequence[str], since: str | None = None, until: str | None = None
+    ) -> AsyncIterator[list[dict[str, Any]]]:
+        """The rows of `usage`, at most `USAGE_AT_ONCE` in memory at a time. Raises `StoreUnavailable`."""
+
+    async def calls(self, limit: int, key: str | None = None, before: str | None = None) -> list[Mapping[str, Any]]:
+        """The newest usage records, newest first; `before`: those older than the record with this `position`. Raises
+        `StoreUnavailable`, and `ValueError` for what is no position."""
 
 
 class Store(ReportReader, KeyStore, Protocol):
@@ -277,6 +289,9 @@ class Ledger(ReportReader, Protocol):
         """Deliver what is pending, for at most this long, and let go. Returns how many settlements were left; they
         stay in the journal."""
 
+
+USAGE_AT_ONCE = 5000
+"""Rows of a usage report that are in memory at a time: each takes about a kilobyte."""
 
 USAGE_GROUPS = ("key", "team", "model", "upstream", "endpoint", "day", "month")
 """What a usage report may be grouped by."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from operator import add
 from typing import Any
@@ -65,12 +65,16 @@ class UsageReport:
     def __len__(self) -> int:
         return len(self._totals)
 
-    def rows(self, limit: int | None = None) -> list[dict[str, Any]]:
-        """Its rows, in the order of the groups. For a thread, where it takes its time."""
-        ordered = in_chunks(in_order([(names, total[0]) for names, total in self._totals.items()]), ROWS_AT_ONCE)
-        # What was counted and taken back leaves zeros.
-        counted = ((names, numbers) for names, numbers in ordered if numbers[0] > 0)
-        return [usage_row(self._group_by, names, numbers) for names, numbers in islice(counted, limit)]
+    def rows(self, limit: int | None = None, after: Sequence[str] | None = None) -> list[dict[str, Any]]:
+        """Its rows, in the order of the groups; `after`: those behind these groups. For a thread: it takes its time."""
+        return list(islice(self.each_row(None if after is None else tuple(after)), limit))
+
+    def each_row(self, after: tuple[str, ...] | None = None) -> Iterator[dict[str, Any]]:
+        """The same rows, each made when it is asked for. For a thread."""
+        found = [(names, total[0]) for names, total in self._totals.items() if after is None or names > after]
+        for names, numbers in in_chunks(in_order(found), ROWS_AT_ONCE):
+            if numbers[0] > 0:  # a sum that was counted and taken back is zero
+                yield usage_row(self._group_by, names, numbers)
 
 
 def usage_row(group_by: Sequence[str], names: Sequence[str], numbers: Sequence[int]) -> dict[str, Any]:
@@ -95,10 +99,10 @@ def reported_name(record: Record) -> str:
     return record.returned_model or record.routed_model
 
 
-def call_row(record: Record) -> Mapping[str, Any]:
-    """A record by its field names."""
+def call_row(record: Record, position: str) -> Mapping[str, Any]:
+    """A record by its field names, and its `position` in the store's list of records."""
     record = storable(record)
-    return record._asdict() | {"usage": record.usage._asdict()}
+    return record._asdict() | {"usage": record.usage._asdict(), "position": position}
 
 
 def storable(record: Record) -> Record:

@@ -103,11 +103,19 @@ class DeskStore:
         raise NotImplementedError
 
     async def usage(
-        self, group_by: Sequence[str], since: str | None = None, until: str | None = None, limit: int | None = None
+        self,
+        group_by: Sequence[str],
+        since: str | None = None,
+        until: str | None = None,
+        limit: int | None = None,
+        after: Sequence[str] | None = None,
     ) -> list[dict[str, Any]]:
         raise NotImplementedError
 
-    async def calls(self, limit: int, key: str | None = None) -> list[Mapping[str, Any]]:
+    def usage_portions(self, *_: Any) -> Any:
+        raise NotImplementedError
+
+    async def calls(self, limit: int, key: str | None = None, before: str | None = None) -> list[Mapping[str, Any]]:
         raise StoreUnavailable("away on request")
 
     async def close(self) -> None:

@@ -244,10 +244,15 @@ class Gateway(Process):
         return rows
 
     def calls(self, key: str | None = None, limit: int = 100) -> list[dict[str, Any]]:
-        """The newest usage records of a key, the newest first."""
-        query = {"limit": str(limit)} | ({"key": key} if key else {})
-        rows: list[dict[str, Any]] = self.admin("calls", **query).json["data"]
-        return rows
+        """The newest usage records of a key, the newest first, page by page."""
+        rows: list[dict[str, Any]] = []
+        query = {"key": key} if key else {}
+        while True:
+            page = self.admin("calls", limit=str(min(1000, limit - len(rows))), **query).json
+            rows += page["data"]
+            if page["next"] is None or len(rows) >= limit:
+                return rows
+            query["before"] = page["next"]
 
     def call(self, answer_id: str) -> dict[str, Any]:
         """The usage record of one call, as soon as it is there."""

@@ -102,3 +102,35 @@ async def test_names_in_paths_are_read_as_they_were_meant(inside: Inside) -> Non
         assert [row["scope"] for row in (await answer.json())["data"]] == ["team:R&D / lab"]
     status, error = await told(client, "GET", "/admin/api/keys/%0A%22", headers=ADMIN)
     assert (status, error["code"]) == (404, "key_not_found")
+
+
+LISTS = ("usage", "calls", "quotas", "keys", "teams", "audit")
+
+
+@pytest.mark.parametrize("name", LISTS)
+async def test_a_page_has_a_stated_maximum(inside: Inside, name: str) -> None:
+    client = await inside(NOWHERE)
+    for limit in ("1001", "999999999", "0"):
+        status, error = await told(client, "GET", f"/admin/api/{name}?limit={limit}", headers=ADMIN)
+        assert (status, error.get("param")) == (400, "limit")
+        assert "from 1 to 1000" in error["message"]
+    assert (await told(client, "GET", f"/admin/api/{name}?limit=1000", headers=ADMIN))[0] == 200
+    (limit,) = [each for each in ADMIN_OPERATIONS["GET", f"/admin/api/{name}"].parameters if each["name"] == "limit"]
+    assert limit["schema"]["maximum"] == 1000
+
+
+@pytest.mark.parametrize(("method", "path"), DOORS)
+async def test_an_unknown_query_parameter_is_refused_and_named(inside: Inside, method: str, path: str) -> None:
+    client = await inside(NOWHERE)
+    status, error = await told(client, method, f"{path}?limt=5", headers=ADMIN, json={} if method != "GET" else None)
+    assert (status, error["param"], error["code"]) == (400, "limt", "unknown_parameter")
+    assert "'limt'" in error["message"]
+
+
+async def test_the_document_names_the_parameters_that_are_taken(inside: Inside) -> None:
+    client = await inside(NOWHERE)
+    for (method, path), operation in ADMIN_OPERATIONS.items():
+        names = [each["name"] for each in operation.parameters if each["in"] == "query"]
+        for name in names:
+            _, error = await told(client, method, f"{path}?{name}=%20", headers=ADMIN)
+            assert error.get("code") != "unknown_parameter", (path, name)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
+import re
 from collections.abc import Mapping, Sequence
 from json.encoder import encode_basestring_ascii as quote
 from typing import Any
 
 from gateway.quota import ledger_entry
 from gateway.store import TOLD_GROUPS
-from gateway.store.report_rows import call_row, reported_name, storable, usage_row
+from gateway.store.report_rows import UsageReport, call_row, reported_name, storable, usage_row
 
 from .connection import RedisConnection, Script
 from .daily_sums import BETWEEN
@@ -26,34 +26,38 @@ async def usage(
     group_by: Sequence[str],
     since: str | None,
     until: str | None,
-    limit: int | None,
-) -> list[dict[str, Any]]:
+) -> UsageReport:
     """The usage report. Raises `StoreUnavailable`."""
     (days,) = await link.ask(("ZRANGE", f"{base}days", 0, -1))
     wanted = sorted(day for day in days if len(day) == len("2026-11-20") and (since or "") <= day <= (until or "9999"))
-    report = await cache.report(group_by, wanted)
-    # In a thread, because making and sorting very many rows takes longer than a stream may stand still.
-    return await asyncio.to_thread(report.rows, limit)
+    return await cache.report(group_by, wanted)
 
 
-async def calls(link: RedisConnection, base: str, limit: int, key: str | None) -> list[Mapping[str, Any]]:
-    """The newest records, newest first. Raises `StoreUnavailable`.
+async def calls(
+    link: RedisConnection, base: str, limit: int, key: str | None, before: str | None
+) -> list[Mapping[str, Any]]:
+    """The newest records, newest first. Raises `StoreUnavailable`, `ValueError`.
 
     Of several records of one call the newest counts: apply_writing.lua says how there can be another.
     """
     rows: list[Mapping[str, Any]] = []
     told: set[str] = set()
-    newest, mark = "+", "" if key is None else quote(key)
+    if before is not None and not re.fullmatch(r"[0-9]{1,18}-[0-9]{1,18}", before):
+        raise ValueError("not a position of a record")
+    if before is not None and not int(before.replace("-", "")):
+        return []  # nothing is older than 0-0
+    newest, mark = "+" if before is None else f"({before}", "" if key is None else quote(key)
     while len(rows) < limit:
         # Of a key that calls rarely there may be few among many: more at once, of which most are not looked into.
         count = min(CALLS_AT_ONCE, limit - len(rows)) if key is None else CALLS_AT_ONCE
         found, last, texts = await link.run(NEWEST, [f"{base}records"], [newest, str(count)])
         for text in texts.split(BETWEEN) if found else []:
             if mark in text:
-                record = ledger_entry.decode_record(text)
+                position, _, entry = text.partition(" ")
+                record = ledger_entry.decode_record(entry)
                 if record.id not in told and (key is None or record.key == key):
                     told.add(record.id)
-                    rows.append(call_row(record))
+                    rows.append(call_row(record, position))
         if found < count:
             break
         newest = f"({last}"
@@ -69,7 +73,7 @@ async def told_models(link: RedisConnection, base: str, since: str, until: str) 
     while True:
         found, last, texts = await link.run(NEWEST, [f"{base}records"], [newest, str(CALLS_AT_ONCE)])
         for text in texts.split(BETWEEN) if found else []:
-            record = storable(ledger_entry.decode_record(text))
+            record = storable(ledger_entry.decode_record(text.partition(" ")[2]))
             day, _, _, model, upstream, _ = ledger_entry.group_of(record)
             if since <= day <= until and record.id not in known:
                 known.add(record.id)

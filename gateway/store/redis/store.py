@@ -35,7 +35,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from itertools import islice
 from typing import Any, Self
 
 from redis.exceptions import ResponseError
@@ -43,8 +44,18 @@ from redis.exceptions import ResponseError
 from gateway.config import StoreSettings as Settings
 from gateway.quota import windows as limits
 from gateway.records import Window, WindowState, WindowStatus
-from gateway.store import REAPED_AT_ONCE, SILENT_S, Applied, Batch, Progress, StoreMisconfigured, StoreUnavailable
+from gateway.store import (
+    REAPED_AT_ONCE,
+    SILENT_S,
+    USAGE_AT_ONCE,
+    Applied,
+    Batch,
+    Progress,
+    StoreMisconfigured,
+    StoreUnavailable,
+)
 from gateway.store.key_store import ChangeFeed, DocumentKind, StoreChange, StoredAudit
+from gateway.store.report_rows import UsageReport
 from gateway.store.rules.batch import MAX_GAP_US
 
 from . import keys as redis_keys
@@ -199,12 +210,29 @@ class RedisStore:
         return limits.standings(windows, states, int(now * 1e6))
 
     async def usage(
-        self, group_by: Sequence[str], since: str | None = None, until: str | None = None, limit: int | None = None
+        self,
+        group_by: Sequence[str],
+        since: str | None = None,
+        until: str | None = None,
+        limit: int | None = None,
+        after: Sequence[str] | None = None,
     ) -> list[dict[str, Any]]:
-        return await reports.usage(self._reading, self._cache, self._base, group_by, since, until, limit)
+        report = await self._report(group_by, since, until)
+        # In a thread, because making and sorting very many rows takes longer than a stream may stand still.
+        return await asyncio.to_thread(report.rows, limit, after)
 
-    async def calls(self, limit: int, key: str | None = None) -> list[Mapping[str, Any]]:
-        return await reports.calls(self._reading, self._base, limit, key)
+    async def usage_portions(
+        self, group_by: Sequence[str], since: str | None = None, until: str | None = None
+    ) -> AsyncIterator[list[dict[str, Any]]]:
+        rows = (await self._report(group_by, since, until)).each_row()
+        while some := await asyncio.to_thread(lambda: list(islice(rows, USAGE_AT_ONCE))):
+            yield some
+
+    async def _report(self, group_by: Sequence[str], since: str | None, until: str | None) -> UsageReport:
+        return await reports.usage(self._reading, self._cache, self._base, group_by, since, until)
+
+    async def calls(self, limit: int, key: str | None = None, before: str | None = None) -> list[Mapping[str, Any]]:
+        return await reports.calls(self._reading, self._base, limit, key, before)
 
     async def told_models(self, since: str, until: str) -> list[dict[str, Any]]:
         return await reports.told_models(self._reading, self._base, since, until)

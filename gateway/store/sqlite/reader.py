@@ -3,6 +3,7 @@ again."""
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -54,24 +55,40 @@ class Reader:
         return found
 
     def usage(
-        self, group_by: Sequence[str], since: str | None, until: str | None, limit: int | None
+        self,
+        group_by: Sequence[str],
+        since: str | None,
+        until: str | None,
+        limit: int | None,
+        after: Sequence[str] | None = None,
     ) -> list[dict[str, Any]]:
+        if after is not None and not group_by:
+            return []  # the only row is the one that the caller has
         groups = [_GROUP_SQL[name] for name in group_by]
         columns = ", ".join([*groups, *(f"sum({name})" for name in SUMS)])
         groups_sql = ", ".join(groups) or "''"
+        days = (since or "", until or "9999")
+        behind = f"AND ({groups_sql}) > ({', '.join('?' * len(after))}) " if after else ""
         # What was counted and taken back leaves zeros.
         text = (
-            f"SELECT {columns} FROM sums WHERE day >= ? AND day <= ? GROUP BY {groups_sql} "  # noqa: S608 - names from a table
+            f"SELECT {columns} FROM sums WHERE day >= ? AND day <= ? {behind}GROUP BY {groups_sql} "  # noqa: S608 - names from a table
             f"HAVING sum(requests) > 0 ORDER BY {groups_sql} LIMIT ?"
         )
-        rows = self._db.execute(text, (since or "", until or "9999", -1 if limit is None else limit))
+        rows = self._db.execute(text, (*days, *(after or ()), -1 if limit is None else limit))
         return _usage_rows(group_by, rows)
 
-    def calls(self, limit: int, key: str | None) -> list[Mapping[str, Any]]:
-        where, args = ("WHERE key = ? ", (key, limit)) if key is not None else ("", (limit,))
-        columns = ", ".join(RECORD)
-        rows = self._db.execute(f"SELECT {columns} FROM records {where}ORDER BY seq DESC LIMIT ?", args)  # noqa: S608 - constants only
-        return [call_row(_read_record(row)) for row in in_chunks(rows.fetchall(), ROWS_AT_ONCE)]
+    def calls(self, limit: int, key: str | None, before: str | None = None) -> list[Mapping[str, Any]]:
+        """Raises `ValueError` for what is no position."""
+        if before is not None and not re.fullmatch(r"[0-9]{1,18}", before):
+            raise ValueError("not a position of a record")
+        wanted: dict[str, str | int] = {} if key is None else {"key = ?": key}
+        if before is not None:
+            wanted["seq < ?"] = int(before)
+        where = f"WHERE {' AND '.join(wanted)} " if wanted else ""
+        columns = ", ".join(("seq", *RECORD))
+        text = f"SELECT {columns} FROM records {where}ORDER BY seq DESC LIMIT ?"  # noqa: S608 - constants only
+        rows = self._db.execute(text, (*wanted.values(), limit)).fetchall()
+        return [call_row(_read_record(row[1:]), str(row[0])) for row in in_chunks(rows, ROWS_AT_ONCE)]
 
     def told_models(self, since: str, until: str) -> list[dict[str, Any]]:
         return _usage_rows(TOLD_GROUPS, self._db.execute(_TOLD, (since, until)))

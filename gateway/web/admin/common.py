@@ -1,7 +1,10 @@
-"""What the desks of the admin API share: who is let in, how a body is read, how rows are spelt.
+"""What all operations of the admin API share: authorization, parameters, request bodies, pages and streams of rows.
 
-Each request is answered by the configuration of its moment, tokens included. The registry changes the store itself, and
-its refusals are answered as they are; here they meet only a store that does not answer.
+1. A request is answered by the configuration that is in force when it arrives, tokens included.
+2. A query parameter that an operation does not have is refused with 400, and so is a `limit` above `MAX_ROWS`.
+3. A list holds a bounded number of rows in memory, whatever its length: a page has at most `MAX_ROWS` rows, and a whole
+   list is written portion by portion, as fast as the client reads it.
+4. A list that fails after its first bytes were sent ends with a closed connection and an incomplete message.
 """
 
 from __future__ import annotations
@@ -9,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
 from aiohttp import hdrs, web
@@ -23,12 +26,15 @@ from gateway.web.bodies import tell_to_continue
 from gateway.web.endpoints import check_type, continue_later
 from gateway.web.http_guard.token_auth import TokenAuth
 from gateway.web.middleware import CONTEXT, Handler
-from gateway.web.responses import Whole, json_response
+from gateway.web.responses import CONGESTED_BYTES, EventStream, Whole, json_response
 
 from . import request_bodies
 
-MOST_ROWS = 1000
-"""Of a page of keys, teams or changes."""
+MAX_ROWS = 1000
+"""Of one page. Of a list of windows: the keys whose windows are in one page."""
+
+PAGE_ROWS = 100
+"""Of a page, if the request names no `limit`."""
 
 READ_ONLY = (
     "This token may read usage, calls, quotas, upstreams, keys and teams, and nothing else. Use the admin token "
@@ -53,13 +59,16 @@ class AdminAccess(NamedTuple):
     registry: Registry
     gate: TokenAuth
 
-    def door(self, who: Who, handler: Handler) -> Handler:
-        """The handler behind a door that opens to this token."""
+    def door(self, who: Who, handler: Handler, parameters: tuple[str, ...] = ()) -> Handler:
+        """The handler for requests with this token and with query parameters of these names only."""
 
         async def enter(request: web.Request) -> web.StreamResponse:
             role = request[ROLE] = self._role(request)
             if role not in (who, "admin"):
                 raise Forbidden(READ_ONLY)
+            for name in request.query:
+                if name not in parameters:
+                    raise request_bodies.unknown(name, parameters, "query parameter")
             try:
                 return await handler(request)
             except StoreUnavailable:
@@ -79,12 +88,12 @@ class AdminAccess(NamedTuple):
             )
         return self.gate.admit(request, {"admin": admin.token, "viewer": admin.viewer_token})
 
-    def get(self, path: str, handler: Handler, who: Who = "viewer") -> web.RouteDef:
-        """A route to something that is read."""
-        return web.get(path, self.door(who, handler))
+    def get(self, path: str, handler: Handler, *parameters: str, who: Who = "viewer") -> web.RouteDef:
+        """A route of an operation that reads, with the names of its query parameters."""
+        return web.get(path, self.door(who, handler, parameters))
 
     def change(self, method: str, path: str, handler: Handler) -> web.RouteDef:
-        """A route to something that is changed."""
+        """A route of an operation that changes something."""
         return web.route(method, path, self.door("admin", handler), expect_handler=continue_later)
 
 
@@ -135,20 +144,24 @@ def bad(name: str, what: str) -> InvalidRequest:
 
 
 def limit_of(query: Mapping[str, str]) -> int | None:
-    """How many rows are asked for; None: nobody says so."""
+    """The number of rows of a page; None if the request does not say."""
     if (text := query.get("limit")) is None:
         return None
-    if not re.fullmatch(r"[1-9]\d{0,8}", text):
-        raise bad("limit", "expected a number from 1")
+    if not re.fullmatch(r"[1-9][0-9]{0,8}", text) or int(text) > MAX_ROWS:
+        raise bad("limit", f"expected a number from 1 to {MAX_ROWS}; 'next' of each page leads to the next one")
     return int(text)
 
 
 def page_limit_of(query: Mapping[str, str]) -> int:
-    """The same for a page, which has 100 rows where nobody says how many."""
-    limit = limit_of(query) or 100
-    if limit > MOST_ROWS:
-        raise bad("limit", f"expected a number from 1 to {MOST_ROWS}; ask for the next page with what 'next' says")
-    return limit
+    """The number of rows of a page, with its default."""
+    return limit_of(query) or PAGE_ROWS
+
+
+def shape_of(query: Mapping[str, str]) -> str:
+    """`json` or `csv`."""
+    if (shape := query.get("format", "json")) not in ("json", "csv"):
+        raise bad("format", "expected json or csv")
+    return shape
 
 
 def shown(row: Mapping[str, Any], status: int = 200) -> Whole:
@@ -157,11 +170,68 @@ def shown(row: Mapping[str, Any], status: int = 200) -> Whole:
 
 
 async def listed(rows: Iterable[Mapping[str, Any]]) -> Whole:
-    """The rows as `{"data": [...]}`; spelt in a thread, because there may be very many."""
+    """A short list as `{"data": [...]}`, formatted in a thread."""
     return json_response(f'{{"data": {await asyncio.to_thread(format_json, rows)}}}'.encode())
 
 
 async def paged(page: Page) -> Whole:
-    """The same, with what to ask for next."""
-    rows = await asyncio.to_thread(format_json, page.rows)
-    return json_response(f'{{"data": {rows},\n"next": {json.dumps(page.next)}}}'.encode())
+    """One page of a list, with the position of the next one."""
+    return await page_of(page.rows, page.next)
+
+
+async def page_of(rows: Iterable[Mapping[str, Any]], follows: str | None) -> Whole:
+    """The same; a row may be made when a thread asks for it."""
+    text = await asyncio.to_thread(format_json, rows)
+    return json_response(f'{{"data": {text},\n"next": {json.dumps(follows)}}}'.encode())
+
+
+async def whole_list(request: web.Request, portions: AsyncIterator[list[dict[str, Any]]]) -> web.StreamResponse:
+    """A whole list, in the form of a page behind which there is no other."""
+
+    async def pieces() -> AsyncIterator[bytes]:
+        before = '{"data": ['
+        async for rows in portions:
+            if rows:
+                yield (before + (await asyncio.to_thread(format_json, rows))[1:-1]).encode()
+                before = ",\n"
+        yield (f'{before}],\n"next": null}}' if before != ",\n" else '],\n"next": null}').encode()
+
+    return await streamed(request, "application/json", pieces())
+
+
+def csv_response(text: str) -> Whole:
+    """One page of a CSV."""
+    return Whole(200, [("Content-Type", CSV)], text.encode())
+
+
+CSV = "text/csv; charset=utf-8"
+
+
+async def streamed(request: web.Request, media: str, pieces: AsyncIterator[bytes]) -> web.StreamResponse:
+    """One answer of all pieces. It is sent as it grows, as fast as the client reads; a short one is sent at once.
+
+    An error before the first byte is an ordinary answer.
+    """
+    waiting, stream = bytearray(), None
+    headers = [("Content-Type", media)]
+    try:
+        async for piece in pieces:
+            waiting += piece
+            if len(waiting) < CONGESTED_BYTES:
+                continue
+            if request.method == hdrs.METH_HEAD:
+                break
+            stream = stream or EventStream(request, [*headers, ("x-request-id", request[CONTEXT].id)])
+            if stream.write(bytes(waiting)):
+                await stream.wait_until_writable()
+            waiting.clear()
+    except ConnectionResetError:  # the client has left
+        return stream or Whole(200, headers, b"")
+    except BaseException:
+        if stream is not None and request.transport is not None:
+            request.transport.close()  # so that the error is not written into the message
+        raise
+    if stream is None:
+        return Whole(200, headers, bytes(waiting))
+    stream.finish(bytes(waiting))
+    return stream

@@ -1,25 +1,41 @@
-"""Reports: what was used, by whom, and what is left."""
+"""Reports: usage, calls, and the state of every window."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from aiohttp import web
 
 from gateway.chunked import portions
+from gateway.pipeline import Services
 from gateway.quota import window_status
-from gateway.quota.pricing import read_price, usd
 from gateway.records import WindowStatus
+from gateway.reports.calls import call_members, format_calls_csv
 from gateway.reports.usage import format_csv, read_day, read_groups
-from gateway.web.responses import Whole
+from gateway.store import Ledger
 
-from .common import AdminAccess, bad, limit_of, listed, parts_of
+from .common import (
+    CSV,
+    MAX_ROWS,
+    AdminAccess,
+    bad,
+    csv_response,
+    limit_of,
+    page_limit_of,
+    page_of,
+    parts_of,
+    shape_of,
+    streamed,
+    whole_list,
+)
 
 WINDOWS_AT_ONCE = 50
-"""Of a list of quotas, asked of the store; half a millisecond of ours."""
+"""Windows whose state is read from the store in one request; half a millisecond of the event loop."""
 
 
 class ReportEndpoints:
@@ -30,74 +46,142 @@ class ReportEndpoints:
 
     def routes(self) -> list[web.RouteDef]:
         """Every route."""
+        get = self._office.get
         return [
-            self._office.get("/admin/api/usage", self.show_usage),
-            self._office.get("/admin/api/calls", self.list_calls),
-            self._office.get("/admin/api/quotas", self.list_quotas),
+            get("/admin/api/usage", self.show_usage, "group_by", "since", "until", "limit", "after", "format"),
+            get("/admin/api/calls", self.list_calls, "limit", "before", "key", "format"),
+            get("/admin/api/quotas", self.list_quotas, "limit", "after", "key", "team"),
         ]
 
     async def show_usage(self, request: web.Request) -> web.StreamResponse:
-        """Daily sums: `group_by=key,model,day&since=2026-11-01&until=2026-11-30&limit=10&format=json|csv`."""
+        """Daily sums: `group_by=key,model,day&since=2026-11-01&until=2026-11-30&format=json|csv`; all rows, or a page:
+        `limit=1000&after=NEXT`."""
         query = request.query
         try:
             groups = read_groups(query.get("group_by", "key"))
         except ValueError as error:
             raise bad("group_by", str(error)) from None
         since, until = _day(query, "since"), _day(query, "until")
-        shape = query.get("format", "json")
-        if shape not in ("json", "csv"):
-            raise bad("format", "expected json or csv")
-        rows = await parts_of(request).books.ledger.usage(groups, since, until, limit_of(query))
+        shape, limit, after = shape_of(query), limit_of(query), _groups_behind(query, len(groups))
+        ledger = parts_of(request).books.ledger
+        if limit is None and after is None:
+            every_row = ledger.usage_portions(groups, since, until)
+            if shape == "csv":
+                return await streamed(request, CSV, _usage_csv(groups, every_row))
+            return await whole_list(request, every_row)
+        limit = limit or page_limit_of(query)
+        rows = await ledger.usage(groups, since, until, limit + 1, after)
         if shape == "csv":
-            text = await asyncio.to_thread(format_csv, groups, rows)
-            return Whole(200, [("Content-Type", "text/csv; charset=utf-8")], text.encode())
-        return await listed(rows)
+            return csv_response(await asyncio.to_thread(format_csv, groups, rows[:limit]))
+        follows = json.dumps([rows[limit - 1][name] for name in groups]) if len(rows) > limit else None
+        return await page_of(rows[:limit], follows)
 
     async def list_calls(self, request: web.Request) -> web.StreamResponse:
-        """The newest usage records: `limit=100&key=ID`."""
-        limit = limit_of(request.query) or 100
-        calls = await parts_of(request).books.ledger.calls(limit, request.query.get("key"))
-        return await listed(map(_shown, calls))
+        """Usage records, the newest first: `limit=100&before=NEXT&key=ID&format=json|csv`. A CSV without a limit has
+        all records."""
+        query, ledger = request.query, parts_of(request).books.ledger
+        shape, key, before = shape_of(query), query.get("key"), query.get("before")
+        if shape == "csv" and limit_of(query) is None:
+            return await streamed(request, CSV, _every_call_csv(ledger, key, before))
+        limit = page_limit_of(query)
+        calls, follows = await _page_of_calls(ledger, limit, key, before)
+        if shape == "csv":
+            return csv_response(await asyncio.to_thread(partial(format_calls_csv, calls, has_heading=True)))
+        return await page_of(map(call_members, calls), follows)
 
     async def list_quotas(self, request: web.Request) -> web.StreamResponse:
-        """Every limit and what is used of it: `key=ID`, `team=NAME` (its own, and those of its keys)."""
-        wanted = {name: request.query[name] for name in ("key", "team") if name in request.query}
-        parts, now, key = parts_of(request), time.time(), wanted.get("key")
-        # There may be tens of thousands of windows, and there are calls under way on this loop: what can be done in
-        # a thread is, and nothing is done to all of them at once.
-        terms = parts.book.terms.anew()
-        found = await asyncio.to_thread(_wanted, window_status.shared_windows(terms, now), wanted)
-        async for keys in self._office.registry.every_key(key):
+        """Every window and its state: `key=ID`, `team=NAME` (its own, and those of its keys); all of them, or a page:
+        `limit=100&after=KEY`."""
+        query, parts = request.query, parts_of(request)
+        wanted = {name: query[name] for name in ("key", "team") if name in query}
+        limit, after = limit_of(query), query.get("after", "")
+        if limit is None and not after:
+            return await whole_list(request, self._windows(parts, wanted, after))
+        rows: list[dict[str, Any]] = []
+        keys: list[str] = []
+        limit = limit or page_limit_of(query)
+        async for some in self._windows(parts, wanted, after):
+            for row in some:
+                if row["key"] is not None and row["key"] not in keys[-1:]:
+                    if len(keys) == limit:
+                        return await page_of(rows, keys[-1])
+                    keys.append(row["key"])
+                rows.append(row)
+        return await page_of(rows, None)
+
+    async def _windows(
+        self, parts: Services, wanted: Mapping[str, str], after: str
+    ) -> AsyncIterator[list[dict[str, Any]]]:
+        """The rows of windows: those of the gateway and of teams, unless `after` names a key; then those of keys behind
+        it, by id."""
+        # There may be tens of thousands of windows, and calls run on this event loop: what a thread can do is done
+        # there, and the loop handles a few windows at a time.
+        terms, now = parts.book.terms.anew(), time.time()
+        if not after:
+            shared = await asyncio.to_thread(_wanted, window_status.shared_windows(terms, now), wanted)
+            async for rows in _states(parts.books.ledger, shared, now):
+                yield rows
+        async for keys in self._office.registry.every_key(wanted.get("key"), after):
             some_keys = [each for each in keys if wanted.get("team") in (None, each.team)]
-            found += await asyncio.to_thread(_wanted, window_status.own_windows(terms, some_keys, now), wanted)
-        told: list[WindowStatus] = []
-        for some in portions(found, WINDOWS_AT_ONCE):
-            told += await parts.books.ledger.standings([owned.window for owned in some], now)
-        return await listed(
+            own = await asyncio.to_thread(_wanted, window_status.own_windows(terms, some_keys, now), wanted)
+            async for rows in _states(parts.books.ledger, own, now):
+                yield rows
+
+
+async def _states(
+    ledger: Ledger, windows: Sequence[window_status.Owned], now: float
+) -> AsyncIterator[list[dict[str, Any]]]:
+    for some in portions(windows, WINDOWS_AT_ONCE):
+        found: list[WindowStatus] = await ledger.standings([owned.window for owned in some], now)
+        yield [
             {"key": owned.key, "team": owned.team, **window_status.row(standing, now)}
-            for owned, standing in zip(found, told, strict=True)
-        )
+            for owned, standing in zip(some, found, strict=True)
+        ]
 
 
 def _wanted(windows: Iterable[window_status.Owned], wanted: Mapping[str, str]) -> list[window_status.Owned]:
-    """Those of everybody, or of one key, or of one team and its keys."""
+    """All of them, or those of one key, or of one team and its keys."""
     return [each for each in windows if wanted.items() <= {"key": each.key, "team": each.team}.items()]
 
 
-def _shown(call: Mapping[str, Any]) -> dict[str, Any]:
-    """A usage record in the words of the reports; prices in USD per million tokens."""
-    told = {name: value for name, value in call.items() if name not in ("usage", "label_model", "cost_nusd")}
-    cost_nusd = call["cost_nusd"]
-    tokens = {name: value for name, value in call["usage"].items() if name != "source"}
-    price = call["price"]
-    return {
-        **told,
-        **tokens,
-        "usage_source": call["usage"]["source"],
-        "cost_usd": None if cost_nusd is None else usd(cost_nusd),
-        "price": None if price is None else read_price(price),
-        "client_gone": call["ended"] == "client_gone",
-    }
+async def _usage_csv(groups: Sequence[str], portions: AsyncIterator[list[dict[str, Any]]]) -> AsyncIterator[bytes]:
+    yield format_csv(groups, []).encode()
+    async for rows in portions:
+        yield (await asyncio.to_thread(partial(format_csv, groups, rows, has_heading=False))).encode()
+
+
+async def _page_of_calls(
+    ledger: Ledger, limit: int, key: str | None, before: str | None
+) -> tuple[list[Mapping[str, Any]], str | None]:
+    """Rows of a page, and the position of the next page."""
+    try:
+        calls = await ledger.calls(limit + 1, key, before)
+    except ValueError:
+        raise bad("before", "expected what 'next' of a page says") from None
+    return calls[:limit], calls[limit - 1]["position"] if len(calls) > limit else None
+
+
+async def _every_call_csv(ledger: Ledger, key: str | None, before: str | None) -> AsyncIterator[bytes]:
+    yield format_calls_csv([], has_heading=True).encode()
+    follows = before
+    while True:
+        calls, follows = await _page_of_calls(ledger, MAX_ROWS, key, follows)
+        yield (await asyncio.to_thread(partial(format_calls_csv, calls, has_heading=False))).encode()
+        if follows is None:
+            return
+
+
+def _groups_behind(query: Mapping[str, str], number: int) -> list[str] | None:
+    """The groups of the last row of the page before."""
+    if (text := query.get("after")) is None:
+        return None
+    try:
+        groups = json.loads(text)
+    except ValueError:
+        groups = None
+    if not isinstance(groups, list) or len(groups) != number or not all(isinstance(name, str) for name in groups):
+        raise bad("after", "expected what 'next' of a page with the same 'group_by' says")
+    return groups
 
 
 def _day(query: Mapping[str, str], name: str) -> str | None:

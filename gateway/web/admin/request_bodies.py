@@ -8,6 +8,7 @@ the command line.
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, Tag, ValidationError
@@ -140,7 +141,7 @@ def read(raw: bytes, kind: type[RequestBody]) -> dict[str, Any]:
     members = parse(raw).members if raw.strip() else {}
     for name in members:
         if name not in kind.model_fields:
-            raise _unknown(name, kind)
+            raise unknown(name, kind.model_fields, "parameter")
     try:
         kind.model_validate(members)
     except ValidationError as error:
@@ -148,10 +149,12 @@ def read(raw: bytes, kind: type[RequestBody]) -> dict[str, Any]:
     return members
 
 
-def _unknown(name: str, kind: type[RequestBody]) -> InvalidRequest:
-    known = list(kind.model_fields)
+def unknown(name: str, known: Iterable[str], what: str) -> InvalidRequest:
+    """The refusal of a name that is none of the known ones."""
+    names = list(known)
+    hint = f"There are: {', '.join(names)}." if names else "There are none here."
     if len(name) > MAX_SHOWN_NAME or not name.isprintable():
-        return InvalidRequest(f"Unknown parameter. There are: {', '.join(known)}.", code="unknown_parameter")
-    close = difflib.get_close_matches(name, known, n=1)
-    hint = f"Did you mean '{close[0]}'?" if close else f"There are: {', '.join(known)}."
-    return InvalidRequest(f"Unknown parameter: '{name}'. {hint}", param=name, code="unknown_parameter")
+        return InvalidRequest(f"Unknown {what}. {hint}", code="unknown_parameter")
+    if close := difflib.get_close_matches(name, names, n=1):
+        hint = f"Did you mean '{close[0]}'?"
+    return InvalidRequest(f"Unknown {what}: '{name}'. {hint}", param=name, code="unknown_parameter")

@@ -6,15 +6,16 @@ from collections.abc import Mapping
 
 from gateway.config.sections import NAME_PATTERN
 from gateway.web.admin import request_bodies as bodies
-from gateway.web.admin.common import MOST_ROWS
+from gateway.web.admin.common import MAX_ROWS, PAGE_ROWS
 from gateway.web.admin.quotas import OWNERS
 
 from .operation import JSON, Operation, Schema, in_path, in_query, named
 
 _DAY = {"type": "string", "format": "date"}
-_LIMIT = {"type": "integer", "minimum": 1, "maximum": 999_999_999}
+_LIMIT = {"type": "integer", "minimum": 1, "maximum": MAX_ROWS}
 _ROWS = {"type": "string", "description": "The same rows, with a line of names before them."}
-_PAGE = in_query("limit", "So many at most.", type="integer", minimum=1, maximum=MOST_ROWS, default=100)
+_PAGE = in_query("limit", "At most so many rows.", **_LIMIT, default=PAGE_ROWS)
+_FORMAT = in_query("format", "The format of the rows.", type="string", enum=["json", "csv"], default="json")
 _ID = in_path("id", pattern=f"^{NAME_PATTERN}$")
 _TEAM = in_path("name")
 _READING = (401, 429)
@@ -54,17 +55,25 @@ ADMIN_OPERATIONS: Mapping[tuple[str, str], Operation] = {
                      type="string", default="key"),
             in_query("since", "The first day; default: the oldest that is kept.", **_DAY),
             in_query("until", "The last day, included.", **_DAY),
-            in_query("limit", "So many rows at most; default: all of them.", **_LIMIT),
-            in_query("format", "How the rows are spelt.", type="string", enum=["json", "csv"], default="json"),
+            in_query("limit", "A page of at most so many rows; default: all rows.", **_LIMIT),
+            in_query("after", "Only rows behind this one: `next` of the page before.", type="string"),
+            _FORMAT,
         ),
     ),
-    ("GET", "/admin/api/calls"): _reading(
-        "The newest usage records, the newest first.", "Calls",
-        in_query("limit", "So many at most.", **_LIMIT, default=100),
-        in_query("key", "Only those of the key with this id.", type="string"),
+    ("GET", "/admin/api/calls"): Operation(
+        "Usage records, the newest first.", "viewer", {JSON: named("Calls"), "text/csv": _ROWS}, _READING,
+        parameters=(
+            in_query("limit", f"At most so many rows; default: {PAGE_ROWS} of JSON, all of CSV.", **_LIMIT),
+            in_query("before", "Only records older than this one: `next` of the page before.", type="string"),
+            in_query("key", "Only those of the key with this id.", type="string"),
+            _FORMAT,
+        ),
     ),
     ("GET", "/admin/api/quotas"): _reading(
         "Every limit, and what is used of it.", "Quotas",
+        in_query("limit", "A page with the windows of at most so many keys; default: all windows. The first page has "
+                          "the windows of the gateway and of teams, too.", **_LIMIT),
+        in_query("after", "Only windows of keys behind this id: `next` of the page before.", type="string"),
         in_query("key", "Only those of the key with this id.", type="string"),
         in_query("team", "Only those of this team and its keys.", type="string"),
     ),

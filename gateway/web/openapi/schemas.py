@@ -102,7 +102,7 @@ SCHEMAS: Mapping[str, Schema] = {
         expires=_TIME_OR_NULL, limits=_exact({name: {} for name in Limits.model_fields}),
         on_exceeded={"enum": ["deny", "shadow"]}, quotas=_list(named("Quota")),
     ),
-    "Quotas": _exact(data=_list(_exact(key=_TEXT_OR_NULL, team=_TEXT_OR_NULL, **_QUOTA))),
+    "Quotas": _exact(data=_list(_exact(key=_TEXT_OR_NULL, team=_TEXT_OR_NULL, **_QUOTA)), next=_TEXT_OR_NULL),
     "Windows": _exact(data=_list(named("Quota"))),
     "IssuedKey": _exact({"top_ups": _list(named("TopUpOf"))}, **_ISSUED_KEY),
     "IssuedKeys": _exact(data=_list(named("IssuedKey")), next=_TEXT_OR_NULL),
@@ -132,13 +132,13 @@ SCHEMAS: Mapping[str, Schema] = {
         dict.fromkeys(USAGE_GROUPS, _TEXT),
         **{name: _COUNT for name in USAGE_COLUMNS if name not in ("cost_usd", "estimated_percent")},
         cost_usd=_USD, estimated_percent={"type": "number", "minimum": 0, "maximum": 100},
-    ))),
+    )), next=_TEXT_OR_NULL),
     "Call": _exact(
         **_fields(Record, "usage", "label_model", "cost_nusd", "price"), **_fields(Usage, "source"),
         usage_source={"enum": get_args(UsageSource)}, cost_usd=_USD, client_gone={"type": "boolean"},
         price={"anyOf": [_PRICE, {"type": "null"}]},
     ),
-    "Calls": _exact(data=_list(named("Call"))),
+    "Calls": _exact(data=_list(named("Call")), next=_TEXT_OR_NULL),
     "Upstreams": _exact(data=_list(_exact(
         name=_TEXT, base_url=_TEXT, state={"enum": STATES}, in_flight=_COUNT, connections=_COUNT, workers=_COUNT,
         credentials=_list(_exact(

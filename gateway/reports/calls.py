@@ -1,0 +1,52 @@
+"""Usage records as JSON members and CSV lines."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from gateway.chunked import in_chunks
+from gateway.quota.pricing import read_price, usd
+
+from .table import plain_usd
+
+ROWS_AT_ONCE = 25
+"""Rows that are formatted without a pause; about half a millisecond."""
+
+_MONEY = ("cost_usd", "price_input", "price_cached_input", "price_output")
+COLUMNS = (
+    "id", "time", "key", "team", "endpoint", "model", "routed_model", "returned_model", "upstream", "status", "stream",
+    "ended", "client_gone", "first_byte_s", "duration_s", "attempts", "truncated", "client_request_id",
+    "prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens", "usage_source", *_MONEY,
+)  # fmt: skip
+"""Of a CSV."""
+
+
+def call_members(call: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of `Store.calls` with the names of the reports. Prices in USD per million tokens."""
+    stored = ("usage", "label_model", "cost_nusd", "position")
+    price, cost_nusd = call["price"], call["cost_nusd"]
+    return {
+        **{name: value for name, value in call.items() if name not in stored},
+        **{name: value for name, value in call["usage"].items() if name != "source"},
+        "usage_source": call["usage"]["source"],
+        "cost_usd": None if cost_nusd is None else usd(cost_nusd),
+        "price": None if price is None else read_price(price),
+        "client_gone": call["ended"] == "client_gone",
+    }
+
+
+def format_calls_csv(calls: Iterable[Mapping[str, Any]], *, has_heading: bool) -> str:
+    """One line for each row of `Store.calls`, with line ends as in RFC 4180. For a thread: it takes its time."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, extrasaction="ignore")
+    if has_heading:
+        writer.writeheader()
+    for call in in_chunks(calls, ROWS_AT_ONCE):
+        members = call_members(call)
+        prices = {f"price_{name}": value for name, value in (members["price"] or {}).items()}
+        members |= prices
+        writer.writerow(members | {name: plain_usd(members.get(name)) for name in _MONEY})
+    return text.getvalue()
