@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help demo docs test test-all check format servers bench bench-wide counts soak stack
+.PHONY: help demo docs chart test test-all check format servers bench bench-wide counts soak stack
 
 help:
 	@echo "make demo    run the gateway with a simulated upstream; no network, no key, no server needed"
@@ -11,6 +11,7 @@ help:
 	@echo "make test-all  every test, on every Redis and Valkey, with real clients and browsers; 20 minutes; installs servers"
 	@echo "make check   format, lint and strict types alone"
 	@echo "make servers install what the slow tests run on: servers, a browser, the SDK for Node"
+	@echo "make chart   copy files of deploy/ into the Helm chart, and render its golden files; needs helm (make servers)"
 	@echo "make format  put the code into shape"
 	@echo "make bench   what it costs beside nginx, in 3 minutes; needs Linux, nginx and wrk"
 	@echo "make bench-wide  the same, one thing changed at a time: sizes, TLS, Redis, workers, keys, models; 15 minutes"
@@ -60,6 +61,9 @@ test: check
 test-all: check servers
 	$(BIN)/pytest --tier fast --all-redis -n auto --dist loadfile
 	$(BIN)/pytest --tier slow
+
+chart: .venv/.installed
+	$(BIN)/python -m tests.deploy.chart
 
 format: .venv/.installed
 	$(BIN)/ruff format .

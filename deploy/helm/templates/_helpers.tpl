@@ -1,0 +1,67 @@
+{{/* The name of all objects begins with the release's. */}}
+{{- define "gateway.name" -}}
+{{- .Release.Name | trunc 50 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "gateway.secret" -}}
+{{- .Values.secretName | default (include "gateway.name" .) -}}
+{{- end -}}
+
+{{/* Call with (list $ NAME): labels that select the pods of one set. */}}
+{{- define "gateway.selector" -}}
+{{- $root := index . 0 -}}
+app.kubernetes.io/name: {{ index . 1 }}
+app.kubernetes.io/instance: {{ $root.Release.Name }}
+{{- end -}}
+
+{{/* Call with (list $ NAME): labels of an object. */}}
+{{- define "gateway.labels" -}}
+{{- $root := index . 0 -}}
+{{ include "gateway.selector" . }}
+app.kubernetes.io/part-of: completions-gateway
+app.kubernetes.io/version: {{ $root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ $root.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version }}
+{{- end -}}
+
+{{/* The configuration: files/gateway.yaml with the sections of .Values.config. As YAML; read it with fromYaml. */}}
+{{- define "gateway.config" -}}
+{{- $config := .Files.Get "files/gateway.yaml" | fromYaml -}}
+{{- if .Values.redis.enabled -}}
+{{- $url := $config.store.url | replace "@redis:" (printf "@%s-redis:" (include "gateway.name" .)) -}}
+{{- $_ := set $config.store "url" $url -}}
+{{- else if not (dig "store" "url" "" .Values.config) -}}
+{{- fail "config.store.url is not set: with redis.enabled=false, name your own Redis there" -}}
+{{- end -}}
+{{- range $section, $given := .Values.config -}}
+{{- if has $section (list "server" "store" "admin" "metrics") -}}
+{{- $_ := set $config $section (mergeOverwrite (get $config $section) (deepCopy $given)) -}}
+{{- else -}}
+{{- $_ := set $config $section $given -}}
+{{- end -}}
+{{- end -}}
+{{- if and (hasPrefix "embedded:" $config.store.url) (or .Values.autoscaling.enabled (gt (int .Values.replicas) 1)) -}}
+{{- fail "config.store.url is an embedded store, which several pods cannot share: set replicas to 1 and autoscaling.enabled to false, or use Redis" -}}
+{{- end -}}
+{{- if not (regexMatch ":[1-9][0-9]*$" ($config.admin.listen | default "")) -}}
+{{- fail "config.admin.listen must be host:port: without it the admin API would be served to clients" -}}
+{{- end -}}
+{{- toYaml $config -}}
+{{- end -}}
+
+{{/* The settings that need a restart; a change of them changes the pods' annotation. */}}
+{{- define "gateway.restart" -}}
+{{- $config := include "gateway.config" . | fromYaml -}}
+{{- $server := pick $config.server "host" "port" "workers" -}}
+{{- dict "server" $server "store" $config.store "listen" $config.admin.listen "tracing" $config.tracing | toYaml | sha256sum -}}
+{{- end -}}
+
+{{/* Call with (dict "size" ... "storageClassName" ...): the spec of a volume claim. */}}
+{{- define "gateway.claim" -}}
+accessModes: [ReadWriteOnce]
+{{- with .storageClassName }}
+storageClassName: {{ . }}
+{{- end }}
+resources:
+  requests: {storage: {{ .size }}}
+{{- end -}}

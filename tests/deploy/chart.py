@@ -1,0 +1,97 @@
+"""The Helm chart of deploy/helm: what it copies from elsewhere in deploy/, and what it renders.
+
+    python -m tests.deploy.chart        # make chart: copy the files, and render the golden files again if helm is there
+
+tests/deploy/golden/NAME.values.yaml has values, NAME.yaml what the chart renders with them. Rendering needs helm and is
+done in tests/deploy/slow/test_helm.py; tests/deploy/test_helm.py checks the golden files.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from .examples import DEPLOY
+from .programs import MissingProgram, run
+
+CHART = DEPLOY / "helm"
+GOLDEN = Path(__file__).parent / "golden"
+CASES = sorted(path.name.removesuffix(".values.yaml") for path in GOLDEN.glob("*.values.yaml"))
+
+COPIES = {
+    "gateway.yaml": DEPLOY / "kubernetes" / "gateway.yaml",
+    "redis.conf": DEPLOY / "kubernetes" / "redis.conf",
+    "recording.yaml": DEPLOY / "prometheus" / "recording.yaml",
+    "alerts.yaml": DEPLOY / "prometheus" / "alerts.yaml",
+    "dashboard.json": DEPLOY / "grafana" / "gateway.json",
+}
+"""Files in the chart's files/, and their sources: Helm reads nothing outside a chart."""
+
+RELEASE = "gateway"
+KUBERNETES = "1.30.0"
+
+Manifest = dict[str, Any]
+
+
+class ChartError(Exception):
+    """Helm does not render it; the text is Helm's."""
+
+
+def render(*more: str | Path) -> list[Manifest]:
+    """All objects of the chart, by kind and name. Raises `ChartError`."""
+    told = run("helm", "template", RELEASE, CHART, "--namespace", RELEASE, "--kube-version", KUBERNETES, *more)
+    if told.returncode != 0:
+        raise ChartError(told.stdout)
+    return sorted(filter(None, yaml.safe_load_all(told.stdout)), key=identity)
+
+
+def identity(manifest: Manifest) -> tuple[str, str]:
+    return manifest["kind"], manifest["metadata"]["name"]
+
+
+def values_of(case: str) -> Path:
+    return GOLDEN / f"{case}.values.yaml"
+
+
+def golden(case: str) -> list[Manifest]:
+    return list(yaml.safe_load_all((GOLDEN / f"{case}.yaml").read_text()))
+
+
+def shortened(manifests: list[Manifest]) -> Iterator[Manifest]:
+    """Without the text of the rules and the dashboard, which have tests of their own."""
+    for manifest in manifests:
+        if manifest["kind"] == "PrometheusRule":
+            names = [group["name"] for group in manifest["spec"]["groups"]]
+            yield {**manifest, "spec": {"groups": names}}
+        elif manifest["kind"] == "ConfigMap" and manifest["metadata"]["name"].endswith("-dashboard"):
+            yield {**manifest, "data": sorted(manifest["data"])}
+        else:
+            yield manifest
+
+
+def written(manifests: list[Manifest]) -> str:
+    """A golden file."""
+    return yaml.safe_dump_all(shortened(manifests), width=120)
+
+
+def main() -> int:
+    """Copy, and render where helm is installed; returns the exit code."""
+    for name, source in COPIES.items():
+        shutil.copyfile(source, CHART / "files" / name)
+    try:
+        for case in CASES:
+            (GOLDEN / f"{case}.yaml").write_text(written(render("--values", values_of(case))))
+    except MissingProgram as missing:
+        print(f"The files are copied. The golden files are not rendered: {missing}")
+        return 1
+    print(f"{len(COPIES)} files copied, {len(CASES)} golden files rendered.")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

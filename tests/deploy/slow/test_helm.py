@@ -1,0 +1,105 @@
+"""The Helm chart and the kustomization by the programs themselves: helm renders the golden files, kustomize builds."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.deploy.chart import (
+    CASES,
+    CHART,
+    COPIES,
+    GOLDEN,
+    ChartError,
+    Manifest,
+    identity,
+    render,
+    shortened,
+    values_of,
+)  # fmt: skip
+from tests.deploy.programs import run
+from tests.deploy.slow import test_kubernetes as manifests
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_golden_file_is_what_helm_renders(case: str) -> None:
+    rendered = list(shortened(render("--values", values_of(case))))
+    kept = list(yaml.safe_load_all((GOLDEN / f"{case}.yaml").read_text()))
+    assert rendered == kept, f"golden/{case}.yaml is not what the chart renders: run `make chart` and look at the diff"
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_helm_lint_has_no_complaint(case: str) -> None:
+    told = run("helm", "lint", "--strict", "--kube-version", "1.30.0", "--values", values_of(case), CHART)
+    assert told.returncode == 0, told.stdout
+    assert "[WARNING]" not in told.stdout
+
+
+def test_rules_and_dashboard_are_rendered_unchanged() -> None:
+    rendered = {identity(each): each for each in render("--values", values_of("monitored"))}
+    for name in ("recording", "alerts"):
+        expected = yaml.safe_load(COPIES[f"{name}.yaml"].read_text())
+        assert rendered["PrometheusRule", f"gateway-{name}"]["spec"] == expected
+    data = rendered["ConfigMap", "gateway-dashboard"]["data"]
+    assert data["completions-gateway.json"].strip() == COPIES["dashboard.json"].read_text().strip()
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"redis": {"enabled": False}}, "config.store.url is not set"),
+        (
+            {"redis": {"enabled": False}, "config": {"store": {"url": "embedded:./data"}}},
+            "several pods cannot share",
+        ),
+        ({"config": {"admin": {"listen": ""}}}, "config.admin.listen must be host:port"),
+        ({"httpRoute": {"enabled": True}}, "httpRoute.parentRefs is empty"),
+        ({"replica": 3}, "replica"),
+    ],
+)
+def test_values_that_do_not_fit_are_refused(values: dict[str, Any], said: str, tmp_path: Path) -> None:
+    (tmp_path / "values.yaml").write_text(yaml.safe_dump(values))
+    with pytest.raises(ChartError, match=re.escape(said)):
+        render("--values", tmp_path / "values.yaml")
+
+
+def test_limits_and_prices_change_without_a_restart_and_a_store_with_one(tmp_path: Path) -> None:
+    def restart_of(config: dict[str, Any]) -> str:
+        (tmp_path / "values.yaml").write_text(yaml.safe_dump({"config": config}))
+        (pods,) = [
+            each
+            for each in render("--values", tmp_path / "values.yaml")
+            if identity(each) == ("StatefulSet", "gateway")
+        ]
+        found: str = pods["spec"]["template"]["metadata"]["annotations"]["checksum/restart"]
+        return found
+
+    same = restart_of({})
+    assert restart_of({"keys": [], "server": {"drain_delay_s": 20}, "metrics": {"token": None}}) == same
+    assert restart_of({"server": {"workers": 3}}) != same
+    assert restart_of({"store": {"on_outage": "deny"}}) != same
+    assert restart_of({"admin": {"listen": "0.0.0.0:9999"}}) != same
+
+
+@pytest.mark.parametrize("has_monitoring", [False, True])
+def test_kustomize_builds_all_manifests(has_monitoring: bool, tmp_path: Path) -> None:
+    folder = tmp_path / "kubernetes"
+    shutil.copytree(manifests.FOLDER, folder)
+    if has_monitoring:
+        file = folder / "kustomization.yaml"
+        file.write_text(re.sub(r"^# (components: \[monitoring\])", r"\1", file.read_text(), flags=re.MULTILINE))
+    told = run("kustomize", "build", folder)
+    assert told.returncode == 0, told.stdout
+    built: list[Manifest] = list(yaml.safe_load_all(told.stdout))
+    (gateways,) = [each for each in built if identity(each) == ("StatefulSet", "gateway")]
+    assert ("replicas" in gateways["spec"]) != has_monitoring
+    kinds = {each["kind"] for each in built}
+    assert {"HorizontalPodAutoscaler", "ServiceMonitor"} & kinds == (
+        {"HorizontalPodAutoscaler", "ServiceMonitor"} if has_monitoring else set()
+    )
+    assert {each["metadata"].get("namespace") for each in built if each["kind"] != "Namespace"} == {"gateway"}

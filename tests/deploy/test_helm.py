@@ -1,0 +1,304 @@
+"""The Helm chart without helm: its values and their schema, its copies, and what it renders, from the golden files.
+
+tests/deploy/slow/test_helm.py checks that helm renders the golden files.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import jsonschema_rs
+import pytest
+import yaml
+
+import gateway
+from gateway.config import Config, build, resolve
+from gateway.config.diff import NEEDS_RESTART
+from gateway.config.sections import Timeouts
+
+from .chart import CASES, CHART, COPIES, RELEASE, Manifest, golden, identity, values_of
+from .examples import load
+from .slow import test_kubernetes as kustomize
+
+VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
+SCHEMA = json.loads((CHART / "values.schema.json").read_text())
+OBJECTS = [pytest.param(each, id="-".join((case, *identity(each)))) for case in CASES for each in golden(case)]
+
+
+def of(case: str, kind: str, name: str) -> Manifest:
+    (found,) = [each for each in golden(case) if identity(each) == (kind, name)]
+    return found
+
+
+def kinds(case: str) -> set[str]:
+    return {manifest["kind"] for manifest in golden(case)}
+
+
+def config_of(case: str) -> Config:
+    text = of(case, "ConfigMap", "gateway")["data"]["gateway.yaml"]
+    return build(resolve(text, {}, lambda path: f"a-secret-for-the-file-{path.rpartition('/')[2]}").values)
+
+
+# ------------------------------------------------------------------------------------------------ values and copies
+
+
+@pytest.mark.parametrize("name", COPIES)
+def test_the_chart_holds_copies_of_the_files_beside_it(name: str) -> None:
+    copied = (CHART / "files" / name).read_text()
+    assert copied == COPIES[name].read_text(), f"files/{name} differs from its source: run `make chart`"
+
+
+def test_the_chart_holds_no_other_file() -> None:
+    assert {path.name for path in (CHART / "files").iterdir()} == set(COPIES)
+
+
+def test_the_version_is_the_packages() -> None:
+    assert load("helm/Chart.yaml")["appVersion"] == gateway.__version__
+
+
+def test_the_schema_describes_every_value() -> None:
+    jsonschema_rs.validator_for(SCHEMA)
+    assert undescribed(VALUES, SCHEMA) == []
+
+
+def undescribed(values: dict[str, Any], schema: dict[str, Any], path: str = "") -> list[str]:
+    found = []
+    for name, value in values.items():
+        here = f"{path}.{name}".lstrip(".")
+        part = schema.get("properties", {}).get(name)
+        if part is None or not part.get("description"):
+            found.append(here)
+        elif isinstance(value, dict) and "properties" in part:
+            found += undescribed(value, part, here)
+    return found
+
+
+def test_the_schema_has_every_section_of_the_configuration() -> None:
+    assert set(SCHEMA["properties"]["config"]["properties"]) == set(Config.model_fields)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_good_values_are_accepted(case: str) -> None:
+    given = yaml.safe_load(values_of(case).read_text()) or {}
+    assert [error.message for error in jsonschema_rs.validator_for(SCHEMA).iter_errors({**VALUES, **given})] == []
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"replica": 3},
+        {"replicas": "3"},
+        {"config": {"upstream": {}}},
+        {"config": "server: {}"},
+        {"image": {"repository": "gateway", "digest": "sha256:0"}},
+        {"image": {"pullPolicy": "always"}},
+        {"journal": {"size": "5GB"}},
+        {"service": {"port": 0}},
+        {"service": {"type": "ExternalName"}},
+        {"ingress": {"hosts": []}},
+        {"ingress": {"hosts": ["https://llm.example.com"]}},
+        {"httpRoute": {"timeout": "11 minutes"}},
+        {"autoscaling": {"minReplicas": 0}},
+        {"maxUnavailable": "a third"},
+        {"serviceMonitor": {"interval": 15}},
+    ],
+    ids=str,
+)
+def test_bad_values_are_refused(bad: dict[str, Any]) -> None:
+    assert not jsonschema_rs.is_valid(SCHEMA, bad)
+
+
+def test_the_pods_restart_for_the_settings_that_need_it() -> None:
+    """The annotation checksum/restart is of these settings, and of no other."""
+    helpers = (CHART / "templates" / "_helpers.tpl").read_text()
+    text = helpers.partition('define "gateway.restart"')[2].partition("sha256sum")[0]
+    (server,) = re.findall(r"pick \$config\.server (.*) -", text)
+    expected = {("server", name) for name in re.findall(r'"(\w+)"', server)}
+    expected |= {tuple(path.split(".")) for path in re.findall(r"\$config\.([\w.]+)", text) if path != "server"}
+    assert expected == set(NEEDS_RESTART)
+
+
+# -------------------------------------------------------------------------------------------------------- rendered
+
+
+@pytest.mark.parametrize("version", [kustomize.OLDEST, "1.37"])
+@pytest.mark.parametrize("manifest", OBJECTS)
+def test_every_object_is_what_its_schema_says(manifest: Manifest, version: str) -> None:
+    if check := CUSTOM.get(manifest["kind"]):
+        assert manifest["apiVersion"] == check[0]
+        assert set(manifest["spec"]) == check[1]
+        return
+    if manifest["metadata"]["name"].endswith("-dashboard"):
+        assert manifest["data"] == ["completions-gateway.json"]
+        return
+    schema = kustomize.schema_of(manifest, version)
+    assert [error.message for error in jsonschema_rs.validator_for(schema).iter_errors(manifest)] == []
+
+
+CUSTOM = {
+    "ServiceMonitor": ("monitoring.coreos.com/v1", {"jobLabel", "selector", "endpoints"}),
+    "PrometheusRule": ("monitoring.coreos.com/v1", {"groups"}),
+    "HTTPRoute": ("gateway.networking.k8s.io/v1", {"parentRefs", "hostnames", "rules"}),
+}
+"""Kinds whose schemas are not Kubernetes' own: their API, and the members of their spec."""
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_configuration_is_a_good_one(case: str) -> None:
+    assert config_of(case).admin.address
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_ports_times_and_selectors_fit_the_configuration(case: str) -> None:
+    config = config_of(case)
+    template = of(case, "StatefulSet", "gateway")["spec"]["template"]
+    (container,) = template["spec"]["containers"]
+    assert config.admin.address is not None
+    ports = {"http": config.server.port, "admin": config.admin.address[1]}
+    assert {port["name"]: port["containerPort"] for port in container["ports"]} == ports
+    services = {each["metadata"]["name"]: each["spec"] for each in golden(case) if each["kind"] == "Service"}
+    assert {port["name"]: port["port"] for port in services["gateway-pods"]["ports"]} == ports
+    assert [port["targetPort"] for port in services["gateway"]["ports"]] == ["http"]
+    assert [port["targetPort"] for port in services["gateway-admin"]["ports"]] == ["admin"]
+    for name in ("gateway", "gateway-admin", "gateway-pods"):
+        assert services[name]["selector"].items() <= template["metadata"]["labels"].items()
+    waited = config.server.drain_delay_s + config.server.drain_timeout_s + 10
+    assert template["spec"]["terminationGracePeriodSeconds"] == waited
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_public_route_leads_to_calls_alone(case: str) -> None:
+    paths, backends = [], []
+    for manifest in golden(case):
+        if manifest["kind"] == "Ingress":
+            for path in (path for rule in manifest["spec"]["rules"] for path in rule["http"]["paths"]):
+                paths.append(path["path"])
+                backends.append((path["backend"]["service"]["name"], path["backend"]["service"]["port"]["name"]))
+        if manifest["kind"] == "HTTPRoute":
+            (rule,) = manifest["spec"]["rules"]
+            paths += [match["path"]["value"] for match in rule["matches"]]
+            backends += [(each["name"], "http") for each in rule["backendRefs"] if each["port"] == 80]
+    assert len(paths) == len(backends) == {"ingress": 2, "monitored": 1}.get(case, 0)
+    assert set(paths) <= {"/v1"}
+    assert set(backends) <= {("gateway", "http")}
+
+
+def test_proxies_wait_longer_than_the_gateway_for_its_upstreams() -> None:
+    annotations = VALUES["ingress"]["annotations"]
+    for name in ("read", "send"):
+        assert float(annotations[f"nginx.ingress.kubernetes.io/proxy-{name}-timeout"]) > Timeouts().total_s
+    assert float(VALUES["httpRoute"]["timeout"].removesuffix("s")) > Timeouts().total_s
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_number_of_pods_has_one_owner(case: str) -> None:
+    has_scaler = "HorizontalPodAutoscaler" in kinds(case)
+    assert has_scaler == (case == "monitored")
+    assert ("replicas" in of(case, "StatefulSet", "gateway")["spec"]) != has_scaler
+
+
+def test_what_is_switched_off_is_not_there() -> None:
+    assert kinds("default") == {"ConfigMap", "NetworkPolicy", "PodDisruptionBudget", "Service", "StatefulSet"}
+    assert "NetworkPolicy" not in kinds("own-redis")
+    for case in ("own-redis", "one-node"):
+        assert "redis" not in {name for _, name in map(identity, golden(case))}
+    assert "volumeClaimTemplates" not in of("own-redis", "StatefulSet", "gateway")["spec"]
+    assert config_of("own-redis").store.url.endswith("@redis.example.com:6380/2")
+
+
+def test_sections_of_the_values_replace_or_join_those_of_the_file() -> None:
+    config, given = config_of("ingress"), config_of("default")
+    assert list(config.models) == ["llama-3.1-8b"]
+    assert (list(config.upstreams), config.keys) == (["vllm"], ())
+    assert (config.server.workers, config.server.trusted_proxies) == (4, given.server.trusted_proxies)
+    assert config.admin.token == given.admin.token
+
+
+def test_redis_is_the_releases_own() -> None:
+    assert "@gateway-redis:6379/" in config_of("default").store.url
+    assert of("default", "Service", "gateway-redis")["spec"]["ports"][0]["port"] == 6379
+
+
+def test_upstreams_in_the_cluster_are_allowed_where_the_values_say() -> None:
+    (rule,) = [
+        rule
+        for rule in of("ingress", "NetworkPolicy", "gateway")["spec"]["egress"]
+        if "ports" not in rule
+    ]  # fmt: skip
+    assert rule["to"] == yaml.safe_load(values_of("ingress").read_text())["networkPolicy"]["upstreams"]
+
+
+# ------------------------------------------------------------------------------------------------------- kustomize
+
+
+def test_the_chart_and_kustomize_make_the_same_objects() -> None:
+    """But for the namespace, which Helm makes by --create-namespace, labels, and the names of Redis."""
+    ours = {identity(each): each for each in map(plain, golden("default"))}
+    theirs = {identity(each): each for each in map(plain, kustomized())}
+    assert sorted(ours) == sorted(theirs)
+    for name, manifest in ours.items():
+        assert manifest == theirs[name], name
+
+
+def kustomized() -> Iterator[Manifest]:
+    """What deploy/kubernetes makes, without monitoring/."""
+    whole = load("kubernetes/kustomization.yaml")
+    for name in whole["resources"]:
+        for manifest in yaml.safe_load_all((kustomize.FOLDER / name).read_text()):
+            if manifest["kind"] != "Namespace":
+                yield manifest
+    for made in whole["configMapGenerator"]:
+        data = {name: (kustomize.FOLDER / name).read_text() for name in made["files"]}
+        yield {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": made["name"]}, "data": data}
+
+
+def plain(manifest: Manifest) -> Manifest:
+    """Without what may differ."""
+    (image,) = load("kubernetes/kustomization.yaml")["images"]
+    text = json.dumps(manifest).replace("gateway-redis", "redis")
+    text = text.replace(f'"image": "{image["name"]}"', f'"image": "{image["newName"]}:{image["newTag"]}"')
+    shown: Manifest = without_labels(json.loads(text))
+    if manifest["kind"] == "ConfigMap":
+        shown["data"] = {name: yaml.safe_load(text) for name, text in shown["data"].items()}
+    return shown
+
+
+def without_labels(value: Any) -> Any:
+    """Labels that every release has, those of the objects themselves, and the restart's annotation."""
+    extra = ("app.kubernetes.io/instance", "checksum/restart")
+    if isinstance(value, dict):
+        shown = {name: without_labels(part) for name, part in value.items() if name not in extra}
+        if "name" in shown and "labels" in shown:
+            del shown["labels"]
+        if shown.get("annotations") == {}:
+            del shown["annotations"]
+        return shown
+    return [without_labels(part) for part in value] if isinstance(value, list) else value
+
+
+def test_the_autoscaler_and_the_scraping_are_those_of_kustomize() -> None:
+    scaler, theirs = (
+        of("monitored", "HorizontalPodAutoscaler", "gateway")["spec"],
+        kustomize.of("HorizontalPodAutoscaler", "gateway")["spec"],
+    )
+    assert VALUES["autoscaling"] == {
+        "enabled": False, "minReplicas": theirs["minReplicas"], "maxReplicas": theirs["maxReplicas"],
+        "callsPerPod": int(theirs["metrics"][0]["pods"]["target"]["averageValue"]),
+    }  # fmt: skip
+    for name in ("scaleTargetRef", "behavior"):
+        assert scaler[name] == theirs[name]
+    monitor = of("monitored", "ServiceMonitor", "gateway")["spec"]
+    assert monitor["endpoints"] == kustomize.of("ServiceMonitor", "gateway")["spec"]["endpoints"]
+    labels = of("monitored", "Service", "gateway-pods")["metadata"]["labels"]
+    assert monitor["selector"]["matchLabels"].items() <= labels.items()
+    assert re.match("gateway.*", labels[monitor["jobLabel"]])  # the alerts' jobs
+
+
+def test_groups_of_rules_have_names_of_their_own_in_each_object() -> None:
+    """The operator refuses an object with two groups of one name."""
+    for name in ("recording", "alerts"):
+        groups = of("monitored", "PrometheusRule", f"{RELEASE}-{name}")["spec"]["groups"]
+        assert len(set(groups)) == len(groups) > 0
