@@ -6,14 +6,14 @@ several wait, the next batch leaves some space behind the last, because a batch 
 A draw is granted when the store says so and the journal has the call's `open` entry. A settlement is handed to the
 journal first; delivering the entry is what settles.
 
-The store is away as soon as one batch fails. From then on draws are answered at once (refused, or from the worker's own
-share of the limits), and one batch at a time tests whether the store is back. Of a batch that failed nothing is known.
-It is never sent again; the next one, with a higher number, carries its settlements again, and for each of its draws
-the order to void it.
+The store is unavailable as soon as one batch fails. With `on_outage: deny`, calls are then refused at once. With
+`allow`, one lost batch is no outage: its calls and new ones wait for `HOLD_S` while the next batch tests the store, and
+are sent again if it answers; otherwise they are decided from the worker's share of the limits (offline_quota.py). One
+batch at a time tests whether the store is back. Of a batch that failed nothing is known. It is never sent again; the
+next one, with a higher number, carries its settlements again, and for each of its reservations the order to void it.
 
 When the store has forgotten what it had applied (`StoreLostWrites`), the journal is read again from where the store
-stands,
-and the leases that are open are drawn anew, whether there is room or not. The same reading catches up when more
+stands, and the leases that are open are drawn anew, whether there is room or not. The same reading catches up when more
 settlements gathered during an outage than are kept in memory.
 """
 
@@ -48,7 +48,7 @@ from gateway.tasks import Tasks
 
 from .changed_windows import ChangedWindows
 from .commit_waiters import CommitWaiters
-from .offline_quota import OfflineQuota
+from .offline_quota import OfflineQuota, TimeAway
 from .recovery import Recovery
 from .send_queue import End, SendQueue
 
@@ -65,6 +65,10 @@ ACKNOWLEDGED_WITHIN_S = 0.05
 
 TRY_AGAIN_S = (0.0, 0.1, 0.2, 0.4)
 """Pauses between the batches that test whether the store is back."""
+
+HOLD_S = 0.15
+"""With `on_outage: allow`: how long calls wait after a lost batch before the worker decides from its share. Together with
+the time limit of a batch it is less than a second."""
 
 AFTER_BUG_S = 0.5
 """Pause after a batch that could not even be made."""
@@ -130,7 +134,16 @@ class LedgerClient:
         """Why the store is away."""
         self._away_since = 0.0
         self._tries = 0
-        self._share: OfflineQuota | None = None
+        self._offline: OfflineQuota | None = None
+        """What this worker may admit during outages; None with `on_outage: deny`."""
+        if settings.on_outage == "allow":
+            self._offline = OfflineQuota(settings.outage_share)
+        self._time_away = TimeAway(settings.outage_max_s)
+        self._lost: list[_PendingReserve] = []
+        """Calls of a lost batch, while it is not clear whether an outage begins."""
+        self._held: list[_PendingReserve] = []
+        """Calls that came since."""
+        self._hold_timer: asyncio.TimerHandle | None = None
         self._size = MAX_BATCH
         self._wake = asyncio.Event()
         self._is_closing = self._is_closed = False
@@ -164,6 +177,8 @@ class LedgerClient:
             answer.set_exception(StoreUnavailable("the ledger is closed"))
         elif self._journal.is_full:
             answer.set_exception(JournalFull("the journal cannot be written"))
+        elif self._hold_timer is not None:
+            self._held.append(_PendingReserve(_opening(draw), answer))
         elif self._away is not None:
             drawing = _PendingReserve(_opening(draw), answer)
             verdict = self._decide_alone(drawing)
@@ -180,8 +195,8 @@ class LedgerClient:
         lease = settlement.record.id
         self._open.pop(lease, None)
         self._forced.pop(lease, None)
-        if self._share is not None:
-            self._share.settle(settlement, self._clock_us())
+        if self._offline is not None:
+            self._offline.settle(settlement, self._clock_us())
         number = self._ends.close(settlement)
         self._wake.set()
         return self._acknowledgements.of(number, is_store_behind=self._ends.is_behind)
@@ -235,7 +250,8 @@ class LedgerClient:
         await asyncio.wait([self._batches], timeout=timeout_s)
         self._is_closed = True
         await self._tasks.cancel_all()
-        for drawing in self._draws:
+        lost, held = self._release()
+        for drawing in (*self._draws, *lost, *held):
             _fail(drawing.answer, StoreUnavailable("the ledger is closed"))
         await self._leave()
         await self._store.close()
@@ -337,7 +353,10 @@ class LedgerClient:
         self._acknowledgements.store_is_well()
         if self._away is not None:
             log.warning("the store is back after %.1f s", time.monotonic() - self._away_since)
-            self._away = self._share = None
+            self._away = None
+            self._time_away.end(time.monotonic())
+            lost, held = self._release()  # of a single lost batch, which was no outage
+            self._draws.extend([*lost, *held])
         if applied.lost:
             log.warning("%d calls of a silent worker are charged at their estimates and lost", applied.lost)
         for opening in sent.forced:
@@ -349,6 +368,11 @@ class LedgerClient:
             self._journal.delivered(self._ends.mark)
         verdicts = applied.verdicts[len(applied.verdicts) - len(sent.draws) :]
         self._touched.note(sent.ends, verdicts)
+        if self._offline is not None and verdicts:
+            now_us = self._clock_us()
+            for verdict in verdicts:
+                if verdict is not None:
+                    self._offline.note(verdict.standings, now_us)
         await self._answer([*zip(sent.draws, verdicts, strict=True)])
 
     async def _answer(self, drawn: Sequence[tuple[_PendingReserve, Any]]) -> None:
@@ -411,9 +435,37 @@ class LedgerClient:
 
     async def _lose(self, sent: _SentBatch, away: StoreUnavailable) -> None:
         """A batch has failed."""
+        is_first = self._away is None
         self._store_is_away(away)
-        await self._give_up(sent)
+        if is_first and self._offline is not None:
+            self._hold(sent)
+        else:
+            await self._begin_outage()
+            await self._give_up(sent)
         await self._pause()
+
+    def _hold(self, sent: _SentBatch) -> None:
+        """Let the calls of a lost batch, and new ones, wait while the next batch tests the store."""
+        self._put_back_all_but_draws(sent)
+        self._lost, self._held, self._draws = sent.draws, [*self._draws], deque()
+        self._hold_timer = asyncio.get_running_loop().call_later(
+            HOLD_S, lambda: self._tasks.spawn(self._begin_outage(), "begin-outage")
+        )
+
+    def _release(self) -> tuple[list[_PendingReserve], list[_PendingReserve]]:
+        """The calls that wait: those of the lost batch, and new ones."""
+        if self._hold_timer is not None:
+            self._hold_timer.cancel()
+            self._hold_timer = None
+        lost, held, self._lost, self._held = self._lost, self._held, [], []
+        return lost, held
+
+    async def _begin_outage(self) -> None:
+        """The store is unavailable for longer than one batch: what waits is decided from the worker's share."""
+        if self._hold_timer is not None and self._offline is not None:
+            self._time_away.begin(self._away_since)
+            self._offline.begin([opening.draw for opening in self._open.values()], self._clock_us())
+            await self._decide_all_alone(*self._release())
 
     def _store_is_away(self, away: StoreUnavailable) -> None:
         self.errors += 1
@@ -422,10 +474,6 @@ class LedgerClient:
             log.warning("the store is away (%s); %d settlements wait for it", away, self.pending)
             self._tries = 0
             self._away = str(away)
-            if self._settings.on_outage == "allow":
-                self._share = OfflineQuota(
-                    self._settings.outage_share, [opening.draw for opening in self._open.values()]
-                )
         self._acknowledgements.store_is_slow()
 
     async def _pause(self) -> None:
@@ -449,24 +497,35 @@ class LedgerClient:
 
     async def _give_up(self, sent: _SentBatch) -> None:
         """Whether this batch was applied will never be known. What waits behind it is answered with it."""
+        self._put_back_all_but_draws(sent)
+        waiting, self._draws = [*self._draws], deque()
+        await self._decide_all_alone(sent.draws, waiting)
+
+    def _put_back_all_but_draws(self, sent: _SentBatch) -> None:
         self._put_back(sent._replace(draws=[]))
         for opening in sent.forced:
             if (lease := opening.draw.record.id) not in self._open:
-                self._ends.void(lease)  # it goes once more, and behind it has to go a void that was not applied yet
-        unknown = [(drawing, self._decide_alone(drawing)) for drawing in sent.draws]
+                self._ends.void(lease)  # it is sent again, and after it a void that was not applied yet
+
+    async def _decide_all_alone(self, lost: list[_PendingReserve], waiting: list[_PendingReserve]) -> None:
+        """Answer the calls of lost batches, which the store may have, and those that were never sent."""
+        unknown = [(drawing, self._decide_alone(drawing)) for drawing in lost]
         for drawing, verdict in unknown:
             if not isinstance(verdict, Granted):
-                self._void(drawing.opening)
-                if self._store.may_forget:
-                    # Drawn in any case before it is voided: so what a server kept of half a batch is written over.
-                    self._forced[drawing.opening.draw.record.id] = drawing.opening._replace(is_forced=True)
-        waiting, self._draws = self._draws, deque()
+                self._void_unknown(drawing.opening)
         await self._answer([*unknown, *[(drawing, self._decide_alone(drawing)) for drawing in waiting]])
+
+    def _void_unknown(self, opening: Reserve) -> None:
+        """Void a reservation that a lost batch carried."""
+        self._void(opening)
+        if self._store.may_forget:
+            # Reserved in any case before it is voided: this overwrites what a server kept of half a batch.
+            self._forced[opening.draw.record.id] = opening._replace(is_forced=True)
 
     def _void(self, opening: Reserve) -> None:
         lease = opening.draw.record.id
-        if self._open.pop(lease, None) is not None and self._share is not None:
-            self._share.settle(opening.draw.taken_back(), self._clock_us())
+        if self._open.pop(lease, None) is not None and self._offline is not None:
+            self._offline.settle(opening.draw.taken_back(), self._clock_us(), is_void=True)
         self._forced.pop(lease, None)
         self._ends.void(lease)
         self._wake.set()
@@ -478,14 +537,14 @@ class LedgerClient:
     # ------------------------------------------------------------------------------------------------- without a store
 
     def _may_go_on_alone(self) -> bool:
-        return self._share is not None and time.monotonic() - self._away_since <= self._settings.outage_max_s
+        return self._away is not None and self._offline is not None and not self._time_away.is_spent(time.monotonic())
 
     def _decide_alone(self, drawing: _PendingReserve) -> Granted | Refused | StoreUnavailable:
         """The verdict on a draw while the store is away."""
         assert self._away is not None
-        if self._share is None or not self._may_go_on_alone():
+        if self._offline is None or not self._may_go_on_alone():
             return StoreUnavailable(self._away)
-        verdict = self._share.draw(drawing.opening.draw, self._clock_us())
+        verdict = self._offline.draw(drawing.opening.draw, self._clock_us())
         if isinstance(verdict, Granted):
             lease = drawing.opening.draw.record.id
             self._open[lease] = drawing.opening

@@ -1,62 +1,170 @@
-"""What a worker may spend on its own while the store is away: a share of each limit, and all of `max_parallel`.
+"""What one worker may admit while the store is unavailable (`on_outage: allow`). Pure: no clock, no I/O.
 
-Nobody else's calls are known here, so `n` workers may together admit `n` times the share. What was used before the
-outage is not known either: the share is of the limit, not of what is left of it. The windows themselves are charged in
-full when the store is back.
+1. A worker admits at most `outage_share` of each limit by itself, at least one unit, and all of `max_parallel`.
+2. What it admitted is remembered over outages: of a calendar window until the window ends, of a rate until it has
+   leaked at the rate of the share. So the total of a window is at most limit + workers x share x limit, however often
+   the store becomes unavailable.
+3. The store's last answer counts too: a window that was nearly full then admits no more than its rest.
+4. `TimeAway`: the outages of a sliding hour together last at most `outage_max_s`; then calls are refused.
+
+Limits: calls of other workers are unknown here, and a worker that restarts has its share anew. A token or USD window
+may exceed the bound by what calls use beyond their reservations, as at any time.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
+from itertools import islice
 
 from gateway.quota import windows
-from gateway.records import Claim, Draw, Granted, Refused, Settlement, Window, WindowState
+from gateway.records import Claim, Draw, Granted, Refused, Settlement, Window, WindowState, WindowStatus
 
 RETRY_US = 1_000_000
-"""What a refused caller is told to wait at least: nobody knows when the store will be back."""
+"""The least time for which a refused client should wait: the end of the outage is not known."""
+
+MAX_KNOWN = 20_000
+"""Windows of which the store's last answer is kept."""
+
+HOUR_S = 3600.0
+
+
+class TimeAway:
+    """The time for which the store was unavailable, within a sliding hour. Times are on a monotonic clock."""
+
+    def __init__(self, max_s: float) -> None:
+        self._max_s = max_s
+        self._span_s = max(HOUR_S, max_s)
+        self._ended: deque[tuple[float, float]] = deque()
+        """The end of each earlier outage, and how long it lasted."""
+        self._total_s = 0.0
+        """Of all in `_ended`."""
+        self._began: float | None = None
+
+    def begin(self, now: float) -> None:
+        """An outage begins."""
+        self._began = now
+
+    def end(self, now: float) -> None:
+        """It is over."""
+        if self._began is not None:
+            self._ended.append((now, now - self._began))
+            self._total_s += now - self._began
+            self._began = None
+
+    def is_spent(self, now: float) -> bool:
+        """Whether the outages have lasted too long by now. One counts whole until its end is an hour ago."""
+        while self._ended and self._ended[0][0] <= now - self._span_s:
+            self._total_s -= self._ended.popleft()[1]
+        running_s = 0.0 if self._began is None else now - self._began
+        return (self._total_s if self._ended else 0.0) + running_s >= self._max_s
 
 
 class OfflineQuota:
-    """The windows of one outage, as one worker sees them. Private to the worker."""
+    """The windows of all outages, as one worker sees them. Private to the worker."""
 
-    def __init__(self, share: float, open_draws: Iterable[Draw]) -> None:
+    def __init__(self, share: float) -> None:
         self._share = share
-        self._states: dict[str, WindowState] = {}
+        self._admitted: dict[str, tuple[Window, WindowState]] = {}
+        """What this worker admitted by itself; each window with its share as the limit."""
+        self._running: dict[str, tuple[Window, WindowState]] = {}
+        """Parallel calls of this worker."""
+        self._known: dict[str, WindowState] = {}
+        """The store's last answer, and what this worker admitted since. Calendar windows: settled usage alone, because
+        reservations of other workers may have ended."""
         self._drawn_us: dict[str, int] = {}
-        for draw in open_draws:
+        """Calls that were admitted here and are not settled."""
+
+    def begin(self, running: Iterable[Draw], now_us: int) -> None:
+        """An outage begins; `running` are the open calls of this worker."""
+        self._forget(now_us)
+        self._running.clear()
+        for draw in running:
             for claim in draw.claims:
                 if claim.window.unit == "parallel":
-                    self._change(windows.drawn(claim, self._state(claim.window, 0)), claim.window)
+                    self._reserve(self._running, claim, now_us)
+
+    def note(self, standings: Iterable[WindowStatus], now_us: int) -> None:
+        """The store's answer about these windows."""
+        known = self._known
+        for status in standings:
+            if status.window.unit != "parallel":
+                known[status.window.id] = WindowState(status.used, 0, now_us)
+        if len(known) > MAX_KNOWN:
+            for name in list(islice(known, len(known) - MAX_KNOWN)):
+                del known[name]
 
     def draw(self, draw: Draw, now_us: int) -> Granted | Refused:
-        """Draw on the share of every window, or on none."""
-        claims = [Claim(self._shared(claim.window), claim.amount) for claim in draw.claims]
-        refused = windows.refusal([(claim, self._state(claim.window, now_us)) for claim in claims], now_us)
-        if refused is not None:
+        """Reserve on the share of every window, or on none."""
+        shares = [Claim(self._shared(claim.window), claim.amount) for claim in draw.claims]
+        states = [self._state(self._place(claim.window), claim.window, now_us) for claim in shares]
+        rests = [(claim, self._known_state(claim.window, now_us)) for claim in draw.claims]
+        if (refused := windows.refusal([*zip(shares, states, strict=True)], now_us)) is not None:
             return refused._replace(retry_after_us=max(RETRY_US, refused.retry_after_us or 0))
-        for claim in claims:
-            self._change(windows.drawn(claim, self._state(claim.window, now_us)), claim.window)
+        if (refused := windows.refusal(rests, now_us)) is not None:
+            wait_us = refused.retry_after_us
+            return refused._replace(retry_after_us=None if wait_us is None else max(RETRY_US, wait_us))
+        for claim in shares:
+            self._reserve(self._place(claim.window), claim, now_us)
+        for claim, state in rests:
+            if claim.window.id in self._known:
+                self._known[claim.window.id] = windows.drawn(claim, state)
         self._drawn_us[draw.record.id] = now_us
-        return Granted(tuple(windows.standing(c.window, self._state(c.window, now_us), now_us) for c in claims))
+        return Granted(tuple(
+            windows.standing(each.window, self._state(self._place(each.window), each.window, now_us), now_us)
+            for each in shares
+        ))  # fmt: skip
 
-    def settle(self, settlement: Settlement, now_us: int) -> None:
-        """Replace a draw by the truth; of a call that began before the outage only its place is freed."""
+    def settle(self, settlement: Settlement, now_us: int, *, is_void: bool = False) -> None:
+        """Replace a reservation by the usage; of one that the store granted, only its parallel slots are known here.
+
+        `is_void`: the call never began; nothing is used, not even a request.
+        """
         actual = windows.actuals(settlement.record)
         drawn_us = self._drawn_us.pop(settlement.record.id, None)
         for claim in settlement.claims:
-            if drawn_us is None and claim.window.unit != "parallel":
+            window = claim.window
+            used = 0 if is_void else actual[window.unit]
+            if window.unit == "parallel":
+                self._settle(self._running, claim, used, now_us, now_us)
+            elif drawn_us is not None:
+                self._settle(self._admitted, Claim(self._shared(window), claim.amount), used, drawn_us, now_us)
+            if (state := self._known.get(window.id)) is None:
                 continue
-            shared = Claim(self._shared(claim.window), claim.amount)
-            state, age_us = self._state(shared.window, now_us), now_us - (drawn_us or now_us)
-            self._change(windows.settled(shared, state, actual[claim.window.unit], age_us), shared.window)
+            state = windows.leaked(window, state, now_us)
+            if drawn_us is not None:
+                self._known[window.id] = windows.settled(claim, state, used, now_us - drawn_us)
+            elif window.starts:
+                self._known[window.id] = windows.charged(window, state, used, 0)
 
     def _shared(self, window: Window) -> Window:
         if window.unit == "parallel":
             return window
         return window._replace(limit=max(1, int(window.limit * self._share)))
 
-    def _state(self, window: Window, now_us: int) -> WindowState:
-        return windows.leaked(window, self._states.get(window.id, WindowState(0, 0, now_us)), now_us)
+    def _place(self, window: Window) -> dict[str, tuple[Window, WindowState]]:
+        return self._running if window.unit == "parallel" else self._admitted
 
-    def _change(self, state: WindowState, window: Window) -> None:
-        self._states[window.id] = state
+    def _state(self, place: dict[str, tuple[Window, WindowState]], window: Window, now_us: int) -> WindowState:
+        kept = place.get(window.id)
+        return WindowState(0, 0, now_us) if kept is None else windows.leaked(window, kept[1], now_us)
+
+    def _known_state(self, window: Window, now_us: int) -> WindowState:
+        return windows.leaked(window, self._known.get(window.id, WindowState(0, 0, now_us)), now_us)
+
+    def _reserve(self, place: dict[str, tuple[Window, WindowState]], claim: Claim, now_us: int) -> None:
+        place[claim.window.id] = (claim.window, windows.drawn(claim, self._state(place, claim.window, now_us)))
+
+    def _settle(
+        self, place: dict[str, tuple[Window, WindowState]], claim: Claim, used: int, drawn_us: int, now_us: int
+    ) -> None:
+        if claim.window.id in place:
+            state = self._state(place, claim.window, now_us)
+            place[claim.window.id] = (claim.window, windows.settled(claim, state, used, now_us - drawn_us))
+
+    def _forget(self, now_us: int) -> None:
+        """Remove what can no longer refuse a call: calendar windows that have ended, and empty rates."""
+        for name, (window, state) in list(self._admitted.items()):
+            is_over = window.resets_us <= now_us if window.starts else not windows.leaked(window, state, now_us).used
+            if is_over:
+                del self._admitted[name]

@@ -301,6 +301,41 @@ def test_calls_go_on_with_a_share_and_are_settled_later(gateway: StartsGateways,
         scene.check(house)
 
 
+def test_a_quota_is_exceeded_by_one_share_of_each_worker_however_often_redis_stalls(
+    gateway: StartsGateways, redis: RedisServer
+) -> None:
+    names, requests = ("alice", "bob"), [{"requests": 100, "per": "day"}]
+    accounts = ACCOUNTS | {"keys": [key(name, quotas=requests) for name in names]}
+    with Scene() as scene, WireProxy(redis.port) as wire:
+        store = {"url": redis.url_for(port=wire.port), "namespace": "flaps", "on_outage": "allow"}
+        house = gateway(settings(scene.url, server={"workers": 2}, store=store, **accounts))
+        with scene.callers.at_work(lambda: house.port, count=6):
+            for _ in range(12):
+                wire.hold()
+                time.sleep(1.3)  # a batch is lost, and the next as well
+                wire.heal()
+                time.sleep(0.5)
+        eventually(lambda: house.metric("gateway_journal_pending_records") == 0, BACK_WITHIN_S)
+        eventually(lambda: all(scene.call(house, name).status == 429 for name in names), 30)
+        scene.check(house)
+        for name in names:
+            (window,) = [row for row in house.get("/v1/key", key=name).json["quotas"] if row["limit"] == 100]
+            assert 100 <= window["used"] <= 100 + 2 * 10
+
+
+def test_one_lost_batch_is_no_outage(gateway: StartsGateways, redis: RedisServer) -> None:
+    """Its calls are sent again, and the share of the worker, which is spent, is not needed for them."""
+    accounts = ACCOUNTS | {"keys": [key("alice", quotas=[{"requests": 20, "per": "day"}])]}
+    with Scene() as scene, WireProxy(redis.port) as wire:
+        store = {"url": redis.url_for(port=wire.port), "namespace": "single", "on_outage": "allow"}
+        house = gateway(settings(scene.url, store=store, **accounts))
+        for of in range(10):
+            wire.lose_reply(of=DRAW)
+            assert scene.serves(house), of
+        assert wire.cuts == 10
+        scene.check(house)
+
+
 def test_after_a_while_alone_calls_are_denied(gateway: StartsGateways, redis: RedisServer) -> None:
     with Scene() as scene:
         store = {"url": redis.url, "namespace": "brief", "on_outage": "allow", "outage_max_s": 1}
