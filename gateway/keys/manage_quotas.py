@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
 from collections.abc import Mapping
 from typing import Any
 
 from gateway.api import auth
 from gateway.config import ConfigError, Team, read_quota
-from gateway.errors import InvalidRequest, NotFound
+from gateway.errors import Conflict, InvalidRequest, NotFound
 from gateway.quota import window_status
 from gateway.quota.issued import TopUp
 from gateway.quota.windows import LimitTable, calendar_window
 from gateway.records import Key, Window
 
 from .documents import AuditEvent, Documents, Shown, invalid
+
+MAX_ATTEMPTS = 50
+"""To write a top-up while others change the same overlay. One of them succeeds in each round."""
+
+MAX_PAUSE_S = 0.02
+"""Before the next attempt, at random."""
 
 MAX_LIMIT = 2**53 - 1
 """What a window may hold: Redis scripts know whole numbers up to that."""
@@ -69,9 +77,17 @@ class QuotaManager(Documents):
                 f"With this the limit would be more than can be counted ({MAX_LIMIT}).", param=wish.unit
             )
         more = TopUp(wish.unit, per, wish.model, calendar_window(per, now)[0], wish.limit)
-        text, overlay = await self._overlay(scope)
         doing = AuditEvent(actor, "top_up", after=dict(grant))
-        await self._write("overlay", scope, text, overlay.topped_up(more).encode(), doing)
+        for attempt in range(1, MAX_ATTEMPTS + 1):
+            text, overlay = await self._overlay(scope)
+            try:
+                await self._write("overlay", scope, text, overlay.topped_up(more).encode(), doing)
+                break
+            except Conflict:
+                # The other change was added to the overlay, and so can this one be: the order does not matter.
+                if attempt == MAX_ATTEMPTS:
+                    raise
+                await asyncio.sleep(random.random() * MAX_PAUSE_S)
         return await self._stand(scope)
 
     async def _stand(self, scope: str) -> list[Shown]:

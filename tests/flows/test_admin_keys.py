@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -159,6 +160,18 @@ def test_keys_of_the_file_are_read_only_but_can_be_revoked(operator: Operator) -
 
 
 # -------------------------------------------------------------------------------------------------- quotas of the day
+
+
+def test_twenty_top_ups_at_once_are_all_added(operator: Operator) -> None:
+    operator.create("crowded", quotas=[{"requests": 2, "per": "day"}])
+    grant = {"requests": 3, "per": "day"}
+    with ThreadPoolExecutor(20) as crowd:
+        found = list(crowd.map(lambda _: operator.send("POST", "keys/crowded/top_up", grant).status, range(20)))
+    assert found == [200] * 20
+    (granted,) = operator.done("GET", "keys/crowded")["top_ups"]
+    assert granted["amount"] == 60
+    changes = operator.done("GET", "audit?limit=100")["data"]
+    assert len([row for row in changes if (row["action"], row["name"]) == ("top_up", "crowded")]) == 20
 
 
 def test_quotas_are_exhausted_topped_up_and_reset(operator: Operator) -> None:
