@@ -7,8 +7,9 @@ delivered; else by the block that holds it, when an error or a cancellation leav
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import NamedTuple, Self
@@ -22,12 +23,32 @@ from gateway.records import Call, Claim, Draw, Ended, Granted, Record, Refused, 
 from gateway.store import JournalFull, Ledger, StoreUnavailable
 from gateway.tasks import is_cut_off
 
+log = logging.getLogger("gateway")
+
 _WHY_NOT = {
     StoreUnavailable.code: "The gateway cannot reach its ledger, so it cannot admit requests right now. Please try "
     "again in a moment.",
     JournalFull.code: "The gateway cannot write its journal, so it cannot admit requests right now. Please try again "
     "in a moment.",
 }
+
+_ABOVE_CEILING = (
+    "upstream %s, model %s: its usage report has more {} tokens than the call can have used (call %s); the call is "
+    "charged up to the ceiling and marked estimated. Compare the upstream's bill with `gateway usage --compare`, and "
+    "report it to the upstream or remove the route. Logged once; gateway_usage_implausible_total counts all."
+)
+_ABOVE_WHOLE = (
+    "upstream %s, model %s: its usage report has more {} tokens than {} tokens, of which they are a part (call %s); "
+    "the record has the smaller number. Report it to the upstream. Logged once; gateway_usage_implausible_total counts "
+    "all."
+)
+_DOUBT = {
+    "prompt": _ABOVE_CEILING.format("prompt"),
+    "completion": _ABOVE_CEILING.format("completion"),
+    "cached": _ABOVE_WHOLE.format("cached", "prompt"),
+    "reasoning": _ABOVE_WHOLE.format("reasoning", "completion"),
+}
+"""What the log says of implausible counts, by their kind."""
 
 MAX_RETURNED_MODEL = 256
 """Characters of it that are kept, as many as a client may ask for: an upstream's word must not fill the books."""
@@ -167,6 +188,13 @@ class Lease:
         )
         if trace is not None:
             trace.recorded(record, error)
+
+    def doubt(self, kinds: Iterable[str]) -> None:
+        """Count and log that the upstream reported more tokens of these kinds than there can have been."""
+        upstream, model = self.route.upstream if self.route else "", self.call.label_model
+        for kind in kinds:
+            if self._books.telemetry.doubted(upstream, model, kind):
+                log.warning(_DOUBT[kind], upstream, model, self.call.id)
 
     async def acknowledged(self) -> None:
         """Wait until the settlement is safe: in the store or, where that takes its time, in the journal."""

@@ -123,6 +123,12 @@ class Telemetry:
             "key", "team", "unit", "per", "level",
         )  # fmt: skip
         self._unknown = self._counter("gateway_usage_unknown_total", "Calls sent upstream whose usage nobody reported.")
+        self._implausible = self._counter(
+            "gateway_usage_implausible_total",
+            "Usage reports of upstreams with more tokens of a type than there can have been.",
+            "upstream", "model", "type",
+        )  # fmt: skip
+        self._doubted: set[tuple[str, str, str]] = set()
         self._gone = self._counter("gateway_client_disconnects_total", "Clients that left before their answer ended.")
         self._estimate_error = self._histogram(
             "gateway_estimate_error_tokens", "Estimated minus reported prompt tokens.", _ERROR_TOKENS
@@ -164,6 +170,14 @@ class Telemetry:
         if record.cost_nusd:
             self._add(self._cost, (key, model), pricing.usd(record.cost_nusd))
         self._add(self._unknown)
+
+    def doubted(self, upstream: str, model: str, kind: str) -> bool:
+        """An upstream reported more tokens of a kind than there can have been. Returns whether it is the first time."""
+        labels = (upstream, model, kind)
+        self._add(self._implausible, labels)
+        is_first = labels not in self._doubted
+        self._doubted.add(labels)
+        return is_first
 
     def client_left(self) -> None:
         """A client did not wait for its answer."""

@@ -86,7 +86,9 @@ async def _finish_stream(
         judged = _stream_trouble(this, scan, exchange.head, failure)
         if isinstance(judged, Failure):
             return replace(judged, has_begun=True)  # another route may still do better
-    tokens = charge.of_stream(this.sent, scan)
+    charged = charge.of_stream(this.sent, scan)
+    lease.doubt(charged.doubts)
+    tokens = charged.usage
     if scan.error is None and scan.is_complete and not scan.is_inside_event:
         # Without `[DONE]` the answer ends without: both SDKs take that, and an invented one would be a lie.
         lease.close(status=200, usage=tokens, ended="done", returned_model=scan.model)
@@ -128,8 +130,9 @@ async def _finish_plain(
     read = read_plain(this, exchange, failure)
     if isinstance(read, Failure):
         return read
-    tokens, model = read
-    lease.close(status=200, usage=tokens, ended="done", returned_model=model)
+    charged, model = read
+    lease.doubt(charged.doubts)
+    lease.close(status=200, usage=charged.usage, ended="done", returned_model=model)
     await lease.acknowledged()
     if outlet.client is not None:  # by a comment: the client has been promised events
         return Streamed(as_event(bytes(exchange.body), shows_usage=this.call.params.include_usage))

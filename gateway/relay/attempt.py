@@ -11,7 +11,7 @@ from gateway.records import Call, Failure, Fault
 from gateway.upstream.connection import Head
 from gateway.upstream.pool import Pool
 
-from .charge import SentRequest
+from .sent_request import SentRequest
 from .token_rule import CountsTexts, count
 
 _DOWN = ("content-type", "openai-processing-ms", "openai-version")
@@ -58,7 +58,7 @@ class Attempt(NamedTuple):
     @property
     def sent(self) -> SentRequest:
         """What its charge depends on."""
-        return SentRequest(self.call, self.route.model, self.output_limit, self.count_texts)
+        return SentRequest(self.call, self.route.model, self.output_limit, self.count_texts, self.request)
 
     @property
     def hidden(self) -> tuple[tuple[str, str], ...]:

@@ -16,24 +16,25 @@ nothing: so does one that comes with its status. Without such a report:
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from gateway.quota import windows
 from gateway.records import Call, Usage
 
 from . import reasoning_models, reported_usage, token_rule
+from .sent_request import SentRequest
 from .stream_scan import StreamScan
 
+KINDS = ("prompt", "completion", "cached", "reasoning")
+"""Kinds of tokens, in the order of the fields of a `Usage`."""
 
-class SentRequest(NamedTuple):
-    """What the upstream was asked for."""
 
-    call: Call
-    routed_model: str | None = None
-    """As the upstream knows it, where that differs."""
-    output_limit: int | None = None
-    """Tokens of each candidate, as it stands in the forwarded body; None: it has no limit."""
-    count_texts: token_rule.CountsTexts = token_rule.count
+class Charge(NamedTuple):
+    """What an attempt is charged."""
+
+    usage: Usage
+    doubts: tuple[str, ...] = ()
+    """Counts of the upstream's report that cannot be true: kinds of tokens."""
 
 
 class _Delivered(NamedTuple):
@@ -47,30 +48,55 @@ class _Delivered(NamedTuple):
     model: str | None = None
 
 
-def of_stream(sent: SentRequest, scan: StreamScan) -> Usage:
+def of_stream(sent: SentRequest, scan: StreamScan) -> Charge:
     """Of a streamed answer, however far it came."""
-    report = scan.usage
+    report, excess = scan.usage, scan.excess
+    bounded = None if excess is None else sent.bounded(excess, scan.delivered_tokens)
+    doubts = () if excess is None or bounded is None else _doubts(excess, bounded)
     if report is not None and scan.is_usage_final and _is_plausible(sent.call, report, has_text=scan.has_text):
-        return _with_prompt(sent.call, report)
+        return _believed(sent.call, report, doubts)
+    if bounded is not None and scan.is_complete:
+        return _believed(sent.call, bounded, doubts)
     if scan.error is not None and not scan.has_begun:
-        return Usage()
+        return Charge(Usage(), doubts)
     is_whole = scan.is_complete and scan.error is None
-    return _estimate(
-        sent,
-        _Delivered(scan.delivered_tokens(), scan.text_events(), report, scan.has_reasoned, is_whole, scan.model),
+    delivered = _Delivered(scan.delivered_tokens(), scan.text_events(), report, scan.has_reasoned, is_whole, scan.model)
+    return Charge(_estimate(sent, delivered), doubts)
+
+
+def of_plain(sent: SentRequest, reported: Any, body: bytes, model: str | None) -> Charge:
+    """Of a whole plain answer; `reported` is its `usage`."""
+    report = reported_usage.reported(reported)
+    doubts: tuple[str, ...] = ()
+    if report is not None:
+        bounded = sent.bounded(report, lambda: _count(sent, reported_usage.texts_of(body)))
+        report, doubts = bounded, _doubts(report, bounded)
+        if report.completion_tokens:
+            return _believed(sent.call, report, doubts)
+    texts = reported_usage.texts_of(body)
+    if report is not None and _is_plausible(sent.call, report, has_text=bool(texts)):
+        return _believed(sent.call, report, doubts)
+    has_reasoned = reported_usage.has_reasoning(body)
+    return Charge(
+        _estimate(sent, _Delivered(_count(sent, texts), bool(texts), report, has_reasoned, True, model)), doubts
     )
 
 
-def of_plain(sent: SentRequest, reported: Any, body: bytes, model: str | None) -> Usage:
-    """Of a whole plain answer; `reported` is its `usage`."""
-    report = reported_usage.reported(reported)
-    if report is not None and report.completion_tokens:
-        return _with_prompt(sent.call, report)
-    texts = reported_usage.texts_of(body)
-    if report is not None and _is_plausible(sent.call, report, has_text=bool(texts)):
-        return _with_prompt(sent.call, report)
-    tokens = token_rule.tokens_of(sum([sent.count_texts(text + b'"').quarters for text in texts]))
-    return _estimate(sent, _Delivered(tokens, bool(texts), report, reported_usage.has_reasoning(body), True, model))
+def _count(sent: SentRequest, texts: Iterable[bytes]) -> int:
+    return token_rule.tokens_of(sum([sent.count_texts(text + b'"').quarters for text in texts]))
+
+
+def _believed(call: Call, report: Usage, doubts: tuple[str, ...]) -> Charge:
+    """By a report that is below the ceilings and is not a completion of nothing beside text."""
+    usage = reported_usage.coherent(report)
+    return Charge(_with_prompt(call, usage), doubts + _doubts(report, usage))
+
+
+def _doubts(report: Usage, believed: Usage) -> tuple[str, ...]:
+    """The kinds of tokens of which not all are believed."""
+    if report[:4] == believed[:4]:
+        return ()
+    return tuple([kind for kind, one, other in zip(KINDS, report[:4], believed[:4], strict=True) if one > other])
 
 
 def of_nothing(sent: SentRequest) -> Usage:
@@ -96,7 +122,7 @@ def _is_echo(call: Call) -> bool:
 
 
 def _estimate(sent: SentRequest, delivered: _Delivered) -> Usage:
-    call, report = sent.call, delivered.report or Usage()
+    call, report = sent.call, reported_usage.coherent(delivered.report or Usage())
     completion = max(delivered.tokens, delivered.events)
     if sent.output_limit is not None:
         most = sent.output_limit * call.params.candidates
@@ -104,7 +130,7 @@ def _estimate(sent: SentRequest, delivered: _Delivered) -> Usage:
             completion = min(completion, most)
     names = (call.params.model, sent.routed_model, delivered.model)
     if reasoning_models.may_be_hidden(call, names, has_reasoned=delivered.has_reasoned, is_whole=delivered.is_whole):
-        completion = max(completion, windows.output_limit(call) * call.params.candidates)
+        completion = max(completion, sent.reserved_output)
     return Usage(
         report.prompt_tokens or call.params.prompt_tokens,
         max(completion, report.completion_tokens),

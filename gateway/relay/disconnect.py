@@ -101,23 +101,26 @@ def _close(
     if scan is not None:
         if exchange.is_ended and exchange.trouble is None:
             exchange.pass_rest()
-        tokens, model, is_truncated = charge.of_stream(this.sent, scan), scan.model, not scan.is_complete
+        charged, model, is_truncated = charge.of_stream(this.sent, scan), scan.model, not scan.is_complete
     else:
-        tokens, model = _used(this, exchange)
+        charged, model = _used(this, exchange)
         is_truncated = not exchange.is_over and this.call.params.stream
-    lease.close(status=status, usage=tokens, ended=ended, is_truncated=is_truncated, returned_model=model, error=error)
+    lease.doubt(charged.doubts)
+    lease.close(
+        status=status, usage=charged.usage, ended=ended, is_truncated=is_truncated, returned_model=model, error=error
+    )
 
 
-def _used(this: Attempt, exchange: Exchange) -> tuple[Usage, str | None]:
+def _used(this: Attempt, exchange: Exchange) -> tuple[charge.Charge, str | None]:
     """What an answer that is no stream, or has not begun, has cost, and of which model."""
     head = exchange.head
     if not exchange.is_over:
         is_refused = head is not None and head.status != 200
-        return Usage() if is_refused else charge.of_nothing(this.sent), None
+        return charge.Charge(Usage() if is_refused else charge.of_nothing(this.sent)), None
     try:
         read = read_plain(this, exchange, exchange.trouble)
     except GatewayError:
-        return Usage(), None
+        return charge.Charge(Usage()), None
     if isinstance(read, Failure):
-        return charge.of_nothing(this.sent) if read.phase is Phase.WAITING else Usage(), None
+        return charge.Charge(charge.of_nothing(this.sent) if read.phase is Phase.WAITING else Usage()), None
     return read

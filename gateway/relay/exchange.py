@@ -79,6 +79,7 @@ class Exchange:
                 count_texts=count_texts,
                 is_chat=is_chat,
                 clean=partial(refusal.cleaned, hide=self._attempt.hidden),
+                allows=self._attempt.sent.allows,
             )
             return
         announced = head.get("content-length") or ""

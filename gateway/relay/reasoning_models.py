@@ -1,7 +1,7 @@
-"""What an upstream may generate, and bill, that nobody sees: reasoning, and the candidates that lost.
+"""Output that an upstream may generate and bill without showing it: reasoning, and candidates that are not returned.
 
-Nobody can count it before the upstream reports it. So where it may be there and no report came, a call is charged for
-all the output that it was allowed to have (relay/charge.py).
+It cannot be counted without a report of the upstream. So a call that may have such output and has no report is charged
+its whole reservation (relay/charge.py).
 """
 
 from __future__ import annotations
@@ -17,30 +17,34 @@ THINKING_MODELS = (
     "deepseek-reasoner*", "deepseek-r1*", "qwq*", "gemini-2.5-*", "gemini-3*", "grok-3-mini*", "grok-4*", "magistral*",
     "*-thinking*", "*-reasoning*", "*-reasoner*",
 )  # fmt: skip
-"""Models that think without being asked to, by the last part of their names in lower case."""
+"""Models that reason by default, by the last part of their names in lower case."""
 SILENT_MODELS = ("gpt-5-chat*", "gpt-5.*-chat*", "*-non-reasoning*", "*-non-thinking*")
-"""Those of them that do not."""
+"""Exceptions from `THINKING_MODELS`."""
 
 
 def may_be_hidden(call: Call, models: Iterable[str | None], *, has_reasoned: bool, is_whole: bool) -> bool:
-    """Whether more may have been generated than anybody has seen.
+    """Whether an answer may have more output than it shows.
 
-    `models` are the names that this call's model goes by. An answer that shows its reasoning (`has_reasoned`) has more
-    of it until it is whole.
+    `models` are the names of the call's model. An answer that shows its reasoning (`has_reasoned`) may have more of it
+    until it is whole.
     """
-    params = call.params
-    if params.candidates > params.choices:
+    if call.params.candidates > call.params.choices:
         return True
+    if has_reasoned and call.endpoint == "chat":
+        return not is_whole
+    return may_reason(call, models)
+
+
+def may_reason(call: Call, models: Iterable[str | None]) -> bool:
+    """Whether a chat call asks for reasoning, or its model reasons by default."""
     if call.endpoint != "chat":
         return False
-    if has_reasoned:
-        return not is_whole
-    asked = _asks_to_think(params.document.members)
+    asked = _asks_to_think(call.params.document.members)
     return _thinks(models) if asked is None else asked
 
 
 def _asks_to_think(members: Mapping[str, Any]) -> bool | None:
-    """Whether a body asks for reasoning, in one of the ways that upstreams know; None where it does not say."""
+    """Whether a body asks for reasoning, by any provider's parameter for it; None: it has none of them."""
     template = members.get("chat_template_kwargs")
     more = template if isinstance(template, dict) else {}
     for asked in (

@@ -1,4 +1,4 @@
-"""Tokens from an upstream's report, and the generated text in its answers."""
+"""Usage reports of upstreams, and the generated text in their answers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ _REASONING = re.compile(rb'"reasoning(?:_content)?"\s*:\s*"(?!")')
 
 
 def reported(report: Any) -> Usage | None:
-    """The usage object of an answer or a chunk; None where there is none that can be understood."""
+    """The usage object of an answer or a chunk; None if it is missing or cannot be read.
+
+    xAI and Gemini leave reasoning out of `completion_tokens` and bill it: `total_tokens` is then the sum of all three.
+    """
     if not isinstance(report, dict):
         return None
     prompt, completion = _count(report.get("prompt_tokens")), _count(report.get("completion_tokens"))
@@ -24,7 +27,27 @@ def reported(report: Any) -> Usage | None:
         return None
     cached = _detail(report.get("prompt_tokens_details"), "cached_tokens")
     reasoning = _detail(report.get("completion_tokens_details"), "reasoning_tokens")
-    return Usage(prompt or 0, completion or 0, cached, reasoning, "reported")
+    prompt, completion = prompt or 0, completion or 0
+    if reasoning and report.get("total_tokens") == prompt + completion + reasoning:
+        completion += reasoning
+    return Usage(prompt, completion, cached, reasoning, "reported")
+
+
+def highest(one: Usage | None, other: Usage) -> Usage:
+    """The higher count of each kind in two reports of one answer."""
+    if one is None:
+        return other
+    prompt, completion, cached, reasoning = map(max, one[:4], other[:4])
+    return Usage(prompt, completion, cached, reasoning, "reported")
+
+
+def coherent(usage: Usage) -> Usage:
+    """Cached tokens are part of the prompt, and reasoning is part of the completion: clamped to these."""
+    cached, reasoning = (
+        min(usage.cached_tokens, usage.prompt_tokens),
+        min(usage.reasoning_tokens, usage.completion_tokens),
+    )
+    return usage._replace(cached_tokens=cached, reasoning_tokens=reasoning)
 
 
 def texts_of(data: bytes) -> list[bytes]:

@@ -45,13 +45,21 @@ _LEARN_EVERY = 4
 for them."""
 
 
+AllowsReport = Callable[[Usage, Callable[[], int]], bool]
+"""Whether a report can be true, by the report and a function that counts the tokens shown so far."""
+
+
+def _allow_any(report: Usage, count_shown: Callable[[], int]) -> bool:
+    return True
+
+
 class StreamScan:
     """Follows one streamed answer.
 
     `finished` are the indexes whose `finish_reason` has come (a negative number where nobody knows which); `error` is
     the error object of an in-band error; `is_done` that `[DONE]` has come. After either, nothing more is passed on.
-    `usage` is the last report of it; `is_usage_final` that it came when all had finished. `has_reasoned` says that
-    some of the text was reasoning.
+    `usage` is the highest report of those that `allows`; `is_usage_final` that it came when all had finished; `excess`
+    the highest of the other reports. `has_reasoned` says that some of the text was reasoning.
     """
 
     def __init__(
@@ -62,9 +70,11 @@ class StreamScan:
         count_texts: token_rule.CountsTexts = token_rule.count,
         is_chat: bool = True,
         clean: Callable[[str], str] = str,
+        allows: AllowsReport = _allow_any,
     ) -> None:
         self._choices = choices
         self._clean = clean
+        self._allows = allows
         self._shows_usage = shows_usage
         self._is_chat = is_chat
         self._splitter = sse.EventSplitter()
@@ -79,6 +89,7 @@ class StreamScan:
         self._tail = b""
         self.finished: set[int] = set()
         self.usage: Usage | None = None
+        self.excess: Usage | None = None
         self.is_usage_final = False
         self.error: dict[str, Any] | None = None
         self.is_done = False
@@ -265,7 +276,7 @@ class StreamScan:
         if chunk.get("usage") is None:
             return event
         if (report := reported_usage.reported(chunk["usage"])) is not None:
-            self.usage, self.is_usage_final = report, self.is_complete
+            self._take_report(report)
         says_something = any(_says_something(choice) for choice in choices)
         if self._shows_usage:
             if self._is_chat or says_something or chunk.get("object") != _CHAT_CHUNK:
@@ -276,6 +287,15 @@ class StreamScan:
         if says_something:
             return sse.write_event(_changed(data, chunk, {"usage": None}))
         return b""
+
+    def _take_report(self, report: Usage) -> None:
+        """The highest report counts: some upstreams send a lower one, or one of nothing, behind a good one."""
+        if not self._allows(report, self.delivered_tokens):
+            self.excess = reported_usage.highest(self.excess, report)
+            return
+        is_highest = self.usage is None or report.completion_tokens >= self.usage.completion_tokens
+        self.is_usage_final = (self.is_usage_final or is_highest) and self.is_complete
+        self.usage = reported_usage.highest(self.usage, report)
 
     def _long_piece(self, piece: bytes) -> bytes:
         """A piece of an event too long to hold: only whether something finished in it is noted.

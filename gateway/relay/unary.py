@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from gateway.errors import UpstreamRefused
-from gateway.records import Failure, Fault, Usage
+from gateway.records import Failure, Fault
 from gateway.upstream import provider_errors
 
 from . import charge
@@ -30,7 +30,9 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(name)
 
 
-def read_plain(this: Attempt, exchange: Exchange, failure: Failure | None) -> tuple[Usage, str | None] | Failure:
+def read_plain(
+    this: Attempt, exchange: Exchange, failure: Failure | None
+) -> tuple[charge.Charge, str | None] | Failure:
     """What a plain answer used, and of which model. Raises `UpstreamRefused`."""
     if failure is not None:
         return failure

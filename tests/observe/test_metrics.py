@@ -40,6 +40,7 @@ METRICS = {
     "gateway_store_errors_total": set(),
     "gateway_quota_alerts_total": {"key", "team", "unit", "per", "level"},
     "gateway_usage_unknown_total": set(),
+    "gateway_usage_implausible_total": {"upstream", "model", "type"},
     "gateway_client_disconnects_total": set(),
     "gateway_estimate_error_tokens": set(),
 }
@@ -72,6 +73,7 @@ def everything(made: Telemetry) -> None:
     made.show_upstream("up", 2)
     made.entered()
     made.store_failed()
+    made.doubted("up", "m", "prompt")
     made.alerted(key="k", team="", unit="usd", per="month", level=80)
     made.show_pending(3)
 

@@ -10,11 +10,12 @@ import pytest
 from gateway.config import Model, Route
 from gateway.records import Call, Document, Endpoint, Key, Params, Usage
 from gateway.relay import charge
-from gateway.relay.charge import SentRequest
+from gateway.relay.sent_request import OUTPUT_ALLOWANCE, PROMPT_ALLOWANCE, SentRequest
 from gateway.relay.stream_scan import StreamScan
 from gateway.relay.token_rule import Count
 
 REPORT = {"prompt_tokens": 9, "completion_tokens": 4}
+NONSENSE = {"prompt_tokens": 2**52, "completion_tokens": 2**52}
 SO_FAR = {"prompt_tokens": 9, "completion_tokens": 2}
 
 
@@ -33,10 +34,10 @@ def piece(text: str, finish: str | None = None, usage: Any = None) -> bytes:
 
 
 def stream(asked: SentRequest, *events: bytes) -> Usage:
-    scan = StreamScan(choices=1, shows_usage=False)
+    scan = StreamScan(choices=1, shows_usage=False, allows=asked.allows)
     for event in events:
         scan.feed(event)
-    return charge.of_stream(asked, scan)
+    return charge.of_stream(asked, scan).usage
 
 
 def estimated(prompt: int, completion: int) -> Usage:
@@ -75,6 +76,30 @@ ERROR = b'data: {"error": {"message": "no"}}\n\n'
         # Who knows of no prompt may still have counted the completion.
         ([WORDS, piece("", "stop", {"prompt_tokens": 0, "completion_tokens": 3})], estimated(7, 3)),
         ([WORDS, piece("", "stop", {"completion_tokens": 3})], estimated(7, 3)),
+        # The highest report counts.
+        (
+            [WORDS, piece("", "stop", REPORT), NO_CHOICE % b'{"prompt_tokens": 0, "completion_tokens": 0}', DONE],
+            Usage(9, 4, source="reported"),
+        ),
+        (
+            [WORDS, piece("", "stop", REPORT), NO_CHOICE % json.dumps(SO_FAR).encode(), DONE],
+            Usage(9, 4, source="reported"),
+        ),
+        (
+            [WORDS, piece("", "stop", SO_FAR), NO_CHOICE % json.dumps(REPORT).encode(), DONE],
+            Usage(9, 4, source="reported"),
+        ),
+        # One that cannot be true does not.
+        (
+            [WORDS, piece("", "stop", REPORT), NO_CHOICE % json.dumps(NONSENSE).encode(), DONE],
+            Usage(9, 4, source="reported"),
+        ),
+        (
+            [WORDS, piece("", "stop", NONSENSE), NO_CHOICE % json.dumps(REPORT).encode(), DONE],
+            Usage(9, 4, source="reported"),
+        ),
+        ([WORDS, piece("", "stop", NONSENSE), DONE], estimated(PROMPT_ALLOWANCE, 200 + OUTPUT_ALLOWANCE + 4 * 4)),
+        ([WORDS, piece("", None, NONSENSE)], estimated(7, 4)),
         # An error in place of an answer is a refusal.
         ([ERROR], Usage()),
         ([b": patience\n\n", ERROR], Usage()),
@@ -94,7 +119,7 @@ def test_text_is_not_counted_where_a_report_settles_it() -> None:
     scan = StreamScan(choices=1, shows_usage=False, count_texts=count)
     for event in (WORDS, piece("", "stop", REPORT)):
         scan.feed(event)
-    assert charge.of_stream(sent(), scan) == Usage(9, 4, source="reported")
+    assert charge.of_stream(sent(), scan).usage == Usage(9, 4, source="reported")
 
 
 def test_a_limit_that_was_sent_and_obeyed_is_the_most() -> None:
@@ -132,7 +157,7 @@ def test_where_somebody_may_think_unseen_all_that_was_reserved_counts() -> None:
 
 def plain(asked: SentRequest, *texts: str, usage: Any = None) -> Usage:
     choices = [{"index": index, "message": {"content": text}} for index, text in enumerate(texts)]
-    return charge.of_plain(asked, usage, json.dumps({"choices": choices}).encode(), None)
+    return charge.of_plain(asked, usage, json.dumps({"choices": choices}).encode(), None).usage
 
 
 def test_plain_answers() -> None:
@@ -146,7 +171,17 @@ def test_plain_answers() -> None:
     assert charge.of_nothing(sent(best_of=3)) == estimated(7, 300)
     embedded = {"prompt_tokens": 5, "total_tokens": 5}
     vector = b'{"data": [{"embedding": "AAAA"}]}'
-    assert charge.of_plain(sent("embeddings"), embedded, vector, None) == Usage(5, 0, source="reported")
+    assert charge.of_plain(sent("embeddings"), embedded, vector, None).usage == Usage(5, 0, source="reported")
     for nothing in ({"prompt_tokens": 0, "total_tokens": 0}, {"total_tokens": 5}):
-        assert charge.of_plain(sent("embeddings"), nothing, vector, None) == estimated(7, 0)
+        assert charge.of_plain(sent("embeddings"), nothing, vector, None).usage == estimated(7, 0)
     assert plain(sent("chat"), "one two", usage={"prompt_tokens": 0, "completion_tokens": 2}) == estimated(7, 2)
+
+
+def test_counts_that_cannot_be_true_are_clamped_and_named() -> None:
+    details = {"prompt_tokens_details": {"cached_tokens": 90}, "completion_tokens_details": {"reasoning_tokens": 40}}
+    charged = charge.of_plain(sent("chat"), REPORT | details, b"{}", None)
+    assert charged == (Usage(9, 4, 9, 4, "reported"), ("cached", "reasoning"))
+    charged = charge.of_plain(sent("chat"), REPORT | {"prompt_tokens": 2**50}, b"{}", None)
+    assert charged == (estimated(PROMPT_ALLOWANCE, 4), ("prompt",))
+    charged = charge.of_plain(sent("chat"), REPORT | {"completion_tokens": 2**50}, b"{}", None)
+    assert charged == (estimated(9, 200 + OUTPUT_ALLOWANCE), ("completion",))

@@ -37,6 +37,16 @@ from gateway.relay import reported_usage
         ),
         ({"prompt_tokens": 3, "prompt_tokens_details": {"cached_tokens": None}}, Usage(3, source="reported")),
         ({"prompt_tokens": "3", "completion_tokens": 4}, Usage(0, 4, source="reported")),
+        # xAI's own example: the reasoning is not in completion_tokens.
+        (
+            {
+                "prompt_tokens": 32,
+                "completion_tokens": 9,
+                "total_tokens": 135,
+                "completion_tokens_details": {"reasoning_tokens": 94},
+            },
+            Usage(32, 103, 0, 94, source="reported"),
+        ),
         # What cannot be a count of tokens is no report.
         ({}, None),
         ({"total_tokens": 7}, None),
