@@ -67,8 +67,8 @@ TRY_AGAIN_S = (0.0, 0.1, 0.2, 0.4)
 """Pauses between the batches that test whether the store is back."""
 
 HOLD_S = 0.15
-"""With `on_outage: allow`: how long calls wait after a lost batch before the worker decides from its share. Together with
-the time limit of a batch it is less than a second."""
+"""With `on_outage: allow`: how long calls wait after a lost batch before the worker decides from its share. With the
+time limit of a batch it is less than a second."""
 
 AFTER_BUG_S = 0.5
 """Pause after a batch that could not even be made."""

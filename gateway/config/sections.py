@@ -193,7 +193,7 @@ class StoreSettings(Section):
     outage_share: Annotated[float, _not_bool, Field(gt=0, le=1)] = 0.1
     """With on_outage: allow, the share of each limit that each worker may spend alone."""
     outage_max_s: Seconds = 900
-    """With on_outage: allow, for how long at most."""
+    """With on_outage: allow, for how long at most within an hour."""
     usage_records_max: Positive = 1000000
     """The newest usage records that are kept; daily sums stay for sums_days."""
     sums_days: Annotated[int, _not_bool, Field(ge=1, le=36500)] = 800
