@@ -160,6 +160,8 @@ class Failure:
     retry_after_s: float | None = None
     has_begun: bool = False
     """A good head had come: the client may have something of an answer."""
+    is_of_credential: bool = False
+    """The text of the refusal certainly concerns the gateway's own API key, whatever the model."""
     was_held_back: bool = False
     """The client was slow to take the answer, so that it could not be read as fast as it came: nobody can tell whether
     the upstream is to blame."""

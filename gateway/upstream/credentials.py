@@ -1,10 +1,16 @@
 """The API keys of one upstream: round robin over the keys that are not in cooldown.
 
-1. A refused key gets a cooldown: for all models when it is not accepted or its balance is spent (401, 402), for one
-   model when it may not use that model (403) or is at its rate limit there (429).
-2. While another key is healthy, a key in cooldown is not used.
-3. Without a healthy key, a key in cooldown is still tried until 3 refusals in a row (the sole key of an upstream: 10),
+1. A refusal puts a key in cooldown for the model that was asked for, because a reseller hands on the 401, the spent
+   balance and the rate limit of its own channel for that model.
+2. The key is in cooldown for all models when the refusal certainly concerns it: its text says so
+   (`Failure.is_of_credential`), or two models were refused and no call with the key has succeeded since. In the second
+   case a model that was not refused itself is still tried where no key is healthy.
+3. A success ends the cooldown of the key for all models, and that for its own model.
+4. While another key is healthy, a key in cooldown is not used.
+5. Without a healthy key, a key in cooldown is still tried until 3 refusals in a row (the sole key of an upstream: 10),
    because a single refusal may be an error of the upstream. Then the upstream is unavailable until a cooldown ends.
+6. The last key without a cooldown is tried again after 5 s, and after 20 s at most, so that a balance that was topped
+   up is noticed soon.
 
 The log names a key by its position (`#1`). This module keeps no secret.
 """
@@ -14,12 +20,19 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Collection
 from enum import IntEnum
+from math import inf
 from typing import NamedTuple
 
 from gateway.records import Failure, Fault
 
 COOLDOWN_S = 60.0
-"""Cooldown of a key that was refused or whose balance is spent."""
+"""Cooldown of a key that was refused or whose balance is spent, while another key is healthy."""
+
+LAST_KEY_COOLDOWN_S, MAX_LAST_KEY_COOLDOWN_S = 5.0, 20.0
+"""The same where no other key is healthy. It doubles with each refusal after the key is unavailable."""
+
+MODELS_OF_A_REFUSED_KEY = 2
+"""Number of refused models, without a success in between, from which the key itself is taken to be refused."""
 
 RATE_LIMIT_COOLDOWN_S = 1.0
 """Cooldown after a 429 without a Retry-After. new-api never sends one."""
@@ -52,8 +65,12 @@ class Cooldown(NamedTuple):
     since: float
     until: float
     refusals: int
-    """In a row."""
+    """In a row. 0: no refusal concerns all models, but several models were refused."""
     fault: Fault
+    model: str | None
+    """None: all models."""
+    may_concern_key: bool
+    """False: a rate limit, or a 403, which is also the answer for one model that the key may not use."""
 
 
 class Credentials:
@@ -65,6 +82,8 @@ class Credentials:
         self._next = 0
         self.cooldowns: OrderedDict[tuple[int, str | None], Cooldown] = OrderedDict()
         """By position and model; None: all models. An entry stays after its end until the key is accepted again."""
+        self._accepted: dict[int, float] = {}
+        """When the last attempt that succeeded began, by position."""
 
     def take(self, model: str, now: float, used: Collection[int] = ()) -> int:
         """Position of the next key: the best grade, round robin; one in `used` only if there is no other."""
@@ -84,28 +103,57 @@ class Credentials:
         return min(left, default=Grade.UNAVAILABLE)
 
     def refused(self, position: int, model: str, failure: Failure, began: float, now: float) -> Cooldown | None:
-        """Record that the upstream refused this key; the attempt began at `began`. Returns a new cooldown."""
-        is_for_model = failure.fault is Fault.RATE_LIMITED or (failure.fault is Fault.AUTH and failure.status == 403)
-        scope = (position, model if is_for_model else None)
+        """Record that the upstream refused this key; the attempt began at `began`. Returns the widest new cooldown."""
+        scope = (position, None if failure.is_of_credential else model)
         before = self.cooldowns.get(scope)
         if before is not None and began < before.since:
             return None  # the attempt began before the refusal was known: parallel calls count once
-        cooldown_s = COOLDOWN_S
+        refusals = before.refusals + 1 if before else 1
         if failure.fault is Fault.RATE_LIMITED:
             cooldown_s = min(failure.retry_after_s or RATE_LIMIT_COOLDOWN_S, MAX_RATE_LIMIT_COOLDOWN_S)
-        self.cooldowns[scope] = cooldown = Cooldown(
-            now, now + cooldown_s, before.refusals + 1 if before else 1, failure.fault
+        elif self._is_last(position, model, now):
+            doublings = min(max(0, refusals - self._unavailable_after), 10)
+            cooldown_s = min(LAST_KEY_COOLDOWN_S * 2.0**doublings, MAX_LAST_KEY_COOLDOWN_S)
+        else:
+            cooldown_s = COOLDOWN_S
+        cooldown = self._set(
+            position, Cooldown(now, now + cooldown_s, refusals, failure.fault, scope[1], _may_concern_key(failure))
         )
+        if self._are_models_refused(position) and not failure.is_of_credential:
+            known = self.cooldowns.get((position, None))
+            if known is None or known.refusals == 0:
+                cooldown = self._set(position, cooldown._replace(refusals=0, model=None))
+        return cooldown
+
+    def accepted(self, position: int, model: str, began: float) -> None:
+        """Record that the upstream accepted this key; the attempt began at `began`."""
+        self._accepted[position] = max(began, self._accepted.get(position, began))
+        for scope in ((position, None), (position, model)):
+            if (cooldown := self.cooldowns.get(scope)) is not None and began >= cooldown.since:
+                del self.cooldowns[scope]
+
+    def _set(self, position: int, cooldown: Cooldown) -> Cooldown:
+        scope = (position, cooldown.model)
+        self.cooldowns[scope] = cooldown
         self.cooldowns.move_to_end(scope)
         if len(self.cooldowns) > MAX_COOLDOWNS:
             self.cooldowns.popitem(last=False)
         return cooldown
 
-    def accepted(self, position: int, model: str, began: float) -> None:
-        """Record that the upstream accepted this key; the attempt began at `began`."""
-        for scope in ((position, None), (position, model)):
-            if (cooldown := self.cooldowns.get(scope)) is not None and began >= cooldown.since:
-                del self.cooldowns[scope]
+    def _is_last(self, position: int, model: str, now: float) -> bool:
+        """Whether no other key is healthy for this model."""
+        others = [other for other in range(self._count) if other != position]
+        return all(self._grade(other, model, now) is not Grade.HEALTHY for other in others)
+
+    def _are_models_refused(self, position: int) -> bool:
+        """Whether so many models were refused since the last success that the key itself must be refused."""
+        since = self._accepted.get(position, -inf)
+        models = [
+            model
+            for (key, model), cooldown in self.cooldowns.items()
+            if key == position and model is not None and cooldown.since > since and cooldown.may_concern_key
+        ]
+        return len(models) >= MODELS_OF_A_REFUSED_KEY
 
     def first_available(self, model: str, now: float) -> Cooldown | None:
         """The cooldown that ends first, if all keys are in cooldown."""
@@ -126,6 +174,10 @@ class Credentials:
             if any(cooldown.refusals >= self._unavailable_after for cooldown in left)
             else Grade.DEGRADED
         )
+
+
+def _may_concern_key(failure: Failure) -> bool:
+    return failure.fault is Fault.BALANCE or (failure.fault is Fault.AUTH and failure.status != 403)
 
 
 def _end(cooldown: Cooldown) -> float:

@@ -178,12 +178,13 @@ class Health:
                 self._move(name, event, now)
         if failure is not None and failure.fault in CREDENTIAL_FAULTS:
             if (cooldown := self.credentials.refused(key, model, failure, began, now)) is not None:
-                cooldown_s = cooldown.until - now
+                name = "" if cooldown.model is None else f" for model {cooldown.model[:100]!r}"
                 log.warning(
-                    "upstream %s: key #%d in cooldown for %g s: %s",
+                    "upstream %s: key #%d in cooldown%s for %g s: %s",
                     self._upstream,
                     key + 1,
-                    cooldown_s,
+                    name,
+                    cooldown.until - now,
                     cooldown.fault.value,
                 )
             self._update_is_healthy()

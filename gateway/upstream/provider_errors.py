@@ -47,6 +47,9 @@ class Row(NamedTuple):
     """None stands for an error inside a 200 that names no status. Empty: any status."""
     words: frozenset[str] = frozenset()
     message: re.Pattern[str] | None = None
+    is_of_credential: bool = False
+    """The error certainly concerns the gateway's own key. Any other 401 or spent balance may be that of a channel of
+    the reseller, which hands on the words of its own upstream."""
 
     def fits(self, status: int | None, words: set[str], text: str) -> bool:
         """Whether an error matches this row."""
@@ -64,15 +67,19 @@ def _starts(*beginnings: str) -> re.Pattern[str]:
 
 TABLE: tuple[Row, ...] = (
     # Our balance is spent. (Each token of one-api and new-api has a balance of its own.)
+    Row(Fault.BALANCE, words=frozenset({"insufficient_user_quota", "pre_consume_token_quota_failed"}), message=_starts(
+        "(?:user|token) quota is not enough",
+        "该令牌额度已用尽", "令牌额度不足", "用户额度不足", "预扣费额度失败",
+        r"令牌 .{1,200}\uff08#[0-9]{1,20}\uff09额度已用尽",  # 令牌 NAME(#ID)额度已用尽, in full-width parentheses
+    ), is_of_credential=True),
     Row(Fault.BALANCE, frozenset({402})),
     Row(Fault.BALANCE, words=frozenset({
-        "insufficient_quota", "insufficient_user_quota", "pre_consume_token_quota_failed",
-        "billing_hard_limit_reached", "credit_balance_exhausted", "project_spend_limit_exceeded", "billing_not_active",
+        "insufficient_quota", "billing_hard_limit_reached", "credit_balance_exhausted", "project_spend_limit_exceeded",
+        "billing_not_active",
     })),
     Row(Fault.BALANCE, message=_starts(
         "your credit balance is too low",  # Anthropic's 400
-        "(?:user|token) quota is not enough", "insufficient balance",
-        "该令牌额度已用尽", "令牌额度不足", "用户额度不足", "预扣费额度失败", "余额不足",
+        "insufficient balance", "余额不足",
     )),
     # It has no channel for this model at present. Its other models may work.
     Row(Fault.NO_CHANNEL, frozenset({503}), frozenset({"model_not_found"}),
@@ -86,7 +93,11 @@ TABLE: tuple[Row, ...] = (
         "no (?:available )?channels? for ", r"(?:当前)?分组 .{1,200}无可用渠道",
         "获取分组 ", "无效的渠道", "该渠道已被禁用",
     )),
-    # It does not accept our key, or not for this model.
+    # It does not accept our key, or not for this model. (new-api says "Invalid token" for a spent token, too.)
+    Row(Fault.AUTH, message=_starts(
+        "无效的令牌", "该令牌已过期", "该令牌状态不可用", "令牌验证失败", "用户已被封禁", "未提供令牌",
+        r"invalid token\Z",
+    ), is_of_credential=True),
     Row(Fault.AUTH, frozenset({401, 403})),
     Row(Fault.AUTH, words=frozenset({
         "invalid_api_key", "account_deactivated", "authentication_error", "permission_error",
@@ -94,7 +105,7 @@ TABLE: tuple[Row, ...] = (
     })),
     Row(Fault.AUTH, message=_starts(
         "(?:this )?organization has been (?:disabled|restricted)", "your access was terminated",
-        "无效的令牌", "该令牌已过期", "该令牌状态不可用", "用户已被封禁", "普通用户不支持指定渠道", "未提供令牌",
+        "普通用户不支持指定渠道",
     )),
     Row(Fault.RATE_LIMITED, frozenset({429})),
     Row(Fault.RATE_LIMITED, words=frozenset({"rate_limit_exceeded", "rate_limit_error", "slow_down"})),
@@ -114,10 +125,15 @@ def fault_of(status: int | None, error: dict[str, Any] | None) -> Fault | None:
 
     `status` is that of the answer, or the one that an error inside a 200 names.
     """
+    return row_of(status, error).fault
+
+
+def row_of(status: int | None, error: dict[str, Any] | None) -> Row:
+    """The row of `TABLE` that decides."""
     error = error or {}
     words = {str(error.get("code")), str(error.get("type"))}
     message = unwrapped(error.get("message"))[0]
-    return next(row.fault for row in TABLE if row.fits(status, words, message))
+    return next(row for row in TABLE if row.fits(status, words, message))
 
 
 # ------------------------------------------------------------------------------------------------------- one answer
@@ -166,8 +182,12 @@ def judge(
         return Failure(upstream, Phase.REFUSED, Fault.REDIRECT, f"status {head.status}", head.status)
     error, hide = error_of(body), list(hide)
     detail = _detail(f"status {head.status}", error, head, hide)
-    if (fault := fault_of(head.status, error)) is not None:
-        return Failure(upstream, Phase.REFUSED, fault, detail, head.status, retry_after_s(head, now))
+    row = row_of(head.status, error)
+    if row.fault is not None:
+        return Failure(
+            upstream, Phase.REFUSED, row.fault, detail, head.status, retry_after_s(head, now),
+            is_of_credential=row.is_of_credential,
+        )  # fmt: skip
     return shown(head.status if head.status in RELAYED else 400, error or {}, hide, detail=detail)
 
 
@@ -178,8 +198,9 @@ def judge_in_band(
     hide = list(hide)
     status = _status_of(error)
     detail = _detail("in a 200", error, head, hide)
-    if (fault := fault_of(status, error)) is not None:
-        return Failure(upstream, Phase.REFUSED, fault, detail, status)
+    row = row_of(status, error)
+    if row.fault is not None:
+        return Failure(upstream, Phase.REFUSED, row.fault, detail, status, is_of_credential=row.is_of_credential)
     return shown(status if status in RELAYED else 400, error, hide, detail=detail)
 
 

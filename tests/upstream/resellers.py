@@ -137,6 +137,8 @@ ROWS = (
     _spent("balance-of-the-account", "status 403, code insufficient_user_quota" + WITH_ID),
     _spent("balance-of-the-token", "status 403, code pre_consume_token_quota_failed" + WITH_ID),
     _spent("balance-of-one-api-token", "status 401, code one_api_error" + WITH_ID),
+    _spent("balance-of-one-api-token-later", "status 401, code one_api_error" + WITH_ID),
+    _spent("balance-of-a-channel", "status 429, code insufficient_quota" + WITH_ID),
     _spent("balance-behind-it", "status 400, code invalid_request_error" + WITH_ID),
     _spent("balance-in-a-200", "in a 200, code new_api_error" + WITH_ID),
     _spent("stream-balance-later", "in a 200, code new_api_error" + WITH_ID),

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from gateway.records import Failure, Fault, Phase
 from gateway.upstream.credentials import (
     COOLDOWN_S,
+    LAST_KEY_COOLDOWN_S,
     MAX_COOLDOWNS,
     MAX_RATE_LIMIT_COOLDOWN_S,
     RATE_LIMIT_COOLDOWN_S,
@@ -51,15 +54,74 @@ def test_refused_key_is_tried_again_after_its_rest(failure: Failure, rest_s: flo
     assert 0 in [keys.take("m", NOW + rest_s) for _ in range(2)]
 
 
-@pytest.mark.parametrize(
-    ("failure", "is_for_every_model"), [(UNKNOWN, True), (SPENT, True), (FORBIDDEN, False), (LIMITED, False)]
-)
-def test_what_is_said_of_one_model_counts_for_that_model(failure: Failure, is_for_every_model: bool) -> None:
-    """403 also says that a key may not use this one model; with it, a client could lock out all the others."""
+OWN = replace(UNKNOWN, is_of_credential=True)
+"""The reseller's own text about the gateway's key."""
+
+Told = tuple[str, Failure | None]
+"""A model, and the refusal; None: a success."""
+
+SCOPES: list[tuple[list[Told], dict[str, Grade]]] = [
+    # What a sole key was told, one after the other; then its grade for each model.
+    #
+    # A refusal concerns the model that was asked for, however often it is repeated.
+    ([("a", UNKNOWN)], {"a": Grade.DEGRADED, "c": Grade.HEALTHY}),
+    ([("a", UNKNOWN)] * 12, {"a": Grade.UNAVAILABLE, "c": Grade.HEALTHY}),
+    ([("a", SPENT)] * 12, {"a": Grade.UNAVAILABLE, "c": Grade.HEALTHY}),
+    ([("a", LIMITED)] * 12, {"a": Grade.UNAVAILABLE, "c": Grade.HEALTHY}),
+    ([("a", FORBIDDEN)] * 12, {"a": Grade.UNAVAILABLE, "c": Grade.HEALTHY}),
+    # Of two models it concerns the key; but a model that was not refused itself is always tried.
+    ([("a", UNKNOWN), ("b", UNKNOWN)], {"a": Grade.DEGRADED, "b": Grade.DEGRADED, "c": Grade.DEGRADED}),
+    ([("a", SPENT), ("b", UNKNOWN)], {"c": Grade.DEGRADED}),
+    ([*[("a", UNKNOWN)] * 12, *[("b", UNKNOWN)] * 12], {"b": Grade.UNAVAILABLE, "c": Grade.DEGRADED}),
+    # Rate limits and 403 do not: a client can cause them with any number of models.
+    ([("a", LIMITED), ("b", LIMITED)], {"c": Grade.HEALTHY}),
+    ([("a", FORBIDDEN), ("b", FORBIDDEN), ("a", LIMITED)], {"c": Grade.HEALTHY}),
+    # A success of another model in between, or later, shows that the key is accepted.
+    ([("a", UNKNOWN), ("c", None), ("b", UNKNOWN)], {"a": Grade.DEGRADED, "c": Grade.HEALTHY}),
+    ([("a", UNKNOWN), ("b", UNKNOWN), ("c", None)], {"a": Grade.DEGRADED, "c": Grade.HEALTHY, "d": Grade.HEALTHY}),
+    ([("a", UNKNOWN), ("b", UNKNOWN), ("a", None)], {"a": Grade.HEALTHY, "b": Grade.DEGRADED, "c": Grade.HEALTHY}),
+    ([*[("a", UNKNOWN)] * 12, ("c", None), ("a", UNKNOWN)], {"a": Grade.UNAVAILABLE, "c": Grade.HEALTHY}),
+    # The reseller's own text concerns the key at once, until a success.
+    ([("a", OWN)], {"a": Grade.DEGRADED, "c": Grade.DEGRADED}),
+    ([("a", OWN)] * 10, {"a": Grade.UNAVAILABLE, "c": Grade.UNAVAILABLE}),
+    ([*[("a", OWN)] * 10, ("c", None)], {"a": Grade.HEALTHY, "c": Grade.HEALTHY}),
+    ([*[("a", OWN)] * 10, ("a", UNKNOWN), ("b", UNKNOWN)], {"c": Grade.UNAVAILABLE}),
+]
+
+
+@pytest.mark.parametrize(("told", "grades"), SCOPES)
+def test_scope_of_a_refusal(told: list[Told], grades: dict[str, Grade]) -> None:
+    keys, now = Credentials(1), NOW
+    for model, failure in told:
+        now += 0.1
+        if failure is None:
+            keys.accepted(0, model, now)
+        else:
+            keys.refused(0, model, failure, now, now)
+    assert {model: keys.grade(model, now) for model in grades} == grades
+
+
+def test_a_success_that_began_before_the_refusals_says_nothing() -> None:
     keys = Credentials(1)
-    refuse(keys, failure, times=SOLE_KEY_UNAVAILABLE_AFTER)
-    assert keys.grade("m", NOW) is Grade.UNAVAILABLE
-    assert keys.grade("other", NOW) is (Grade.UNAVAILABLE if is_for_every_model else Grade.HEALTHY)
+    refuse(keys, UNKNOWN)
+    keys.accepted(0, "c", NOW - 1)
+    keys.refused(0, "b", UNKNOWN, NOW + 1, NOW + 1)
+    assert keys.grade("c", NOW + 1) is Grade.DEGRADED
+
+
+def test_last_key_is_tried_again_soon_and_then_less_often() -> None:
+    """So a balance that was topped up is noticed within 5 to 20 s, where nothing else is left."""
+    keys = Credentials(1)
+    cooldowns = [keys.refused(0, "m", SPENT, NOW + number, NOW + number) for number in range(14)]
+    assert [each.until - each.since for each in cooldowns if each] == [5.0] * 10 + [10.0, 20.0, 20.0, 20.0]
+
+
+def test_only_the_last_of_several_keys_is_tried_again_soon() -> None:
+    keys = Credentials(2)
+    first, second = (keys.refused(place, "m", SPENT, NOW, NOW) for place in (0, 1))
+    assert first is not None
+    assert second is not None
+    assert (first.until, second.until) == (NOW + COOLDOWN_S, NOW + LAST_KEY_COOLDOWN_S)
 
 
 @pytest.mark.parametrize("failure", [UNKNOWN, FORBIDDEN, SPENT, LIMITED], ids=str)
@@ -97,9 +159,10 @@ def test_an_answer_ends_the_row() -> None:
 def test_refusals_in_a_row_go_on_after_the_rest() -> None:
     keys = Credentials(1)
     refuse(keys, UNKNOWN, times=SOLE_KEY_UNAVAILABLE_AFTER)
-    assert keys.grade("m", NOW + COOLDOWN_S) is Grade.HEALTHY
-    refuse(keys, UNKNOWN, now=NOW + COOLDOWN_S)
-    assert keys.grade("m", NOW + COOLDOWN_S) is Grade.UNAVAILABLE
+    later = NOW + LAST_KEY_COOLDOWN_S
+    assert keys.grade("m", later) is Grade.HEALTHY
+    refuse(keys, UNKNOWN, now=later)
+    assert keys.grade("m", later) is Grade.UNAVAILABLE
 
 
 def test_many_calls_at_once_learn_of_one_refusal() -> None:

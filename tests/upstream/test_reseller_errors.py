@@ -7,7 +7,7 @@ import pytest
 from gateway.errors import GatewayError, UpstreamFailed, UpstreamRefused
 from gateway.records import Failure, Fault
 from gateway.upstream.connection import Head
-from gateway.upstream.provider_errors import TABLE, error_of, fault_of, judge, judge_in_band
+from gateway.upstream.provider_errors import TABLE, error_of, fault_of, judge, judge_in_band, row_of
 from gateway.upstream.refusal import unwrapped
 
 from .resellers import GOOD, POISON, RECORDED, REQUEST_ID, ROWS, Row, recorded
@@ -60,7 +60,31 @@ def test_each_row_of_the_table_decides_something() -> None:
         message = unwrapped(error.get("message"))[0]
         decisive.add(next(number for number, each in enumerate(TABLE) if each.fits(status, words, message)))
     # OpenAI's 402, LiteLLM's and Anthropic's words for a refused key.
-    assert set(range(len(TABLE))) - decisive == {0, 7}
+    assert set(range(len(TABLE))) - decisive == {1, 9}
+
+
+@pytest.mark.parametrize(
+    ("name", "is_certain"),
+    [
+        ("balance-of-the-account", True),
+        ("balance-of-the-token", True),
+        ("balance-of-one-api-token", True),
+        ("balance-of-one-api-token-later", True),
+        ("token-not-valid", True),
+        ("token-not-valid-in-a-200", True),
+        ("balance-of-a-channel", False),
+        ("balance-behind-it", False),
+        ("group-not-ours", False),
+        ("channel-disabled-by-words", False),
+    ],
+)
+def test_only_the_resellers_own_words_concern_our_key_for_certain(name: str, is_certain: bool) -> None:
+    """Everything else may be the refusal of one channel that the reseller hands on."""
+    found = recorded(name)
+    status = found.status if found.status != 200 else None
+    row = row_of(status, found.error)
+    assert row.fault in (Fault.AUTH, Fault.BALANCE)
+    assert row.is_of_credential is is_certain
 
 
 @pytest.mark.parametrize(

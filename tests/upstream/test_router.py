@@ -6,7 +6,7 @@ import asyncio
 import logging
 import random
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -23,6 +23,7 @@ from gateway.upstream.circuit_breaker import (
     CircuitEvent,
     CircuitState,
 )
+from gateway.upstream.credentials import LAST_KEY_COOLDOWN_S
 from gateway.upstream.health import MAX_UNNAMED_MODELS
 from gateway.upstream.retry_policy import FailedAttempt
 from gateway.upstream.router import Router
@@ -345,8 +346,9 @@ async def test_of_several_barriers_the_one_that_ends_first_is_told(stand: Stand)
     assert stand.whom("two") == ""
     told = stand.unavailable_reason("two")
     assert (told.upstream, told.fault, told.retry_after_s) == ("b", Fault.CIRCUIT_OPEN, FIRST_COOLDOWN_S)
+    stand.call(replace(AUTH, is_of_credential=True), times=10)
     told = stand.unavailable_reason()
-    assert (told.upstream, told.fault) == ("a", Fault.AUTH)
+    assert (told.upstream, told.fault, told.retry_after_s) == ("a", Fault.AUTH, LAST_KEY_COOLDOWN_S)
 
 
 # ----------------------------------------------------------------------------------------------------- several keys
@@ -378,7 +380,7 @@ async def test_keys_rest_is_logged_by_its_place(caplog: pytest.LogCaptureFixture
         stand.call(None)
         stand.call(AUTH)
     assert [record.getMessage() for record in caplog.records] == [
-        "upstream a: key #2 in cooldown for 60 s: auth_failed"
+        "upstream a: key #2 in cooldown for model 'm' for 60 s: auth_failed"
     ]
 
 
@@ -489,7 +491,7 @@ async def test_a_worker_reports_what_it_knows(stand: Stand) -> None:
     stand.call(AUTH, "n")
     running = stand.router.begin(stand.routes("n")[0], "n")
     stand.now += 0.5
-    rest = CredentialCooldown(1, None, 59.5, "auth_failed")
+    rest = CredentialCooldown(1, "n", 4.5, "auth_failed")
     assert health.report(4) == UpstreamReport(
         "a", CircuitState.OPEN, 1, 4, [rest], {"m": CircuitState.OPEN}, "auth_failed", 0.5
     )
