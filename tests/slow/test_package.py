@@ -97,7 +97,7 @@ def test_the_version_stands_in_one_place() -> None:
     """And those who name it beside: the latest section of the changes, and the tag of the image."""
     assert PROJECT["dynamic"] == ["version"]
     changes = (ROOT / "CHANGELOG.md").read_text()
-    assert f"\n## {gateway.__version__}" in changes or f"\n## [{gateway.__version__}]" in changes
+    assert f"\n## {gateway.__version__} - " in changes
 
 
 # -------------------------------------------------------------------------------------------------------- installed
