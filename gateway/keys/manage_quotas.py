@@ -87,7 +87,7 @@ class QuotaManager(Documents):
                 # The other change was added to the overlay, and so can this one be: the order does not matter.
                 if attempt == MAX_ATTEMPTS:
                     raise
-                await asyncio.sleep(random.random() * MAX_PAUSE_S)
+                await asyncio.sleep(random.random() * MAX_PAUSE_S)  # noqa: S311 - no secret
         return await self._stand(scope)
 
     async def _stand(self, scope: str) -> list[Shown]:
