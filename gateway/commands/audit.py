@@ -10,10 +10,12 @@ from gateway.keys.registry import Registry
 from gateway.reports.registry import CHANGES, CHANGES_IN_TABLE, with_change
 
 from .registry import PAGE, add_shape, carry_out, read, told_list
+from .registry import run as run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What the command takes beside its configuration."""
+    """The arguments of the command."""
+    parser.add_argument("--config", required=True, metavar="FILE", help="the configuration, in YAML")
     parser.add_argument("--limit", default="100", metavar="N", help="so many at most; default: 100")
     add_shape(parser, csv=True)
     parser.set_defaults(act=_audit)

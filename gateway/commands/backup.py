@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gateway.config import Config
 
-from . import fail, file_of, put
+from .common import fail, file_of, put
 
 EPILOG = """\
 example:
@@ -22,7 +22,9 @@ store.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What the command takes beside its configuration."""
+    """The arguments of the command."""
+    parser.add_argument("--config", required=True, metavar="FILE", help="the configuration, in YAML")
+    parser.epilog, parser.formatter_class = EPILOG, argparse.RawDescriptionHelpFormatter
     parser.add_argument("to", metavar="TO.sqlite", type=Path, help="a file that is not there yet")
 
 

@@ -12,7 +12,7 @@ from gateway.quota.notation import NONE, read_duration_s, read_moment
 from gateway.reports.registry import KEYS, KEYS_IN_TABLE, format_one
 from gateway.reports.table import format_json
 
-from . import UsageError
+from .common import UsageError
 from .registry import (
     PAGE,
     Actions,
@@ -30,6 +30,7 @@ from .registry import (
     told_list,
     told_one,
 )
+from .registry import run as run
 from .windows import add_window_actions
 
 EXAMPLE = "gateway keys create --config gateway.yaml --id alice --team platform"

@@ -25,7 +25,7 @@ from gateway.reports.registry import Column, format_csv, format_one, format_tabl
 from gateway.reports.table import format_json
 from gateway.store import StoreMisconfigured, StoreUnavailable
 
-from . import UsageError, fail, missing, named, on_store, put
+from .common import UsageError, fail, missing, named, on_store, put
 
 T = TypeVar("T")
 Action = Callable[[Registry], Awaitable[T]]

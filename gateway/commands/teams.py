@@ -10,7 +10,7 @@ from gateway.keys.registry import Registry
 from gateway.reports.registry import TEAMS
 from gateway.reports.table import format_json
 
-from . import UsageError
+from .common import UsageError
 from .registry import (
     PAGE,
     Actions,
@@ -25,6 +25,7 @@ from .registry import (
     told_list,
     told_one,
 )
+from .registry import run as run
 from .windows import add_window_actions
 
 

@@ -17,13 +17,15 @@ from gateway.reports.invoice import NotUnderstood
 from gateway.reports.usage import format_csv, format_json, format_table, notes, read_day, read_groups
 from gateway.store import USAGE_GROUPS, Store, StoreMisconfigured, StoreUnavailable
 
-from . import UsageError, ask, compare, fail, named, put
+from . import compare
+from .common import UsageError, ask, fail, named, put
 
 FORMATS = ("table", "csv", "json")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What the command takes beside its configuration."""
+    """The arguments of the command."""
+    parser.add_argument("--config", required=True, metavar="FILE", help="the configuration, in YAML")
     parser.add_argument("--by", metavar="NAMES", help=f"default: key; some of {','.join(USAGE_GROUPS)}")
     parser.add_argument("--since", metavar="DAY", help="the first day, such as 2026-11-20 (UTC); default: all kept")
     parser.add_argument("--until", metavar="DAY", help="the last day; default: all kept")

@@ -10,7 +10,7 @@ from gateway.config import Config
 from gateway.quota.notation import Named, read_duration_s
 from gateway.reports.registry import WINDOWS
 
-from . import UsageError
+from .common import UsageError
 from .registry import Actions, actor, add_quotas, add_shape, carry_out, quotas_of, read, told_list
 
 

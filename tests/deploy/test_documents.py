@@ -14,7 +14,7 @@ from gateway import cli
 from gateway.api import validation_errors
 from gateway.config import build, resolve
 from gateway.records import Record, Usage
-from gateway.web.admin import reports
+from gateway.reports.calls import call_members
 from tests.fakes.redis_servers import ROOT
 from tests.test_docs import error_codes, metric_names, settings
 
@@ -105,7 +105,7 @@ def test_every_field_of_a_record_is_explained_once_and_no_other() -> None:
     record = Record(
         "req_1", 0.0, "alice", None, "chat", "m", "m", "m", None, "main", 200, False, Usage(), "done", None, 0.1, 1
     )  # fmt: skip
-    shown = reports._shown({**record._asdict(), "usage": record.usage._asdict()})
+    shown = call_members({**record._asdict(), "usage": record.usage._asdict()})
     assert sorted(named(section(page("logs.md"), "The usage record"))) == sorted(shown)
 
 

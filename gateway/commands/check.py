@@ -1,0 +1,85 @@
+"""`gateway check`: every fault of a configuration at once, or what it says."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from pathlib import Path
+
+from gateway.config import Config, ConfigError, ConfigFault, StoreSettings, Upstream
+
+from .common import put
+from .serve import count, format_address
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of the command."""
+    parser.add_argument("--config", required=True, metavar="FILE", help="the configuration, in YAML")
+
+
+def run(args: argparse.Namespace, config: Config) -> int:
+    """Print what the configuration says; returns the exit code."""
+    from gateway.api import tokenizer
+
+    server, warnings = config.server, _look_at(config.store)
+    upstreams = ", ".join(f"{name} ({_where(upstream)})" for name, upstream in config.upstreams.items())
+    keys = ", ".join(key.id for key in config.keys)
+    lines = [
+        f"{args.config} is good.",
+        f"  serves     {format_address(server.host, server.port)} with {count(server.workers, 'worker')}",
+        f"  store      {config.store.shown_url}, namespace {config.store.namespace}",
+        f"  upstreams  {upstreams}",
+        f"  models     {', '.join(config.models)}",
+        f"  tokens     {tokenizer.describe(config.models)}",
+        f"  keys       {keys or 'none in the file; gateway keys create makes some'}",
+        f"  admin API  {_admin(config)}",
+        f"  alerts     {_alerts(config)}",
+        *[f"  warning    {warning}" for warning in warnings],
+    ]
+    return put("".join([f"{line}\n" for line in lines]))
+
+
+def _look_at(settings: StoreSettings) -> list[str]:
+    """Look at the store and the journal that the file names. Returns warnings; raises `ConfigError` for faults."""
+    from gateway.journal import foreign_journals, problem_with
+    from gateway.store import StoreMisconfigured, look_at
+
+    faults, warnings = [], []
+    try:
+        warnings = asyncio.run(look_at(settings))
+    except StoreMisconfigured as error:
+        faults.append(ConfigFault("store.url", str(error)))
+    folder = Path(settings.journal_dir)
+    if problem := problem_with(folder):
+        faults.append(ConfigFault("store.journal_dir", problem))
+    for where, number in foreign_journals(folder, settings.origin).items():
+        belong = f"{count(number, 'journal')} in {folder} {'belongs' if number == 1 else 'belong'}"
+        warnings.append(f"{belong} to another ledger ({where}); start once with the old store.url to deliver them")
+    if faults:
+        raise ConfigError(faults)
+    return warnings
+
+
+def _where(upstream: Upstream) -> str:
+    """Its address, and its proxy, which may come from an environment variable that was set for something else."""
+    return upstream.base_url if upstream.way is None else f"{upstream.base_url} through the proxy {upstream.way}"
+
+
+def _admin(config: Config) -> str:
+    if config.admin.token is None:
+        return "off: admin.token is not set"
+    return f"on, at {config.admin.listen}, with dashboard and metrics" if config.admin.listen else "on"
+
+
+def _alerts(config: Config) -> str:
+    """The alerts that are sent, and their targets."""
+    from gateway.alerts.policy import LEVELS, count_alerted
+
+    if not (number := count_alerted(config)):
+        return "none: no quota is per day or month"
+    levels = " and ".join(f"{level} %" for level in LEVELS)
+    webhook = config.alerts.shown_webhook
+    where = f"log, metrics and {webhook}" if webhook else "log and metrics alone: alerts.webhook is not set"
+    if webhook and config.alerts.way is not None:
+        where += f" through the proxy {config.alerts.way}"
+    return f"at {levels} of {count(number, 'quota')} per day or month, to {where}"

@@ -1,0 +1,87 @@
+"""What the commands that ask the store have in common: a report to standard output, a fault in one plain line.
+
+Exit codes: 0 done, 1 failed while running, 2 wrong arguments.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+from gateway.config import StoreSettings as Settings
+from gateway.store import Store, open_store
+
+T = TypeVar("T")
+
+
+class UsageError(Exception):
+    """Arguments that make no sense; each text says which and why."""
+
+
+def ask(settings: Settings, question: Callable[[Store | None], Coroutine[Any, Any, T]]) -> T:
+    """What the store answers; it is None where there is none yet, and nothing is written then.
+
+    Raises `StoreUnavailable`, `StoreMisconfigured`; `OSError` where the store's folder may not be looked at.
+    """
+    if (file := missing(settings)) is not None:
+        # Opening it would make it, and a mistyped folder would look like one in which nothing was used.
+        print(f"gateway: nothing is recorded yet: there is no {file}", file=sys.stderr)
+        return asyncio.run(question(None))
+    return on_store(settings, question)
+
+
+def on_store(settings: Settings, work: Callable[[Store], Awaitable[T]]) -> T:
+    """What comes of working on the store. Raises `StoreUnavailable`, `StoreMisconfigured`."""
+
+    async def run() -> T:
+        store = await open_store(settings)
+        try:
+            return await work(store)
+        finally:
+            await store.close()
+
+    return asyncio.run(run())
+
+
+def missing(settings: Settings) -> Path | None:
+    """The file of an embedded store that is not there yet; None: it is, or there is no file. Raises `OSError` where its
+    folder may not be looked at."""
+    if settings.is_embedded and not (file := file_of(settings)).exists():
+        return file
+    return None
+
+
+def file_of(settings: Settings) -> Path:
+    """An embedded store's file."""
+    from gateway.store.sqlite.database import path_of  # which a Redis store does without
+
+    return path_of(settings).absolute()
+
+
+def put(text: str) -> int:
+    """Write a report; returns the exit code."""
+    try:
+        encoding = sys.stdout.encoding or "utf-8"  # in which there may be no way to write somebody's name
+        print(text.encode(encoding, "backslashreplace").decode(encoding), end="", flush=True)
+    except OSError as error:
+        # So that the interpreter does not try again, and complain, when it ends (Python's signal, "Note on SIGPIPE").
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):  # which is `| head`, who has seen enough
+            return fail(f"cannot write the report: {(error.strerror or '').lower()}")
+    return 0
+
+
+def named(settings: Settings, why: str) -> str:
+    """A reason that names the store."""
+    return why if settings.shown_url in why else f"{settings.shown_url}: {why}"
+
+
+def fail(*lines: str, code: int = 1) -> int:
+    """Say what is wrong, each in one line; returns the exit code."""
+    for line in lines:
+        print(f"gateway: {' '.join(line.split())}", file=sys.stderr)
+    return code

@@ -1,0 +1,106 @@
+"""`gateway serve`: runs the supervisor until a signal. Imports what it needs when it runs, so that `--help` is fast."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import re
+import socket
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gateway import __version__
+
+if TYPE_CHECKING:
+    from gateway.config.source import Reading, Source
+
+    from .demo import Demo
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of the command."""
+    parser.description = "Serve until a signal."
+    parser.add_argument("--config", required=True, metavar="FILE", help="the configuration, in YAML")
+    parser.add_argument("--host", help="listen here instead of server.host")
+    parser.add_argument("--port", type=port_number, help="listen here instead of server.port; 0 takes a free one")
+    parser.add_argument("--workers", type=int, help="so many instead of server.workers")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve; returns the exit code. Raises `ConfigError`."""
+    from gateway.config.source import Source
+
+    source = Source(args.config, os.environ, {"host": args.host, "port": args.port, "workers": args.workers})
+    return supervise(source.read(), source)
+
+
+def port_number(text: str) -> int:
+    """A port as an argument; 0 takes a free one."""
+    if not re.fullmatch("[0-9]{1,5}", text) or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port: expected 0 to 65535")
+    return int(text)
+
+
+def supervise(reading: Reading, source: Source | None, demo: Demo | None = None) -> int:
+    """Run the supervisor until it is stopped; returns the exit code."""
+    from gateway.files import FolderInUse, exclusive
+    from gateway.process import supervisor  # after the configuration, so that a fault in it is reported sooner
+    from gateway.store import StoreMisconfigured
+    from gateway.store.sqlite.folder import exclusive_folder
+
+    config = reading.config
+
+    async def run() -> None:
+        if demo is not None:
+            await demo.start_upstream()
+        listeners = [supervisor.bind(config.server.host, config.server.port)]
+        if config.admin.address is not None:
+            listeners.append(supervisor.bind(*config.admin.address))
+        address, *office = [_address_of(each) for each in listeners]
+
+        def say_ready() -> None:
+            if demo is not None:
+                print(demo.welcome(address), flush=True)
+            else:
+                own = f"; admin, dashboard and metrics at {office[0]}" if office else ""
+                number = count(config.server.workers, "worker")
+                print(f"gateway {__version__} serves {address} with {number}{own}", flush=True)
+
+        with ExitStack() as opened:
+            for listener in listeners:
+                opened.enter_context(listener)
+            await supervisor.Supervisor(reading, source, listeners).run(say_ready)
+
+    try:
+        with ExitStack() as held:
+            if config.store.is_embedded:
+                held.enter_context(exclusive_folder(config.store))
+            held.enter_context(exclusive(Path(config.store.journal_dir), "store.journal_dir"))
+            asyncio.run(run())
+    except (supervisor.CannotServe, FolderInUse) as error:
+        print(f"gateway: {error}", file=sys.stderr)
+        return 1
+    except StoreMisconfigured as error:
+        print(f"gateway: cannot use {config.store.shown_url}: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"gateway: cannot use {error.filename}: {(error.strerror or str(error)).lower()}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _address_of(listener: socket.socket) -> str:
+    return format_address(*listener.getsockname()[:2])
+
+
+def format_address(host: str, port: int) -> str:
+    """The URL of a listener."""
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def count(number: int, what: str) -> str:
+    """`1 worker`, `2 workers`."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

@@ -1,0 +1,39 @@
+"""`gateway simulate`: the simulated upstream alone."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import signal
+import sys
+
+from .serve import port_number
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of the command."""
+    parser.add_argument("--port", type=port_number, default=8081, help="default: 8081; 0 takes a free one")
+    parser.set_defaults(config="simulate")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve the simulated upstream; returns the exit code."""
+    from gateway import simulator
+    from gateway.process import supervisor
+
+    async def serve() -> None:
+        with supervisor.bind("127.0.0.1", args.port) as listener:
+            runner = await simulator.serve_on(listener, simulator.Settings())
+            print(f"The simulated upstream serves http://127.0.0.1:{listener.getsockname()[1]}/v1", flush=True)
+            stopped = asyncio.Event()
+            for number in (signal.SIGTERM, signal.SIGINT):
+                asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+            await stopped.wait()
+            await runner.cleanup()
+
+    try:
+        asyncio.run(serve())
+    except supervisor.CannotServe as error:
+        print(f"gateway: {error}", file=sys.stderr)
+        return 1
+    return 0
