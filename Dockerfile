@@ -1,13 +1,21 @@
 # The gateway in a slim image, as a user without rights. Build: docker build -t completions-gateway .
-# With OpenAI's own vocabularies, for exact counts of text: --build-arg EXTRAS=[tokens]
-FROM python:3.11-slim AS build
+# With OpenAI's vocabularies (exact counts of text) and OpenTelemetry: --build-arg EXTRAS=[tokens]
+#
+# The base is an exact version, not a digest: a digest is of one registry's copy and one architecture list, and is pinned
+# where the image is built: --build-arg PYTHON=3.11.13-slim-bookworm@sha256:...
+ARG PYTHON=3.11.13-slim-bookworm
+FROM python:${PYTHON} AS build
 ARG EXTRAS=""
 WORKDIR /src
+# The dependencies by version and hash, in a layer of their own.
+COPY requirements.lock requirements-extras.lock ./
+RUN python -m venv /opt/gateway \
+    && /opt/gateway/bin/pip install --no-cache-dir --require-hashes -r "requirements${EXTRAS:+-extras}.lock"
 COPY pyproject.toml README.md LICENSE ./
 COPY gateway gateway
-RUN python -m venv /opt/gateway && /opt/gateway/bin/pip install --no-cache-dir ".${EXTRAS}"
+RUN /opt/gateway/bin/pip install --no-cache-dir --no-deps .
 
-FROM python:3.11-slim
+FROM python:${PYTHON}
 RUN groupadd --system --gid 10001 gateway \
     && useradd --system --uid 10001 --gid 10001 --create-home --home-dir /var/lib/gateway gateway
 COPY --from=build /opt/gateway /opt/gateway

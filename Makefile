@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help demo docs chart test test-all check format servers bench bench-wide counts soak stack
+.PHONY: help demo docs chart lock test test-all check format servers bench bench-wide counts soak stack
 
 help:
 	@echo "make demo    run the gateway with a simulated upstream; no network, no key, no server needed"
@@ -12,6 +12,7 @@ help:
 	@echo "make check   format, lint and strict types alone"
 	@echo "make servers install what the slow tests run on: servers, a browser, the SDK for Node"
 	@echo "make chart   copy files of deploy/ into the Helm chart, and render its golden files; needs helm (make servers)"
+	@echo "make lock    pin the versions and hashes of the image's dependencies"
 	@echo "make format  put the code into shape"
 	@echo "make bench   what it costs beside nginx, in 3 minutes; needs Linux, nginx and wrk"
 	@echo "make bench-wide  the same, one thing changed at a time: sizes, TLS, Redis, workers, keys, models; 15 minutes"
@@ -61,6 +62,16 @@ test: check
 test-all: check servers
 	$(BIN)/pytest --tier fast --all-redis -n auto --dist loadfile
 	$(BIN)/pytest --tier slow
+
+LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate
+LOCKED := Written by `make lock` for all platforms, from pyproject.toml
+
+lock: .venv/.installed
+	$(BIN)/pip install --quiet --disable-pip-version-check uv
+	$(LOCK) pyproject.toml --upgrade --output-file requirements.lock
+	$(LOCK) pyproject.toml --upgrade --extra tokens --extra otel --output-file requirements-extras.lock
+	@sed -i '1i # $(LOCKED). The image installs it with --require-hashes.' requirements.lock
+	@sed -i '1i # $(LOCKED) with the extras tokens and otel. The image installs it with --require-hashes.' requirements-extras.lock
 
 chart: .venv/.installed
 	$(BIN)/python -m tests.deploy.chart

@@ -82,6 +82,13 @@ def test_the_source_distribution_holds_what_it_is_built_from(source: Path, built
     assert {str(path.relative_to(source)) for path in (source / "gateway").rglob("*.lua")} <= held
 
 
+def test_the_registrys_own_checks_have_no_complaint(built: Path, wheel: Path) -> None:
+    programs = Path(sys.executable).parent
+    checked = run(programs / "twine", "check", "--strict", *built.iterdir(), cwd=built)
+    assert checked.count("PASSED") == 2, checked
+    assert wheel.name in run(programs / "check-wheel-contents", "--toplevel", "gateway", wheel, cwd=built)
+
+
 def test_the_metadata_says_who_what_and_on_which_terms(wheel: Path) -> None:
     (name,) = [name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".dist-info/METADATA")]
     metadata = Parser().parsestr(zipfile.ZipFile(wheel).read(name).decode())
