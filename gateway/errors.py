@@ -245,6 +245,7 @@ _UPSTREAM: dict[Fault, tuple[int, str, str]] = {
     Fault.NOT_JSON: (502, "upstream_error", "answered with something that is not JSON"),
     Fault.ENCODING: (502, "upstream_error", "compressed its answer in a way that the gateway cannot decode"),
     Fault.REDIRECT: (502, "upstream_error", "answered with a redirect, which the gateway does not follow"),
+    Fault.WRONG_URL: (502, "upstream_error", "has no such URL; tell whoever runs the gateway to check its base_url"),
     Fault.STATUS: (502, "upstream_error", "had an error"),
     Fault.RATE_LIMITED: (429, "upstream_rate_limited", "limits the rate of the gateway's account, not of your key"),
     Fault.AUTH: (502, "upstream_auth_failed", "refused the gateway's own credential; tell whoever runs the gateway"),

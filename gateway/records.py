@@ -135,6 +135,8 @@ class Fault(Enum):
     """The content encoding is unknown, or the body does not follow it."""
     REDIRECT = "redirect"
     STATUS = "status"
+    WRONG_URL = "wrong_url"
+    """404 for the URL itself: the setting `base_url` is wrong, or the upstream lacks this endpoint."""
     RATE_LIMITED = "rate_limited"
     AUTH = "auth_failed"
     BALANCE = "balance_spent"

@@ -135,7 +135,7 @@ def event_of(failure: Failure | None) -> CircuitEvent:
 
 _NEUTRAL_FAULTS = frozenset({
     Fault.RATE_LIMITED, Fault.AUTH, Fault.BALANCE,  # these start a cooldown of the credential (upstream/credentials.py)
-    Fault.BUSY, Fault.TOO_LARGE, Fault.CIRCUIT_OPEN,
+    Fault.BUSY, Fault.TOO_LARGE, Fault.CIRCUIT_OPEN, Fault.WRONG_URL,
 })  # fmt: skip
 
 

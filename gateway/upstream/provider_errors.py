@@ -34,6 +34,9 @@ _NOT_PRINTABLE = re.compile(r"[^ -~]+")
 _MAX_CODE_CHARS = 80
 
 
+NO_ERROR_OBJECT = "no error object"
+"""Stands for the message of an answer without an error object."""
+
 RELAYED = frozenset({400, 404, 413, 422})
 """Statuses that blame the request."""
 
@@ -109,6 +112,10 @@ TABLE: tuple[Row, ...] = (
     )),
     Row(Fault.RATE_LIMITED, frozenset({429})),
     Row(Fault.RATE_LIMITED, words=frozenset({"rate_limit_exceeded", "rate_limit_error", "slow_down"})),
+    # It does not have this URL: a page, a text, or OpenAI's and Azure's words for it.
+    Row(Fault.WRONG_URL, frozenset({404}), message=_starts(
+        rf"{NO_ERROR_OBJECT}\Z", r"invalid url \((?:GET|POST) ", r"resource not found\Z",
+    )),
     # The request is at fault. new-api sends a 500 for it (new-api#6773).
     Row(None, RELAYED),
     Row(None, frozenset({500, None}), frozenset({
@@ -130,7 +137,8 @@ def fault_of(status: int | None, error: dict[str, Any] | None) -> Fault | None:
 
 def row_of(status: int | None, error: dict[str, Any] | None) -> Row:
     """The row of `TABLE` that decides."""
-    error = error or {}
+    if error is None:
+        error = {"message": NO_ERROR_OBJECT}
     words = {str(error.get("code")), str(error.get("type"))}
     message = unwrapped(error.get("message"))[0]
     return next(row for row in TABLE if row.fits(status, words, message))
@@ -158,7 +166,8 @@ def retry_after_s(head: Head, now: float) -> float | None:
 def error_of(body: bytes) -> dict[str, Any] | None:
     """The error object of an answer; None if it has none.
 
-    The management API of one-api answers `{"success": false, "message": ...}`; some of its forks do so everywhere.
+    Older vLLM sends the members of the error object as the answer itself. The management API of one-api answers
+    `{"success": false, "message": ...}`; some of its forks do so everywhere.
     """
     try:
         answer = json.loads(body)
@@ -167,6 +176,8 @@ def error_of(body: bytes) -> dict[str, Any] | None:
     if not isinstance(answer, dict):
         return None
     error = answer.get("error")
+    if not error and answer.get("object") == "error":
+        return answer
     if not error and answer.get("success") is False:
         return {"message": answer.get("message"), "code": answer.get("code")}
     if isinstance(error, str) and error:
@@ -183,6 +194,8 @@ def judge(
     error, hide = error_of(body), list(hide)
     detail = _detail(f"status {head.status}", error, head, hide)
     row = row_of(head.status, error)
+    if row.fault is Fault.WRONG_URL:
+        detail += ", the upstream has no such URL: check the setting base_url"
     if row.fault is not None:
         return Failure(
             upstream, Phase.REFUSED, row.fault, detail, head.status, retry_after_s(head, now),

@@ -92,6 +92,12 @@ def _refused_key(name: str, log: str) -> Row:
     return Row(name, Fault.AUTH, 502, "upstream_auth_failed", log=log)
 
 
+def _wrong_url(name: str) -> Row:
+    return Row(
+        name, Fault.WRONG_URL, 502, "upstream_error", log="the upstream has no such URL: check the setting base_url"
+    )
+
+
 def _nobody(name: str, log: str) -> Row:
     return Row(name, Fault.NO_CHANNEL, 503, "upstream_error", log=log)
 
@@ -147,6 +153,9 @@ ROWS = (
     _refused_key("token-not-valid-in-a-200", "in a 200, code one_api_error"),
     _refused_key("group-not-ours", "status 403"),
     _refused_key("channel-disabled-by-words", "status 400"),
+    # The setting base_url is wrong.
+    _wrong_url("wrong-url"),
+    _wrong_url("wrong-url-as-text"),
     # Nobody who serves this model.
     _nobody("no-channel", "status 503, code one_api_error" + WITH_ID),
     _nobody("no-channel-in-english", "status 503, code model_not_found" + WITH_ID),

@@ -291,3 +291,34 @@ def test_no_answer_hurts(status: int, body: Any) -> None:
         assert UpstreamFailed.after(found).status >= 429
     if isinstance(body, dict) and isinstance(body["error"], dict):
         judge_in_band("up", body["error"], hide=HIDDEN)
+
+
+@pytest.mark.parametrize(
+    ("body", "is_url"),
+    [
+        (b"", True),
+        (b"404 page not found", True),
+        (b"<html><h1>404 Not Found</h1></html>", True),
+        (b'{"detail": "Not Found"}', True),
+        (b'{"error": {"message": "Invalid URL (POST /v1/v1/completions)", "type": "invalid_request_error"}}', True),
+        (b'{"error": {"code": "404", "message": "Resource not found"}}', True),
+        (b'{"error": {"message": "The model `m` does not exist", "code": "model_not_found"}}', False),
+        (b'{"error": {"message": "Invalid URL in image_url"}}', False),
+        (b'{"error": "model not found"}', False),
+        (
+            b'{"object": "error", "message": "The model `m` does not exist.", "type": "NotFoundError", "code": 404}',
+            False,
+        ),
+    ],
+)
+def test_404_for_the_url_itself_is_a_fault_of_the_configuration(body: bytes, is_url: bool) -> None:
+    found = judge("up", Head(404, ()), body, now=0.0, hide=())
+    if is_url:
+        assert isinstance(found, Failure)
+        assert found.fault is Fault.WRONG_URL
+        assert "base_url" in found.detail
+        error = UpstreamFailed.after(found)
+        assert (error.status, error.code) == (502, "upstream_error")
+    else:
+        assert isinstance(found, UpstreamRefused)
+        assert found.status == 404

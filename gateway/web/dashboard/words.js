@@ -107,6 +107,7 @@ const OUTCOMES = {
   content_encoding: "unknown content encoding",
   redirect: "redirect",
   status: "error status",
+  wrong_url: "URL not found: check base_url",
   rate_limited: "rate limited",
   auth_failed: "refused our credentials",
   balance_spent: "our balance is spent",
