@@ -208,7 +208,8 @@ class Supervisor:
         )
         theirs.close()
         line = await ControlChannel.over(ours)
-        line.send(config=self._reloader.now.values)
+        has_peers = any(member.ready_at is not None for member in self._members.values())
+        line.send(config=self._reloader.now.values, has_peers=has_peers)
         if self._stopping is not None:
             line.send(drain=0.0)
         member = self._members[slot] = _WorkerSlot(slot, process, line)

@@ -1,7 +1,8 @@
 """One worker process, started by workers.py with inherited file descriptors: the control line and what it listens on.
 
 It takes its configuration from the supervisor, serves until it is told to drain, and drains by itself when the
-supervisor is gone. Ready means: the store is open and connections are accepted.
+supervisor is gone. Ready means: the store is open, the key store has answered, and connections are accepted. While other
+workers serve, a new one waits for that answer for `KEYS_WITHIN_S`; without them it soon accepts, and refuses, calls.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from aiohttp import web
 
 from gateway.config import Config, build
 from gateway.errors import Unavailable
+from gateway.keys.cache import KeyCache
 from gateway.observe.metrics import Telemetry, quota_rows
 from gateway.pipeline import Services
 from gateway.store import Ledger, StoreMisconfigured
@@ -34,7 +36,13 @@ from .channel import ChannelClosed, ControlChannel
 BACKLOG = 2048
 WATCH_STORE_S = 0.5
 LOOK_EVERY_S = 0.05
-"""While draining, whether calls are still under way."""
+"""While waiting for the key store, or for the end of calls."""
+
+KEYS_WITHIN_S = 30.0
+"""How long a worker waits for the key store before it accepts calls, while other workers serve."""
+
+KEYS_WITHIN_ALONE_S = 1.0
+"""The same while no other worker serves."""
 
 log = logging.getLogger("gateway")
 
@@ -43,13 +51,21 @@ class WorkerProcess:
     """The life of one worker."""
 
     def __init__(
-        self, listener: socket.socket, office: socket.socket | None, line: ControlChannel, config: Config
+        self,
+        listener: socket.socket,
+        office: socket.socket | None,
+        line: ControlChannel,
+        config: Config,
+        *,
+        has_peers: bool = False,
     ) -> None:
         self._listener = listener
         self._office = office
         """The operators' listener, where they have one."""
         self._line = line
         self._config = config
+        self._has_peers = has_peers
+        """Other workers serve."""
         loop = asyncio.get_running_loop()
         self._telemetry = Telemetry((key.id for key in config.keys), config.metrics.max_keys, defer=loop.call_soon)
         self._scrapes: dict[int, asyncio.Future[str | None]] = {}
@@ -66,6 +82,7 @@ class WorkerProcess:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, lambda: self._drain(self._config.server.drain_delay_s))
         async with app.build(self._config, self._telemetry, self._scrape, self._ask, self._scrape_counters) as worker:
+            await self._wait_for_keys(worker.parts.book)
             sites = [await self._serve(worker.app, worker.shortcuts, worker.parts, self._listener)]
             if worker.office is not None and self._office is not None:
                 sites.append(await self._serve(worker.office, {}, worker.parts, self._office))
@@ -85,6 +102,15 @@ class WorkerProcess:
                 await runner.cleanup()  # closes the listener
         await self._tasks.cancel_all()
         self._telemetry.write()
+
+    async def _wait_for_keys(self, book: KeyCache) -> None:
+        """Wait for the key store, without whose answer every call is refused."""
+        deadline = time.monotonic() + (KEYS_WITHIN_S if self._has_peers else KEYS_WITHIN_ALONE_S)
+        while not self._drain_delay_s.done() and time.monotonic() < deadline:
+            try:
+                return book.trust()
+            except Unavailable:
+                await asyncio.sleep(LOOK_EVERY_S)
 
     async def _serve(
         self, application: web.Application, shortcuts: Mapping[str, Handler], parts: Services, listener: socket.socket
@@ -205,7 +231,8 @@ async def _main(end: socket.socket, listener: socket.socket, office: socket.sock
     if message is None:
         return 1
     try:
-        await WorkerProcess(listener, office, line, build(message["config"])).run()
+        has_peers = message.get("has_peers", False)
+        await WorkerProcess(listener, office, line, build(message["config"]), has_peers=has_peers).run()
     except StoreMisconfigured as error:
         line.send(failed=str(error))
         return 1

@@ -6,7 +6,9 @@ when Redis is back the books are right: what every client and the upstream have 
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,8 +22,8 @@ import yaml
 from tests.conftest import StartsGateways
 from tests.fakes.redis_servers import RedisServer, wait_until
 from tests.fakes.wire_proxy import WireProxy
-from tests.flows.books import ACCOUNTS, QUOTAS, open_windows
-from tests.flows.house import Gateway, eventually, key, run, settings
+from tests.flows.books import ACCOUNTS, QUOTAS, Told, open_windows
+from tests.flows.house import Gateway, children, eventually, key, run, settings
 from tests.flows.scene import Scene, code
 
 BACK_WITHIN_S = 8.0
@@ -333,6 +335,31 @@ def test_one_lost_batch_is_no_outage(gateway: StartsGateways, redis: RedisServer
             wire.lose_reply(of=DRAW)
             assert scene.serves(house), of
         assert wire.cuts == 10
+        scene.check(house)
+
+
+def test_a_worker_that_is_replaced_during_an_outage_refuses_no_call(
+    gateway: StartsGateways, redis: RedisServer
+) -> None:
+    """It accepts calls only when its key store answers; until then the other worker serves them."""
+    with Scene() as scene, WireProxy(redis.port) as wire:
+        store = {"url": redis.url_for(port=wire.port), "namespace": "replaced", "on_outage": "allow"}
+        keys = {"keys": [key("alice")]}
+        house = gateway(settings(scene.url, server={"workers": 2}, store=store, **ACCOUNTS | keys))
+        assert scene.serves(house)
+        wire.hold()
+        assert scene.serves(house)
+        killed = children(house.process.pid)[0]
+        os.kill(killed, signal.SIGKILL)
+        eventually(lambda: killed not in children(house.process.pid))
+        told: list[Told] = []
+        end = time.monotonic() + 8  # it takes half of that to start without Redis
+        while time.monotonic() < end:
+            told.append(scene.call(house))
+        assert [code(one) for one in told if one.status != 200] == []
+        assert len(children(house.process.pid)) == 2
+        wire.heal()
+        eventually(lambda: house.metric("gateway_journal_pending_records") == 0, BACK_WITHIN_S)
         scene.check(house)
 
 
