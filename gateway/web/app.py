@@ -43,6 +43,7 @@ from .large_bodies import LargeBodies
 from .middleware import ErrorMiddleware, Handler
 from .openapi.document import route_to_document
 from .ops import Ops
+from .reference import reference
 from .status import Status
 
 CLOSE_STORE_WITHIN_S = 5.0
@@ -157,6 +158,7 @@ def _application(max_request_bytes: int, door: ErrorMiddleware, routes: Iterable
 
     app = web.Application(middlewares=[front_door], client_max_size=max_request_bytes)
     app.add_routes(routes)
+    app.add_routes(reference().routes())
     app.add_routes([route_to_document(app)])
     return app
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from multidict import CIMultiDictProxy
 
-from gateway.web.dashboard import CONTENT_TYPES, FOLDER
+from gateway.web.dashboard import FOLDER
+from gateway.web.static_page import CONTENT_TYPES
 
 from .conftest import ADMIN_TOKEN, Inside
 

@@ -52,6 +52,12 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         "Metrics in the Prometheus text format.", "metrics", {"text/plain": {"type": "string"}}, (401, 429)
     ),
     ("GET", PATH): Operation("This document.", "everybody", {JSON: {"type": "object"}}),
+    ("GET", "/docs"): Operation("The API reference.", "everybody", {"text/html": {"type": "string"}}),
+    ("GET", "/docs/{file}"): Operation(
+        "A file of the API reference.", "everybody",
+        {media: {"type": "string"} for media in ("text/html", "text/css", "text/javascript")},
+        (404,), parameters=(in_path("file"),),
+    ),
     ("GET", "/dashboard"): Operation(
         "The page over the admin API.", "everybody", {"text/html": {"type": "string"}}, (404,)
     ),

@@ -1,0 +1,95 @@
+"""A page of static files: HTML, scripts, styles and pictures of one folder, read once and never changed per request.
+
+The headers restrict the page to this gateway: no script, style or request from or to another origin, no frame around
+it, and no text that becomes markup.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from aiohttp import hdrs, web
+
+from gateway.errors import NotFound
+from gateway.pipeline import Services
+from gateway.web.middleware import CONTEXT
+from gateway.web.responses import Whole
+
+INDEX = "index.html"
+
+CONTENT_TYPES: Mapping[str, str] = {
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; "
+    "trusted-types 'none'"
+)
+"""In browsers with trusted types, no text becomes markup or a script at all."""
+
+HEADERS = (
+    ("Content-Security-Policy", POLICY),
+    ("X-Content-Type-Options", "nosniff"),
+    ("Referrer-Policy", "no-referrer"),
+    ("Cache-Control", "no-cache"),  # a browser may keep a file, but asks each time: the gateway may be a newer one
+)
+
+
+class File(NamedTuple):
+    """A file and its entity tag."""
+
+    headers: tuple[tuple[str, str], ...]
+    etag: str
+    content: bytes
+
+
+def _read(path: Path) -> File:
+    content = path.read_bytes()
+    etag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
+    return File(((hdrs.CONTENT_TYPE, CONTENT_TYPES[path.suffix]), *HEADERS, (hdrs.ETAG, etag)), etag, content)
+
+
+class StaticPage:
+    """The page at `path` and its files below. They hold no data, so they need no token."""
+
+    def __init__(self, path: str, folder: Path) -> None:
+        self._path = path
+        self._files = {file.name: _read(file) for file in sorted(folder.iterdir()) if file.suffix in CONTENT_TYPES}
+
+    def routes(self) -> list[web.RouteDef]:
+        """Every route."""
+        return [web.get(self._path, self.show_page), web.get(f"{self._path}/{{file:.*}}", self.show_file)]
+
+    def why_off(self, services: Services) -> str | None:
+        """Why this gateway does not have the page; None: it has."""
+        return None
+
+    async def show_page(self, request: web.Request) -> web.StreamResponse:
+        """The page itself."""
+        return self._show(request, INDEX)
+
+    async def show_file(self, request: web.Request) -> web.StreamResponse:
+        """A file of the page."""
+        name = request.match_info["file"]
+        if not name:  # the page's links are relative, so that it may have a path prefix
+            return Whole(308, [(hdrs.LOCATION, f"..{self._path}")], b"")
+        return self._show(request, name)
+
+    def _show(self, request: web.Request, name: str) -> Whole:
+        context = request[CONTEXT]
+        if (reason := self.why_off(context.parts)) is not None:
+            raise NotFound(reason)
+        if (file := self._files.get(name)) is None:
+            raise NotFound(f"{self._path} has no such file ({request.rel_url.raw_path[:200]}).")
+        context.is_quiet = True
+        known = request.headers.get(hdrs.IF_NONE_MATCH, "")
+        if file.etag in [each.strip().removeprefix("W/") for each in known.split(",")]:
+            return Whole(304, file.headers, b"")
+        return Whole(200, file.headers, file.content)
