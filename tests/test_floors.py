@@ -251,7 +251,7 @@ PURE = frozenset({
     "observe.span_attributes",
     "relay.charge", "relay.reasoning_models", "relay.reported_usage", "relay.sent_request", "relay.sse",
     "relay.stream_scan", "relay.token_rule",
-    "reports.compare", "reports.invoice", "reports.invoice_cells",
+    "reports.compare", "reports.invoice", "reports.invoice_cells", "reports.invoice_pages",
     "upstream.circuit_breaker", "upstream.provider_errors", "upstream.refusal", "upstream.retry_budget",
     "upstream.retry_policy", "upstream.status",
     "web.admin.request_bodies", "web.http_guard.login_throttle",

@@ -9,6 +9,9 @@ was asked for (`gpt-4o-2024-08-06` for `gpt-4o`). So the names are brought toget
 3. Snapshots of one model stand alone where both sides know exactly the same of them, and else together under the name
    without its date. What a row stands for is said in `names`.
 
+A provider counts the calls that it answered. So our failed calls (`errors`: refused by the gateway or the upstream, or
+broken off) are not among our requests here; tokens that were charged for them are.
+
 Differences are ours minus theirs, percentages are of theirs. What one side lacks is 0; what the file does not tell is
 unknown, and so is the difference.
 """
@@ -57,9 +60,9 @@ class RecordedUsage(NamedTuple):
 
     @property
     def tally(self) -> Tally:
-        """In the terms of their books."""
+        """In the terms of the provider, which does not count failed calls as requests."""
         return Tally(
-            self.requests, self.prompt_tokens, self.completion_tokens, self.cached_tokens,
+            self.requests - self.errors, self.prompt_tokens, self.completion_tokens, self.cached_tokens,
             self.prompt_tokens + self.completion_tokens,
             None if self.unpriced == self.requests > 0 else self.cost_nusd,
         )  # fmt: skip

@@ -6,7 +6,8 @@ Providers export what they bill as CSV, each with columns of its own. Known are 
   without usage stands there as a line that is empty but for its times.
 - OpenAI's cost export: `amount_value`, and `line_item`, which is the model, a comma and the kind of token.
 - OpenAI's export until 2024: `aggregation_timestamp`, `snapshot_id`, `n_requests`, `n_context_tokens_total` ...
-- The call logs of resellers built on one-api or new-api: `created_at`, `model_name`, `prompt_tokens`, `quota` ...
+- The call logs of resellers built on one-api or new-api: `created_at`, `model_name`, `prompt_tokens`, `quota` ...; also
+  as the JSON pages of their log API (reports/invoice_pages.py).
 
 Whatever else has a time, a model and numbers under a name of `COLUMNS` is read alike. Lines of one day and model are
 added up. A line that cannot be understood is a fault, and one fault refuses the file: a sum without it would be wrong.
@@ -24,6 +25,7 @@ from typing import NamedTuple, TypeVar
 from gateway.config import printable
 
 from .invoice_cells import read_amount, read_count, read_moment, whole_nusd
+from .invoice_pages import entries_of, is_json, text_of
 
 T = TypeVar("T")
 
@@ -102,9 +104,11 @@ class _Bad(Exception):
 
 
 def read_export(lines: Iterable[str]) -> Export:
-    """What these lines of CSV say (their ends left on). Raises `NotUnderstood`, and whatever reading a line raises."""
+    """Read these lines of CSV or JSON, with their line ends. Raises `NotUnderstood`, and what reading a line raises."""
     numbered = enumerate(lines, 1)
     before, first = next(((number - 1, line) for number, line in numbered if line.strip()), (0, ""))
+    if is_json(first):
+        return _read_pages("".join(chain([first], (line for _, line in numbered))))
     table = csv.reader(chain([first], (line for _, line in numbered)), delimiter=max(DELIMITERS, key=first.count))
     reading = None
     try:
@@ -112,10 +116,24 @@ def read_export(lines: Iterable[str]) -> Export:
             if reading is None:
                 reading = _Reading([re.sub(r"[\s-]+", "_", name.strip().lower()) for name in row])
             else:
-                reading.take(row, before + table.line_num)
+                reading.take(row, f"line {before + table.line_num}")
     except csv.Error as error:
         raise NotUnderstood([f"line {before + table.line_num}: {error}"]) from None
     return (reading or _Reading([])).end()
+
+
+def _read_pages(text: str) -> Export:
+    try:
+        entries = entries_of(text)
+    except ValueError as error:
+        raise NotUnderstood([str(error)]) from None
+    if not entries:
+        return Export({}, None, Tally(), ())
+    names = list(dict.fromkeys(name for entry in entries for name in entry))
+    reading = _Reading(names)
+    for number, entry in enumerate(entries, 1):
+        reading.take([text_of(entry.get(name)) for name in names], f"entry {number}")
+    return reading.end()
 
 
 class _Reading:
@@ -151,8 +169,8 @@ class _Reading:
             f"expected {' and '.join(expected)}, and at least one of {some}",
         ])  # fmt: skip
 
-    def take(self, row: Sequence[str], line: int) -> None:
-        """One more line."""
+    def take(self, row: Sequence[str], place: str) -> None:
+        """Add one more line; `place` names it in a fault."""
         if not any(cell.strip() for cell in row):
             return
         try:
@@ -160,7 +178,7 @@ class _Reading:
         except _Bad as bad:
             self._bad += 1
             if self._bad <= FAULTS_TOLD:
-                self._faults.append(f"line {line}: {bad}")
+                self._faults.append(f"{place}: {bad}")
 
     def _take(self, row: Sequence[str]) -> None:
         if len(row) < self._width or any(cell.strip() for cell in row[self._width :]):

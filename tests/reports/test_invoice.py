@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 from typing import Any
 
 import pytest
@@ -275,3 +276,63 @@ def test_nothing_is_lost_on_the_way(written: list[tuple[Any, ...]]) -> None:
     assert set(found.tallies) == {row[:2] for row in written}
     for place, name in enumerate(("requests", "prompt_tokens", "completion_tokens"), 2):
         assert sum(getattr(tally, name) for tally in found.tallies.values()) == sum(row[place] for row in written)
+
+
+# --------------------------------------------------------------------------------- JSON pages of one-api and new-api
+
+
+def entries(text: str = RESELLER) -> list[dict[str, Any]]:
+    """The lines of the reseller's log as its log API gives them."""
+    numbers = ("id", "user_id", "created_at", "type", "quota", "prompt_tokens", "completion_tokens", "use_time")
+    rows = csv.DictReader(io.StringIO(text))
+    return [{name: int(value) if name in numbers else value for name, value in row.items()} for row in rows]
+
+
+def one_api(*some: dict[str, Any]) -> str:
+    return json.dumps({"success": True, "message": "", "data": list(some)})
+
+
+def new_api(total: int, *some: dict[str, Any]) -> str:
+    page = {"page": 1, "page_size": 2, "total": total, "items": list(some)}
+    return json.dumps({"success": True, "message": "", "data": page})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        one_api(*entries()),
+        one_api(*entries()[:1]) + one_api(*entries()[1:]) + one_api(),
+        "\n" + one_api(*entries()[:1]) + "\n" + one_api(*entries()[1:]) + "\n",
+        f"[{one_api(*entries()[:1])}, {one_api(*entries()[1:])}]",
+        new_api(4, *entries()),
+        new_api(4, *entries()[:2]) + "\n" + new_api(4, *entries()[2:]),
+        json.dumps(entries()),
+        json.dumps({"data": entries()}, indent=1),
+    ],
+)
+def test_pages_of_a_log_say_what_its_csv_says(text: str) -> None:
+    assert read_export(text.splitlines(keepends=True)) == read_export(RESELLER.splitlines(keepends=True))
+
+
+@pytest.mark.parametrize("text", [one_api(), new_api(0), "[]"])
+def test_log_without_an_entry(text: str) -> None:
+    assert read_export([text]) == Export({}, None, Tally(), ())
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        (new_api(130, *entries()), "holds 4 of 130 entries; append the other pages of the log"),
+        ('{"success": false, "message": "无权进行此操作"}', "is an error of the log API: '无权进行此操作'"),
+        ('{"a": 1}', "is JSON, but no page of a log: expected entries in `data` or in `data.items`"),
+        ("[1]", "is JSON, but no page of a log: expected entries in `data` or in `data.items`"),
+        (one_api(*entries()) + "\n{", "line 2: is no JSON: Expecting property name enclosed in double quotes"),
+        ("[" * 100_000, "is no log: its JSON is nested too deeply"),
+        (one_api({**entries()[0], "created_at": "never"}), "entry 1: created_at: 'never' is no time"),
+        (one_api({"x": 1}), "found the columns x"),
+    ],
+)
+def test_pages_that_are_not_understood(text: str, fault: str) -> None:
+    with pytest.raises(NotUnderstood) as caught:
+        read_export(text.splitlines(keepends=True))
+    assert caught.value.faults[0] == fault

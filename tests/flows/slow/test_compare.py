@@ -172,6 +172,30 @@ def test_books_agree_to_the_token(house: Gateway, provider: Provider, tmp_path: 
     assert "(UTC) is not over, and both sides may still grow." in done.stderr
 
 
+def test_failed_calls_are_no_requests(house: Gateway, provider: Provider, tmp_path: Path) -> None:
+    """The provider counts what it answered; here as the pages of a reseller's log API."""
+    use(house)
+    assert house.complete(simulate={"status": 422}).status == 422
+    assert house.complete(simulate={"status": 401}).status == 502
+    eventually(lambda: len(house.calls()) >= 9)
+    log = [
+        {"created_at": int(call["time"]), "type": 2, "model_name": call["model"], "quota": 1,
+         "prompt_tokens": call["prompt_tokens"], "completion_tokens": call["completion_tokens"]}
+        for call in provider.served()
+    ]  # fmt: skip
+    pages = [json.dumps({"success": True, "data": {"total": len(log), "items": part}}) for part in (log[:3], log[3:])]
+    file = tmp_path / "log.json"
+    file.write_text("\n".join(pages))
+    found = rows(compare(house, file, "--format", "json"))
+    for row in found.values():
+        assert {name: value for name, value in differences(row).items() if name != "cost_usd"} == NONE
+    assert (found[COMPLETIONS]["requests_ours"], found[COMPLETIONS]["errors"]) == (3, 2)
+    file.write_text(pages[0])
+    done = compare(house, file, "--format", "json")
+    assert done.returncode != 0
+    assert "holds 3 of 7 entries; append the other pages of the log" in done.stderr
+
+
 def test_costs_agree_to_the_nano(house: Gateway, provider: Provider, tmp_path: Path) -> None:
     assert [house.complete().status, house.chat().status, house.complete(max_tokens=33).status] == [200] * 3
     eventually(lambda: len(house.calls()) == 3)
