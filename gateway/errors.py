@@ -104,7 +104,7 @@ class ModelNotPriced(GatewayError):
     def __init__(self, model: str) -> None:
         super().__init__(
             f"The model `{model}` has no price in the gateway, and your usage is limited in US dollars. Use another "
-            "model, or ask whoever runs the gateway to give this one a price.",
+            "model, or ask the operator of the gateway to give this one a price.",
             param="model",
         )
 
@@ -248,8 +248,8 @@ _UPSTREAM: dict[Fault, tuple[int, str, str]] = {
     Fault.WRONG_URL: (502, "upstream_error", "has no such URL; tell whoever runs the gateway to check its base_url"),
     Fault.STATUS: (502, "upstream_error", "had an error"),
     Fault.RATE_LIMITED: (429, "upstream_rate_limited", "limits the rate of the gateway's account, not of your key"),
-    Fault.AUTH: (502, "upstream_auth_failed", "refused the gateway's own credential; tell whoever runs the gateway"),
-    Fault.BALANCE: (502, "upstream_quota_exceeded", "says the gateway's balance is spent; tell whoever runs it"),
+    Fault.AUTH: (502, "upstream_auth_failed", "refused the gateway's own credential; inform the gateway's operator"),
+    Fault.BALANCE: (502, "upstream_quota_exceeded", "reports that the gateway's balance is spent; inform the operator"),
     Fault.IN_BAND: (502, "upstream_error", "reported an error inside its answer"),
     Fault.UNFIT: (502, "upstream_error", "answered something else than it was asked"),
     Fault.NO_CHANNEL: (503, "upstream_error", "cannot serve it at present"),
@@ -291,6 +291,6 @@ class UpstreamFailed(GatewayError):
 def internal_error(request_id: str) -> GatewayError:
     """500: our bug. The request id is all that leaves the house."""
     return GatewayError(
-        "The gateway had an error while processing your request. You can retry your request, or tell whoever runs "
-        f"the gateway (please include the request ID {request_id} in your message)."
+        "The gateway had an error while processing your request. You can retry your request, or inform the "
+        f"operator of the gateway (please include the request ID {request_id} in your message)."
     )

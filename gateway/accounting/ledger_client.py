@@ -209,7 +209,7 @@ class LedgerClient:
         if self._away is not None:
             raise StoreUnavailable(self._away)
         if self._batches.done():
-            raise StoreUnavailable("nobody sends batches any more")
+            raise StoreUnavailable("the task that sends batches to the store has ended")
         await self._store.ping()
 
     async def standings(self, windows: Sequence[Window], now: float) -> list[WindowStatus]:
@@ -298,11 +298,11 @@ class LedgerClient:
                 sent = self._gather()
                 await self._send(sent)
             except Exception:
-                log.exception("a batch could not be made, or its answer not be told")
+                log.exception("a batch could not be built, or its answer not be delivered")
                 for drawing in sent.draws if sent else ():
                     if not drawing.answer.done():
                         self._void(drawing.opening)
-                        _fail(drawing.answer, StoreUnavailable("its answer could not be told"))
+                        _fail(drawing.answer, StoreUnavailable("its answer could not be delivered"))
                 await asyncio.sleep(AFTER_BUG_S)
 
     def _has_work(self) -> bool:
@@ -486,7 +486,7 @@ class LedgerClient:
     def _begin_again(self, progress: Progress) -> None:
         """The store has forgotten: tell it again what the journal still has, and which leases are open."""
         log.error(
-            "the store has forgotten what it knew: it stands at entry %d, not %d; it is told again",
+            "the store has lost acknowledged entries: its last one is %d, not %d; later ones are sent again",
             progress.mark, self._ends.mark,
         )  # fmt: skip
         self._acked = progress.seq

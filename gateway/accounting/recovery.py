@@ -128,7 +128,7 @@ async def deliver(store: Store, journal: Journal, note_lost: Callable[[Record], 
         for entry in lost:
             if isinstance(item := item_of(entry._replace(kind="close")), Settle):
                 note_lost(item.settlement.record)
-        log.warning("%d calls of a worker that died are charged at their estimates and recorded as lost", len(lost))
+        log.warning("%d calls of a killed worker are charged at their estimates and recorded as lost", len(lost))
     if not journal.is_whole:
         log.warning("a part of the journal %s is missing: its open calls will be lost in %d s", journal.name, SILENT_S)
     while True:

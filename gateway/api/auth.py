@@ -15,7 +15,7 @@ from .client_ip import read_address
 
 NO_KEY = (
     "You didn't provide an API key. You need to provide your API key in an Authorization header using Bearer auth "
-    "(i.e. Authorization: Bearer YOUR_KEY). Ask whoever runs this gateway for a key."
+    "(i.e. Authorization: Bearer YOUR_KEY). Ask the operator of this gateway for a key."
 )
 
 
@@ -83,10 +83,10 @@ def admit(known: KnownSecret | None, secret: str, *, now: float, remote: str | N
     if until is not None and now >= until:
         refusal = refusal or REPLACED
     if refusal is not None:
-        raise Unauthorized(f"{refusal} Ask whoever runs this gateway for a new one.", code="invalid_api_key")
+        raise Unauthorized(f"{refusal} Ask the operator of this gateway for a new one.", code="invalid_api_key")
     if is_expired(key.expires, now):
         raise Unauthorized(
-            "This API key has expired. Ask whoever runs this gateway for a new one.", code="invalid_api_key"
+            "This API key has expired. Ask the operator of this gateway for a new one.", code="invalid_api_key"
         )
     if key.ips and not _is_from(key, remote):
         raise Unauthorized("This API key may not be used from your network address.", code="ip_not_authorized")

@@ -41,7 +41,7 @@ class ChatChoice:
         if said is None:
             said = {}
         if not isinstance(said, dict):
-            raise Unfit("a choice whose message is no object")
+            raise Unfit("the message of a choice is not a JSON object")
         if said.get("tool_calls") or said.get("function_call") or finish_reason in _CALLS:
             raise Unfit("a tool was called, and none was offered")
         if finish_reason is not None and not isinstance(finish_reason, str):

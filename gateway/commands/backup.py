@@ -14,7 +14,7 @@ example:
   gateway backup --config gateway.yaml /backups/gateway-$(date +%F).sqlite
 
 To restore it: stop the gateway; copy the file over the store's own (its name is printed), and remove the two files
-beside that whose names end with -wal and -shm; start the gateway. What was used since the backup is not in it. Calls
+beside it with the endings -wal and -shm; start the gateway. What was used since the backup is not in it. Calls
 that were under way then are closed at their estimates 20 s after the start, and keys that were revoked since work
 again. Keep the journal folder as it is: what a gateway that was killed has left there is delivered to the restored
 store.

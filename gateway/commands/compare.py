@@ -59,7 +59,7 @@ async def ask(store: Store | None, question: Question, models: Mapping[str, Mode
     """Hold the books against the file; there may be none yet. Raises `StoreUnavailable`."""
     days = question.days
     if days is None:
-        return Comparison([], [*question.export.notes, "Their file tells of no day to compare."])
+        return Comparison([], [*question.export.notes, "The provider's file contains no day to compare."])
     # Records first: what ends meanwhile is then in the sums alone, and counts under its configured name.
     told = await store.told_models(*days) if store else []
     sums = await store.usage(("day", "model", "upstream"), *days) if store else []
@@ -72,9 +72,15 @@ async def ask(store: Store | None, question: Question, models: Mapping[str, Mode
     return Comparison(pairs, [
         *question.export.notes,
         *_about_days(question.export, days, first[0]["day"] if first else None),
-        *([f"Ours are the calls to {' and '.join(upstreams)}; --upstream tells them apart."] * (len(upstreams) > 1)),
+        *_about_upstreams(upstreams),
         *comparison_report.notes(pairs),
     ])  # fmt: skip
+
+
+def _about_upstreams(names: list[str]) -> list[str]:
+    if len(names) < 2:
+        return []
+    return [f"The gateway's side includes the calls to {' and '.join(names)}; --upstream selects one."]
 
 
 def spell(shape: str, comparison: Comparison, export: Export) -> str:
@@ -101,11 +107,13 @@ def _routes(models: Mapping[str, Model]) -> dict[tuple[str, str], str]:
 def _about_days(export: Export, days: tuple[str, str], first: str | None) -> list[str]:
     told = []
     if export.days is not None and export.days != days:
-        told.append(f"Their file tells of {export.days[0]} to {export.days[1]}; compared is {days[0]} to {days[1]}.")
+        told.append(
+            f"The provider's file covers {export.days[0]} to {export.days[1]}; compared: {days[0]} to {days[1]}."
+        )
     if first is None:
-        told.append("Our books are empty.")
+        told.append("The gateway has no usage recorded.")
     elif first > days[0]:
-        told.append(f"Our books begin on {first}: of the days before, there is nothing of ours to compare.")
+        told.append(f"The gateway has usage from {first} on; earlier days cannot be compared.")
     if days[1] >= datetime.now(UTC).date().isoformat():
         told.append(f"{days[1]} (UTC) is not over, and both sides may still grow.")
     return told

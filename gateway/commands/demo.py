@@ -92,7 +92,7 @@ Or with the official SDK (`pip install openai`; .venv/bin/python has it):
   answer = client.chat.completions.create(model="gpt-4o-mini", messages=[{{"role": "user", "content": "Hello!"}}])
   print(answer.choices[0].message.content, answer.usage)
 
-Then see who uses what, in a browser:
+Then see the usage of each key in a browser:
 
   {address}/dashboard#token={self.admin_token}
 

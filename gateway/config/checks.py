@@ -240,8 +240,8 @@ def check_outputs(
             ):
                 yield ConfigFault(
                     format_faults((*path, index)),
-                    f"counts {COUNTED[quota.unit]} of chat calls of the model {printable(name)!r}, whose "
-                    "max_output_tokens is not set in the configuration; set it there first",
+                    f"counts {COUNTED[quota.unit]} of chat calls of the model {printable(name)!r}, which "
+                    "has no max_output_tokens in the configuration; set it there first",
                 )
                 break
 
@@ -254,7 +254,8 @@ def _check_keys(parts: ValidParts) -> Iterator[ConfigFault]:
             yield ConfigFault(format_faults(("keys", number, "id")), f"{key.id!r} is the id of {ids[key.id]} keys")
         if key.id == "other":
             yield ConfigFault(
-                format_faults(("keys", number, "id")), "'other' is what metrics call the rest; choose another id"
+                format_faults(("keys", number, "id")),
+                "'other' is reserved: metrics use it for keys without a label of their own; choose another id",
             )
         if key.team is not None and key.team not in parts.teams:
             yield ConfigFault(format_faults(("keys", number, "team")), f"there is no team {key.team!r} under teams")

@@ -24,7 +24,9 @@ def read_key(values: Mapping[str, Any], config: Config, teams: Container[str]) -
     def check(key: KeySettings) -> Iterator[ConfigFault]:
         quotas = dict(enumerate(key.quotas))
         if key.id == "other":
-            yield ConfigFault("id", "'other' is what metrics call the rest; choose another id")
+            yield ConfigFault(
+                "id", "'other' is reserved: metrics use it for keys without a label of their own; choose another id"
+            )
         if key.team is not None and key.team not in teams:
             yield ConfigFault("team", f"there is no team {key.team!r}; create it first")
         yield from check_list(("quotas",), quotas)

@@ -126,7 +126,7 @@ def _host(text: str, port: int, expected: str) -> tuple[str, int]:
         try:
             ip_address(address)
         except ValueError:
-            raise ValueError(f"{expected}; what stands in brackets is no IPv6 address") from None
+            raise ValueError(f"{expected}; the text in brackets is not an IPv6 address") from None
     return address or name, int(number or port)
 
 

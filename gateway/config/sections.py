@@ -277,7 +277,7 @@ class AdminSettings(Section):
         if info.data["token"] is None:
             raise ValueError("needs admin.token beside it, without which there is no admin API")
         if info.data["token"].get_secret_value() == viewer.get_secret_value():
-            raise ValueError("is the same as admin.token; whoever had it could change everything")
+            raise ValueError("is the same as admin.token, so every viewer could change everything")
         return viewer
 
 

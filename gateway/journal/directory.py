@@ -169,7 +169,7 @@ def _read_head(head: bytes, origin: str) -> tuple[str, str]:
         told = json.loads(head)
         schema, whose, boot = told["schema"], told["origin"], str(told.get("boot"))
     except (ValueError, KeyError, TypeError, AttributeError):
-        return "the first line of its lock file is not one of ours", ""
+        return "the first line of its lock file was not written by a gateway", ""
     if schema != SCHEMA:
         return f"a newer gateway wrote it (schema {schema})", ""
     return "" if whose == origin else f"it belongs to another ledger, {whose}", boot
@@ -186,4 +186,4 @@ def _boot() -> str:
 @lru_cache(maxsize=1024)
 def leave_alone(path: str, reason: str) -> None:
     """Say why a journal is not touched: once, however often it is found."""
-    log.warning("the journal %s is left alone: %s", path, reason)
+    log.warning("the journal %s is not used: %s", path, reason)

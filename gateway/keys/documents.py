@@ -130,7 +130,7 @@ class Documents:
             return
         if before is None and kind != "overlay":
             raise exists(kind, name)
-        raise Conflict(f"Somebody else has just changed {kind} '{name}'. Try again.", code="changed_meanwhile")
+        raise Conflict(f"Another request has just changed {kind} '{name}'. Try again.", code="changed_meanwhile")
 
 
 def decoded(rows: Iterable[tuple[str, str]]) -> list[IssuedKey]:
@@ -149,7 +149,7 @@ def exists(kind: str, name: str) -> Conflict:
 def in_file(kind: str, name: str) -> Conflict:
     """What can be changed in the file alone."""
     return Conflict(
-        f"The {kind} '{name}' stands in the configuration file. Change it there and reload.", code="managed_by_file"
+        f"The {kind} '{name}' is defined in the configuration file. Change it there and reload.", code="managed_by_file"
     )
 
 

@@ -63,7 +63,7 @@ class SupervisorMetrics(Collector):
             reloads.add_metric([result], count)
         yield reloads
         yield CounterMetricFamily(
-            "gateway_worker_restarts", "Workers that died and were replaced.", self._reloads.restarts
+            "gateway_worker_restarts", "Workers that ended unexpectedly and were replaced.", self._reloads.restarts
         )
 
 

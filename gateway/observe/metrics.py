@@ -72,7 +72,7 @@ class Telemetry:
         self._children: dict[tuple[Counter | Histogram, tuple[str, ...]], Any] = {}
         self._requests = self._counter(
             "gateway_requests_total",
-            "Answered requests; with the status 0, calls of a worker that died.",
+            "Answered requests; status 0: calls of a killed worker.",
             "key",
             "model",
             "endpoint",
@@ -80,10 +80,10 @@ class Telemetry:
             "status",
         )
         self._tokens = self._counter(
-            "gateway_tokens_total", "Tokens, by who says so.", "key", "model", "upstream", "type", "source"
+            "gateway_tokens_total", "Tokens, by source: reported by the upstream or estimated.", "key", "model", "upstream", "type", "source"
         )
         self._cost = self._counter(
-            "gateway_cost_usd_total", "US dollars, of calls whose price is known.", "key", "model"
+            "gateway_cost_usd_total", "US dollars charged to calls with a known price.", "key", "model"
         )
         self._duration = self._histogram(
             "gateway_request_duration_seconds", "Whole calls.", _SECONDS, "model", "upstream"
@@ -122,7 +122,7 @@ class Telemetry:
             "gateway_quota_alerts_total", "Quotas of a day or month that came to this percentage.",
             "key", "team", "unit", "per", "level",
         )  # fmt: skip
-        self._unknown = self._counter("gateway_usage_unknown_total", "Calls sent upstream whose usage nobody reported.")
+        self._unknown = self._counter("gateway_usage_unknown_total", "Calls that were sent upstream and have no reported usage.")
         self._implausible = self._counter(
             "gateway_usage_implausible_total",
             "Usage reports of upstreams with more tokens of a type than there can have been.",

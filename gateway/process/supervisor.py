@@ -173,7 +173,7 @@ class Supervisor:
             self._restarts += 1
             log.error("worker %d (pid %d) ended with %s; starting another", slot, member.process.pid, _cause(code))
             if self._deaths.note(now, member.ready_at):
-                self._fail(f"{MAX_DEATHS} workers died within {DEATHS_WITHIN_S:g} s; giving up")
+                self._fail(f"{MAX_DEATHS} workers ended unexpectedly within {DEATHS_WITHIN_S:g} s; giving up")
                 return
             await asyncio.sleep(RESTART_AFTER_S[min(deaths, len(RESTART_AFTER_S)) - 1])
 

@@ -59,8 +59,8 @@ def refusal(refused: Refused) -> GatewayError:
         advice = f" A smaller request may still use the {left} that are left." if standing.remaining else ""
         error = QuotaSpent(
             f"You exceeded the quota of {whose} of {_what(window)}: {numbers}.{advice} It starts anew in "
-            f"{go_duration(standing.reset_us)}, at {format_time(window.resets_us)}; ask whoever runs the gateway if "
-            "you need more before.",
+            f"{go_duration(standing.reset_us)}, at {format_time(window.resets_us)}; ask the operator of the gateway "
+            "if you need more before.",
             headers=headers,
         )
     else:

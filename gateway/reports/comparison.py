@@ -70,7 +70,10 @@ def notes(pairs: Sequence[Pair]) -> list[str]:
     for pair in pairs:
         if pair.names:
             together.setdefault(pair.model, set()).update(pair.names)
-    told = [printable(f"{model} stands for {', '.join(sorted(names))}.") for model, names in sorted(together.items())]
+    told = [
+        printable(f"{model} is also reported as {', '.join(sorted(names))}.")
+        for model, names in sorted(together.items())
+    ]
     unpriced = sum(pair.ours.unpriced for pair in pairs if pair.ours)
     if unpriced:
         told.append(f"The cost of {unpriced:,} of our requests is unknown, and in no sum.")

@@ -87,7 +87,7 @@ async def test_journals_of_another_ledger_are_left_alone_and_named_once(
         if (journal := desk.adopt()) is not None:
             assert journal.name == ours.name
     assert [record.getMessage() for record in caplog.records] == [
-        f"the journal {desk.folder / other.name} is left alone: it belongs to another ledger, elsewhere"
+        f"the journal {desk.folder / other.name} is not used: it belongs to another ledger, elsewhere"
     ]
     assert (journal := desk.adopt("elsewhere")) is not None
     assert journal.name == other.name
@@ -97,10 +97,10 @@ async def test_journals_of_another_ledger_are_left_alone_and_named_once(
     ("head", "reason"),
     [
         (json.dumps({"schema": directory.SCHEMA + 1, "origin": ORIGIN}), "a newer gateway wrote it (schema 2)"),
-        ("", "the first line of its lock file is not one of ours"),
-        ("[]", "the first line of its lock file is not one of ours"),
-        ("{}", "the first line of its lock file is not one of ours"),
-        ("\0" * 40, "the first line of its lock file is not one of ours"),
+        ("", "the first line of its lock file was not written by a gateway"),
+        ("[]", "the first line of its lock file was not written by a gateway"),
+        ("{}", "the first line of its lock file was not written by a gateway"),
+        ("\0" * 40, "the first line of its lock file was not written by a gateway"),
     ],
 )
 async def test_what_we_cannot_understand_is_left_alone(

@@ -45,14 +45,14 @@ AWAY = {
     "MISCONF": "it cannot save to its disk, and so takes no writes",
     "OOM": "its memory is full",
     "LOADING": "it is loading its data",
-    "BUSY": "it is busy with somebody's script",
+    "BUSY": "it is busy with a script",
     "CLUSTERDOWN": "its cluster is down",
     "MASTERDOWN": "its master is down",
     "NOREPLICAS": "it has too few replicas to take writes",
     "TRYAGAIN": "the store's slot is being moved to another node",
     "ASK": "the store's slot is being moved to another node",
     "CROSSSLOT": "it belongs to a cluster; use redis+cluster://",
-    "MOVED": "its cluster does not agree on who has the store's slot",
+    "MOVED": "its cluster nodes disagree about the owner of the store's slot",
 }
 """What errors mean that have nothing to do with what was sent, and pass."""
 

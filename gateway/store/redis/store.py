@@ -270,7 +270,7 @@ class RedisStore:
         if schema is not None and int(schema) > SCHEMA:
             raise ServerMisconfigured(
                 f"{self._settings.shown_url}: namespace {self._settings.namespace} was written by a newer gateway"
-                f" (schema {schema}, ours is {SCHEMA}); start that one, or take another namespace"
+                f" (schema {schema}; this gateway has {SCHEMA}); start the newer one, or use another namespace"
             )
 
     async def _greet_writing(self, ask: Ask) -> None:

@@ -79,7 +79,7 @@ ADMIN_OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ),
     ("GET", "/admin/api/upstreams"): _reading("How each upstream is doing, over all workers.", "Upstreams"),
     ("POST", "/admin/api/reload"): _change("Read the configuration again, in all workers.", "Reload"),
-    ("GET", "/admin/api/session"): _reading("Whose token this is.", "Session"),
+    ("GET", "/admin/api/session"): _reading("Role of the presented token.", "Session"),
     ("GET", "/admin/api/live"): _reading("The counters of the whole gateway since it started.", "Live"),
     ("GET", KEYS): _reading(
         "Keys of the file and of the store, by id.", "IssuedKeys", _PAGE,
@@ -91,7 +91,7 @@ ADMIN_OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("PATCH", f"{KEYS}/{{id}}"): _change("Replace settings of a key.", "IssuedKey", _ID, body=bodies.UpdateKey),
     ("DELETE", f"{KEYS}/{{id}}"): _change("Revoke a key, for ever.", "IssuedKey", _ID),
     ("POST", f"{KEYS}/{{id}}/rotate"): _change(
-        "Give a key another secret, told once.", "NewKey", _ID, body=bodies.RotateKey, is_body_needed=False
+        "Replace the secret of a key; the answer shows the new one once.", "NewKey", _ID, body=bodies.RotateKey, is_body_needed=False
     ),
     ("GET", TEAMS): _reading(
         "Teams of the file and of the store, by name.", "Teams", _PAGE,
@@ -116,7 +116,7 @@ ADMIN_OPERATIONS: Mapping[tuple[str, str], Operation] = {
         for path in OWNERS
     },
     ("GET", "/admin/api/audit"): Operation(
-        "What was changed, by whom; the newest first.", "admin", {JSON: named("Changes")}, (401, 403, 429),
+        "Changes with their author, newest first.", "admin", {JSON: named("Changes")}, (401, 403, 429),
         parameters=(
             _PAGE, in_query("before", "Only those before this entry: what `next` of the page before says.",
                             type="string"),

@@ -25,7 +25,7 @@ _TIME: Schema = {**_TEXT, "format": "date-time"}
 _TIME_OR_NULL: Schema = {**_TEXT_OR_NULL, "format": "date-time"}
 _COUNT: Schema = {"type": "integer", "minimum": 0}
 _AMOUNT: Schema = {"type": "number", "description": "Money in USD, all else in units."}
-_USD: Schema = {"type": ["number", "null"], "description": "In USD; null where nobody knows it."}
+_USD: Schema = {"type": ["number", "null"], "description": "In USD; null if unknown."}
 
 
 def _exact(optional: Mapping[str, Schema] | None = None, /, **members: Schema) -> Schema:

@@ -405,7 +405,7 @@ def test_file_with_a_byte_order_mark(books: Path, tmp_path: Path) -> None:
 def test_file_that_tells_of_no_day(books: Path, tmp_path: Path, shape: str, shown: str) -> None:
     done = ask(books, written(tmp_path, [HEAD]), "--format", shape)
     assert (done.returncode, done.stdout.partition("\n")[0]) == (0, shown.strip())
-    assert "Their file tells of no day to compare." in done.stdout + done.stderr
+    assert "The provider's file contains no day to compare." in done.stdout + done.stderr
 
 
 def test_looking_makes_no_store(tmp_path: Path) -> None:
@@ -417,6 +417,6 @@ def test_looking_makes_no_store(tmp_path: Path) -> None:
     assert [row["only"] for row in json.loads(done.stdout)] == ["theirs"]
     assert done.stderr.splitlines() == [
         f"gateway: nothing is recorded yet: there is no {tmp_path / 'none' / 'gateway.sqlite'}",
-        "gateway: Our books are empty.",
+        "gateway: The gateway has no usage recorded.",
     ]
     assert not (tmp_path / "none").exists()

@@ -261,6 +261,6 @@ def test_a_call_belongs_to_the_day_in_which_it_began(
     assert seen() == [(2, 0, midnight), (30, 0, midnight), (0.0012, 0, midnight)]
     spent = house.complete(prompt=[7] * 2, max_tokens=10)
     is_spent(spent)
-    assert f", at {midnight}; ask whoever runs the gateway" in spent.error["message"]
+    assert f", at {midnight}; ask the operator of the gateway" in spent.error["message"]
     days = {row["day"]: row["requests"] for row in house.usage(group_by="day")}
     assert days == {f"{year}-12-31": 2, f"{year + 1}-01-01": 1}
