@@ -252,6 +252,7 @@ class Stage:
                     body += piece
             except aiohttp.ClientPayloadError:
                 is_whole = False
+        assert answer.headers["x-request-id"] in self._records, f"no record: {answer.status} {bytes(body)!r}"
         record = self._records[answer.headers["x-request-id"]]
         of_the_moment = {"date", "x-request-id", "content-length"}
         headers = sorted(f"{k}: {v}".lower() for k, v in answer.headers.items() if k.lower() not in of_the_moment)
