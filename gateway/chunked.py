@@ -1,7 +1,7 @@
-"""Long work in small bites: the calls of the same worker need the interpreter, too.
+"""Long work in small portions, so that the calls of the same worker get the interpreter in between.
 
-A thread that goes on and on lets others in every 5 ms (`sys.getswitchinterval`), and one C function over very many
-things lets nobody in before it is done. A chunk of a stream should wait for neither.
+A busy thread yields the interpreter lock every 5 ms (`sys.getswitchinterval`), and one C function over many items
+yields it only at its end. A chunk of a stream must not wait for either.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Folders that belong to one process: held by a lock that the kernel releases, whatever its holder died of."""
+"""Folders that belong to one process, by a lock that the kernel releases when the process ends for any reason."""
 
 from __future__ import annotations
 
@@ -80,8 +80,8 @@ _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
 def network_file_system(path: Path, mounts: Path = MOUNTS) -> str | None:
-    """The type of the network file system that a path lies on or would lie on, such as `nfs4`; None where it is a
-    local one, or where nobody can tell."""
+    """The type of the network file system that a path lies on or would lie on, such as `nfs4`; None if it is
+    local or unknown."""
     try:
         lines = mounts.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:

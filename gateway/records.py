@@ -1,7 +1,7 @@
 """The facts passed between floors.
 
-Everything here is a value: it never changes, and has no behaviour beyond what follows from its fields. A call is told
-once, as a `Call`; what became of it is told once, as a `Record`.
+Everything here is a value: it never changes, and has no behaviour beyond what follows from its fields. A call is
+described once, as a `Call`, and its outcome once, as a `Record`.
 
 What is made for every call is a NamedTuple, which costs half of a frozen dataclass to make (0.9 against 1.9 us for the
 fields of a record); the rest are dataclasses.
@@ -25,7 +25,7 @@ Ended = Literal["done", "error", "client_gone", "lost"]
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """Who is calling. The secret itself is nowhere: a key is found by its hash."""
+    """The calling key. It has no secret: keys are looked up by hash."""
 
     id: str
     team: str | None = None
@@ -43,9 +43,9 @@ class LargeBody(NamedTuple):
 
     pieces: Sequence[bytes | bytearray]
     opening: int
-    """Where its first member may stand, in bytes."""
+    """The position for a first member, in bytes."""
     places: Mapping[str, tuple[int, int]]
-    """Where the values of its members stand, in bytes."""
+    """The positions of its members' values, in bytes."""
 
 
 class Document(NamedTuple):
@@ -54,7 +54,7 @@ class Document(NamedTuple):
     text: str
     members: dict[str, Any]
     large: LargeBody | None = None
-    """Then `text` is empty, and long values are replaced by stand-ins: see api/large_body."""
+    """Then `text` is empty, and long values are placeholders: see `api/large_body.py`."""
 
 
 class Params(NamedTuple):
@@ -85,7 +85,7 @@ class Params(NamedTuple):
 
 
 class Call(NamedTuple):
-    """One checked call. From here on nobody reads the raw request again."""
+    """One checked call. No later step reads the raw request again."""
 
     id: str
     started: float
@@ -144,7 +144,7 @@ class Fault(Enum):
     UNFIT = "unfit_answer"
     """A good answer to something else than was asked."""
     NO_CHANNEL = "no_channel"
-    """A reseller has nobody who serves this model at present: it says nothing about the other models."""
+    """A reseller has no channel for this model at present; its other models may work."""
     CIRCUIT_OPEN = "circuit_open"
     """Nothing was sent: the circuit breaker is open."""
 
@@ -165,12 +165,12 @@ class Failure:
     is_of_credential: bool = False
     """The text of the refusal certainly concerns the gateway's own API key, whatever the model."""
     was_held_back: bool = False
-    """The client was slow to take the answer, so that it could not be read as fast as it came: nobody can tell whether
-    the upstream is to blame."""
+    """The client read the answer slowly, which delayed reading from the upstream: the cause cannot be attributed to the
+    upstream."""
 
 
 class Usage(NamedTuple):
-    """Tokens of one call, and who says so."""
+    """Tokens of one call, and their source."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -212,7 +212,7 @@ class Record(NamedTuple):
     """In billionths of a US dollar; None where no price is known."""
     price: str | None = None
     """What the model's tokens cost when the call was charged, in USD per million: input, cached input and output with a
-    space between (`1.5 0.75 2`). It explains the cost whatever the configuration says later. None where no price is
+    space between (`1.5 0.75 2`). It explains the cost after the configuration has changed. None where no price is
     known, and in records of gateways that did not keep it."""
 
 
@@ -227,7 +227,7 @@ class Window(NamedTuple):
     """Scope, unit, period and, of a calendar window, its name; never the limit, so that changing a limit keeps what
     was used."""
     scope: str
-    """Whose window: `key:ID`, `team:NAME` or `gateway`."""
+    """Owner of the window: `key:ID`, `team:NAME` or `gateway`."""
     unit: Unit
     per: str
     """`minute`, `day`, `90` (seconds) ...; empty for parallel calls."""
@@ -259,7 +259,7 @@ class WindowState(NamedTuple):
 
 
 class WindowStatus(NamedTuple):
-    """How a window stands at one moment, for headers, messages and reports."""
+    """The state of a window at one moment, for headers, messages and reports."""
 
     window: Window
     used: int
@@ -297,7 +297,7 @@ class Settlement(NamedTuple):
 
 
 class Draw(NamedTuple):
-    """A wish to spend. `record` is what will be written if nobody ever settles: the call, at its estimate, lost."""
+    """A reservation to be made. `record` is written if the call never settles: lost, at its estimate."""
 
     record: Record
     claims: tuple[Claim, ...]

@@ -1,8 +1,8 @@
-"""Background tasks that cannot be forgotten.
+"""Background tasks that are not lost.
 
-A task that nobody holds may be collected mid-flight, and its exception is lost. `Tasks` names each, holds it until it
-is done, logs what it died of, and can wait for all of them at shutdown. House rule (tests/test_floors.py): nothing
-else in `gateway` calls `create_task`.
+The garbage collector may collect a task without a reference, and its exception is lost. `Tasks` names each task, holds
+it until it is done, logs its exception, and can wait for all tasks at shutdown. House rule (tests/test_floors.py):
+nothing else in `gateway` calls `create_task`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Whose key this is, and what it may use. A key is found by the SHA-256 of the whole secret; no secret is kept."""
+"""Authentication: finds the key of a secret and checks that it may be used. Keys are looked up by the SHA-256 of the
+whole secret; secrets are not stored."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ class KnownSecret(NamedTuple):
     until: float | None = None
     """Unix time at which the secret ceases to work, before its key does; None: it does not."""
     refusal: str | None = None
-    """Why it is not admitted any more, whatever the time."""
+    """Why the key is refused independently of the time: revoked or paused."""
 
 
 def digest(secret: str) -> bytes:
@@ -45,7 +46,7 @@ def index(keys: Iterable[FileKey]) -> Mapping[bytes, Key]:
 
 
 def read(key: KeySettings) -> Key:
-    """What a call knows of a key, wherever its settings are kept."""
+    """The settings of a key that a call needs, from the configuration file or the store."""
     return Key(
         id=key.id,
         team=key.team,
@@ -73,9 +74,9 @@ def bearer(authorization: list[str]) -> str:
 
 
 def admit(known: KnownSecret | None, secret: str, *, now: float, remote: str | None) -> Key:
-    """The key to which this secret leads, at the Unix time `now`, for a client at this address. Raises `Unauthorized`.
+    """The key of this secret at the Unix time `now`, for a client at this address. Raises `Unauthorized`.
 
-    `known`: what is known of the secret; None: it leads nowhere.
+    `known`: the key with this secret; None: no key has it.
     """
     if known is None:
         raise Unauthorized(f"Incorrect API key provided: {mask(secret)}.", code="invalid_api_key")

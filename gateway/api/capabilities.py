@@ -1,7 +1,7 @@
-"""What upstreams cannot do: which routes of a model can take a call, and what is said where none can.
+"""Capabilities of upstreams: which routes of a model can take a call, and the error if none can.
 
-Whatever an upstream would misread or leave out is refused by name before anything is drawn or sent, or goes to another
-route of the model that can do it. Nothing is dropped in silence.
+A parameter that an upstream would misread or ignore is refused by name before any quota is reserved or bytes are sent,
+or the call uses another route of the model. No parameter is dropped silently.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def may_rewrite(model: Model, endpoint: Endpoint, upstreams: Mapping[str, Upstre
 
 
 def serves(endpoint: Endpoint, capabilities: Capabilities) -> bool:
-    """Whether this upstream has the endpoint, or another that can stand for it."""
+    """Whether this upstream has the endpoint, or another endpoint that the bridge can use instead."""
     match endpoint:
         case "completions":
             return capabilities.completions is not False
@@ -145,8 +145,8 @@ _OF_CHAT_ALONE = frozenset({
     "messages", "tools", "tool_choice", "parallel_tool_calls", "functions", "function_call", "modalities", "audio",
     "top_logprobs", "web_search_options",
 })  # fmt: skip
-"""Parameters of chat that would stand in the way of ours, or ask for an answer that is no text. As an unknown parameter
-of completions they mean nothing."""
+"""Chat parameters that would conflict with the bridge's own, or request an answer that is not text. On completions they
+are unknown parameters and have no effect."""
 
 
 def _can(capabilities: Capabilities, name: str) -> bool:

@@ -1,4 +1,4 @@
-"""Who a client is when proxies stand between: X-Forwarded-For, as far as it can be believed.
+"""The client's address behind proxies: X-Forwarded-For, as far as it is trustworthy.
 
 Each proxy appends the address that it was called from, so the list is only as good as its writers, from the right: what
 a trusted proxy has appended is true, and everything left of the first address that is not a trusted proxy's may have

@@ -39,7 +39,7 @@ _ENCODINGS: tuple[tuple[str, str], ...] = (
 
 @lru_cache(maxsize=1024)
 def of_name(name: str) -> str | None:
-    """The encoding of the model that an upstream knows by this name."""
+    """The encoding of the model with this name at the upstream."""
     plain = name.removeprefix("ft:")
     return next((encoding for pattern, encoding in _ENCODINGS if fnmatchcase(plain, pattern)), None)
 

@@ -2,12 +2,12 @@
 
 The client's own bytes are what is forwarded; only a member that must change (a model's alias, an output limit) is
 written anew. New members go in front; only where one that is there has to change is the top level walked a second time,
-to learn where its values stand in the text. What cannot be read is walked as well, to say where it ceases to be JSON.
+to find the positions of its values. Invalid input is walked as well, to report where it stops being JSON.
 
-Upstreams do not agree on what sloppy JSON means, and whoever reads a body differently from us can be made to do what
-we did not check. Everything on which parsers differ is therefore refused instead of read in one way: duplicate names
-at any depth (RFC 8259, section 4: behaviour is unpredictable), NaN and Infinity, numbers beyond a double, lone
-surrogates (they are no text, and cannot be forwarded as UTF-8), a byte order mark (section 8.1).
+Upstreams interpret sloppy JSON differently, and an upstream that reads a body differently from the gateway would
+execute what the gateway did not check. Everything on which parsers differ is therefore refused instead of read in one
+way: duplicate names at any depth (RFC 8259, section 4: behaviour is unpredictable), NaN and Infinity, numbers beyond a
+double, lone surrogates (they are no text, and cannot be forwarded as UTF-8), a byte order mark (section 8.1).
 
 What `parse` raises is `InvalidRequest`; anything else is our bug. Each step is linear in the length of the body.
 """
@@ -27,7 +27,7 @@ from gateway.records import Document
 
 MAX_DEPTH = 256
 """Arrays and objects inside each other. Real bodies (a JSON schema inside a tool) stay below 30. Python's decoder gives
-up somewhere around 1,000, depending on version and on who calls; a number of our own is the same everywhere."""
+up at about 1,000, depending on version and call depth; a fixed limit is the same everywhere."""
 
 MAX_SHOWN_NAME = 64
 """A longer name is not repeated in a message."""
@@ -35,10 +35,10 @@ MAX_SHOWN_NAME = 64
 _WHITESPACE = re.compile(r"[ \t\n\r]*+")
 _AFTER_VALUE = re.compile(r"[ \t\n\r]*+([,}])[ \t\n\r]*+")
 _COLON = re.compile(r"[ \t\n\r]*+:[ \t\n\r]*+")
-# What nearly always stands between two values, in one match: a comma, a name without escapes, a colon.
+# The usual text between two values, in one match: a comma, a name without escapes, a colon.
 _PLAIN_NAME = re.compile(r'[ \t\n\r]*+,[ \t\n\r]*+"([^"\\\x00-\x1f]*+)"[ \t\n\r]*+:[ \t\n\r]*+')
 
-# Text up to the first escape that is half of a surrogate pair. JSON has backslashes nowhere but in strings.
+# Text up to the first escape that is half of a surrogate pair. In JSON, backslashes occur only in strings.
 _WHOLE_TEXT = re.compile(
     r"(?:[^\\]++|\\[^u]|\\u(?![dD][89a-fA-F])|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})*+"
 )
@@ -69,7 +69,7 @@ def parse(raw: bytes) -> Document:
 
 
 def spans(document: Document) -> dict[str, tuple[int, int]]:
-    """Where the value of each top-level member stands in the text. Reads it a second time: few calls need to know."""
+    """The position of each top-level value in the text. Reads the text a second time, because few calls need it."""
     return _walk(document.text)
 
 
@@ -86,7 +86,7 @@ def replace(document: Document, values: Mapping[str, Any]) -> bytes:
     added = ",".join([f"{json.dumps(name)}:{value}" for name, value in written.items() if name not in members])
     if added and members:
         added += ","
-    # All that stands before the object is whitespace.
+    # Only whitespace precedes the object.
     at = text.index("{") + 1
     pieces = [text[:at], added]
     if any(name in members for name in written):
@@ -135,7 +135,7 @@ def _refuse_unreadable(text: str) -> NoReturn:
 
 
 def _walk(text: str) -> dict[str, tuple[int, int]]:
-    """Where the values of the one object stand that the text has to be."""
+    """The positions of the values of the object that the text must be."""
     places: dict[str, tuple[int, int]] = {}
     at = _enter(text)
     if text[at : at + 1] == "}":
@@ -162,7 +162,7 @@ def _walk(text: str) -> dict[str, tuple[int, int]]:
 
 
 def _enter(text: str) -> int:
-    """Where the first name stands, or the end of the empty object."""
+    """The position of the first name, or of the end of an empty object."""
     at = _end(_WHITESPACE, text, 0)
     if at == len(text):
         _refuse("The body is empty")
@@ -173,7 +173,7 @@ def _enter(text: str) -> int:
 
 
 def _name(text: str, at: int) -> tuple[str, int]:
-    """The name that stands at `at`, and where its value begins."""
+    """The name at position `at`, and where its value begins."""
     if text[at : at + 1] != '"':
         _refuse("Expecting a name in double quotes", text, at)
     name, at = _DECODER.raw_decode(text, at)

@@ -1,8 +1,8 @@
-"""Large bodies, of which only what matters is kept: small values as they are, and where everything stands in the bytes.
+"""Large bodies: small values and the positions of all values are kept, not the parsed document.
 
-To parse 25 MB takes a second, and up to ten of the worst; a worker's other calls cannot wait for that. So another
-process reads such a body (`reader.py`), and what a worker knows of it afterwards is small: the checked `Params`, whose
-document has stand-ins for long values, and the body itself in the pieces in which it came.
+Parsing 25 MB takes one second, in the worst case ten, and would block the worker's other calls. A separate process
+reads such a body (`process/large_body_process.py`). The worker gets a small result: the checked `Params`, whose
+document has placeholders for long values. It keeps the body as the received pieces.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_KEPT = 8192
 """Characters of a value that is kept. Every number is shorter."""
 
 MAX_COUNTED = 1000
-"""A stand-in for a list has its length up to here, for the limits that count."""
+"""The placeholder of a list keeps its length up to this number, for limits on list lengths."""
 
 MAX_BRIEF_BYTES = 262_144
 
@@ -31,7 +31,7 @@ _SCALARS = tuple(name for name in Params._fields if name != "document")
 
 
 def brief(params: Params) -> bytes:
-    """What a worker needs to know of these `Params`: a line of JSON. Raises `InvalidRequest` where that is much."""
+    """These `Params` for the worker, as one line of JSON. Raises `InvalidRequest` if the line would be too long."""
     document = params.document
     places = spans(document)
     members = {
@@ -60,7 +60,7 @@ def replace(large: LargeBody, values: Mapping[str, Any]) -> list[memoryview]:
     """As `document.replace`, but in pieces, of which none is copied."""
     written = {name: json.dumps(value, allow_nan=False, separators=(",", ":")) for name, value in values.items()}
     added = "".join([f"{json.dumps(name)}:{value}," for name, value in written.items() if name not in large.places])
-    changes = [(large.opening, large.opening, added)]  # a large body has members to stand before
+    changes = [(large.opening, large.opening, added)]  # a large body is never empty
     changes += sorted((*large.places[name], value) for name, value in written.items() if name in large.places)
     whole = _Pieces(large.pieces)
     found: list[memoryview] = []
@@ -79,7 +79,7 @@ class _Pieces:
         self._at = 0
 
     def up_to(self, end: int | None) -> list[memoryview]:
-        """What stands before this byte of the body; all that is left with None."""
+        """The body up to this byte; None: the whole remainder."""
         taken = []
         while self._left and (end is None or self._at < end):
             piece = self._left.pop()

@@ -1,14 +1,15 @@
-"""How many tokens a prompt has, before the upstream says so: counted where the tokeniser is known, else by a rule.
+"""The number of prompt tokens before the upstream reports it: counted if the tokenizer is known, else estimated.
 
 The rule: a token is four bytes of UTF-8, rounded up over the whole prompt. Token arrays are counted, and so exact. On
 chat a message adds 4 tokens to the text of its content, name, refusal and tool calls: 3 around it and 1 for its role
 (OpenAI's cookbook, "How to count tokens with tiktoken"). Tool definitions and a response schema count by the rule with
-their JSON as it stands in the body; pictures by a table, sound and files at a flat rate, whatever their size.
+their JSON as received; pictures by a table, sound and files at a flat rate, whatever their size.
 
 With a counter text is counted instead, and on chat the cookbook's 3 for the start of the reply and 1 for each name are
 added. What is counted is exact where the API adds nothing to the text: in completions without a suffix, in embeddings.
 Chat is not: the cookbook calls its own sum an estimate, which a model may change. Nor is text that is not all ASCII,
-whose letters depend on the edition of Unicode; nor what spells a special token, which some upstreams take for one.
+whose letters depend on the Unicode version; nor text that looks like a special token, which some upstreams parse as
+one.
 
 A call is settled at what the upstream reports, so an estimate has to be cheap and near, not right. Nothing is
 serialised again to find it.
@@ -28,7 +29,7 @@ from .json_document import spans
 Counter = Callable[[str], int]
 """Counts the tokens of a text as one model's tokeniser does. Never raises."""
 FindsCounter = Callable[[str], Counter | None]
-"""The counter of a model, by the name that a client asks for; None where nobody knows how it counts."""
+"""The token counter of a model by its client-side name; None if its tokenizer is unknown."""
 
 BYTES_PER_TOKEN = 4
 MESSAGE_TOKENS = 4
@@ -47,7 +48,7 @@ _PART_TOKENS: Mapping[str, int] = {"input_audio": AUDIO_TOKENS, "file": FILE_TOK
 
 IMAGE_LOW_TOKENS, IMAGE_TOKENS = 85, 765
 # OpenAI's prices of a picture in low detail, and of one of 1024 x 1024 in high detail ("Images and vision"): a base and
-# four tiles of it, or 1024 patches times a factor, which know no low detail. The first pattern that fits counts.
+# four tiles of it, or 1024 patches times a factor, without a low detail. The first matching pattern decides.
 _IMAGE_TOKENS: tuple[tuple[str, int, int], ...] = (
     ("gpt-4o-mini*", 2833, 25501),  # 2833 + 4 x 5667
     ("gpt-4.1-mini*", 1659, 1659),  # 1024 x 1.62
@@ -57,7 +58,7 @@ _IMAGE_TOKENS: tuple[tuple[str, int, int], ...] = (
     ("o4-mini*", 1762, 1762),  # 1024 x 1.72
     ("gpt-5*", 70, 630),  # 70 + 4 x 140
     ("o[13]*", 75, 675),  # 75 + 4 x 150
-    ("*", IMAGE_LOW_TOKENS, IMAGE_TOKENS),  # 85 + 4 x 170: gpt-4o and gpt-4.1, and whatever is not known
+    ("*", IMAGE_LOW_TOKENS, IMAGE_TOKENS),  # 85 + 4 x 170: gpt-4o and gpt-4.1, and unknown models
 )
 
 _DEFINITIONS = ("tools", "functions", "response_format")
@@ -135,9 +136,9 @@ def _tokens(size: int) -> int:
 
 
 class _Said:
-    """What stands in the messages of a chat: its texts, and the tokens of what is no text.
+    """The texts in the messages of a chat, and the tokens of the parts that are not text.
 
-    No schema was applied here: an upstream may take what OpenAI does not. What we do not know counts nothing.
+    No schema was applied here: an upstream may accept more than OpenAI. Unknown parts count as zero.
     """
 
     __slots__ = ("_model", "names", "other_tokens", "texts")

@@ -1,13 +1,13 @@
-"""What a body may hold, per endpoint: names, types and ranges, as openai-openapi gives them.
+"""The schema of a body per endpoint: names, types and ranges, as in openai-openapi.
 
 Types are strict: "2", true and 2.0 are no integers (OpenAI refuses them too), while an integer is a decimal. Unknown
-members pass unseen. On completions and embeddings a parameter takes null where openai-openapi calls it nullable; on
-chat every optional parameter does, because many clients write null for what they leave out, and the upstream decides.
-Null means absent.
+members are forwarded unchecked. On completions and embeddings a parameter takes null where openai-openapi calls it
+nullable; on chat every optional parameter does, because many clients write null for what they leave out, and the
+upstream decides. Null means absent.
 
-The order of the fields is the order in which faults are told. Fields of more than one type have an arm for each, chosen
-by the type of the value, so that a fault is told once and for the form that the client had in mind. Long arrays stop at
-their first fault: hostile input must not cost a list of 100,000 of them.
+Faults are reported in the order of the fields. A field with several types has one arm per type, chosen by the type of
+the value, so that a fault is reported once and for the form that the client used. Checks of long arrays stop at the
+first fault, so that hostile input cannot produce 100,000 of them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _by_items(value: Any) -> str | None:
 
 
 def one_of(expected: str, choose: Callable[[Any], str | None] = _by_type) -> Discriminator:
-    """Chooses an arm by what `choose` says of a value; tells of one that has none in these words."""
+    """Chooses an arm by `choose`; a value without an arm gets this message."""
     return Discriminator(
         choose,
         custom_error_type=ONE_OF,
@@ -119,10 +119,10 @@ class Body(Part):
 
 
 class Generation(Body):
-    """What completions and chat have in common.
+    """The fields that completions and chat share.
 
     `max_completion_tokens` is a chat parameter, but upstreams that read both endpoints into one structure (new-api)
-    obey it on completions too: unread, it would be an output that nobody reserved.
+    obey it on completions too. If the gateway ignored it, the output would exceed the reservation.
     """
 
     n: Annotated[int, Field(ge=1, le=128)] | None = None
@@ -152,7 +152,7 @@ class Completion(Generation):
 
 
 class Message(Part):
-    """The rest of a message is between client and upstream: resellers extend it."""
+    """Other members of a message are not checked: resellers extend it."""
 
     role: Name
     content: Content = None

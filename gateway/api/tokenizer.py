@@ -1,13 +1,11 @@
-"""Counts of tokens by a real tokeniser: the package of the extra `tokens`, where it is installed.
+"""Token counts by a real tokenizer: the package of the extra `tokens`, if it is installed.
 
-That is toktok-rs. It carries its tables in itself and loads nothing from anywhere; cuts text as tiktoken does, and what
-looks like a special token as any other text; and takes a time that grows with the length of a text, whatever stands in
-it: 3 to 15 us for a kilobyte of prose, 0.6 ms for a kilobyte of the worst. Without the package nothing is imported, and
-prompts are estimated (`api/prompt_tokens`).
+The package is toktok-rs. Its tables are part of the package; it downloads nothing. It splits text as tiktoken does and
+treats special tokens as ordinary text. Its time is linear in the length of the text: 3 to 15 us for a kilobyte of
+prose, 0.6 ms for the worst kilobyte. Without the package, prompts are estimated (`api/prompt_tokens.py`).
 
-A table takes 0.2 to 0.4 s to build, and meanwhile nothing else of the process runs, in whatever thread it is built. So
-all of them are built at the start, before anybody waits, also those that only a later configuration needs: together
-about 110 MB.
+Building one table takes 0.2 to 0.4 s and holds the interpreter lock, also in a thread. All tables are therefore built
+at the start, before the first call, including those that only a later configuration needs: together about 110 MB.
 """
 
 from __future__ import annotations

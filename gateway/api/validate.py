@@ -1,9 +1,9 @@
 """From a body to checked `Params`: the API's own rules, then the stricter ones of a key and a model.
 
-The two are apart because the model, whose limits count, stands in the body: `read` knows the API only, `restrict` needs
-to be told whose limits there are. Both raise `InvalidRequest` for the first fault, in OpenAI's words (wording.py).
+These are two steps because the body names the model whose limits apply: `read` checks the API's rules, `restrict` the
+limits of key and model. Both raise `InvalidRequest` for the first fault, in OpenAI's words (`validation_errors.py`).
 
-What one field may be stands in schema.py. Here is what no single field knows: `best_of` against `n` and `stream`,
+`schema.py` has the rules for single fields. The rules between fields are here: `best_of` against `n` and `stream`,
 choices against prompts, `top_logprobs` against `logprobs`; and names that are known ones but for their case. Go's JSON
 reader, which resellers use, takes "N" (and "stop" with a long s, U+017F) for the parameter: it would be obeyed there
 without having been checked here.

@@ -1,8 +1,9 @@
-"""How a body's faults are told: OpenAI's words, parameter paths and codes.
+"""Errors for faults in a body: OpenAI's words, parameter paths and codes.
 
 One table turns what pydantic found into an `InvalidRequest`; the same sentences serve the limits of a key or a model,
-which say whose limit it is. Codes and sentences are those that OpenAI has been seen to send (`integer_above_max_value`,
-`array_above_max_length`, `empty_array`, `invalid_type`: "expected an integer, but got a decimal number instead").
+whose messages name the owner of the limit. Codes and sentences are those that OpenAI has been seen to send
+(`integer_above_max_value`, `array_above_max_length`, `empty_array`, `invalid_type`: "expected an integer, but got a
+decimal number instead").
 
 A value that the client sent may be a prompt or a secret, so none is repeated except a short number. Paths are made of
 our own field names and of indexes only, and are safe to show.
@@ -45,7 +46,7 @@ _EXPECTED: Mapping[str, str] = {
 
 
 def explain(error: ValidationError) -> InvalidRequest:
-    """The first fault that was found, as OpenAI would tell it. Fields are checked in the order of their schema."""
+    """The first fault in the form that OpenAI uses. Fields are checked in the order of their schema."""
     detail = error.errors(include_url=False)[0]
     path, kind, value, context = spell(detail["loc"]), detail["type"], detail["input"], detail.get("ctx", {})
     tell = _TOLD.get(kind)
@@ -57,7 +58,7 @@ def explain(error: ValidationError) -> InvalidRequest:
 
 
 def spell(location: tuple[str | int, ...]) -> str:
-    """A place in the body as OpenAI spells it: `messages[0].role`. The arms of a union (`<...>`) are no level of it."""
+    """A path in the body in OpenAI's form: `messages[0].role`. The arms of a union (`<...>`) are no level of it."""
     path = ""
     for part in location:
         if isinstance(part, int):

@@ -1,7 +1,8 @@
-"""Keys and teams that are handed out while the gateway runs: what their documents hold, and how each becomes the next.
+"""Keys and teams created at run time: the content of their documents, and how each change makes the next document.
 
-A document is what a store keeps (store/key_store.py): JSON, with settings as they would stand in the file. Of a secret
-it holds the SHA-256. An overlay is what was decided of a key or team beyond its settings, wherever those are kept.
+A document is what a store keeps (store/key_store.py): JSON, with settings in the form of the configuration file. It
+holds the SHA-256 of the secret. An overlay holds the changes of a key or team beyond its settings: pause, top-up,
+revocation.
 
 Times are Unix seconds.
 """

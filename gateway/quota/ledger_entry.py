@@ -1,6 +1,6 @@
-"""How the ledger spells a call: one line of text, the same in the journal, on the way to Redis and in a lease there.
+"""The text form of a call in the ledger: one line, the same in the journal, in commands to Redis and in a lease there.
 
-An entry is a settlement. That of a draw says what will stand if nobody ever settles: the call at its estimate, lost.
+An entry is a settlement. The entry of a reservation is the settlement that applies if the call is lost: its estimate.
 Two JSON arrays with a tab between them:
 
     [lease, day, group, sums, claims] TAB record
@@ -32,7 +32,7 @@ SUMS = (
     "requests", "errors", "prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens",
     "estimated_tokens", "cost_nusd", "unpriced",
 )  # fmt: skip
-"""What is summed up by day and group. `unpriced`: requests whose cost nobody knows."""
+"""What is summed up by day and group. `unpriced`: requests without a known cost."""
 
 SEPARATOR = "\x1f"
 
@@ -114,12 +114,12 @@ def _claim(
     return Claim(window, amount)
 
 
-# What follows is the same for very many calls, and costs ten times as much to spell as to look up.
+# The rest is equal for many calls; formatting it costs ten times as much as a look-up.
 
 
 @lru_cache(maxsize=65536)
 def encode_window(window: Window) -> str:
-    """What a store has to know of a window: the beginning of a claim on it, without the end of the array."""
+    """The window's part of a claim: the beginning of the array, without its end."""
     return (
         f'[{quote(window.id)},"{window.starts}","{window.unit}",{window.limit},{window.period_us},'
         f"{int(window.is_enforced)}"

@@ -1,4 +1,4 @@
-"""What a caller is told of its limits: rate headers, and the two kinds of 429.
+"""Limits in answers to the caller: rate limit headers, and the two kinds of 429.
 
 A rate that ran out, or a running call's reservation, ends by itself: `rate_limit_exceeded` with the time to wait. A
 calendar quota spent by settled usage does not: `insufficient_quota` with `x-should-retry: false`, the one signal that
@@ -19,14 +19,14 @@ _HEADERS: Mapping[Unit, tuple[str, str, str]] = {
     unit: (f"x-ratelimit-limit-{unit}", f"x-ratelimit-remaining-{unit}", f"x-ratelimit-reset-{unit}")
     for unit in ("requests", "tokens")
 }
-"""Of money and of parallel calls OpenAI has no such headers: clients would not know them."""
+"""OpenAI has no such headers for money and parallel calls; clients would not read them."""
 
 
 def rate_headers(standings: Iterable[WindowStatus]) -> dict[str, str]:
     """`x-ratelimit-{limit,remaining,reset}-{requests,tokens}` of the tightest window of each unit.
 
     That is the one with the fewest units left, for it is the first to refuse; of two, the one that is full again later.
-    Windows that refuse nobody are not told: a client that paces itself by these headers would wait for nothing.
+    Windows in shadow mode are left out: a client that paces itself by these headers would wait without need.
     """
     tightest: dict[Unit, tuple[int, int, int]] = {}
     for standing in standings:
@@ -47,7 +47,7 @@ def rate_headers(standings: Iterable[WindowStatus]) -> dict[str, str]:
 
 
 def refusal(refused: Refused) -> GatewayError:
-    """The 429 for a draw that was refused. Of its unit, the headers tell of the window that refused it the longest."""
+    """The 429 for a refused reservation. For its unit, the headers describe the window with the longest wait."""
     standing, window = refused.standing, refused.standing.window
     amounts = (window.limit, standing.used, standing.reserved, refused.asked, standing.remaining)
     limit, used, reserved, asked, left = [format_usd(each) if window.unit == "usd" else str(each) for each in amounts]
@@ -77,10 +77,10 @@ def refusal(refused: Refused) -> GatewayError:
 
 
 def _in_the_way(standing: WindowStatus) -> str:
-    """What is waited for, where it is the end of other calls: the time that is told is then no promise."""
+    """The condition to wait for if it is the end of other calls: the reported time is then an estimate."""
     if standing.window.unit == "parallel":
         return " One is free again when a running request ends."
-    # A rate counts as used what running calls have drawn, and refills whatever becomes of them.
+    # A rate counts the reservations of running calls as used, and refills independently of their end.
     return " Running requests have reserved what is left, and free what they do not use." if standing.reserved else ""
 
 

@@ -21,14 +21,14 @@ NONE = "none"
 """Takes a setting back to its default, and a quota away."""
 
 MAX_DIGITS = 32
-"""Of a number; nobody means a longer one."""
+"""Longest accepted number, in characters."""
 
 CALENDAR = ("day", "month")
 _SECONDS: Mapping[str, int] = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _TIMES: Mapping[str, int] = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
 _DURATION = re.compile(r"(?:\d+[smhdw])+")
 _AMOUNT = re.compile(r"((?:\d+|\d{1,3}(?:[_,]\d{3})+)(?:\.\d+)?)([kKmMgG]?)")
-"""A comma parts thousands and nothing else: of `1,5` nobody can tell what was meant."""
+"""A comma separates thousands only: `1,5` is ambiguous and refused."""
 
 
 class Named(NamedTuple):
@@ -43,7 +43,7 @@ class Named(NamedTuple):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """As it would stand in the file."""
+        """In the form of the configuration file."""
         spelt = {self.unit: self.amount, "per": self.per}
         return spelt if self.model is None else {**spelt, "model": self.model}
 
@@ -98,7 +98,7 @@ def read_duration_s(text: str) -> float:
 
 
 def read_moment(text: str, now: datetime) -> str:
-    """A moment as it would stand in the file; a duration is from now."""
+    """A point in time in the form of the configuration file; a duration counts from now."""
     spelt = text.strip()
     try:
         if _DURATION.fullmatch(spelt.removeprefix("+").lower()):

@@ -15,7 +15,7 @@ MAX_NUSD = 2**53 - 1
 
 
 def cost_nusd(price: Price | None, usage: Usage) -> int | None:
-    """What these tokens cost; None where nobody knows the price."""
+    """The cost of these tokens; None if the price is unknown."""
     if price is None:
         return None
     prompt, cached, output = price.nusd_per_million

@@ -1,4 +1,4 @@
-"""How limits are shown: to a key its own, to an operator those of everybody. One row for each window."""
+"""Rows of limits for display: to a key its own, to an operator all. One row per window."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .windows import LimitTable, format_time
 
 
 class Owned(NamedTuple):
-    """A window and who owns it: a key (and the team it is in), a team, or neither: the whole gateway."""
+    """A window and its owner: a key (and the team it is in), a team, or neither: the whole gateway."""
 
     window: Window
     key: str | None = None
@@ -21,7 +21,7 @@ class Owned(NamedTuple):
 
 def shared_windows(terms: LimitTable, now: float) -> Iterator[Owned]:
     """Those of the gateway and of every team, which are enforced for everyone but shadow keys."""
-    # Nobody's key is bound by its team's limits and the gateway's alone.
+    # Without an own limit, the limits of the team and of the gateway apply.
     yield from (Owned(term.window(now)) for term in terms.of(Key("")))
     for name in terms.teams:
         for term in terms.of(Key("", team=name)):
@@ -39,7 +39,7 @@ def own_windows(terms: LimitTable, keys: Iterable[Key], now: float) -> Iterator[
 
 
 def row(standing: WindowStatus, now: float) -> dict[str, Any]:
-    """A window as it stands at the Unix time `now`. Money in USD, all else in units.
+    """The state of a window at the Unix time `now`. Money in USD, all else in units.
 
     `reset_at` is when the whole limit will be free again, in UTC; None where there is nothing to wait for.
     """

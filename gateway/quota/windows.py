@@ -3,10 +3,10 @@
 Three kinds of window, all in integer units:
 
 - A *rate* (second, minute, hour, N seconds) is a bucket: `used` is its level, which leaks at limit/period. The whole
-  limit may be spent at once after a rest. A level is kept, not the arrival time of a GCRA, because an arrival time
+  limit may be spent at once after a pause. A level is kept, not the arrival time of a GCRA, because an arrival time
   would change its meaning when the limit changes.
 - A *calendar* window (day, month, UTC) keeps `used` (settled) and `reserved` (drawn, still running) apart, so that
-  "spent" and "somebody else's reservation is in the way" can be told apart.
+  "spent" and "reserved by running calls" are different errors.
 - *Parallel* calls: `used` counts the open leases.
 
 A draw takes the estimate; a settlement replaces it by the truth. On a rate it may give back at most what of this draw
@@ -34,7 +34,7 @@ COMPLETIONS_DEFAULT_OUTPUT = 16
 """OpenAI's default of max_tokens on /v1/completions (openai-openapi, CreateCompletionRequest)."""
 
 IN_THE_WAY_US = 1_000_000
-"""How long to wait for running calls to end. Nobody knows; a second is polite and soon enough."""
+"""Suggested wait for running calls to end. Their end is unknown; one second is short and does not flood the gateway."""
 
 MAX_CACHED_KEYS = 20_000
 """Keys whose terms are kept; a kilobyte each."""
@@ -105,7 +105,7 @@ class LimitTable:
         self._known: dict[str, tuple[Key, tuple[Limit, ...]]] = {}
 
     def anew(self) -> LimitTable:
-        """The same, with nothing worked out: for going through everybody, which would push out whoever calls."""
+        """The same without the cache: a scan over all keys would evict the entries of active ones."""
         return LimitTable(self._quotas, self.teams, self._overlays)
 
     def of(self, key: Key) -> tuple[Limit, ...]:
@@ -141,8 +141,8 @@ class LimitTable:
 def claims(call: Call, terms: Iterable[Limit]) -> tuple[Claim, ...]:
     """Everything the call draws on.
 
-    Raises `InvalidRequest` where it could never fit, however long it waits, and `ModelNotPriced` where it would be paid
-    from a quota of money and nobody knows what it costs.
+    Raises `InvalidRequest` if it can never fit, and `ModelNotPriced` if it draws on a quota of money and its price is
+    unknown.
     """
     params = call.params
     output = output_limit(call) * params.candidates
@@ -166,8 +166,8 @@ def claims(call: Call, terms: Iterable[Limit]) -> tuple[Claim, ...]:
 
 
 def _refuse_without_limit(call: Call, term: Limit) -> None:
-    """Where nobody says how much a chat call may want, it cannot be counted before. The configuration is checked for
-    that; a key that was handed out before the model's setting went is not."""
+    """A chat call without any output limit cannot be reserved. The configuration is checked for that; a key created
+    before the model's setting was removed is not."""
     if (
         call.endpoint == "chat"
         and call.params.output_limit is None
@@ -328,7 +328,7 @@ def voided(claim: Claim, state: WindowState, age_us: int) -> WindowState:
 
 
 def charged(window: Window, state: WindowState, actual: int, age_us: int) -> WindowState:
-    """The (leaked) state after `actual` units of a call that began so long ago and whose draw nobody knows.
+    """The (leaked) state after `actual` units of a call that began so long ago and has no known reservation.
 
     A rate is charged what would be left of it if it had been charged when the call began.
     """
