@@ -30,12 +30,12 @@ class Command(NamedTuple):
 
 COMMANDS = (
     Command("serve", "serve until SIGTERM or SIGINT"),
-    Command("demo", "try it: no network, no key, no server needed"),
+    Command("demo", "try the gateway: no network, no key, no server needed"),
     Command("check", "check a configuration and report every fault at once", takes_config=True),
     Command("keys", "create, list, show, update, rotate, revoke, reset and top up keys", takes_config=True),
     Command("teams", "the same for teams", takes_config=True),
-    Command("audit", "who changed which key, team or quota", takes_config=True),
-    Command("usage", "what was used, by whom; beside a running gateway or without one", takes_config=True),
+    Command("audit", "changes of keys, teams and quotas, with their author", takes_config=True),
+    Command("usage", "usage by key, team, model or day; with or without a running gateway", takes_config=True),
     Command("backup", "copy the embedded store while a gateway serves from it", takes_config=True),
     Command("simulate", "run the simulated upstream alone"),
 )

@@ -1,7 +1,7 @@
-"""An operator is told that a quota comes to its end: by a log line, a metric and a webhook, each once.
+"""Alerts for operators when a quota is nearly or wholly spent: a log line, a metric and a webhook, each once.
 
-watcher.py finds out what is to be told and who tells it; sweep.py goes through all that might be; outbox.py keeps what
-the webhook has not taken yet; webhook.py is one attempt. When and of what is decided in alerts/policy.
+`policy.py` decides when and for which windows; `watcher.py` finds due alerts and claims them for one worker; `sweep.py`
+scans all windows; `outbox.py` repeats deliveries that failed; `webhook.py` is one attempt.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ class Outbox:
         self._waiting[name] = self._tasks.spawn(self._deliver(name, body), "alert-webhook")
 
     def drop(self, name: str) -> None:
-        """Post it no more: somebody else does."""
+        """Remove it: another worker delivers it."""
         if (task := self._waiting.pop(name, None)) is not None:
             task.cancel()
 
@@ -69,7 +69,7 @@ class Outbox:
         return done
 
     async def close(self, timeout_s: float) -> None:
-        """Try once more whatever waits, for at most this long. What then stands in `waiting` was not taken."""
+        """Try every waiting delivery once more, for at most this long. What is then in `waiting` was not delivered."""
         self._is_closing.set()
         await self._tasks.wait_until_idle(timeout_s)
         await self._tasks.cancel_all()

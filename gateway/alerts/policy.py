@@ -1,9 +1,9 @@
-"""When an operator is told of a quota: at 80 % and at 100 % of it, once for each window and limit.
+"""The alert policy: an alert at 80 % and one at 100 % of a quota, once for each window and limit.
 
-Told of are the windows of a day or a month. A rate refills by itself, and its level holds what running calls have only
-reserved: to tell of it would be noise. Reserved is not spent: what counts is settled usage, or that a call was refused
-because what settled usage leaves is too little for it. Being at 100 % is being past 80 %: the second is never told
-after the first.
+Alerts cover the windows of a day or a month. A rate refills by itself, and its level includes reservations of running
+calls: alerts for rates would be noise. Only settled usage counts, not reservations; also a refused call counts if the
+remainder after settled usage is too small for it. The level 100 % includes 80 %: the lower alert is never sent after
+the higher one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PAUSES_S = (1, 2, 4, 8, 15, 30, 60, 120, 120, 120, 120)
 """Between the attempts at a webhook: twelve, over ten minutes."""
 
 GIVE_UP_AFTER_S = 900.0
-"""No attempt is made later than this after the first, whatever a `Retry-After` says."""
+"""No attempt is made later than this after the first, even if a `Retry-After` asks for it."""
 
 
 class Alert(NamedTuple):
@@ -38,18 +38,18 @@ class Alert(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What is told once. With the limit in it: who raises a quota is told when the new one is reached."""
+        """The identity of an alert. It includes the limit: after a quota is raised, the new limit has its own alert."""
         window = self.standing.window
         return f"{self.level}|{window.limit}|{window.id}"
 
 
 def is_alerted(quota: Quota) -> bool:
-    """Whether anybody is told of this quota."""
+    """Whether this quota has alerts."""
     return quota.per_s is None
 
 
 def count_alerted(config: Config) -> int:
-    """Of how many quotas of the configuration somebody is told."""
+    """The number of configured quotas with alerts."""
     owners = [config.quotas, *[team.quotas for team in config.teams.values()], *[key.quotas for key in config.keys]]
     return sum(is_alerted(quota) for quotas in owners for quota in quotas)
 
@@ -58,7 +58,7 @@ def reached(standings: Iterable[WindowStatus], refused: Container[str], now_us: 
     """The levels that these windows have reached, the lower one first.
 
     `refused` are the ids of windows on which a call was refused for good (`Refused.retry_after_us` is None). A window
-    that is over at the Unix time `now_us` is told of no more.
+    that is over at the Unix time `now_us` has no alert.
     """
     alerts = []
     for standing in standings:
@@ -74,7 +74,7 @@ def reached(standings: Iterable[WindowStatus], refused: Container[str], now_us: 
     return alerts
 
 
-# -------------------------------------------------------------------------------------------------------- what is told
+# -------------------------------------------------------------------------------------------------------- messages
 
 
 def message(alert: Alert, now: float, namespace: str, team: str | None) -> dict[str, Any]:
@@ -121,7 +121,7 @@ def _owner(scope: str) -> str:
 
 
 def is_enforced(window: Window) -> bool:
-    """A team's windows and the gateway's are enforced for everyone but shadow keys, whoever's call it was."""
+    """Windows of teams and of the gateway are enforced for all keys except shadow keys."""
     return window.is_enforced or not window.scope.startswith("key:")
 
 

@@ -1,6 +1,6 @@
-"""Goes through all windows there are, again and again: so what nobody's call has touched here is looked at, too.
+"""Scans all windows repeatedly, to find changes that no call of this worker made.
 
-What an owner's windows are has to be worked out, and many owners have none: so it is owners who are counted.
+The windows of an owner have to be computed, and many owners have none: portions are therefore counted in owners.
 """
 
 from __future__ import annotations

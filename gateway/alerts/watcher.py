@@ -1,16 +1,15 @@
-"""Finds out which quotas have come to a level, and tells it once, whoever else shares the store.
+"""Finds quotas that reached an alert level, and sends each alert once among all workers on one store.
 
-Once a second each worker looks at the windows that its calls have changed, and at a portion of all that there are: so
-what others have left behind is found too (a worker that died, a limit that was lowered while nobody ran). A level that
-is reached is claimed in the store. Whoever gets it tells it, and then holds the claim until the window is over; the
-others ask no more. A claim is for a minute until then: of a worker that dies before it has told, somebody else takes it
-over. The log line (with the metric) and the webhook are claimed each for itself, so that a webhook that takes its time
-does not repeat the line.
+Once a second each worker checks the windows that its calls have changed, and a portion of all windows: this finds
+changes of killed workers, and limits that were lowered while no gateway ran. A reached level is claimed in the store.
+The worker with the claim sends the alert, then extends the claim to the end of the window; other workers skip it. A
+claim first lasts a minute, so that another worker takes over from one that was killed before it sent. The log line
+(with the metric) and the webhook have separate claims, so that a slow webhook does not repeat the line.
 
-So a death between telling and holding tells twice, and nothing is told not at all. While the store is away nothing is
-claimed, and all is looked at again later.
+A kill between sending and extending sends twice; no alert is lost. While the store is unavailable nothing is claimed,
+and all windows are checked again later.
 
-Calls go first: whatever there may be much of is gone through a few at a time, with a turn for others in between.
+Calls have priority: long lists are processed in portions, with a turn of the event loop in between.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ LOOKED_AT_ONCE = 500
 """Windows that calls have changed, in one look."""
 
 CLAIM_S = 60.0
-"""For how long a worker may be silent that has claimed an alert and not told it."""
+"""How long a claim without a sent alert lasts."""
 
 RENEW_EVERY_S = 20.0
 
@@ -53,10 +52,10 @@ IN_A_TURN = 100
 """Windows in one turn of the event loop, which takes well under a millisecond."""
 
 AFTER_END_S = 3600.0
-"""How long after the end of its window an alert stays told; clocks differ."""
+"""How long a sent alert's claim outlives its window; clocks differ."""
 
 LOG, WEBHOOK = "log", "webhook"
-"""Ways to tell, each claimed for itself."""
+"""Ways of delivery, each with its own claim."""
 
 
 class _Told(NamedTuple):
@@ -68,7 +67,7 @@ class _Told(NamedTuple):
 
 
 class _Wish(NamedTuple):
-    """An alert to be told in one way."""
+    """An alert to be delivered in one way."""
 
     name: str
     """What is claimed."""
@@ -77,10 +76,10 @@ class _Wish(NamedTuple):
 
 
 class Watcher:
-    """One worker's eye on the quotas; `run` it. `holder` is its name in the store, used by nobody before.
+    """One worker's alert watcher; call `run`. `holder` is its unique name in the store.
 
     `windows` goes through all windows there are at a Unix time, those of one owner after another; `present` are the
-    same windows with the limits that hold at that time; `team_of` tells the team of a key.
+    same windows with the limits valid at that time; `team_of` returns the team of a key.
     """
 
     def __init__(
@@ -109,9 +108,9 @@ class Watcher:
         self._holder = holder
         self._clock = clock
         self._told: dict[str, _Told] = {}
-        """What is told, or claimed by somebody who is about to. Bounded by the windows that are not over."""
+        """Alerts that are sent, or claimed by a worker that will send them. Bounded by the current windows."""
         self._kept: dict[str, float] = {}
-        """Alerts that we have told, and until when (Unix time) that has still to be noted in the store."""
+        """Alerts that this worker has sent and has not yet noted in the store, with their end (Unix time)."""
         self._renew_at = 0.0
 
     def __repr__(self) -> str:
@@ -131,9 +130,7 @@ class Watcher:
             await asyncio.sleep(pause_s)
 
     async def look(self) -> None:
-        """Look once, and tell what is to be told. Raises `StoreUnavailable`; what was not seen to is looked at
-        again.
-        """
+        """Check once, and send due alerts. Raises `StoreUnavailable`; unchecked windows are checked again."""
         now = self._clock()
         await self._expire(now)
         while self._touched.gather(IN_A_TURN):  # noqa: ASYNC110 - it waits for nothing
@@ -154,8 +151,9 @@ class Watcher:
             raise
 
     async def close(self, timeout_s: float) -> None:
-        """A last look, and a last try of what the webhook has not taken; what it does not take then is let go, so that
-        somebody else tells it."""
+        """A last check, and a last attempt for the waiting webhooks; claims of failed ones are released, so that
+        another
+        worker sends them."""
         with contextlib.suppress(StoreUnavailable, TimeoutError):
             async with asyncio.timeout(timeout_s / 3):
                 await self.look()
@@ -168,7 +166,7 @@ class Watcher:
                     await self._claim(dict.fromkeys(self._outbox.waiting, 0.0))
 
     async def _expire(self, now: float) -> None:
-        """Forget what is over; and look again at what others had claimed, for perhaps they died before they told it."""
+        """Remove ended windows, and check again the claims of other workers: a killed one did not send."""
         for some in portions([name for name, told in self._told.items() if told.until <= now], IN_A_TURN):
             for name in some:
                 alert = self._told.pop(name).alert
@@ -176,7 +174,7 @@ class Watcher:
                 self._touched.put_back([window], [window.id] if alert.is_refused else ())
             await asyncio.sleep(0)
 
-    # -------------------------------------------------------------------------------------------------------- telling
+    # -------------------------------------------------------------------------------------------------------- delivery
 
     async def _tell(self, found: Sequence[Alert], refused: Container[str], now: float) -> None:
         wishes = self._untold(found)
@@ -206,7 +204,7 @@ class Watcher:
         return policy.reached(standings, still_refused, int(now * 1e6))
 
     def _take_in(self, wish: _Wish, held_s: float, now: float) -> None:
-        """What has become of a claim: ours, and so to be told, or somebody else's for so many seconds."""
+        """The result of a claim: held by this worker, which sends it, or by another worker for so many seconds."""
         until = now + held_s
         if not held_s:
             until = wish.alert.standing.window.resets_us / 1e6 + AFTER_END_S
@@ -232,7 +230,7 @@ class Watcher:
             self._outbox.put(wish.name, policy.message(alert, now, self._namespace, team))
 
     async def _keep(self, now: float) -> None:
-        """Note in the store what was told, and that we are still about to tell the rest."""
+        """Note sent alerts in the store, and renew the claims on the others."""
         if self._outbox is not None:
             for name in self._outbox.take_done():
                 if (told := self._told.get(name)) is not None:

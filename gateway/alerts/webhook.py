@@ -1,7 +1,7 @@
 """One attempt to post an alert: it is taken, or it is not, and why.
 
-Through aiohttp's client, which verifies certificates; nothing here is on a call's path. Whatever the address holds may
-be a secret, so neither it nor an error's text, which may repeat it, is ever shown.
+Through aiohttp's client, which verifies certificates; nothing here is on a call's path. The address may
+contain a secret, so neither it nor an error's text, which may quote it, is ever shown.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Webhook:
             return PostResult(status, f"it answers {status}", retry_after_s(head, time.time()))
 
     def _by_proxy(self, address: URL) -> dict[str, Any]:
-        """What aiohttp is told of the proxy. One that is asked with CONNECT has a request of its own."""
+        """The proxy arguments for aiohttp. A proxy used with CONNECT has a request of its own."""
         if self._way is None:
             return {}
         how: dict[str, Any] = {"proxy": f"http://{self._way}"}
@@ -82,7 +82,7 @@ class Webhook:
         return how
 
     async def close(self) -> None:
-        """Let go of its connections."""
+        """Close its connections."""
         if self._session is not None:
             await self._session.close()
 

@@ -4,7 +4,7 @@ This package only parses. `resolve` turns YAML and its `${...}` references into 
 two are apart because the supervisor resolves once and hands the plain values to its workers, who build the same
 `Config` without looking at the file or the environment again.
 
-Unknown names are faults, because a misspelt limit is not "no limit".
+Unknown names are faults: a misspelled limit must not become "no limit".
 """
 
 from __future__ import annotations
@@ -85,14 +85,14 @@ class Resolved(NamedTuple):
 
     values: dict[str, Any]
     referenced: frozenset[tuple[str | int, ...]]
-    """Where a `${...}` stood: what is there now may be a secret."""
+    """Places that had a `${...}`: their values may be secrets."""
 
 
 def resolve(text: str, env: Mapping[str, str], read_file: Callable[[str], str] = read_text) -> Resolved:
     """Turn the file's text into plain values, each `${...}` replaced, and the environment's proxies filled in.
 
-    Raises `ConfigError` with every reference that leads nowhere and every proxy that cannot be used, or with the place
-    where the YAML is broken.
+    Raises `ConfigError` with every unresolved reference and every unusable proxy, or with the place where the YAML is
+    invalid.
     """
     references = References(env, read_file)
     resolved = references.replace_in(load(text), ())
@@ -114,7 +114,7 @@ def build(values: Mapping[str, Any]) -> Config:
         config = Config.model_validate(values)
     except ValidationError as error:
         details = error.errors(include_url=False)
-        # A list of which every item is refused is empty to pydantic; its items have been told already.
+        # pydantic sees a list without valid items as empty; the faults of its items are already reported.
         refused = {tuple(detail["loc"][:-n]) for detail in details for n in range(1, len(detail["loc"]))}
         found = dict.fromkeys(
             explain(detail) for detail in details if detail["type"] != "too_short" or detail["loc"] not in refused

@@ -1,4 +1,4 @@
-"""What no single field can know, and the words for what one field refuses."""
+"""Checks between fields, and the messages for faults of single fields."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ K = TypeVar("K")
 Place = tuple[str | int, ...]
 
 NAMED = ("upstreams", "models", "teams")
-"""The sections whose names end up in windows, records and reports. Keys have an id, which is stricter."""
+"""The sections whose names are part of windows, records and reports. Keys have an id with stricter rules."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class ValidParts:
     """What is checked against each other. Lists are by index, because some of their items may be missing."""
 
     names: Sequence[Place]
-    """Where the operator has given a name, whatever is wrong with what is called so."""
+    """All names that the operator has given, also of faulty entries."""
     server: ServerSettings
     admin: AdminSettings
     upstreams: Sequence[str]
@@ -99,9 +99,9 @@ class ValidParts:
 
     @classmethod
     def sound_in(cls, values: Mapping[str, Any]) -> ValidParts:
-        """Those of plain values that are sound by themselves, so that all faults are told at once.
+        """The valid parts of plain values, so that all faults are reported at once.
 
-        Of an upstream and a team the name is enough: what refers to one is right, whatever is wrong inside.
+        For upstreams and teams the name is enough: a reference to a faulty entry is not a second fault.
         """
         teams = _named(values, "teams")
         server = _sound(ServerSettings, {"server": values.get("server", {})}).get("server", ServerSettings())
@@ -140,7 +140,7 @@ def _sound(kind: type[S], parts: Mapping[K, Any]) -> dict[K, S]:
 
 
 def _quota_lists(parts: ValidParts) -> Iterator[tuple[Place, Mapping[int, Quota], tuple[str, ...]]]:
-    """Every list of quotas with its path and the model patterns of whoever it binds."""
+    """Every list of quotas with its path and its owner's model patterns."""
     yield ("quotas",), parts.quotas, ("*",)
     for name, quotas in parts.teams.items():
         yield ("teams", name, "quotas"), quotas, ("*",)
@@ -149,7 +149,7 @@ def _quota_lists(parts: ValidParts) -> Iterator[tuple[Place, Mapping[int, Quota]
 
 
 def cross_check(parts: ValidParts) -> Iterator[ConfigFault]:
-    """What no single field can know."""
+    """Checks between fields."""
     yield from _check_names(parts)
     yield from _check_listeners(parts)
     yield from _check_shares(parts)
@@ -222,14 +222,14 @@ COUNTED = {"tokens": "the tokens", "usd": "the cost"}
 
 
 def _is_bound(quota: Quota, patterns: Iterable[str], model: str) -> bool:
-    """Whether calls of this model count in a quota of somebody who may use these models."""
+    """Whether calls of this model count in a quota whose owner may use these models."""
     return model == "*" or (quota.covers(model) and any(fnmatchcase(model, pattern) for pattern in patterns))
 
 
 def check_outputs(
     path: Place, quotas: Mapping[int, Quota], patterns: Iterable[str], models: Mapping[str, Model]
 ) -> Iterator[ConfigFault]:
-    """One list of quotas beside these models, of which one may lack what its chat calls are taken to want."""
+    """One list of quotas and its models: a token quota needs the default output limit of each chat model."""
     for index, quota in quotas.items():
         for name, model in models.items():
             if (
@@ -266,7 +266,7 @@ def _check_keys(parts: ValidParts) -> Iterator[ConfigFault]:
 
 
 def _check_quotas(parts: ValidParts) -> Iterator[ConfigFault]:
-    """A window is told by owner, unit, length and models, not by its limit: two such quotas would both count in it."""
+    """A window is identified by owner, unit, length and models, not by its limit: two such quotas would share it."""
     for path, quotas, _ in _quota_lists(parts):
         yield from check_list(path, quotas)
 

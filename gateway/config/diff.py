@@ -1,7 +1,7 @@
-"""From one configuration to another: which settings differ, in words that may be logged, and which need a restart.
+"""The difference of two configurations: which settings differ, in text safe for logs, and which need a restart.
 
 Never shown is the value of a setting that is a secret by its type, nor of one that came out of a `${...}` reference, in
-the old file or in the new one: whoever keeps a value outside of the file may have a reason.
+the old file or in the new one: such a value may be confidential.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from pydantic import BaseModel, SecretStr
 from .sections import Config, FileKey
 
 Place = tuple[str | int, ...]
-"""Where a value stands in the file."""
+"""The path of a value in the file."""
 
 NEEDS_RESTART: Sequence[Place] = (
     ("server", "host"), ("server", "port"), ("server", "workers"), ("store",), ("admin", "listen"),
     ("tracing",),
 )  # fmt: skip
-"""What is opened, bound or started once; with all that stands below."""
+"""Settings of what is opened, bound or started once, including nested settings."""
 
 SECRET_FIELDS = frozenset({"sha256", "url"})
 """Settings that show more than a log should hold, though their type does not say so."""
@@ -130,7 +130,7 @@ def _spell_value(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """As it could stand in the file."""
+    """In the form of the configuration file."""
     match value:
         case None | bool() | int() | str():
             return value
@@ -147,7 +147,7 @@ def _plain(value: Any) -> Any:
 
 
 def _spell_place(place: Place) -> str:
-    """As `spell`, but that every name that is no plain word stands in quotes: it may hold anything."""
+    """As `spell`, with quotes around every name that is not a plain word."""
     spelt = ""
     for part in place:
         if isinstance(part, int):

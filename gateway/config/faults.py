@@ -1,4 +1,4 @@
-"""Mistakes in a configuration: where each stands in the file, and what to do about it."""
+"""Faults in a configuration: the place of each in the file, and the remedy."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ConfigFault:
-    """One mistake: where it stands in the file, and what to do about it."""
+    """One fault: its place in the file, and the remedy."""
 
     path: str
     message: str
@@ -38,5 +38,5 @@ def format_faults(path: tuple[str | int, ...]) -> str:
 
 
 def printable(text: str) -> str:
-    """The text in one line that can be written anywhere: what cannot be seen as Python spells it."""
+    """The text as one printable line; other characters are escaped as in Python."""
     return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)

@@ -78,7 +78,7 @@ def shown_key(key: KeySettings) -> dict[str, Any]:
 
 
 def shown_quotas(quotas: tuple[Quota, ...]) -> list[dict[str, Any]]:
-    """Quotas as they stand in the file."""
+    """Quotas in the form of the configuration file."""
     return [
         {name: _plain(value) for name, value in quota.model_dump().items() if value is not None} for quota in quotas
     ]

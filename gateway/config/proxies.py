@@ -1,9 +1,9 @@
-"""Which proxy leads to an upstream: the setting's own text, or what the environment says where there is none.
+"""The proxy for an upstream: its setting, or the environment's if it has none.
 
-The environment is read here, once, and its answer is written into the plain values: workers and connection pools know
+The environment is read here, once, and its value is written into the plain values: workers and connection pools use
 only the setting. The rules are curl's: lower case wins, an empty variable is none, `HTTP_PROXY` in capitals is not
-looked at (a CGI server would fill it from a client's `Proxy:` header), and the loopback is exempt only where
-`no_proxy` says so.
+looked at (a CGI server would fill it from a client's `Proxy:` header), and the loopback is exempt only if
+`no_proxy` lists it.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ class Proxy:
 
     @property
     def basic(self) -> SecretStr | None:
-        """What stands behind `Basic` in Proxy-Authorization (RFC 7617)."""
+        """The credentials after `Basic` in Proxy-Authorization (RFC 7617)."""
         if self.credentials is None:
             return None
         return SecretStr(base64.b64encode(self.credentials.get_secret_value().encode()).decode())
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Texts that nobody may be shown."""
+        """Texts that must not be shown."""
         if self.credentials is None or self.basic is None:
             return ()
         pair = self.credentials.get_secret_value()
@@ -91,10 +91,10 @@ def _is_host(host: str) -> bool:
 
 
 def apply_environment(values: Mapping[str, Any], env: Mapping[str, str]) -> Iterator[ConfigFault]:
-    """Give each upstream, and the webhook, without a `proxy` of its own the one that the environment names for it;
-    faults are told.
+    """Give each upstream, and the webhook, without a `proxy` of its own the one from the environment; returns
+    the faults.
 
-    `values` are the file's plain values, of any shape: what is wrong with them otherwise is told elsewhere.
+    `values` are the file's plain values, of any shape: their other faults are reported elsewhere.
     """
     upstreams = values.get("upstreams")
     named = upstreams.items() if isinstance(upstreams, dict) else ()
@@ -131,7 +131,7 @@ def proxy_for(url: str, env: Mapping[str, str]) -> tuple[str, str]:
 
 def is_exempt(host: str, port: int, no_proxy: str) -> bool:
     """Whether `no_proxy` lists this host: `*`, a name (and all names below it), an address or a network, each with or
-    without a port; between commas or spaces. What cannot be read there exempts nobody."""
+    without a port; between commas or spaces. Unreadable entries exempt no host."""
     return any(_is_listed(host.lower().rstrip("."), port, item) for item in re.split(r"[\s,]+", no_proxy.lower()))
 
 

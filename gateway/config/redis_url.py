@@ -1,11 +1,11 @@
-"""The address of a Redis store, as `store.url` spells it.
+"""The address of a Redis store: the syntax of `store.url`.
 
     redis://[user:password@]host[:port][/db]                       one server
     rediss://[user:password@]host[:port][/db][?ca_file=/path]      one server, over TLS
-    redis+sentinel://[user:password@]h1[:port],h2/service[/db]     whichever server the Sentinels call the master
+    redis+sentinel://[user:password@]h1[:port],h2/service[/db]     the current master according to the Sentinels
     redis+cluster://[user:password@]h1[:port],h2                   the node of a cluster that has the store's slot
 
-User and password are percent-encoded; they are those of the servers, and no Sentinel is told them.
+User and password are percent-encoded; they are for the servers, and are not sent to Sentinels.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _ENCODED = "in a user or password, / ? # @ : , and % are written %2F %3F %23 %40
 
 @dataclass(frozen=True, slots=True)
 class RedisURL:
-    """Where a Redis store is, and who we are there. Neither its `repr` nor its `str` shows credentials."""
+    """The address of a Redis store, with credentials. Neither its `repr` nor its `str` shows credentials."""
 
     kind: RedisKind
     hosts: tuple[tuple[str, int], ...]

@@ -14,7 +14,7 @@ from .faults import ConfigError, ConfigFault, format_faults
 MAX_CHARACTERS = 4 * 2**20
 """Of a file; 10,000 keys take half of it."""
 MAX_VALUES = 500_000
-"""Of a file, each alias and each merge counted as what it stands for: a few lines of them can stand for billions."""
+"""Largest number of values in a file after expanding aliases and merges: a few lines of them can expand to billions."""
 MAX_DEPTH = 100
 
 
@@ -60,7 +60,7 @@ _REFERENCE = re.compile(
 _SHOWN_BY_THE_PARSER = (
     "found undefined alias", "could not determine a constructor", "found undefined tag handle", "duplicate tag handle",
 )  # fmt: skip
-"""How problems begin that go on with what stands there, which may be a secret."""
+"""Beginnings of YAML problems that quote the file's text, which may be a secret."""
 
 
 def read_text(path: str) -> str:
@@ -91,7 +91,7 @@ def load(text: str) -> dict[Any, Any]:
 
 
 class References:
-    """Replaces `${...}` in plain values, and keeps the faults of those that lead nowhere."""
+    """Replaces `${...}` in plain values, and collects the faults of unresolved ones."""
 
     def __init__(self, env: Mapping[str, str], read_file: Callable[[str], str]) -> None:
         self._env = env

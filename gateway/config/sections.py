@@ -77,11 +77,11 @@ Network = Annotated[
 NUSD = 10**9
 """Billionths in a US dollar: money is counted in them, in whole numbers."""
 MAX_USD = Decimal(2**53 - 1) / NUSD
-"""What can be counted: Redis scripts know whole numbers below 2^53 only."""
+"""Largest count: Lua in Redis is exact for whole numbers below 2^53 only."""
 
 
 def _read_usd(value: Any) -> Decimal:
-    """The number as it stands in the file: `str` of a float is its shortest text, which is the one it was read from."""
+    """The number as written in the file: `str` of a float is its shortest text, which is the text it was read from."""
     try:
         usd = Decimal("nan" if isinstance(value, bool) else str(value))
     except (InvalidOperation, ValueError):
@@ -158,7 +158,7 @@ class ServerSettings(Section):
     keepalive_comment_s: Seconds = 0
     """Send a comment to streaming clients while the upstream is silent for this long; 0 is off."""
     trusted_proxies: tuple[Network, ...] = ()
-    """Networks of the proxies whose X-Forwarded-For counts, for keys[].ips and in the access log."""
+    """Networks of the proxies whose X-Forwarded-For is trusted, for keys[].ips and the access log."""
     access_log: Annotated[Literal["json", "text", "off"], BeforeValidator(_read_off)] = "json"
     """One line per call on standard output; never prompts, never secrets."""
 
@@ -285,12 +285,12 @@ class MetricsSettings(Section):
     token: Secret | None = None
     """Bearer token for /metrics; null leaves it open."""
     max_keys: Count = 200
-    """Keys with a label of their own in metrics; the rest is "other"."""
+    """Keys with a label of their own in metrics; further keys share the label "other"."""
 
 
 class Timeouts(Section):
     connect_s: SomeSeconds = 5
-    """Until a connection stands, TLS included; also the longest wait for a free one."""
+    """Time limit for a new connection including TLS; also the longest wait for a free one."""
     head_s: SomeSeconds = 60
     """From sending the request until the whole head of the answer is there."""
     idle_s: SomeSeconds = 60
@@ -311,9 +311,9 @@ class Capabilities(Section):
     stream_usage: bool = True
     """Whether stream_options.include_usage may be sent."""
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_completion_tokens"
-    """The field in which this upstream knows a chat output limit that the gateway adds."""
+    """The field for an output limit that the gateway adds to a chat request."""
     completions: Annotated[bool | Literal["via_chat"], BeforeValidator(_read_completions)] = True
-    """Whether it has /completions; via_chat: each prompt is sent as a chat of one message, whose answer is the text."""
+    """Whether it has /completions; via_chat: each prompt is sent as a chat of one message; its answer is the text."""
     chat: bool = True
     """Whether it has /chat/completions."""
     embeddings: bool = True
@@ -339,7 +339,7 @@ class Capabilities(Section):
 
     @cached_property
     def is_all(self) -> bool:
-        """Whether it takes whatever OpenAI takes."""
+        """Whether it accepts everything that OpenAI accepts."""
         able = (self.completions, self.chat, self.embeddings, self.logprobs, self.best_of, self.echo, self.suffix,
                 self.prompt_arrays, self.token_prompts)  # fmt: skip
         return all(each is True for each in able)
@@ -387,7 +387,7 @@ class Upstream(Section):
     api_key: Secret | None = None
     """Bearer key that the gateway presents; null sends none."""
     api_keys: tuple[Secret, ...] = ()
-    """Several keys instead of api_key, used in turn; one that is refused rests."""
+    """Several keys instead of api_key, used in turn; a refused one is not used during its cooldown."""
     headers: dict[str, SecretStr] = {}
     """Added to every request, for instance OpenAI-Organization."""
     proxy: Annotated[SecretStr | None, AfterValidator(_proxy_address)] = None
@@ -401,7 +401,7 @@ class Upstream(Section):
     max_connection_age_s: SomeSeconds = 300
     """A connection older than this is not used again, so that changes of DNS count."""
     on_disconnect: Literal["cancel", "drain"] = "cancel"
-    """Streams whose client left: cancel the upstream and estimate, or drain: read on for the usage."""
+    """When the client of a stream leaves: cancel the upstream request and estimate, or drain: read on for the usage."""
     drain_limit_s: Seconds = 30
     """With drain, for how long at most."""
     probe_s: Seconds = 0
@@ -487,7 +487,7 @@ class Route(Section):
     upstream: str
     """Name of an upstream."""
     model: Annotated[str, Field(min_length=1)] | None = None
-    """Name under which that upstream knows the model; default: the name the client used."""
+    """The model's name at that upstream; default: the name in the client's request."""
     priority: Annotated[int, _not_bool] = 1
     """Lower is tried first."""
     weight: Positive = 1
@@ -524,14 +524,14 @@ class Price(Section):
     def spelling(self) -> str:
         """Input, cached input and output in USD per million tokens, as each record of a call keeps them: `1.5 0.75 2`.
 
-        Ready made, because a record is spelt twice a call.
+        Computed once, because a record is formatted twice per call.
         """
         return " ".join([f"{Decimal(nusd) / NUSD:f}" for nusd in self.nusd_per_million])
 
 
 class Model(Section):
     endpoints: tuple[EndpointName, ...] = ("completions", "chat", "embeddings")
-    """The endpoints that serve this model; default: whatever the upstream takes."""
+    """The endpoints that serve this model; default: all endpoints of the upstream."""
     routes: Annotated[tuple[Route, ...], Field(min_length=1)]
     """Where calls for this model go."""
     max_attempts: Annotated[int, _not_bool, Field(ge=1, le=10)] = 3
@@ -539,7 +539,7 @@ class Model(Section):
     repeat_when_waiting: bool = False
     """Whether a call that was sent and not answered may be sent again."""
     max_output_tokens: Positive | None = None
-    """What a chat call without a limit is taken to want; needed where a token or USD quota can apply."""
+    """Output tokens reserved for a chat call without a limit; required where a token or USD quota can apply."""
     limits: Limits = Limits()
     """Stricter limits for this model."""
     price: Price | None = None
@@ -768,7 +768,7 @@ class Config(Section):
     keys: tuple[FileKey, ...] = ()
     """Keys of clients."""
     alerts: AlertSettings = AlertSettings()
-    """Who is told."""
+    """The receiver of alerts."""
     tracing: TracingSettings = TracingSettings()
     """Where traces of calls go."""
 

@@ -58,7 +58,7 @@ class Source:
         resolved = resolve(text, self._env, lambda path: read_file(path).rstrip("\r\n"))
         values = resolved.values
         server = values.get("server") or {}
-        if self._overrides and isinstance(server, dict):  # anything else is a fault, which is told below
+        if self._overrides and isinstance(server, dict):  # anything else is a fault, reported below
             values["server"] = {**server, **self._overrides}
         return Reading(build(values), values, resolved.referenced)
 

@@ -80,7 +80,13 @@ class Telemetry:
             "status",
         )
         self._tokens = self._counter(
-            "gateway_tokens_total", "Tokens, by source: reported by the upstream or estimated.", "key", "model", "upstream", "type", "source"
+            "gateway_tokens_total",
+            "Tokens, by source: reported by the upstream or estimated.",
+            "key",
+            "model",
+            "upstream",
+            "type",
+            "source",
         )
         self._cost = self._counter(
             "gateway_cost_usd_total", "US dollars charged to calls with a known price.", "key", "model"
@@ -122,7 +128,9 @@ class Telemetry:
             "gateway_quota_alerts_total", "Quotas of a day or month that came to this percentage.",
             "key", "team", "unit", "per", "level",
         )  # fmt: skip
-        self._unknown = self._counter("gateway_usage_unknown_total", "Calls that were sent upstream and have no reported usage.")
+        self._unknown = self._counter(
+            "gateway_usage_unknown_total", "Calls that were sent upstream and have no reported usage."
+        )
         self._implausible = self._counter(
             "gateway_usage_implausible_total",
             "Usage reports of upstreams with more tokens of a type than there can have been.",

@@ -42,7 +42,7 @@ class RecordedUsage(NamedTuple):
     cached_tokens: int = 0
     estimated_tokens: int = 0
     cost_nusd: int = 0
-    """Of the requests whose cost is known."""
+    """Cost of the requests with a known cost."""
     unpriced: int = 0
     """The others."""
 

@@ -1,4 +1,4 @@
-"""What the cells of somebody else's CSV mean: moments, counts, amounts of money. None: nothing that is understood."""
+"""Cells of a provider's CSV as times, counts and amounts of money. None: not understood."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How rows are spelt, whatever they tell of: JSON for scripts, aligned tables for eyes, amounts of money for both."""
+"""Formats of rows: JSON for scripts, aligned tables for people, amounts of money for both."""
 
 from __future__ import annotations
 

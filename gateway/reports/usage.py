@@ -1,7 +1,7 @@
-"""A usage report: what may be asked, and how the answer is spelt for scripts and for eyes.
+"""A usage report: its parameters, and its formats for scripts and people.
 
-The rows are the store's (`Store.usage`): a dict of the groups that were asked for and of `USAGE_COLUMNS`. A cost that
-nobody knows is None in a row, null in JSON, empty in CSV and `-` in a table. Where some requests of a row have a price
+The rows are the store's (`Store.usage`): a dict of the groups that were asked for and of `USAGE_COLUMNS`. An unknown
+cost is None in a row, null in JSON, empty in CSV and `-` in a table. Where some requests of a row have a price
 and others have none, the cost is that of the former, and `unpriced` counts the latter.
 """
 
@@ -28,7 +28,7 @@ HEADINGS = {
 """Of a table's columns, where the column's own name is too long."""
 
 ROWS_AT_ONCE = 25
-"""Spelt in one bite; a third of a millisecond, more or less."""
+"""Rows formatted at once: about a third of a millisecond."""
 
 
 def read_groups(text: str) -> list[str]:
@@ -40,7 +40,7 @@ def read_groups(text: str) -> list[str]:
 
 
 def read_day(text: str) -> str:
-    """A day as the store knows it. Raises `ValueError`."""
+    """A day in the store's form. Raises `ValueError`."""
     try:
         is_day = date.fromisoformat(text).isoformat() == text
     except ValueError:
@@ -60,7 +60,7 @@ def format_json(rows: Iterable[Row]) -> str:
 
 
 def format_csv(groups: Sequence[str], rows: Sequence[Row], line_end: str = "\r\n", *, has_heading: bool = True) -> str:
-    """A line of names, then one for each row. The default of `line_end` is that of RFC 4180. For a thread, too."""
+    """A line of names, then one for each row. The default of `line_end` is that of RFC 4180. Usable in a thread."""
     text = io.StringIO()
     writer = csv.DictWriter(text, [*groups, *USAGE_COLUMNS], lineterminator=line_end)
     if has_heading:
@@ -82,7 +82,7 @@ def format_table(groups: Sequence[str], rows: Sequence[Row]) -> str:
 
 
 def notes(rows: Sequence[Row]) -> list[str]:
-    """What a person has to know who reads the sums of a table."""
+    """Notes for a reader of the sums in a table."""
     total = _total(rows)
     if not total["unpriced"]:
         return []

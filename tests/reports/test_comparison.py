@@ -106,7 +106,7 @@ def test_csv() -> None:
 
 def test_notes() -> None:
     assert notes(PAIRS) == [
-        "gpt-4o stands for gpt-4o, gpt-4o-2024-08-06.",
+        "gpt-4o is also reported as gpt-4o, gpt-4o-2024-08-06.",
         "The cost of 2 of our requests is unknown, and in no sum.",
     ]
     assert notes(PAIRS[2:]) == []
@@ -116,11 +116,11 @@ def test_a_name_cannot_draw_on_the_terminal() -> None:
     """An upstream and a file may call a model what they like."""
     pair = Pair(DAY, "m\n\x1b[2J", ("m\n\x1b[2J", "n\r"), RecordedUsage(1, 0, 1, 1), None)
     assert "m\\n\\x1b[2J  ours" in format_table([pair], ALL)
-    assert notes([pair]) == ["m\\n\\x1b[2J stands for m\\n\\x1b[2J, n\\r."]
+    assert notes([pair]) == ["m\\n\\x1b[2J is also reported as m\\n\\x1b[2J, n\\r."]
 
 
 def test_snapshots_of_several_days_are_told_at_once() -> None:
     pairs = [
         Pair(day, "m", names, RecordedUsage(1), Tally(1)) for day, names in (("1", ("m-0613",)), ("2", ("m", "m-0314")))
     ]
-    assert notes(pairs) == ["m stands for m, m-0314, m-0613."]
+    assert notes(pairs) == ["m is also reported as m, m-0314, m-0613."]

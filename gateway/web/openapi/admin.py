@@ -91,7 +91,8 @@ ADMIN_OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("PATCH", f"{KEYS}/{{id}}"): _change("Replace settings of a key.", "IssuedKey", _ID, body=bodies.UpdateKey),
     ("DELETE", f"{KEYS}/{{id}}"): _change("Revoke a key, for ever.", "IssuedKey", _ID),
     ("POST", f"{KEYS}/{{id}}/rotate"): _change(
-        "Replace the secret of a key; the answer shows the new one once.", "NewKey", _ID, body=bodies.RotateKey, is_body_needed=False
+        "Replace the secret of a key; the answer shows the new one once.", "NewKey", _ID,
+        body=bodies.RotateKey, is_body_needed=False,
     ),
     ("GET", TEAMS): _reading(
         "Teams of the file and of the store, by name.", "Teams", _PAGE,

@@ -245,7 +245,7 @@ def test_snapshots_stand_under_the_name_that_was_asked_for(house: Gateway, provi
     found = rows(done := compare(house, file, "--format", "json"))
     assert (set(found), found[CHAT]["names"]) == ({CHAT}, [CHAT, f"{CHAT}-2024-07-18"])
     assert (found[CHAT]["total_tokens_difference"], found[CHAT]["only"]) == (0, None)
-    assert f"gateway: {CHAT} stands for {CHAT}, {CHAT}-2024-07-18." in done.stderr.splitlines()
+    assert f"gateway: {CHAT} is also reported as {CHAT}, {CHAT}-2024-07-18." in done.stderr.splitlines()
 
 
 # ------------------------------------------------------------------------------------------------- without a provider
@@ -298,7 +298,7 @@ def test_table_with_all_that_has_to_be_said(books: Path, tmp_path: Path) -> None
     assert notes.splitlines() == [
         "Our books begin on 2026-01-02: of the days before, there is nothing of ours to compare.",
         "Ours are the calls to main and second; --upstream tells them apart.",
-        "m stands for m, m-0613.",
+        "m is also reported as m, m-0613.",
         "The cost of 1 of our requests is unknown, and in no sum.",
     ]
 
