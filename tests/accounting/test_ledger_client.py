@@ -544,7 +544,7 @@ async def test_what_a_dead_worker_left_is_delivered_by_another(
     await until(lambda: store.retired)
     assert store.applied == ["a", "b", "c"]
     assert [(record.id, record.ended) for record in lost] == [("b", "lost"), ("c", "lost")]
-    await until(lambda: "2 calls of a worker that died" in caplog.text)
+    await until(lambda: "2 calls of a killed worker" in caplog.text)
     dead = [item for batch in store.batches for item in batch.items if isinstance(item, Settle)]
     assert [item.settlement.record.ended for item in dead][-2:] == ["lost", "lost"]
     await until(lambda: len([*(tmp_path / "journal").iterdir()]) == 1)

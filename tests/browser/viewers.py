@@ -18,7 +18,8 @@ from typing import NamedTuple
 
 import aiohttp
 
-from gateway.web.dashboard import CONTENT_TYPES, FOLDER, INDEX
+from gateway.web.dashboard import FOLDER
+from gateway.web.static_page import CONTENT_TYPES, INDEX
 from tests.flows.house import ADMIN_TOKEN
 
 CONNECTIONS = 6

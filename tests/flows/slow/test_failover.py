@@ -112,7 +112,7 @@ def test_what_the_next_master_never_heard_of_is_told_again(
     assert scene.check(house) == {"done": 4 + 4 + 3 + 1 + 3}
     (window,) = [row for row in house.get("/v1/key", key="ten").json["quotas"] if row["scope"] == "key:ten"]
     assert (window["used"], window["reserved"]) == (10, 0)
-    assert "the store has forgotten what it knew" in house.stderr
+    assert "the store has lost acknowledged entries" in house.stderr
 
 
 # --------------------------------------------------------------------------------------------------------- a cluster
