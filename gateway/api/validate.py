@@ -128,7 +128,8 @@ def _generation(document: Document, body: Generation, prompt: prompt_tokens.Esti
 
 
 def _check_bias(bias: Mapping[str, Any]) -> None:
-    """Values only: keys are the upstream's business (the SDKs' own tests send "foo"). A token id may be repeated."""
+    """Check the values; fractions are allowed (docs/formats.md). The keys are left to the upstream: the tests of the
+    SDKs send "foo"."""
     for token, value in bias.items():
         is_number = type(value) is int or type(value) is float
         if is_number and -100 <= value <= 100:

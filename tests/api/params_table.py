@@ -205,7 +205,7 @@ ROWS: list[Row] = [
 
         taken(endpoint, logit_bias={}),
         taken(endpoint, logit_bias=None),
-        taken(endpoint, logit_bias={"50256": -100, "foo": 0, "": 99.5, "7": 100}),
+        taken(endpoint, logit_bias={"50256": -100, "foo": 0, "": 99.5, "7": 100, "8": -0.25, "9": 1e-3}),
         refused(endpoint, "logit_bias.50256", DMAX, "Expected a value <= 100, but got 101 instead.", logit_bias={"50256": 101}),
         refused(endpoint, "logit_bias.50256", DMIN, "Expected a value >= -100, but got -100.5 instead.", logit_bias={"1": 0, "50256": -100.5}),
         refused(endpoint, "logit_bias.5", TYPE, "expected a decimal, but got a string instead.", logit_bias={"5": "1"}),
