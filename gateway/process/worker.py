@@ -1,8 +1,9 @@
 """One worker process, started by workers.py with inherited file descriptors: the control line and what it listens on.
 
 It takes its configuration from the supervisor, serves until it is told to drain, and drains by itself when the
-supervisor is gone. Ready means: the store is open, the key store has answered, and connections are accepted. While other
-workers serve, a new one waits for that answer for `KEYS_WITHIN_S`; without them it soon accepts, and refuses, calls.
+supervisor is gone. Ready means: the store is open, the key store has answered, and connections are accepted. While
+other workers serve, a new one waits for that answer for `KEYS_WITHIN_S`; without them it soon accepts, and refuses,
+calls.
 """
 
 from __future__ import annotations
@@ -108,7 +109,8 @@ class WorkerProcess:
         deadline = time.monotonic() + (KEYS_WITHIN_S if self._has_peers else KEYS_WITHIN_ALONE_S)
         while not self._drain_delay_s.done() and time.monotonic() < deadline:
             try:
-                return book.trust()
+                book.trust()
+                break
             except Unavailable:
                 await asyncio.sleep(LOOK_EVERY_S)
 

@@ -335,6 +335,57 @@ async def test_parallel_calls_that_began_before_the_outage_count(store: DeskStor
     assert isinstance(await books.draw(draw(parallel(2), call="fourth")), Granted)
 
 
+async def test_calls_of_one_lost_batch_are_sent_again(
+    store: DeskStore, open_one: OpensDesks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of the share is spent: it is one call, and three are admitted."""
+    monkeypatch.setattr(ledger_client, "HOLD_S", 600)
+    books = open_one(on_outage="allow", outage_share=0.01)
+    for name in ("first", "second", "third"):
+        store.called.clear()
+        store.loses_replies = True
+        lost = books.draw(draw(daily(100), call=name))
+        await store.called.wait()
+        store.loses_replies = False
+        assert [await lost, await books.draw(draw(daily(100), call=f"after-{name}"))] == [Granted()] * 2
+    assert store.voided == []
+    items = [item for batch in store.batches for item in batch.items]
+    assert [item for item in items if isinstance(item, Reserve) and item.is_forced] == []
+
+
+async def test_calls_wait_no_longer_than_the_hold_after_a_lost_batch(
+    store: DeskStore, open_one: OpensDesks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger_client, "HOLD_S", 0.01)
+    books = open_one(on_outage="allow", outage_share=0.01)
+    lost = await in_flight(store, books, "lost")
+    store.is_away = True
+    store.gate.set()
+    await until(lambda: len(store.batches) == 1)
+    store.gate.clear()
+    held = books.draw(draw(call="held"))
+    assert [await lost, await held] == [Granted()] * 2
+    store.is_away = False
+    store.gate.set()
+    await until(lambda: set(store.open) == {"lost", "held"})
+
+
+async def test_calls_that_wait_after_a_lost_batch_are_answered_when_the_ledger_closes(
+    store: DeskStore, open_one: OpensDesks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger_client, "HOLD_S", 600)
+    books = open_one(on_outage="allow")
+    store.loses_replies = True
+    lost = books.draw(draw(call="lost"))
+    await store.called.wait()
+    store.gate.clear()
+    held = books.draw(draw(call="held"))
+    await books.close(0.01)
+    for answer in (lost, held):
+        with pytest.raises(StoreUnavailable):
+            await answer
+
+
 async def test_alone_only_for_so_long(store: DeskStore, open_one: OpensDesks) -> None:
     books = open_one(on_outage="allow", outage_share=1, outage_max_s=0)
     store.is_away = True

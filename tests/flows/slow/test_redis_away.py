@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
+from gateway.store import SIGN_OF_LIFE_S, SILENT_S
 from tests.conftest import StartsGateways
 from tests.fakes.redis_servers import RedisServer, wait_until
 from tests.fakes.wire_proxy import WireProxy
@@ -361,6 +362,28 @@ def test_a_worker_that_is_replaced_during_an_outage_refuses_no_call(
         wire.heal()
         eventually(lambda: house.metric("gateway_journal_pending_records") == 0, BACK_WITHIN_S)
         scene.check(house)
+
+
+def test_calls_of_living_workers_are_not_lost_when_redis_returns_after_longer_than_20_s(
+    gateway: StartsGateways, redis: RedisServer
+) -> None:
+    accounts = ACCOUNTS | {"keys": [key("alice", max_parallel=8)]}
+    with Scene() as scene, WireProxy(redis.port) as wire:
+        store = {"url": redis.url_for(port=wire.port), "namespace": "returns"}
+        houses = [gateway(settings(scene.url, store=store, **accounts)) for _ in range(2)]
+        running = [told for house in houses for told in scene.begin(house, 4)]
+        wire.hold()
+        time.sleep(SILENT_S + 5)
+        wire.heal()
+        for house in houses:
+            eventually(lambda house=house: house.get("/readyz", key=None).status == 200, BACK_WITHIN_S)
+        assert {scene.call(house).status for house in houses for _ in range(3)} == {429}  # all 8 slots are taken
+        time.sleep(2 * SIGN_OF_LIFE_S)
+        assert {scene.call(house).status for house in houses} == {429}
+        assert [row["ended"] for row in houses[0].calls()] == []
+        scene.end()
+        assert all(told.is_served for told in running)
+        assert scene.check(houses[0]) == {"done": 8}
 
 
 def test_after_a_while_alone_calls_are_denied(gateway: StartsGateways, redis: RedisServer) -> None:
