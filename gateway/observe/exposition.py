@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 
 from gateway import __version__
 
-from .live_counters import UPSTREAM_STATE, LiveCounters
+from .live_counters import UPSTREAM_STATE
 from .metrics import KeyCollector, QuotaRow
 
 
@@ -80,11 +80,6 @@ def write(
     """
     told = KeyCollector([QuotaRow(*row) for row in quotas], teams)
     return _write(folder, _Workers(folder, upstreams), SupervisorMetrics(reloads), told)
-
-
-def write_live(folder: str, counters: LiveCounters, reloads: Reloads) -> str:
-    """The same, of what live numbers need."""
-    return _write(folder, counters, SupervisorMetrics(reloads))
 
 
 def _write(folder: str, *collectors: Collector) -> str:

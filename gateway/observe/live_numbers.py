@@ -1,49 +1,15 @@
-"""What of a scrape moves while somebody looks: the counters of the whole gateway, without labels that nobody shows.
+"""The numbers of `/admin/api/live`: counters of the whole gateway, without the labels that are not shown.
 
-It reads the text that `/metrics` gives, and so knows no more than that: sums over all workers, which never fall.
+They are sums over the samples of metrics, so they agree with `/metrics`, and no counter falls.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
-from gateway.chunked import in_chunks
-
-LINES_AT_ONCE = 500
-"""Read in one bite: a scrape may have very many."""
-
-_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
-_ESCAPED = re.compile(r"\\(.)")
-
-
-class Sample(NamedTuple):
-    """One line of a scrape."""
-
-    name: str
-    labels: Mapping[str, str]
-    value: float
-
-
-def samples(text: str, names: Iterable[str]) -> Iterator[Sample]:
-    """The lines with these names. Comments, other names and what is no sample are left out. For a thread."""
-    wanted = frozenset(names)
-    for line in in_chunks(text.splitlines(), LINES_AT_ONCE):
-        name, brace, rest = line.partition("{")
-        if not brace:
-            name, _, value = line.partition(" ")
-            if name in wanted:
-                yield Sample(name, {}, float(value))
-        elif name in wanted:
-            spelt, _, value = rest.rpartition("} ")
-            yield Sample(name, {label: _plain(of) for label, of in _LABEL.findall(spelt)}, float(value))
-
-
-def _plain(value: str) -> str:
-    if "\\" not in value:
-        return value
-    return _ESCAPED.sub(lambda found: "\n" if found[1] == "n" else found[1], value)
+from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
 
 
 class _Histogram:
@@ -116,7 +82,7 @@ _SINGLE: Mapping[str, str] = {
     "client_disconnects": "gateway_client_disconnects_total",
     "generation": "gateway_config_generation",
 }
-"""Whole numbers that are told as they are, by the metric that each comes from."""
+"""Whole numbers that are shown as they are, by the metric that each comes from."""
 
 _READ: Mapping[str, Callable[[_Numbers, Sample], None]] = {
     "gateway_requests_total": _Numbers.request,
@@ -130,12 +96,13 @@ _READ: Mapping[str, Callable[[_Numbers, Sample], None]] = {
 }
 
 
-def summed(text: str, upstreams: Iterable[str]) -> dict[str, Any]:
-    """The counters of a scrape; of upstreams, those that are configured. Times in seconds, money in USD."""
+def summed(collectors: Iterable[Collector], upstreams: Iterable[str]) -> dict[str, Any]:
+    """The counters of all collectors; of upstreams, those that are configured. Times in seconds, money in USD."""
     names = list(upstreams)
     found = _Numbers(names)
-    for sample in samples(text, _READ):
-        _READ[sample.name](found, sample)
+    for sample in [sample for each in collectors for metric in each.collect() for sample in metric.samples]:
+        if (read := _READ.get(sample.name)) is not None:
+            read(found, sample)
     return {
         "requests": sum(found.by_status.values()),
         "by_status": found.by_status,

@@ -30,6 +30,7 @@ from gateway.config.source import Reading, Source
 from gateway.observe import exposition
 from gateway.observe.exposition import Reloads
 from gateway.observe.live_counters import LiveCounters
+from gateway.observe.live_numbers import summed
 from gateway.tasks import Tasks
 
 from .channel import ChannelClosed, ControlChannel
@@ -239,7 +240,9 @@ class Supervisor:
         """What a worker wants of the whole gateway; None: it cannot be had."""
         answer: Any = None
         try:
-            if question["ask"] == "reload":
+            if question["ask"] == "live":
+                answer = await self._live_numbers()
+            elif question["ask"] == "reload":
                 answer = (await self._reloader.reload(question["why"]))._asdict()
             elif question["ask"] == "everyone":
                 answer = [told for _, told in await self._ask(question["what"], ANSWER_WITHIN_S)]
@@ -278,16 +281,28 @@ class Supervisor:
         if not self._failed.done():
             self._failed.set_exception(CannotServe(why))
 
+    def _reloads(self) -> Reloads:
+        return Reloads(self._reloader.generation, dict(self._reloader.results), self._restarts)
+
+    async def _live_numbers(self) -> dict[str, Any] | None:
+        """The counters of the whole gateway; None where the workers' files cannot be read, for instance while a new
+        worker is making its own."""
+        collectors = [self._live_counters, exposition.SupervisorMetrics(self._reloads())]
+        try:
+            return await asyncio.to_thread(summed, collectors, list(self._config.upstreams))
+        except Exception:
+            log.warning("the live numbers could not be read", exc_info=True)
+            return None
+
     async def _scrape(self, question: Mapping[str, Any]) -> str | None:
         """A file with the metrics as text, which whoever asked for it takes away; None where they cannot be read, for
         instance while a new worker is making its files."""
         try:
-            reloads = Reloads(self._reloader.generation, dict(self._reloader.results), self._restarts)
-            if question["is_live"]:
-                return await asyncio.to_thread(exposition.write_live, self._metrics_dir, self._live_counters, reloads)
             quotas, teams = question["quotas"], question["teams"]
             upstreams = list(self._config.upstreams)
-            return await asyncio.to_thread(exposition.write, self._metrics_dir, upstreams, reloads, quotas, teams)
+            return await asyncio.to_thread(
+                exposition.write, self._metrics_dir, upstreams, self._reloads(), quotas, teams
+            )
         except Exception:
             log.warning("the metrics could not be read", exc_info=True)
             return None

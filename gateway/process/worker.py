@@ -82,7 +82,7 @@ class WorkerProcess:
         self._tasks.spawn(self._listen(), "control-line")
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, lambda: self._drain(self._config.server.drain_delay_s))
-        async with app.build(self._config, self._telemetry, self._scrape, self._ask, self._scrape_counters) as worker:
+        async with app.build(self._config, self._telemetry, self._scrape, self._ask) as worker:
             await self._wait_for_keys(worker.parts.book)
             sites = [await self._serve(worker.app, worker.shortcuts, worker.parts, self._listener)]
             if worker.office is not None and self._office is not None:
@@ -180,24 +180,14 @@ class WorkerProcess:
             return None
 
     async def _scrape(self) -> bytes:
-        """The gateway's metrics. Keys and their quotas are read here; to sum up the workers and write the text is the
-        supervisor's, and it goes past this event loop through a file."""
+        """The gateway's metrics. This worker reads keys and their quotas; the supervisor sums up the workers and writes
+        the text to a file, which keeps it off this event loop."""
         keys, standings = await app.labelled_keys(self._worker.result().parts)
-        return await self._written(
-            is_live=False,
-            quotas=list(quota_rows(standings, self._telemetry.key_label)),
-            teams={key.id: key.team for key in keys},
-        )
-
-    async def _scrape_counters(self) -> bytes:
-        """What live numbers need of them."""
-        return await self._written(is_live=True)
-
-    async def _written(self, **wish: Any) -> bytes:
+        quotas = list(quota_rows(standings, self._telemetry.key_label))
         waiter: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
         number = id(waiter)
         self._scrapes[number] = waiter
-        self._line.send(scrape=number, **wish)
+        self._line.send(scrape=number, quotas=quotas, teams={key.id: key.team for key in keys})
         if (text := await waiter) is None:
             raise Unavailable("The metrics cannot be read right now.", code="metrics_unavailable")
         return await asyncio.to_thread(_take, Path(text))

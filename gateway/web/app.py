@@ -22,6 +22,7 @@ from gateway.config import StoreSettings as Settings
 from gateway.journal import Journal
 from gateway.keys.cache import KeyCache
 from gateway.keys.registry import Registry
+from gateway.observe.live_numbers import summed
 from gateway.observe.metrics import Telemetry
 from gateway.observe.tracing import open_tracer
 from gateway.pipeline import CurrentServices, Services
@@ -80,10 +81,8 @@ async def build(
     telemetry: Telemetry,
     scrape: Callable[[], Awaitable[bytes]],
     ask: Ask | None = None,
-    scrape_counters: Callable[[], Awaitable[bytes]] | None = None,
 ) -> AsyncIterator[Worker]:
-    """Open every part, and close them in reverse. `ask` asks the supervisor; None: there is none. `scrape_counters` is
-    a scrape of what live numbers need (live_counters.py), or more; None: there is no such.
+    """Open every part, and close them in reverse. `ask` asks the supervisor; None: there is none.
 
     Raises `StoreMisconfigured` where a person has to mend something about the store, `OSError` for the journal's
     folder.
@@ -109,8 +108,7 @@ async def build(
         admin = AdminAPI(
             Registry(store, lambda: live.parts.config),
             TokenAuth(telemetry),
-            scrape_counters or scrape,
-            ask or _alone(live),
+            ask or _alone(live, telemetry),
         )
         most, behind = config.server.max_request_bytes, [*ops.inside(), *admin.routes(), *Dashboard().routes()]
         has_own_listener = config.admin.listen is not None
@@ -169,10 +167,12 @@ def report_upstreams(live: CurrentServices) -> list[UpstreamReport]:
     return [health.report(parts.pools[name].size) for name, health in parts.router.health.items()]
 
 
-def _alone(live: CurrentServices) -> Ask:
+def _alone(live: CurrentServices, telemetry: Telemetry) -> Ask:
     """A supervisor's answers where there is none."""
 
     async def answer(what: str, /, **_: Any) -> Any:
+        if what == "live":
+            return summed([telemetry.registry], live.parts.config.upstreams)
         return [report_upstreams(live)] if what == "everyone" else None
 
     return answer

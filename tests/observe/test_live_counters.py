@@ -12,10 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import Metric
 from prometheus_client.multiprocess import mark_process_dead
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
 
 from gateway.observe import exposition
-from gateway.observe.exposition import Reloads
+from gateway.observe.exposition import Reloads, SupervisorMetrics
 from gateway.observe.live_counters import SHOWN, LiveCounters
 from gateway.observe.live_numbers import _READ, summed
 
@@ -81,7 +84,21 @@ def worker(folder: Path) -> Iterator[Worker]:
 
 
 def of_scrape(folder: Path) -> dict[str, Any]:
-    return summed(taken(exposition.write(str(folder), UPSTREAMS, RELOADS, [], {})), UPSTREAMS)
+    return summed([Scraped(taken(exposition.write(str(folder), UPSTREAMS, RELOADS, [], {})))], UPSTREAMS)
+
+
+def numbers_of(counters: LiveCounters) -> dict[str, Any]:
+    return summed([counters, SupervisorMetrics(RELOADS)], UPSTREAMS)
+
+
+class Scraped(Collector):
+    """The metrics of a scrape's text, as Prometheus reads it."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def collect(self) -> Iterator[Metric]:
+        yield from text_string_to_metric_families(self._text)
 
 
 def taken(path: str) -> str:
@@ -94,7 +111,7 @@ def test_they_are_those_of_a_scrape_whatever_workers_come_and_go(tmp_path: Path)
     counters = LiveCounters(tmp_path)
 
     def live() -> dict[str, Any]:
-        return summed(taken(exposition.write_live(str(tmp_path), counters, RELOADS)), UPSTREAMS)
+        return numbers_of(counters)
 
     assert live() == of_scrape(tmp_path)
     with worker(tmp_path) as one:
@@ -127,24 +144,25 @@ def test_a_name_is_read_once_and_keys_are_summed_up(tmp_path: Path, monkeypatch:
     counters = LiveCounters(tmp_path)
     with worker(tmp_path) as one:
         one.work("up0")
-        taken(exposition.write_live(str(tmp_path), counters, RELOADS))
+        numbers_of(counters)
         assert len(read) > 5 * KEYS
         read.clear()
         one.work("up0")
-        shown = taken(exposition.write_live(str(tmp_path), counters, RELOADS))
+        samples = [sample for metric in counters.collect() for sample in metric.samples]
         assert {json.JSONDecoder().decode(text)[1] for text in read} == GAUGES
-    told = [line for line in shown.splitlines() if "key-07" in line]
-    assert told == ['gateway_requests_total{key="key-07",model="m",status="429",upstream=""} 2.0']
+    (shown,) = [each for each in samples if each.labels.get("key") == "key-07"]
+    assert (shown.name, shown.value) == ("gateway_requests_total", 2.0)
+    assert shown.labels == {"key": "key-07", "model": "m", "status": "429", "upstream": ""}
 
 
 def test_a_worker_that_is_about_to_make_its_files_is_no_obstacle(tmp_path: Path) -> None:
     counters = LiveCounters(tmp_path)
     with worker(tmp_path) as one:
         one.work("up0")
-        numbers = summed(taken(exposition.write_live(str(tmp_path), counters, RELOADS)), UPSTREAMS)
+        numbers = numbers_of(counters)
         (tmp_path / "counter_1.db").touch()
         (tmp_path / "histogram_1.db").write_bytes(bytes(1 << 16))
-        assert summed(taken(exposition.write_live(str(tmp_path), counters, RELOADS)), UPSTREAMS) == numbers
+        assert numbers_of(counters) == numbers
 
 
 def test_what_is_read_of_them_is_what_is_kept() -> None:

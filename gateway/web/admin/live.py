@@ -1,6 +1,6 @@
-"""For whoever looks on: what kind of token is used, and the counters of the moment.
+"""The role of a token, and the counters of the whole gateway since it started.
 
-The counters are those of `/metrics`, summed over the whole gateway; rates are for the reader to make, of two samples.
+The counters are those of `/metrics`, summed over all workers by the supervisor; a reader makes rates of two samples.
 """
 
 from __future__ import annotations
@@ -10,30 +10,30 @@ import json
 import os
 import socket
 import time
-from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
 from gateway import __version__
-from gateway.observe.live_numbers import summed
+from gateway.errors import Unavailable
 from gateway.web.middleware import CONTEXT
 from gateway.web.responses import json_response
 
-from .common import ROLE, AdminAccess, parts_of, shown
+from .common import ROLE, AdminAccess, shown
+from .whole_gateway import Ask
 
 FRESH_S = 1.5
-"""How old a sample may be that is given again. A page asks every two seconds: however many look on, a worker asks for
-little more than the one scrape that the first of them needs."""
+"""The age up to which a sample is returned again. A dashboard asks every two seconds: however many are open, a worker
+asks the supervisor little more often than for one of them."""
 
 
 class LiveEndpoints:
     """`/admin/api/session` and `/admin/api/live`. Private to a worker."""
 
-    def __init__(self, office: AdminAccess, scrape: Callable[[], Awaitable[bytes]]) -> None:
+    def __init__(self, office: AdminAccess, ask: Ask) -> None:
         self._office = office
-        self._scrape = scrape
+        self._ask = ask
         self._turn = asyncio.Lock()
-        """One scrape at a time; who waits for it finds it made."""
+        """One sample is made at a time; the requests that wait for it return the same."""
         self._made = -FRESH_S
         self._body = b""
 
@@ -45,7 +45,7 @@ class LiveEndpoints:
         ]
 
     async def show_session(self, request: web.Request) -> web.StreamResponse:
-        """Whose token this is: `admin`, who may change things, or `viewer`."""
+        """The role of the token: `admin`, which may change things, or `viewer`."""
         return shown({"role": request[ROLE], "version": __version__})
 
     async def show_live(self, request: web.Request) -> web.StreamResponse:
@@ -53,16 +53,15 @@ class LiveEndpoints:
         request[CONTEXT].is_quiet = True
         async with self._turn:
             if time.monotonic() - self._made >= FRESH_S:
-                upstreams = list(parts_of(request).config.upstreams)
-                at, text = time.time(), await self._scrape()
-                self._body = await asyncio.to_thread(_spell, at, text, upstreams)
+                self._body = _body(time.time(), await self._ask("live"))
                 self._made = time.monotonic()
             body = self._body
         return json_response(body, headers=[("Cache-Control", "no-store")])
 
 
-def _spell(at: float, text: bytes, upstreams: list[str]) -> bytes:
-    # Workers have one parent, and gateways that share a balancer have none in common.
+def _body(at: float, numbers: dict[str, object] | None) -> bytes:
+    if numbers is None:
+        raise Unavailable("The metrics cannot be read right now.", code="metrics_unavailable")
+    # Workers have one parent; gateways behind one balancer have different ones.
     instance = f"{socket.gethostname()}:{os.getppid()}"
-    told = {"time": round(at, 3), "instance": instance, "version": __version__, **summed(text.decode(), upstreams)}
-    return json.dumps(told).encode()
+    return json.dumps({"time": round(at, 3), "instance": instance, "version": __version__, **numbers}).encode()

@@ -1,11 +1,9 @@
-"""The admin API: what was used, by whom, and what is left; who may use what; and every change of it.
+"""The admin API: usage, quotas, keys, teams, the audit log, and the state of the whole gateway.
 
-One desk for each kind of thing, behind one door (admin_office). They keep nothing.
+One class of endpoints for each kind of object, behind one authorization (`common.AdminAccess`).
 """
 
 from __future__ import annotations
-
-from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
@@ -23,12 +21,12 @@ from .whole_gateway import Ask, GatewayEndpoints
 
 
 class AdminAPI:
-    """All desks of one worker."""
+    """All endpoints of one worker."""
 
-    def __init__(self, registry: Registry, gate: TokenAuth, scrape: Callable[[], Awaitable[bytes]], ask: Ask) -> None:
+    def __init__(self, registry: Registry, gate: TokenAuth, ask: Ask) -> None:
         office = AdminAccess(registry, gate)
         self._desks = (
-            ReportEndpoints(office), LiveEndpoints(office, scrape), KeyEndpoints(office), TeamEndpoints(office),
+            ReportEndpoints(office), LiveEndpoints(office, ask), KeyEndpoints(office), TeamEndpoints(office),
             QuotaEndpoints(office), AuditEndpoints(office),
             GatewayEndpoints(office, ask),
         )  # fmt: skip
