@@ -276,7 +276,6 @@ async def _try(
             "upstream %s: %s while %s (%s), call %s",
             result.upstream, result.fault.value, result.phase.value, result.detail, call.id,
         )  # fmt: skip
-        lease.may_have_cost |= result.phase is Phase.WAITING
         return result
     fault = result.fault if isinstance(result, Streamed) else None
     trial.ended(result.trouble if isinstance(result, Streamed) else None)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import NamedTuple, Protocol, Self
 
 from gateway.config import Route
 from gateway.errors import GatewayError, Unavailable
@@ -52,6 +52,16 @@ _DOUBT = {
 
 MAX_RETURNED_MODEL = 256
 """Characters of it that are kept, as many as a client may ask for: an upstream's word must not fill the books."""
+
+
+class AttemptCost(Protocol):
+    """What one attempt may have cost. Implemented by relay/charge.py."""
+
+    @property
+    def usage(self) -> Usage: ...
+
+    @property
+    def doubts(self) -> tuple[str, ...]: ...
 
 
 class AccessLogExtras(NamedTuple):
@@ -94,8 +104,8 @@ class Lease:
         self.route: Route | None = None
         self.upstream_s = 0.0
         """Time spent waiting for upstreams."""
-        self.may_have_cost = False
-        """An attempt was sent and not wholly answered: the upstream may bill what nobody has seen."""
+        self.spent = Usage()
+        """What attempts that did not answer the call may have cost: added to what the last one has cost."""
         self.is_cut_off = False
         """Nobody waits for the answer any more, and it is not read on for its usage either."""
         self.upstream_error: str | None = None
@@ -161,7 +171,7 @@ class Lease:
             return
         call = self.call
         duration_s = time.perf_counter() - call.arrived
-        is_usage_known = usage.source != "none" or not self.may_have_cost
+        usage = pricing.total_usage((self.spent, usage))
         record = _record(
             call, self.route, status, usage, ended,
             returned_model=returned_model and returned_model[:MAX_RETURNED_MODEL],
@@ -169,7 +179,6 @@ class Lease:
             duration_s=duration_s,
             attempts=self.attempts,
             is_truncated=is_truncated,
-            is_usage_known=is_usage_known,
         )  # fmt: skip
         self._settled = self._books.ledger.settle(Settlement(record, self._draw.claims))
         overhead_s = max(0.0, duration_s - self.upstream_s - call.body_wait_s)
@@ -177,7 +186,7 @@ class Lease:
             record,
             estimated_prompt_tokens=call.params.prompt_tokens,
             overhead_s=overhead_s,
-            is_usage_unknown=usage.source == "estimated" or self.may_have_cost,
+            is_usage_unknown=usage.source == "estimated",
         )
         trace = self.trace
         self._books.write_line(
@@ -188,6 +197,11 @@ class Lease:
         )
         if trace is not None:
             trace.recorded(record, error)
+
+    def add_cost(self, charged: AttemptCost) -> None:
+        """Add what an attempt that did not answer the call may have cost."""
+        self.doubt(charged.doubts)
+        self.spent = pricing.total_usage((self.spent, charged.usage))
 
     def doubt(self, kinds: Iterable[str]) -> None:
         """Count and log that the upstream reported more tokens of these kinds than there can have been."""
@@ -202,7 +216,7 @@ class Lease:
             await self._settled  # a cancellation does not take the settlement back
 
     def _close_after(self, error: BaseException | None) -> None:
-        """Close what the block left open: nothing was delivered, so nothing but the request itself is charged."""
+        """Close what the block left open: only `spent` is charged."""
         if self._is_handed_over:
             return
         if isinstance(error, GatewayError):
@@ -234,7 +248,6 @@ def _record(
     duration_s: float = 0.0,
     attempts: int = 0,
     is_truncated: bool = False,
-    is_usage_known: bool = True,
 ) -> Record:
     """A call and what became of it on this route; None: it was tried on none."""
     price = call.model.price
@@ -258,6 +271,6 @@ def _record(
         attempts=attempts,
         truncated=is_truncated,
         client_request_id=call.client_request_id,
-        cost_nusd=pricing.cost_nusd(price, usage) if is_usage_known else None,
+        cost_nusd=pricing.cost_nusd(price, usage),
         price=None if price is None else price.spelling,
     )

@@ -7,7 +7,6 @@ to be there. Usage is summed; where one answer has none, the whole has none, bec
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from gateway.records import Call, Usage
@@ -108,18 +107,6 @@ def write(frame: Frame, first: dict[str, Any], choices: list[dict[str, Any]], us
     if usage is not None:
         whole["usage"] = usage_object(usage)
     return json.dumps(whole, separators=(",", ":")).encode()
-
-
-def total(parts: Sequence[Usage]) -> Usage:
-    """The sum; estimated where one of them is."""
-    sources = {part.source for part in parts if part.source != "none"}
-    return Usage(
-        sum(part.prompt_tokens for part in parts),
-        sum(part.completion_tokens for part in parts),
-        sum(part.cached_tokens for part in parts),
-        sum(part.reasoning_tokens for part in parts),
-        "estimated" if "estimated" in sources else "reported" if sources else "none",
-    )
 
 
 def usage_object(usage: Usage) -> dict[str, Any]:

@@ -24,12 +24,13 @@ from gateway.accounting.lease import Accounting, Lease
 from gateway.api.capabilities import Adaptation, adaptation
 from gateway.config import Upstream
 from gateway.errors import GatewayError, UpstreamFailed, UpstreamRefused
+from gateway.quota import pricing
 from gateway.records import Call, Ended, Failure, Fault, Phase, Usage
 from gateway.relay import Answer, Streamed, sse
 from gateway.relay.client_stream import ClientStream, Headers, StreamWriter
 from gateway.tasks import Tasks, cut_off, is_cut_off
 
-from .answer import Frame, One, choices_of, read, total, write
+from .answer import Frame, One, choices_of, read, write
 from .choice import Unfit
 from .refusal import reword
 from .request import Split, characters
@@ -69,6 +70,9 @@ class _Share(Lease):
         self.trace = whole.trace
         self.status = 0
         self.usage = Usage()
+        """Of all attempts at the prompt."""
+        self.answer_usage = Usage()
+        """Of the attempt that answered it: what the client may be shown."""
         self.returned_model: str | None = None
         self._whole = whole
         self._is_ended = False
@@ -91,7 +95,8 @@ class _Share(Lease):
         if self._is_ended:
             return
         self._is_ended = True
-        self.status, self.usage, self.returned_model = status, usage, returned_model
+        self.status, self.answer_usage, self.returned_model = status, usage, returned_model
+        self.usage = pricing.total_usage((self.spent, usage))
         self._ended()
 
     async def acknowledged(self) -> None:
@@ -293,15 +298,12 @@ class _FanOut:
         lease = self._lease
         lease.attempts = self._attempts_before + sum(share.attempts for share in self._shares)
         lease.route = next((share.route for share in self._shares if share.route is not None), lease.route)
-        lease.may_have_cost |= any(share.may_have_cost for share in self._shares)
         lease.upstream_error = next((each.upstream_error for each in self._shares if each.upstream_error), None)
 
     def _close(self, status: int, ended: Ended, *, is_truncated: bool = False, error: str | None = None) -> None:
         """Account for the whole."""
         self._sum_up()
-        usage = total([share.usage for share in self._shares])
-        if self._lease.may_have_cost and usage.source == "reported":
-            usage = usage._replace(source="estimated")  # of a prompt nobody knows
+        usage = pricing.total_usage([share.usage for share in self._shares])
         model = next((share.returned_model for share in self._shares if share.returned_model), None)
         self._lease.close(
             status=status, usage=usage, ended=ended, is_truncated=is_truncated, returned_model=model, error=error
@@ -310,8 +312,8 @@ class _FanOut:
     @property
     def _usage(self) -> Usage | None:
         """What a client may be told: the sum, where every prompt was reported."""
-        usages = [share.usage for share in self._shares]
-        return total(usages) if all(usage.source == "reported" for usage in usages) else None
+        usages = [share.answer_usage for share in self._shares]
+        return pricing.total_usage(usages) if all(usage.source == "reported" for usage in usages) else None
 
     async def _finish_plain(self) -> Answer:
         choices = [choice for number in sorted(self._choices) for choice in self._choices[number]]

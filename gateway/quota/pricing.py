@@ -7,6 +7,8 @@ and have their own price; reasoning tokens are part of the completion. An unknow
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from gateway.config import NUSD, Price
 from gateway.records import Usage
 
@@ -24,6 +26,19 @@ def cost_nusd(price: Price | None, usage: Usage) -> int | None:
         (usage.prompt_tokens - cached_tokens) * prompt + cached_tokens * cached + usage.completion_tokens * output
     )  # fmt: skip
     return min(MAX_NUSD, -(-total // 1_000_000))
+
+
+def total_usage(parts: Iterable[Usage]) -> Usage:
+    """The sum; estimated if a part of it is."""
+    parts = tuple(parts)
+    sources = {part.source for part in parts}
+    return Usage(
+        sum([part.prompt_tokens for part in parts]),
+        sum([part.completion_tokens for part in parts]),
+        sum([part.cached_tokens for part in parts]),
+        sum([part.reasoning_tokens for part in parts]),
+        "estimated" if "estimated" in sources else "reported" if "reported" in sources else "none",
+    )
 
 
 def read_price(spelling: str) -> dict[str, float]:

@@ -61,7 +61,8 @@ async def attempt(
         raise
     except BaseException as error:
         exchange.stop()
-        lease.may_have_cost |= not isinstance(error, GatewayError)  # a fault of ours: nobody has read what it used
+        if not isinstance(error, GatewayError):  # an error of the gateway: what the upstream did is not known
+            lease.add_cost(charge.of_broken(this.sent, charge.Ending.BROKEN))
         raise
     finally:
         outlet.speaker = None
@@ -80,13 +81,16 @@ async def _finish_stream(
     if not exchange.has_passed and scan.error is None and not scan.is_complete:
         # Not one byte has left: this may still become a true status, or another route.
         exchange.stop()
-        return failure or exchange.failure(Fault.CUT, "a stream without an event")
+        failure = failure or exchange.failure(Fault.CUT, "a stream without an event")
+        lease.add_cost(exchange.charge_stream(failure))
+        return failure
     let_end(exchange, tasks)
     if not exchange.has_passed and scan.error is not None:
         judged = _stream_trouble(this, scan, exchange.head, failure)
         if isinstance(judged, Failure):
+            lease.add_cost(exchange.charge_stream())
             return replace(judged, has_begun=True)  # another route may still do better
-    charged = charge.of_stream(this.sent, scan)
+    charged = exchange.charge_stream(failure)
     lease.doubt(charged.doubts)
     tokens = charged.usage
     if scan.error is None and scan.is_complete and not scan.is_inside_event:
@@ -128,11 +132,13 @@ async def _finish_plain(
     this: Attempt, exchange: Exchange, lease: Lease, outlet: ClientStream, failure: Failure | None
 ) -> Answer | Streamed | Failure:
     read = read_plain(this, exchange, failure)
-    if isinstance(read, Failure):
-        return read
-    charged, model = read
-    lease.doubt(charged.doubts)
-    lease.close(status=200, usage=charged.usage, ended="done", returned_model=model)
+    if read.trouble is not None:
+        lease.add_cost(read.charged)
+        if isinstance(read.trouble, UpstreamRefused):
+            raise read.trouble
+        return read.trouble
+    lease.doubt(read.charged.doubts)
+    lease.close(status=200, usage=read.charged.usage, ended="done", returned_model=read.model)
     await lease.acknowledged()
     if outlet.client is not None:  # by a comment: the client has been promised events
         return Streamed(as_event(bytes(exchange.body), shows_usage=this.call.params.include_usage))

@@ -1,25 +1,27 @@
-"""What a call is charged: what its upstream reported, or what stands in its place, marked as an estimate.
+"""What one attempt of a call is charged: the rule for every way in which an answer can end.
 
-A report counts when it is the last word (it came with the end of the answer) and is not a completion of nothing beside
-text that was delivered; one that knows of no prompt is given the estimate of it. An error in place of an answer costs
-nothing: so does one that comes with its status. Without such a report:
+1. A report of the upstream counts if it came with the end of the answer, is below the ceilings (relay/sent_request.py)
+   and is not a completion of nothing beside text that was shown. The highest report counts. One without a prompt gets
+   the prompt's estimate.
+2. Otherwise whatever may have been generated is charged, marked `estimated`: the prompt, as reported or estimated; the
+   output that was shown, but at most the limit that was sent unless more events than that show that it was ignored;
+   never less than a report on the way; and, where more may have been generated unseen, the whole reservation
+   (`_unseen`).
+3. `none` means that the attempt cannot have cost anything: see `Ending`.
+4. Several attempts of one call are several costs: accounting/lease.py adds them.
 
-- the prompt is what was reported of it, or its estimate;
-- the completion is what was delivered, by the model's tokeniser where it is at hand (the extra `tokens`), else by the
-  rule of relay/token_rule.py, and at least one token for every event that brought text; but not more than the limit
-  that
-  the upstream was given, unless there were more events than that, which shows that it was not obeyed;
-- where more may have been generated than anybody has seen (relay/reasoning_models.py), it is all that was reserved;
-- it is never less than what was reported on the way. An upstream that counts as it goes has counted no more than it
-  has sent, and goes on generating until it hears that nobody listens: so that is a lower bound, not the truth.
+Shown text is counted by the model's tokeniser if it is installed (extra `tokens`), else by relay/token_rule.py, at
+least one token for each event with text. What cannot be known: output that an upstream generated after the last event
+that arrived of a stream which broke off or was stopped.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from enum import Enum
 from typing import Any, NamedTuple
 
-from gateway.records import Call, Usage
+from gateway.records import Call, Failure, Fault, Phase, Usage
 
 from . import reasoning_models, reported_usage, token_rule
 from .sent_request import SentRequest
@@ -27,6 +29,36 @@ from .stream_scan import StreamScan
 
 KINDS = ("prompt", "completion", "cached", "reasoning")
 """Kinds of tokens, in the order of the fields of a `Usage`."""
+
+TIMED_OUT_STATUSES = frozenset({408, 504, 524})
+"""Error statuses of a proxy that stopped waiting for the answer (nginx 504, Cloudflare 524, LiteLLM 408): the server
+behind it may go on generating."""
+
+UNSEEN_TOKENS_PER_S = 200
+"""The most that one candidate of a stream is taken to generate before its first event arrives."""
+
+MAX_BROKEN_BYTES = 1_048_576
+"""So much of a broken answer is searched for text: more would hold up other calls."""
+
+
+class Ending(Enum):
+    """How an attempt ended, as far as its cost depends on it."""
+
+    UNSENT = "not sent"
+    """No connection, or a reused connection that the upstream was already closing: costs nothing."""
+    REFUSED = "refused"
+    """A whole answer with an error status or a redirect, or an error in place of an answer: costs nothing."""
+    WHOLE = "whole"
+    ERROR = "an error behind some output"
+    BROKEN = "broken off"
+    """Cut, too long, not decodable, not HTTP, not JSON, no event, or a status that is neither 200 nor an error."""
+    SILENT = "silent"
+    """Timed out here or at a proxy of the upstream."""
+    STOPPED = "stopped"
+    """The gateway closed the connection: the client left, the gateway ends, or another prompt of the call failed."""
+
+
+FREE = frozenset({Ending.UNSENT, Ending.REFUSED})
 
 
 class Charge(NamedTuple):
@@ -37,18 +69,74 @@ class Charge(NamedTuple):
     """Counts of the upstream's report that cannot be true: kinds of tokens."""
 
 
-class _Delivered(NamedTuple):
-    """What is known of an answer that was not (well) reported."""
+class Shown(NamedTuple):
+    """What arrived of an answer that has no report, or none that counts."""
 
     tokens: int = 0
     events: int = 0
+    """Events with text."""
     report: Usage | None = None
     has_reasoned: bool = False
-    is_whole: bool = False
     model: str | None = None
+    is_stream: bool = False
+    """The head of an event stream arrived."""
+    elapsed_s: float = 0.0
+    """Since the request was sent."""
 
 
-def of_stream(sent: SentRequest, scan: StreamScan) -> Charge:
+def ending_of(failure: Failure) -> Ending:
+    """How an attempt with this failure ended."""
+    if failure.phase in (Phase.CONNECT, Phase.STALE):
+        return Ending.UNSENT
+    if failure.phase is Phase.REFUSED:
+        if failure.status in TIMED_OUT_STATUSES:
+            return Ending.SILENT
+        return Ending.BROKEN if failure.status is not None and failure.status < 300 else Ending.REFUSED
+    return Ending.SILENT if failure.fault is Fault.TIMEOUT else Ending.BROKEN
+
+
+def estimate(sent: SentRequest, ending: Ending, shown: Shown) -> Usage:
+    """The rule for an attempt without a report that counts."""
+    if ending in FREE:
+        return Usage()
+    call, report = sent.call, reported_usage.coherent(shown.report or Usage())
+    completion = max(shown.tokens, shown.events)
+    if sent.output_limit is not None:
+        most = sent.output_limit * call.params.candidates
+        if shown.events <= most or _is_echo(call):
+            completion = min(completion, most)
+    return Usage(
+        report.prompt_tokens or call.params.prompt_tokens,
+        max(completion, report.completion_tokens, _unseen(sent, ending, shown)),
+        report.cached_tokens,
+        report.reasoning_tokens,
+        "estimated",
+    )
+
+
+def _unseen(sent: SentRequest, ending: Ending, shown: Shown) -> int:
+    """The output that may have been generated altogether where not all of it was shown, else 0.
+
+    A stream that has shown output shows what it generates; a plain answer, and a stream before its first output, do
+    not. Once a stream is silent, neither does it.
+    """
+    call = sent.call
+    names = (call.params.model, sent.routed_model, shown.model)
+    is_whole = ending is Ending.WHOLE
+    if reasoning_models.may_be_hidden(call, names, has_reasoned=shown.has_reasoned, is_whole=is_whole):
+        return sent.reserved_output
+    if is_whole or ending is Ending.ERROR:
+        return 0
+    has_output = shown.tokens > 0 or shown.events > 0 or (shown.report is not None and shown.report.completion_tokens)
+    if shown.is_stream and has_output and ending is not Ending.SILENT:
+        return 0
+    if ending is Ending.STOPPED and call.params.stream:
+        pace = UNSEEN_TOKENS_PER_S * call.params.candidates
+        return min(sent.reserved_output, int(shown.elapsed_s * pace) + 1)
+    return sent.reserved_output
+
+
+def of_stream(sent: SentRequest, scan: StreamScan, ending: Ending, elapsed_s: float = 0.0) -> Charge:
     """Of a streamed answer, however far it came."""
     report, excess = scan.usage, scan.excess
     bounded = None if excess is None else sent.bounded(excess, scan.delivered_tokens)
@@ -57,15 +145,17 @@ def of_stream(sent: SentRequest, scan: StreamScan) -> Charge:
         return _believed(sent.call, report, doubts)
     if bounded is not None and scan.is_complete:
         return _believed(sent.call, bounded, doubts)
-    if scan.error is not None and not scan.has_begun:
-        return Charge(Usage(), doubts)
-    is_whole = scan.is_complete and scan.error is None
-    delivered = _Delivered(scan.delivered_tokens(), scan.text_events(), report, scan.has_reasoned, is_whole, scan.model)
-    return Charge(_estimate(sent, delivered), doubts)
+    if scan.is_complete and scan.error is None:
+        ending = Ending.WHOLE
+    shown = Shown(
+        scan.delivered_tokens(), scan.text_events(), report, scan.has_reasoned, scan.model,
+        is_stream=True, elapsed_s=elapsed_s,
+    )  # fmt: skip
+    return Charge(estimate(sent, ending, shown), doubts)
 
 
-def of_plain(sent: SentRequest, reported: Any, body: bytes, model: str | None) -> Charge:
-    """Of a whole plain answer; `reported` is its `usage`."""
+def of_plain(sent: SentRequest, reported: Any, body: bytes, model: str | None, ending: Ending = Ending.WHOLE) -> Charge:
+    """Of a plain answer that is whole JSON; `reported` is its `usage`."""
     report = reported_usage.reported(reported)
     doubts: tuple[str, ...] = ()
     if report is not None:
@@ -76,10 +166,16 @@ def of_plain(sent: SentRequest, reported: Any, body: bytes, model: str | None) -
     texts = reported_usage.texts_of(body)
     if report is not None and _is_plausible(sent.call, report, has_text=bool(texts)):
         return _believed(sent.call, report, doubts)
-    has_reasoned = reported_usage.has_reasoning(body)
-    return Charge(
-        _estimate(sent, _Delivered(_count(sent, texts), bool(texts), report, has_reasoned, True, model)), doubts
-    )
+    shown = Shown(_count(sent, texts), bool(texts), report, reported_usage.has_reasoning(body), model)
+    return Charge(estimate(sent, ending, shown), doubts)
+
+
+def of_broken(sent: SentRequest, ending: Ending, body: bytes = b"", elapsed_s: float = 0.0) -> Charge:
+    """Of a plain answer that is not whole JSON, or of no answer."""
+    tokens = 0
+    if body and sent.output_limit is None and ending not in FREE:  # else the reservation covers all text
+        tokens = _count(sent, reported_usage.texts_of(body[:MAX_BROKEN_BYTES]))
+    return Charge(estimate(sent, ending, Shown(tokens, elapsed_s=elapsed_s)))
 
 
 def _count(sent: SentRequest, texts: Iterable[bytes]) -> int:
@@ -99,11 +195,6 @@ def _doubts(report: Usage, believed: Usage) -> tuple[str, ...]:
     return tuple([kind for kind, one, other in zip(KINDS, report[:4], believed[:4], strict=True) if one > other])
 
 
-def of_nothing(sent: SentRequest) -> Usage:
-    """Of a request of whose answer nothing has come."""
-    return _estimate(sent, _Delivered())
-
-
 def _is_plausible(call: Call, report: Usage, *, has_text: bool) -> bool:
     return report.completion_tokens > 0 or not has_text or (_is_echo(call) and report.prompt_tokens > 0)
 
@@ -119,22 +210,3 @@ def _with_prompt(call: Call, report: Usage) -> Usage:
 def _is_echo(call: Call) -> bool:
     """Whether what is delivered begins with the prompt."""
     return bool(call.params.document.members.get("echo"))
-
-
-def _estimate(sent: SentRequest, delivered: _Delivered) -> Usage:
-    call, report = sent.call, reported_usage.coherent(delivered.report or Usage())
-    completion = max(delivered.tokens, delivered.events)
-    if sent.output_limit is not None:
-        most = sent.output_limit * call.params.candidates
-        if delivered.events <= most or _is_echo(call):
-            completion = min(completion, most)
-    names = (call.params.model, sent.routed_model, delivered.model)
-    if reasoning_models.may_be_hidden(call, names, has_reasoned=delivered.has_reasoned, is_whole=delivered.is_whole):
-        completion = max(completion, sent.reserved_output)
-    return Usage(
-        report.prompt_tokens or call.params.prompt_tokens,
-        max(completion, report.completion_tokens),
-        report.cached_tokens,
-        report.reasoning_tokens,
-        "estimated",
-    )

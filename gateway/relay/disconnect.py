@@ -12,8 +12,7 @@ import asyncio
 import time
 
 from gateway.accounting.lease import Lease
-from gateway.errors import GatewayError
-from gateway.records import Ended, Failure, Phase, Usage
+from gateway.records import Ended
 from gateway.tasks import Tasks
 
 from . import charge
@@ -66,15 +65,15 @@ async def _await_end(exchange: Exchange) -> None:
 def _read_on(this: Attempt, exchange: Exchange, lease: Lease, tasks: Tasks, limit_s: float | None) -> None:
     lease.hand_over()
     draining = tasks.spawn(_drain(this, exchange, lease, tasks, limit_s), "drain")
-    draining.add_done_callback(lambda _: _close_anyway(exchange, lease))
+    draining.add_done_callback(lambda _: _close_anyway(this, exchange, lease))
 
 
-def _close_anyway(exchange: Exchange, lease: Lease) -> None:
+def _close_anyway(this: Attempt, exchange: Exchange, lease: Lease) -> None:
     """A task that was cancelled before it began, or died of a fault of ours, has left this to us."""
     if lease.is_open:
         exchange.stop()
-        lease.may_have_cost = True
-        lease.close(status=499, usage=Usage(), ended="client_gone")
+        usage = charge.of_broken(this.sent, charge.Ending.BROKEN).usage
+        lease.close(status=499, usage=usage, ended="client_gone")
 
 
 async def _drain(this: Attempt, exchange: Exchange, lease: Lease, tasks: Tasks, limit_s: float | None) -> None:
@@ -101,7 +100,7 @@ def _close(
     if scan is not None:
         if exchange.is_ended and exchange.trouble is None:
             exchange.pass_rest()
-        charged, model, is_truncated = charge.of_stream(this.sent, scan), scan.model, not scan.is_complete
+        charged, model, is_truncated = exchange.charge_stream(), scan.model, not scan.is_complete
     else:
         charged, model = _used(this, exchange)
         is_truncated = not exchange.is_over and this.call.params.stream
@@ -113,14 +112,8 @@ def _close(
 
 def _used(this: Attempt, exchange: Exchange) -> tuple[charge.Charge, str | None]:
     """What an answer that is no stream, or has not begun, has cost, and of which model."""
-    head = exchange.head
     if not exchange.is_over:
-        is_refused = head is not None and head.status != 200
-        return charge.Charge(Usage() if is_refused else charge.of_nothing(this.sent)), None
-    try:
-        read = read_plain(this, exchange, exchange.trouble)
-    except GatewayError:
-        return charge.Charge(Usage()), None
-    if isinstance(read, Failure):
-        return charge.Charge(charge.of_nothing(this.sent) if read.phase is Phase.WAITING else Usage()), None
-    return read
+        charged = charge.of_broken(this.sent, charge.Ending.STOPPED, bytes(exchange.body), elapsed_s=exchange.elapsed_s)
+        return charged, None
+    read = read_plain(this, exchange, exchange.trouble)
+    return read.charged, read.model

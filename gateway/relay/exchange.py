@@ -12,11 +12,11 @@ from functools import partial
 from gateway.accounting.lease import Lease
 from gateway.records import Failure, Fault, Phase
 from gateway.tasks import Tasks
-from gateway.upstream import refusal
+from gateway.upstream import provider_errors, refusal
 from gateway.upstream.connection import Connection, Head
 from gateway.upstream.content_encoding import Decoder, EncodingFault, decoder_of
 
-from . import sse
+from . import charge, sse
 from .attempt import Attempt, response_headers
 from .client_stream import ClientStream, Headers, StreamWriter
 from .stream_scan import StreamScan
@@ -43,6 +43,7 @@ class Exchange:
         self._lease = lease
         self._tasks = tasks
         self._clock = loop.time
+        self._began = loop.time()
         self._waiter: asyncio.Future[None] | None = None
         self._decoder: Decoder | None = None
         self._decoded_bytes = 0
@@ -62,6 +63,27 @@ class Exchange:
         """Whether a comment may go to the client now."""
         is_inside_event = self.scan is not None and self.scan.is_inside_event
         return not (is_inside_event or self._is_held_back or self.is_over)
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the request was sent."""
+        return self._clock() - self._began
+
+    def charge_stream(self, failure: Failure | None = None) -> charge.Charge:
+        """What the stream has cost so far; `failure`: why it ended, if not by itself."""
+        assert self.scan is not None
+        failure = failure or self.trouble
+        if self.scan.error is not None:
+            judged = provider_errors.judge_in_band("", self.scan.error, hide=())
+            timed_out = isinstance(judged, Failure) and judged.status in charge.TIMED_OUT_STATUSES
+            ending = charge.Ending.ERROR if self.scan.has_begun else charge.Ending.REFUSED
+            if timed_out:
+                ending = charge.Ending.SILENT
+        elif failure is not None:
+            ending = charge.ending_of(failure)
+        else:
+            ending = charge.Ending.BROKEN if self.is_over else charge.Ending.STOPPED
+        return charge.of_stream(self._attempt.sent, self.scan, ending, self.elapsed_s)
 
     def head_received(self, head: Head) -> None:
         self.head = head

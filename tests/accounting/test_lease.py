@@ -210,39 +210,77 @@ async def costs(how: Callable[[Any], None], model: Model = PRICED) -> tuple[int 
     return drawn[0].record.cost_nusd, settlement.record.cost_nusd
 
 
-def closing(usage: Usage, *, may_have_cost: bool = False) -> Callable[[Any], None]:
+@dataclass
+class Cost:
+    """What an attempt may have cost."""
+
+    usage: Usage
+    doubts: tuple[str, ...] = ()
+
+
+def closing(usage: Usage, *spent: Usage) -> Callable[[Any], None]:
     def close(lease: Any) -> None:
-        lease.may_have_cost = may_have_cost
+        for each in spent:
+            lease.add_cost(Cost(each))
         lease.close(status=200, usage=usage, ended="done")
 
     return close
 
 
+REPORTED, ESTIMATED = Usage(3, 5, source="reported"), Usage(2, 7, source="estimated")
+
+
 @pytest.mark.parametrize(
-    ("usage", "may_have_cost", "cost_nusd"),
+    ("usage", "spent", "charged", "cost_nusd"),
     [
-        (Usage(3, 5, source="reported"), False, 14_500),
-        (Usage(3, 5, source="estimated"), True, 14_500),
-        (Usage(3, 5, source="reported"), True, 14_500),  # after an attempt that came to nothing
-        (Usage(), False, 0),
-        (Usage(), True, None),  # it was sent, and what became of it nobody knows
+        (REPORTED, (), REPORTED, 14_500),
+        (Usage(3, 5, source="estimated"), (), Usage(3, 5, source="estimated"), 14_500),
+        (Usage(), (), Usage(), 0),
+        # Several attempts are several costs.
+        (REPORTED, (Usage(),), REPORTED, 14_500),
+        (REPORTED, (ESTIMATED,), Usage(5, 12, source="estimated"), 31_500),
+        (REPORTED, (ESTIMATED, ESTIMATED), Usage(7, 19, source="estimated"), 48_500),
+        (Usage(), (ESTIMATED,), ESTIMATED, 17_000),
+        (REPORTED, (REPORTED,), Usage(6, 10, source="reported"), 29_000),
     ],
 )
-async def test_cost_of_what_was_used(usage: Usage, may_have_cost: bool, cost_nusd: int | None) -> None:
-    assert await costs(closing(usage, may_have_cost=may_have_cost)) == (32_500, cost_nusd)
-    assert await costs(closing(usage), a_call().model) == (None, None)
-
-
-@pytest.mark.parametrize(
-    ("source", "may_have_cost", "counted"),
-    [("reported", False, 0), ("estimated", False, 1), ("none", False, 0), ("none", True, 1), ("reported", True, 1)],
-)
-async def test_what_an_upstream_may_bill_unseen_is_counted(source: Any, may_have_cost: bool, counted: int) -> None:
-    """Also that of an attempt that came to nothing, before another that was answered."""
-    books = books_of(ScriptedLedger(Granted()), [])
+async def test_cost_of_what_was_used(
+    usage: Usage, spent: tuple[Usage, ...], charged: Usage, cost_nusd: int | None
+) -> None:
+    assert await costs(closing(usage, *spent)) == (32_500, cost_nusd)
+    assert await costs(closing(usage, *spent), a_call().model) == (None, None)
+    lines: list[Record] = []
+    books = books_of(ScriptedLedger(Granted()), lines)
     async with Lease(books, a_call(), (CLAIM,)) as lease:
-        closing(Usage(3, 5, source=source), may_have_cost=may_have_cost)(lease)
-    assert books.telemetry.registry.get_sample_value("gateway_usage_unknown_total") == counted
+        closing(usage, *spent)(lease)
+    assert [line.usage for line in lines] == [charged]
+    counted = books.telemetry.registry.get_sample_value("gateway_usage_unknown_total")
+    assert counted == (charged.source == "estimated")
+
+
+async def test_a_call_without_an_answer_is_charged_its_attempts() -> None:
+    ledger = ScriptedLedger(Granted())
+
+    def fail(lease: Any) -> None:
+        lease.add_cost(Cost(ESTIMATED))
+        raise InvalidRequest("no")
+
+    with pytest.raises(InvalidRequest):
+        await leave(ledger, fail)
+    assert ledger.settled[0].record.usage == ESTIMATED
+
+
+async def test_counts_that_cannot_be_true_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    books = books_of(ScriptedLedger(Granted()), [])
+    for _ in range(2):
+        async with Lease(books, a_call(), (CLAIM,)) as lease:
+            lease.doubt(("prompt", "cached"))
+    assert [message.split(":")[1].split("(")[0] for message in caplog.messages] == [
+        " its usage report has more prompt tokens than the call can have used ",
+        " its usage report has more cached tokens than prompt tokens, of which they are a part ",
+    ]
+    labels = {"upstream": "", "model": "m", "type": "prompt"}
+    assert books.telemetry.registry.get_sample_value("gateway_usage_implausible_total", labels) == 2
 
 
 def test_a_draw_that_is_taken_back_cost_nothing() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.api import json_document, validate
-from gateway.bridge.answer import Frame, One, choices_of, read, total, usage_object, write
+from gateway.bridge.answer import Frame, One, choices_of, read, usage_object, write
 from gateway.bridge.choice import Unfit
 from gateway.bridge.refusal import reword
 from gateway.bridge.request import Split, as_chat, characters
@@ -19,6 +19,7 @@ from gateway.bridge.stream import Stream, usage_event
 from gateway.config import Capabilities, Config, Route, build
 from gateway.errors import UpstreamRefused
 from gateway.pipeline import changed_members
+from gateway.quota.pricing import total_usage
 from gateway.records import Call, Key, Usage
 from gateway.relay.reported_usage import reported
 from gateway.relay.stream_scan import StreamScan
@@ -104,7 +105,7 @@ def answered(name: str) -> Any:
         choices += choices_of(one, read(json.dumps(answer).encode()))
         usages.append(reported(answer.get("usage")))
     known = [usage for usage in usages if usage is not None]
-    summed = total(known) if len(known) == len(usages) else None
+    summed = total_usage(known) if len(known) == len(usages) else None
     return json.loads(write(Frame.of(whole), golden["answers"][0], choices, summed))
 
 
@@ -182,10 +183,10 @@ def test_choices_of_completions_keep_what_they_hold() -> None:
 
 def test_usage_is_summed_and_says_where_it_comes_from() -> None:
     one, other = Usage(1, 2, 3, 4, "reported"), Usage(10, 20, 30, 40, "reported")
-    assert total([one, other]) == Usage(11, 22, 33, 44, "reported")
-    assert total([one, Usage()]) == one
-    assert total([one, other._replace(source="estimated")]).source == "estimated"
-    assert total([Usage(), Usage()]) == total([]) == Usage()
+    assert total_usage([one, other]) == Usage(11, 22, 33, 44, "reported")
+    assert total_usage([one, Usage()]) == one
+    assert total_usage([one, other._replace(source="estimated")]).source == "estimated"
+    assert total_usage([Usage(), Usage()]) == total_usage([]) == Usage()
 
 
 def test_usage_without_details_shows_none() -> None:
@@ -213,7 +214,7 @@ def streamed(name: str, cut: int | None = None, end: bytes = b"\n") -> tuple[lis
         assert stream.first is not None
         usages.append(scan.usage)
         seen.append(read_events(passed))
-    usage = read_events(usage_event(Frame.of(whole), stream.first, total(usages)))[0] if shows else None
+    usage = read_events(usage_event(Frame.of(whole), stream.first, total_usage(usages)))[0] if shows else None
     return seen, usage
 
 

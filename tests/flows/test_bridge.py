@@ -406,7 +406,7 @@ def test_a_prompt_of_which_nobody_knows_the_cost_makes_an_estimate_of_the_sum(ho
     given = ask(house, prompt=["a", "b"])
     assert given.told == (502, "server_error", None, "upstream_error")
     record = house.call(given.id)
-    assert (record["prompt_tokens"], record["usage_source"]) == (100, "estimated")
+    assert (record["prompt_tokens"], record["usage_source"]) == (100 + 5, "estimated")  # and what `b` may have cost
 
 
 def test_nothing_is_heard_of_a_stream_that_is_no_answer(house: Gateway, upstream: Stage) -> None:
@@ -492,7 +492,9 @@ def test_the_rest_goes_elsewhere(gateway: StartsGateways, upstream: Stage) -> No
         assert {request.json["model"] for request in other.requests} == {"native"}
         assert other.requests[0].json.keys() == {"model", "prompt"}
         record = made.call(given.id)
-        assert (record["prompt_tokens"], record["completion_tokens"]) == (3 + 5 + 5, 2 + 4 + 4)
+        # `b` was sent twice, and nothing is known of the first time: its estimate, and completions' default of 16.
+        assert (record["prompt_tokens"], record["completion_tokens"]) == (3 + 5 + 5 + 5, 2 + 4 + 4 + 16)
+        assert record["usage_source"] == "estimated"
         # What a chat has no words for goes there at once, and whole.
         upstream.play()
         assert ask(made, prompt="x", echo=True).json["choices"][0]["text"] == " native x"

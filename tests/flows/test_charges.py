@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,16 +10,57 @@ import pytest
 
 from tests.conftest import Stage, StartsGateways
 from tests.fakes.redis_servers import RedisServer
-from tests.fakes.scripted import ok_json, stream
+from tests.fakes.scripted import (
+    CHUNKED,
+    Behaviour,
+    Wire,
+    answer,
+    chunk,
+    close_without_answer,
+    cut_mid_body,
+    cut_stream,
+    dead_port,
+    error_json,
+    ok_json,
+    raw,
+    silent,
+    stalled_stream,
+    stream,
+)
 
-from .house import CHAT, COMPLETIONS, Gateway, key, model, settings
+from .house import CHAT, COMPLETIONS, Gateway, eventually, key, model, settings
 
 PRICE = {"input": 1, "output": 2}
+LIMIT = 1000
+REPEATED, ELSEWHERE, NOWHERE, SINGLE = "repeated", "elsewhere", "nowhere", "single"
+QUICK = {"timeouts": {"head_s": 0.4, "idle_s": 0.4}, "max_connection_age_s": 1}
 QUOTAS = [{"tokens": 10**9, "per": "month"}, {"usd": 10**6, "per": "month"}]
-CONFIG: dict[str, Any] = {
-    "models": {COMPLETIONS: model("completions", price=PRICE), CHAT: model("chat", price=PRICE)},
-    "keys": [key("alice", quotas=QUOTAS)],
-}
+POOR = [{"tokens": 5000, "per": "month"}, {"usd": 0.01, "per": "month"}]
+
+
+def config(url: str, **more: Any) -> dict[str, Any]:
+    upstream = {"base_url": url, **QUICK}
+    nowhere = {"base_url": f"http://127.0.0.1:{dead_port()}/v1"}
+    single = upstream | {"capabilities": {"prompt_arrays": False}}
+
+    def routes(*names: str) -> list[dict[str, Any]]:
+        return [{"upstream": name, "priority": number} for number, name in enumerate(names, 1)]
+
+    return settings(
+        url,
+        upstreams={"main": upstream, "other": upstream, "nowhere": nowhere, "single": single},
+        models={
+            COMPLETIONS: model("completions", price=PRICE),
+            CHAT: model("chat", price=PRICE),
+            REPEATED: model("completions", price=PRICE, repeat_when_waiting=True),
+            ELSEWHERE: model("completions", price=PRICE, repeat_when_waiting=True, routes=routes("main", "other")),
+            NOWHERE: model("completions", price=PRICE, routes=routes("nowhere")),
+            SINGLE: model("completions", price=PRICE, routes=routes("single")),
+        },
+        keys=[key("alice", quotas=QUOTAS), key("poor", quotas=POOR), key("poor-stream", quotas=POOR)],
+        server={"max_response_bytes": 20_000},
+        **more,
+    )
 
 
 @pytest.fixture(scope="module", params=["embedded", "redis"])
@@ -26,10 +68,10 @@ def house(
     request: pytest.FixtureRequest, gateways: StartsGateways, theatre: Stage, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Gateway]:
     if request.param == "embedded":
-        yield gateways(settings(theatre.url, **CONFIG))
+        yield gateways(config(theatre.url))
         return
     with RedisServer(tmp_path_factory.mktemp("redis")) as server:
-        made = gateways(settings(theatre.url, store={"url": server.url}, **CONFIG))
+        made = gateways(config(theatre.url, store={"url": server.url}))
         yield made
         made.stop()
 
@@ -101,3 +143,173 @@ def test_parts_above_their_whole_are_clamped(house: Gateway, upstream: Stage) ->
     for kind in ("cached", "reasoning"):
         assert house.metric("gateway_usage_implausible_total", model=CHAT, type=kind) == 1
         assert f"more {kind} tokens than" in house.stderr
+
+
+# ------------------------------------------------------------------------------------------- answers that are not whole
+
+PROMPT_TOKENS = 2
+"""Of `Hello`, at four bytes a token."""
+ALL = ("estimated", PROMPT_TOKENS, LIMIT)
+FREE = ("none", 0, 0)
+WHOLE = b'{"choices": [{"index": 0, "text": "one", "finish_reason": "stop"}]}'
+
+
+def said(text: str, finish: str | None = None) -> dict[str, Any]:
+    return {"choices": [{"index": 0, "text": text, "finish_reason": finish}]}
+
+
+async def stalled_body(wire: Wire) -> None:
+    await wire.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{")
+    await wire.until_gone()
+
+
+async def only_comments(wire: Wire) -> None:
+    await wire.write(CHUNKED)
+    for _ in range(100):
+        await wire.write(chunk(b": patience\n\n"))
+        await asyncio.sleep(0.05)
+
+
+async def only_a_head(wire: Wire) -> None:
+    await wire.write(CHUNKED)
+    await wire.until_gone()
+
+
+def ask(house: Gateway, who: str = "alice", *, to: str = COMPLETIONS, is_stream: bool = False, **more: Any) -> str:
+    """The id of a call of at most `LIMIT` tokens, which has ended."""
+    members = {"model": to, "max_tokens": LIMIT} | more
+    if not is_stream:
+        return house.complete(who, **members).id
+    with house.stream(who, **members) as client:
+        head = client.read_head()
+        if head.headers.get("transfer-encoding") == "chunked":
+            client.read_chunks()
+        return head.headers["x-request-id"]
+
+
+def told(record: dict[str, Any]) -> tuple[str, int, int]:
+    return record["usage_source"], record["prompt_tokens"], record["completion_tokens"]
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+@pytest.mark.parametrize(
+    ("behaviour", "charged"),
+    [
+        (silent, ALL),
+        (close_without_answer, ALL),
+        (answer(WHOLE, headers=[("Content-Encoding", "unknown")]), ALL),
+        (error_json(504), ALL),
+        (error_json(500), FREE),
+        (error_json(429), FREE),
+        (error_json(400), FREE),
+        (ok_json({"error": {"message": "no"}}), FREE),
+    ],
+)
+def test_an_answer_that_is_not_one_is_charged_what_it_may_have_cost(
+    house: Gateway, upstream: Stage, behaviour: Behaviour, charged: tuple[str, int, int], is_stream: bool
+) -> None:
+    upstream.play(always=behaviour)
+    before = used(house)
+    record = house.call(ask(house, is_stream=is_stream))
+    assert told(record) == charged
+    check(house, before, record)
+    revive(house, upstream)
+
+
+@pytest.mark.parametrize(
+    "behaviour",
+    [
+        cut_mid_body,
+        stalled_body,
+        answer(WHOLE + b"x"),
+        answer(b"{" + b" " * 30_000 + b"}"),
+        answer(b"", 204),
+        answer(b"<html>"),
+        raw(b"HTTP/1.1 429 No\r\nContent-Length: 100\r\n\r\n{", then_close=True),
+    ],
+)
+def test_a_plain_answer_that_cannot_be_read_is_charged_its_reservation(
+    house: Gateway, upstream: Stage, behaviour: Behaviour
+) -> None:
+    upstream.play(always=behaviour)
+    before = used(house)
+    record = house.call(ask(house))
+    assert told(record) == ALL
+    check(house, before, record)
+    revive(house, upstream)
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "charged"),
+    [
+        (only_a_head, ALL),
+        (only_comments, ALL),
+        (stream([]), ALL),
+        (cut_stream([]), ALL),
+        (stalled_stream([said("one")]), ALL),
+        (cut_stream([said("one")]), ("estimated", PROMPT_TOKENS, 1)),
+        (stream([said("one"), {"error": {"message": "no"}}]), ("estimated", PROMPT_TOKENS, 1)),
+        (stream([{"error": {"message": "no"}}]), FREE),
+    ],
+)
+def test_a_stream_without_an_end(
+    house: Gateway, upstream: Stage, behaviour: Behaviour, charged: tuple[str, int, int]
+) -> None:
+    upstream.play(always=behaviour)
+    before = used(house)
+    record = house.call(ask(house, is_stream=True))
+    assert told(record) == charged
+    check(house, before, record)
+    revive(house, upstream)
+
+
+def revive(house: Gateway, upstream: Stage) -> None:
+    """Good answers until the circuit is closed again."""
+    upstream.play(always=ok_json(said("one", "stop") | {"usage": {"prompt_tokens": 1, "completion_tokens": 1}}))
+    eventually(lambda: house.complete("alice").status == 200)
+
+
+def test_what_was_never_sent_costs_nothing(house: Gateway) -> None:
+    before = used(house)
+    record = house.call(ask(house, to=NOWHERE))
+    assert (told(record), record["cost_usd"]) == (FREE, 0)
+    check(house, before, record)
+
+
+@pytest.mark.parametrize("to", [REPEATED, ELSEWHERE])
+def test_several_attempts_are_several_costs(house: Gateway, upstream: Stage, to: str) -> None:
+    good = ok_json(said("one", "stop") | {"usage": {"prompt_tokens": 9, "completion_tokens": 4}})
+    upstream.play(silent, good)
+    before = used(house)
+    record = house.call(ask(house, to=to))
+    assert (record["status"], record["attempts"]) == (200, 2)
+    assert told(record) == ("estimated", PROMPT_TOKENS + 9, LIMIT + 4)
+    check(house, before, record)
+    revive(house, upstream)
+    upstream.play(error_json(500), good)
+    record = house.call(ask(house, to=ELSEWHERE))
+    assert told(record) == ("reported", 9, 4)  # a refusal has cost nothing
+
+
+def test_a_prompt_of_the_bridge_that_is_not_answered_is_charged(house: Gateway, upstream: Stage) -> None:
+    upstream.play(always=silent)
+    before = used(house)
+    record = house.call(ask(house, to=SINGLE, prompt=["Hello", "World"]))
+    source, prompt, completion = told(record)
+    assert (source, prompt) == ("estimated", 2 * PROMPT_TOKENS)
+    assert LIMIT < completion <= 2 * LIMIT
+    check(house, before, record)
+    revive(house, upstream)
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_a_small_quota_runs_dry(house: Gateway, upstream: Stage, is_stream: bool) -> None:
+    """The upstream bills each call it got; the key has 5,000 tokens and a cent."""
+    who = "poor-stream" if is_stream else "poor"
+    upstream.play(always=only_a_head if is_stream else answer(WHOLE + b"x"))
+    statuses = [house.complete(who, max_tokens=LIMIT, stream=is_stream).status for _ in range(10)]
+    assert statuses.count(429) >= 6
+    assert upstream.hits * LIMIT <= 5000
+    window = next(each for each in house.get("/v1/key", key=who).json["quotas"] if each["unit"] == "tokens")
+    assert window["used"] >= upstream.hits * LIMIT
+    revive(house, upstream)

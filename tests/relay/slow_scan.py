@@ -108,8 +108,11 @@ class Slow:
                 self.finish(index)
         told = chunk.get("usage")
         if isinstance(told, dict) and ("prompt_tokens" in told or "completion_tokens" in told):
-            self.usage = Usage(told.get("prompt_tokens", 0), told.get("completion_tokens", 0), source="reported")
-            self.is_usage_final = len(self.finished) >= self.choices
+            before, given = self.usage or Usage(), (told.get("prompt_tokens", 0), told.get("completion_tokens", 0))
+            is_highest = given[1] >= before.completion_tokens
+            self.is_usage_final = len(self.finished) >= self.choices and (self.is_usage_final or is_highest)
+            prompt, completion = max(given[0], before.prompt_tokens), max(given[1], before.completion_tokens)
+            self.usage = Usage(prompt, completion, source="reported")
         if told is None or self.shows_usage:
             self.out.append(passed)
         elif any(value for choice in choices for name, value in choice.items() if name != "index"):

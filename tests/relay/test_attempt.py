@@ -15,8 +15,12 @@ from gateway.relay.attempt import Attempt
 from gateway.relay.client_stream import ClientStream
 from gateway.relay.disconnect import client_left
 from gateway.relay.exchange import Exchange
+from gateway.relay.sent_request import SentRequest
 from gateway.tasks import Tasks
 from tests.accounting.test_lease import CLAIM, ScriptedLedger, a_call, books_of
+
+ALL = Usage(3, 14, source="estimated")
+"""What the call may use: its prompt, and 7 tokens for each of two candidates."""
 
 
 class Scene:
@@ -34,7 +38,7 @@ class Scene:
 
     def attempt(self, **facts: Any) -> Attempt:
         """One without what is not named, so that asking for it is a fault."""
-        return cast(Attempt, SimpleNamespace(call=self.call, request=[], **facts))
+        return cast(Attempt, SimpleNamespace(call=self.call, request=[], sent=SentRequest(self.call), **facts))
 
     @property
     def told(self) -> tuple[Any, ...]:
@@ -62,10 +66,10 @@ async def test_a_call_that_cannot_be_read_on_is_closed(
         exchange.ended(None)
         await scene.tasks.wait_until_idle(5)
     await scene.tasks.cancel_all()
-    assert scene.told == (499, "client_gone", Usage(), None)
+    assert scene.told == (499, "client_gone", ALL, 31_000)
 
 
-async def test_after_a_fault_of_ours_nobody_knows_what_a_sent_call_has_cost(scene: Scene) -> None:
+async def test_after_an_error_of_the_gateway_a_sent_call_is_charged_its_reservation(scene: Scene) -> None:
     class Connection:
         def send(self, request: Any, receiver: Exchange) -> None:
             raise RuntimeError("a fault of ours")
@@ -83,4 +87,4 @@ async def test_after_a_fault_of_ours_nobody_knows_what_a_sent_call_has_cost(scen
         async with scene.lease as lease:
             await relay.attempt(this, lease, scene.outlet, scene.tasks)
     assert connection.is_aborted
-    assert scene.told == (500, "error", Usage(), None)
+    assert scene.told == (500, "error", ALL, 31_000)

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from gateway.config import Model, Route
-from gateway.records import Call, Document, Endpoint, Key, Params, Usage
+from gateway.records import Call, Document, Endpoint, Failure, Fault, Key, Params, Phase, Usage
 from gateway.relay import charge
+from gateway.relay.charge import Ending, Shown
 from gateway.relay.sent_request import OUTPUT_ALLOWANCE, PROMPT_ALLOWANCE, SentRequest
 from gateway.relay.stream_scan import StreamScan
 from gateway.relay.token_rule import Count
@@ -37,7 +38,10 @@ def stream(asked: SentRequest, *events: bytes) -> Usage:
     scan = StreamScan(choices=1, shows_usage=False, allows=asked.allows)
     for event in events:
         scan.feed(event)
-    return charge.of_stream(asked, scan).usage
+    ending = Ending.BROKEN
+    if scan.error is not None:
+        ending = Ending.ERROR if scan.has_begun else Ending.REFUSED
+    return charge.of_stream(asked, scan, ending).usage
 
 
 def estimated(prompt: int, completion: int) -> Usage:
@@ -55,7 +59,7 @@ ERROR = b'data: {"error": {"message": "no"}}\n\n'
     [
         ([WORDS, piece("", "stop"), NO_CHOICE % json.dumps(REPORT).encode(), DONE], Usage(9, 4, source="reported")),
         ([WORDS, piece("", "stop", REPORT)], Usage(9, 4, source="reported")),
-        ([], estimated(7, 0)),
+        ([], estimated(7, 100)),  # nothing was shown: anything may have been generated
         ([WORDS], estimated(7, 4)),
         ([WORDS, piece("", "stop"), DONE], estimated(7, 4)),
         ([WORDS, piece("", "stop")], estimated(7, 4)),
@@ -119,7 +123,7 @@ def test_text_is_not_counted_where_a_report_settles_it() -> None:
     scan = StreamScan(choices=1, shows_usage=False, count_texts=count)
     for event in (WORDS, piece("", "stop", REPORT)):
         scan.feed(event)
-    assert charge.of_stream(sent(), scan).usage == Usage(9, 4, source="reported")
+    assert charge.of_stream(sent(), scan, Ending.WHOLE).usage == Usage(9, 4, source="reported")
 
 
 def test_a_limit_that_was_sent_and_obeyed_is_the_most() -> None:
@@ -142,12 +146,12 @@ def test_an_echo_is_no_output() -> None:
 
 def test_where_somebody_may_think_unseen_all_that_was_reserved_counts() -> None:
     thinks = sent("chat", "o3-mini")
-    assert stream(thinks, WORDS) == charge.of_nothing(thinks) == estimated(7, 100)
+    assert stream(thinks, WORDS) == estimated(7, 100)
     assert stream(thinks, ERROR) == Usage()
     assert stream(thinks, WORDS, piece("", "stop", REPORT)) == Usage(9, 4, source="reported")
     assert stream(sent("chat", members={"reasoning_effort": "low"}), WORDS) == estimated(7, 100)
     assert stream(sent("chat", "o3", members={"reasoning_effort": "none"}), WORDS) == estimated(7, 4)
-    assert charge.of_nothing(sent("chat")._replace(routed_model="gpt-5")) == estimated(7, 100)
+    assert stream(sent("chat")._replace(routed_model="gpt-5"), WORDS) == estimated(7, 100)
     named = b'data: {"model": "o3-mini-2025-01-31", "choices": []}\n\n'
     assert stream(sent("chat"), named, WORDS) == estimated(7, 100)
     reasons = b'data: {"choices": [{"index": 0, "delta": {"reasoning_content": "hm"}, "finish_reason": null}]}\n\n'
@@ -167,8 +171,6 @@ def test_plain_answers() -> None:
     assert plain(sent("chat"), usage={"prompt_tokens": 9, "completion_tokens": 0}) == Usage(9, 0, source="reported")
     assert plain(sent(n=1, best_of=3), "one") == estimated(7, 300)
     assert plain(sent("chat", "o3"), "one") == estimated(7, 100)
-    assert charge.of_nothing(sent()) == estimated(7, 0)
-    assert charge.of_nothing(sent(best_of=3)) == estimated(7, 300)
     embedded = {"prompt_tokens": 5, "total_tokens": 5}
     vector = b'{"data": [{"embedding": "AAAA"}]}'
     assert charge.of_plain(sent("embeddings"), embedded, vector, None).usage == Usage(5, 0, source="reported")
@@ -185,3 +187,94 @@ def test_counts_that_cannot_be_true_are_clamped_and_named() -> None:
     assert charged == (estimated(PROMPT_ALLOWANCE, 4), ("prompt",))
     charged = charge.of_plain(sent("chat"), REPORT | {"completion_tokens": 2**50}, b"{}", None)
     assert charged == (estimated(9, 200 + OUTPUT_ALLOWANCE), ("completion",))
+
+
+NOTHING, TEXT, EVENTS = Shown(), Shown(20, 5, is_stream=True), Shown(is_stream=True)
+COUNTED = Shown(20, 5, Usage(9, 30), is_stream=True)
+QUICK, SLOW = Shown(elapsed_s=0.1, is_stream=True), Shown(elapsed_s=60.0, is_stream=True)
+
+
+@pytest.mark.parametrize(
+    ("ending", "shown", "plain", "streamed"),
+    [
+        # It cannot have cost anything.
+        (Ending.UNSENT, NOTHING, None, None),
+        (Ending.REFUSED, NOTHING, None, None),
+        # The answer came whole, without a report: what it shows.
+        (Ending.WHOLE, TEXT, (7, 20), (7, 20)),
+        (Ending.WHOLE, NOTHING, (7, 0), (7, 0)),
+        (Ending.ERROR, TEXT, (7, 20), (7, 20)),
+        (Ending.ERROR, NOTHING, (7, 0), (7, 0)),
+        # It broke off: a stream has shown what it generated, if it has shown anything.
+        (Ending.BROKEN, NOTHING, (7, 100), (7, 100)),
+        (Ending.BROKEN, EVENTS, (7, 100), (7, 100)),
+        (Ending.BROKEN, TEXT._replace(is_stream=False), (7, 100), (7, 100)),
+        (Ending.BROKEN, TEXT, (7, 20), (7, 20)),
+        (Ending.BROKEN, COUNTED, (9, 30), (9, 30)),
+        # It fell silent: it may have generated the rest meanwhile.
+        (Ending.SILENT, NOTHING, (7, 100), (7, 100)),
+        (Ending.SILENT, EVENTS, (7, 100), (7, 100)),
+        (Ending.SILENT, TEXT, (7, 100), (7, 100)),
+        (Ending.SILENT, COUNTED, (9, 100), (9, 100)),
+        # The gateway stopped it.
+        (Ending.STOPPED, NOTHING, (7, 100), (7, 1)),
+        (Ending.STOPPED, TEXT, (7, 20), (7, 20)),
+        (Ending.STOPPED, QUICK, (7, 100), (7, 21)),
+        (Ending.STOPPED, SLOW, (7, 100), (7, 100)),
+    ],
+)
+def test_every_ending(
+    ending: Ending, shown: Shown, plain: tuple[int, int] | None, streamed: tuple[int, int] | None
+) -> None:
+    for is_stream, expected in ((False, plain), (True, streamed)):
+        usage = charge.estimate(sent(stream=is_stream), ending, shown)
+        assert usage == (Usage() if expected is None else estimated(*expected)), is_stream
+
+
+def test_the_table_has_every_ending() -> None:
+    (mark,) = test_every_ending.pytestmark  # type: ignore[attr-defined]
+    assert {row[0] for row in mark.args[1]} == set(Ending)
+
+
+@pytest.mark.parametrize("ending", [each for each in Ending if each not in charge.FREE])
+def test_all_candidates_of_which_not_all_are_shown_are_charged(ending: Ending) -> None:
+    assert charge.estimate(sent(best_of=3), ending, TEXT) == estimated(7, 300)
+    assert charge.estimate(sent("embeddings", output_limit=None), ending, NOTHING) == estimated(7, 0)
+
+
+@pytest.mark.parametrize(
+    ("phase", "fault", "status", "ending"),
+    [
+        (Phase.CONNECT, Fault.CONNECT, None, Ending.UNSENT),
+        (Phase.CONNECT, Fault.TIMEOUT, None, Ending.UNSENT),
+        (Phase.CONNECT, Fault.BUSY, None, Ending.UNSENT),
+        (Phase.STALE, Fault.CUT, None, Ending.UNSENT),
+        (Phase.REFUSED, Fault.RATE_LIMITED, 429, Ending.REFUSED),
+        (Phase.REFUSED, Fault.STATUS, 500, Ending.REFUSED),
+        (Phase.REFUSED, Fault.STATUS, 503, Ending.REFUSED),
+        (Phase.REFUSED, Fault.REDIRECT, 302, Ending.REFUSED),
+        (Phase.REFUSED, Fault.IN_BAND, None, Ending.REFUSED),
+        (Phase.REFUSED, Fault.STATUS, 408, Ending.SILENT),
+        (Phase.REFUSED, Fault.STATUS, 504, Ending.SILENT),
+        (Phase.REFUSED, Fault.STATUS, 524, Ending.SILENT),
+        (Phase.REFUSED, Fault.STATUS, 204, Ending.BROKEN),
+        (Phase.WAITING, Fault.TIMEOUT, None, Ending.SILENT),
+        (Phase.WAITING, Fault.CUT, None, Ending.BROKEN),
+        (Phase.WAITING, Fault.TOO_LARGE, None, Ending.BROKEN),
+        (Phase.WAITING, Fault.NOT_JSON, None, Ending.BROKEN),
+        (Phase.WAITING, Fault.PROTOCOL, None, Ending.BROKEN),
+        (Phase.RELAYING, Fault.TIMEOUT, None, Ending.SILENT),
+        (Phase.RELAYING, Fault.CUT, None, Ending.BROKEN),
+    ],
+)
+def test_ending_of_a_failure(phase: Phase, fault: Fault, status: int | None, ending: Ending) -> None:
+    assert charge.ending_of(Failure("u", phase, fault, status=status)) is ending
+
+
+def test_text_of_a_broken_answer_counts_where_no_limit_was_sent() -> None:
+    body = b'{"choices": [{"text": "' + b"word " * 500
+    cut = body + b'"'
+    assert charge.of_broken(sent(), Ending.BROKEN, cut).usage == estimated(7, 100)
+    unlimited = sent(output_limit=None)
+    assert charge.of_broken(unlimited, Ending.BROKEN).usage == estimated(7, 16)
+    assert charge.of_broken(unlimited, Ending.BROKEN, cut).usage.completion_tokens > 500
