@@ -1,19 +1,19 @@
-"""Our books held against a provider's: by day and model, ours, theirs, and the difference.
+"""Comparison of the gateway's usage with a provider's export, by day and model.
 
-Our daily sums are kept by configured model; a provider bills by its own name, which is often a dated snapshot of what
-was asked for (`gpt-4o-2024-08-06` for `gpt-4o`). So the names are brought together in this order:
+The daily sums are kept by configured model. A provider bills by its own name, which is often a dated snapshot of the
+requested model (`gpt-4o-2024-08-06` for `gpt-4o`). The names are matched in this order:
 
-1. A call whose record is still kept counts under the name that the upstream's answer gave its model, else under that
-   which was asked of the upstream.
+1. A call whose record is kept counts under the model name of the upstream's answer, else under the name that was sent
+   to the upstream.
 2. A call whose record is gone counts under the name of the model's route, else under its configured name.
-3. Snapshots of one model stand alone where both sides know exactly the same of them, and else together under the name
-   without its date. What a row stands for is said in `names`.
+3. Snapshots of one model have rows of their own if both sides have exactly the same snapshots. Otherwise they share one
+   row under the name without the date; `names` lists them.
 
 A provider counts the calls that it answered. So our failed calls (`errors`: refused by the gateway or the upstream, or
 broken off) are not among our requests here; tokens that were charged for them are.
 
-Differences are ours minus theirs, percentages are of theirs. What one side lacks is 0; what the file does not tell is
-unknown, and so is the difference.
+A difference is ours minus theirs; a percentage is of theirs. A row that one side lacks counts 0 there. A number that
+the file does not have is unknown, and so is its difference.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Name = tuple[str, str]
 
 
 class RecordedUsage(NamedTuple):
-    """What we have counted. Tokens, but for the number of requests, errors and `unpriced`."""
+    """What the gateway counted: tokens; and numbers of requests, errors and requests without a price (`unpriced`)."""
 
     requests: int = 0
     errors: int = 0
@@ -44,7 +44,7 @@ class RecordedUsage(NamedTuple):
     cost_nusd: int = 0
     """Cost of the requests with a known cost."""
     unpriced: int = 0
-    """The others."""
+    """Number of requests whose cost is unknown."""
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> Self:
@@ -72,28 +72,28 @@ Entry = TypeVar("Entry", RecordedUsage, Tally)
 
 
 class Pair(NamedTuple):
-    """A day and model in both books; None: not in this one."""
+    """A day and model on both sides; None: this side does not have it."""
 
     day: str
     model: str
     names: tuple[str, ...]
-    """What stands together here, where it is more than the model's own name."""
+    """The names that share this row, if they are more than the model's own."""
     ours: RecordedUsage | None
     theirs: Tally | None
 
 
 def by_upstream_name(
-    sums: Iterable[Mapping[str, Any]], told: Iterable[Mapping[str, Any]], routes: Mapping[tuple[str, str], str]
+    sums: Iterable[Mapping[str, Any]], recorded: Iterable[Mapping[str, Any]], routes: Mapping[tuple[str, str], str]
 ) -> dict[Name, RecordedUsage]:
-    """Our books by day and the upstream's name of the model.
+    """The gateway's usage by day and the upstream's name of the model.
 
-    `sums` are usage rows by day, model and upstream, `told` the part of it whose records are kept, by `told` too (what
-    the upstream called the model). `routes` says for a model and an upstream what is asked for there. What never came
-    to an upstream is in no book of theirs, and left out.
+    `sums` are usage rows by day, model and upstream. `recorded` is the part of them whose records are kept, also by
+    `told` (the upstream's name of the model). `routes` has the model name of a route, by model and upstream. Calls that
+    did not reach an upstream are left out, because no provider has them.
     """
     left = {(row["day"], row["model"], row["upstream"]): RecordedUsage.of(row) for row in sums if row["upstream"]}
     found: defaultdict[Name, RecordedUsage] = defaultdict(RecordedUsage)
-    for row in told:
+    for row in recorded:
         group = row["day"], row["model"], row["upstream"]
         if group in left:
             part = RecordedUsage.of(row)
@@ -114,7 +114,7 @@ def base_name(model: str) -> str:
 
 
 def compare(ours: Mapping[Name, RecordedUsage], theirs: Mapping[Name, Tally]) -> list[Pair]:
-    """Both books side by side, in the order of days and models."""
+    """Both sides in pairs, in the order of days and models."""
     names = _common_names({model for _, model in ours}, {model for _, model in theirs})
     our, their = _folded(ours, names), _folded(theirs, names)
     stands_for: defaultdict[Name, set[str]] = defaultdict(set)
@@ -127,13 +127,13 @@ def compare(ours: Mapping[Name, RecordedUsage], theirs: Mapping[Name, Tally]) ->
 
 
 def total(pairs: Iterable[Pair]) -> Pair:
-    """All of them in one."""
+    """The sum of all pairs."""
     some = list(pairs)
     return Pair("total", "", (), _sum([pair.ours for pair in some]), _sum([pair.theirs for pair in some]))
 
 
 def _common_names(ours: set[str], theirs: set[str]) -> dict[str, str]:
-    """What each model is called in the comparison."""
+    """The name of each model in the comparison."""
     of_base: defaultdict[str, tuple[set[str], set[str]]] = defaultdict(lambda: (set(), set()))
     for side, models in enumerate((ours, theirs)):
         for model in models:

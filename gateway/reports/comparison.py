@@ -1,8 +1,8 @@
-"""A comparison of our books with a provider's, spelt for scripts and for eyes.
+"""Formats of a comparison with a provider's export: rows, CSV and a table.
 
-A row holds `day`, `model`, `names` (what stands together under it), `only` (`ours` or `theirs`, where the other side
-has nothing), four columns for each of `MEASURES`, and what may explain a difference: our errors, our estimates, our
-calls of unknown cost. What is unknown is null in JSON, empty in CSV and `-` in a table.
+A row has `day`, `model`, `names` (the names that share the row), `only` (`ours` or `theirs`, if the other side has
+nothing), four columns for each of `MEASURES`, and what may explain a difference: errors, estimated tokens and requests
+of unknown cost of the gateway. An unknown number is null in JSON, empty in CSV and `-` in a table.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ TABLE = {
 """The columns that fit into a table, behind `day`, `model` and `only`, and what they are called there."""
 
 
-def rows_of(pairs: Iterable[Pair], told: Tally) -> list[dict[str, Any]]:
-    """The rows of a comparison. `told` is None where their file does not tell a measure, else 0."""
-    return [_row(pair, told) for pair in pairs]
+def rows_of(pairs: Iterable[Pair], known: Tally) -> list[dict[str, Any]]:
+    """The rows of a comparison. `known` is None for each number that the file does not have, else 0."""
+    return [_row(pair, known) for pair in pairs]
 
 
 def format_csv(rows: Sequence[Row]) -> str:
@@ -53,36 +53,36 @@ def format_csv(rows: Sequence[Row]) -> str:
     return text.getvalue()
 
 
-def format_table(pairs: Sequence[Pair], told: Tally) -> str:
+def format_table(pairs: Sequence[Pair], known: Tally) -> str:
     """Aligned columns with a line of totals; without a line end."""
-    rows = rows_of(pairs, told)
+    rows = rows_of(pairs, known)
     decimals = decimals_of([row[name] for row in rows for name in TABLE if name in _IN_USD])
     lines = [["day", "model", "only", *TABLE.values()]]
-    for row in [*rows, *rows_of([total(pairs)], told)]:
+    for row in [*rows, *rows_of([total(pairs)], known)]:
         names = [row["day"], printable(row["model"]), row["only"] or ""]
         lines.append([*names, *[_cell(name, row[name], decimals) for name in TABLE]])
     return aligned(lines, 3, has_total=True)
 
 
 def notes(pairs: Sequence[Pair]) -> list[str]:
-    """What a person has to know who reads a table."""
+    """Notes for the readers of a table."""
     together: dict[str, set[str]] = {}
     for pair in pairs:
         if pair.names:
             together.setdefault(pair.model, set()).update(pair.names)
-    told = [
+    found = [
         printable(f"{model} is also reported as {', '.join(sorted(names))}.")
         for model, names in sorted(together.items())
     ]
     unpriced = sum(pair.ours.unpriced for pair in pairs if pair.ours)
     if unpriced:
-        told.append(f"The cost of {unpriced:,} of our requests is unknown, and in no sum.")
-    return told
+        found.append(f"The cost of {unpriced:,} of our requests is unknown, and in no sum.")
+    return found
 
 
-def _row(pair: Pair, told: Tally) -> dict[str, Any]:
+def _row(pair: Pair, known: Tally) -> dict[str, Any]:
     ours = pair.ours or RecordedUsage()
-    theirs = told if pair.theirs is None else pair.theirs
+    theirs = known if pair.theirs is None else pair.theirs
     row: dict[str, Any] = {
         "day": pair.day,
         "model": pair.model,

@@ -1,16 +1,17 @@
-"""A provider's usage export: what its columns mean, and what it says was used, by day and model.
+"""Reader of a provider's usage export: usage by day and model.
 
-Providers export what they bill as CSV, each with columns of its own. Known are (seen in their files and documents):
+Providers export what they bill as CSV, each with columns of its own. Known formats, from their files and documents:
 
 - OpenAI's usage export: `start_time`, `model`, `num_model_requests`, `input_tokens` (cached ones included) ...; a day
-  without usage stands there as a line that is empty but for its times.
+  without usage is a line that has only its times.
 - OpenAI's cost export: `amount_value`, and `line_item`, which is the model, a comma and the kind of token.
 - OpenAI's export until 2024: `aggregation_timestamp`, `snapshot_id`, `n_requests`, `n_context_tokens_total` ...
 - The call logs of resellers built on one-api or new-api: `created_at`, `model_name`, `prompt_tokens`, `quota` ...; also
   as the JSON pages of their log API (reports/invoice_pages.py).
 
-Whatever else has a time, a model and numbers under a name of `COLUMNS` is read alike. Lines of one day and model are
-added up. A line that cannot be understood is a fault, and one fault refuses the file: a sum without it would be wrong.
+Any other file with a time, a model and numbers under names of `COLUMNS` is read in the same way. Lines of one day and
+model are added up. A line that cannot be understood is a fault, and one fault rejects the file, because the sum without
+that line would be wrong.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
 """What the columns are called, the best first, in small letters and with `_` for spaces."""
 
 ONE_CALL_A_LINE = ("id", "request_id", "generation_id", "created_at")
-"""Columns of files in which each line is one call, and nobody has to count them."""
+"""Columns of files in which each line is one call."""
 
 QUOTA_OF_A_DOLLAR = 500_000
 """What one-api and new-api take for a US dollar (their `QuotaPerUnit`), unless the reseller has set something else."""
@@ -63,7 +64,7 @@ COLUMNS_TOLD = 1000
 
 
 class Tally(NamedTuple):
-    """What a provider says was used. None: it does not say."""
+    """Usage according to the provider. None: the file does not have this number."""
 
     requests: int | None = None
     prompt_tokens: int | None = None
@@ -79,16 +80,16 @@ class Tally(NamedTuple):
 
 
 class Export(NamedTuple):
-    """What a file says."""
+    """Content of a file."""
 
     tallies: dict[tuple[str, str], Tally]
     """By day (UTC) and the provider's name of the model."""
     days: tuple[str, str] | None
-    """The first and the last that it tells of, be it that nothing was used; None where it has no line."""
+    """The first and the last day of the file, also without usage; None: it has no line."""
     told: Tally
-    """0 for each number that the file tells, None for each that it does not."""
+    """0 for each number that the file has, None for each that it does not have."""
     notes: tuple[str, ...]
-    """What a reader has to know of how the file was read."""
+    """How the file was read, for its reader."""
 
 
 class NotUnderstood(Exception):
@@ -137,7 +138,7 @@ def _read_pages(text: str) -> Export:
 
 
 class _Reading:
-    """The file as far as it has been read."""
+    """The state of reading a file."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._width = len(names)
@@ -238,7 +239,7 @@ class _Reading:
         return None
 
     def end(self) -> Export:
-        """What the whole file says. Raises `NotUnderstood`."""
+        """The content of the whole file. Raises `NotUnderstood`."""
         if self._faults:
             more = self._bad - FAULTS_TOLD
             raise NotUnderstood([*self._faults, *([f"and {more} more such lines"] if more > 0 else [])])
@@ -247,6 +248,6 @@ class _Reading:
             notes.append(f"Their cost is their quota; {QUOTA_OF_A_DOLLAR:,} of it are taken for a US dollar.")
         if self._left_out:
             notes.append(f"{self._left_out:,} of their lines are no consumption and are left out.")
-        told = self._tally([""] * self._width)
+        known = self._tally([""] * self._width)
         days = (min(self._days), max(self._days)) if self._days else None
-        return Export(self._tallies, days, Tally(*[None if number is None else 0 for number in told]), tuple(notes))
+        return Export(self._tallies, days, Tally(*[None if number is None else 0 for number in known]), tuple(notes))

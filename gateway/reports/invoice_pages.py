@@ -1,7 +1,7 @@
 """Pages of the log API of one-api and new-api (`GET /api/log/self`), as JSON: their entries as rows of text.
 
 A file holds one page or several, one after the other or in an array: what `curl` appended. one-api puts the entries of
-a page into `data`, new-api into `data.items`, beside the `total` of its question.
+a page into `data`, new-api into `data.items`, beside the `total` of the query.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _is_entry(value: Any) -> bool:
 
 
 def _entries_of_page(page: Any) -> tuple[list[Entry], int]:
-    """The entries of a page, and how many the question has in all; 0: the page does not tell."""
+    """The entries of a page, and the total of the query; 0: the page does not have it."""
     if isinstance(page, dict) and page.get("success") is False:
         raise ValueError(f"is an error of the log API: {str(page.get('message'))[:200]!r}")
     data = page.get("data") if isinstance(page, dict) else page
