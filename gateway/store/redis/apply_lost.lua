@@ -26,13 +26,13 @@ end
 local unheard, alive = 0, {}
 
 if voided_at_once == 0 then
-  local newest = call('ZREVRANGE', ALIVE, 0, 0, 'WITHSCORES')[2]
+  local newest = call('ZRANGE', ALIVE, -1, -1, 'WITHSCORES')[2]
   if newest then
     local gap = now - newest
     unheard = gap - min(max(gap, 0), max_gap_us)
   end
   if unheard ~= 0 then
-    alive = call('ZREVRANGE', ALIVE, 0, -1, 'WITHSCORES')
+    alive = call('ZRANGE', ALIVE, 0, -1, 'WITHSCORES')
   end
   local before = format('(%.0f', now - silent_us - unheard)
   for _, whose in ipairs(call('ZRANGEBYSCORE', ALIVE, '-inf', before, 'LIMIT', 0, reaped_at_once)) do
