@@ -1,6 +1,6 @@
 """Every way a call can be refused or fail, and the OpenAI-shaped body for it.
 
-A `GatewayError` is safe to show: it says what was wrong and what to do, and holds no secret and nothing of our own
+A `GatewayError` is safe to show: its message names the fault and the remedy, and has no secret and nothing of our own
 account. Anything else that is raised is our bug and becomes a 500 without its text. The shape, all four keys always
 present, and the style of the messages are those of the OpenAI API (openai-openapi, `Error`).
 """
@@ -21,7 +21,7 @@ def error_body(message: str, error_type: str, param: str | None, code: str | Non
 
 
 class GatewayError(Exception):
-    """A refusal or a failure that a client is told of. Children fix status, type and code; `reason` labels metrics."""
+    """A refusal or a failure that is sent to a client. Children fix status, type and code; `reason` labels metrics."""
 
     status = 500
     type = "server_error"
@@ -57,7 +57,7 @@ class GatewayError(Exception):
 
 
 class InvalidRequest(GatewayError):
-    """400: something in the request has to be changed; `param` says what."""
+    """400: the client has to change the request; `param` names the parameter."""
 
     status = 400
     type = "invalid_request_error"
@@ -84,7 +84,7 @@ class NotFound(GatewayError):
 
 
 class ModelNotFound(NotFound):
-    """404: the model does not exist, or not for this key; which of the two is not told."""
+    """404: the model does not exist, or not for this key; the error does not show which."""
 
     code = "model_not_found"
     reason = "model_not_found"
@@ -94,7 +94,7 @@ class ModelNotFound(NotFound):
 
 
 class ModelNotPriced(GatewayError):
-    """403: the call would be paid from a quota of money, and nobody knows what this model costs."""
+    """403: a quota of money limits the call, and the model has no price."""
 
     status = 403
     type = "invalid_request_error"
@@ -110,7 +110,7 @@ class ModelNotPriced(GatewayError):
 
 
 class Forbidden(GatewayError):
-    """403: whoever this is may not do that."""
+    """403: the token does not allow this operation."""
 
     status = 403
     type = "invalid_request_error"
@@ -127,7 +127,7 @@ class MethodNotAllowed(GatewayError):
 
 
 class Conflict(GatewayError):
-    """409: what was asked for is sound, but not with things as they are; `code` says why."""
+    """409: the request is valid, but the current state does not allow it; `code` is the reason."""
 
     status = 409
     type = "invalid_request_error"
@@ -158,7 +158,7 @@ def retry_headers(ms: int) -> dict[str, str]:
     """When to come back: exact in milliseconds, rounded up in seconds; never 0, which openai-python ignores.
 
     Of a longer wait than `LONGEST_RETRY_MS` openai-node 7 makes one of its own of half a second, twice and for nothing,
-    and openai-node 6 sleeps it out, be it an hour. `x-should-retry` lets both tell their caller at once.
+    and openai-node 6 sleeps it out, be it an hour. `x-should-retry` makes both raise the error at once.
     """
     ms = max(1, ms)
     headers = {"Retry-After-Ms": str(ms), "Retry-After": str(-(-ms // 1000))}
@@ -206,7 +206,7 @@ class QuotaSpent(GatewayError):
 
 
 class Unavailable(GatewayError):
-    """503: not now; `code` says why."""
+    """503: temporarily unavailable; `code` is the reason."""
 
     status = 503
     type = "server_error"
@@ -245,7 +245,7 @@ _UPSTREAM: dict[Fault, tuple[int, str, str]] = {
     Fault.NOT_JSON: (502, "upstream_error", "answered with something that is not JSON"),
     Fault.ENCODING: (502, "upstream_error", "compressed its answer in a way that the gateway cannot decode"),
     Fault.REDIRECT: (502, "upstream_error", "answered with a redirect, which the gateway does not follow"),
-    Fault.WRONG_URL: (502, "upstream_error", "has no such URL; tell whoever runs the gateway to check its base_url"),
+    Fault.WRONG_URL: (502, "upstream_error", "does not have this URL; inform the gateway's operator"),
     Fault.STATUS: (502, "upstream_error", "had an error"),
     Fault.RATE_LIMITED: (429, "upstream_rate_limited", "limits the rate of the gateway's account, not of your key"),
     Fault.AUTH: (502, "upstream_auth_failed", "refused the gateway's own credential; inform the gateway's operator"),
@@ -262,7 +262,7 @@ _UPSTREAM: dict[Fault, tuple[int, str, str]] = {
 
 
 class UpstreamFailed(GatewayError):
-    """Every attempt failed; the last failure decides what is said, and that it was not the client's limit or fault."""
+    """Every attempt failed. The last failure decides status, code and message; none of them blames the client."""
 
     reason = "upstream_failed"
 
@@ -289,7 +289,7 @@ class UpstreamFailed(GatewayError):
 
 
 def internal_error(request_id: str) -> GatewayError:
-    """500: our bug. The request id is all that leaves the house."""
+    """500: a bug of the gateway. The client gets the request id and nothing else."""
     return GatewayError(
         "The gateway had an error while processing your request. You can retry your request, or inform the "
         f"operator of the gateway (please include the request ID {request_id} in your message)."
