@@ -98,6 +98,21 @@ def test_bodies_are_described_by_what_checks_them(body: type[Body]) -> None:
     assert shown["required"] == [name for name, field in body.model_fields.items() if field.is_required()]
 
 
+async def test_the_document_is_made_once_and_not_at_the_start(inside: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    describe = openapi.describe
+
+    def counted(routes: Any) -> Told:
+        made.append(1)
+        return describe(routes)
+
+    monkeypatch.setattr(openapi, "describe", counted)
+    client = await inside(NOWHERE)
+    assert made == []
+    assert await document(client) == await document(client)
+    assert made == [1]
+
+
 async def test_what_is_no_get_of_the_document_is_refused(inside: Inside) -> None:
     client = await inside(NOWHERE)
     answer = await client.post("/openapi.json", json={})

@@ -1,15 +1,16 @@
-"""`GET /openapi.json`: what this gateway has, as an OpenAPI 3.1 document.
+"""`GET /openapi.json`: the operations of one listener, as an OpenAPI 3.1 document.
 
-It is open to everybody, as such documents are: it says what the gateway's sources say, and nothing of its
-configuration but whether it has an admin API, which is told to whoever asks for one. Bodies are described by the models
-that check them (api/schema.py), rows by the fields that they are made of, so that neither is written twice; an
-operation is described only where the gateway has it.
+1. It needs no token: it repeats the gateway's sources, and of the configuration only whether there is an admin API.
+2. Bodies are described by the models that check them (`api/schema.py`), rows by the fields that they are made of.
+3. An operation is described only if the listener has its route.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterable, Mapping
+from functools import cache
 from http import HTTPStatus
 from typing import Any
 
@@ -153,12 +154,19 @@ def routes_of(app: web.Application) -> list[tuple[str, str]]:
 
 
 def route_to_document(app: web.Application) -> web.RouteDef:
-    """The route to the document of this application and itself. Made last: it knows what is there by then."""
+    """The route to the document of this application, which describes itself, too. To be added last: it has the routes
+    that the application has by then. The document is made at the first
+    request, not at the start of each worker."""
     routes = [*routes_of(app), (hdrs.METH_GET, PATH)]
-    whole = json.dumps(describe(routes)).encode()
-    without_admin = json.dumps(describe([each for each in routes if not each[1].startswith("/admin/")])).encode()
+
+    @cache
+    def document(has_admin: bool) -> bytes:
+        return json.dumps(
+            describe([each for each in routes if has_admin or not each[1].startswith("/admin/")])
+        ).encode()
 
     async def show(request: web.Request) -> Whole:
-        return json_response(without_admin if request[CONTEXT].parts.config.admin.token is None else whole)
+        has_admin = request[CONTEXT].parts.config.admin.token is not None
+        return json_response(await asyncio.to_thread(document, has_admin))
 
     return web.get(PATH, show)
