@@ -10,11 +10,16 @@ import re
 from pathlib import Path
 from typing import Any
 
-_OUTSIDE = re.compile(r"\[([^\]]+)\]\(\.\./[^)]+\)")
+_LINK_UP = re.compile(r"\[([^\]]+)\]\(((?:\.\./)+)[^)]+\)")
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """The text of one page as the site shows it."""
     if page.file.src_uri == "changelog.md":
         markdown = Path("CHANGELOG.md").read_text(encoding="utf-8")
-    return _OUTSIDE.sub(r"\1", markdown)
+    depth = page.file.src_uri.count("/")
+
+    def keep_inside(link: re.Match[str]) -> str:
+        return link[1] if link[2].count("../") > depth else link[0]
+
+    return _LINK_UP.sub(keep_inside, markdown)

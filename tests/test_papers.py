@@ -91,6 +91,23 @@ def test_each_command_of_make_that_a_paper_names_exists() -> None:
             assert named in targets, f"{paper.name} names `make {named}`"
 
 
+CLIENTS = sorted((ROOT / "docs" / "clients").glob("*.md"))
+
+
+@pytest.mark.parametrize("path", CLIENTS, ids=ids)
+def test_a_page_of_a_client_says_whether_it_was_tried(path: Path) -> None:
+    status = path.read_text().splitlines()[2]
+    assert re.match(r"\*\*(Tested|Tried|Not tried|Not supported yet)(\.?\*\*|\*\* )", status), status
+    if status.startswith("**Not tried"):
+        assert "](https://" in status  # where its settings are from
+
+
+def test_every_client_is_listed_in_the_overview_and_in_the_site() -> None:
+    pages = {f"clients/{path.name}" for path in CLIENTS}
+    assert set(re.findall(r"\]\((clients/[\w-]+\.md)\)", (ROOT / "docs" / "clients.md").read_text())) == pages
+    assert set(re.findall(r"- (clients/[\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)) == pages
+
+
 @pytest.mark.parametrize("path", FORMS, ids=ids)
 def test_an_issue_form_is_one(path: Path) -> None:
     form = yaml.safe_load(path.read_text())
