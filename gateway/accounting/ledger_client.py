@@ -396,7 +396,7 @@ class LedgerClient:
             elif not answer.done():
                 answer.set_result(verdict)
             elif isinstance(verdict, Granted):
-                self.settle(opening.draw.taken_back())  # whoever asked has left
+                self.settle(opening.draw.taken_back())  # the requester has left
 
     async def _single_out(self, sent: _SentBatch, error: Exception) -> None:
         """What was in the batch is at fault, which would be our bug: one by one, and without the one that fails alone.

@@ -15,7 +15,7 @@ from .choice import ChatChoice, Unfit
 
 
 class Frame(NamedTuple):
-    """What stands around the choices of an answer, and of every chunk of a stream."""
+    """The members around the choices of an answer, and of every chunk of a stream."""
 
     id: str
     created: int
@@ -102,7 +102,7 @@ def _choice(one: One, choice: dict[str, Any], own: int) -> dict[str, Any]:
 
 
 def write(frame: Frame, first: dict[str, Any], choices: list[dict[str, Any]], usage: Usage | None) -> bytes:
-    """The whole answer; `first` is the first one that came in, whose model is named."""
+    """The whole answer; `first` is the first one received; its model name is used."""
     whole = frame.around(first, choices)
     if usage is not None:
         whole["usage"] = usage_object(usage)

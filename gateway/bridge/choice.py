@@ -1,14 +1,14 @@
-"""One choice of a chat answer in the words of completions: its text, why it ended, and how probable each token was.
+"""One choice of a chat answer in the format of completions: text, finish reason and log probabilities.
 
-What a model has thought (`reasoning_content`, `reasoning`) is no part of its text. A refusal is what the model said to
-the user, and so it is. A call of a tool was not asked for and has no place here: such an answer is `Unfit`, as is one
-that leaves out what was asked for. Better no answer than a wrong one.
+Reasoning (`reasoning_content`, `reasoning`) is not part of the text. A refusal is addressed to the user, and so it is
+part of it. A tool call was not requested and has no equivalent: such an answer is `Unfit`, as is one without the
+requested log probabilities. No answer is better than a wrong one.
 
 Log probabilities are a list of tokens on chat; on completions they are four lists side by side. `text_offset` counts
 characters from the beginning of the prompt, so it goes on where the prompt ends. A token may be a part of a character:
 then it has no text of its own, is spelt by its bytes (`bytes:\\xf0\\x9f`, as completions do), and begins where the
-character begins. `top_logprobs` is a map, in which tokens that are spelt alike are one, the likeliest; the token that
-was taken always stands in it.
+character begins. `top_logprobs` is a map, in which tokens with the same text are one, the likeliest; it always
+has the chosen token.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def _bytes(entry: dict[str, Any]) -> bytes:
 
 
 def _token(entry: dict[str, Any]) -> str:
-    """How completions spell a token."""
+    """A token in the form of completions."""
     data = _bytes(entry)
     try:
         data.decode()

@@ -1,4 +1,4 @@
-"""What an upstream refuses of a chat call that nobody has written, said of the completions call that somebody has."""
+"""Translates an upstream's refusal of a bridged chat call into a refusal of the client's completions call."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _IN_WORDS = re.compile(r"\b(the|your) messages\b")
 
 
 def reword(refused: UpstreamRefused, members: Mapping[str, Any], prompt: int) -> UpstreamRefused:
-    """The refusal of the chat call for the prompt with this number, told to whoever sent these members."""
+    """The refusal of the chat call for the prompt with this number, for the client that sent these members."""
     path = f"prompt[{prompt}]" if isinstance(members.get("prompt"), list) else "prompt"
     names = {name: own for name, own in (("max_completion_tokens", "max_tokens"), ("top_logprobs", "logprobs"))
              if name not in members}  # fmt: skip

@@ -4,9 +4,9 @@ A prompt becomes the one message of a user, and nothing is invented around it. S
 a completions model would go on with it. An empty prompt and null, which ask for a text out of nothing, become an empty
 message, and the upstream decides.
 
-Whatever the two kinds of call have in common is passed on, unknown parameters with it; the rest is put into the other's
-words. Without `max_tokens` a completion ends after 16 tokens, and a chat goes on: so the limit is always sent. What
-chat has no words for (`api/capabilities`) never comes here.
+Parameters that both formats share are passed on, unknown parameters as well; the others are translated. Without
+`max_tokens` a completion ends after 16 tokens, and a chat goes on: so the limit is always sent. Parameters without an
+equivalent in chat are refused before (`api/capabilities.py`).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def as_chat(call: Call) -> Call:
         best_of=1,
         prompt_tokens=call.params.prompt_tokens + prompt_tokens.MESSAGE_TOKENS,
         output_limit=windows.output_limit(call),
-        is_output_limit_added=True,  # in the field that the upstream knows
+        is_output_limit_added=True,  # in the field that the upstream reads
     )
     return call._replace(endpoint="chat", params=asked)
 

@@ -1,8 +1,7 @@
 """Streamed answers to the calls that one completions call became, each chunk as one of the whole.
 
-A call's stream is scanned first (`relay/stream_scan`), which knows when it ends and why; what the scan passes comes
-here and
-leaves as chunks of completions, the indexes of all prompts in between each other. Chunks with nothing in them for a
+A call's stream is scanned first (`relay/stream_scan.py`), which finds its end and the reason. The scanned events are
+translated here to chunks of completions; chunks of all prompts are interleaved. Chunks with nothing in them for a
 completions client (the role of a chat, thoughts, comments) are left out.
 """
 
@@ -71,7 +70,7 @@ class Stream:
 
 
 def write_chunk(chunk: dict[str, Any], *, shows_usage: bool) -> bytes:
-    """One event with this chunk; whoever asked for usage finds null on every chunk but the last."""
+    """One event with this chunk; if usage was requested, it is null on every chunk but the last."""
     if shows_usage:
         chunk["usage"] = None
     return sse.write_event(json.dumps(chunk, separators=(",", ":")).encode())

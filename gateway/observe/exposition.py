@@ -1,7 +1,7 @@
-"""The metrics of the whole gateway in the Prometheus text format, as the supervisor writes them for whoever scrapes.
+"""The metrics of the whole gateway in the Prometheus text format, written by the supervisor for each scrape.
 
-What the workers count lies in files that they share (telemetry.py), and is summed up here; what only the supervisor
-knows is added. A gauge of a worker cannot be taken back from its file, so what a reload has removed is left out here.
+The workers' counts are in shared files (`metrics.py`) and are summed here; the supervisor's own metrics are added. A
+gauge of a worker cannot be removed from its file, so gauges that a reload has removed are filtered here.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Reloads(NamedTuple):
     generation: int
     results: Mapping[str, int]
     restarts: int = 0
-    """How often a worker that died was replaced."""
+    """Number of replaced workers that ended unexpectedly."""
 
 
 class _Workers(Collector):
@@ -46,7 +46,7 @@ class _Workers(Collector):
 
 
 class SupervisorMetrics(Collector):
-    """What only the supervisor knows."""
+    """The supervisor's own metrics."""
 
     def __init__(self, reloads: Reloads) -> None:
         self._reloads = reloads
@@ -76,7 +76,7 @@ def write(
 ) -> str:
     """Write all of it into a new file of this folder, which is the workers' own, and return its path.
 
-    Raises whatever goes wrong while a new worker is making its files.
+    Raises the error if a new worker is creating its files meanwhile.
     """
     told = KeyCollector([QuotaRow(*row) for row in quotas], teams)
     return _write(folder, _Workers(folder, upstreams), SupervisorMetrics(reloads), told)

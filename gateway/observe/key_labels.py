@@ -3,8 +3,8 @@
 The keys of the configuration come first, in its order; what room they leave goes to other keys in the order in which
 they are first used. A key keeps its label until the gateway ends, because a counter that changes its name is lost.
 
-The workers of one gateway share a file of ids, one a line, and none knows all of it at any moment: a worker reads it
-when it meets a key that it does not know, and only as long as there is room. That happens once for each key.
+The workers of one gateway share a file of ids, one a line. A worker reads it when it sees a key for the first time, and
+only as long as there is room: once for each key.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class KeyLabels:
         self.configure(key_ids, max_keys)
 
     def __call__(self, key: str) -> str:
-        """The key's own id, or `other`; no key has no label. Only for keys that have been found to be ours."""
+        """The key's own id, or `other`; a call without a key has no label. Only for existing keys."""
         if key in self._own or not key:
             return key
         if len(self._own) < self._max_keys:
@@ -41,7 +41,7 @@ class KeyLabels:
         return frozenset(self._own)
 
     def configure(self, key_ids: Iterable[str], max_keys: int) -> None:
-        """At most so many from now on, these keys before others. Who has a label keeps it."""
+        """At most so many from now on, these keys before others. A key with a label keeps it."""
         self._max_keys = max_keys
         self._claim(list(islice(key_ids, max_keys)))
 

@@ -1,8 +1,9 @@
-"""What live numbers need of the metrics: wanted every second while somebody looks on, and far less than a scrape tells.
+"""The counters behind the dashboard's live numbers: read every second while a dashboard is open, far fewer than a
+scrape.
 
-What is not shown apart is summed up, above all over keys. The workers' files (telemetry.py) are prometheus-client's and
-only grow: a series that stands in one stays at its place. So its name is read once; after that, looking is adding
-numbers.
+Series that are not shown separately are summed, mainly over keys. The workers' files (`metrics.py`) are those of
+prometheus-client and only grow: a series in a file keeps its position. So its name is read once; after that, a reading
+only adds numbers.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ SHOWN: Mapping[str, tuple[str, ...]] = {
 """By the name of a sample the labels that it keeps."""
 
 WHO = ("key", "model")
-"""Kept of requests that came to no upstream: of what is refused it is told whom."""
+"""Label kept for requests that reached no upstream: refusals are shown by key."""
 
 Series = tuple[str, tuple[tuple[str, str], ...]]
 """A sample's name and the labels that it keeps."""
@@ -52,7 +53,7 @@ _HEAD_BYTES = 4
 
 
 class _File:
-    """What of one file is shown, and where in it that stands."""
+    """The shown series of one file, and their positions in it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -86,7 +87,7 @@ def _kept(name: str, labels: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
 
 
 class LiveCounters(Collector):
-    """Of one gateway, whose workers have their files in this folder. It may be read in several threads."""
+    """The counters of one gateway, whose workers have their files in this folder. Reading is thread-safe."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -118,7 +119,7 @@ class LiveCounters(Collector):
 
 
 def _summed_up(buckets: Mapping[tuple[tuple[str, str], ...], float]) -> Iterable[tuple[Any, float]]:
-    """Buckets hold in a file what is theirs alone, and are told with all that is below."""
+    """Buckets are separate in a file and cumulative in the result."""
     sums: defaultdict[Any, float] = defaultdict(float)
     for labels, value in sorted(buckets.items(), key=lambda bucket: float(dict(bucket[0])["le"])):
         upstream, _ = labels

@@ -1,14 +1,14 @@
 """Every metric: its name, unit, buckets and help, and a verb to record it.
 
 Labels are bounded. A model that is not configured is `other`, and so is a key beyond `metrics.max_keys` (key_labels.py
-says which); a name that a client made up is never a label.
+decides which); a name invented by a client is never a label.
 
 With several processes (PROMETHEUS_MULTIPROC_DIR set by the supervisor) values live in files that the supervisor sums:
-one scrape is the whole gateway, and no counter falls when a worker dies. Writing there costs more than a microsecond a
+one scrape is the whole gateway, and no counter falls when a worker ends. Writing there costs more than a microsecond a
 value, and a call touches fourteen; so what one turn of the event loop adds is gathered and written once at its end.
-What a record tells is still there before its answer ends, which waits for the store; what is told of a refusal comes
-just behind it. A worker that is killed loses one turn; its calls under way are counted by the worker that finds them in
-its journal, as lost, so that metrics and books go on agreeing.
+The counts of a record are written before its answer ends, because the answer waits for the store; those of a refusal
+follow directly after it. A killed worker loses the counts of one turn; the worker that finds its running calls in the
+journal counts them as lost, so that metrics and records agree.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ class Telemetry:
     def recorded(
         self, record: Record, *, estimated_prompt_tokens: int, overhead_s: float, is_usage_unknown: bool
     ) -> None:
-        """A call has ended and its usage record stands."""
+        """A call has ended and its usage record is final."""
         self._ended.append(_Ended(record, estimated_prompt_tokens, overhead_s))
         self._write_soon()
         if is_usage_unknown:
@@ -168,8 +168,9 @@ class Telemetry:
             self.client_left()
 
     def lost(self, record: Record) -> None:
-        """A call of a worker that died was found in its journal, and is charged at its estimate. Nobody was answered,
-        so it has no times."""
+        """A call of a killed worker was found in its journal, and is charged at its estimate. It was not answered, so
+        it
+        has no times."""
         key, model, upstream = self.key_label(record.key), record.label_model, record.upstream
         self._add(self._requests, (key, model, record.endpoint, upstream, str(record.status)))
         for name, amount in zip(_KINDS, record.usage[:4], strict=True):
@@ -218,7 +219,7 @@ class Telemetry:
         self._add(self._store_errors)
 
     def alerted(self, *, key: str, team: str, unit: str, per: str, level: int) -> None:
-        """An operator was told of a quota of this key or this team; of neither: of the whole gateway."""
+        """An alert was sent for a quota of this key or this team; neither: of the whole gateway."""
         self._add(self._alerts, (self.key_label(key), team, unit, per, str(level)))
 
     def show_pending(self, count: int) -> None:
@@ -238,7 +239,7 @@ class Telemetry:
             self._defer(self.write)
 
     def write(self) -> None:
-        """Write what was added. To be called at the end of a worker, for whom no further turn of the loop comes."""
+        """Write the pending counts. To be called at the end of a worker, after its last turn of the event loop."""
         self._is_due = False
         self._in_flight.set(self._under_way)
         added, self._added = self._added, {}
@@ -305,7 +306,7 @@ class Telemetry:
 
 
 class QuotaRow(NamedTuple):
-    """How a key's quota stands: units, of usd US dollars. `used` holds what is reserved, too."""
+    """The state of a key's quota in its units, for usd in US dollars. `used` includes reservations."""
 
     key: str
     unit: str
@@ -326,7 +327,7 @@ def quota_rows(standings: Iterable[WindowStatus], label: Callable[[str], str]) -
 
 
 class KeyCollector(Collector):
-    """What is told at one scrape of the keys with a label of their own. `teams` are theirs."""
+    """The quota gauges of one scrape: keys with a label of their own, and their teams."""
 
     def __init__(self, rows: Iterable[QuotaRow], teams: Mapping[str, str | None]) -> None:
         self._rows = rows

@@ -1,12 +1,12 @@
-"""What a span says of a call or an attempt: the one table of its names.
+"""Span attributes of a call and of an attempt: the one table of their names.
 
 Most of them are OpenTelemetry's: the registry of the semantic conventions 1.44.0 has them all, those for generative AI
 (`gen_ai.*`) with the note that they go on in a repository of their own (open-telemetry/semantic-conventions-genai),
 where they are still called experimental. When they move, this file is all that has to. Names that begin with `gateway.`
-are ours.
+are the gateway's own.
 
-A call is one operation however often it is tried, so it bears what was used; an attempt below it is an HTTP request. To
-say the tokens in both places would count them twice. Prompts, answers and secrets are never said.
+A call is one operation however often it is tried, so it bears what was used; an attempt below it is an HTTP request.
+Tokens in both places would be counted twice. Prompts, answers and secrets are never attributes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Attributes = Mapping[str, Value]
 
 OPERATIONS: Mapping[Endpoint, str] = {"completions": "text_completion", "chat": "chat", "embeddings": "embeddings"}
 PROVIDER = "openai"
-"""Whose API is spoken, whoever speaks it: what the conventions ask for."""
+"""The provider of the API format, as the conventions require, not the provider that serves the call."""
 
 BEGUN: Mapping[str, Callable[[Endpoint, str], Value | None]] = {
     "gen_ai.operation.name": lambda endpoint, _: OPERATIONS[endpoint],
@@ -60,7 +60,7 @@ RECORDED: Mapping[str, Callable[[Record], Value | None]] = {
 REFUSED = {
     "key": "gateway.key", "model": "gen_ai.request.model", "status": "http.response.status_code",
 }  # fmt: skip
-"""Of one that was not: where the access line's fields stand. The model is a configured name, or `other`."""
+"""The attributes of a refused request, from the access line's fields. The model is a configured name, or `other`."""
 
 TRIED: Mapping[str, Callable[[Call, Route, str, int, int], Value | None]] = {
     "gen_ai.operation.name": lambda call, *_: OPERATIONS[call.endpoint],

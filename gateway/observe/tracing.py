@@ -1,8 +1,8 @@
 """Traces: a span for each call, and one below it for each attempt at an upstream; OpenTelemetry, where it is wanted.
 
 The packages are those of the extra `otel`. Without `tracing.endpoint` nothing of them is imported, a call has no
-`Trace`, and what a client says of its own trace goes to the upstream untouched. With it, the client's `traceparent`
-(W3C Trace Context) is continued, sampled as it says, and the upstream is told of the attempt instead.
+`Trace`, and the client's trace headers go to the upstream untouched. With it, the client's `traceparent`
+(W3C Trace Context) is continued with its sampling decision, and the upstream gets the attempt's span as parent.
 
 Spans wait in a queue of bounded length for a thread that sends them (OTLP over HTTP). A collector that is slow or away
 costs spans, never a call.
@@ -34,7 +34,7 @@ SEND_WITHIN_S = 5.0
 CLOSE_WITHIN_S = 2.0
 
 CLIENT_GONE = "client_gone"
-"""Why an attempt ended whose client left: nobody's fault."""
+"""The end of an attempt whose client left: not an error."""
 
 PARENT, STATE = "traceparent", "tracestate"
 
@@ -68,7 +68,7 @@ class Trace:
         self._context = context
         self._begun = begun
         self.id = f"{span.get_span_context().trace_id:032x}"
-        """As it stands in the access line."""
+        """In the form of the access line."""
 
     def attempt(self, call: Call, route: Route, url: str, number: int) -> AttemptSpan:
         """Begin the span of an attempt at the upstream with this address; `number` counts from 1."""
@@ -78,7 +78,7 @@ class Trace:
         return self._tracer.begin_attempt(attributes, self._context)
 
     def recorded(self, record: Record, error: str | None) -> None:
-        """The call has ended, and this is its record; `error` is the code that its client was told, if any."""
+        """The call has ended, and this is its record; `error` is the code that the client got, if any."""
         self._end(span_attributes.recorded(record), error, record.status)
 
     def refused(self, told: Mapping[str, span_attributes.Value | None], error: str | None, status: int) -> None:
@@ -88,7 +88,7 @@ class Trace:
     def _end(self, attributes: span_attributes.Attributes, error: str | None, status: int) -> None:
         self._span.update_name(span_attributes.name({**self._begun, **attributes}))
         self._span.set_attributes(attributes)
-        # The span of a server tells of its own failures: what its client has to mend is none.
+        # A server's span has an error status for its own failures only, not for the client's faults.
         self._tracer.end(self._span, error, is_failure=status >= 500)
 
 
@@ -124,8 +124,7 @@ class Tracer:
     def begin(self, endpoint: Endpoint, request_id: str, parents: Sequence[str], states: Sequence[str]) -> Trace:
         """Begin the span of a call, whose client sent these headers of W3C Trace Context.
 
-        More than one `traceparent` is as good as none. What cannot be read begins a trace of its own, without the
-        client's state.
+        More than one `traceparent` counts as none. An unreadable one begins a new trace, without the client's state.
         """
         given = {PARENT: [*parents], STATE: [*states]} if len(parents) == 1 else {}
         parent = self._propagator.extract(given, self._no_context)
@@ -134,7 +133,7 @@ class Tracer:
         return Trace(self, span, self._trace.set_span_in_context(span, parent), begun)
 
     def begin_attempt(self, attributes: span_attributes.Attributes, context: Context) -> AttemptSpan:
-        """Begin a span below that of its call, whose context this is."""
+        """Begin a span below its call's span, which has this context."""
         span = self._tracer.start_span(
             span_attributes.name(attributes), context, self._trace.SpanKind.CLIENT, attributes
         )
@@ -151,7 +150,7 @@ class Tracer:
         span.end()
 
     async def close(self) -> None:
-        """Send what waits, but not for long: who does not answer must not hold the end of the process."""
+        """Send waiting spans for a short time: a silent collector must not delay the end of the process."""
         ending = threading.Thread(target=self._provider.shutdown, daemon=True)
         ending.start()
         await asyncio.to_thread(ending.join, CLOSE_WITHIN_S)

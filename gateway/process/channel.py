@@ -1,9 +1,9 @@
-"""The line between the supervisor and one worker: JSON messages over a pair of sockets, both ways.
+"""The control channel between the supervisor and one worker: JSON messages over a pair of sockets, both ways.
 
 Down come the configuration, those that come after it, and the order to drain; up come "ready",
 "failed" and requests for the gateway's metrics. Each side may also ask the other a question and wait for the answer.
-The end of the line says that the other side is gone, whatever it died of. Secrets travel here and nowhere else: not in
-arguments, not in the environment.
+The end of the channel means that the other process has ended, for any reason. Secrets are passed only here, not in
+arguments or the environment.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class ControlChannel:
             self._writer.write(json.dumps(message).encode() + b"\n")
 
     async def ask(self, what: str, /, **more: Any) -> Any:
-        """What the other side answers to a message `{"ask": what, ...}`, while somebody here goes on to `receive`.
+        """The other side's answer to a message `{"ask": what, ...}`; another task must be in `receive`.
 
-        Raises `ChannelClosed`. Cancelled: the answer is not heard.
+        Raises `ChannelClosed`. Cancelled: the answer is discarded.
         """
         if self._is_over or self._writer.is_closing():
             raise ChannelClosed

@@ -1,10 +1,10 @@
-"""A process that reads large bodies for one worker, so that the worker's event loop does not stand still meanwhile.
+"""A process that reads large bodies for one worker, so that the worker's event loop is not blocked meanwhile.
 
-It hears requests on its standard input and answers on its standard output, one after the other. A request is a line,
-`{"endpoint": "chat", "length": 26214400}`, and the body; an answer is a line: what api/large_body says of the body, or
-`{"refused": [message, param, code]}`, or `{"failed": "MemoryError"}`.
+It reads requests from its standard input and writes answers to its standard output, one after the other. A request is a
+line, `{"endpoint": "chat", "length": 26214400}`, and the body; an answer is a line: the result of `api/large_body.py`,
+or `{"refused": [message, param, code]}`, or `{"failed": "MemoryError"}`.
 
-It ends when its standard input does, which is when the worker ends, whatever that dies of. It keeps nothing.
+It ends when its standard input is closed, which happens when the worker ends for any reason. It has no state.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ TRY_AGAIN_EVERY = 10
 """Looks until a configuration that was refused is tried again."""
 
 MOST_LOGGED = 100
-"""Changes that are told in the log, each in a line."""
+"""Largest number of changes in the log, one line each."""
 
 log = logging.getLogger("gateway")
 
@@ -66,7 +66,7 @@ class Reloader:
         return f"<Reloader of {self._source}: generation {self.generation}, {dict(self.results)}>"
 
     async def reload(self, why: str) -> ReloadResult:
-        """Read the file, and go by what is there. `why` says in the log who wants it."""
+        """Read the file and apply it. `why` is the cause for the log."""
         async with self._turn:
             outcome = await self._reload()
             self._note(outcome, why)
@@ -107,14 +107,14 @@ class Reloader:
         found = await asyncio.to_thread(changes, before.config, reading.config, before.referenced, reading.referenced)
         if stuck := [change for change in found if change.needs_restart]:
             return ReloadResult(self.generation, code="restart_required", faults=_say_restart(stuck))
-        self.now = reading  # whoever starts from now on is given this one
+        self.now = reading  # workers that start from now on get this one
         if found:
             await self._hand_over(reading.values)
             self.generation += 1
         return ReloadResult(self.generation, [str(change) for change in found])
 
     def _note(self, outcome: ReloadResult, why: str) -> None:
-        """Count and tell what became of it."""
+        """Count and log the result."""
         if outcome.code is not None:
             self._told, self._looks = outcome, 0
             self.results["refused"] += 1

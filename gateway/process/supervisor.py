@@ -2,8 +2,8 @@
 
 The parent binds the socket once; workers are fresh processes that inherit it, so that a dying worker's waiting
 connections are served by the others (SO_REUSEPORT would lose them). The parent alone reads the configuration and hands
-it down (reload.py); it carries no call itself. A worker that dies is replaced after a pause; `MAX_DEATHS` in a minute,
-each soon after a start, mean that replacing will not help, and the gateway ends.
+it down (reload.py); it carries no call itself. A worker that ends unexpectedly is replaced after a pause; after
+`MAX_DEATHS` in a minute, each soon after a start, the gateway ends.
 """
 
 from __future__ import annotations
@@ -39,24 +39,25 @@ from .reload import Reloader
 MAX_DEATHS = 5
 DEATHS_WITHIN_S = 60.0
 SERVED_WELL_S = 10.0
-"""A worker that has served for so long did not die of its start."""
+"""A worker that ends after serving for so long did not fail at its start."""
 RESTART_AFTER_S = (0.1, 0.5, 1.0, 2.0, 4.0)
 KILL_AFTER_S = 10.0
 """How long after the last moment of its drain a worker may take to end."""
 HAND_OVER_WITHIN_S = 30.0
-"""Who has not answered by then (it is stopped, or starts) goes by the new configuration as soon as it goes on."""
+"""A worker that has not answered by then (it is stopped, or starting) applies the new configuration when it
+continues."""
 ANSWER_WITHIN_S = 2.0
-"""How long everybody is waited for who was asked something."""
+"""Time limit for the workers' answers to one question."""
 
 log = logging.getLogger("gateway")
 
 
 class CannotServe(Exception):
-    """The gateway cannot start or go on; the text tells a person what to do."""
+    """The gateway cannot start or continue; the text says what to do."""
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """The listening socket. Raises `CannotServe` in plain words where the address is taken or not ours."""
+    """The listening socket. Raises `CannotServe` if the address is in use or not local."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         listener = socket.socket(family, socket.SOCK_STREAM)
@@ -71,7 +72,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 @dataclass(slots=True, eq=False)
 class _WorkerSlot:
-    """A worker process, as the parent knows it."""
+    """The parent's state of one worker process."""
 
     slot: int
     process: asyncio.subprocess.Process
@@ -86,7 +87,8 @@ class WorkerDeaths:
         self._times: deque[float] = deque(maxlen=MAX_DEATHS)
 
     def note(self, now: float, ready_at: float | None) -> bool:
-        """A worker died that was ready since then; None: it never was. Whether it was one death too many."""
+        """Note the end of a worker that was ready since then; None: it never was. Returns whether the limit is
+        exceeded."""
         if ready_at is None or now - ready_at < SERVED_WELL_S:
             self._times.append(now)
         return len(self._times) == MAX_DEATHS and self._times[-1] - self._times[0] < DEATHS_WITHIN_S
@@ -237,7 +239,7 @@ class Supervisor:
         line.close()
 
     async def _answer(self, line: ControlChannel, question: Mapping[str, Any]) -> None:
-        """What a worker wants of the whole gateway; None: it cannot be had."""
+        """The answer to a worker's question about the whole gateway; None: not available."""
         answer: Any = None
         try:
             if question["ask"] == "live":
@@ -250,7 +252,7 @@ class Supervisor:
             line.answer(question, answer)
 
     async def _ask(self, what: str, within_s: float, **more: Any) -> list[tuple[_WorkerSlot, Any]]:
-        """Ask every worker, and return what those say who answer in time."""
+        """Ask every worker, and return the answers that arrive in time."""
         members = list(self._members.values())
         asked = {self._tasks.spawn(_ask(member.line, what, more), f"ask-{what}"): member for member in members}
         if asked:
@@ -295,8 +297,8 @@ class Supervisor:
             return None
 
     async def _scrape(self, question: Mapping[str, Any]) -> str | None:
-        """A file with the metrics as text, which whoever asked for it takes away; None where they cannot be read, for
-        instance while a new worker is making its files."""
+        """A file with the metrics as text, which the receiver deletes; None if they cannot be read, for
+        instance while a new worker is creating its files."""
         try:
             quotas, teams = question["quotas"], question["teams"]
             upstreams = list(self._config.upstreams)

@@ -1,9 +1,9 @@
-"""One worker process, started by workers.py with inherited file descriptors: the control line and what it listens on.
+"""One worker process, started by the supervisor with inherited file descriptors: control channel and listening sockets.
 
-It takes its configuration from the supervisor, serves until it is told to drain, and drains by itself when the
-supervisor is gone. Ready means: the store is open, the key store has answered, and connections are accepted. While
-other workers serve, a new one waits for that answer for `KEYS_WITHIN_S`; without them it soon accepts, and refuses,
-calls.
+It takes its configuration from the supervisor, serves until the supervisor sends a drain message, and drains by itself
+when the supervisor is gone. Ready means: the store is open, the key store has answered, and connections are accepted.
+While other workers serve, a new one waits for that answer for `KEYS_WITHIN_S`; without them it soon accepts, and
+refuses, calls.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class WorkerProcess:
         self._runners: list[server.Runner] = []
 
     async def run(self) -> None:
-        """Serve until told to drain, then drain."""
+        """Serve until a drain message, then drain."""
         self._tasks.spawn(self._listen(), "control-line")
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, lambda: self._drain(self._config.server.drain_delay_s))
@@ -127,7 +127,7 @@ class WorkerProcess:
     async def _let_calls_end(self, worker: app.Worker, timeout_s: float) -> None:
         """Until no call is under way any more, nor the reading of an answer whose client left; then cut off the rest.
 
-        The listener stays open meanwhile: who comes now is told to come back, by a status.
+        The listener stays open meanwhile: new requests get a status that asks for a retry.
         """
         status, deadline = worker.status, time.monotonic() + timeout_s
         while status.calls and time.monotonic() < deadline:  # noqa: ASYNC110 - so no call pays for it
@@ -150,14 +150,14 @@ class WorkerProcess:
                 waiter, text = self._scrapes.pop(message["scraped"]), message["text"]
                 if not waiter.done():
                     waiter.set_result(text)
-                elif text is not None:  # whoever asked has left
+                elif text is not None:  # the requester has left
                     await asyncio.to_thread(_take, Path(text))
             elif message.get("ask") == "adopt":
                 self._tasks.spawn(self._adopt(message), "adopt-configuration")
             elif message.get("ask") == "upstreams":
                 self._line.answer(message, self._worker.result().report_upstreams() if self._worker.done() else None)
         self._is_orphan = True
-        self._drain(0.0)  # the supervisor is gone: nobody will replace or stop this worker
+        self._drain(0.0)  # the supervisor is gone: no process would replace or stop this worker
 
     async def _adopt(self, question: Mapping[str, Any]) -> None:
         """Go by another configuration, and answer why not, or nothing."""
@@ -204,7 +204,7 @@ class WorkerProcess:
 
 
 def _take(file: Path) -> bytes:
-    """What stands in a file that was written for us, which is gone then."""
+    """The content of a file that was written for this worker; the file is deleted."""
     data = file.read_bytes()
     file.unlink()
     return data
