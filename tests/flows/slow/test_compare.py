@@ -296,8 +296,8 @@ def test_table_with_all_that_has_to_be_said(books: Path, tmp_path: Path) -> None
         ["total", "3", "3", "45", "19", "+26", "+136.84", "0", "3.25", "2.25", "+1.00", "+44.44"],
     ]
     assert notes.splitlines() == [
-        "Our books begin on 2026-01-02: of the days before, there is nothing of ours to compare.",
-        "Ours are the calls to main and second; --upstream tells them apart.",
+        "The gateway has usage from 2026-01-02 on; earlier days cannot be compared.",
+        "The gateway's side includes the calls to main and second; --upstream selects one.",
         "m is also reported as m, m-0613.",
         "The cost of 1 of our requests is unknown, and in no sum.",
     ]
@@ -321,7 +321,7 @@ def test_part_of_the_books(books: Path, tmp_path: Path, arguments: list[str], fo
     assert done.returncode == 0
     assert [(row["day"], int(row["requests_ours"])) for row in csv.DictReader(done.stdout.splitlines())] == found
     if arguments[:1] in (["--since"], ["--until"]):
-        assert "gateway: Their file tells of 2026-01-02 to 2026-01-03; compared is " in done.stderr
+        assert "gateway: The provider's file covers 2026-01-02 to 2026-01-03; compared: " in done.stderr
 
 
 def test_names_of_old_calls_are_those_of_the_routes(tmp_path: Path, url: str) -> None:
