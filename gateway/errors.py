@@ -30,7 +30,7 @@ class GatewayError(Exception):
     limit: str | None = None
     """For the log: which limit refused the call."""
     limit_state: str | None = None
-    """For the log: how that limit stood."""
+    """For the log: the state of that limit."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class InvalidRequest(GatewayError):
 
 
 class Unauthorized(GatewayError):
-    """401: no key, or not one of ours."""
+    """401: no key, or an unknown one."""
 
     status = 401
     type = "invalid_request_error"
@@ -178,7 +178,7 @@ class RateLimited(GatewayError):
 
 
 class TooManyWrongTokens(GatewayError):
-    """429: somebody at this address guesses; what is sent from there is not looked at for so long."""
+    """429: wrong tokens from this address; its requests are refused for so long."""
 
     status = 429
     type = "requests"
@@ -220,7 +220,7 @@ class Unavailable(GatewayError):
 class UpstreamRefused(GatewayError):
     """The upstream's own 400, 404, 413 or 422, cleaned of what is ours; the client has to change its request.
 
-    `detail` is what the log keeps of it, and the client does not see.
+    `detail` is for the log only, not for the client.
     """
 
     reason = "upstream_refused"

@@ -55,14 +55,14 @@ async def carry(
 ) -> Answer | Streamed:  # fmt: skip
     """Carry a call of completions prompt by prompt, and account for it.
 
-    Raises `GatewayError` for what a client is told by a status. Cancelled: the client is gone.
+    Raises `GatewayError` for errors that the client gets as a status. Cancelled: the client is gone.
     """
     crossing = _FanOut(call, lease, outlet, one, upstreams, books, max_response_bytes)
     return await crossing.run(tasks)
 
 
 class _Share(Lease):
-    """One prompt's part of a call's lease: whoever carries the prompt takes it for a lease. It draws on nothing."""
+    """One prompt's part of a call's lease, with the interface of a lease. It reserves nothing."""
 
     def __init__(self, whole: Lease, books: Accounting, call: Call, ended: Callable[[], None]) -> None:
         super().__init__(books, call, whole.claims)
@@ -132,7 +132,7 @@ class _FanOut:
         """The first answer or chunk."""
         self._over: asyncio.Future[GatewayError | None] = asyncio.get_running_loop().create_future()
         self._left_as: tuple[int, Ended] | None = None
-        """The status and the end of a call that nobody waits for any more."""
+        """The status and the end of a call whose client is gone."""
 
     async def run(self, tasks: Tasks) -> Answer | Streamed:
         began = time.perf_counter()
@@ -144,7 +144,7 @@ class _FanOut:
         except asyncio.CancelledError as cancelled:
             self._leave(workers, is_gateway_ending=is_cut_off(cancelled))
             raise
-        except Exception:  # a fault of ours
+        except Exception:  # a bug of the gateway
             await self._cut_off(workers)
             self._close(500, "error", is_truncated=self._outlet.client is not None, error=GatewayError.type)
             raise
@@ -164,7 +164,7 @@ class _FanOut:
         except GatewayError as error:
             self._end(error)
         except asyncio.CancelledError:
-            self._over.cancel()  # where nobody has asked for it but the worker, which ends
+            self._over.cancel()  # cancelled by the worker, which is shutting down
             raise
         except Exception as bug:
             if not self._over.done():
@@ -267,7 +267,7 @@ class _FanOut:
             self._over.set_result(error)
 
     async def _cut_off(self, workers: list[asyncio.Task[Any]]) -> None:
-        """Nobody wants the other prompts any more: each is charged for what came of it."""
+        """Cancel the other prompts: each is charged for what it has generated."""
         for share in self._shares:
             share.is_cut_off = True
         for worker in workers:
@@ -294,7 +294,7 @@ class _FanOut:
             self._close(status, ended, is_truncated=self._call.params.stream, error=error)
 
     def _sum_up(self) -> None:
-        """Tell the lease how far its prompts have come."""
+        """Report the progress of the prompts to the lease."""
         lease = self._lease
         lease.attempts = self._attempts_before + sum(share.attempts for share in self._shares)
         lease.route = next((share.route for share in self._shares if share.route is not None), lease.route)
@@ -311,7 +311,7 @@ class _FanOut:
 
     @property
     def _usage(self) -> Usage | None:
-        """What a client may be told: the sum, where every prompt was reported."""
+        """The usage for the client: the sum, if every prompt's usage was reported."""
         usages = [share.answer_usage for share in self._shares]
         return pricing.total_usage(usages) if all(usage.source == "reported" for usage in usages) else None
 

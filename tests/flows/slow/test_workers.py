@@ -159,7 +159,7 @@ def test_five_deaths_within_a_minute_end_the_gateway(gateway: StartsGateways, up
     house.expected_code = 1
     assert house.wait() == 1
     assert len(seen) == 5
-    assert "5 workers died within 60 s; giving up" in house.stderr
+    assert "5 workers ended unexpectedly within 60 s; giving up" in house.stderr
     assert is_refused(house.port)
 
 
