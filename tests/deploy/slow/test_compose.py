@@ -184,6 +184,11 @@ def test_containers_have_no_rights(services: dict[str, dict[str, Any]]) -> None:
         assert "healthcheck" in service, name
 
 
+def test_the_small_example_is_one_that_the_engine_accepts() -> None:
+    told = run("docker-compose", "--file", DEPLOY.parent / "examples" / "compose" / "compose.yaml", "config", "--quiet")
+    assert (told.returncode, told.stdout) == (0, "")
+
+
 # --------------------------------------------------------------------------------------------- what runs without it
 
 
