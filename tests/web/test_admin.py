@@ -10,7 +10,7 @@ from aiohttp.test_utils import TestClient
 from gateway.keys.registry import Registry
 from gateway.store import StoreUnavailable
 from gateway.web.admin import request_bodies
-from gateway.web.openapi.admin import ADMIN_OPERATIONS
+from gateway.web.admin.operations import ADMIN_OPERATIONS
 
 from .conftest import ADMIN_TOKEN, Inside
 

@@ -13,7 +13,7 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Iterable, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from aiohttp import hdrs, web
 
@@ -29,12 +29,7 @@ from gateway.web.middleware import CONTEXT, Handler
 from gateway.web.responses import CONGESTED_BYTES, EventStream, Whole, json_response
 
 from . import request_bodies
-
-MAX_ROWS = 1000
-"""Of one page. Of a list of windows: the keys whose windows are in one page."""
-
-PAGE_ROWS = 100
-"""Of a page, if the request names no `limit`."""
+from .operations import ADMIN_OPERATIONS, MAX_ROWS, PAGE_ROWS
 
 READ_ONLY = (
     "This token may read usage, calls, quotas, upstreams, keys and teams, and nothing else. Use the admin token "
@@ -46,25 +41,24 @@ AWAY_WHILE_CHANGING = (
     "was not."
 )
 
-Who = Literal["admin", "viewer"]
-"""Whose token opens a door; the admin's opens every one."""
-
 ROLE = web.RequestKey("role", str)
 """Whose token a request bears."""
 
 
 class AdminAccess(NamedTuple):
-    """What each desk is given."""
+    """What all endpoints need: the registry, and the check of tokens."""
 
     registry: Registry
     gate: TokenAuth
 
-    def door(self, who: Who, handler: Handler, parameters: tuple[str, ...] = ()) -> Handler:
-        """The handler for requests with this token and with query parameters of these names only."""
+    def _checked(self, method: str, path: str, handler: Handler) -> Handler:
+        """The handler for requests with the role and with the query parameters of their operation only."""
+        operation = ADMIN_OPERATIONS[method, path]
+        parameters = [each["name"] for each in operation.parameters if each["in"] == "query"]
 
         async def enter(request: web.Request) -> web.StreamResponse:
             role = request[ROLE] = self._role(request)
-            if role not in (who, "admin"):
+            if role not in (operation.caller, "admin"):
                 raise Forbidden(READ_ONLY)
             for name in request.query:
                 if name not in parameters:
@@ -88,13 +82,13 @@ class AdminAccess(NamedTuple):
             )
         return self.gate.admit(request, {"admin": admin.token, "viewer": admin.viewer_token})
 
-    def get(self, path: str, handler: Handler, *parameters: str, who: Who = "viewer") -> web.RouteDef:
-        """A route of an operation that reads, with the names of its query parameters."""
-        return web.get(path, self.door(who, handler, parameters))
+    def get(self, path: str, handler: Handler) -> web.RouteDef:
+        """The route of an operation that reads."""
+        return web.get(path, self._checked(hdrs.METH_GET, path, handler))
 
     def change(self, method: str, path: str, handler: Handler) -> web.RouteDef:
-        """A route of an operation that changes something."""
-        return web.route(method, path, self.door("admin", handler), expect_handler=continue_later)
+        """The route of an operation that changes something."""
+        return web.route(method, path, self._checked(method, path, handler), expect_handler=continue_later)
 
 
 def parts_of(request: web.Request) -> Services:

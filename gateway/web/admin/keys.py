@@ -22,7 +22,7 @@ class KeyEndpoints:
         """Every route."""
         all_keys, one = "/admin/api/keys", "/admin/api/keys/{id}"
         return [
-            self._office.get(all_keys, self.list_keys, "limit", "after", "team"),
+            self._office.get(all_keys, self.list_keys),
             self._office.change(hdrs.METH_POST, all_keys, self.create_key),
             self._office.get(one, self.show_key),
             self._office.change(hdrs.METH_PATCH, one, self.update_key),

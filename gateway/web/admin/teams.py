@@ -19,7 +19,7 @@ class TeamEndpoints:
         """Every route."""
         all_teams, one = "/admin/api/teams", "/admin/api/teams/{name}"
         return [
-            self._office.get(all_teams, self.list_teams, "limit", "after"),
+            self._office.get(all_teams, self.list_teams),
             self._office.change(hdrs.METH_POST, all_teams, self.create_team),
             self._office.get(one, self.show_team),
             self._office.change(hdrs.METH_PATCH, one, self.update_team),

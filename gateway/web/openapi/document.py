@@ -19,10 +19,10 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, models_jso
 
 from gateway import __version__
 from gateway.api.schema import Body, Chat, Completion, Embedding
+from gateway.web.admin.operations import ADMIN_OPERATIONS
 from gateway.web.middleware import CONTEXT
 from gateway.web.responses import Whole, json_response
 
-from .admin import ADMIN_OPERATIONS
 from .operation import JSON, SCHEMES, SECURITY, Operation, Schema, in_path, named
 from .schemas import SCHEMAS
 
@@ -154,9 +154,8 @@ def routes_of(app: web.Application) -> list[tuple[str, str]]:
 
 
 def route_to_document(app: web.Application) -> web.RouteDef:
-    """The route to the document of this application, which describes itself, too. To be added last: it has the routes
-    that the application has by then. The document is made at the first
-    request, not at the start of each worker."""
+    """The route to the document of this application and of itself. To be added last: it describes the routes that the
+    application has by then. The document is made at the first request, not at the start of each worker."""
     routes = [*routes_of(app), (hdrs.METH_GET, PATH)]
 
     @cache

@@ -1,15 +1,22 @@
-"""The admin API, as the OpenAPI document tells it."""
+"""The table of the admin API's operations: method, path, role, parameters, bodies and answers of each.
+
+Its routes, the check of query parameters and the OpenAPI document are made from it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from gateway.config.sections import NAME_PATTERN
-from gateway.web.admin import request_bodies as bodies
-from gateway.web.admin.common import MAX_ROWS, PAGE_ROWS
-from gateway.web.admin.quotas import OWNERS
+from gateway.web.openapi.operation import JSON, Operation, Schema, in_path, in_query, named
 
-from .operation import JSON, Operation, Schema, in_path, in_query, named
+from . import request_bodies as bodies
+
+MAX_ROWS = 1000
+"""Of one page. Of a list of windows: the keys whose windows are in one page."""
+
+PAGE_ROWS = 100
+"""Of a page, if the request names no `limit`."""
 
 _DAY = {"type": "string", "format": "date"}
 _LIMIT = {"type": "integer", "minimum": 1, "maximum": MAX_ROWS}
@@ -107,14 +114,14 @@ ADMIN_OPERATIONS: Mapping[tuple[str, str], Operation] = {
             f"Count nothing as used in windows of {_OWNERS[path][1]}, at present.", "Windows", *_OWNERS[path][0],
             body=bodies.ResetQuotas, is_body_needed=False,
         )
-        for path in OWNERS
+        for path in _OWNERS
     },
     **{
         ("POST", f"{path}/top_up"): _change(
             f"Let more be spent in a window of {_OWNERS[path][1]}, for the running day or month.", "Windows",
             *_OWNERS[path][0], body=bodies.GrantTopUp,
         )
-        for path in OWNERS
+        for path in _OWNERS
     },
     ("GET", "/admin/api/audit"): Operation(
         "Changes with their author, newest first.", "admin", {JSON: named("Changes")}, (401, 403, 429),
