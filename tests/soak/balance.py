@@ -72,10 +72,11 @@ def wrong(call: Told, record: Record | None, *, is_sold: bool) -> str:
     else:
         is_right = not call.is_served and (call.has_left or call.is_cut or bool(call.code))
         if call.status != 200 and call.code:
-            is_right = is_right and record["status"] == call.status and tokens == (0, 0)
+            is_free = record["usage_source"] == "none"
+            is_right = is_right and record["status"] == call.status and is_free == (tokens == (0, 0))
     if ended != "lost" and record["usage_source"] == "reported":
         is_right = is_right and tokens == truth
-    return "" if is_right and tokens[1] <= most else f"not so ({ended})"
+    return "" if is_right and tokens[1] <= most * max(1, record["attempts"]) else f"not so ({ended})"
 
 
 def _wrong_windows(house: Gateway, records: Sequence[Record]) -> Iterator[str]:

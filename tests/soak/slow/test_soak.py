@@ -37,13 +37,18 @@ CUT = Told(7, "stream", "alice", "completions", True, TRUTH, status=200, id="req
 _, PROMPT, COMPLETION = TRUTH
 RECORD = {
     "id": "req_7", "key": "alice", "ended": "done", "status": 200, "usage_source": "reported",
-    "prompt_tokens": PROMPT, "completion_tokens": COMPLETION,
+    "prompt_tokens": PROMPT, "completion_tokens": COMPLETION, "attempts": 1,
 }  # fmt: skip
 LOST = {**RECORD, "ended": "lost", "status": 0, "usage_source": "estimated", "completion_tokens": LIMIT}
 ERROR = {**RECORD, "ended": "error", "status": 502, "usage_source": "none", "prompt_tokens": 0, "completion_tokens": 0}
 
 
-@pytest.mark.parametrize(("told", "record"), [(SERVED, RECORD), (REFUSED, ERROR), (CUT, LOST), (CUT, RECORD)])
+UNSEEN = {**ERROR, "usage_source": "estimated", "prompt_tokens": PROMPT, "completion_tokens": LIMIT}
+
+
+@pytest.mark.parametrize(
+    ("told", "record"), [(SERVED, RECORD), (REFUSED, ERROR), (REFUSED, UNSEEN), (CUT, LOST), (CUT, RECORD)]
+)
 def test_right_calls(told: Told, record: dict[str, Any]) -> None:
     assert not wrong(told, record, is_sold=True)
 
