@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +15,7 @@ from tests.fakes.redis_servers import RedisServer
 from tests.fakes.scripted import (
     CHUNKED,
     Behaviour,
+    Scripted,
     Wire,
     answer,
     chunk,
@@ -28,7 +31,7 @@ from tests.fakes.scripted import (
     stream,
 )
 
-from .house import CHAT, COMPLETIONS, Gateway, eventually, key, model, settings
+from .house import CHAT, COMPLETIONS, Gateway, eventually, key, model, secret, settings
 
 PRICE = {"input": 1, "output": 2}
 LIMIT = 1000
@@ -313,3 +316,34 @@ def test_a_small_quota_runs_dry(house: Gateway, upstream: Stage, is_stream: bool
     window = next(each for each in house.get("/v1/key", key=who).json["quotas"] if each["unit"] == "tokens")
     assert window["used"] >= upstream.hits * LIMIT
     revive(house, upstream)
+
+
+def test_a_client_that_leaves_a_stream_before_its_first_output_is_charged_for_the_time(
+    house: Gateway, upstream: Stage
+) -> None:
+    """At most 200 tokens for each second; the answer of a plain call is read to its end."""
+    upstream.play(always=stalled_stream([{"choices": [{"index": 0, "text": "", "finish_reason": None}]}]))
+    before = used(house)
+    with house.stream(max_tokens=LIMIT) as client:
+        answer_id = client.read_head().headers["x-request-id"]
+    record = house.call(answer_id)
+    source, prompt, completion = told(record)
+    assert (record["ended"], source, prompt) == ("client_gone", "estimated", PROMPT_TOKENS)
+    assert 0 < completion < LIMIT
+    check(house, before, record)
+
+
+def test_a_call_that_the_end_of_the_gateway_cuts_off_is_charged_its_reservation(gateway: StartsGateways) -> None:
+    with Scripted(always=silent) as upstream:
+        settings_of = config(upstream.url)
+        settings_of["server"] |= {"drain_timeout_s": 0.2}
+        settings_of["upstreams"]["main"] |= {"timeouts": {}}
+        made = gateway(settings_of)
+        body = json.dumps({"model": COMPLETIONS, "prompt": "Hello", "max_tokens": LIMIT}).encode()
+        with made.connect() as client:
+            client.post("/v1/completions", body, secret("alice"), "1.1")
+            eventually(lambda: upstream.hits == 1)
+            made.kill(signal.SIGTERM)
+            assert made.wait() == 0
+        (record,) = gateway(made.config).calls("alice")
+        assert (record["status"], record["ended"], told(record)) == (503, "error", ALL)
