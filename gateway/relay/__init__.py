@@ -1,8 +1,8 @@
-"""Bytes from upstream to client: one attempt.
+"""One attempt: bytes from the upstream to the client.
 
-The answer is received by an `Exchange`; the coroutine `attempt` only waits for what has to be decided. The call is
-accounted for once, *before* the last event of a stream or the body of a plain answer leaves, because clients close
-there. What becomes of a call whose client has left already stands in drain.py.
+An `Exchange` receives the answer; the coroutine `attempt` waits for the decisions. The call is settled once, *before*
+the last event of a stream or the body of a plain answer is written, because clients close there. relay/disconnect.py
+has what happens after the client left, relay/charge.py what an attempt costs.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The client left before its answer ended. Not an error: nothing is held against the upstream, and the call is charged.
+"""What happens to an attempt after its client left or the gateway ends: no fault of the upstream, and it is charged.
 
-A plain answer is read on for its usage: it was paid for as a whole. So is a stream where `on_disconnect` is `drain`,
-for at most `drain_limit_s`; else its upstream is cancelled, and the charge is what relay/charge.py makes of what came.
-Reading on is a task of the worker's own, which ends when the answer does, or the worker: cancelling the call does not
-reach it, and the lease, with its slot among the parallel calls, is the task's until then.
+1. A plain answer is read on for its usage, and so is a stream with `on_disconnect: drain`, for at most `drain_limit_s`.
+   Otherwise the connection to the upstream is closed, and relay/charge.py estimates the cost.
+2. Reading on is a background task of the worker. It ends with the answer or with the worker; cancelling the call does
+   not reach it. Until then it holds the lease, with its slot of `max_parallel`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def client_left(this: Attempt, exchange: Exchange, lease: Lease, tasks: Tasks) -
 
 
 def end_at_once(this: Attempt, exchange: Exchange, lease: Lease) -> None:
-    """The gateway itself ends. The client is still there, and will be told."""
+    """The gateway ends. The client is still connected and gets an error."""
     exchange.end_event()
     exchange.stop()
     if lease.is_open:
@@ -69,7 +69,7 @@ def _read_on(this: Attempt, exchange: Exchange, lease: Lease, tasks: Tasks, limi
 
 
 def _close_anyway(this: Attempt, exchange: Exchange, lease: Lease) -> None:
-    """A task that was cancelled before it began, or died of a fault of ours, has left this to us."""
+    """The drain task was cancelled before its first step, or an error of the gateway ended it."""
     if lease.is_open:
         exchange.stop()
         usage = charge.of_broken(this.sent, charge.Ending.BROKEN).usage
@@ -111,7 +111,7 @@ def _close(
 
 
 def _used(this: Attempt, exchange: Exchange) -> tuple[charge.Charge, str | None]:
-    """What an answer that is no stream, or has not begun, has cost, and of which model."""
+    """Cost and model of an answer that is not a stream or has not begun."""
     if not exchange.is_over:
         charged = charge.of_broken(this.sent, charge.Ending.STOPPED, bytes(exchange.body), elapsed_s=exchange.elapsed_s)
         return charged, None

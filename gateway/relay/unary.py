@@ -1,4 +1,4 @@
-"""What a plain answer says."""
+"""Reads a plain answer: its usage, its model, or why it is no answer for the client."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .exchange import Exchange
 
 
 class _Body(BaseModel):
-    """What matters of a plain answer. Validated from the bytes: what is not named here is never built."""
+    """The members of a plain answer that are read. Others are not built, because it is validated from the bytes."""
 
     model: Any = None
     usage: Any = None
@@ -51,7 +51,7 @@ def read_plain(this: Attempt, exchange: Exchange, failure: Failure | None) -> Pl
     try:
         answer = _Body.model_validate_json(body)
         if b"NaN" in body or b"Infinity" in body:
-            # Pydantic takes these for numbers; JSON has no such thing, and most clients stumble over them.
+            # Pydantic accepts these as numbers; JSON does not have them, and most clients fail on them.
             json.loads(body, parse_constant=_refuse_constant)
     except ValueError:  # ValidationError is one
         failure = exchange.failure(Fault.NOT_JSON, f"content-type {head.get('content-type')}"[:200])
