@@ -171,11 +171,15 @@ def of_plain(sent: SentRequest, reported: Any, body: bytes, model: str | None, e
 
 
 def of_broken(sent: SentRequest, ending: Ending, body: bytes = b"", elapsed_s: float = 0.0) -> Charge:
-    """Of a plain answer that is not whole JSON, or of no answer."""
-    tokens = 0
+    """Of a plain answer that is not whole JSON, or of no answer. A report in it is a lower bound."""
+    tokens, report = 0, reported_usage.found_in(body)
+    doubts: tuple[str, ...] = ()
     if body and sent.output_limit is None and ending not in FREE:  # else the reservation covers all text
         tokens = _count(sent, reported_usage.texts_of(body[:MAX_BROKEN_BYTES]))
-    return Charge(estimate(sent, ending, Shown(tokens, elapsed_s=elapsed_s)))
+    if report is not None:
+        bounded = sent.bounded(report, lambda: tokens)
+        report, doubts = bounded, _doubts(report, bounded)
+    return Charge(estimate(sent, ending, Shown(tokens, report=report, elapsed_s=elapsed_s)), doubts)
 
 
 def _count(sent: SentRequest, texts: Iterable[bytes]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -13,6 +14,9 @@ _TEXT = re.compile(
     rb'"(?:content|text|arguments|reasoning_content|reasoning|refusal|name|input)"\s*:\s*"((?:[^"\\]++|\\.)++)"'
 )
 _REASONING = re.compile(rb'"reasoning(?:_content)?"\s*:\s*"(?!")')
+_USAGE = re.compile(rb'"usage"\s*+:\s*+(\{(?:[^{}]++|\{[^{}]*+\})*+\})')
+_USAGE_WITHIN = 8192
+"""Bytes at the end of an answer."""
 
 
 def reported(report: Any) -> Usage | None:
@@ -31,6 +35,15 @@ def reported(report: Any) -> Usage | None:
     if reasoning and report.get("total_tokens") == prompt + completion + reasoning:
         completion += reasoning
     return Usage(prompt, completion, cached, reasoning, "reported")
+
+
+def found_in(body: bytes) -> Usage | None:
+    """The last usage object at the end of an answer that is not whole JSON, for instance with a byte behind it."""
+    objects = _USAGE.findall(body[-_USAGE_WITHIN:])
+    try:
+        return reported(json.loads(objects[-1])) if objects else None
+    except ValueError:
+        return None
 
 
 def highest(one: Usage | None, other: Usage) -> Usage:

@@ -278,3 +278,20 @@ def test_text_of_a_broken_answer_counts_where_no_limit_was_sent() -> None:
     unlimited = sent(output_limit=None)
     assert charge.of_broken(unlimited, Ending.BROKEN).usage == estimated(7, 16)
     assert charge.of_broken(unlimited, Ending.BROKEN, cut).usage.completion_tokens > 500
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (b'{"usage": {"prompt_tokens": 50, "completion_tokens": 300}}x', estimated(50, 300)),
+        (
+            b'{"usage": {"prompt_tokens": 50, "completion_tokens": 3, "completion_tokens_details": {"x": 1}}',
+            estimated(50, 100),
+        ),
+        (b'{"text": "\\"usage\\": {\\"prompt_tokens\\": 50}"}x', estimated(7, 100)),
+        (b'{"usage": {"prompt_tokens": 50', estimated(7, 100)),
+        (b'{"usage": {prompt}}', estimated(7, 100)),
+    ],
+)
+def test_a_report_in_a_broken_answer_is_a_lower_bound(body: bytes, expected: Usage) -> None:
+    assert charge.of_broken(sent(), Ending.BROKEN, body).usage == expected
