@@ -1,13 +1,11 @@
-"""A worker's journal: what it has begun and ended, in files that survive the worker.
+"""The write-ahead log of one worker: the beginning and the end of each call, in files that outlive the worker.
 
-`Journal` is all that the rest of the house needs. Beneath it: `lines` is an entry as text, `disk` what is done to the
-files, `shelf` how they stand, `pace` whether the disk keeps up, `home` the folder with the lock that tells the living
-from the dead. `place` says what a folder is not good for.
+Other rooms use `Journal` alone. Below it: `codec` (an entry as a line of text), `disk` (file operations, their speed),
+`segments` (the row of files), `directory` (the folder of a journal, and the lock that shows whether its worker lives).
 """
 
 from .codec import EntryKind, JournalEntry
-from .directory import foreign_journals
+from .directory import foreign_journals, problem_with
 from .journal import KEPT_S, Journal
-from .place import problem_with
 
 __all__ = ["KEPT_S", "EntryKind", "Journal", "JournalEntry", "foreign_journals", "problem_with"]

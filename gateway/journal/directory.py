@@ -20,6 +20,8 @@ from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 
+from gateway.files import network_file_system
+
 log = logging.getLogger("gateway")
 
 SCHEMA = 1
@@ -187,3 +189,21 @@ def _boot() -> str:
 def leave_alone(path: str, reason: str) -> None:
     """Say why a journal is not touched: once, however often it is found."""
     log.warning("the journal %s is not used: %s", path, reason)
+
+
+def problem_with(folder: Path) -> str | None:
+    """Why no journal should be kept in a folder, in plain words; None where one may be. It need not exist yet.
+
+    Network file systems are only known on Linux.
+    """
+    existing = folder.absolute()
+    while not existing.exists() and existing != existing.parent:
+        existing = existing.parent
+    if not existing.is_dir():
+        return f"{existing} is not a folder"
+    # The second condition is for root, for whom os.access allows every write.
+    if not os.access(existing, os.W_OK | os.X_OK) or os.statvfs(existing).f_flag & os.ST_RDONLY:
+        return f"{existing} cannot be written by this user"
+    if kind := network_file_system(existing):
+        return f"{folder} is on a network file system ({kind}), where locks and writes cannot be relied upon"
+    return None

@@ -22,6 +22,10 @@ log = logging.getLogger("gateway")
 RESERVE_BYTES = 64 * 1024
 """Kept aside for the ends of running calls, when a disk has no room for new ones."""
 
+SLOW_S = 0.02
+CALM_S = 60
+"""Two writes longer than `SLOW_S` within this time mean a slow disk; it is fast again after as long without one."""
+
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -172,3 +176,22 @@ def found(folder: Path) -> list[Segment]:
     """The segments that a dead worker has left, oldest first. Raises `OSError`."""
     paths = sorted((path for path in folder.iterdir() if path.name.isdecimal()), key=lambda path: int(path.name))
     return [Segment(path, size_bytes=path.stat().st_size) for path in paths]
+
+
+class SlowDisk:
+    """Whether the disk is too slow for the event loop to wait for its writes."""
+
+    def __init__(self) -> None:
+        self.is_slow = False
+        self._slow_at = float("-inf")
+
+    def note(self, took_s: float, now: float) -> bool:
+        """A write ended at the monotonic time `now`. Returns whether that changes `is_slow`."""
+        before = self.is_slow
+        is_calm = now - self._slow_at > CALM_S
+        if took_s > SLOW_S:
+            self._slow_at = now
+            self.is_slow = before or not is_calm
+        elif is_calm:
+            self.is_slow = False
+        return self.is_slow != before

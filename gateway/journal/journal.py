@@ -23,8 +23,7 @@ from gateway.tasks import Tasks
 from . import disk
 from .codec import EntryKind, JournalEntry, decode, encode
 from .directory import JournalDirectory, leave_alone
-from .disk import WriteResult
-from .pace import SlowDisk
+from .disk import SlowDisk, WriteResult
 from .segments import Cursor, Segments
 
 log = logging.getLogger("gateway")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.accounting import LedgerClient, ledger_client
-from gateway.journal import pace
+from gateway.journal import disk
 
 from .fake_store import DeskStore, OpensDesks, open_desk
 
@@ -15,7 +15,7 @@ from .fake_store import DeskStore, OpensDesks, open_desk
 @pytest.fixture(autouse=True)
 def no_slow_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """That of the machine may be slow, and then a thread would write the journals."""
-    monkeypatch.setattr(pace, "SLOW_S", 600)
+    monkeypatch.setattr(disk, "SLOW_S", 600)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.journal import Journal, pace
+from gateway.journal import Journal, disk
 from gateway.journal import journal as under_test
 
 ORIGIN = "redis://store:6379 gateway"
@@ -64,7 +64,7 @@ async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
 @pytest.fixture(autouse=True)
 def no_slow_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """That of the machine may be slow; the tests of slow disks bring their own."""
-    monkeypatch.setattr(pace, "SLOW_S", 600)
+    monkeypatch.setattr(disk, "SLOW_S", 600)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.journal import place, problem_with
+from gateway.journal import directory, problem_with
 
 
 def test_an_ordinary_folder_is_fine_and_need_not_exist(tmp_path: Path) -> None:
@@ -25,7 +25,7 @@ def test_a_folder_that_may_not_be_written_is_named() -> None:
 
 
 def test_a_network_file_system_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(place, "network_file_system", lambda path: "nfs4" if path == tmp_path else None)
+    monkeypatch.setattr(directory, "network_file_system", lambda path: "nfs4" if path == tmp_path else None)
     assert problem_with(tmp_path / "journal") == (
         f"{tmp_path}/journal is on a network file system (nfs4), where locks and writes cannot be relied upon"
     )

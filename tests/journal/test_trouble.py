@@ -17,7 +17,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gateway.journal import Journal, disk, pace
+from gateway.journal import Journal, disk
 from gateway.journal import journal as under_test
 from tests.fakes.scripted import until
 
@@ -200,7 +200,7 @@ class SlowDisk:
     """Each write takes a while by the clock of the disk, and is noted with the thread that made it."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self.takes_s = 2 * pace.SLOW_S
+        self.takes_s = 2 * disk.SLOW_S
         self.threads: list[threading.Thread] = []
         self._now = 0.0
         self._pwrite = os.pwrite
@@ -221,7 +221,7 @@ class SlowDisk:
 def slowed(journal: Journal) -> Journal:
     """One whose disk was slow twice, a moment ago."""
     for _ in range(2):
-        journal._pace.note(2 * pace.SLOW_S, time.monotonic())
+        journal._pace.note(2 * disk.SLOW_S, time.monotonic())
     assert journal._pace.is_slow
     return journal
 
@@ -238,7 +238,7 @@ async def test_a_slow_disk_is_written_by_a_thread(
         assert segment.read_bytes().count(b"\n") == number + 1
     assert slow.are_in_loop == [True, True, False, False, False]
     assert [record.levelname for record in caplog.records] == ["WARNING"]
-    monkeypatch.setattr(pace, "CALM_S", 0)
+    monkeypatch.setattr(disk, "CALM_S", 0)
     slow.takes_s = 0
     for number in range(5, 8):
         numbers.append(journal.append("close", f"call-{number}", TEXT))
@@ -298,8 +298,8 @@ async def test_a_slow_disk_that_is_full_says_so_to_all_who_wait(
 
 
 def test_one_slow_write_is_no_slow_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pace, "SLOW_S", 0.02)
-    watch = pace.SlowDisk()
+    monkeypatch.setattr(disk, "SLOW_S", 0.02)
+    watch = disk.SlowDisk()
     times = [(0.0, 0.1, False), (61.0, 0.1, False), (121.0, 0.1, True), (150.0, 0.0, True), (181.0, 0.0, True)]
     for now, took_s, is_slow in [*times, (182.0, 0.0, False), (183.0, 0.1, False), (184.0, 0.0, False)]:
         watch.note(took_s, now)
