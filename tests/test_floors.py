@@ -247,7 +247,7 @@ PURE = frozenset({
     "api", "quota", "store.rules",
     "alerts.policy",
     "bridge.answer", "bridge.choice", "bridge.refusal", "bridge.request", "bridge.stream",
-    "keys.token_bucket",
+    "keys.restoration", "keys.token_bucket",
     "observe.span_attributes",
     "relay.charge", "relay.reasoning_models", "relay.reported_usage", "relay.sent_request", "relay.sse",
     "relay.stream_scan", "relay.token_rule",

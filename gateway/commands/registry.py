@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 from gateway.config import Config
 from gateway.errors import GatewayError, InvalidRequest
+from gateway.keys.decisions import Decisions
 from gateway.keys.registry import Page, Registry
 from gateway.quota.notation import NONE, Named, merged_quotas, read_limit, read_names, read_quota
 from gateway.reports.registry import Column, format_csv, format_one, format_table
@@ -48,7 +49,10 @@ def carry_out(config: Config, deed: Action[T], *, makes_store: bool = True) -> T
             print(f"gateway: there is no {file} yet", file=sys.stderr)
             folder = held.enter_context(tempfile.TemporaryDirectory(prefix="gateway-empty-"))
             settings = settings.model_copy(update={"url": f"embedded:{folder}"})
-        return on_store(settings, lambda store: deed(Registry(store, lambda: config)))
+        return on_store(
+            settings,
+            lambda store: deed(Registry(store, lambda: config, decisions=Decisions.of_command(store, config.store))),
+        )
 
 
 async def every_row(turn: Callable[[str], Awaitable[Page]]) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from itertools import islice
 from typing import TypeVar
 
@@ -41,6 +41,9 @@ NEWS_WITHIN_S = 1.0
 FIRST_WITHIN_S = 10.0
 """How long a look may take: the first one reads every team and overlay."""
 
+RESTORE_WITHIN_S = 30.0
+"""How long one look may make lost changes again; the next look continues."""
+
 FRESH_S = 4.0
 """How long what is remembered is trusted without news. With the time that a look takes, a revoked key is refused
 within 5 s."""
@@ -65,8 +68,16 @@ PAGE = 1000
 class KeyCache:
     """One worker's keys and the limits that bind them; `begin` it. Private to the worker."""
 
-    def __init__(self, store: KeyStore, config: Config, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        store: KeyStore,
+        config: Config,
+        clock: Callable[[], float] = time.monotonic,
+        restore: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """`restore` makes changes again that the store has lost (`Decisions.restore`): before each look for news."""
         self._store = store
+        self._restore = restore
         self._clock = clock
         self.known: dict[bytes, KnownSecret] = {}
         """By the SHA-256 of their secrets: all keys of the file, and those of the store that are remembered."""
@@ -164,6 +175,9 @@ class KeyCache:
         """Ask for news once, and act on it; whether there was an answer."""
         asked_at = self._clock()
         try:
+            if self._restore is not None:
+                async with asyncio.timeout(RESTORE_WITHIN_S):
+                    await self._restore()
             async with asyncio.timeout(NEWS_WITHIN_S if self._position else FIRST_WITHIN_S):
                 await self._take_in(await self._store.news(self._position))
         except (StoreUnavailable, TimeoutError):

@@ -15,6 +15,8 @@ from gateway.quota.issued import IssuedKey, IssuedTeam, Overlay, format_time
 from gateway.records import Window, WindowStatus
 from gateway.store import DocumentKind, KeyStore, StoreChange
 
+from .decisions import Decisions
+
 PAGE = 500
 """Documents that are fetched at once where all of a kind are wanted."""
 
@@ -60,9 +62,14 @@ class Documents:
     """
 
     def __init__(
-        self, store: DocumentStore, config: Callable[[], Config], clock: Callable[[], float] = time.time
+        self,
+        store: DocumentStore,
+        config: Callable[[], Config],
+        clock: Callable[[], float] = time.time,
+        decisions: Decisions | None = None,
     ) -> None:
         self._store = store
+        self._changes = store if decisions is None else decisions
         self._config = config
         self._clock = clock
 
@@ -126,7 +133,7 @@ class Documents:
         """Raises `Conflict` where the document is not `before` any more."""
         audit = json.dumps({"time": format_time(self._clock()), **doing._asdict()})
         change = StoreChange(kind, name, before, after, audit, tuple(added), tuple(removed), tuple(resets))
-        if await self._store.change(change):
+        if await self._changes.change(change):
             return
         if before is None and kind != "overlay":
             raise exists(kind, name)

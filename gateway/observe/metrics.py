@@ -124,6 +124,11 @@ class Telemetry:
             multiprocess_mode="livesum",
         )
         self._store_errors = self._counter("gateway_store_errors_total", "Failed requests to the store.")
+        self._restored_changes = self._counter(
+            "gateway_lost_changes_total",
+            "Changes of keys, teams and quotas that the store has lost, by what became of them: restored, failed.",
+            "outcome",
+        )
         self._alerts = self._counter(
             "gateway_quota_alerts_total", "Quotas of a day or month that came to this percentage.",
             "key", "team", "unit", "per", "level",
@@ -166,6 +171,10 @@ class Telemetry:
             self._add(self._unknown)
         if record.ended == "client_gone":
             self.client_left()
+
+    def change_restored(self, outcome: str, number: int) -> None:
+        """Count changes of operators that the store has lost: made again, or not."""
+        self._restored_changes.labels(outcome).inc(number)
 
     def lost(self, record: Record) -> None:
         """A call of a killed worker was found in its journal, and is charged at its estimate. It was not answered, so

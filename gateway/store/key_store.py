@@ -39,7 +39,7 @@ class StoreChange(NamedTuple):
     after: str | None
     """What it is from now on; None: it is removed. The same as `before` where only windows are reset."""
     audit: str
-    """The entry for the audit log, as text."""
+    """The entry for the audit log, as text; empty: none is written."""
     secrets_added: tuple[str, ...] = ()
     """SHA-256 in hex of secrets that lead to this key from now on (`kind` is `key`)."""
     secrets_removed: tuple[str, ...] = ()
@@ -48,6 +48,10 @@ class StoreChange(NamedTuple):
     """Windows of which nothing is used from now on; what running calls have reserved stays reserved. Those of parallel
     calls stay as they are, for running calls are running. What a call that ran then gives back to a rate at its end, it
     gives back as ever, down to nothing used."""
+    journal: str = ""
+    """The decision journal of the gateway that made this change (keys/decisions.py); empty: none."""
+    number: int = 0
+    """Of the change in that journal; a store that can forget keeps the last one of each journal."""
 
 
 class StoredAudit(NamedTuple):
@@ -101,6 +105,13 @@ class KeyStore(Protocol):
         Raises `SecretTaken`: nothing was applied either. A secret that leads to this key already may be added again;
         one that does not lead to it is not removed.
         """
+
+    async def is_replicated(self) -> bool | None:
+        """Whether a replica of the store has the last change of this instance; waits for that for a moment. None: there
+        is no replica, or the store does not say."""
+
+    async def last_change(self, journal: str) -> int:
+        """The number of the last change of this decision journal that the store has; 0: it has none."""
 
     async def news(self, since: str | None) -> ChangeFeed:
         """What was changed since `since`; None: nothing is remembered yet, and only the position is wanted.

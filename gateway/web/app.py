@@ -21,6 +21,7 @@ from gateway.config import Config
 from gateway.config import StoreSettings as Settings
 from gateway.journal import Journal
 from gateway.keys.cache import KeyCache
+from gateway.keys.decisions import Decisions
 from gateway.keys.registry import Registry
 from gateway.observe.live_numbers import summed
 from gateway.observe.metrics import Telemetry
@@ -94,7 +95,8 @@ async def build(
     tasks = Tasks()
     large_bodies = LargeBodies()
     background = Background(touched)
-    book = KeyCache(store, config)
+    decisions = Decisions.of_gateway(store, config.store, telemetry.change_restored)
+    book = KeyCache(store, config, restore=decisions.restore if decisions else None)
     tracer = open_tracer(config.tracing)
     live = CurrentServices(
         assemble(ready, book, Accounting(ledger, telemetry, access_log.write_record, tracer), tasks, {})
@@ -106,7 +108,7 @@ async def build(
         plane = DataPlane(status, capacity, large_bodies)
         ops = Ops(ledger, status, scrape, TokenAuth(telemetry))
         admin = AdminAPI(
-            Registry(store, lambda: live.parts.config),
+            Registry(store, lambda: live.parts.config, decisions=decisions),
             TokenAuth(telemetry),
             ask or _alone(live, telemetry),
         )

@@ -38,6 +38,7 @@ METRICS = {
     "gateway_in_flight_requests": set(),
     "gateway_journal_pending_records": set(),
     "gateway_store_errors_total": set(),
+    "gateway_lost_changes_total": {"outcome"},
     "gateway_quota_alerts_total": {"key", "team", "unit", "per", "level"},
     "gateway_usage_unknown_total": set(),
     "gateway_usage_implausible_total": {"upstream", "model", "type"},
@@ -74,6 +75,7 @@ def everything(made: Telemetry) -> None:
     made.entered()
     made.store_failed()
     made.doubted("up", "m", "prompt")
+    made.change_restored("restored", 2)
     made.alerted(key="k", team="", unit="usd", per="month", level=80)
     made.show_pending(3)
 

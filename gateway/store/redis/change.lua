@@ -1,10 +1,11 @@
 -- Changes one document if it still is what was read, and all that goes with the change; or nothing.
 --
--- KEYS   1: schema, 2: audit log, 3: secrets, 4: names of this kind, 5: documents of this kind; then for each window
---        that is reset the hash in which it stands
+-- KEYS   1: schema, 2: audit log, 3: secrets, 4: names of this kind, 5: documents of this kind,
+--        6: last changes of decision journals; then for each window that is reset the hash in which it is
 -- ARGV   1: kind, 2: name, 3: the document as it was read, 4: as it is from now on (both as '=TEXT', or '' for none),
 --        5: entry for the audit log, 6: entries that are kept, 7: offset_us, 8: secrets to be added, 9: to be removed
---        (how many); then these secrets, and for each window its id and whether it is a rate (1 or 0)
+--        (how many), 10: decision journal ('' for none), 11: number of this change in it; then these secrets, and for
+--        each window its id and whether it is a rate (1 or 0)
 --
 -- Returns 1: applied; 0: the document is another; -1: a secret leads to another key.
 --
@@ -12,11 +13,12 @@
 -- write. And a piece of it may be all that a dying server has kept (apply_writing.lua): so the document comes when its
 -- name is listed and the change is told, and what is taken away goes last.
 
-local SCHEMA, AUDIT, SECRETS, NAMES, DOCUMENTS = unpack(KEYS)
-local kind, name, before, after, audit, audit_kept, offset_us, added, removed = unpack(ARGV)
+local SCHEMA, AUDIT, SECRETS, NAMES, DOCUMENTS, DECISIONS = unpack(KEYS)
+local kind, name, before, after, audit, audit_kept, offset_us, added, removed, journal, number =
+  unpack(ARGV)
 local call, format = redis.call, string.format
 added, removed = added + 0, removed + 0
-local WINDOWS, SECRET = 5, 9 -- behind which they begin
+local WINDOWS, SECRET = 6, 11 -- behind which they begin
 
 local text = call('HGET', DOCUMENTS, name)
 if (text and '=' .. text or '') ~= before then
@@ -47,12 +49,15 @@ for i = 1, #KEYS - WINDOWS do
 end
 call('XLEN', AUDIT)
 call('ZCARD', NAMES)
+call('HLEN', DECISIONS)
 
 call('SET', SCHEMA, '1', 'NX')
 if after ~= '' then
   call('ZADD', NAMES, 0, name)
 end
-call('XADD', AUDIT, 'MAXLEN', '~', audit_kept, '*', 'kind', kind, 'name', name, 'audit', audit)
+if audit ~= '' then
+  call('XADD', AUDIT, 'MAXLEN', '~', audit_kept, '*', 'kind', kind, 'name', name, 'audit', audit)
+end
 for _, state in ipairs(states) do
   call('HSET', unpack(state))
 end
@@ -67,5 +72,8 @@ else
 end
 for _, secret in ipairs(gone) do
   call('HDEL', SECRETS, secret)
+end
+if journal ~= '' then
+  call('HSET', DECISIONS, journal, number)
 end
 return 1

@@ -83,6 +83,12 @@ async def news(link: RedisConnection, base: str, since: str | None) -> ChangeFee
     return ChangeFeed(rows[-1][0] if rows else EMPTY, tuple(dict.fromkeys((each.kind, each.name) for each in told)))
 
 
+async def last_change(link: RedisConnection, base: str, journal: str) -> int:
+    """As `KeyStore.last_change`."""
+    (number,) = await link.ask(("HGET", f"{base}decisions", journal))
+    return int(number or 0)
+
+
 async def audit(link: RedisConnection, base: str, limit: int, before: str | None) -> list[StoredAudit]:
     """As `KeyStore.audit`."""
     if before is not None and not _POSITION.fullmatch(before):
@@ -107,12 +113,13 @@ def spell(change: StoreChange, base: str, schema: str, offset_us: int) -> tuple[
     resets = [window for window in change.resets if window.starts or window.period_us]
     keys = [
         schema, f"{base}audit", f"{base}secrets", f"{base}names:{kind}", f"{base}documents:{kind}",
+        f"{base}decisions",
         *[base + (f"windows:{window.starts}" if window.starts else "windows") for window in resets],
     ]  # fmt: skip
     arguments = [
         kind, change.name, _spell_text(change.before), _spell_text(change.after), change.audit, str(AUDIT_KEPT),
-        str(offset_us), str(len(change.secrets_added)), str(len(change.secrets_removed)), *change.secrets_added,
-        *change.secrets_removed,
+        str(offset_us), str(len(change.secrets_added)), str(len(change.secrets_removed)), change.journal,
+        str(change.number), *change.secrets_added, *change.secrets_removed,
     ]  # fmt: skip
     for window in resets:
         arguments += window.id, str(int(not window.starts))

@@ -19,6 +19,7 @@ The keys, all with one hash tag, so that in a cluster one node has them all; 1 i
     {namespace}:1:documents:KIND   hash: name -> document; KIND is key, team or overlay
     {namespace}:1:names:KIND       sorted set: their names, to be read in order
     {namespace}:1:secrets          hash: SHA-256 of a secret -> the key that it leads to
+    {namespace}:1:decisions        hash: decision journal of a gateway -> number of its last change
     {namespace}:1:audit            stream: one change of a document each
     {namespace}:1:days             sorted set: days and months of which something is kept, by when they are deleted
     {namespace}:1:retention        "wall_h clock_h cursor": the last look of retention (store/rules/retention.py)
@@ -83,6 +84,9 @@ READ_WITHIN_S = 2.0
 
 FIND_WITHIN_S = 0.8
 """Time limit of a key lookup, for which a call waits; on a connection of its own, so that it waits for no report."""
+
+REPLICA_WITHIN_MS = 200
+"""How long a change of a key, team or quota waits until a replica has it."""
 
 BUSY_FOR_S = 0.1
 """How long after a batch reports make way for calls: there are more."""
@@ -251,6 +255,19 @@ class RedisStore:
     async def change(self, change: StoreChange) -> bool:
         keys, arguments = redis_keys.spell(change, self._base, self._schema, self._offset_us())
         return redis_keys.was_applied(await self._reading.run(self._change, keys, arguments))
+
+    async def is_replicated(self) -> bool | None:
+        try:
+            (replication,) = await self._reading.ask(("INFO", "replication"))
+            if "connected_slaves:0" in replication:
+                return None
+            (replicas,) = await self._reading.ask(("WAIT", 1, REPLICA_WITHIN_MS))
+        except (StoreUnavailable, ResponseError):
+            return None  # the user may be forbidden both
+        return int(replicas) > 0
+
+    async def last_change(self, journal: str) -> int:
+        return await redis_keys.last_change(self._finding, self._base, journal)
 
     async def news(self, since: str | None) -> ChangeFeed:
         return await redis_keys.news(self._finding, self._base, since)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -120,6 +121,13 @@ class SqliteStore:
     async def change(self, change: StoreChange) -> bool:
         wished_at = time.monotonic()
         return await self._run(self._writing, lambda: self._books.change(change, wished_at))
+
+    async def is_replicated(self) -> bool | None:
+        return None
+
+    async def last_change(self, journal: str) -> int:
+        """Every change: this store forgets none."""
+        return sys.maxsize
 
     async def news(self, since: str | None) -> ChangeFeed:
         return await self._run(self._finding, lambda: self._key_reader.news(since))

@@ -1,0 +1,194 @@
+"""The decision journal of one gateway: a file of the changes that operators made here and the store acknowledged.
+
+The first line names the journal; each other line is one change as JSON, with a number that rises. A change whose
+outcome is not known has a line with its number alone. All processes of a gateway share the file and write it under a
+lock. It holds no secrets, only their SHA-256.
+
+The file is bounded: beyond `MAX_CHANGES` the oldest changes go, revocations last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import time
+import uuid
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from gateway.records import Window
+from gateway.store import StoreChange, StoreUnavailable
+
+from .restoration import is_revocation
+
+log = logging.getLogger("gateway")
+
+SCHEMA = 1
+MAX_CHANGES = 2000
+MAX_REVOCATIONS = 50_000
+LOCKED_WITHIN_S = 10.0
+TRY_AGAIN_S = 0.01
+
+
+class Decision(NamedTuple):
+    """One line."""
+
+    number: int
+    change: StoreChange | None
+    """None: whether it was made is not known, and nobody was told that it was."""
+
+
+class DecisionFile:
+    """One process' view of the file; `open` it. Used from one event loop."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._turn = asyncio.Lock()
+        self._inode = 0
+        self._read_bytes = 0
+        self._long = 2 * MAX_CHANGES
+        self.journal = ""
+        """The name of the journal; empty where there is no file."""
+        self.decisions: list[Decision] = []
+        """Oldest first, as of the last `refresh`."""
+
+    @classmethod
+    def of(cls, folder: Path, origin: str) -> DecisionFile:
+        """The file for one store (`StoreSettings.origin`) in a gateway's journal folder."""
+        return cls(folder / f"decisions-{hashlib.sha256(origin.encode()).hexdigest()[:16]}")
+
+    @property
+    def last(self) -> int:
+        """The highest number."""
+        return self.decisions[-1].number if self.decisions else 0
+
+    def refresh(self) -> None:
+        """Read what other processes have written since. Raises `OSError`."""
+        try:
+            found = self._path.stat()
+        except FileNotFoundError:
+            self._inode, self._read_bytes, self.journal, self.decisions = 0, 0, "", []
+            return
+        if found.st_ino != self._inode:
+            self._inode, self._read_bytes, self.decisions = found.st_ino, 0, []
+        if found.st_size == self._read_bytes:
+            return
+        with self._path.open("rb") as file:
+            file.seek(self._read_bytes)
+            whole = file.read().rpartition(b"\n")[0]
+        lines = whole.split(b"\n")
+        if not self._read_bytes:
+            self.journal = json.loads(lines.pop(0))["journal"]
+        self.decisions += [decision for line in lines if line and (decision := _decode(line)) is not None]
+        self._read_bytes += len(whole) + 1
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether there is a file that this process may write."""
+        return os.access(self._path, os.R_OK | os.W_OK)
+
+    def create(self) -> None:
+        """Make the file where there is none. Raises `OSError`."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        if not self._path.exists():
+            journal = uuid.uuid4().hex
+            making = self._write(self._path.with_suffix(f".{journal}"), journal, ())
+            with contextlib.suppress(FileExistsError):  # another worker was faster
+                os.link(making, self._path)
+            making.unlink()
+
+    @asynccontextmanager
+    async def locked(self, within_s: float = LOCKED_WITHIN_S) -> AsyncIterator[None]:
+        """Hold the file against other processes, read anew. Raises `OSError`, `StoreUnavailable` where another process
+        does not let go in this time."""
+        async with self._turn:
+            descriptor = os.open(self._path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                deadline = time.monotonic() + within_s
+                while not _is_locked(descriptor):
+                    if time.monotonic() > deadline:
+                        raise StoreUnavailable(f"another process holds {self._path}")
+                    await asyncio.sleep(TRY_AGAIN_S)
+                self.refresh()
+                yield
+            finally:
+                os.close(descriptor)
+
+    def append(self, decision: Decision) -> None:
+        """Add a change, on the disk when this returns. To be called while locked. Raises `OSError`."""
+        # A line that a full disk has cut is ended here: it is skipped when the file is read.
+        end = b"\n" if self._ends_torn() else b""
+        with self._path.open("ab") as file:
+            file.write(end + _encode(decision))
+            file.flush()
+            os.fsync(file.fileno())
+        self.refresh()
+        if len(self.decisions) > self._long:
+            self._replace(self.journal, _kept(self.decisions))
+            self.refresh()
+            self._long = len(self.decisions) + MAX_CHANGES
+
+    def _ends_torn(self) -> bool:
+        with self._path.open("rb") as file:
+            file.seek(-1, os.SEEK_END)
+            return file.read(1) != b"\n"
+
+    def _replace(self, journal: str, decisions: Iterable[Decision]) -> None:
+        self._write(self._path.with_suffix(".new"), journal, decisions).rename(self._path)
+
+    def _write(self, path: Path, journal: str, decisions: Iterable[Decision]) -> Path:
+        with open(path, "wb", opener=_private) as file:
+            file.write(json.dumps({"schema": SCHEMA, "journal": journal}).encode() + b"\n")
+            file.writelines(_encode(decision) for decision in decisions)
+            file.flush()
+            os.fsync(file.fileno())
+        return path
+
+
+def _is_locked(descriptor: int) -> bool:
+    """Take the lock; False where another process has it."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def _kept(decisions: list[Decision]) -> list[Decision]:
+    """The newest changes, and of older ones the revocations."""
+    older, newest = decisions[:-MAX_CHANGES], decisions[-MAX_CHANGES:]
+    revocations = [each for each in older if each.change is not None and is_revocation(each.change)]
+    return revocations[-MAX_REVOCATIONS:] + newest
+
+
+def _encode(decision: Decision) -> bytes:
+    values: dict[str, Any] = {"number": decision.number}
+    if decision.change is not None:
+        values["change"] = decision.change._asdict()
+    return json.dumps(values).encode() + b"\n"
+
+
+def _decode(line: bytes) -> Decision | None:
+    """None for a line that is cut or of another version."""
+    with contextlib.suppress(ValueError, LookupError, TypeError):
+        values = json.loads(line)
+        if (change := values.get("change")) is None:
+            return Decision(values["number"], None)
+        change["resets"] = tuple(Window(*window) for window in change["resets"])
+        change["secrets_added"], change["secrets_removed"] = (
+            tuple(change["secrets_added"]), tuple(change["secrets_removed"])
+        )  # fmt: skip
+        return Decision(values["number"], StoreChange(**change))
+    log.error("a line of the decision journal cannot be read, and is left out: %.80r", line)
+    return None

@@ -1,0 +1,155 @@
+"""Makes changes of keys, teams and quotas durable beyond the store: what it acknowledged and then lost is made again.
+
+A store that can forget (Redis: a replica that lagged, a power cut, no append-only file) would undo a revocation that an
+operator has seen succeed. So:
+
+1. Each change that the store acknowledged is written to the decision journal before the operator's answer.
+2. The store keeps the number of the last change of each journal, written in one script with the change.
+3. Once a second the two are compared. A lower number means that changes were lost: they are made again, revocations
+   first, merged into the documents that the store has now (`restoration.py`), and logged again in the audit log.
+
+Changes whose outcome was not known to the operator are not made again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+from gateway.config import StoreSettings
+from gateway.store import KeyStore, Store, StoreChange, StoreUnavailable
+
+from .decision_file import Decision, DecisionFile
+from .restoration import is_revocation, merged
+
+log = logging.getLogger("gateway")
+
+TRIED = 5
+"""How often a change is merged again because the document was changed meanwhile."""
+
+NOTHING = StoreChange("overlay", "", None, None, "")
+"""Changes no document: it only takes the number of a change to the store."""
+
+Restored = Literal["restored", "failed"]
+
+
+class Decisions:
+    """The changes of one gateway. `note` counts those that were made again, or could not be."""
+
+    def __init__(self, store: KeyStore, file: DecisionFile, note: Callable[[Restored, int], None]) -> None:
+        self._store = store
+        self._file = file
+        self._note = note
+
+    @classmethod
+    def of_gateway(
+        cls, store: Store, settings: StoreSettings, note: Callable[[Restored, int], None]
+    ) -> Decisions | None:
+        """Those of a gateway; None for a store that forgets nothing. Raises `OSError` for the journal's folder."""
+        if not store.may_forget:
+            return None
+        file = DecisionFile.of(Path(settings.journal_dir), settings.origin)
+        file.create()
+        return cls(store, file, note)
+
+    @classmethod
+    def of_command(cls, store: Store, settings: StoreSettings) -> Decisions | None:
+        """Those of the gateway on this machine, for a command beside it; None where there is none."""
+        file = DecisionFile.of(Path(settings.journal_dir), settings.origin)
+        return cls(store, file, lambda outcome, number: None) if store.may_forget and file.is_writable else None
+
+    async def change(self, change: StoreChange) -> bool:
+        """As `KeyStore.change`; a change that was applied is in the journal as well."""
+        try:
+            async with self._file.locked():
+                return await self._change(change)
+        except OSError as error:
+            raise StoreUnavailable(f"the decision journal cannot be used: {error}") from None
+
+    async def _change(self, change: StoreChange) -> bool:
+        number = self._file.last + 1
+        try:
+            applied = await self._store.change(self._numbered(change, number))
+        except BaseException:
+            self._file.append(Decision(number, None))  # the number may have been taken
+            raise
+        if applied:
+            try:
+                await asyncio.to_thread(self._file.append, Decision(number, change))
+            except OSError as error:
+                log.error(
+                    "the change of %s %s is made, but is not in the decision journal: if the store loses it, it is not"
+                    " made again: %s",
+                    change.kind, change.name, error,
+                )  # fmt: skip
+            if await self._store.is_replicated() is False:
+                log.warning(
+                    "the change of %s %s is on no replica of the store yet: if the store fails over now and loses it,"
+                    " this gateway makes it again",
+                    change.kind, change.name,
+                )  # fmt: skip
+        return applied
+
+    async def restore(self) -> None:
+        """Make again what the store has lost, unless another worker does. Raises `StoreUnavailable`."""
+        try:
+            self._file.refresh()
+            if await self._known() >= self._file.last:
+                return
+            async with self._file.locked(within_s=0):
+                if (known := await self._known()) < self._file.last:
+                    await self._restore([each for each in self._file.decisions if each.number > known], known)
+        except OSError as error:
+            log.error("the decision journal cannot be used: %s", error)
+
+    async def _known(self) -> int:
+        return await self._store.last_change(self._file.journal) if self._file.last else 0
+
+    async def _restore(self, lost: list[Decision], known: int) -> None:
+        revocations = {number for number, change in lost if change is not None and is_revocation(change)}
+        log.error(
+            "the store came back older or empty: %d changes that operators made at this gateway are lost, %d of them"
+            " revocations. They are made again now",
+            sum([change is not None for _, change in lost]), len(revocations),
+        )  # fmt: skip
+        if (dropped := self._file.last - known - len(lost)) > 0:
+            log.error(
+                "%d older changes are not in the decision journal any more and cannot be made again: the runbook says"
+                " what to do (The store has lost changes)",
+                dropped,
+            )
+            self._note("failed", dropped)
+        for number, change in lost:
+            if change is not None and number in revocations:
+                await self._make_again(change)
+        for number, change in lost:
+            if change is None or number in revocations or not await self._make_again(self._numbered(change, number)):
+                await self._store.change(self._numbered(NOTHING, number))
+
+    def _numbered(self, change: StoreChange, number: int) -> StoreChange:
+        return change._replace(journal=self._file.journal, number=number)
+
+    async def _make_again(self, change: StoreChange) -> bool:
+        """Whether the store has the change, or one that goes beyond it."""
+        is_made, reason = False, "others change it all the time"
+        for _ in range(TRIED):
+            (present,) = await self._store.read(change.kind, [change.name])
+            try:
+                after = merged(change, present)
+                # Made already, by a worker that did not live to the end of it.
+                is_made = not change.journal and after == present
+                is_made = is_made or await self._store.change(change._replace(before=present, after=after))
+            except StoreUnavailable:
+                raise
+            except Exception as error:  # a document of another version; a secret that leads to another key
+                reason = str(error) or type(error).__name__
+                break
+            if is_made:
+                break
+        if not is_made:
+            log.error("the lost change of %s %s cannot be made again: %s", change.kind, change.name, reason)
+        self._note("restored" if is_made else "failed", 1)
+        return is_made

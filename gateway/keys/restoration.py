@@ -1,0 +1,59 @@
+"""Which document results when a change that the store has lost is made again, and which changes come first.
+
+A store that comes back older or empty may have been changed by others meanwhile. So a change is merged into the
+document that the store has now:
+
+1. The document as it was before the change, or none: the change as it was made.
+2. A revocation is never undone: it holds whatever else the document says.
+3. A key or team: the version that was updated last.
+4. A top-up is added to what the store has now.
+"""
+
+from __future__ import annotations
+
+from gateway.quota.issued import IssuedKey, IssuedTeam, Overlay, TopUp
+from gateway.store import StoreChange
+
+
+def merged(change: StoreChange, present: str | None) -> str | None:
+    """The document after `change` was made again where the store has `present`. Raises `ValueError` for a document of
+    another version."""
+    if present == change.before:
+        return change.after
+    if change.kind == "overlay":
+        return _merged_overlay(change, present)
+    if present is None:
+        return change.after
+    if change.kind == "team":
+        made = change.after or change.before
+        is_newer = made is not None and IssuedTeam.decode(made).updated_at >= IssuedTeam.decode(present).updated_at
+        return change.after if is_newer else present
+    if change.after is None:
+        return present
+    made_key, present_key = IssuedKey.decode(change.after), IssuedKey.decode(present)
+    latest = made_key if made_key.updated_at >= present_key.updated_at else present_key
+    return latest._replace(revoked_at=made_key.revoked_at or present_key.revoked_at).encode()
+
+
+def _merged_overlay(change: StoreChange, present: str | None) -> str | None:
+    before, after, now = (
+        Overlay() if text is None else Overlay.decode(text) for text in (change.before, change.after, present)
+    )
+    result = now._replace(revoked_at=after.revoked_at or now.revoked_at)
+    had = {top_up[:4]: top_up.amount for top_up in before.top_ups}
+    for top_up in after.top_ups:
+        if added := top_up.amount - had.get(top_up[:4], 0):
+            result = result.topped_up(TopUp(*top_up[:4], added))
+    return None if result == Overlay() and present is None else result.encode()
+
+
+def is_revocation(change: StoreChange) -> bool:
+    """Whether a change revokes a key. Such changes are made again first."""
+    return _is_revoked(change, change.after) and not _is_revoked(change, change.before)
+
+
+def _is_revoked(change: StoreChange, text: str | None) -> bool:
+    if text is None or change.kind == "team":
+        return False
+    document = IssuedKey.decode(text) if change.kind == "key" else Overlay.decode(text)
+    return document.revoked_at is not None

@@ -1,0 +1,102 @@
+"""What operators decided holds when Redis comes back older or empty: two gateways on one Redis, each with a journal."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Stage, StartsGateways
+from tests.fakes.redis_servers import RedisServer
+from tests.fakes.scripted import ok_json
+from tests.flows.house import Gateway, key, secret, settings
+from tests.flows.steering import Operator, until_all_know, until_all_say
+
+USAGE = {"prompt_tokens": 10, "completion_tokens": 5}
+QUOTA = [{"requests": 10, "per": "day"}]
+
+
+@pytest.fixture
+def redis(tmp_path: Path) -> Iterator[RedisServer]:
+    with RedisServer(tmp_path / "redis") as server:
+        yield server
+
+
+@pytest.fixture
+def config(theatre: Stage, redis: RedisServer) -> dict[str, Any]:
+    theatre.play(always=ok_json({"choices": [], "usage": USAGE}))
+    keys = [key("alice", quotas=QUOTA), key("filed")]
+    return settings(theatre.url, store={"url": redis.url}, server={"workers": 2}, keys=keys)
+
+
+@pytest.fixture
+def houses(gateway: StartsGateways, config: dict[str, Any]) -> list[Gateway]:
+    return [gateway(config), gateway(config)]
+
+
+def come_back(redis: RedisServer, snapshot: Path | None) -> None:
+    """Redis is killed, and comes back with what it had at the snapshot; None: empty."""
+    redis.kill()
+    (redis.folder / "dump.rdb").unlink(missing_ok=True)
+    if snapshot is not None:
+        shutil.copy(snapshot, redis.folder / "dump.rdb")
+    redis.restart()
+
+
+def snapshot_of(redis: RedisServer, place: Path) -> Path:
+    redis.call("SAVE")
+    return Path(shutil.copy(redis.folder / "dump.rdb", place))
+
+
+def decide(operator: Operator, issued: str) -> str:
+    """One change of each kind. Returns the secret of a new key."""
+    operator.done("PATCH", "keys/issued", {"max_parallel": 7})
+    operator.done("POST", "keys/alice/top_up", {"requests": 90, "per": "day"})
+    made = operator.create("made", quotas=QUOTA)
+    operator.done("DELETE", "keys/filed")
+    operator.done("DELETE", "keys/issued")
+    until_all_say(operator.house, issued, 401)
+    return made
+
+
+def check(houses: list[Gateway], issued: str, made: str) -> None:
+    until_all_say(houses, secret("filed"), 401)
+    until_all_say(houses, issued, 401)
+    until_all_say(houses, made, 200)
+    until_all_know(houses, secret("alice"), lambda told: told["quotas"][0]["limit"] == 100)
+
+
+@pytest.mark.parametrize("is_empty", [False, True])
+def test_changes_are_made_again_when_redis_comes_back_without_them(
+    houses: list[Gateway], redis: RedisServer, tmp_path: Path, is_empty: bool
+) -> None:
+    one, _ = houses
+    operator = Operator(one)
+    issued = operator.create("issued")
+    until_all_say(houses, issued, 200)
+    before = snapshot_of(redis, tmp_path / "before.rdb")
+    made = decide(operator, issued)
+    audit = [(row["name"], row["action"]) for row in operator.rows("audit")]
+    come_back(redis, None if is_empty else before)
+    check(houses, issued, made)
+    assert sorted((row["name"], row["action"]) for row in operator.rows("audit")) == sorted(audit)
+    assert operator.done("GET", "keys/issued")["max_parallel"] == 7
+    assert "came back older or empty" in one.stderr
+    assert one.metric("gateway_lost_changes_total", outcome="restored") == len(audit) - (0 if is_empty else 1)
+    assert one.metric("gateway_lost_changes_total", outcome="failed") == 0
+
+
+def test_a_revoked_key_of_the_file_stays_revoked_after_an_empty_redis_and_a_restart(
+    gateway: StartsGateways, config: dict[str, Any], redis: RedisServer
+) -> None:
+    config["store"]["journal_dir"] = str(redis.folder / "journal")
+    house = gateway(config)
+    Operator(house).done("DELETE", "keys/filed")
+    until_all_say(house, secret("filed"), 401)
+    house.stop()
+    come_back(redis, None)
+    again = gateway(config)
+    assert Operator(again).use(secret("filed")).status == 401
