@@ -1,9 +1,8 @@
-"""The worker's side of the books: what stands between a call and the store.
+"""One worker's access to the ledger: between a call and the store.
 
-`LedgerClient` keeps the promise `gateway.store.Ledger` over a store and a journal. It sends batches, writes the
-journal,
-and knows what to do while the store is away or has forgotten something. `adoption` delivers what dead workers left
-behind, `outage` is what a worker may spend on its own.
+`LedgerClient` implements `gateway.store.Ledger` over a store and a journal: it sends batches, writes the journal, and
+handles outages and stores that lost writes. `recovery` delivers the journals of dead workers; `offline_quota` decides
+what a worker may admit during an outage.
 """
 
 from .ledger_client import LedgerClient

@@ -1,7 +1,7 @@
-"""Which windows the calls of one worker have changed since somebody last looked.
+"""The windows that the calls of one worker changed since the alert watcher last looked.
 
-Noted once the store has it, so that whoever looks then finds it there. It costs a call next to nothing: whether any of
-it is worth telling is worked out later, off the call's path (gateway/alerts).
+Noted after the store applied the batch, so that the watcher finds the change there. The cost per call is small: whether
+an alert is due is decided later, off the call's path (gateway/alerts).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""When the end of an answer may leave: when the store has its settlement; or, if that takes too long, the journal."""
+"""Commit waiters delay the end of an answer until the store, or the journal if the store is slow, has its settlement."""
 
 from __future__ import annotations
 
@@ -34,22 +34,22 @@ class CommitWaiters:
             done.set_result(None)
 
     def store_is_slow(self) -> None:
-        """Who waits for it, and who comes from now on, is content with the journal."""
+        """Waiting settlements, and new ones, need only the journal from now on."""
         self._is_store_slow = True
         self.wait_no_longer()
 
     def store_is_well(self) -> None:
-        """It has answered."""
+        """The store has answered in time."""
         self._is_store_slow = False
 
     def wait_no_longer(self) -> None:
-        """Who waits now is content with the journal."""
+        """Settlements that wait now need only the journal."""
         if self._waiting and (self._writing is None or self._writing.done()):
             self._writing = self._tasks.spawn(self._acknowledge_written(), "acknowledge")
 
     async def _acknowledge_written(self) -> None:
         while self._waiting:
             numbers = list(self._waiting)
-            await self._write_journal()  # on a full disk too the answer ends: nothing more can be done for it
+            await self._write_journal()  # on a full disk the answer ends as well
             for number in numbers:
                 self.store_has(number)

@@ -1,8 +1,8 @@
-"""What dead workers left behind: their journals are delivered by whoever finds their locks free.
+"""Recovery: delivers the journals of dead workers to the store. Any worker adopts a journal whose lock is free.
 
-The entry of a call that was begun and never ended is its settlement at the estimate, marked as lost: all that is to be
-done is to append it as the call's end. Whoever dies while doing this leaves a journal that can be adopted again, and
-the numbers of its entries make repeats harmless.
+The `open` entry of a call without an end is its settlement at the estimate, marked as lost; recovery appends it as the
+call's end. A worker that dies during a recovery leaves a journal that can be adopted again, and the numbers of its
+entries make repetitions harmless.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ log = logging.getLogger("gateway")
 
 LOOK_EVERY_S = 5.0
 TRY_AGAIN_S = 0.5
-"""While the store is away."""
+"""Pause between attempts while the store is unavailable."""
 PORTION = 50
-"""Entries in one batch: the living have their turns in between."""
+"""Entries in one batch, so that other workers get their turns in between."""
 
 
 def item_of(entry: JournalEntry) -> Item | None:
-    """What the store is sent for a `close` or `void` entry; None where it cannot be read, which is said in the log."""
+    """The item for a `close` or `void` entry; None, and a log line, where the entry cannot be read."""
     if entry.kind == "void":
         return Void(entry.number, entry.lease)
     try:
@@ -40,18 +40,18 @@ def item_of(entry: JournalEntry) -> Item | None:
 
 
 class Recovery:
-    """Looks for journals of the dead, and delivers them."""
+    """Looks for journals of dead workers, and delivers them."""
 
     def __init__(self, store: Store, adopt: Callable[[], Journal | None], note_lost: Callable[[Record], None]) -> None:
         self.has_looked = asyncio.Event()
-        """Whatever was there at the beginning has been delivered, or cannot be for now."""
+        """Set when the journals found at the start are delivered, or cannot be delivered now."""
         self._store = store
         self._adopt = adopt
         self._note_lost = note_lost
         self._tasks = Tasks()
 
     async def run(self) -> None:
-        """Look again and again, until cancelled."""
+        """Look every `LOOK_EVERY_S`, until cancelled."""
         try:
             while True:
                 await self._look()
@@ -65,33 +65,33 @@ class Recovery:
         try:
             while (journal := await asyncio.to_thread(self._adopt)) is not None:
                 try:
-                    told = await self._take_over(journal)
+                    delivered = await self._take_over(journal)
                 except BaseException:
                     await journal.close()
                     raise
-                self._tasks.spawn(self._see_off(journal, told), f"journal-{journal.name[:8]}")
+                self._tasks.spawn(self._see_off(journal, delivered), f"journal-{journal.name[:8]}")
         except OSError as error:
             log.warning("the journals of other workers cannot be seen to: %s", error)
 
     async def _take_over(self, journal: Journal) -> int:
-        """Deliver a journal, however long the store is away. Raises `OSError` where it cannot be written."""
+        """Deliver a journal, however long the store is unavailable. Raises `OSError` where it cannot be written."""
         while True:
             try:
-                told = await deliver(self._store, journal, self._note_lost)
+                delivered = await deliver(self._store, journal, self._note_lost)
                 if journal.is_whole:
                     await self._store.void_leases(journal.name)
             except StoreUnavailable:
                 self.has_looked.set()
                 await asyncio.sleep(TRY_AGAIN_S)
             else:
-                return told
+                return delivered
 
-    async def _see_off(self, journal: Journal, told: int) -> None:
-        """Remove a journal that was delivered up to the entry `told`."""
+    async def _see_off(self, journal: Journal, delivered: int) -> None:
+        """Remove a journal that was delivered up to the entry `delivered`."""
         try:
             if self._store.may_forget:
-                await self._keep(journal, told)
-            await journal.remove()  # first, or whoever finds it after us would tell all of it again
+                await self._keep(journal, delivered)
+            await journal.remove()  # first; otherwise the next worker to find it would deliver all of it again
             if journal.is_whole:
                 await self._store.retire(journal.name)
         except BaseException as error:
@@ -99,22 +99,21 @@ class Recovery:
             if not isinstance(error, StoreUnavailable):
                 raise
 
-    async def _keep(self, journal: Journal, told: int) -> None:
-        """Until the store has had time to lose what it was told, and to be told again."""
+    async def _keep(self, journal: Journal, delivered: int) -> None:
+        """Keep a journal for as long as the store may lose its entries, and deliver those again."""
         until = time.monotonic() + KEPT_S
         while time.monotonic() < until:
             await asyncio.sleep(1.0)
-            if (await self._store.progress(journal.name)).mark < told:
-                told = await deliver(self._store, journal, self._note_lost)
+            if (await self._store.progress(journal.name)).mark < delivered:
+                delivered = await deliver(self._store, journal, self._note_lost)
                 until = time.monotonic() + KEPT_S
 
 
 async def deliver(store: Store, journal: Journal, note_lost: Callable[[Record], None]) -> int:
-    """Tell the store everything it does not know of this journal. Returns the number of the last entry that it has.
+    """Deliver what the store does not have of this journal. Returns the number of the last entry that it has.
 
-    Calls that never ended are lost, and each of them is noted once. Where a part of the journal is missing, some of
-    them may have ended all the same: there the store itself closes what it still holds of them, when the worker has
-    been silent for long enough.
+    Calls without an end are lost, and each is noted once. Where a part of the journal is missing, some of them may have
+    ended: then the store closes those that are still open, when the worker has been silent for `SILENT_S`.
 
     Raises `StoreUnavailable`, or `OSError` where the journal cannot be written.
     """
@@ -150,7 +149,7 @@ async def _deliver_after(store: Store, journal: Journal, progress: Progress) -> 
 async def _send(store: Store, worker: str, seq: int, items: list[Item]) -> int:
     """Send a batch after the one numbered `seq`; returns the number of the last one that was applied.
 
-    What the store cannot take at all, which would be our bug, is left out and logged.
+    An item that the store rejects, which would be a bug here, is skipped and logged.
     """
     try:
         await store.apply(Batch(worker, seq + 1, seq, items))
@@ -160,7 +159,7 @@ async def _send(store: Store, worker: str, seq: int, items: list[Item]) -> int:
         try:
             await store.ping()
         except Exception:
-            raise StoreUnavailable(f"{type(error).__name__}: {error}") from None  # a server that takes nothing at all
+            raise StoreUnavailable(f"{type(error).__name__}: {error}") from None  # a server that rejects everything
         if len(items) == 1:
             log.exception("the store cannot take %s of the journal %s", items[0], worker)
             return seq

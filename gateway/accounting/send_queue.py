@@ -1,7 +1,7 @@
-"""How calls ended, on its way to the store: in the order of the journal, which has every end first.
+"""The send queue: settlements and voids that wait for the store, in the order of the journal, which has each first.
 
-What waits is kept in memory as long as it is not too much. After a long outage, or when the store has forgotten what
-it knew, ends are read from the journal again instead, until there are no more of them.
+Up to `MAX_KEPT` of them are kept in memory. After a long outage, or when the store lost writes, they are read from the
+journal again, until none is left.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from .recovery import item_of
 End = Settle | Void
 
 MAX_KEPT = 10_000
-"""Ends that are kept in memory for the store; what comes after them is read from the journal again."""
+"""Ends kept in memory; later ones are read from the journal again."""
 
 CROWD = 100
-"""So many that they will not all go with the next batch."""
+"""More than this do not fit into the next batch."""
 
 
 class SendQueue:
@@ -35,7 +35,7 @@ class SendQueue:
         self._journal = journal
         self._waiting: deque[End] = deque()
         self._replay: Iterator[JournalEntry] | None = None
-        """Ends come from here, and not from `_waiting`."""
+        """If set, ends are taken from here instead of `_waiting`."""
         self._settled = self._delivered = self._counted = 0
         """Settlements in all, those that were delivered, and the number of the last of these."""
 
@@ -43,12 +43,12 @@ class SendQueue:
         return bool(self._waiting) or self._replay is not None
 
     def __len__(self) -> int:
-        """Those that wait in memory."""
+        """Ends that wait in memory."""
         return len(self._waiting)
 
     @property
     def is_behind(self) -> bool:
-        """Whether what is added now has many before it."""
+        """Whether an end that is added now waits behind many."""
         return self._replay is not None or len(self._waiting) > CROWD
 
     @property
@@ -65,7 +65,7 @@ class SendQueue:
         return number
 
     def void(self, lease: str) -> None:
-        """A call that may have been drawn never was."""
+        """Cancel a reservation that the store may have applied."""
         self._add(Void(self._journal.append("void", lease), lease))
 
     def take(self, most: int) -> list[End]:
@@ -78,9 +78,9 @@ class SendQueue:
             self.read_again()
             raise
         if len(read) < most:
-            self._replay = None  # that was the last; what comes from now on waits in memory
+            self._replay = None  # that was the last one; new ends wait in memory
         if not any(taken := [item_of(entry) for entry in read]) and read:
-            self.mark = read[-1].number  # what cannot be read must not be read for ever
+            self.mark = read[-1].number  # an unreadable entry must not be read again and again
         return [item for item in taken if isinstance(item, End)]
 
     def put_back(self, ends: list[End]) -> None:
