@@ -1,4 +1,4 @@
-"""Commit waiters delay the end of an answer until the store, or the journal if the store is slow, has its settlement."""
+"""Delays the end of an answer until its settlement is stored, or journalled if the store is slow."""
 
 from __future__ import annotations
 
