@@ -10,6 +10,8 @@ from gateway.config import ConfigError, Team, read_team, shown_quotas
 from gateway.config.sections import NAME_PATTERN
 from gateway.errors import Conflict, InvalidRequest
 from gateway.quota.issued import IssuedTeam, show_team, show_top_ups
+from gateway.quota.windows import LimitTable
+from gateway.records import Key, Window
 
 from .documents import AuditEvent, Documents, Page, Shown, exists, in_file, invalid
 
@@ -52,7 +54,13 @@ class TeamManager(Documents):
             raise exists("team", name)
         now = self._clock()
         made = IssuedTeam(team, created_at=now, updated_at=now)
-        await self._write("team", name, None, made.encode(), AuditEvent(actor, "create", after=_shown(team)))
+        doing = AuditEvent(actor, "create", after=_shown(team))
+        # A team of this name that was deleted may have left windows and top-ups.
+        (known,) = await self._store.read("team", [name])
+        text, _ = await self._overlay(f"team:{name}")
+        if known is None and text is not None:
+            await self._write("overlay", f"team:{name}", text, None, doing)
+        await self._write("team", name, None, made.encode(), doing, resets=self._own_windows(name, team))
         return await self.show_team(name)
 
     async def update_team(self, name: str, changes: Mapping[str, Any], actor: str) -> Shown:
@@ -80,7 +88,13 @@ class TeamManager(Documents):
                 f"{len(members)} keys belong to the team '{name}' ({some}). Move or revoke them first.",
                 code="team_in_use",
             )
-        await self._write("team", name, text, None, AuditEvent(actor, "delete", before=_shown(team.settings)))
+        doing = AuditEvent(actor, "delete", before=_shown(team.settings))
+        await self._write("team", name, text, None, doing, resets=self._own_windows(name, team.settings))
+
+    def _own_windows(self, name: str, team: Team) -> list[Window]:
+        """The windows of this team alone, at present."""
+        now, limits = self._clock(), LimitTable((), {name: team}, {}).of(Key("", team=name))
+        return [limit.window(now) for limit in limits if limit.scope == f"team:{name}"]
 
     async def _changeable_team(self, name: str) -> tuple[str, IssuedTeam]:
         if name in self._config().teams:

@@ -9,6 +9,8 @@ import pytest
 
 from gateway.errors import Conflict, GatewayError, InvalidRequest, NotFound
 from gateway.quota.issued import may_be_issued
+from gateway.records import Claim
+from tests.store.worker import Worker
 
 from .conftest import BY, Scene, settings
 
@@ -231,3 +233,15 @@ async def test_the_audit_log_is_read_in_pages_newest_first(scene: Scene) -> None
     assert found == [f"key-{number}" for number in reversed(range(7))]
     with pytest.raises(InvalidRequest):
         await scene.registry.audit(3, "no position")
+
+
+async def test_a_team_made_again_under_an_old_name_starts_at_zero(scene: Scene) -> None:
+    """With the windows of the first one neither used nor topped up."""
+    wish = {"name": "again", "quotas": [{"requests": 5, "per": "month"}, {"tokens": 9, "per": "hour"}]}
+    for _ in range(2):
+        await scene.registry.create_team(wish, BY)
+        rows = await scene.registry.top_up("team:again", {"requests": 5, "per": "month"}, BY)
+        assert [(row["used"], row["limit"]) for row in rows] == [(0, 10), (0, 9)]
+        windows = await scene.registry._windows("team:again", scene.now)
+        await Worker(scene.store).granted(*[Claim(window, 3) for window in windows], time=scene.now)
+        await scene.registry.delete_team("again", BY)
