@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+from datetime import UTC, datetime
 from pathlib import Path
 
 from gateway.config import Config, ConfigError, ConfigFault, StoreSettings, Upstream
+from gateway.config.warnings import warnings_of
 
 from .common import put
 from .serve import count, format_address
@@ -21,11 +23,12 @@ def run(args: argparse.Namespace, config: Config) -> int:
     """Print what the configuration says; returns the exit code."""
     from gateway.api import tokenizer
 
-    server, warnings = config.server, _look_at(config.store)
+    doubts = [str(each) for each in warnings_of(config, datetime.now(UTC))]
+    server, warnings = config.server, [*doubts, *_look_at(config.store)]
     upstreams = ", ".join(f"{name} ({_where(upstream)})" for name, upstream in config.upstreams.items())
     keys = ", ".join(key.id for key in config.keys)
     lines = [
-        f"{args.config} is good.",
+        f"{args.config} can be used, but see {count(len(doubts), 'warning')}." if doubts else f"{args.config} is good.",
         f"  serves     {format_address(server.host, server.port)} with {count(server.workers, 'worker')}",
         f"  store      {config.store.shown_url}, namespace {config.store.namespace}",
         f"  upstreams  {upstreams}",

@@ -91,11 +91,14 @@ class Resolved(NamedTuple):
 def resolve(text: str, env: Mapping[str, str], read_file: Callable[[str], str] = read_text) -> Resolved:
     """Turn the file's text into plain values, each `${...}` replaced, and the environment's proxies filled in.
 
+    Sections whose names begin with `x-` are left out: they hold YAML anchors.
+
     Raises `ConfigError` with every unresolved reference and every unusable proxy, or with the place where the YAML is
     invalid.
     """
     references = References(env, read_file)
-    resolved = references.replace_in(load(text), ())
+    settings = {name: value for name, value in load(text).items() if not str(name).startswith("x-")}
+    resolved = references.replace_in(settings, ())
     faults = [*references.faults, *apply_environment(resolved, env)]
     if faults:
         # A missing reference leaves an empty string, whose own fault would only repeat this one.

@@ -95,6 +95,15 @@ def test_check_of_a_good_file(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["gateway.yaml"]  # looking changes nothing
 
 
+def test_check_of_a_file_with_a_probable_mistake(tmp_path: Path) -> None:
+    config = settings(NOWHERE, store={"url": "embedded:./data"}, keys=[key("alice", models=["misspelled"])])
+    file = written(tmp_path, config)
+    done = run("check", "--config", file)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"{file} can be used, but see 1 warning.\n")
+    assert "  warning    keys[0].models[0]: matches none of the models: " in done.stdout
+
+
 def test_who_reads_a_check_may_leave_or_know_no_letters_but_ascii(tmp_path: Path) -> None:
     model = {"routes": [{"upstream": "main"}], "max_output_tokens": 9}
     config = settings(NOWHERE, store={"url": "embedded:./data"}, models={"modèle": model})

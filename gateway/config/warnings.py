@@ -1,0 +1,207 @@
+"""Settings that load and cannot work as meant: typical mistakes, each with its place and the remedy.
+
+A warning is not a fault, because such a configuration may be intended, and existing files load as before. `gateway
+check` prints warnings. Each rule below is one function; values that may be secrets are never shown.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+from decimal import Decimal
+from fnmatch import fnmatchcase
+from urllib.parse import urlsplit
+
+from pydantic import SecretStr
+
+from .checks import Place
+from .faults import ConfigFault, format_faults, printable
+from .sections import Config, Limits, Model, Quota
+
+FOREIGN_REFERENCE = re.compile(
+    r"os\.environ/\w+|env[:.]\w+|\$env:\w+|\$[A-Za-z_]\w*|%[A-Za-z_]\w*%|\{\{.*\}\}|<[\w -]+>|\$\(.*\)"
+)
+"""How other programs name an environment variable or a placeholder: LiteLLM, shells, Windows, templates."""
+
+ENDPOINTS = ("/chat/completions", "/completions", "/embeddings", "/responses")
+"""Paths that the gateway adds to `base_url` itself."""
+
+BASE_PATHS: Mapping[str, str] = {
+    "api.openai.com": "/v1",
+    "api.groq.com": "/openai/v1",
+    "api.mistral.ai": "/v1",
+    "api.together.xyz": "/v1",
+    "api.yescale.io": "/v1",
+    "openrouter.ai": "/api/v1",
+}
+"""Providers whose API is below this path only, by the host of their documented base URL."""
+
+LOWEST_PRICE = Decimal("0.001")
+"""USD per million tokens. No provider's list has a lower price: a lower one is probably per token or per thousand."""
+
+API_LIMITS: Mapping[str, int] = {"n": 128, "best_of": 20, "logprobs": 20, "stop": 4}
+"""The API's own maxima (api/schema.py); `logprobs` includes the `top_logprobs` of chat."""
+
+Warnings = Iterator[ConfigFault]
+
+
+def warnings_of(config: Config, now: datetime) -> list[ConfigFault]:
+    """Every warning, in the order of the rules."""
+    return [
+        *_foreign_references(config),
+        *_base_urls(config),
+        *_prices(config),
+        *_unpriced_models(config),
+        *_small_quotas(config),
+        *_expired_keys(config, now),
+        *_unused_patterns(config),
+        *_larger_than_the_team(config),
+        *_wide_limits(config),
+    ]
+
+
+def _warning(place: Place, message: str) -> ConfigFault:
+    return ConfigFault(format_faults(place), message)
+
+
+def _foreign_references(config: Config) -> Warnings:
+    for place, secret in _secrets(config):
+        if secret is not None and FOREIGN_REFERENCE.fullmatch(secret.get_secret_value()):
+            yield _warning(place, "looks like another program's form of a variable; the form here is ${NAME}")
+
+
+def _secrets(config: Config) -> Iterator[tuple[Place, SecretStr | None]]:
+    for name, upstream in config.upstreams.items():
+        yield ("upstreams", name, "api_key"), upstream.api_key
+        for index, one in enumerate(upstream.api_keys or ()):
+            yield ("upstreams", name, "api_keys", index), one
+    for number, key in enumerate(config.keys):
+        yield ("keys", number, "secret"), key.secret
+    yield ("admin", "token"), config.admin.token
+    yield ("admin", "viewer_token"), config.admin.viewer_token
+    yield ("metrics", "token"), config.metrics.token
+    yield ("alerts", "webhook"), config.alerts.webhook
+
+
+def _base_urls(config: Config) -> Warnings:
+    for name, upstream in config.upstreams.items():
+        place = ("upstreams", name, "base_url")
+        address = urlsplit(upstream.base_url)
+        path = address.path.rstrip("/")
+        if found := next((end for end in ENDPOINTS if path.endswith(end)), None):
+            yield _warning(place, f"ends in {found}, which the gateway adds itself; leave it out")
+        elif (needed := BASE_PATHS.get(address.hostname or "")) is not None and path != needed:
+            yield _warning(place, f"this provider's API is at https://{address.hostname}{needed}")
+
+
+def _prices(config: Config) -> Warnings:
+    for name, model in config.models.items():
+        if model.price is None:
+            continue
+        for field in ("input", "output"):
+            usd = getattr(model.price, field)
+            if usd is not None and 0 < usd < LOWEST_PRICE:
+                yield _warning(
+                    ("models", name, "price", field),
+                    f"{usd:f} USD per million tokens is very low; a price per token has to be multiplied by 1000000, "
+                    "one per thousand tokens by 1000",
+                )
+
+
+def _quota_lists(config: Config) -> Iterator[tuple[Place, tuple[Quota, ...], tuple[str, ...]]]:
+    """Every list of quotas with its path and its owner's model patterns."""
+    yield ("quotas",), config.quotas, ("*",)
+    for name, team in config.teams.items():
+        yield ("teams", name, "quotas"), team.quotas, ("*",)
+    for number, key in enumerate(config.keys):
+        yield ("keys", number, "quotas"), key.quotas, key.models
+
+
+def _bound(quota: Quota, patterns: Iterable[str], models: Mapping[str, Model]) -> Iterator[tuple[str, Model]]:
+    for name, model in models.items():
+        if name == "*" or (quota.covers(name) and any(fnmatchcase(name, pattern) for pattern in patterns)):
+            yield name, model
+
+
+def _unpriced_models(config: Config) -> Warnings:
+    for path, quotas, patterns in _quota_lists(config):
+        for index, quota in enumerate(quotas):
+            if quota.unit != "usd":
+                continue
+            unpriced = [
+                printable(name)
+                for name, model in _bound(quota, patterns, config.models)
+                if model.price is None and model.unpriced == "deny"
+            ]
+            if unpriced:
+                yield _warning(
+                    (*path, index),
+                    f"limits US dollars, and calls of models without a price are refused under it: {_few(unpriced)}; "
+                    "give them a price, or unpriced: allow",
+                )
+
+
+def _small_quotas(config: Config) -> Warnings:
+    for path, quotas, patterns in _quota_lists(config):
+        for index, quota in enumerate(quotas):
+            if quota.unit != "tokens":
+                continue
+            for name, model in _bound(quota, patterns, config.models):
+                reserved = model.max_output_tokens
+                if "chat" in model.endpoints and reserved is not None and reserved >= quota.limit:
+                    yield _warning(
+                        (*path, index),
+                        f"a chat call of {printable(name)!r} without a limit of its own reserves {reserved} output "
+                        f"tokens, and this quota of {quota.limit} refuses it; lower models.*.max_output_tokens or "
+                        "raise the quota",
+                    )
+                    break
+
+
+def _expired_keys(config: Config, now: datetime) -> Warnings:
+    for number, key in enumerate(config.keys):
+        if key.expires is not None and key.expires <= now:
+            yield _warning(("keys", number, "expires"), "is in the past: every call with this key is refused")
+
+
+def _unused_patterns(config: Config) -> Warnings:
+    if "*" in config.models:
+        return
+    known = _few([printable(name) for name in config.models])
+    for number, key in enumerate(config.keys):
+        for index, pattern in enumerate(key.models):
+            if not any(fnmatchcase(name, pattern) for name in config.models):
+                yield _warning(("keys", number, "models", index), f"matches none of the models: {known}")
+    for path, quotas, _ in _quota_lists(config):
+        for index, quota in enumerate(quotas):
+            if quota.model is not None and not any(map(quota.covers, config.models)):
+                yield _warning((*path, index, "model"), f"matches none of the models: {known}")
+
+
+def _larger_than_the_team(config: Config) -> Warnings:
+    for number, key in enumerate(config.keys):
+        team = config.teams.get(key.team) if key.team is not None else None
+        for index, quota in enumerate(key.quotas):
+            for other in team.quotas if team is not None else ():
+                same = (quota.unit, quota.per, quota.model) == (other.unit, other.per, other.model)
+                if same and quota.limit > other.limit:
+                    yield _warning(
+                        ("keys", number, "quotas", index),
+                        f"is larger than the same quota of the team {printable(str(key.team))!r}, which then refuses "
+                        "first",
+                    )
+
+
+def _wide_limits(config: Config) -> Warnings:
+    places: list[tuple[Place, Limits]] = [(("models", name, "limits"), m.limits) for name, m in config.models.items()]
+    places += [(("keys", number, "limits"), key.limits) for number, key in enumerate(config.keys)]
+    for place, limits in places:
+        for field, most in API_LIMITS.items():
+            value = getattr(limits, field)
+            if value is not None and value > most:
+                yield _warning((*place, field), f"{value} has no effect: the API's own maximum is {most}")
+
+
+def _few(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
