@@ -46,6 +46,17 @@ def exclusive(folder: Path, setting: str) -> Iterator[None]:
 
 
 @contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """An `OSError` of the block names this path where it names none, as that of a write to a full disk."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None or error.errno is None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from None
+
+
+@contextmanager
 def temporary(prefix: str) -> Iterator[Path]:
     """A folder of this process among the temporary ones, gone at the end; and what killed ones left goes first."""
     for left in Path(tempfile.gettempdir()).glob(f"{prefix}*"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import signal
 import subprocess
 import sys
@@ -11,6 +13,9 @@ from pathlib import Path
 import pytest
 
 from gateway import files
+from gateway.accounting.changed_windows import ChangedWindows
+from gateway.config import StoreSettings
+from gateway.web import app
 
 HOLDER = """
 import signal, sys
@@ -55,3 +60,16 @@ def test_what_a_killed_process_left_goes_and_what_a_living_one_holds_stays(place
             holder.wait(60)
             if holder.stdout is not None:
                 holder.stdout.close()
+
+
+async def test_a_start_with_a_full_disk_names_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A write that fails names no file itself."""
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    settings = StoreSettings(url=f"embedded:{tmp_path / 'data'}", journal_dir=str(tmp_path / "journal"))
+    monkeypatch.setattr("gateway.journal.directory.os.write", full)
+    with pytest.raises(OSError, match="No space left") as raised:
+        await app._open_books(settings, ChangedWindows(), lambda record: None)
+    assert raised.value.filename == str(tmp_path / "journal")

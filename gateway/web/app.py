@@ -19,6 +19,7 @@ from gateway.accounting.changed_windows import ChangedWindows
 from gateway.accounting.lease import Accounting
 from gateway.config import Config
 from gateway.config import StoreSettings as Settings
+from gateway.files import naming
 from gateway.journal import Journal
 from gateway.keys.cache import KeyCache
 from gateway.keys.decisions import Decisions
@@ -95,7 +96,8 @@ async def build(
     tasks = Tasks()
     large_bodies = LargeBodies()
     background = Background(touched)
-    decisions = Decisions.of_gateway(store, config.store, telemetry.change_restored)
+    with naming(Path(config.store.journal_dir)):
+        decisions = Decisions.of_gateway(store, config.store, telemetry.change_restored)
     book = KeyCache(store, config, restore=decisions.restore if decisions else None)
     tracer = open_tracer(config.tracing)
     live = CurrentServices(
@@ -141,7 +143,8 @@ async def _open_books(
     folder, origin = Path(settings.journal_dir), settings.origin
     store = await open_store(settings)
     try:
-        journal = Journal.create(folder, origin)
+        with naming(folder):
+            journal = Journal.create(folder, origin)
     except BaseException:
         await store.close()
         raise
