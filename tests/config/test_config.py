@@ -362,5 +362,5 @@ def test_traces_go_where_the_protocol_has_them(endpoint: str, address: str) -> N
 
 def test_sections_for_anchors_are_ignored() -> None:
     text = GOOD + "x-own: &own {missing: '${NOT_SET}'}\nx-list: [1, 2]\n"
-    assert parse(text) == parse(GOOD)
+    assert parse(text, ENV) == parse(GOOD, ENV)
     assert [fault.path for fault in faults_of(GOOD + "y-own: {}\n")] == ["y-own"]
