@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import fcntl
 import hashlib
 import json
@@ -85,9 +86,14 @@ class DecisionFile:
             whole = file.read().rpartition(b"\n")[0]
         lines = whole.split(b"\n")
         if not self._read_bytes:
-            self.journal = json.loads(lines.pop(0))["journal"]
+            self.journal = self._read_head(lines.pop(0))
         self.decisions += [decision for line in lines if line and (decision := _decode(line)) is not None]
         self._read_bytes += len(whole) + 1
+
+    def _read_head(self, line: bytes) -> str:
+        with contextlib.suppress(ValueError, LookupError, TypeError):
+            return str(json.loads(line)["journal"])
+        raise OSError(errno.EIO, "its first line is damaged; move the file away and restart", str(self._path))
 
     @property
     def is_writable(self) -> bool:

@@ -43,6 +43,7 @@ class Decisions:
         self._store = store
         self._file = file
         self._note = note
+        self._has_failed = False
 
     @classmethod
     def of_gateway(
@@ -102,8 +103,11 @@ class Decisions:
             async with self._file.locked(within_s=0):
                 if (known := await self._known()) < self._file.last:
                     await self._restore([each for each in self._file.decisions if each.number > known], known)
+            self._has_failed = False
         except OSError as error:
-            log.error("the decision journal cannot be used: %s", error)
+            if not self._has_failed:
+                log.error("the decision journal cannot be used: lost changes are not made again: %s", error)
+            self._has_failed = True
 
     async def _known(self) -> int:
         return await self._store.last_change(self._file.journal) if self._file.last else 0

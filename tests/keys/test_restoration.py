@@ -136,3 +136,12 @@ async def test_the_file_is_bounded_and_keeps_revocations(tmp_path: Path, monkeyp
     assert numbers[1:] == [*range(101 - len(numbers) + 1, 101)]
     assert len(numbers) <= 21
     assert opened(tmp_path).journal == file.journal
+
+
+def test_a_damaged_first_line_is_named(tmp_path: Path) -> None:
+    file = opened(tmp_path)
+    (path,) = [path for path in paths(tmp_path) if path.suffix == ""]
+    path.write_bytes(b"?" * 100 + b"\n")
+    with pytest.raises(OSError, match="first line is damaged"):
+        DecisionFile.of(tmp_path, "redis://somewhere/0 gateway").refresh()
+    assert file.journal
