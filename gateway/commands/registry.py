@@ -87,7 +87,7 @@ def run(args: argparse.Namespace, config: Config) -> int:
 
 
 def actor(command: str) -> str:
-    """Who it is, as the audit log says it."""
+    """The author for the audit log."""
     try:
         user = pwd.getpwuid(os.getuid()).pw_name
     except KeyError:  # a user without a name, as containers have

@@ -114,7 +114,7 @@ class AccessLog:
             self._timer = asyncio.get_running_loop().call_later(FLUSH_S, self._flush)
 
     def _stamp(self) -> str:
-        """The time in seconds, spelt out once for all lines of a second."""
+        """The time in seconds, formatted once for all lines of a second."""
         now = int(time.time())
         if now != self._second:
             self._second = now
@@ -130,7 +130,7 @@ class AccessLog:
             if not self._is_writing():
                 self._flush()
             if time.monotonic() > deadline:
-                return  # nobody reads the log
+                return  # the reader of the log is gone
             await asyncio.sleep(0.005)
 
     def _flush(self) -> None:
@@ -143,7 +143,7 @@ class AccessLog:
             lines.append(f'{{"message": "access lines left out", "count": {self._left_out}}}')
             self._left_out = 0
         if lines:
-            # A daemon: a log that nobody reads must not hold the end of the process.
+            # A daemon: a log without a reader must not delay the end of the process.
             data = ("\n".join(lines) + "\n").encode()
             self._writer = threading.Thread(target=_write_all, args=(self._descriptor, data), daemon=True)
             self._writer.start()
@@ -157,7 +157,7 @@ def _write_all(descriptor: int, data: bytes) -> None:
         while data:
             data = data[os.write(descriptor, data) :]
     except OSError:
-        pass  # nobody reads the log; calls go on
+        pass  # the reader of the log is gone; calls go on
 
 
 _Value = str | float | bool | None

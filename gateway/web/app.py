@@ -73,7 +73,7 @@ class Worker:
         return self.live.parts
 
     def report_upstreams(self) -> list[UpstreamReport]:
-        """How they are doing, as far as this worker knows."""
+        """Their state in this worker."""
         return report_upstreams(self.live)
 
 
@@ -167,7 +167,7 @@ def _application(max_request_bytes: int, door: ErrorMiddleware, routes: Iterable
 
 
 def report_upstreams(live: CurrentServices) -> list[UpstreamReport]:
-    """How the upstreams are doing, as far as one worker knows."""
+    """The state of the upstreams in this worker."""
     parts = live.parts
     return [health.report(parts.pools[name].size) for name, health in parts.router.health.items()]
 
@@ -184,7 +184,8 @@ def _alone(live: CurrentServices, telemetry: Telemetry) -> Ask:
 
 
 async def labelled_keys(parts: Services) -> tuple[list[Key], list[WindowStatus]]:
-    """The keys that have a label of their own in metrics, and how their windows stand; none while the store is away."""
+    """The keys with a label of their own in metrics, and the state of their windows; none while the store is
+    unavailable."""
     now, book = time.time(), parts.book
     try:
         keys = await book.named(await asyncio.to_thread(parts.books.telemetry.key_labels.every))

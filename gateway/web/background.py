@@ -1,7 +1,7 @@
-"""What a worker does beside its calls, as the configuration in use wants it: probing upstreams, watching quotas.
+"""Background work of a worker by the current configuration: health checks of upstreams, the alert watcher.
 
-A reload restarts only what it changes. What a watcher of quotas has not told when it ends, it lets go, and the next one
-finds it again.
+A reload restarts only what it changes. An ending watcher releases the claims of alerts that it has not sent; the next
+watcher finds them again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _Probing(NamedTuple):
 
 
 class _Alerts:
-    """The watching of quotas, and how they are told."""
+    """The alert watcher and its ways of delivery."""
 
     def __init__(self, parts: Services, touched: ChangedWindows) -> None:
         config, book = parts.config, parts.book
@@ -70,7 +70,7 @@ def _windows(book: KeyCache, now: float) -> Iterator[list[Window]]:
 
 
 async def _present(book: KeyCache, windows: Sequence[Window], now: float) -> list[Window]:
-    """The windows with the limits that hold at a Unix time; as they are, where nobody has such a window then. Raises
+    """The windows with the limits that hold at a Unix time; unchanged if the window no longer has an owner then. Raises
     `StoreUnavailable`."""
     owners = [window.scope.partition(":") for window in windows]
     keys = {key.id: key for key in await book.named(frozenset(name for kind, _, name in owners if kind == "key"))}
@@ -92,11 +92,11 @@ class Background:
         self._probes: dict[str, _Probing] = {}
         self._alerts: _Alerts | None = None
         self._turn = asyncio.Lock()
-        """Only one watcher at a time: what the last one lets go has to be there for the next."""
+        """Only one watcher at a time: the claims that the last one releases have to be free for the next."""
         self._tasks = Tasks()
 
     def follow(self, parts: Services) -> None:
-        """From now on as this configuration wants it. Does not wait for what has to end first."""
+        """Apply this configuration. Does not wait for tasks that have to end first."""
         self._wanted = parts
         self._probe(parts)
         self._tasks.spawn(self._watch(parts), "change-alerts")

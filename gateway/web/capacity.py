@@ -1,7 +1,7 @@
-"""How much one worker takes upon itself at once: its share of the whole gateway's calls and buffered bytes.
+"""The capacity of one worker: its share of the whole gateway's concurrent calls and buffered bytes.
 
-Nothing waits for room here: who finds none is told so, and comes back. Private to a worker; workers do not lend each
-other what they do not use.
+Requests beyond it are refused at once, not queued. Private to a worker; unused capacity is not shared with other
+workers.
 """
 
 from __future__ import annotations

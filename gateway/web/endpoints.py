@@ -44,7 +44,7 @@ PATHS: Mapping[str, Endpoint] = {
 _FORWARDED = frozenset({"content-type", "accept", "user-agent", "traceparent", "tracestate"})
 MAX_CLIENT_ID = 512
 STANDINGS_WITHIN_S = 0.8
-"""How long a caller waits for its own limits: a store that is away is told within a second. Reports may take longer."""
+"""Time limit for a caller's own limits: an unavailable store is reported within a second. Reports may take longer."""
 
 
 class DataPlane:
@@ -112,7 +112,7 @@ class DataPlane:
         return visit.stream
 
     def _whole(self, served: pipeline.Served, answer: Answer) -> Whole:
-        """The answer, whose bytes are held until a slow client has taken nearly all of them."""
+        """The answer; its bytes stay reserved until a slow client has read nearly all of them."""
         size = len(answer.body)
         self._capacity.hold_anyway(size)
         headers = (*answer.headers, *served.headers)
@@ -136,7 +136,7 @@ class DataPlane:
         if endpoint not in model.endpoints:
             raise capabilities.wrong_endpoint(endpoint, model.endpoints)
         if is_large and capabilities.may_rewrite(model, endpoint, config.upstreams):
-            asked = _read(endpoint, pieces, parts)  # with all of its values, whatever it costs
+            asked = _read(endpoint, pieces, parts)  # with all of its values, at any cost
         asked = validate.restrict(asked, endpoint, key.limits, model.limits)
         client_id = request.headers.get("X-Client-Request-Id")
         return Call(
@@ -164,7 +164,8 @@ class DataPlane:
         return key
 
     def _is_secret(self, model: str, visit: RequestContext) -> bool:
-        """Whether a name that only "*" serves is somebody's key, which must reach neither an upstream nor a record."""
+        """Whether a model name that only "*" serves is in fact a key's secret, which must not reach an upstream or a
+        record."""
         return visit.model == "other" and (auth.digest(model) in visit.parts.book.known or may_be_issued(model))
 
     async def list_models(self, request: web.Request) -> web.StreamResponse:
@@ -191,7 +192,7 @@ class DataPlane:
 
 
 async def describe_key(key: Key, parts: pipeline.Services) -> dict[str, Any]:
-    """A key's limits and how its windows stand, its team's and the gateway's included."""
+    """A key's limits and the state of its windows, with those of its team and of the gateway."""
     now = time.time()
     windows = [term.window(now) for term in parts.book.terms.of(key)]
     try:

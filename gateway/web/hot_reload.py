@@ -1,8 +1,8 @@
-"""From one configuration to the next, in one worker: what takes its time is made ready, then one reference is swapped.
+"""Hot reload in one worker: slow parts are prepared first, then one reference is replaced.
 
-Calls that are under way keep the parts they began with. What is the same in both is the same object in both: an
-upstream whose settings are unchanged keeps its connections and what was learnt of its health. The pool of one that was
-changed or removed keeps nothing from then on, and its last connection closes with its last call.
+Running calls keep the parts they began with. Unchanged parts are the same objects in both configurations: an upstream
+with unchanged settings keeps its connections and its health state. The pool of a changed or removed upstream keeps no
+idle connection from then on, and its last connection closes with its last call.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The worker's side of the process that reads large bodies (`gateway/process/large_body_process.py`): started at the
-first, kept for more.
+"""The worker's side of the process that reads large bodies (`gateway/process/large_body_process.py`): started for
+the first large body and kept.
 
-One body is read at a time, and the others wait in line; small bodies never do. Who waits too long is told to come back.
+One body is read at a time, and other large bodies wait; small bodies do not. A request that waits too long is refused
+with a status that asks for a retry.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ class LargeBodies:
         self._tasks = Tasks()
 
     async def read(self, endpoint: Endpoint, pieces: Pieces) -> Params:
-        """As `params.read`. Raises `Unavailable` where nobody can read it now.
+        """As `params.read`. Raises `Unavailable` if it cannot be read now.
 
-        Cancelled: what has been begun goes on, for the sake of the next one in line.
+        Cancelled: the reading goes on to its end, so that the next request finds a clean process.
         """
         said = await asyncio.shield(self._tasks.spawn(self._ask(endpoint, pieces), "read-large-body"))
         if said is None:
@@ -56,13 +57,13 @@ class LargeBodies:
     async def _ask(self, endpoint: Endpoint, pieces: Pieces) -> dict[str, Any] | None:
         try:
             async with asyncio.timeout(READ_WITHIN_S), self._turn:
-                for _ in range(2):  # it may have died since the last one
+                for _ in range(2):  # it may have ended since the last one
                     try:
                         return await self._exchange(endpoint, pieces)
                     except (OSError, EOFError):
                         await self._end()
                     except BaseException:
-                        await self._end()  # nobody knows what it would say next
+                        await self._end()  # its next output would belong to the cancelled request
                         raise
         except TimeoutError:
             pass

@@ -1,7 +1,7 @@
-"""The front door: a request id, one way from an error to JSON, one access line.
+"""The outermost middleware: a request id, one conversion from errors to JSON, one access line.
 
 Every answer of the gateway passes here, so that all of them carry `x-request-id` and every error is the OpenAI object
-with its four keys. Faults of a client are logged quietly, ours loudly.
+with its four keys. Client faults are logged at a low level, the gateway's own at error level.
 """
 
 from __future__ import annotations
@@ -69,18 +69,18 @@ def new_id() -> str:
 
 @dataclass(slots=True)
 class RequestContext:
-    """One request on its way through the house: what the access line needs to know, as it becomes known.
+    """The request context: collects the values for the access line.
 
-    The request refers to it, so it must not refer to the request, nor to its answer when that is over: what is left in
-    a ring, bodies included, waits for the collector, and memory that is not free at once is cold when used again.
+    The request refers to it, so it must not refer to the request, nor to a finished answer: objects in a reference
+    cycle, bodies included, wait for the garbage collector, and their memory is out of the CPU caches when used again.
     """
 
     id: str
     arrived: float
     """On the clock of `time.perf_counter`."""
     parts: Services
-    """What it is served with, from here to its end, whatever is reloaded meanwhile. A client's connection keeps it as
-    long as it rests, with the request."""
+    """The services of this request until its end, also after a reload. An idle client connection keeps them, with the
+    last request."""
     remote: str | None
     """The client's address, as far as it is known."""
     endpoint: Endpoint | None = None
@@ -90,7 +90,7 @@ class RequestContext:
     held_bytes: int = 0
     """Room that its body and its answer take of the worker's."""
     is_recorded: bool = False
-    """A lease was drawn: its record tells of this call."""
+    """A reservation was made: the call has a record."""
     is_quiet: bool = False
     """Not worth a line: probes and scrapes."""
     trace: Trace | None = None
@@ -120,7 +120,7 @@ class ErrorMiddleware:
             task = asyncio.current_task()
             if not is_cut_off(cancelled) or task is None:
                 self._note(request, visit, 499, None)
-                if visit.endpoint is not None and not visit.is_recorded:  # else its record tells
+                if visit.endpoint is not None and not visit.is_recorded:  # else its record is counted
                     self._telemetry.client_left()
                 raise
             task.uncancel()  # its client is still there, and hears of it
@@ -132,7 +132,7 @@ class ErrorMiddleware:
         except (web.RequestPayloadError, HttpProcessingError):  # their texts are the client's bytes
             response = self._fail(request, visit, InvalidRequest(_NOT_FRAMED))
         except Exception as error:
-            # Where it happened, but not its text, nor that of what led to it: they may repeat what somebody has sent.
+            # The place without the error's text and that of its causes: they may quote a client's data.
             log.error("request %s failed: %s\n%s", visit.id, type(error).__name__, _where(error))
             response = self._fail(request, visit, internal_error(visit.id))
         else:
@@ -156,7 +156,7 @@ class ErrorMiddleware:
         return Whole(error.status, headers, error.body(), is_last=_has_unread_body(request, error.status))
 
     def _note(self, request: web.Request, visit: RequestContext, status: int, error: GatewayError | None) -> None:
-        """Count and log a request that no record tells of."""
+        """Count and log a request without a record."""
         if visit.is_recorded or visit.is_quiet:
             return
         if visit.endpoint is not None:
@@ -225,7 +225,7 @@ def _shown_path(request: web.Request) -> str:
 
 
 def _shown_param(param: str | None) -> str | None:
-    """The name of a parameter as the API has them; what a client made up is not told."""
+    """The name of a parameter if the API has it; invented names are not logged."""
     return param if param is not None and _PARAM.fullmatch(param) else None
 
 
@@ -235,9 +235,9 @@ def _where(error: BaseException) -> str:
 
 
 def _has_unread_body(request: web.Request, status: int) -> bool:
-    """Whether nobody can tell where the next request on this connection begins, or waiting for it costs too much.
+    """Whether the begin of the next request on this connection is unknown, or finding it costs too much.
 
-    A client that was not told `100 Continue` may leave out the body that it announced.
+    A client that did not get `100 Continue` may leave out the body that it announced.
     """
     content = request.content
     is_broken = content.exception() is not None

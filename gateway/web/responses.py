@@ -16,15 +16,15 @@ from aiohttp.abc import AbstractStreamWriter
 from aiohttp.helpers import rfc822_formatted_time
 
 CONGESTED_BYTES = 65536
-"""Bytes that may wait for a slow client before its upstream is told to pause."""
+"""Bytes that may wait for a slow client before reading from its upstream pauses."""
 
 _STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}" for status in HTTPStatus}
 _UNSAFE = re.compile(r"[^\x20-\x7e\x80-\xff]")
 
 
 def head(status: int, headers: Iterable[tuple[str, str]]) -> bytes:
-    """The head of an answer up to its blank line, with the time, which who has a clock has to tell (RFC 9110, 6.6.1).
-    What no header may hold becomes a space."""
+    """The head of an answer up to its blank line, with the `Date` that RFC 9110, 6.6.1 requires. Characters
+    that are invalid in headers become spaces."""
     given = list(headers)
     if _UNSAFE.search("".join([value for _, value in given])):
         given = [(name, _UNSAFE.sub(" ", value)) for name, value in given]
@@ -84,7 +84,7 @@ class Whole(web.StreamResponse):
             else:
                 transport.writelines([head(self._status, self._own_headers), body])  # which does not copy it
             if self._is_last and transport.can_write_eof():
-                transport.write_eof()  # the client need not wait while the rest of what it sends is thrown away
+                transport.write_eof()  # the client does not wait while the rest of its body is discarded
             if transport.get_write_buffer_size():
                 await request.writer.drain()
         finally:

@@ -1,8 +1,8 @@
-"""aiohttp's server with the settings that everything here counts on.
+"""aiohttp's server with the gateway's settings.
 
-What cannot be read as HTTP never becomes a request and never sees the front door: aiohttp answers it itself, in plain
-text, and logs its head with a traceback, the client's key included. Here it gets the OpenAI error object and a request
-id as everybody else does (connections.py), and the log only says what kind of trouble it was.
+Input that is not HTTP never becomes a request and never reaches the middleware: aiohttp would answer it itself, in
+plain text, and log its head with a traceback, the client's key included. Here it gets the OpenAI error object and a
+request id like every error (`http_guard/client_connection.py`), and the log has only the kind of fault.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ END_WITHIN_S = 1.0
 
 
 class QuietServerLog(logging.Filter):
-    """Leaves out what a client did wrong, which it is told; of the rest, keeps only the name of what went wrong."""
+    """Drops log lines about clients' faults, which the clients get as errors; reduces others to the name of the
+    error."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None

@@ -1,4 +1,4 @@
-"""Where a worker stands between its start and its end."""
+"""The state of a worker between its start and its end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gateway.tasks import cut_off
 
 @dataclass(slots=True)
 class Status:
-    """Where a worker stands between start and stop. Private to the worker."""
+    """The state of a worker between start and stop. Private to the worker."""
 
     is_ready: bool = True
     """Whether a balancer should send calls here."""
@@ -27,12 +27,12 @@ class Status:
             raise shutting_down()
 
     def cut_off_calls(self) -> None:
-        """End the calls that are under way: their clients are told so."""
+        """End the running calls; their clients get an error."""
         for call in list(self.calls):
             if call is not None:
                 cut_off(call)
 
 
 def shutting_down() -> Unavailable:
-    """What a client is told by a gateway that ends."""
+    """The error of calls at a gateway that is shutting down."""
     return Unavailable("The gateway is shutting down. Please try again.", code="shutting_down")

@@ -1,4 +1,4 @@
-"""The audit log: who changed what, and when."""
+"""The audit log: the author, object and time of each change."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ AWAY_WHILE_CHANGING = (
 )
 
 ROLE = web.RequestKey("role", str)
-"""Whose token a request bears."""
+"""The role of the request's token."""
 
 
 class AdminAccess(NamedTuple):
@@ -97,7 +97,7 @@ def parts_of(request: web.Request) -> Services:
 
 
 def actor(request: web.Request) -> str:
-    """Who it is, as the audit log says it."""
+    """The author for the audit log."""
     return f"admin API from {request[CONTEXT].remote or 'somewhere'}"
 
 
@@ -159,7 +159,7 @@ def shape_of(query: Mapping[str, str]) -> str:
 
 
 def shown(row: Mapping[str, Any], status: int = 200) -> Whole:
-    """One row. A secret may be in it: nobody on the way should keep it."""
+    """One row. It may contain a secret, so caches must not store it."""
     return json_response(json.dumps(row).encode(), status, [("Cache-Control", "no-store")])
 
 

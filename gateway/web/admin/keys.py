@@ -12,7 +12,7 @@ from .common import AdminAccess, actor, page_limit_of, paged, read, shown
 
 
 class KeyEndpoints:
-    """`/admin/api/keys`. Each secret is told once, with the answer that made it."""
+    """`/admin/api/keys`. A secret is shown once, in the answer that created it."""
 
     def __init__(self, office: AdminAccess) -> None:
         self._office = office

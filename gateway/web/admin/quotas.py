@@ -1,7 +1,7 @@
-"""Limits of the moment: windows that begin anew, days and months that are given more.
+"""Changes of current windows: resets and top-ups.
 
-One shape for whoever owns them: `/admin/api/keys/{id}/...`, `/admin/api/teams/{name}/...`, and `/admin/api/quotas/...`
-for the windows of the whole gateway. Each answers with the owner's windows as they stand then.
+The same operations for each kind of owner: `/admin/api/keys/{id}/...`, `/admin/api/teams/{name}/...`, and
+`/admin/api/quotas/...` for the windows of the whole gateway. Each answers with the new state of the owner's windows.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ OWNERS: Mapping[str, str] = {
     "/admin/api/teams/{name}": "team:{name}",
     "/admin/api/quotas": "gateway",
 }
-"""Whose windows are meant, as windows' scopes are called."""
+"""The owner of the windows, as a scope."""
 
 
 class QuotaEndpoints:

@@ -35,7 +35,7 @@ from .common import (
 from .operations import MAX_ROWS
 
 WINDOWS_AT_ONCE = 50
-"""Windows whose state is read from the store in one request; half a millisecond of the event loop."""
+"""Number of windows that one request reads from the store; half a millisecond of the event loop."""
 
 
 class ReportEndpoints:

@@ -1,8 +1,8 @@
-"""What the admin API takes: the shape of each body, told in OpenAI's words where it is another.
+"""Request bodies of the admin API: the schema of each body; faults are reported in OpenAI's words.
 
-Only types and plain ranges stand here, as strictly as for calls: "20" is no number. What a setting may be, and whether
-it fits the other keys, teams and models, is known by who carries the wish out (gateway/registry), in the same words for
-the command line.
+Only types and plain ranges are checked here, as strictly as for calls: "20" is not a number. The values of settings,
+and whether they fit other keys, teams and models, are checked in `keys/`, with the same messages as on the command
+line.
 """
 
 from __future__ import annotations

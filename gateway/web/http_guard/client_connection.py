@@ -1,14 +1,14 @@
 """One connection of a client, with the limits that aiohttp's own does not have.
 
 - A head has to be there, whole, within `client_head_timeout_s`: from the beginning of the connection, and later from
-  the head's first byte. Between two requests a connection may rest for `KEEP_ALIVE_S`.
-- What cannot be read as HTTP is answered once, in our words, and ends the connection; nothing behind it is looked at.
-  Where it is a body that breaks off into nonsense, whoever reads that body is told at once.
+  the head's first byte. Between two requests a connection may be idle for `KEEP_ALIVE_S`.
+- Input that is not HTTP gets one error answer and ends the connection; later bytes are ignored. If a body becomes
+  invalid, its reader gets the error at once.
 - Behind a body in chunks the connection ends. aiohttp's parser (llhttp) puts the last trailer of such a body among the
-  headers of the request behind it, which may be another client's where a proxy shares the connection, and nothing tells
-  whether there was one.
-- When descriptors run short, connections without a request are closed, the oldest first; where all have one, newcomers
-  are told to come back.
+  headers of the request behind it, which may be another client's if a proxy shares the connection, and the parser
+  does not report whether there was one.
+- When descriptors run short, connections without a request are closed, the oldest first; where all have one, new
+  connections get a 503 that asks for a retry.
 
 A head that comes in one piece, as nearly all do, costs no timer.
 """
@@ -39,9 +39,9 @@ STALLED_S = 60
 
 MOST_CLOSED_AT_ONCE = 32
 RESTED_S = 0.5
-"""A connection that is younger is about to say what it wants."""
+"""A younger connection is expected to send its request soon."""
 TURNED_AWAY_S = 0.25
-"""Who is turned away has so long to read why."""
+"""A refused client has this long to read the answer."""
 LOOK_AGAIN_S = 0.1
 """To look for connections without a request means to look at all of them."""
 
@@ -62,7 +62,7 @@ class ClientConnection(web.RequestHandler):
         self._head_bytes = 0
         """Of a head that comes in pieces, so far."""
         self._is_broken = False
-        """What comes is not HTTP, or nobody reads it any more."""
+        """The input is not HTTP, or its reader is gone."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -156,10 +156,10 @@ class ClientConnection(web.RequestHandler):
         messages[place] = (messages[place][0], StreamReader(self, 2**16, loop=self._loop))
 
     def _tell_reader(self, place: int, *, is_late: bool = False) -> None:
-        """If it is a body that cannot be read, its reader need not wait for the rest."""
+        """If a body is unreadable, its reader gets the error without waiting for the rest."""
         request = self._current_request
         if request is not None and request.method == ERROR.method:
-            return  # that is what is said of it: the reader has been told, or there was none
+            return  # the fault is reported to the reader, or there was none
         if request is None and not place and not is_late:
             # A request is out of the queue for one turn of the loop before it is the current one.
             self._loop.call_soon(partial(self._tell_reader, 0, is_late=True))
@@ -181,7 +181,7 @@ class ClientConnection(web.RequestHandler):
     # ----------------------------------------------------------------------------------------------------- answers
 
     def _turn_away(self) -> None:
-        """Tell a newcomer to come back, before it has said a word."""
+        """Refuse a new connection with a 503 before it has sent a byte."""
         error = Unavailable("The gateway has too many connections. Please try again.", code="too_many_connections")
         self._server.noted(error.reason)
         self._is_broken = True
@@ -234,7 +234,7 @@ class GuardedServer(web.Server):
         super().__init__(handler, **more)
         self.head_timeout_s = head_timeout_s
         self.noted = noted
-        """Counts a refusal that no handler knows of, by its reason."""
+        """Counts a refusal outside of handlers, by its reason."""
         self.descriptors = descriptors
         self._look_again_at = 0.0
 
@@ -246,7 +246,7 @@ class GuardedServer(web.Server):
         return ClientConnection(self, **self._kwargs)
 
     def make_room(self) -> bool:
-        """Close the oldest connections that have rested for a while; False: there are none."""
+        """Close the connections that have been idle longest; False: there are none."""
         now = self._loop.time()
         if now < self._look_again_at:
             return False

@@ -1,7 +1,7 @@
-"""File descriptors: what a process may open, and when they run short.
+"""File descriptors: the process's limit, and what happens near it.
 
-A process out of descriptors can accept nobody, and tell nobody why. So a part of them is kept from clients: newcomers
-are refused while they can still be answered, and what calls need besides (upstreams, store, journal) can be opened.
+A process without free descriptors cannot accept a connection, not even to refuse it. So a part of them is reserved: new
+clients are refused while they can still be answered, and calls can open upstream connections, store and journal.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ OTHERS = 64
 
 
 class FdLimit:
-    """Tells from the newest descriptor how many there are: the kernel gives out the lowest number that is free."""
+    """Estimates the number of open descriptors from the newest one: the kernel assigns the lowest free number."""
 
     def __init__(self, limit: int, connections: int) -> None:
         """`connections`: how many a process may open by itself, to upstreams."""
         self._short = limit - min(limit // 4, connections + OTHERS)
 
     def are_short(self, newest: int) -> bool:
-        """Whether whoever was given this number can only be told to come back."""
+        """Whether a connection with this descriptor has to be refused."""
         return newest >= self._short
 
 
 def raise_limit() -> int:
-    """Allow this process as many descriptors as an administrator lets it have; returns how many that are."""
+    """Raise this process's limit to the administrator's hard limit; returns the limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

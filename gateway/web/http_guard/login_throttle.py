@@ -1,9 +1,8 @@
-"""How long an address has to wait that presents wrong tokens: decided here, remembered by web/http_guard/token_auth.
+"""The login throttle: the delay of an address that sends wrong tokens. The state is in `token_auth.py`.
 
-Who mistypes a token now and then notices nothing. Who guesses has a few guesses a minute: behind the fifth wrong one in
-a row each further one is followed by a wait, twice as long as the last, in which no token from there is looked at. What
-is sent meanwhile lengthens nothing, so that a wait is over when it was said to be; and who is quiet for a minute is
-forgiven.
+1. Up to five wrong tokens in a row cause no delay: typing errors have no effect.
+2. Each further wrong token starts a delay, twice as long as the last, in which no token from the address is checked.
+3. Requests during a delay do not extend it. A minute without a wrong token clears the state.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ LONGEST_S = 60.0
 
 
 class WrongTokens(NamedTuple):
-    """What is remembered of one address. Times are seconds of one clock."""
+    """The state of one address. Times are seconds of one clock."""
 
     wrong: int = 0
     """Wrong tokens in a row."""
@@ -33,8 +32,8 @@ class WrongTokens(NamedTuple):
 
 
 def place(remote: str | None) -> str:
-    """What is one address here. Of IPv6 that is its network of 64 bits, all of which one customer has (RFC 6177);
-    clients of whom nobody knows where they are share one."""
+    """The unit of throttling: an IPv4 address, or the /64 network of an IPv6 address, which one customer owns
+    (RFC 6177). Clients with an unknown address share one."""
     address = read_address(remote or "")
     if address is None or isinstance(address, IPv4Address):
         return str(address or "")

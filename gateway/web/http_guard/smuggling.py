@@ -1,4 +1,4 @@
-"""What a request's head has to be, beyond what aiohttp's parser asks for.
+"""Checks of a request's head beyond those of aiohttp's parser.
 
 Behind a proxy that many clients share, a head is dangerous on which two readers may disagree: where its body ends, or
 which address it names. aiohttp's parser (llhttp) refuses most of that itself: two lengths, a length and chunks, folded
@@ -15,7 +15,7 @@ MAX_HEAD_BYTES = 65536
 """Of one head. The parser limits a line to 8 KiB and their number to 128, which is a megabyte in all."""
 
 MAX_LENGTH_DIGITS = 18
-"""The parser takes 2^64 - 1 for "no length", and would swallow whatever comes behind it."""
+"""The parser takes 2^64 - 1 for "no length", and would read all following bytes as the body."""
 
 
 class Malformed(BadHttpMessage):

@@ -1,13 +1,12 @@
-"""Who may pass a door that opens to tokens: the admin API, the metrics. Wrong tokens are slowed down by their address.
+"""Token authentication of the admin API and the metrics, with a login throttle by address.
 
-The rule is web/http_guard/login_throttle; here it is remembered, for each door apart, and each worker for itself.
-Nobody is made to
-wait inside: who comes too early is told when to come back (429), and costs nothing until then.
+The rule is in `login_throttle.py`; the state is kept here, separately for the admin API and the metrics and for each
+worker. A throttled request is not held: it gets a 429 with the remaining delay.
 
-While an address has to wait, a right token from there is not looked at either, or a guesser would learn which one it
-is. Unless that very token has been right from there within a day: whoever shares a proxy's address with a guesser, and
-was there before, is not locked out. What protects the token of such an address is its length. A newcomer behind that
-proxy waits with the guesser; `server.trusted_proxies` tells the two apart, and `gateway keys` needs no door at all.
+During a delay a correct token from the address is refused as well, otherwise a guesser would recognise it. Exception: a
+token that was correct from this address within the last day, so that a user behind the same proxy as a guesser is not
+locked out; the length of the token protects it. A new user behind that proxy is delayed too;
+`server.trusted_proxies` separates the two, and `gateway keys` works without HTTP.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ from . import login_throttle
 from .login_throttle import WrongTokens
 
 MAX_PLACES = 10_000
-"""Addresses that are remembered for wrong tokens; the one that was quiet for longest is forgotten."""
+"""Largest number of addresses with wrong tokens; the longest inactive one is removed first."""
 
 MAX_KNOWN = 1_000
-"""Addresses that are remembered for right ones. Kept apart, so that no number of wrong ones drives them out."""
+"""Largest number of addresses with correct tokens. Separate, so that wrong ones cannot evict them."""
 
 KNOWN_S = 86_400.0
-"""For how long a right token is remembered."""
+"""How long a correct token from an address counts."""
 
 NEW = WrongTokens()
 K = TypeVar("K")
@@ -57,8 +56,8 @@ class TokenAuth:
         return f"<Gate: {len(self._tries)} addresses with wrong tokens, {len(self._known)} with right ones>"
 
     def admit(self, request: web.Request, tokens: Mapping[str, SecretStr | None]) -> str:
-        """The name of the token that the request bears; all are compared, in constant time. Raises `Unauthorized`, and
-        `TooManyWrongTokens` where nobody looks at what comes from there. A request without a token is no guess.
+        """The name of the request's token; all tokens are compared, in constant time. Raises `Unauthorized`, and
+        `TooManyWrongTokens` during a delay. A request without a token does not count as a guess.
         """
         given = auth.digest(auth.bearer(request.headers.getall(hdrs.AUTHORIZATION, [])))
         now, place = self._clock(), login_throttle.place(request[CONTEXT].remote)

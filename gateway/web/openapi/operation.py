@@ -18,7 +18,7 @@ class Operation(NamedTuple):
 
     summary: str
     caller: Caller
-    """Who may ask: a name of `SECURITY`."""
+    """The required authorization: a name of `SECURITY`."""
     answers: Mapping[str, Schema]
     """What comes with success, by media type."""
     errors: tuple[int, ...] = ()
@@ -51,10 +51,10 @@ def named(name: str) -> Schema:
 
 
 def in_query(name: str, description: str, **schema: Any) -> Mapping[str, Any]:
-    """A parameter that may stand in the query."""
+    """A query parameter."""
     return {"name": name, "in": "query", "description": description, "schema": schema}
 
 
 def in_path(name: str, **schema: Any) -> Mapping[str, Any]:
-    """A parameter that stands in the path."""
+    """A path parameter."""
     return {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1, **schema}}

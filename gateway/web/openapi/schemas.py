@@ -1,7 +1,7 @@
-"""What the gateway answers with, as JSON Schema: the shapes that its OpenAPI document names.
+"""The gateway's answers as JSON Schema, for its OpenAPI document.
 
-What an upstream says is passed on, so that of a completion only what every one has is promised. What is our own is told
-exactly: all of its members are there, and no other.
+Upstream answers are passed on, so the schema of a completion has only the members that every upstream sends. Schemas of
+the gateway's own answers are exact: all members are present, and no others.
 """
 
 from __future__ import annotations
