@@ -1,8 +1,8 @@
 """The story of one call. A newcomer starts here.
 
-By now `web/endpoints` has found the key and checked the body. Here the call is leased from the ledger, sent to an
-upstream, sent again if that is safe, and answered; `relay` accounts for it on the way. Whoever leaves this function,
-and however, the lease has been closed once.
+Before, `web/endpoints.py` has found the key and checked the body. Here the call is reserved in the ledger, sent to an
+upstream, sent again if that is safe, and answered; `relay` computes its usage on the way. However this function ends,
+the lease is closed exactly once.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ class Services:
     pools: Mapping[str, Pool]
     router: Router
     tasks: Tasks
-    """Background work of calls: draining answers whose client left, back-pressure."""
+    """Background work of calls: reading answers to their end after the client left, back-pressure."""
     find_counter: FindsCounter = no_counter
-    """Counts text for models whose tokeniser is known."""
+    """Counts text for models with a known tokenizer."""
 
 
 @dataclass(slots=True)
@@ -68,7 +68,7 @@ class CurrentServices:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """How a call was answered, and what its caller is told beside the answer."""
+    """The answer of a call, and the headers for its caller."""
 
     answer: Answer | Streamed
     headers: tuple[tuple[str, str], ...]
@@ -85,7 +85,7 @@ async def serve(
     """Carry one checked call to an upstream and back, and account for it once.
 
     `leased_now` is called when the ledger has granted the call: from then on its record and its access line are
-    written here, and its `trace` is ended. Raises `GatewayError` for everything that a client is told by a status.
+    written here, and its `trace` is ended. Raises `GatewayError` for errors that the client gets as a status.
     Cancelled: the client is gone.
     """
     routes = able.fitting(call.model, call.endpoint, call.params, parts.config.upstreams)
@@ -123,7 +123,7 @@ async def _carry(
             case GiveUp(last):
                 error = _failed(last, tried, call, routes, parts, lease)
                 if last is not None and last.phase is Phase.REFUSED and last.has_begun:
-                    # An error as the first event of a stream: it is told as it came.
+                    # An error as the first event of a stream: it is passed on unchanged.
                     outlet.open((("content-type", "text/event-stream"),))
                     lease.close(status=error.status, usage=Usage(), ended="error", is_truncated=True, error=error.name)
                 raise error
@@ -214,7 +214,7 @@ async def _trace(
     *,
     is_fresh: bool,
 ) -> Answer | Streamed | Failure:
-    """`_try`, with a span of its own that the upstream is told of."""
+    """`_try`, with a span of its own, which is the parent in the upstream's trace."""
     assert lease.trace is not None
     base_url = parts.config.upstreams[route.upstream].base_url
     span = lease.trace.attempt(call, route, base_url, lease.attempts + 1)
@@ -258,7 +258,7 @@ async def _try(
     except UpstreamRefused as refused:
         trial.ended(None)
         telemetry.attempted(route.upstream, "refused")
-        lease.upstream_error = refused.detail  # the access line tells it: it is the client's to mend
+        lease.upstream_error = refused.detail  # in the access line only: it is the client's fault
         refused.headers = {**refused.headers, **dict(own_headers(lease))}
         raise
     except asyncio.CancelledError:
@@ -335,7 +335,7 @@ def changed_members(call: Call, claims: Iterable[Claim], route: Route, capabilit
 
 
 def own_headers(lease: Lease) -> tuple[tuple[str, str], ...]:
-    """The gateway's headers on an answer: where the call went, and how the caller's quotas stand."""
+    """The gateway's headers on an answer: the upstream of the call, and the state of the caller's quotas."""
     upstream = lease.route.upstream if lease.route else ""
     return (
         ("x-gateway-upstream", upstream),

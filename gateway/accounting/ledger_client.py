@@ -559,4 +559,4 @@ def _opening(draw: Draw) -> Reserve:
 def _fail(answer: asyncio.Future[Any], away: StoreUnavailable) -> None:
     if not answer.done():
         answer.set_exception(away)
-        answer.exception()  # whoever asked may have left
+        answer.exception()  # the requester may have left

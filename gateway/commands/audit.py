@@ -1,4 +1,4 @@
-"""`gateway audit`: who changed what, the newest first."""
+"""`gateway audit`: the changes and their authors, newest first."""
 
 from __future__ import annotations
 

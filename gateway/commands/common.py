@@ -65,12 +65,12 @@ def file_of(settings: Settings) -> Path:
 def put(text: str) -> int:
     """Write a report; returns the exit code."""
     try:
-        encoding = sys.stdout.encoding or "utf-8"  # in which there may be no way to write somebody's name
+        encoding = sys.stdout.encoding or "utf-8"  # which may be unable to encode a name
         print(text.encode(encoding, "backslashreplace").decode(encoding), end="", flush=True)
     except OSError as error:
         # So that the interpreter does not try again, and complain, when it ends (Python's signal, "Note on SIGPIPE").
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if not isinstance(error, BrokenPipeError):  # which is `| head`, who has seen enough
+        if not isinstance(error, BrokenPipeError):  # such as `| head`, which has read enough
             return fail(f"cannot write the report: {(error.strerror or '').lower()}")
     return 0
 

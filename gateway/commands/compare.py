@@ -1,7 +1,7 @@
-"""`gateway usage --compare FILE`: our books held against a provider's usage export.
+"""`gateway usage --compare FILE`: compares the gateway's usage with a provider's usage export.
 
-It is a report: whatever it finds, it has done its work. What cannot be compared, and how names were brought together,
-is said beside it.
+It is a report: the exit code does not depend on the differences. Notes say what cannot be compared, and how model names
+were matched.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Question(NamedTuple):
 
     export: Export
     upstreams: Sequence[str]
-    """Those whose calls are ours; none: all."""
+    """Upstreams on the gateway's side; none: all."""
     since: str | None
     until: str | None
 
@@ -56,7 +56,7 @@ def read_file(path: str) -> Export:
 
 
 async def ask(store: Store | None, question: Question, models: Mapping[str, Model]) -> Comparison:
-    """Hold the books against the file; there may be none yet. Raises `StoreUnavailable`."""
+    """Compare the store with the file; the store may be empty. Raises `StoreUnavailable`."""
     days = question.days
     if days is None:
         return Comparison([], [*question.export.notes, "The provider's file contains no day to compare."])
@@ -95,7 +95,7 @@ def spell(shape: str, comparison: Comparison, export: Export) -> str:
 
 
 def _routes(models: Mapping[str, Model]) -> dict[tuple[str, str], str]:
-    """What a model is called at an upstream, where that is another name than ours."""
+    """A model's name at an upstream, if it differs from the configured one."""
     return {
         (name, route.upstream): route.model
         for name, model in models.items()

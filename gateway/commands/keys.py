@@ -171,7 +171,7 @@ def _revoke(args: argparse.Namespace, config: Config) -> str:
 
 
 def _told(args: argparse.Namespace, issued: CreatedKey, what: str) -> str:
-    """A key and its secret, which stands alone in the last line."""
+    """A key and its secret, which is alone in the last line."""
     if args.shape == "json":
         return format_json(issued.key | {"secret": issued.secret})
     if args.shape == "quiet":

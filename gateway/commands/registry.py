@@ -1,7 +1,7 @@
-"""What `gateway keys`, `teams` and `audit` have in common: they work on the store, beside a gateway or without one.
+"""The shared part of `gateway keys`, `teams` and `audit`: they work on the store, with or without a running gateway.
 
-Running gateways follow what is changed within seconds. What the file says of keys and teams is read from the file as it
-stands now, reloaded or not.
+Running gateways apply the changes within seconds. Keys and teams of the file are read from the file's current content,
+reloaded or not.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ PAGE = 1000
 
 
 def carry_out(config: Config, deed: Action[T], *, makes_store: bool = True) -> T:
-    """Do it with the registry of the store that the configuration names. Raises `StoreUnavailable`,
+    """Run with the registry of the configured store. Raises `StoreUnavailable`,
     `StoreMisconfigured`, `OSError`.
 
-    Where there is no embedded store yet, one is made and that is said; or, for those who only look, an empty one stands
-    in for it, since a mistyped folder should stay as it is.
+    If there is no embedded store yet, one is created and reported; a command that only reads uses an empty one instead,
+    so that a mistyped folder is not created.
     """
     with ExitStack() as held:
         settings = config.store
@@ -68,7 +68,7 @@ async def every_row(turn: Callable[[str], Awaitable[Page]]) -> list[dict[str, An
 
 def run(args: argparse.Namespace, config: Config) -> int:
     """Run `args.act`, and say in plain lines what went wrong; returns the exit code."""
-    # What a store warns of when it is opened is for those who serve.
+    # Warnings of opening a store are for `gateway serve`.
     logging.getLogger("gateway").setLevel(logging.ERROR)
     try:
         return put(args.act(args, config))
@@ -120,7 +120,7 @@ class Actions:
 
 
 def add_shape(parser: argparse.ArgumentParser, *, csv: bool = False, quiet: str = "") -> None:
-    """How it is told: for eyes by default."""
+    """The output format; default: for people."""
     shapes = parser.add_mutually_exclusive_group()
     shapes.add_argument("--json", action="store_const", dest="shape", const="json", help="for scripts")
     if csv:
@@ -166,7 +166,7 @@ def read(option: str, how: Callable[[str], T], text: str) -> T:
 def names_of(option: str, texts: Sequence[str]) -> list[str] | None:
     """Of an option that takes names, with commas or again and again; None for `none`. Raises `UsageError`."""
     names = [name for text in texts for name in read_names(text)]
-    if not names:  # an empty variable of a script: no list of networks would let in everybody
+    if not names:  # an empty variable of a script: an empty list of networks would admit every address
         raise UsageError(f"argument {option}: expected one or more, with commas, or {NONE}")
     return None if names == [NONE] else names
 
@@ -191,7 +191,7 @@ def one_name(args: argparse.Namespace, option: str) -> str:
 def told_list(
     args: argparse.Namespace, columns: Sequence[Column], rows: Sequence[Any], in_table: Sequence[Column] = ()
 ) -> str:
-    """Rows in the shape that was asked for; `in_table` are the columns that stand in a table, default: all."""
+    """Rows in the requested format; `in_table` are the columns of a table, default: all."""
     if args.shape == "json":
         return format_json(rows)
     if args.shape == "csv":

@@ -1,6 +1,6 @@
-"""`gateway usage`: what was used, by whom, read from the store itself.
+"""`gateway usage`: usage reports, read from the store itself.
 
-It needs no running gateway and disturbs none. A report goes to standard output, all else to standard error.
+It needs no running gateway and does not disturb one. A report goes to standard output, all else to standard error.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, config: Config) -> int:
     """Print the report; returns the exit code."""
-    # What a store warns of when it is opened is for those who serve; a report has no news of it.
+    # Warnings of opening a store are for `gateway serve`, not for a report.
     logging.getLogger("gateway").setLevel(logging.ERROR)
     try:
         text, said = _compared(args, config) if args.compare is not None else _report(args, config.store)

@@ -1,4 +1,4 @@
-"""`reset` and `top-up`: what is done to windows of the moment, whoever owns them."""
+"""`reset` and `top-up`: changes of the current windows of a key, a team or the gateway."""
 
 from __future__ import annotations
 

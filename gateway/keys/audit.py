@@ -1,4 +1,4 @@
-"""The audit log: who has changed what."""
+"""The audit log: the author and content of each change."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class AuditLog(Documents):
 
 
 def _owner(kind: DocumentKind, name: str) -> dict[str, str]:
-    """An overlay is told as what it belongs to."""
+    """An overlay is logged under its key or team."""
     if kind != "overlay":
         return {"kind": kind, "name": name}
     of, _, owner = name.partition(":")

@@ -1,13 +1,13 @@
-"""What one worker knows of keys: those of the file, and of those in the store what it has been asked for.
+"""The key cache of one worker: all keys of the file, and those keys of the store that were used.
 
-A key is looked up in the store once, and remembered. Once a second the store is asked what was changed since; what was
-is read again when it is wanted, so that a revoked key is refused everywhere within `FRESH_S`, and a hundred thousand
-keys cost no more per call than ten. Where no news comes for that long, nothing that is remembered is trusted any more:
-with `on_outage: deny`, calls are refused until the store answers; with `allow`, keys that are known stay good for
-`outage_max_s`, and what is not known is no reason for a 401.
-
-Secrets that lead nowhere are looked up at a bounded rate, together, and remembered as such. Only what has the form of
-an issued secret is looked up at all.
+1. A key is read from the store once and cached. Once a second the worker reads the list of changes from the store; a
+   changed key is read again at its next use. So a revoked key is refused by all workers within `FRESH_S`, and a hundred
+   thousand keys cost no more per call than ten.
+2. Without a list of changes for that long, cached keys are not trusted: with `on_outage: deny`, calls are refused until
+   the store answers; with `allow`, cached keys are accepted for `outage_max_s`, and an unknown key is not a 401.
+3. Unknown secrets are looked up in batches at a bounded rate, and cached as unknown. Only texts in the form of an
+issued
+   secret are looked up.
 """
 
 from __future__ import annotations
@@ -45,22 +45,22 @@ RESTORE_WITHIN_S = 30.0
 """How long one look may make lost changes again; the next look continues."""
 
 FRESH_S = 4.0
-"""How long what is remembered is trusted without news. With the time that a look takes, a revoked key is refused
+"""How long cached keys are trusted without a list of changes. With the time of a look-up, a revoked key is refused
 within 5 s."""
 
 REMEMBERED = 20_000
-"""Keys of the store, two kilobytes each; beyond, the one that was read first is forgotten."""
+"""Largest number of cached keys of the store, two kilobytes each; the one read first is evicted."""
 
 UNKNOWN_REMEMBERED = 10_000
-"""Secrets that lead nowhere."""
+"""Largest number of cached unknown secrets."""
 
 UNKNOWN_PER_S, UNKNOWN_AT_ONCE = 50, 500
-"""Secrets that lead nowhere and are looked up all the same. Those that lead somewhere do not count."""
+"""Look-ups of unknown secrets per second. Look-ups that find a key do not count."""
 
 LOOKED_UP_AT_ONCE = 500
 
 ASKED_AGAIN = 5
-"""How often a look is repeated because something was changed meanwhile; then its answer is used, and not remembered."""
+"""How often a look-up is repeated after a change meanwhile; then its answer is used and not cached."""
 
 PAGE = 1000
 
@@ -80,7 +80,7 @@ class KeyCache:
         self._restore = restore
         self._clock = clock
         self.known: dict[bytes, KnownSecret] = {}
-        """By the SHA-256 of their secrets: all keys of the file, and those of the store that are remembered."""
+        """By the SHA-256 of their secrets: all keys of the file, and the cached ones of the store."""
         self.fresh_until = 0.0
         """On the clock: until when what is known is trusted."""
         self.terms = LimitTable((), {}, {})
@@ -117,7 +117,7 @@ class KeyCache:
         self._apply()
 
     def known_keys(self) -> list[Key]:
-        """Those that are known: all of the file, and of the store whoever has called here lately."""
+        """The cached keys: all of the file, and recent callers of the store."""
         return list({known.key.id: known.key for known in self.known.values()}.values())
 
     async def named(self, names: frozenset[str]) -> list[Key]:
@@ -139,7 +139,7 @@ class KeyCache:
         return self.terms.teams
 
     def trust(self) -> None:
-        """Raises `Unavailable` where nobody knows whether what is known still holds."""
+        """Raises `Unavailable` if cached keys may be out of date."""
         if self._clock() > self.fresh_until:
             raise _away()
 
@@ -234,7 +234,7 @@ class KeyCache:
         """Go by teams and overlays as they are now."""
         config, teams = self._config, {**self._teams, **self._config.teams}
         if teams.keys() != self.teams.keys():
-            self._forget(lambda _: True)  # who may call depends on it
+            self._forget(lambda _: True)  # authentication depends on it
         self.terms = LimitTable(config.quotas, teams, self._overlays)
         for scope, overlay in self._overlays.items():
             digest = self._file_ids.get(scope.removeprefix("key:"))
@@ -339,4 +339,4 @@ def _read_overlay(text: str) -> Overlay:
 def _fail(answer: asyncio.Future[KnownSecret | None], error: Exception) -> None:
     if not answer.done():
         answer.set_exception(error)
-        answer.exception()  # whoever asked may have left
+        answer.exception()  # the requester may have left

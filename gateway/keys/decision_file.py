@@ -43,7 +43,7 @@ class Decision(NamedTuple):
 
     number: int
     change: StoreChange | None
-    """None: whether it was made is not known, and nobody was told that it was."""
+    """None: unknown whether it was made; it was not acknowledged to an operator."""
 
 
 class DecisionFile:
@@ -112,8 +112,8 @@ class DecisionFile:
 
     @asynccontextmanager
     async def locked(self, within_s: float = LOCKED_WITHIN_S) -> AsyncIterator[None]:
-        """Hold the file against other processes, read anew. Raises `OSError`, `StoreUnavailable` where another process
-        does not let go in this time."""
+        """Hold the file against other processes, read anew. Raises `OSError`, `StoreUnavailable` if another process
+        does not release it in this time."""
         async with self._turn:
             descriptor = os.open(self._path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:

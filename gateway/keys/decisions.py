@@ -1,4 +1,4 @@
-"""Makes changes of keys, teams and quotas durable beyond the store: what it acknowledged and then lost is made again.
+"""Makes changes of keys, teams and quotas durable beyond the store: changes that it acknowledged and lost are repeated.
 
 A store that can forget (Redis: a replica that lagged, a power cut, no append-only file) would undo a revocation that an
 operator has seen succeed. So:
@@ -49,7 +49,8 @@ class Decisions:
     def of_gateway(
         cls, store: Store, settings: StoreSettings, note: Callable[[Restored, int], None]
     ) -> Decisions | None:
-        """Those of a gateway; None for a store that forgets nothing. Raises `OSError` for the journal's folder."""
+        """The decisions of a gateway; None for a store that cannot lose acknowledged changes. Raises `OSError` for the
+        journal's folder."""
         if not store.may_forget:
             return None
         file = DecisionFile.of(Path(settings.journal_dir), settings.origin)

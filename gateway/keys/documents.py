@@ -1,4 +1,4 @@
-"""Documents of the store, read and written by whoever changes keys, teams and quotas."""
+"""Documents of the store: reading and writing them for changes of keys, teams and quotas."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ class AuditEvent(NamedTuple):
 
 
 class Documents:
-    """Reads documents, and writes them where nobody else has done so meanwhile.
+    """Reads documents, and writes them if they were not changed meanwhile.
 
-    `config` returns the configuration that is in force.
+    `config` returns the current configuration.
     """
 
     def __init__(
@@ -82,21 +82,21 @@ class Documents:
         return next((key for key in self._config().keys if key.id == name), None)
 
     async def _issued_key(self, name: str) -> tuple[str, IssuedKey]:
-        """A document as it stands, and what it says. Raises `NotFound`."""
+        """A document as text and decoded. Raises `NotFound`."""
         (text,) = await self._store.read("key", [name])
         if text is None:
             raise NotFound(f"There is no key '{name}'.", code="key_not_found")
         return text, IssuedKey.decode(text)
 
     async def _issued_team(self, name: str) -> tuple[str, IssuedTeam]:
-        """A document as it stands, and what it says. Raises `NotFound`."""
+        """A document as text and decoded. Raises `NotFound`."""
         (text,) = await self._store.read("team", [name])
         if text is None:
             raise NotFound(f"There is no team '{name}'.", code="team_not_found")
         return text, IssuedTeam.decode(text)
 
     async def _overlay(self, scope: str) -> tuple[str | None, Overlay]:
-        """A document as it stands, and what it says; an empty one where there is none."""
+        """A document as text and decoded; an empty one if there is none."""
         (text,) = await self._store.read("overlay", [scope])
         return text, Overlay() if text is None else Overlay.decode(text)
 

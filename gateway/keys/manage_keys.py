@@ -40,7 +40,7 @@ class KeyManager(Documents):
         made = IssuedKey(settings, (SecretOf(auth.digest(secret).hex(), now),), created_at=now, updated_at=now)
         doing = AuditEvent(actor, "create", after=shown_key(settings))
         await self._write("key", settings.id, None, made.encode(), doing, added=[auth.digest(secret).hex()])
-        # From here on nothing is asked that could fail: nobody will ever see the secret again.
+        # No step after this one may fail: the secret is shown only in this answer.
         return CreatedKey(show_key(made, now) | {"top_ups": []}, secret)
 
     async def list_keys(self, after: str = "", limit: int = 100, team: str | None = None) -> Page:
@@ -138,7 +138,7 @@ class KeyManager(Documents):
             yield [auth.read(key) for key in portion]
 
     async def _changeable(self, name: str) -> tuple[str, IssuedKey]:
-        """A key that may be changed here, and its document as it stands."""
+        """A key that may be changed here, and its document."""
         if self._file_key(name) is not None:
             raise in_file("key", name)
         text, key = await self._issued_key(name)

@@ -24,15 +24,15 @@ MAX_PAUSE_S = 0.02
 """Before the next attempt, at random."""
 
 MAX_LIMIT = 2**53 - 1
-"""What a window may hold: Redis scripts know whole numbers up to that."""
+"""Largest value of a window: Lua in Redis is exact for whole numbers up to it."""
 
 
 class QuotaManager(Documents):
     """What is done to the windows of a key (`key:ID`), of a team (`team:NAME`), or of the whole `gateway`."""
 
     async def reset_quotas(self, scope: str, which: Mapping[str, Any], actor: str) -> list[Shown]:
-        """Count nothing as used of the windows of `key:ID`, `team:NAME` or `gateway`, at present; `which` may name
-        `unit`, `per`, `model`, default: all of its own. Returns them as they stand now (`quota/window_status.row`)."""
+        """Reset the current windows of `key:ID`, `team:NAME` or `gateway`; `which` may have `unit`, `per` and `model`,
+        default: all. Returns their new state (`quota/window_status.row`)."""
         if unknown := sorted(which.keys() - {"unit", "per", "model"}):
             raise InvalidRequest("There is no such field. Expected some of unit, per, model.", param=unknown[0])
         now = self._clock()
@@ -52,8 +52,8 @@ class QuotaManager(Documents):
         return await self._stand(scope)
 
     async def top_up(self, scope: str, grant: Mapping[str, Any], actor: str) -> list[Shown]:
-        """Let more be spent in a window of the running day or month: `{"tokens": 100000, "per": "day"}`, and `model`
-        where the quota names one. It ends with the window. Returns the windows as they stand now."""
+        """Add an amount to a window of the current day or month: `{"tokens": 100000, "per": "day"}`, with `model`
+        if the quota has one. It ends with the window. Returns the new state of the windows."""
         try:
             wish = read_quota(grant)
         except ConfigError as error:

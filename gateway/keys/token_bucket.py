@@ -1,4 +1,4 @@
-"""So many things a second, and some at once after a rest."""
+"""A token bucket: so many events a second, and a burst after a pause."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one attempt is told, and what becomes of it."""
+"""The input and the outcome of one attempt."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Streamed:
 
 
 class Attempt(NamedTuple):
-    """What one attempt needs to know."""
+    """The input of one attempt."""
 
     call: Call
     route: Route
@@ -51,9 +51,9 @@ class Attempt(NamedTuple):
     answered: Callable[[], None]
     """To be called when the first of a good stream has come, and as often as one likes."""
     output_limit: int | None = None
-    """Tokens that one candidate may have, as it stands in `request`; None: it has no limit."""
+    """The output limit of one candidate in `request`; None: it has no limit."""
     count_texts: CountsTexts = count
-    """Counts generated text that nobody reports."""
+    """Counts generated text without a reported usage."""
 
     @property
     def sent(self) -> SentRequest:
@@ -62,7 +62,7 @@ class Attempt(NamedTuple):
 
     @property
     def hidden(self) -> tuple[tuple[str, str], ...]:
-        """Texts of ours that no client may see, each with its stand-in."""
+        """The gateway's own texts that a client must not see, each with its replacement."""
         own_name = self.route.model
         return self.pool.hidden if own_name is None else (*self.pool.hidden, (own_name, self.call.params.model))
 

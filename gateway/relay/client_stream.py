@@ -1,9 +1,9 @@
-"""The client's side of one streamed call, over all its attempts: opened at the first need, and not left in silence.
+"""The client stream of one call, over all its attempts: opened when needed, and kept alive by comments.
 
-What first opens it is an upstream's first bytes; or a comment, where `server.keepalive_comment_s` asks for them and
-nothing has come for that long, also while no upstream has answered yet. By then the status is 200: another route may
-still be tried, but a call that fails in the end is told so by an error event. A comment is nothing that was said: it
-counts neither as the first byte nor as life of the upstream.
+It is opened by an upstream's first bytes; or by a comment, if `server.keepalive_comment_s` is set and that time has
+passed without bytes, also while no upstream has answered yet. From then on the status is 200: another route may still
+be tried, but a call that fails in the end gets an error event. A comment counts neither as the first byte nor as a
+sign of life of the upstream.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class OpensStreams(Protocol):
 
 
 class InterruptibleWriter(Protocol):
-    """Whoever writes to the client at present."""
+    """The exchange that writes to the client at present."""
 
     @property
     def may_be_interrupted(self) -> bool:
@@ -63,9 +63,9 @@ class ClientStream:
     ) -> None:
         self.client: StreamWriter | None = None
         self.speaker: InterruptibleWriter | None = None
-        """Whose answer is awaited or passed on; None between attempts."""
+        """The exchange whose answer is awaited or passed on; None between attempts."""
         self.hold = hold
-        """Is told of so many bytes more of an answer that is not streamed."""
+        """Called with the number of further bytes of an answer that is not streamed."""
         self._open_stream = open_stream
         self._own_headers = own_headers
         self._keepalive_s = keepalive_s

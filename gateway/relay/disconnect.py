@@ -50,7 +50,7 @@ def end_at_once(this: Attempt, exchange: Exchange, lease: Lease) -> None:
 
 
 def let_end(exchange: Exchange, tasks: Tasks) -> None:
-    """`[DONE]` has come: let the upstream end its message, so that its connection can be used again."""
+    """`[DONE]` has come: read the upstream's message to its end, so that its connection can be used again."""
     if exchange.connection is not None:
         tasks.spawn(_await_end(exchange), "end-of-stream")
 

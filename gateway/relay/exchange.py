@@ -1,7 +1,7 @@
 """Receives one answer in the reading callback itself.
 
-A stream is scanned and written on in that same callback, with nothing queued between; everything else is collected.
-Whoever waits for the answer only waits for what has to be decided.
+A stream is scanned and written on in that same callback, without a queue; other answers are collected.
+The waiting task is woken only for decisions.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Exchange:
         """When something other than a comment came last, on the loop's clock."""
 
     async def wait_until_over(self) -> Failure | None:
-        """`trouble`, as soon as `is_over`. May be cancelled, and waited for again by somebody else."""
+        """`trouble`, as soon as `is_over`. May be cancelled, and awaited again by another task."""
         if not self.is_over:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
@@ -133,7 +133,7 @@ class Exchange:
             self._look_for_life(self.scan, rest)
 
     def stop(self) -> None:
-        """Nobody wants the answer any more."""
+        """Discard the answer."""
         if self.connection is not None:
             self.connection.abort()
             self.connection = None
@@ -145,7 +145,7 @@ class Exchange:
             client.write(b"\n\n")
 
     def forget_client(self) -> None:
-        """The client has left: what still comes goes nowhere, and waits for nobody."""
+        """The client has left: discard further bytes without back-pressure."""
         self._outlet = ClientStream(_no_client, tuple, keepalive_s=0)
         if self._is_held_back:
             self._let_go()
@@ -217,9 +217,9 @@ class Exchange:
             self._tasks.spawn(self._let_go_when_writable(client), "back-pressure")
 
     def _look_for_life(self, scan: StreamScan, passed: bytes) -> None:
-        """Comments keep a connection open; that somebody is writing an answer they do not show.
+        """Comments keep a connection open; they are no sign that an answer is being generated.
 
-        Neither do events that are left out. Half an event does.
+        Neither are events that are left out. Half an event is one.
         """
         if passed and not (passed.startswith(b":") and sse.is_comment(passed)):
             self._alive_at = self._outlet.spoke_at
@@ -234,7 +234,7 @@ class Exchange:
         try:
             await client.wait_until_writable()
         except ConnectionError:
-            return  # the client is gone; whoever holds this exchange is being cancelled
+            return  # the client is gone; the task with this exchange is being cancelled
         self._let_go()
 
     def _let_go(self) -> None:

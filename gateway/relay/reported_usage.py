@@ -8,7 +8,7 @@ from typing import Any
 
 from gateway.records import Usage
 
-# JSON escapes every quote inside a string, so a quoted name in the bytes is a name, never a piece of somebody's text.
+# JSON escapes every quote inside a string, so a quoted name in the bytes is a name, never a part of a text.
 # Possessive, because a plain repetition keeps a hundred bytes for each one it has passed, and an answer may be long.
 _TEXT = re.compile(
     rb'"(?:content|text|arguments|reasoning_content|reasoning|refusal|name|input)"\s*:\s*"((?:[^"\\]++|\\.)++)"'
@@ -64,7 +64,7 @@ def coherent(usage: Usage) -> Usage:
 
 
 def texts_of(data: bytes) -> list[bytes]:
-    """The generated texts in an answer or an event that are not empty, as they stand in its JSON.
+    """The generated texts in an answer or an event that are not empty, as in its JSON.
 
     Names of called functions are among them.
     """
@@ -72,7 +72,7 @@ def texts_of(data: bytes) -> list[bytes]:
 
 
 def places_of_texts(data: bytes) -> list[tuple[int, int]]:
-    """Where each of them stands."""
+    """The position of each of them."""
     return [match.span(1) for match in _TEXT.finditer(data)]
 
 

@@ -41,7 +41,7 @@ OUTPUT_ALLOWANCE = 4_096
 REASONING_ALLOWANCE = 131_072
 """The longest output of common reasoning models, rounded up: 128,000."""
 UNLIMITED_OUTPUT = 131_072
-"""Stands for the limit of a chat request without one."""
+"""Used as the limit of a chat request without one."""
 SHOWN_FACTOR = 4
 """Random letters have up to 1.8 times the tokens that the rule counts; a tokeniser of single bytes has up to 4."""
 

@@ -1,16 +1,15 @@
-"""What a streamed answer says, and what of it a client may see.
+"""Scans a streamed answer: finds its usage, end and errors, and decides what the client gets.
 
-Each event is looked at once. A regular expression over the bytes tells whether it can matter; only then is it parsed.
-JSON escapes every quote inside a string, so a quoted name in the bytes is a name, never a piece of somebody's text.
+Each event is read once. A regular expression over the bytes decides whether it can matter; only then is it parsed.
+JSON escapes every quote inside a string, so a quoted name in the bytes is a name, never a part of a text.
 
 Events leave as they came, except: the usage chunk is left out for a client that did not ask for it, `usage` on another
 chunk becomes null for it; the usage chunk of a completion is no longer called a chat's; `id:` and `retry:` lines and
-events without data are dropped (openai-python would decode an empty event); what is no chunk, a comment for instance,
-is cleaned of what is ours. `[DONE]` and an error are not passed on here: whether they may leave is for the relay to
-decide.
+events without data are dropped (openai-python would decode an empty event); from everything that is not a chunk, such
+as a comment, the gateway's own texts are removed. `[DONE]` and errors are not passed on here: the relay decides that.
 
-Most events are the one before with another text, so that is what is looked at first (`is_alike`): it costs a tenth of
-reading the event, and this is done for every token that passes the house.
+Most events equal the one before but for their text, so this is checked first (`is_alike`): it costs a tenth of reading
+the event, and it is done for every token.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _FINISHES = re.compile(rb'"finish_reason"\s{0,9}:\s{0,9}"(?=[^"])')
 _OVERLAP = 64
 """Bytes of a long event's last piece that are looked at again with the next, in case a name was cut."""
 _STRING = re.compile(rb'[^"\\\r\n]*+(?:\\[^\r\n][^"\\\r\n]*+)*+')
-"""What may stand between the quotes of a JSON string that is on one line."""
+"""The text between the quotes of a JSON string on one line."""
 _PADDING = re.compile(rb'"obfuscation"\s*:\s*"')
 """OpenAI pads its chat chunks with a string of random length."""
 _END_OF_PADDING = re.compile(rb'[^"\\\r\n]*+"\}\n\n')
@@ -56,7 +55,7 @@ def _allow_any(report: Usage, count_shown: Callable[[], int]) -> bool:
 class StreamScan:
     """Follows one streamed answer.
 
-    `finished` are the indexes whose `finish_reason` has come (a negative number where nobody knows which); `error` is
+    `finished` are the indexes whose `finish_reason` has come (a negative number if the index is unknown); `error` is
     the error object of an in-band error; `is_done` that `[DONE]` has come. After either, nothing more is passed on.
     `usage` is the highest report of those that `allows`; `is_usage_final` that it came when all had finished; `excess`
     the highest of the other reports. `has_reasoned` says that some of the text was reasoning.
@@ -81,7 +80,7 @@ class StreamScan:
         self.is_at_start = True
         """Whether the next byte begins an event, without doubt; only then `is_alike` may be asked."""
         self._shape: tuple[bytes, int, bytes, bool] | None = None
-        """What stood before the text of an event, its length, what stood behind, and whether padding follows."""
+        """The bytes before the text of an event, their length, the bytes behind it, and whether padding follows."""
         self._unlike = 0
         """Events with text that had to be looked at."""
         self._cut_crlf: bytes | None = None
@@ -100,7 +99,7 @@ class StreamScan:
         # Choices come by turns: only of a single one all texts are one.
         self._count = count_texts if choices == 1 else token_rule.count
         self._texts = bytearray()
-        """Texts that are not counted yet: a quote stands behind the last of each event, a zero byte behind others."""
+        """Texts that are not counted yet: a quote follows the last of each event, a zero byte the others."""
         self._quarters = 0
         self._text_events = 0
 
@@ -158,7 +157,7 @@ class StreamScan:
         if is_long:
             piece = self._long_piece(ended)
             if not ended.endswith(b"}\n\n"):
-                self.finished.clear()  # it was cut, and so was whatever had finished in it
+                self.finished.clear()  # it was cut, and so were the candidates that had finished in it
             return piece
         data = sse.data_of(ended)
         return self._event(ended) if data is None or _is_whole(data) else b""
@@ -245,7 +244,7 @@ class StreamScan:
         self._text_events += events
 
     def _learn(self, event: bytes) -> None:
-        """Remember what stands around the one text of an event that was passed on as it came."""
+        """Keep the bytes around the one text of an event that was passed on unchanged."""
         texts = reported_usage.places_of_texts(event)
         if len(texts) == 1 and event.endswith(b"\n"):
             start, end = texts[0]

@@ -1,4 +1,4 @@
-"""How many tokens a generated text has, where nobody reports it: a rule that counts pieces, and is seldom below.
+"""The token rule: the number of tokens of a generated text without a report. It counts pieces, and is seldom too low.
 
 One token each: three letters of a word, three digits of a number, two line breaks or tabs, a punctuation mark, the
 spaces of an indentation; and, because tokenisers break there, a capital inside a word, a letter behind a digit, a space
@@ -75,7 +75,7 @@ class Count(NamedTuple):
 
 
 def count(texts: bytes | bytearray) -> Count:
-    """Texts as they stand in JSON, escapes and all, each with an end: a quote, or a zero byte that is not counted."""
+    """Texts as in JSON, with escapes, each with an end: a quote, or a zero byte that is not counted."""
     plain, ends = _unescaped(texts)
     classes = plain.translate(_CLASSES, _CONTINUATION)
     folded = plain.translate(_FOLDED, _CONTINUATION)
@@ -96,9 +96,9 @@ CountsTexts = Callable[[bytes | bytearray], Count]
 
 
 def counting(tokeniser: Counter | None) -> CountsTexts:
-    """`count`, by a tokeniser that knows the model, where there is one: all that it is given counts as one text.
+    """`count`, by the model's tokenizer, if there is one: all its input counts as one text.
 
-    What is cut in the middle of a character, or is very long, still goes by the rule.
+    Text that is cut in the middle of a character, or is very long, is counted by the rule.
     """
     if tokeniser is None:
         return count
