@@ -49,7 +49,7 @@ class ChangedWindows:
         return bool(charged)
 
     def take(self, most: int) -> tuple[list[Window], set[str]]:
-        """At most so many windows, the longest known first, and which of them have refused; they are forgotten here."""
+        """At most so many windows, the oldest first, and which of them have refused; they are removed here."""
         # All of them, however many models a client has made up: only so is what is kept bounded by the windows.
         self.gather(len(self._charged))
         windows = self._windows

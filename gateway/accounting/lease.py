@@ -1,7 +1,7 @@
-"""A draw on the ledger and its one settlement: forgetting is impossible.
+"""A reservation and its one settlement: a call cannot end without it.
 
-Call id = lease id = record id. A lease is closed exactly once, whatever happens: by the relay, which knows what was
-delivered; else by the block that holds it, when an error or a cancellation leaves it. A second closing is ignored.
+Call id = lease id = record id. A lease is closed exactly once: by the relay with the actual usage;
+else by its context, when an error or a cancellation leaves it. A second closing is ignored.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _DOUBT = {
 """What the log says of implausible counts, by their kind."""
 
 MAX_RETURNED_MODEL = 256
-"""Characters of it that are kept, as many as a client may ask for: an upstream's word must not fill the books."""
+"""Stored characters of it, as many as a client may send: an upstream's text must not fill the store."""
 
 
 class AttemptCost(Protocol):
@@ -70,7 +70,7 @@ class AccessLogExtras(NamedTuple):
     remote: str | None
     """The client's address, as far as it is known."""
     error: str | None
-    """What the client was told: the error's code, or its type."""
+    """The client's error: its code, or its type."""
     upstream_error: str | None
     """What the last upstream did wrong."""
     trace_id: str | None
@@ -89,12 +89,12 @@ class Accounting:
 
 
 class Lease:
-    """The right of one call to spend, and how far the call has come.
+    """The reservation of one call, and the call's progress.
 
-    An asynchronous context: entering draws on every window of the call, or raises why not (`RateLimited`, `QuotaSpent`,
-    `Unavailable`); however the block is left, the lease has been closed once.
+    An asynchronous context: entering reserves on every window of the call, or raises the refusal (`RateLimited`,
+    `QuotaSpent`, `Unavailable`); after the block the lease has been closed exactly once.
 
-    `likely` is the route that the call will take, as far as one can know: a call that is lost is counted there.
+    `likely` is the most probable route of the call: a lost call is counted there.
     """
 
     def __init__(self, books: Accounting, call: Call, claims: tuple[Claim, ...], likely: Route | None = None) -> None:
@@ -107,7 +107,7 @@ class Lease:
         self.spent = Usage()
         """What attempts that did not answer the call may have cost: added to what the last one has cost."""
         self.is_cut_off = False
-        """Nobody waits for the answer any more, and it is not read on for its usage either."""
+        """The client is gone, and the answer is not read on for its usage."""
         self.upstream_error: str | None = None
         """What went wrong with the last attempt, for the log."""
         self.trace: Trace | None = None
@@ -125,7 +125,7 @@ class Lease:
         except StoreUnavailable as away:
             raise Unavailable(_WHY_NOT[away.code], code=away.code) from None
         except asyncio.CancelledError:
-            # A draw under way is taken back by the ledger; one that was granted in this very turn is ours to take back.
+            # A pending reservation is voided by the ledger; one that was granted in this turn has to be voided here.
             if not drawing.cancelled() and drawing.exception() is None and isinstance(drawing.result(), Granted):
                 self._books.ledger.settle(self._draw.taken_back())
             raise
@@ -139,7 +139,7 @@ class Lease:
     ) -> None:
         self._close_after(error)
         if isinstance(error, GatewayError):
-            await self.acknowledged()  # who is told to come back finds its place free
+            await self.acknowledged()  # a client that retries finds its slot free
 
     def __repr__(self) -> str:
         state = "open" if self._settled is None else "closed"
@@ -154,7 +154,7 @@ class Lease:
         return self._settled is None
 
     def hand_over(self) -> None:
-        """Somebody else closes this lease from now on: the block that holds it will not."""
+        """Another task closes this lease from now on: its context will not."""
         self._is_handed_over = True
 
     def note_first_byte(self) -> None:
@@ -166,7 +166,7 @@ class Lease:
         self, *, status: int, usage: Usage, ended: Ended, is_truncated: bool = False, returned_model: str | None = None,
         error: str | None = None,
     ) -> None:  # fmt: skip
-        """Settle, once. Handed to the store at once, without waiting. `error` is the code that the client is told."""
+        """Settle, once. Queued for the store without waiting. `error` is the code that the client gets."""
         if self._settled is not None:
             return
         call = self.call
@@ -230,7 +230,7 @@ class Lease:
 
 
 def _if_lost(call: Call, route: Route) -> Record:
-    """The record that stands for a call whose worker died: everything it was allowed to use."""
+    """The record of a call whose worker was killed: its whole reservation."""
     output = windows.output_limit(call) * call.params.candidates
     usage = Usage(call.params.prompt_tokens, output, source="estimated")
     return _record(call, route, 0, usage, "lost")

@@ -58,7 +58,7 @@ MAX_BATCH = 100
 """Keeps one batch short enough that other workers get their turn in a few milliseconds."""
 
 GATHER_S = 0.002
-"""From the beginning of a batch to that of the next, where more than one wish waits."""
+"""Minimum time between the beginnings of two batches if more than one request waits."""
 
 ACKNOWLEDGED_WITHIN_S = 0.05
 """How long the end of an answer waits for the store; after that the journal is enough."""
@@ -98,9 +98,9 @@ class _SentBatch(NamedTuple):
 class LedgerClient:
     """The `Ledger` promise over a store and a journal. Used from one event loop.
 
-    `adopt` finds journals of dead workers, and `note_lost` is told of each call that one of them left without an end.
-    `touched` is told which windows change.
-    `acknowledged_within_s` is for tests that want to see what the store has.
+    `adopt` finds journals of dead workers, and `note_lost` is called for each call without an end in them.
+    `touched` gets the changed windows.
+    `acknowledged_within_s` is for tests that check the store's state.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class LedgerClient:
         self._draws: deque[_PendingReserve] = deque()
         self._ends = SendQueue(journal)
         self._forced: dict[str, Reserve] = {}
-        """Leases that the store has to be told of again."""
+        """Leases that have to be sent to the store again."""
         self._open: dict[str, Reserve] = {}
         """Leases that were granted and are not settled."""
         self._away: str | None = None
@@ -258,10 +258,10 @@ class LedgerClient:
         return self.pending
 
     async def _leave(self) -> None:
-        """Take the journal away where nobody will need it any more; else it is adopted by another."""
+        """Delete the journal if it is no longer needed; else another worker adopts it."""
         if not (self.pending or self._open or self._away or self._store.may_forget):
             try:
-                await self._journal.remove()  # first, or whoever finds it after us would tell all of it again
+                await self._journal.remove()  # first, or its next adopter would deliver all of it again
                 await self._store.retire(self._journal.name)
                 return
             except (StoreUnavailable, OSError) as error:
@@ -376,7 +376,7 @@ class LedgerClient:
         await self._answer([*zip(sent.draws, verdicts, strict=True)])
 
     async def _answer(self, drawn: Sequence[tuple[_PendingReserve, Any]]) -> None:
-        """Answer draws when the journal knows of it: a verdict each, or why there is none."""
+        """Answer reservations when the journal has their entries: a verdict each, or the error."""
         granted = [drawing.opening for drawing, verdict in drawn if isinstance(verdict, Granted)]
         for opening in granted:
             self._open[opening.draw.record.id] = opening
@@ -399,10 +399,11 @@ class LedgerClient:
                 self.settle(opening.draw.taken_back())  # the requester has left
 
     async def _single_out(self, sent: _SentBatch, error: Exception) -> None:
-        """What was in the batch is at fault, which would be our bug: one by one, and without the one that fails alone.
+        """The content of the batch is at fault, which would be a bug: send the items one by one, and skip an item that
+        fails alone.
 
-        A poisoned settlement must not keep all others from the store for ever. But a server that takes nothing at all
-        is away, whatever it says.
+        A faulty settlement must not block all others for ever. But a server that refuses every item counts as
+        unavailable.
         """
         if not await self._is_store_sound():
             await self._lose(sent, StoreUnavailable(f"{type(error).__name__}: {error}"))
@@ -484,7 +485,7 @@ class LedgerClient:
             await asyncio.sleep(pause_s)
 
     def _begin_again(self, progress: Progress) -> None:
-        """The store has forgotten: tell it again what the journal still has, and which leases are open."""
+        """The store has lost data: send it the journal's entries and the open leases again."""
         log.error(
             "the store has lost acknowledged entries: its last one is %d, not %d; later ones are sent again",
             progress.mark, self._ends.mark,

@@ -69,7 +69,7 @@ class SendQueue:
         self._add(Void(self._journal.append("void", lease), lease))
 
     def take(self, most: int) -> list[End]:
-        """The next ends, to be `told` or `put_back`. Raises `OSError` where the journal cannot be read."""
+        """The next ends, to be `told` or `put_back`. Raises `OSError` if the journal cannot be read."""
         if self._replay is None:
             return [self._waiting.popleft() for _ in range(min(most, len(self._waiting)))]
         try:

@@ -1,10 +1,10 @@
-"""An entry as one line of a file, and how lines are read back from a file that may have suffered.
+"""The line format of journal entries, and reading lines back from a possibly damaged file.
 
     crc32 length body LF        with the body: number kind lease text
 
 `crc32` is that of the body in hexadecimal, `length` the body's in bytes. The text is everything up to the end of the
-line. A line that a dead worker has half written is told by its missing end; one that was changed afterwards by its
-checksum. Where only the end of a line has suffered, the length finds the beginning of the next.
+line. A half written line is recognised by its missing end, a changed one by its checksum. If
+only the end of a line is damaged, the length finds the beginning of the next.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Where a journal lives: a folder of its own, with a lock that is free as soon as its worker is gone.
+"""The folder of a journal, with a lock that is free as soon as its worker has ended.
 
 The name of the folder is the name of the journal. A folder is made under another name (`.new`), with the lock held,
-and gets its own by renaming; it is unmade the other way round (`.gone`). So whoever dies at any point leaves either a
-journal or something that anybody may sweep away. The lock's file says whose books the journal belongs to.
+and gets its own by renaming; it is unmade the other way round (`.gone`). So a
+process that is killed at any point leaves either a journal or a folder that any process may delete. The lock's file
+names the store that the journal belongs to.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class JournalDirectory:
     def __init__(self, path: Path, descriptor: int, boot: str) -> None:
         self.path = path
         self.is_of_this_boot = boot == _boot()
-        """Whether its worker has died and not its machine, so that all that was ever written in it is there."""
+        """Whether only its worker has ended, not its machine, so that every written entry is present."""
         self._descriptor = descriptor
 
     @property
@@ -74,7 +75,7 @@ class JournalDirectory:
 
     @classmethod
     def free(cls, folder: Path, origin: str) -> Iterator[JournalDirectory]:
-        """Those whose worker is dead and whose origin is ours, each locked for us. Sweeps away what is none."""
+        """The journals of ended workers with this origin, each locked for the caller. Deletes half made folders."""
         try:
             paths = sorted(folder.iterdir())
         except FileNotFoundError:
@@ -115,17 +116,17 @@ class JournalDirectory:
         return cls(path, descriptor, boot)
 
     def remove(self) -> None:
-        """Unmake it, and let go. Raises `OSError`, the lock still being held."""
+        """Delete the folder, and release the lock. Raises `OSError` with the lock still held."""
         going = self.path.with_suffix(".gone")
         try:
             self.path.rename(going)
         except FileNotFoundError:
-            pass  # somebody has done it by hand
+            pass  # removed by hand
         shutil.rmtree(going, ignore_errors=True)
         self.leave()
 
     def leave(self) -> None:
-        """Let go of the lock."""
+        """Release the lock."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
@@ -143,7 +144,7 @@ def foreign_journals(folder: Path, origin: str) -> dict[str, int]:
             with head.open("rb") as lock:
                 whose = json.loads(lock.readline(_HEAD_BYTES))["origin"]
         except (OSError, ValueError, KeyError, TypeError):
-            continue  # gone meanwhile, or none of ours
+            continue  # gone meanwhile, or not a journal
         if isinstance(whose, str) and whose != origin:
             found[whose] += 1
     return dict(found)

@@ -1,7 +1,7 @@
-"""What a journal does to the disk. Everything here may wait for it, runs in any thread, and changes nothing else.
+"""Disk operations of a journal. They may block, run in any thread, and change no other state.
 
 A journal is a row of files, `Segment`s, each begun when the one before it has become long. A write is made at a known
-place: one that failed half-way is simply made again at the same place, and nobody has seen its half.
+place: one that failed half-way is repeated at the same place.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class WritePlan(NamedTuple):
     is_last_of_target: bool = False
     """Whether the target is long enough after this, and a new one is to be begun."""
     carried: tuple[bytes, ...] = ()
-    """What a new segment begins with: the open entries, as they stand after this write, but for those in it."""
+    """The beginning of a new segment: the entries that are open after this write, except those in it."""
 
 
 class WriteResult(NamedTuple):

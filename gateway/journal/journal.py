@@ -1,11 +1,11 @@
-"""What a worker has begun and ended, written down before anybody else knows it.
+"""The write-ahead log of one worker: every reservation and end is in it before the store has it.
 
-Entries are gathered and written once in each turn of the event loop, by the loop itself; what is in the page cache
-survives the worker, whatever it dies of. What a power cut may take is bounded by a sync each second, in a thread. Where
-the disk is slow the writes go to a thread too, and whoever asks whether they are made waits.
+Entries are gathered and written once in each turn of the event loop, by the loop itself; the page
+cache survives the worker. The loss by a power cut is bounded by a sync each second, in a thread. If the disk is slow,
+the writes go to a thread too, and callers wait for them.
 
-What the store has stays for another `KEPT_S`, for a store that forgets; then its segments go. Memory holds the entries
-of the leases that are open, and what has not been written yet.
+Delivered entries stay for another `KEPT_S`, in case the store loses them; then their segments are deleted. Memory has
+the entries of open leases, and unwritten ones.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class Journal:
         self.damaged = 0
         """Places in the files, as they were adopted, where entries cannot be read."""
         self.is_whole = home.is_of_this_boot
-        """Whether all that its worker did is in it. What a power cut has taken, a full disk did not take or a fault has
-        spoilt may have been told to the store all the same."""
+        """Whether all entries of its worker are in it. Entries lost by a power cut, a full disk or damage may have
+        reached the store."""
         self._home = home
         self._shelf = Segments(home.path)
         self._open = self._shelf.open
@@ -103,7 +103,7 @@ class Journal:
             log.error("the journal %s is damaged: %d lines cannot be read, and are lost", self.name, self.damaged)
 
     async def close(self) -> None:
-        """Write and sync what can be, and let go: the files stay for whoever adopts them."""
+        """Write and sync what is possible, and close: the files stay for adoption by another worker."""
         await self._end()
         self._home.leave()
 
@@ -211,7 +211,7 @@ class Journal:
         return made
 
     def _note(self, plan: disk.WritePlan, outcome: WriteResult) -> None:
-        """What a write has done, and what it tells of the disk."""
+        """The result of a write, and the state of the disk."""
         if outcome.error is None:
             del self._gathered[: plan.line_count]
             self._on_disk = max(self._on_disk, plan.number)
@@ -255,7 +255,7 @@ class Journal:
     # ------------------------------------------------------------------------------------------------ keeping house
 
     def delivered(self, number: int) -> None:
-        """The store has everything up to this number, and nothing above: lower than before, where it has forgotten."""
+        """The store has everything up to this number, and nothing above: lower than before if it has lost data."""
         self._shelf.delivered(number)
         self._keep_house()
 

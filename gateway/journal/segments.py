@@ -1,6 +1,6 @@
-"""The segments of a journal as they stand: which is written, which are to be synced, which may go, and what they hold.
+"""The segments of a journal: which is written, which are to be synced or deleted, and their entries.
 
-Knows no event loop and waits for nothing but reads. What it says is to be written or deleted, others do.
+It has no event loop and blocks only for reads. The caller does the writes and deletions that it decides.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Segments:
     # ------------------------------------------------------------------------------------------------------ writing
 
     def plan(self, lines: list[bytes], number: int, last: int) -> WritePlan:
-        """How to write these; `number` and `last` as in `WritePlan`. `open` is as it will stand after them."""
+        """How to write these; `number` and `last` as in `WritePlan`. `open` is the state after them."""
         blob, target = b"".join(lines), self._current
         is_last = target is not None and target.fresh_bytes + len(blob) >= max(
             SEGMENT_BYTES, target.size_bytes - target.fresh_bytes
@@ -165,7 +165,7 @@ class Segments:
                     damaged += entry == "damaged"
                     continue
                 if entry.number <= before:
-                    continue  # carried over from a segment that is still there, and has told what became of it
+                    continue  # carried over from a segment that still exists and has its end
                 highest = max(highest, entry.number)
                 if entry.kind == "open":
                     self.open[entry.lease] = encode(*entry)

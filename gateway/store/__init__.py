@@ -1,10 +1,10 @@
-"""What outlives a request: quotas, leases, usage. The promises, and the door to whoever keeps them.
+"""State that outlives a request: quotas, leases, usage. The protocols, and the function that opens a store.
 
-Call id = lease id = record id. A lease is drawn before the first upstream byte and settled once, at the end; settling
-applies the refund or charge, the usage record and the daily sums together, so that quotas and reports cannot disagree.
+Call id = lease id = record id. A call is reserved before the first upstream byte and settled once, at the end; a
+settlement applies the refund or charge, the usage record and the daily sums together, so that quotas and reports agree.
 
-Two promises. `Ledger` is what a call sees: one instance per worker (`gateway/ledger`). `Store` is what the ledger
-stands on: it applies batches, all of one or nothing, and forgets no batch that it has applied without saying so.
+Two protocols. `Ledger` is the side of a call: one instance per worker (`accounting/ledger_client.py`). `Store` is below
+the ledger: it applies each batch wholly or not at all, and reports the loss of an applied batch.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class JournalFull(StoreUnavailable):
 
 
 class StoreLostWrites(Exception):
-    """The store has forgotten batches that it had applied: another server, or one that came back without its data.
+    """The store has lost batches that it had applied: another server, or one that came back without its data.
 
     Nothing of the batch was applied.
     """
@@ -88,10 +88,10 @@ class Reserve(NamedTuple):
 
     draw: Draw
     text: str
-    """Its entry (quota/ledger_entry): what stands if nobody ever settles."""
+    """Its entry (`quota/ledger_entry.py`): the settlement if the call is lost."""
     is_forced: bool = False
-    """Drawn whether there is room or not: it was granted before, by a server that has forgotten it, or by the worker
-    itself while there was none."""
+    """Reserved even beyond the limit: it was granted before, by a server that has lost it, or by the worker itself
+    during an outage."""
 
 
 class Settle(NamedTuple):
@@ -104,7 +104,8 @@ class Settle(NamedTuple):
 
 
 class Void(NamedTuple):
-    """The end of a lease that was perhaps drawn, for a call that never was: all is given back, and no record stands."""
+    """The end of a reservation that may have been made for a call that did not happen: all is released, without a
+    record."""
 
     number: int
     lease: str
@@ -121,12 +122,12 @@ class Batch(NamedTuple):
     seq: int
     """Of the worker's batches: higher than of any before."""
     acked: int
-    """The last batch that the worker knows to be applied; a store that does not know it either is behind."""
+    """The last batch that the store has acknowledged; a store without it has lost writes."""
     items: Sequence[Item] = ()
 
 
 class Progress(NamedTuple):
-    """How far a worker has come, as the store knows it; zeros for a worker that it does not know."""
+    """The progress of a worker in the store; zeros for an unknown worker."""
 
     seq: int = 0
     """Its last batch that was applied."""
@@ -144,10 +145,10 @@ class Applied(NamedTuple):
 
 
 class ReportReader(Protocol):
-    """What can be read of the books."""
+    """Reports from the store."""
 
     async def standings(self, windows: Sequence[Window], now: float) -> list[WindowStatus]:
-        """How these windows stand at the Unix time `now` (seconds). Raises `StoreUnavailable`."""
+        """The state of these windows at the Unix time `now` (seconds). Raises `StoreUnavailable`."""
 
     async def usage(
         self,
@@ -172,26 +173,26 @@ class ReportReader(Protocol):
 
 
 class Store(ReportReader, KeyStore, Protocol):
-    """Who keeps the books, and the keys. Used from one event loop, one batch at a time; shared with any number of other
+    """The store of accounts and keys. Used from one event loop, one batch at a time; shared with any number of other
     workers.
 
     Guarantees, for every batch:
 
-    - An `Reserve` takes all of its windows or none; what is admitted never exceeds a window's limit. One whose lease
-      is open already is granted again and draws nothing; a forced one whose lease was closed as lost draws nothing.
-    - A `Settle` replaces the draw by the truth: windows, record and daily sums together. Of a lease that was closed
-      as lost it corrects all three by the difference. Of a lease that is not known (the server has forgotten it, or
-      never heard of it) it charges the truth. What it gives back of a rate is bounded by what has not leaked away.
-    - A `Void` gives everything back; of a lease that was closed as lost it takes back charge, record and sums.
-    - A batch whose `seq` is not higher than the last one applied does nothing at all, and raises `StoreUnavailable`:
-    it is a
-      late copy of a batch that was given up. Entries at or below the mark are skipped.
-    - A batch whose `acked` the store does not know raises `StoreLostWrites`, and does nothing.
+    - A `Reserve` takes all of its windows or none; what is admitted never exceeds a window's limit. One whose lease
+      is open already is granted again without effect; a forced one whose lease was closed as lost has no effect.
+    - A `Settle` replaces the reservation by the actual charge: windows, record and daily sums together. For a lease
+    that
+      was closed as lost it corrects all three by the difference. For an unknown lease (the server has lost it, or never
+      received it) it charges the actual amount. A refund on a rate is bounded by what has not leaked away.
+    - A `Void` releases everything; for a lease that was closed as lost it removes charge, record and sums.
+    - A batch whose `seq` is not higher than the last one applied has no effect, and raises `StoreUnavailable`: it is a
+      late copy of an abandoned batch. Entries at or below the mark are skipped.
+    - A batch with an unknown `acked` raises `StoreLostWrites`, and has no effect.
 
     Each batch is also a heartbeat of its worker. The leases of a worker that sent none for `SILENT_S` are closed as
     lost by the batch of any other worker, at most `REAPED_AT_ONCE` each time: charged at their estimates, their records
     written. Of a gap in which no batch of any worker was applied, at most `MAX_GAP_S` count as silence, and of a clock
-    that was set back, nothing: the store was unavailable then, or the machine suspended, and no worker could be heard.
+    that was set back, nothing: the store was unavailable then, or the machine suspended, and no heartbeat could arrive.
     """
 
     @property
@@ -205,23 +206,24 @@ class Store(ReportReader, KeyStore, Protocol):
         """How far this worker has come. Raises `StoreUnavailable`."""
 
     async def void_leases(self, worker: str) -> None:
-        """Void the leases of a worker whose journal was delivered to its end: it knew nothing of them, so they came to
-        nothing. Raises `StoreUnavailable`."""
+        """Void the leases of a worker whose journal was delivered to its end and does not contain them: their calls did
+        not happen. Raises `StoreUnavailable`."""
 
     async def retire(self, worker: str) -> None:
-        """The same, and forget the worker: its journal is gone, or it would be applied all over again. Raises
-        `StoreUnavailable`."""
+        """The same, and delete the worker's progress: only after its journal is gone, which would be applied again
+        otherwise. Raises `StoreUnavailable`."""
 
     async def claim(self, holder: str, names: Mapping[str, float]) -> dict[str, float]:
-        """Take hold of names, each for so many seconds from now, so that of all workers one does what a name stands
-        for. Returns for how many seconds each is still held by somebody else; 0: it is `holder`'s now.
+        """Lock names, each for so many seconds from now, so that one of all workers does the work of a name. Returns
+        for
+        how many seconds each is still locked by another holder; 0: it is `holder`'s now.
 
-        Who holds a name may ask again, for longer or shorter; for 0 seconds, to let it go. What a server forgets is
-        free again. Raises `StoreUnavailable`: then the names may have been taken or not.
+        A holder may lock again for a longer or shorter time; 0 seconds release the name. A lock that a server loses is
+        free. Raises `StoreUnavailable`: then the names may have been locked or not.
         """
 
     async def told_models(self, since: str, until: str) -> list[dict[str, Any]]:
-        """Of the calls whose records are still kept: rows as those of `usage`, by `TOLD_GROUPS`. Raises
+        """Sums of the calls with stored records: rows as those of `usage`, by `TOLD_GROUPS`. Raises
         `StoreUnavailable`.
         """
 
@@ -229,7 +231,7 @@ class Store(ReportReader, KeyStore, Protocol):
         """Whether a batch would be applied now. Raises `StoreUnavailable`."""
 
     async def close(self) -> None:
-        """Let go."""
+        """Close it."""
 
 
 SILENT_S = 20
@@ -250,11 +252,11 @@ REAPED_AT_ONCE = 20
 
 
 class Ledger(ReportReader, Protocol):
-    """Who may spend what, and what was spent. One instance per worker.
+    """Reservations and settlements. One instance per worker.
 
-    Guarantees: a draw takes all of its windows or none; what is admitted never exceeds a window's limit, however many
-    draw at once; a settlement counts once, whatever is repeated; a lease whose worker died is charged at its estimate
-    and recorded as lost.
+    Guarantees: a reservation takes all of its windows or none; admitted calls never exceed a window's limit, with any
+    number of concurrent reservations; a settlement counts once, even if repeated; a lease of a killed worker is charged
+    at its estimate and recorded as lost.
     """
 
     @property
@@ -272,11 +274,11 @@ class Ledger(ReportReader, Protocol):
         """
 
     def settle(self, settlement: Settlement) -> Future[None]:
-        """Replace a draw by the truth. Handed over at once.
+        """Replace a reservation by the actual charge. Queued at once.
 
-        The future is done when the store has it, or, where the store takes its time, when the journal has it: who sees
-        the end of an answer sees its usage, if the store is well; and a sick store never holds an answer. Cancelling
-        the future does not take the settlement back.
+        The future is done when the store has the settlement, or, if the store is slow, when the journal has it: at the
+        end of an answer its usage is visible if the store is healthy, and an unhealthy store never delays an answer.
+        Cancelling the future does not cancel the settlement.
         """
 
     async def claim(self, holder: str, names: Mapping[str, float]) -> dict[str, float]:
@@ -286,7 +288,7 @@ class Ledger(ReportReader, Protocol):
         """Whether draws would be answered now. Raises `StoreUnavailable`."""
 
     async def close(self, timeout_s: float) -> int:
-        """Deliver what is pending, for at most this long, and let go. Returns how many settlements were left; they
+        """Deliver pending settlements, for at most this long, and close. Returns the number of undelivered ones, which
         stay in the journal."""
 
 
@@ -300,11 +302,11 @@ USAGE_COLUMNS = (
     "requests", "errors", "prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens",
     "estimated_tokens", "estimated_percent", "total_tokens", "cost_usd", "unpriced",
 )  # fmt: skip
-"""What each row of a usage report holds beside its groups. `estimated_percent`: of `total_tokens`. `unpriced`: requests
-whose cost nobody knows, and which `cost_usd` leaves out."""
+"""The columns of a usage report besides its groups. `estimated_percent`: of `total_tokens`. `unpriced`: requests
+without a known cost, which `cost_usd` does not include."""
 
 TOLD_GROUPS = ("day", "model", "upstream", "told")
-"""`told` is what the upstream's answer called the model, else what was asked of it."""
+"""`told` is the model's name in the upstream's answer, else the requested name."""
 
 
 def check_groups(groups: Iterable[str]) -> list[str]:
@@ -329,9 +331,9 @@ async def open_store(settings: Settings) -> Store:
 
 
 async def look_at(settings: Settings) -> list[str]:
-    """What an operator should know of the store before anybody depends on it: one warning each.
+    """Warnings about the store for an operator.
 
-    Raises `StoreMisconfigured` where a person has to mend something.
+    Raises `StoreMisconfigured` for faults that an operator has to mend.
     """
     if settings.is_embedded:
         from .sqlite.database import check_place

@@ -1,10 +1,9 @@
-"""The promises for what is handed out and changed while the gateway runs: keys, teams, and what stands beside the file.
+"""The protocol for objects that are created and changed at run time: keys, teams, and overlays of the file's objects.
 
-A store keeps documents and understands none: they are text to it, by kind and name. It knows which key has which
-secret, and what was changed when: the audit log is at the same time the news that workers follow, so that what they
-remember of a key dies soon after it was changed.
+A store keeps documents as opaque text, by kind and name. It has an index from secrets to keys, and the audit log, which
+is also the list of changes that workers follow to expire their cached keys.
 
-What the documents hold is `gateway/rules/issued`; who changes them is `gateway/registry`.
+`quota/issued.py` defines the content of documents; `keys/registry.py` changes them.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ AUDIT_KEPT = 100_000
 """Newest entries of the audit log that are kept, at least."""
 
 NEWS_AT_ONCE = 500
-"""Whoever has missed more changes than that is told that the news is incomplete."""
+"""A worker that has missed more changes gets an incomplete list."""
 
 
 READ_AT_ONCE = 500
-"""Documents of one portion, so that neither a server nor our event loop stands still for many."""
+"""Documents of one portion, so that neither a server nor the event loop is blocked by many."""
 
 
 class StoreChange(NamedTuple):
@@ -58,7 +57,7 @@ class StoredAudit(NamedTuple):
     """An entry of the audit log."""
 
     position: str
-    """Where it stands in the log; never the same twice, and meaningless to everybody else."""
+    """Its position in the log; unique and opaque."""
     kind: DocumentKind
     name: str
     """Of the document that was changed."""
@@ -73,7 +72,7 @@ class ChangeFeed(NamedTuple):
     changed: Sequence[tuple[DocumentKind, str]] = ()
     """Kinds and names of the documents."""
     is_complete: bool = True
-    """False: too much happened since, or the store has forgotten; whatever is remembered has to be read again."""
+    """False: too many changes since, or the store has lost data; every cached object has to be read again."""
 
 
 class SecretTaken(Exception):
@@ -81,16 +80,16 @@ class SecretTaken(Exception):
 
 
 class KeyStore(Protocol):
-    """Who keeps keys, teams and overlays. Every method raises `StoreUnavailable` where the store does not answer: a
-    change may
-    then have been applied or not.
+    """The store of keys, teams and overlays. Every method raises `StoreUnavailable` if the store does not answer: a
+    change
+    may then have been applied or not.
 
-    Guarantees: of two changes of one document that were made from the same `before`, one is applied; a secret leads to
-    one key; a change, its secrets, its resets and its entry in the audit log are applied together.
+    Guarantees: of two changes of one document that were made from the same `before`, one is applied; a secret belongs
+    to one key; a change, its secrets, its resets and its entry in the audit log are applied together.
     """
 
     async def find_keys(self, digests: Sequence[str]) -> list[str | None]:
-        """The documents of the keys to which these secrets (SHA-256 in hex) lead; None where one leads nowhere."""
+        """The documents of the keys with these secrets (SHA-256 in hex); None for an unknown secret."""
 
     async def read(self, kind: DocumentKind, names: Sequence[str]) -> list[str | None]:
         """The documents of these names; None where there is none."""
@@ -114,10 +113,10 @@ class KeyStore(Protocol):
         """The number of the last change of this decision journal that the store has; 0: it has none."""
 
     async def news(self, since: str | None) -> ChangeFeed:
-        """What was changed since `since`; None: nothing is remembered yet, and only the position is wanted.
+        """The changes since `since`; None: nothing is cached yet, and only the position is needed.
 
-        Cheap where nothing was: every worker asks once a second. A position that nobody knows is one of a store that
-        has forgotten: the news is incomplete.
+        Cheap without changes: every worker reads it once a second. An unknown position means that the store has lost
+        data: the list is incomplete.
         """
 
     async def audit(self, limit: int, before: str | None = None) -> list[StoredAudit]:

@@ -18,7 +18,7 @@ _PLACES = {name: place for place, name in enumerate(("key", "team", "model", "up
 NOTHING: Sequence[int] = (0,) * len(SUMS)
 
 ROWS_AT_ONCE = 50
-"""Made in one bite; a quarter of a millisecond, more or less."""
+"""Rows made at once: about a quarter of a millisecond."""
 
 
 Sums = tuple[str, Sequence[int]]
@@ -59,7 +59,7 @@ class UsageReport:
         return self._totals.setdefault(names, [NOTHING])
 
     def close(self) -> None:
-        """No more will be added: forget what only adding needs."""
+        """Nothing more will be added: free what only adding needs."""
         self._known.clear()
 
     def __len__(self) -> int:
@@ -78,7 +78,7 @@ class UsageReport:
 
 
 def usage_row(group_by: Sequence[str], names: Sequence[str], numbers: Sequence[int]) -> dict[str, Any]:
-    """One row: its groups, its sums, and what follows from them. A cost that nobody knows at all is None."""
+    """One row: its groups, its sums, and what follows from them. A wholly unknown cost is None."""
     row: dict[str, Any] = dict(zip(group_by, names, strict=True)) | dict(zip(SUMS, numbers, strict=True))
     cost_nusd = row.pop("cost_nusd")
     row["total_tokens"] = row["prompt_tokens"] + row["completion_tokens"]

@@ -1,7 +1,8 @@
-"""A batch as `apply.lua` takes it, and its answer as the ledger wants it.
+"""A batch in the form of `apply.lua`, and its answer in the form of the ledger.
 
-What many items share (windows, groups) goes to Redis once, and what has to be read of an item is spelt as short as can
-be; the entry itself is only kept there. That spares Redis, which all gateways share, most of its reading.
+Values that many items share (windows, groups) are sent to Redis once, and the parts of an item that the script reads
+are as short as possible; the entry itself is only stored. This saves Redis, which all gateways share, most of the
+parsing.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _SUMS = ",".join(["%d"] * len(SUMS))
 
 
 class Spelt(NamedTuple):
-    """A batch's items, spelt for the script."""
+    """A batch's items in the form of the script."""
 
     arguments: list[str]
     """From the second on."""
@@ -36,7 +37,7 @@ def spell_items(items: Sequence[Item]) -> Spelt:
     spelt = [""] * len(items)
     texts = [""] * len(items)
     drawn: list[list[int]] = []
-    # Draws first, so that their windows, of which the answer tells, have the first numbers.
+    # Reservations first, so that their windows, which the answer reports, have the first numbers.
     for i, item in enumerate(items):
         if isinstance(item, Reserve):
             record, claims = item.draw
@@ -66,7 +67,7 @@ def spell_items(items: Sequence[Item]) -> Spelt:
 
 
 class _Windows:
-    """The windows of a batch, each spelt once, and their places, counted from 1."""
+    """The windows of a batch, each formatted once, and their places, counted from 1."""
 
     def __init__(self) -> None:
         self.spelt: list[str] = []
@@ -137,7 +138,7 @@ def _read_states(text: str) -> Iterator[WindowState]:
 def _grant(
     draw: Draw, places: Sequence[int], states: Sequence[WindowState], known: dict[int, WindowStatus], now_us: int
 ) -> Granted:
-    """A window that many draws share is told once."""
+    """A window that many reservations share is reported once."""
     standings = []
     for place, claim in zip(places, draw.claims, strict=True):
         standing = known.get(place)

@@ -83,7 +83,7 @@ Ask = Callable[..., Awaitable[list[Any]]]
 class RedisConnection:
     """One connection to the master of a store, made when it is needed, and again when it is lost.
 
-    `greet` is told of each new connection, by a function that sends commands on it, before anything else is sent.
+    `greet` is called for each new connection, with a function that sends commands on it, before any other command.
     """
 
     def __init__(self, url: RedisURL, limit_s: float, greet: Callable[[Ask], Awaitable[None]]) -> None:
@@ -114,7 +114,7 @@ class RedisConnection:
         return reply
 
     async def close(self) -> None:
-        """Let go; what is under way fails."""
+        """Close; running requests fail."""
         self._is_closed = True
         connection, self._connection = self._connection, None
         if connection is not None:
@@ -195,7 +195,7 @@ class RedisConnection:
         settings: dict[str, Any] = {
             "host": host, "port": port, "db": url.db, "username": url.user, "password": password, "protocol": 2,
             "client_name": "gateway", "driver_info": None, "decode_responses": True, "encoding_errors": "replace",
-            # The time limit is ours, over all that one request takes; redis-py's own costs a task for each write.
+            # One time limit for the whole request, of our own; redis-py's costs a task for each write.
             "socket_timeout": None, "socket_connect_timeout": None,
         }  # fmt: skip
         if url.is_tls:
@@ -258,7 +258,7 @@ def _code(error: BaseException) -> str:
 
 
 def pack(command: Command) -> bytes:
-    """A command as the protocol wants it (RESP, redis.io/docs/reference/protocol-spec)."""
+    """A command in the form of the protocol (RESP, redis.io/docs/reference/protocol-spec)."""
     parts = [b"*%d\r\n" % len(command)]
     for argument in command:
         data = argument.encode() if isinstance(argument, str) else b"%d" % argument

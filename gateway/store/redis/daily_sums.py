@@ -1,10 +1,10 @@
-"""The daily sums out of Redis, each day read once for all reports that want it at the moment.
+"""The daily sums from Redis, each day read once for all reports that need it at the moment.
 
-Sums over many days of many keys are dear, and those who ask for them come together: a page asks for several reports at
-once, and so does everybody who looks at it. One reader serves them all: it reads a day, gives it to every report that
-wanted it when the reading began, and takes the next. Nobody is given what was read before they asked.
+Sums over many days of many keys are expensive, and their requests come together: a dashboard requests several reports
+at once, and so does every viewer. One reader serves them all: it reads a day, passes it to every report that needed it
+when the reading began, and takes the next. No report gets data from before its request.
 
-Everything goes in portions, so that neither Redis nor our event loop stands still for a report.
+Reading is done in portions, so that neither Redis nor the event loop is blocked by a report.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ GATHER_S = 0.01
 """How long reports that come together are waited for."""
 
 REST_S = 0.006
-"""After each portion, while calls are under way: a worker that is busy all the time is who waits for a core, and so do
-its calls."""
+"""Pause after each portion while calls are running: the kernel makes a constantly busy worker wait for a core, and its
+calls with it."""
 
 
 class _Wish:
@@ -88,7 +88,7 @@ class DailySumReader:
         await wish.done
 
     async def close(self) -> None:
-        """Let go; reports that are under way fail."""
+        """Close; running reports fail."""
         await self._tasks.cancel_all()
         for wish in [each for some in self._wanted.values() for each in some]:
             wish.fail(StoreUnavailable("the store is closed"))
@@ -100,7 +100,7 @@ class DailySumReader:
             is_newest = True
             while self._wanted:
                 # The newest days by turns with those that have waited longest: the first are looked at again and again,
-                # and who asks for a year may not wait for ever behind them.
+                # and a report over a year must not wait behind them for ever.
                 waiting = sorted(self._wanted, reverse=True) if is_newest else list(self._wanted)
                 is_newest = not is_newest
                 taken = {day: self._wanted.pop(day) for day in waiting[: self._at_once]}
@@ -131,7 +131,7 @@ class DailySumReader:
                 wish.has(day)
 
     async def _portions(self, days: Sequence[str]) -> AsyncGenerator[tuple[str, Iterator[Sums]]]:
-        """Days, and some of what stands there; each group once."""
+        """Days, and a part of their groups; each group once."""
         cursors = dict.fromkeys(days, "0")
         known: dict[str, set[str]] = {day: set() for day in days}
         is_large = False
@@ -150,12 +150,12 @@ class DailySumReader:
 
 
 def _alive(wishes: Sequence[_Wish]) -> list[_Wish]:
-    """Those of whom somebody waits for more."""
+    """Reports that need more days."""
     return [wish for wish in wishes if not wish.done.done()]
 
 
 def _read_groups(text: str, known: set[str]) -> Iterator[Sums]:
-    """The groups of a portion that are not known yet, for a scan may tell a thing twice."""
+    """The groups of a portion that are not known yet, because a scan may return an element twice."""
     parts = text.split(BETWEEN) if text else []
     groups, numbers = parts[::2], parts[1::2]
     if ABOUT in groups:

@@ -1,7 +1,7 @@
-"""Where the master is: one server, whichever the Sentinels name, or the node of a cluster that has the store's slot.
+"""Discovery of the master: one server, the one that the Sentinels name, or the cluster node with the store's slot.
 
-All keys of a store lie in one slot, so that in a cluster too it is one server that counts. Any node says which (MOVED),
-and so nothing needs to be known of the rest of the cluster.
+All keys of a store are in one slot, so in a cluster too one server has all of it. Any node names it (MOVED), so no
+other knowledge of the cluster is needed.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class ClusterDiscovery:
 
     def moved(self, address: Address) -> None:
         host, port = address
-        # A node that does not know its own name leaves it out: it means the host that was asked.
+        # A node without a configured name leaves it out: it means the queried host.
         self._told = (host or (self._told or self._hosts[0])[0], port)
 
 
@@ -88,7 +88,7 @@ class SentinelDiscovery:
         reasons = []
         for _ in range(len(self._hosts)):
             host, port = self._hosts[0]
-            self._hosts.rotate(-1)  # before it is known: whoever waits for us may lose patience meanwhile
+            self._hosts.rotate(-1)  # before the result: the caller may time out meanwhile
             try:
                 async with StallTolerantTimeout(ANSWER_WITHIN_S):
                     found = await self._ask(host, port)

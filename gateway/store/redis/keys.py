@@ -1,4 +1,4 @@
-"""Keys, teams and overlays in Redis: how they are read, and how change.lua is told what to do.
+"""Keys, teams and overlays in Redis: reading them, and the arguments of `change.lua`.
 
 The audit log's positions are the ids of its stream, which hold the time: no two servers give the same one.
 """
@@ -65,7 +65,7 @@ async def page(link: RedisConnection, base: str, kind: DocumentKind, after: str,
 async def news(link: RedisConnection, base: str, since: str | None) -> ChangeFeed:
     """As `KeyStore.news`."""
     start = since if since is not None and _POSITION.fullmatch(since) else None
-    # The last entry is asked for behind the others: whoever is told to read all again must not miss one between.
+    # The last entry is read after the others: a worker that has to read all again must not miss one between.
     commands = [("XREVRANGE", f"{base}audit", "+", "-", "COUNT", 1)]
     if start is not None:
         commands.insert(0, ("XRANGE", f"{base}audit", start, "+", "COUNT", NEWS_AT_ONCE + 2))
@@ -74,7 +74,7 @@ async def news(link: RedisConnection, base: str, since: str | None) -> ChangeFee
     if start is None:
         return ChangeFeed(last, is_complete=since is None)
     (rows,) = replies
-    # Of a log that was empty nothing has been dropped yet, as long as there is not more than is told at once.
+    # From a log that was empty nothing has been dropped, as long as it has not more than one list of changes.
     is_known = start == EMPTY or (rows and rows[0][0] == start)
     changed = rows if start == EMPTY else rows[1:]
     if not is_known or len(changed) > NEWS_AT_ONCE:

@@ -1,8 +1,8 @@
-"""Usage reports that are remembered for as long as none of their days changes.
+"""A cache of usage reports, each valid as long as none of its days changes.
 
-Most days of a report are past, and change no more; but a settlement may come late. So nothing is remembered by the
-clock: Redis itself tells whether anybody has written to a day since it was read (`marks.lua`), and what it tells of a
-remembered report is as fresh as a reading.
+Most days of a report are past and no longer change, but a settlement may come late. So the cache does not go by the
+clock: Redis reports whether a day was written to since it was read (`marks.lua`), so that a cached report is as fresh
+as a reading.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .daily_sums import DailySumReader
 MARKS = Script.read("marks.lua")
 
 REMEMBERED = 20_000
-"""Rows of all reports that are remembered, and marks of their days; ten megabytes, more or less."""
+"""Largest number of cached rows and marks of days: about ten megabytes."""
 
 REMEMBERED_S = 3600.0
 """While gateways are replaced, an older one may settle a late call and leave no mark."""
@@ -43,7 +43,7 @@ class ReportCache:
         self._base = base
         self._reader = reader
         self._remembered: dict[Wish, _Remembered] = {}
-        """The one that was asked for last stands last."""
+        """The most recently used report is last."""
 
     async def report(self, group_by: Sequence[str], days: Sequence[str]) -> UsageReport:
         """The sums of these days. Raises `StoreUnavailable`, or what redis-py finds fault with."""

@@ -1,4 +1,4 @@
-"""Usage and calls out of Redis: in portions, so that neither Redis nor our event loop stands still for a report."""
+"""Usage and calls from Redis, in portions, so that neither Redis nor the event loop is blocked by a report."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ async def told_models(link: RedisConnection, base: str, since: str, until: str) 
     sums: dict[tuple[str, ...], list[int]] = {}
     known: set[str] = set()
     newest = "+"
-    # All of them: a record stands where its call ended, or was delivered, which may be long after its day.
+    # All of them: a record is at the day of its end or its delivery, which may be long after its call's day.
     while True:
         found, last, texts = await link.run(NEWEST, [f"{base}records"], [newest, str(CALLS_AT_ONCE)])
         for text in texts.split(BETWEEN) if found else []:

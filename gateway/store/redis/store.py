@@ -122,7 +122,7 @@ class RedisStore:
 
     @classmethod
     async def open(cls, settings: Settings, offset_us: Callable[[], int] = lambda: 0) -> Self:
-        """Open the store, be it away or not.
+        """Open the store, available or not.
 
         Raises `StoreMisconfigured` for a wrong password, a user who may not do what is needed, or data of a newer
         gateway.
@@ -222,7 +222,7 @@ class RedisStore:
         after: Sequence[str] | None = None,
     ) -> list[dict[str, Any]]:
         report = await self._report(group_by, since, until)
-        # In a thread, because making and sorting very many rows takes longer than a stream may stand still.
+        # In a thread, because making and sorting very many rows would delay streams for too long.
         return await asyncio.to_thread(report.rows, limit, after)
 
     async def usage_portions(
@@ -298,7 +298,7 @@ class RedisStore:
         )  # fmt: skip
 
     async def look(self) -> list[str]:
-        """Connect; what an operator should know of this server. Raises `StoreUnavailable`."""
+        """Connect; the warnings about this server. Raises `StoreUnavailable`."""
         try:
             persistence, memory = await self._writing.ask(("INFO", "persistence"), ("INFO", "memory"))
         except (ServerMisconfigured, ResponseError):
@@ -316,7 +316,7 @@ class RedisStore:
 
 
 async def warnings(settings: Settings) -> list[str]:
-    """What an operator should know of a Redis store, in one line each; that it does not answer is one of them.
+    """Warnings about a Redis store, one line each; an unreachable one is among them.
 
     Raises `StoreMisconfigured`.
     """

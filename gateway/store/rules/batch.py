@@ -1,7 +1,7 @@
-"""What one transaction does to the books: decided in memory, between what was read and what will be written.
+"""The effect of one batch on the ledger: decided in memory, between reading and writing.
 
-Nothing here reads a clock or a file. Whoever makes a turn puts into it what its items need (`states`, `drawn_us`,
-`lost`, `taken`), lets it take them, and writes what it then holds.
+Nothing here reads a clock or a file. The caller reads the state that the items need (`states`, `drawn_us`, `lost`,
+`taken`), applies them, and writes the result.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class LostCalls(NamedTuple):
 
 
 class LedgerTransaction:
-    """The books as far as one transaction touches them."""
+    """The part of the ledger that one transaction reads and writes."""
 
     def __init__(self, now_us: int, mark: int = 0) -> None:
         self.now_us = now_us
@@ -79,7 +79,7 @@ class LedgerTransaction:
         return verdicts
 
     def lose(self, lease: str, settlement: Settlement) -> None:
-        """Close an open lease at its estimate, for nobody is left to settle it."""
+        """Close an open lease at its estimate, because its worker cannot settle it."""
         self._settle(settlement, self._end(lease))
         self._count(settlement.record)
 

@@ -1,4 +1,4 @@
-"""How far retention may go, whatever a clock says.
+"""How far retention may go, also with a wrong clock.
 
 Old days are deleted by a clock, and a clock can be wrong: one hour a year ahead must not delete a year. So retention
 has a clock of its own, kept in the store:

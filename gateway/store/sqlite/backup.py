@@ -24,7 +24,7 @@ class NotBackedUp(Exception):
 
 
 def back_up(settings: StoreSettings, to: Path) -> int:
-    """Write a copy, checked, which nobody but this user can read. Returns its size in bytes. Raises `NotBackedUp`;
+    """Write a checked copy, readable by this user only. Returns its size in bytes. Raises `NotBackedUp`;
     whatever goes wrong, `to` is either not there or whole."""
     source = path_of(settings)
     if not source.exists():
@@ -66,7 +66,7 @@ def _copy(source: Path, part: Path) -> None:
 
 
 def _keep(part: Path, to: Path) -> None:
-    """Give it its name, on the disk, where nobody else has taken that meanwhile."""
+    """Give it its name, durably, unless another process has taken the name meanwhile."""
     descriptor = os.open(part, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

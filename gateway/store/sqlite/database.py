@@ -24,15 +24,15 @@ from gateway.store import StoreMisconfigured
 from .schema import ADDED, LATER, SCHEMA_VERSION, TABLES
 
 BUSY_TIMEOUT_S = 0.7
-"""Longest wait for another worker's transaction; then the store counts as away.
+"""Longest wait for another worker's transaction; then the store counts as unavailable.
 
-A transaction takes a millisecond, but for one: whoever begins the log anew after a checkpoint syncs its head while it
-holds the right to write (SQLite's wal.c, `walFrames`). Where the disk takes longer for that, others find the file
-locked meanwhile, and what they have to write waits in the journal.
+A transaction takes a millisecond, with one exception: the first one in a new log after a checkpoint syncs the log's
+head while it holds the write lock (SQLite's wal.c, `walFrames`). On a slow disk other workers find the file locked
+meanwhile, and their settlements wait in the journal.
 """
 
 LOOK_AGAIN_S = (0.0002, 0.001)
-"""Between two looks whether another worker's transaction has ended; by chance, so that nobody is always second."""
+"""Pause between two attempts to get the write lock; random, so that no worker is always second."""
 
 STATEMENTS_KEPT = 1000
 """Prepared statements; one for each table and number of rows that a batch may read or write."""
@@ -63,7 +63,7 @@ def insert(
 ) -> None:
     """Insert all rows by one statement, or by as few as SQLite's limit on values in one allows.
 
-    `executemany` would let go of the interpreter and fight for it again with every row, while the event loop runs.
+    `executemany` would release and acquire the interpreter lock for every row, while the event loop runs.
     """
     most = db.getlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER) // len(columns)
     for start in range(0, len(rows), most):
@@ -71,7 +71,7 @@ def insert(
         db.execute(_insertion(table, columns, len(some), end), [*chain.from_iterable(some)])
 
 
-# Spelling a statement costs as much as carrying it out.
+# Formatting a statement costs as much as executing it.
 
 
 @lru_cache(maxsize=STATEMENTS_KEPT)
@@ -149,7 +149,7 @@ def _make_private(path: Path) -> None:
 def _make_tables(db: sqlite3.Connection, path: Path) -> None:
     if (version := _version(db)) is None:
         with transaction(db):
-            if (version := _version(db)) is None:  # nobody else was faster
+            if (version := _version(db)) is None:  # no other process was faster
                 version = SCHEMA_VERSION
                 for table in TABLES.split(";"):
                     db.execute(table)
@@ -164,12 +164,12 @@ def _make_tables(db: sqlite3.Connection, path: Path) -> None:
         db.execute(table)
     if _lacking(db):
         with transaction(db):
-            for column in _lacking(db):  # again, for somebody else may have been faster
+            for column in _lacking(db):  # again, because another process may have been faster
                 db.execute(f"ALTER TABLE {column}")
 
 
 def _lacking(db: sqlite3.Connection) -> list[str]:
-    """The columns that this file does not have yet, as SQLite wants them added."""
+    """The columns that this file lacks, in the form of ALTER TABLE."""
     return [
         f"{table} ADD COLUMN {name} {kind}"
         for table, columns in ADDED.items()
@@ -200,10 +200,10 @@ def transaction(db: sqlite3.Connection, wished_at: float | None = None) -> Itera
 
 
 def _begin(db: sqlite3.Connection, deadline: float) -> None:
-    """Wait for the right to write until the deadline; look once, if it has passed.
+    """Wait for the write lock until the deadline; try once if it has passed.
 
-    SQLite's own way of waiting sleeps for up to a tenth of a second between two looks. Among several busy workers,
-    whose transactions take a millisecond, that leaves the unlucky one without its turn for longer than it may wait.
+    SQLite's own busy handler sleeps for up to a tenth of a second between two attempts. With several busy workers,
+    whose transactions take a millisecond, one worker could miss the lock for longer than its time limit.
     """
     while True:
         try:

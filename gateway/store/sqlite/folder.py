@@ -13,9 +13,9 @@ from .database import create
 
 @contextmanager
 def exclusive_folder(settings: StoreSettings) -> Iterator[None]:
-    """Hold it, its tables made before several workers want to make them at once.
+    """Lock the folder, and create the tables before several workers could do so at once.
 
-    Raises `FolderInUse`; `StoreMisconfigured` where the file cannot be used, `OSError` where the folder cannot.
+    Raises `FolderInUse`; `StoreMisconfigured` if the file cannot be used, `OSError` if the folder cannot.
     """
     with exclusive(settings.folder, "store.url"):
         create(settings).close()

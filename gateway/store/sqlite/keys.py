@@ -27,8 +27,8 @@ from .database import among, connect, insert, path_of
 from .schema import AUDIT, DOCUMENT, SECRET, SET_DOCUMENT
 
 TRIM_EVERY = 100
-"""Entries of the audit log between two looks whether there are too many. Told by their numbers, because who changes
-keys may be a command that makes one change and ends."""
+"""Entries of the audit log between two checks of its length. Counted by their numbers, because a command makes one
+change and ends."""
 
 _POSITION = re.compile(r"[0-9]{1,18}")
 

@@ -1,4 +1,4 @@
-"""The embedded store's books: one connection to the file, used from one thread, one transaction for each batch."""
+"""The embedded store's ledger: one connection to the file, used from one thread, one transaction per batch."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from .schema import ADD_SUMS, CLAIM, LEASE, LOST, RECORD, SET_CLAIM, SET_WINDOW,
 log = logging.getLogger("gateway")
 
 NOTE_CLOCK_US = 1_000_000
-"""How much of the store's time a restart may forget."""
+"""How much of the store's time a restart may lose."""
 
 FAR_BEHIND_US = 60_000_000
 """No correction of a clock goes back so far, unless it was wrong."""
@@ -42,7 +42,7 @@ FAR_BEHIND_US = 60_000_000
 SILENT_US = SILENT_S * 1_000_000
 
 VOIDED_AT_ONCE = 100
-"""Of the leases of a worker that is retired: others want to write, too."""
+"""Leases of a retired worker that one transaction voids: other workers need the write lock too."""
 
 
 class SqliteLedger:
@@ -83,7 +83,7 @@ class SqliteLedger:
             pass
 
     def retire(self, worker: str) -> None:
-        """The same, and forget the worker."""
+        """The same, and delete the worker's progress."""
         self.void_leases(worker)
         with transaction(self.db):
             self.db.execute("DELETE FROM lost WHERE worker = ?", (worker,))
@@ -116,7 +116,7 @@ class SqliteLedger:
     # ------------------------------------------------------------------------------------------------------ reading
 
     def _now(self) -> int:
-        """The store's clock never runs backwards, whatever the machine's does."""
+        """The store's clock never runs backwards, also if the machine's does."""
         now_us = self._clock_us()
         if now_us > self._noted_us + NOTE_CLOCK_US:
             (known,) = self.db.execute("SELECT value FROM meta WHERE name = 'now_us'").fetchone()
@@ -181,7 +181,7 @@ class SqliteLedger:
             states[name] = limits.leaked(windows[name], WindowState(*state), now_us)
 
     def _spelt(self, rows: Iterable[tuple[str, str]]) -> Iterator[tuple[str, Settlement | None]]:
-        """Leases and their entries, decoded. One that nobody can read any more must not keep all others from theirs."""
+        """Leases and their entries, decoded. An unreadable one must not block the others."""
         for lease, entry in rows:
             try:
                 yield lease, decode(entry)

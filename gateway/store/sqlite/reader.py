@@ -1,5 +1,4 @@
-"""What the embedded store tells, on a connection of its own; and how a record becomes a row of its tables and is one
-again."""
+"""Reports from the embedded store, on a connection of its own; and the conversion between records and rows."""
 
 from __future__ import annotations
 
@@ -36,7 +35,7 @@ _USAGE_UNTIL = _USAGE_AT + len(Usage._fields)
 class Reader:
     """Short reads, used from one thread. All methods raise `sqlite3.Error`.
 
-    Rows are fetched at once, so that no transaction stays open, and spelt in small bites.
+    Rows are fetched at once, so that no transaction stays open, and formatted in small portions.
     """
 
     def __init__(self, settings: StoreSettings) -> None:

@@ -1,4 +1,4 @@
-"""The embedded store's tables: what stands in them, and how rows are written into them."""
+"""The embedded store's tables: their columns, and writing rows into them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from gateway.quota.ledger_entry import SUMS
 
 SCHEMA_VERSION = 3
 
-# A window stands with its state alone: its limit comes with each call. `entry` is a call as quota/ledger_entry
-# spells it.
-# `lost` holds the leases that were closed as lost, and where the record stands that says so.
+# A window's row has its state only: the limit comes with each call. `entry` is a call in the form of
+# quota/ledger_entry.py.
+# `lost` has the leases that were closed as lost, and the positions of their records.
 TABLES = f"""
 CREATE TABLE meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE workers (
@@ -38,8 +38,8 @@ CREATE TABLE sums (
 """
 
 ADDED = {"records": {"price": "TEXT"}}
-"""Columns that files of this schema may lack: they are added when such a file is opened. A gateway that does not know
-them goes on working beside one that does, because everybody names the columns that they read and write."""
+"""Columns that files of this schema may lack: they are added when such a file is opened. A gateway without them works
+beside one with them, because every statement names its columns."""
 
 LATER = (
     """

@@ -1,8 +1,8 @@
 """One SQLite file shared by one node's workers: the default store.
 
 Each worker writes through one thread of its own, one transaction per batch, and reads on connections of its own in
-short transactions: on one for reports, on another what calls wait for. What is applied is on its way to the disk and
-outlives the process; so nothing is ever forgotten.
+short transactions: on one for reports, on another what calls wait for. An applied batch is in the page cache and
+outlives the process, so this store loses no write.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class SqliteStore:
         return None
 
     async def last_change(self, journal: str) -> int:
-        """Every change: this store forgets none."""
+        """Every change: this store loses none."""
         return sys.maxsize
 
     async def news(self, since: str | None) -> ChangeFeed:
@@ -138,7 +138,7 @@ class SqliteStore:
     # ------------------------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Let go, after what is under way."""
+        """Close, after running requests."""
         if self._is_closed:
             return
         self._is_closed = True
