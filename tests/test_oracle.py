@@ -51,8 +51,8 @@ LIMITED = re.compile("stalled|silent|for ever|without end|flood of chunk|comment
 
 BY_CHANCE = {"accepts and closes", "accepts and resets", "greets like a mail server"}
 """Whether the request has left when the upstream hangs up, or speaks first, is chance: only the error is compared."""
-BY_CLOCK = {"an endless stream", "429 with a date", "503 with a date"}
-"""When it happens has a part in the usage, or in Retry-After: these are not compared."""
+BY_CLOCK = {"an endless stream", "trailers without end", "429 with a date", "503 with a date"}
+"""The time, or how much of a broken answer arrives, is part of the usage or of Retry-After: these are not compared."""
 
 SURPLUS = (
     "RFC 9112, 6.3: what comes behind a complete message may be discarded, and is no part of it. aiohttp refuses both "

@@ -13,10 +13,9 @@ import pytest
 from tests.conftest import Stage, StartsGateways
 from tests.fakes.redis_servers import RedisServer
 from tests.fakes.scripted import ok_json
-
-from .client import Raw
-from .house import ADMIN_TOKEN, Gateway, key, secret, settings
-from .steering import Operator, until_all_know, until_all_say, use, window
+from tests.flows.client import Raw
+from tests.flows.house import ADMIN_TOKEN, Gateway, key, secret, settings
+from tests.flows.steering import Operator, until_all_know, until_all_say, use, window
 
 VIEWER_TOKEN = "viewer-token-that-nobody-may-see"
 USAGE = {"prompt_tokens": 10, "completion_tokens": 5}
