@@ -218,7 +218,7 @@ class Unavailable(GatewayError):
 
 
 class UpstreamRefused(GatewayError):
-    """The upstream's own 400, 404, 413 or 422, cleaned of what is ours; the client has to change its request.
+    """The upstream's own 400, 404, 413 or 422, without the gateway's own texts; the client has to change its request.
 
     `detail` is for the log only, not for the client.
     """

@@ -58,7 +58,8 @@ class Document(NamedTuple):
 
 
 class Params(NamedTuple):
-    """What a checked body asks for. Token counts are tokens, `prompt_tokens` an estimate unless `is_prompt_exact`."""
+    """The checked parameters of a body. Token counts are tokens, `prompt_tokens` an estimate unless
+    `is_prompt_exact`."""
 
     document: Document
     model: str
@@ -163,7 +164,7 @@ class Failure:
     has_begun: bool = False
     """A good head had come: the client may have something of an answer."""
     is_of_credential: bool = False
-    """The text of the refusal certainly concerns the gateway's own API key, whatever the model."""
+    """The text of the refusal certainly concerns the gateway's own API key, not one model only."""
     was_held_back: bool = False
     """The client read the answer slowly, which delayed reading from the upstream: the cause cannot be attributed to the
     upstream."""

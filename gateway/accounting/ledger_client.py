@@ -12,8 +12,8 @@ are sent again if it answers; otherwise they are decided from the worker's share
 batch at a time tests whether the store is back. Of a batch that failed nothing is known. It is never sent again; the
 next one, with a higher number, carries its settlements again, and for each of its reservations the order to void it.
 
-When the store has forgotten what it had applied (`StoreLostWrites`), the journal is read again from where the store
-stands, and the leases that are open are drawn anew, whether there is room or not. The same reading catches up when more
+When the store has forgotten what it had applied (`StoreLostWrites`), the journal is read again from the store's
+last entry, and the open leases are reserved again, even beyond the limit. The same reading catches up when more
 settlements gathered during an outage than are kept in memory.
 """
 

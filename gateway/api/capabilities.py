@@ -26,7 +26,7 @@ _CHAT_ONLY = (
 
 
 class Adaptation(Enum):
-    """How an upstream is asked what a client asks."""
+    """How a client's request is adapted for an upstream."""
 
     PLAIN = "plain"
     """As it is."""

@@ -3,7 +3,7 @@
 The rule: a token is four bytes of UTF-8, rounded up over the whole prompt. Token arrays are counted, and so exact. On
 chat a message adds 4 tokens to the text of its content, name, refusal and tool calls: 3 around it and 1 for its role
 (OpenAI's cookbook, "How to count tokens with tiktoken"). Tool definitions and a response schema count by the rule with
-their JSON as received; pictures by a table, sound and files at a flat rate, whatever their size.
+their JSON as received; pictures by a table, sound and files at a flat rate, independent of their size.
 
 With a counter text is counted instead, and on chat the cookbook's 3 for the start of the reply and 1 for each name are
 added. What is counted is exact where the API adds nothing to the text: in completions without a suffix, in embeddings.

@@ -33,7 +33,7 @@ of 2048 prompts with n = 128 would ask for a quarter of a million outputs."""
 
 
 def read(endpoint: Endpoint, raw: bytes, find_counter: FindsCounter = prompt_tokens.no_counter) -> Params:
-    """What the body asks for, checked by the API's own rules, and how many tokens its prompt has."""
+    """The parameters of the body, checked by the API's own rules, and the number of its prompt tokens."""
     document = parse(raw)
     rules = _ENDPOINTS[endpoint]
     _refuse_other_case(document.members, rules.names)

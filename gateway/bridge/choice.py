@@ -6,7 +6,7 @@ requested log probabilities. No answer is better than a wrong one.
 
 Log probabilities are a list of tokens on chat; on completions they are four lists side by side. `text_offset` counts
 characters from the beginning of the prompt, so it goes on where the prompt ends. A token may be a part of a character:
-then it has no text of its own, is spelt by its bytes (`bytes:\\xf0\\x9f`, as completions do), and begins where the
+then it has no text of its own, is written as its bytes (`bytes:\\xf0\\x9f`, as completions do), and begins where the
 character begins. `top_logprobs` is a map, in which tokens with the same text are one, the likeliest; it always
 has the chosen token.
 """

@@ -1,7 +1,7 @@
 """Settings: text and environment in, a frozen `Config` or every fault at once out.
 
 This package only parses. `resolve` turns YAML and its `${...}` references into plain values, `build` checks them; the
-two are apart because the supervisor resolves once and hands the plain values to its workers, who build the same
+two are separate because the supervisor resolves once and passes the plain values to its workers, which build the same
 `Config` without looking at the file or the environment again.
 
 Unknown names are faults: a misspelled limit must not become "no limit".

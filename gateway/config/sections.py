@@ -405,7 +405,7 @@ class Upstream(Section):
     drain_limit_s: Seconds = 30
     """With drain, for how long at most."""
     probe_s: Seconds = 0
-    """Interval in which each worker asks GET /models, so that no call has to find an ill upstream; 0 is off."""
+    """Interval of each worker's GET /models, which finds an unhealthy upstream before a call does; 0 is off."""
     capabilities: Capabilities = Capabilities()
     """Where this upstream differs from OpenAI."""
 

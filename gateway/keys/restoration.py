@@ -4,7 +4,7 @@ A store that comes back older or empty may have been changed by others meanwhile
 document that the store has now:
 
 1. The document as it was before the change, or none: the change as it was made.
-2. A revocation is never undone: it holds whatever else the document says.
+2. A revocation is never undone: it holds with any other content of the document.
 3. A key or team: the version that was updated last.
 4. A top-up is added to what the store has now.
 """

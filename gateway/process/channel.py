@@ -58,7 +58,7 @@ class ControlChannel:
             self._asked.pop(number, None)
 
     def answer(self, question: Mapping[str, Any], answer: Any) -> None:
-        """Answer a message that asks."""
+        """Answer a question of the other side."""
         self.send(answers=question["number"], answer=answer)
 
     async def receive(self) -> dict[str, Any] | None:

@@ -196,7 +196,7 @@ def calendar_window(per: str, now: float) -> tuple[str, int]:
 
 @lru_cache(maxsize=16)
 def _window_of_day(per: str, number: int) -> tuple[str, int]:
-    """By the day's number since 1970. Kept, because every call of a day asks the same, and calendars are slow."""
+    """By the day's number since 1970. Cached, because every call of a day needs it, and calendar arithmetic is slow."""
     day = datetime.fromtimestamp(number * 86400, UTC)
     if per == "day":
         return day.strftime("%Y-%m-%d"), int((day + timedelta(days=1)).timestamp()) * 1_000_000

@@ -280,8 +280,8 @@ class StreamScan:
         if self._shows_usage:
             if self._is_chat or says_something or chunk.get("object") != _CHAT_CHUNK:
                 return event
-            # new-api writes this chunk itself, always as for a chat (relay/helper). The chunks before it are from
-            # whoever stands behind it, and called what they should be.
+            # new-api writes this chunk itself, always as for a chat (relay/helper). The chunks before it are from the
+            # provider behind it, and have the right object name.
             return sse.write_event(_changed(data, chunk, {"object": "text_completion"}))
         if says_something:
             return sse.write_event(_changed(data, chunk, {"usage": None}))

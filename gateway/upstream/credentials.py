@@ -38,7 +38,7 @@ RATE_LIMIT_COOLDOWN_S = 1.0
 """Cooldown after a 429 without a Retry-After. new-api never sends one."""
 
 MAX_RATE_LIMIT_COOLDOWN_S = 600.0
-"""Limit of the cooldown after a 429, whatever its Retry-After: the rate limit may be raised meanwhile."""
+"""Limit of the cooldown after a 429, also if its Retry-After is longer: the rate limit may be raised meanwhile."""
 
 UNAVAILABLE_AFTER, SOLE_KEY_UNAVAILABLE_AFTER = 3, 10
 """Refusals in a row after which a key, or the sole key of an upstream, is unavailable."""

@@ -35,7 +35,7 @@ _MAX_CODE_CHARS = 80
 
 
 NO_ERROR_OBJECT = "no error object"
-"""Stands for the message of an answer without an error object."""
+"""The message of an answer without an error object."""
 
 RELAYED = frozenset({400, 404, 413, 422})
 """Statuses that blame the request."""
@@ -47,7 +47,7 @@ class Row(NamedTuple):
     fault: Fault | None
     """None: the client has to change its request."""
     statuses: frozenset[int | None] = frozenset()
-    """None stands for an error inside a 200 that names no status. Empty: any status."""
+    """None: an error inside a 200 that names no status. Empty: any status."""
     words: frozenset[str] = frozenset()
     message: re.Pattern[str] | None = None
     is_of_credential: bool = False

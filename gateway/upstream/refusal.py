@@ -26,7 +26,7 @@ _PORT = re.compile(r"\b(the upstream|the proxy):[0-9]{1,5}\b")
 """The rest of an address after its host was replaced."""
 _ACCOUNT = re.compile(
     r"\b(?:org-|proj_)[A-Za-z0-9]{16,}\b"  # OpenAI's ids of organizations and projects
-    r"|\bsk-[\w-]{0,16}\*{3,}[\w*-]*|\bsk-[\w-]{20,}"  # keys, masked or not, ours or those of the reseller
+    r"|\bsk-[\w-]{0,16}\*{3,}[\w*-]*|\bsk-[\w-]{20,}"  # keys, masked or not, of the gateway or of the reseller
 )
 _NULLS = ("", "None", "null")
 

@@ -3,7 +3,7 @@
 1. Routes of a lower `priority` come first. Within one priority the weights decide at random: a route of weight 3 comes
    before one of weight 1 in three of four calls. Of routes with the same weight the one with the fewest calls in flight
    comes first, so that a slow upstream gets fewer calls.
-2. Degraded routes (open circuit, keys in cooldown) follow behind all healthy ones, whatever their priority.
+2. Degraded routes (open circuit, keys in cooldown) follow behind all healthy ones, independent of priority.
 3. Unavailable routes are left out.
 
 Workers share nothing of this. The decisions are elsewhere: upstream/circuit_breaker.py and upstream/credentials.py

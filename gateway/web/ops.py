@@ -1,4 +1,4 @@
-"""Health, readiness, metrics: what a platform asks a gateway."""
+"""Health, readiness and metrics: the endpoints for a platform."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Ops:
         self._scrape = scrape
 
     def outside(self) -> list[web.RouteDef]:
-        """What a balancer asks, wherever it does."""
+        """The readiness check of a load balancer, on both listeners."""
         return [web.get("/healthz", self.show_health), web.get("/readyz", self.show_readiness)]
 
     def inside(self) -> list[web.RouteDef]:

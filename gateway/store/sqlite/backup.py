@@ -25,7 +25,7 @@ class NotBackedUp(Exception):
 
 def back_up(settings: StoreSettings, to: Path) -> int:
     """Write a checked copy, readable by this user only. Returns its size in bytes. Raises `NotBackedUp`;
-    whatever goes wrong, `to` is either not there or whole."""
+    after any fault `to` is either absent or whole."""
     source = path_of(settings)
     if not source.exists():
         raise NotBackedUp(f"there is no {source.absolute()}")
@@ -53,7 +53,7 @@ def back_up(settings: StoreSettings, to: Path) -> int:
 
 
 def _copy(source: Path, part: Path) -> None:
-    # Opened for writing, though nothing is written: who may only read leaves the two files behind that WAL needs.
+    # Opened for writing, though nothing is written: a read-only connection would leave the two files of WAL behind.
     with (
         contextlib.closing(sqlite3.connect(f"{source.absolute().as_uri()}?mode=rw", uri=True)) as original,
         contextlib.closing(sqlite3.connect(part)) as copy,

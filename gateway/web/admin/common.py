@@ -2,7 +2,7 @@
 
 1. A request is answered by the configuration that is in force when it arrives, tokens included.
 2. A query parameter that an operation does not have is refused with 400, and so is a `limit` above `MAX_ROWS`.
-3. A list holds a bounded number of rows in memory, whatever its length: a page has at most `MAX_ROWS` rows, and a whole
+3. A list holds a bounded number of rows in memory at any length: a page has at most `MAX_ROWS` rows, and a whole
    list is written portion by portion, as fast as the client reads it.
 4. A list that fails after its first bytes were sent ends with a closed connection and an incomplete message.
 """

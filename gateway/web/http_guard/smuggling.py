@@ -2,7 +2,8 @@
 
 Behind a proxy that many clients share, a head is dangerous on which two readers may disagree: where its body ends, or
 which address it names. aiohttp's parser (llhttp) refuses most of that itself: two lengths, a length and chunks, folded
-lines, bare line ends, spaces before a colon. What it lets through and others might read differently is refused here.
+lines, bare line ends, spaces before a colon. Heads that it accepts and other parsers may read differently are refused
+here.
 """
 
 from __future__ import annotations
