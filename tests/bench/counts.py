@@ -80,6 +80,25 @@ async def functions(bench: Bench) -> dict[str, list[tally.Row]]:
     return told
 
 
+async def breadths(bench: Bench) -> dict[str, tally.Breadth]:
+    """The files and functions that a call goes through, for a plain call and for a stream."""
+    upstream = Upstream()
+    async with await upstream.start():
+        with Counted(bench.new_folder(), bench.core, upstream.port, "functions") as gateway:
+            await asyncio.to_thread(gateway.wait)
+            await plain(gateway.port, upstream, WARM, 1)
+            alone = await gateway.functions(plain(gateway.port, upstream, WARM, 1))
+            await streamed(gateway.port, upstream, STREAMS, 1)
+            stream = await gateway.functions(streamed(gateway.port, upstream, STREAMS, 1))
+    return {"a plain call": tally.breadth(alone, WARM), "a stream": tally.breadth(stream, STREAMS)}
+
+
+async def show_breadths(bench: Bench) -> list[str]:
+    found = await breadths(bench)
+    lines = [f"  {name:68} {each.files:9} {each.functions:11}" for name, each in found.items()]
+    return ["\n".join([f"{'entered by every call, of the gateway itself':70} {'files':>9} {'functions':>11}", *lines])]
+
+
 async def show_functions(bench: Bench) -> list[str]:
     return [tally.table(name, rows, bench.shown) for name, rows in (await functions(bench)).items()]
 
@@ -140,6 +159,7 @@ async def _instrumented(bench: Bench, instrument: instruments.Instrument) -> lis
 
 PARTS: Mapping[str, Callable[[Bench], Coroutine[Any, Any, list[str]]]] = {
     "functions": show_functions,
+    "breadth": show_breadths,
     "memory": memory,
     "system-calls": system_calls,
     "instructions": instructions,

@@ -10,6 +10,9 @@ from .counter import Function
 
 OURS = "gateway"
 
+EVERY_CALL = 0.9
+"""A function counts as entered by every call from this share on; work of timers is below it."""
+
 
 class Row(NamedTuple):
     """For one call."""
@@ -37,6 +40,24 @@ def by_module(functions: Iterable[Function], calls: int) -> list[Row]:
         of[0] += each.entered
         of[1] += each.calls_to_c
     return _sorted([Row(name, entered / calls, to_c / calls) for name, (entered, to_c) in sums.items()])
+
+
+class Breadth(NamedTuple):
+    """How many places of the gateway one call goes through: what a reader of its path has to open."""
+
+    files: int
+    functions: int
+
+
+def breadth(functions: Iterable[Function], calls: int) -> Breadth:
+    """The gateway's own files and functions that (nearly) every call enters, comprehensions and lambdas left out."""
+    own = [
+        each
+        for each in functions
+        if _module(each.module).startswith(OURS) and "<" not in each.name.rpartition(".")[2]
+        if each.entered >= calls * EVERY_CALL
+    ]
+    return Breadth(len({each.module for each in own}), len(own))
 
 
 def total(rows: Iterable[Row], name: str) -> Row:

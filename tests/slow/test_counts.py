@@ -61,6 +61,26 @@ def test_counts_are_added_up_by_module() -> None:
     assert {each[1:] for each in rest} == {(0, 0)}
 
 
+def test_breadth_is_of_what_every_call_enters() -> None:
+    functions = [
+        Function("gateway.pipeline", "serve", 75, 10, 4),
+        Function("gateway.pipeline", "Run.__init__", 261, 9, 6),
+        Function("gateway.pipeline", "serve.<locals>.<listcomp>", 80, 10, 0),
+        Function("gateway.journal.journal", "Journal.sync", 20, 1, 0),
+        Function("gateway.relay", "attempt", 5, 20, 0),
+        Function("aiohttp.helpers", "noop", 1, 10, 0),
+    ]
+    assert tally.breadth(functions, calls=10) == tally.Breadth(files=2, functions=3)
+
+
+@needs_proc
+async def test_a_call_goes_through_no_more_places_than_it_did(tmp_path: Path) -> None:
+    found = await counts.breadths(counts.Bench(tmp_path))
+    assert found.keys() == ceilings.BREADTH.keys()
+    over = [name for name, most in ceilings.BREADTH.items() if any(map(int.__gt__, found[name], most))]
+    assert not over, f"{found}, and at most {dict(ceilings.BREADTH)}: merge a function that has no idea of its own"
+
+
 def test_strace_is_read() -> None:
     told = """% time     seconds  usecs/call     calls    errors syscall
 ------ ----------- ----------- --------- --------- ----------------
