@@ -85,7 +85,7 @@ Talk to it:
     -H "Authorization: Bearer {self.key}" -H "Content-Type: application/json" \\
     -d '{{"model": "gpt-4o-mini", "stream": true, "messages": [{{"role": "user", "content": "Hello!"}}]}}'
 
-Or with the official SDK (`pip install openai`; .venv/bin/python has it):
+Or with the official SDK (`pip install openai`):
 
   from openai import OpenAI
   client = OpenAI(base_url="{address}/v1", api_key="{self.key}")
