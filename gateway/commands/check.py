@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from gateway.config import Config, ConfigError, ConfigFault, StoreSettings, Upstream
-from gateway.config.warnings import warnings_of
+from gateway.config.probable_mistakes import warnings_of
 
 from .common import put
 from .serve import count, format_address

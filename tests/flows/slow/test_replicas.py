@@ -131,7 +131,7 @@ def test_exactly_100_however_often_redis_stands_still(
     def disturb() -> None:
         while not is_over.wait(0.1):
             redis.stop()
-            is_over.wait(0.6)
+            is_over.wait(1.2)  # longer than a batch waits
             redis.cont()
 
     trouble = threading.Thread(target=disturb)

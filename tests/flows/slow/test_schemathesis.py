@@ -111,7 +111,7 @@ def there(house: Gateway, method: str, path: str) -> dict[str, str]:
         operator.create(name, quotas=WINDOWS)
     if "{name}" in path:
         operator.done("POST", "teams", {"name": name, "quotas": WINDOWS})
-    known = {"model": "m", "file": "api.js"}
+    known = {"model": "m", "file": "reference.js" if path.startswith("/docs") else "api.js"}
     return {part: known.get(part, name) for part in re.findall(r"{(\w+)}", path)}
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.config import build
 from gateway.config.faults import ConfigFault
-from gateway.config.warnings import warnings_of
+from gateway.config.probable_mistakes import warnings_of
 
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
 SECRET = "a-secret-of-28-characters-001"
