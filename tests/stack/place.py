@@ -134,7 +134,7 @@ class Place:
 
     def journals(self, name: str) -> Sequence[Path]:
         """The folders of journals that are there, of the living and of the dead."""
-        return [path for path in self._journal(name).iterdir() if not path.suffix]
+        return [path for path in self._journal(name).iterdir() if path.is_dir() and not path.suffix]
 
     def _journal(self, name: str) -> Path:
         return self.folder / f"journal-{name}"

@@ -280,7 +280,7 @@ def journals(place: Place) -> dict[str, int]:
     found = {}
     for path in place.journal.iterdir():
         with contextlib.suppress(FileNotFoundError):
-            if not path.suffix:
+            if path.is_dir() and not path.suffix:
                 found[path.name] = sum(file.stat().st_size for file in path.iterdir() if file.name.isdecimal())
     return found
 

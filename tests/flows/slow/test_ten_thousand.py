@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -45,11 +48,11 @@ def test_ten_thousand_streams_at_once(gateway: StartsGateways) -> None:
 
         first = round_of(STREAMS, house, upstream, clients)
         assert first - empty < STREAMS * KB_A_STREAM * 1024, f"{(first - empty) / STREAMS / 1024:.1f} KB a stream"
-        eventually(lambda: descriptors(house) <= open_before, 60)
+        wait_until_closed(house, open_before)
 
         second = round_of(STREAMS, house, upstream, clients)
         assert second - first < ROOM * (first - empty), f"{(second - first) / 1e6:.0f} MB more, the second time"
-        eventually(lambda: descriptors(house) <= open_before, 60)
+        wait_until_closed(house, open_before)
 
         assert house.workers() == workers
         check_sums(house, 2 * STREAMS + 20)
@@ -77,11 +80,24 @@ def memory(house: Gateway) -> int:
     return sum(map(rss, house.workers()))
 
 
-def descriptors(house: Gateway) -> int:
-    """How many its workers have open; 0 where the system does not tell."""
+def descriptors(house: Gateway) -> Counter[str]:
+    """What its workers have open, by kind; empty where the system does not tell."""
     if sys.platform != "linux":
-        return 0
-    return sum(sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir()) for pid in house.workers())
+        return Counter()
+    found: Counter[str] = Counter()
+    for pid in house.workers():
+        for path in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):
+                found[re.sub(r"[0-9]+", "N", str(path.readlink()))] += 1
+    return found
+
+
+def wait_until_closed(house: Gateway, before: Counter[str]) -> None:
+    """Until its workers have no more open than before; fails with what is left."""
+    with contextlib.suppress(AssertionError):
+        eventually(lambda: descriptors(house).total() <= before.total(), 60)
+    left = descriptors(house) - before
+    assert left.total() <= (before - descriptors(house)).total(), f"open, and not before: {left}"
 
 
 def check_sums(house: Gateway, count: int) -> None:
