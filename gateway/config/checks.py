@@ -139,7 +139,7 @@ def _sound(kind: type[S], parts: Mapping[K, Any]) -> dict[K, S]:
     return sound
 
 
-def _quota_lists(parts: ValidParts) -> Iterator[tuple[Place, Mapping[int, Quota], tuple[str, ...]]]:
+def quota_lists(parts: ValidParts) -> Iterator[tuple[Place, Mapping[int, Quota], tuple[str, ...]]]:
     """Every list of quotas with its path and its owner's model patterns."""
     yield ("quotas",), parts.quotas, ("*",)
     for name, quotas in parts.teams.items():
@@ -210,9 +210,9 @@ def _check_models(parts: ValidParts) -> Iterator[ConfigFault]:
 
 def _token_quota(parts: ValidParts, model: str) -> tuple[Place, str] | None:
     """The first quota that depends on how many tokens calls of this model use, and what it counts."""
-    for path, quotas, patterns in _quota_lists(parts):
+    for path, quotas, patterns in quota_lists(parts):
         for index, quota in quotas.items():
-            if quota.unit in COUNTED and _is_bound(quota, patterns, model):
+            if quota.unit in COUNTED and is_bound(quota, patterns, model):
                 return (*path, index), COUNTED[quota.unit]
     return None
 
@@ -221,7 +221,7 @@ COUNTED = {"tokens": "the tokens", "usd": "the cost"}
 """The units that depend on how many tokens a call uses, in words."""
 
 
-def _is_bound(quota: Quota, patterns: Iterable[str], model: str) -> bool:
+def is_bound(quota: Quota, patterns: Iterable[str], model: str) -> bool:
     """Whether calls of this model count in a quota whose owner may use these models."""
     return model == "*" or (quota.covers(model) and any(fnmatchcase(model, pattern) for pattern in patterns))
 
@@ -236,7 +236,7 @@ def check_outputs(
                 quota.unit in COUNTED
                 and "chat" in model.endpoints
                 and model.max_output_tokens is None
-                and _is_bound(quota, patterns, name)
+                and is_bound(quota, patterns, name)
             ):
                 yield ConfigFault(
                     format_faults((*path, index)),
@@ -267,7 +267,7 @@ def _check_keys(parts: ValidParts) -> Iterator[ConfigFault]:
 
 def _check_quotas(parts: ValidParts) -> Iterator[ConfigFault]:
     """A window is identified by owner, unit, length and models, not by its limit: two such quotas would share it."""
-    for path, quotas, _ in _quota_lists(parts):
+    for path, quotas, _ in quota_lists(parts):
         yield from check_list(path, quotas)
 
 

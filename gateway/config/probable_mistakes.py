@@ -7,7 +7,7 @@ check` prints warnings. Each rule below is one function; values that may be secr
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from decimal import Decimal
 from fnmatch import fnmatchcase
@@ -15,9 +15,9 @@ from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
-from .checks import Place
+from .checks import Place, ValidParts, is_bound, quota_lists
 from .faults import ConfigFault, format_faults, printable
-from .sections import Config, Limits, Model, Quota
+from .sections import Config, Limits
 
 FOREIGN_REFERENCE = re.compile(
     r"os\.environ/\w+|env[:.]\w+|\$env:\w+|\$[A-Za-z_]\w*|%[A-Za-z_]\w*%|\{\{.*\}\}|<[\w -]+>|\$\(.*\)"
@@ -74,7 +74,7 @@ def _foreign_references(config: Config) -> Warnings:
 def _secrets(config: Config) -> Iterator[tuple[Place, SecretStr | None]]:
     for name, upstream in config.upstreams.items():
         yield ("upstreams", name, "api_key"), upstream.api_key
-        for index, one in enumerate(upstream.api_keys or ()):
+        for index, one in enumerate(upstream.api_keys):
             yield ("upstreams", name, "api_keys", index), one
     for number, key in enumerate(config.keys):
         yield ("keys", number, "secret"), key.secret
@@ -109,30 +109,15 @@ def _prices(config: Config) -> Warnings:
                 )
 
 
-def _quota_lists(config: Config) -> Iterator[tuple[Place, tuple[Quota, ...], tuple[str, ...]]]:
-    """Every list of quotas with its path and its owner's model patterns."""
-    yield ("quotas",), config.quotas, ("*",)
-    for name, team in config.teams.items():
-        yield ("teams", name, "quotas"), team.quotas, ("*",)
-    for number, key in enumerate(config.keys):
-        yield ("keys", number, "quotas"), key.quotas, key.models
-
-
-def _bound(quota: Quota, patterns: Iterable[str], models: Mapping[str, Model]) -> Iterator[tuple[str, Model]]:
-    for name, model in models.items():
-        if name == "*" or (quota.covers(name) and any(fnmatchcase(name, pattern) for pattern in patterns)):
-            yield name, model
-
-
 def _unpriced_models(config: Config) -> Warnings:
-    for path, quotas, patterns in _quota_lists(config):
-        for index, quota in enumerate(quotas):
+    for path, quotas, patterns in quota_lists(ValidParts.of(config)):
+        for index, quota in quotas.items():
             if quota.unit != "usd":
                 continue
             unpriced = [
                 printable(name)
-                for name, model in _bound(quota, patterns, config.models)
-                if model.price is None and model.unpriced == "deny"
+                for name, model in config.models.items()
+                if is_bound(quota, patterns, name) and model.price is None and model.unpriced == "deny"
             ]
             if unpriced:
                 yield _warning(
@@ -143,13 +128,15 @@ def _unpriced_models(config: Config) -> Warnings:
 
 
 def _small_quotas(config: Config) -> Warnings:
-    for path, quotas, patterns in _quota_lists(config):
-        for index, quota in enumerate(quotas):
+    for path, quotas, patterns in quota_lists(ValidParts.of(config)):
+        for index, quota in quotas.items():
             if quota.unit != "tokens":
                 continue
-            for name, model in _bound(quota, patterns, config.models):
+            for name, model in config.models.items():
                 reserved = model.max_output_tokens
-                if "chat" in model.endpoints and reserved is not None and reserved >= quota.limit:
+                if reserved is None or "chat" not in model.endpoints or not is_bound(quota, patterns, name):
+                    continue
+                if reserved >= quota.limit:
                     yield _warning(
                         (*path, index),
                         f"a chat call of {printable(name)!r} without a limit of its own reserves {reserved} output "
@@ -173,8 +160,8 @@ def _unused_patterns(config: Config) -> Warnings:
         for index, pattern in enumerate(key.models):
             if not any(fnmatchcase(name, pattern) for name in config.models):
                 yield _warning(("keys", number, "models", index), f"matches none of the models: {known}")
-    for path, quotas, _ in _quota_lists(config):
-        for index, quota in enumerate(quotas):
+    for path, quotas, _ in quota_lists(ValidParts.of(config)):
+        for index, quota in quotas.items():
             if quota.model is not None and not any(map(quota.covers, config.models)):
                 yield _warning((*path, index, "model"), f"matches none of the models: {known}")
 

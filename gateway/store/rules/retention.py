@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from gateway.config.sections import PER_SECONDS
 from gateway.records import WindowState
 
 HOUR_S = 3600
@@ -24,8 +25,6 @@ STEP_H = 24
 
 IDLE_PERIODS = 100
 """A rate that was not used for so many of its periods has no level left."""
-
-_PER_S = {"second": 1, "minute": 60, "hour": 3600}
 
 
 class RetentionLook(NamedTuple):
@@ -59,5 +58,5 @@ def is_idle(window: str, state: WindowState, kept_us: int, clock_us: int) -> boo
     if state.used == 0 and state.reserved == 0:
         return True
     _, *parts = window.rsplit("|", 4)
-    period_s = _PER_S.get(parts[1]) or (int(parts[1]) if parts[1].isdecimal() else 0) if len(parts) == 4 else 0
+    period_s = PER_SECONDS.get(parts[1]) or (int(parts[1]) if parts[1].isdecimal() else 0) if len(parts) == 4 else 0
     return period_s > 0 and age_us > IDLE_PERIODS * period_s * 1_000_000

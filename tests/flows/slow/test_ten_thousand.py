@@ -94,10 +94,10 @@ def descriptors(house: Gateway) -> Counter[str]:
 
 def wait_until_closed(house: Gateway, before: Counter[str]) -> None:
     """Until its workers have no more open than before; fails with what is left."""
-    with contextlib.suppress(AssertionError):
+    try:
         eventually(lambda: descriptors(house).total() <= before.total(), 60)
-    left = descriptors(house) - before
-    assert left.total() <= (before - descriptors(house)).total(), f"open, and not before: {left}"
+    except AssertionError:
+        pytest.fail(f"open, and not before: {descriptors(house) - before}")
 
 
 def check_sums(house: Gateway, count: int) -> None:
