@@ -83,12 +83,12 @@ class DecisionFile:
             return
         with self._path.open("rb") as file:
             file.seek(self._read_bytes)
-            whole = file.read().rpartition(b"\n")[0]
+            whole, end, _ = file.read().rpartition(b"\n")  # behind it is a line that is still being written
         lines = whole.split(b"\n")
         if not self._read_bytes:
             self.journal = self._read_head(lines.pop(0))
         self.decisions += [decision for line in lines if line and (decision := _decode(line)) is not None]
-        self._read_bytes += len(whole) + 1
+        self._read_bytes += len(whole) + len(end)
 
     def _read_head(self, line: bytes) -> str:
         with contextlib.suppress(ValueError, LookupError, TypeError):
