@@ -16,6 +16,7 @@ from enum import Enum
 from ipaddress import IPv4Network, IPv6Network
 from typing import Any, Literal, NamedTuple
 
+from . import units
 from .config import Limits, Model, Quota
 
 Endpoint = Literal["completions", "chat", "embeddings"]
@@ -171,13 +172,15 @@ class Failure:
 
 
 class Usage(NamedTuple):
-    """Tokens of one call, and their source."""
+    """Tokens of one call, their source, and what else was used."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
     reasoning_tokens: int = 0
     source: UsageSource = "none"
+    more: units.Counts = ()
+    """Further units (`units.UNITS`): parts of the prompt and of the completion, and what is counted beside tokens."""
 
     @property
     def total_tokens(self) -> int:

@@ -10,8 +10,8 @@ Two JSON arrays with a tab between them:
   U+001F; the model is the configured one. `sums` are its numbers, in the order of `SUMS`.
 - `claims`: one array for each window, `[id, starts, unit, limit, period_us, is_enforced, amount, actual]`: what was
   drawn, and what is charged in the end.
-- `record`: the usage record, its fields in the order of `Record`, those of its usage in their place. No store looks
-  into it.
+- `record`: the usage record, its fields in the order of `Record`, those of its usage in their place; behind them
+  `Usage.more` as a text (`cache_write=100`), left out where it is empty. No store looks into it.
 
 The first array holds whole numbers below 2^53 and texts only, which Lua can read exactly. The second is opaque to the
 scripts, so that a record may gain a field without a new script.
@@ -24,6 +24,7 @@ from functools import lru_cache
 from json.encoder import encode_basestring_ascii as quote
 from typing import Any
 
+from gateway import units
 from gateway.records import Claim, Record, Settlement, Usage, Window
 
 from .windows import actuals, calendar_window
@@ -37,6 +38,8 @@ SUMS = (
 SEPARATOR = "\x1f"
 
 _USAGE_AT = Record._fields.index("usage")
+_USAGE_UNTIL = _USAGE_AT + Usage._fields.index("more")
+_MORE_AT = Record._fields.index("price") + Usage._fields.index("more")
 
 
 def encode(settlement: Settlement) -> str:
@@ -49,7 +52,7 @@ def encode(settlement: Settlement) -> str:
         name, time, key, team, endpoint, model, label_model, routed_model, returned_model, upstream, status, stream,
         usage, ended, first_byte_s, duration_s, attempts, truncated, client_id, cost_nusd, price,
     ) = record  # fmt: skip
-    prompt, completion, cached, reasoning, source = usage
+    prompt, completion, cached, reasoning, source, more = usage
     actual = actuals(record)
     name = quote(name)
     place, names = _spelt(
@@ -62,7 +65,8 @@ def encode(settlement: Settlement) -> str:
         f"[{name},{time:.6f},{names},{status},{_flag(stream)},{prompt},{completion},{cached},{reasoning},"
         f'"{source}","{ended}",{"null" if first_byte_s is None else f"{first_byte_s:.6f}"},{duration_s:.6f},{attempts},'
         f"{_flag(truncated)},{'null' if client_id is None else quote(client_id)},"
-        f"{'null' if cost_nusd is None else cost_nusd},{'null' if price is None else quote(price)}]"
+        f"{'null' if cost_nusd is None else cost_nusd},{'null' if price is None else quote(price)}"
+        + (f",{quote(units.spell(more))}]" if more else "]")
     )
 
 
@@ -99,11 +103,12 @@ def decode(entry: str) -> Settlement:
 def decode_record(text: str) -> Record:
     """The record of such an array; fields that an older gateway did not write have defaults. Raises `ValueError`."""
     values: list[Any] = json.loads(text)
-    until = _USAGE_AT + len(Usage._fields)
     try:
-        usage = Usage(*values[_USAGE_AT:until])
-        return Record(**dict(zip(Record._fields, [*values[:_USAGE_AT], usage, *values[until:]], strict=False)))
-    except TypeError as error:
+        more = units.read(values[_MORE_AT]) if len(values) > _MORE_AT else ()
+        usage = Usage(*values[_USAGE_AT:_USAGE_UNTIL])._replace(more=more)
+        fields = [*values[:_USAGE_AT], usage, *values[_USAGE_UNTIL:_MORE_AT], *values[_MORE_AT + 1 :]]
+        return Record(**dict(zip(Record._fields, fields, strict=False)))
+    except (AttributeError, TypeError) as error:
         raise ValueError(f"not a record of the ledger: {error}") from None
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from gateway import units
 from gateway.config import NUSD, Price
 from gateway.records import Usage
 
@@ -38,6 +39,7 @@ def total_usage(parts: Iterable[Usage]) -> Usage:
         sum([part.cached_tokens for part in parts]),
         sum([part.reasoning_tokens for part in parts]),
         "estimated" if "estimated" in sources else "reported" if "reported" in sources else "none",
+        units.total(more) if any(more := [part.more for part in parts]) else (),
     )
 
 

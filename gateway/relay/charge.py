@@ -111,6 +111,7 @@ def estimate(sent: SentRequest, ending: Ending, shown: Shown) -> Usage:
         report.cached_tokens,
         report.reasoning_tokens,
         "estimated",
+        report.more,
     )
 
 

@@ -6,6 +6,7 @@ import json
 import re
 from typing import Any
 
+from gateway import units
 from gateway.records import Usage
 
 # JSON escapes every quote inside a string, so a quoted name in the bytes is a name, never a part of a text.
@@ -29,12 +30,18 @@ def reported(report: Any) -> Usage | None:
     prompt, completion = _count(report.get("prompt_tokens")), _count(report.get("completion_tokens"))
     if prompt is None and completion is None:
         return None
-    cached = _detail(report.get("prompt_tokens_details"), "cached_tokens")
-    reasoning = _detail(report.get("completion_tokens_details"), "reasoning_tokens")
+    of_prompt, of_completion = report.get("prompt_tokens_details"), report.get("completion_tokens_details")
+    cached, reasoning = _detail(of_prompt, "cached_tokens"), _detail(of_completion, "reasoning_tokens")
+    # Asked here, because most reports have none of them.
+    has_more = (
+        isinstance(of_prompt, dict)
+        and (of_prompt.get("cache_write_tokens") or of_prompt.get("audio_tokens") or of_prompt.get("image_tokens"))
+    ) or (isinstance(of_completion, dict) and (of_completion.get("audio_tokens") or of_completion.get("image_tokens")))
+    more = _more(of_prompt, of_completion) if has_more else ()
     prompt, completion = prompt or 0, completion or 0
     if reasoning and report.get("total_tokens") == prompt + completion + reasoning:
         completion += reasoning
-    return Usage(prompt, completion, cached, reasoning, "reported")
+    return Usage(prompt, completion, cached, reasoning, "reported", more)
 
 
 def found_in(body: bytes) -> Usage | None:
@@ -51,16 +58,18 @@ def highest(one: Usage | None, other: Usage) -> Usage:
     if one is None:
         return other
     prompt, completion, cached, reasoning = map(max, one[:4], other[:4])
-    return Usage(prompt, completion, cached, reasoning, "reported")
+    return Usage(prompt, completion, cached, reasoning, "reported", units.highest(one.more, other.more))
 
 
 def coherent(usage: Usage) -> Usage:
-    """Cached tokens are part of the prompt, and reasoning is part of the completion: clamped to these."""
+    """Cached tokens are part of the prompt, and reasoning is part of the completion: clamped to these, and so are
+    further units of either."""
     cached, reasoning = (
         min(usage.cached_tokens, usage.prompt_tokens),
         min(usage.reasoning_tokens, usage.completion_tokens),
     )
-    return usage._replace(cached_tokens=cached, reasoning_tokens=reasoning)
+    more = usage.more and units.within(usage.more, usage.prompt_tokens, usage.completion_tokens)
+    return usage._replace(cached_tokens=cached, reasoning_tokens=reasoning, more=more)
 
 
 def texts_of(data: bytes) -> list[bytes]:
@@ -87,3 +96,20 @@ def _count(value: Any) -> int | None:
 
 def _detail(details: Any, name: str) -> int:
     return (_count(details.get(name)) or 0) if isinstance(details, dict) else 0
+
+
+def _more(prompt: Any, completion: Any) -> units.Counts:
+    """Further units of a chat report's details. `cache_write_tokens` holds writes of every duration (OpenAI)."""
+    written = _detail(prompt, "cache_write_tokens")
+    longer = _detail(prompt.get("cache_write_tokens_details"), "ttl_12h_tokens") if written else 0
+    longer = min(longer, written)
+    return units.counts(
+        {
+            "cache_write": written - longer,
+            "cache_write_1h": longer,
+            "audio_in": _detail(prompt, "audio_tokens"),
+            "image_in": _detail(prompt, "image_tokens"),
+            "audio_out": _detail(completion, "audio_tokens"),
+            "image_out": _detail(completion, "image_tokens"),
+        }
+    )

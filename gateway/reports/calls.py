@@ -7,6 +7,7 @@ import io
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from gateway import units
 from gateway.chunked import in_chunks
 from gateway.quota.pricing import read_price, usd
 
@@ -20,6 +21,7 @@ COLUMNS = (
     "id", "time", "key", "team", "endpoint", "model", "routed_model", "returned_model", "upstream", "status", "stream",
     "ended", "client_gone", "first_byte_s", "duration_s", "attempts", "truncated", "client_request_id",
     "prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens", "usage_source", *_MONEY,
+    "units",
 )  # fmt: skip
 """Of a CSV."""
 
@@ -30,8 +32,9 @@ def call_members(call: Mapping[str, Any]) -> dict[str, Any]:
     price, cost_nusd = call["price"], call["cost_nusd"]
     return {
         **{name: value for name, value in call.items() if name not in stored},
-        **{name: value for name, value in call["usage"].items() if name != "source"},
+        **{name: value for name, value in call["usage"].items() if name not in ("source", "more")},
         "usage_source": call["usage"]["source"],
+        "units": dict(call["usage"]["more"]),
         "cost_usd": None if cost_nusd is None else usd(cost_nusd),
         "price": None if price is None else read_price(price),
         "client_gone": call["ended"] == "client_gone",
@@ -47,6 +50,6 @@ def format_calls_csv(calls: Iterable[Mapping[str, Any]], *, has_heading: bool) -
     for call in in_chunks(calls, ROWS_AT_ONCE):
         members = call_members(call)
         prices = {f"price_{name}": value for name, value in (members["price"] or {}).items()}
-        members |= prices
+        members |= prices | {"units": units.spell(call["usage"]["more"])}
         writer.writerow(members | {name: plain_usd(members.get(name)) for name in _MONEY})
     return text.getvalue()

@@ -17,6 +17,7 @@ from typing import Literal
 from gateway.accounting.lease import AccessLogExtras
 from gateway.quota.pricing import usd
 from gateway.records import Record
+from gateway.units import spell
 
 FIELDS: Mapping[str, str] = {
     "time": "When the line was written, in UTC: that is the end of the call.",
@@ -42,6 +43,7 @@ FIELDS: Mapping[str, str] = {
     "completion_tokens": "Tokens of the answer.",
     "cached_tokens": "Of the prompt's tokens those that the upstream had in its cache; left out where none.",
     "reasoning_tokens": "Of the answer's tokens those that were thought and not said; left out where none.",
+    "units": "Further units that were used, as name=count; left out where none.",
     "usage_source": "Source of the usage: reported by the upstream, estimated by the gateway, or none.",
     "cost_usd": "The cost in US dollars; left out where the model has no price.",
     "attempts": "How often an upstream was asked.",
@@ -92,6 +94,7 @@ class AccessLog:
             completion_tokens=usage.completion_tokens,
             cached_tokens=usage.cached_tokens or None,
             reasoning_tokens=usage.reasoning_tokens or None,
+            units=spell(usage.more) if usage.more else None,
             usage_source=usage.source,
             cost_usd=None if record.cost_nusd is None else usd(record.cost_nusd),
             attempts=record.attempts,

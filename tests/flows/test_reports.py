@@ -75,12 +75,22 @@ def test_call_is_told_in_full(house: Gateway, upstream: Stage) -> None:
         "id": answer.id, "key": "writer", "team": "crew", "endpoint": "completions", "model": COMPLETIONS,
         "routed_model": COMPLETIONS, "returned_model": "model-of-the-upstream", "upstream": "main", "status": 200,
         "stream": False, "prompt_tokens": 10, "completion_tokens": 5, "cached_tokens": 4, "reasoning_tokens": 2,
-        "usage_source": "reported", "cost_usd": 3.6e-05, "price": {"input": 2.0, "cached_input": 1.0, "output": 4.0},
+        "usage_source": "reported", "units": {}, "cost_usd": 3.6e-05,
+        "price": {"input": 2.0, "cached_input": 1.0, "output": 4.0},
         "attempts": 1, "truncated": False, "client_gone": False,
         "ended": "done", "client_request_id": "mine",
     }  # fmt: skip
     assert before - 1 <= measured["time"] <= time.time() + 1
     assert 0 < measured["first_byte_s"] <= measured["duration_s"]
+
+
+def test_call_with_further_units(house: Gateway, upstream: Stage) -> None:
+    upstream.play(counted(10, 5, prompt_tokens_details={"cache_write_tokens": 6, "audio_tokens": 1}))
+    call = house.call(house.chat("writer").id)
+    assert call["units"] == {"cache_write": 6, "audio_in": 1}
+    text = house.admin("calls", format="csv", key="writer").body.decode()
+    (line,) = [line for line in csv.DictReader(io.StringIO(text)) if line["id"] == call["id"]]
+    assert line["units"] == "cache_write=6 audio_in=1"
 
 
 def test_call_of_a_model_with_another_name_and_no_price(house: Gateway, upstream: Stage) -> None:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway import units
 from gateway.quota import ledger_entry
 from gateway.records import Claim, Record, Settlement, Usage, Window
 
@@ -18,7 +19,10 @@ counts = st.integers(0, 2**53 - 1)
 seconds = st.floats(0, 1e6, allow_nan=False)
 names = st.text(max_size=20)
 moments = st.floats(1.7e9, 4e9, allow_nan=False)
-usages = st.builds(Usage, counts, counts, counts, counts, st.sampled_from(["reported", "estimated", "none"]))
+usages = st.builds(
+    Usage, counts, counts, counts, counts, st.sampled_from(["reported", "estimated", "none"]),
+    st.just(()) | st.dictionaries(st.sampled_from(sorted(units.UNITS)), counts).map(units.counts),
+)  # fmt: skip
 records = st.builds(
     Record,
     id=names, time=moments, key=names, team=st.none() | names, endpoint=names, model=names, label_model=names,
@@ -126,7 +130,17 @@ def test_a_record_of_an_older_gateway_can_be_read() -> None:
 def test_a_record_of_a_newer_gateway_can_be_read() -> None:
     """Gateways of neighbouring versions share a Redis while one after the other is replaced."""
     values = json.loads(ledger_entry.encode(Settlement(a_record(price="1 1 2"), ())).partition("\t")[2])
-    assert ledger_entry.decode_record(json.dumps([*values, "of tomorrow"])) == a_record(price="1 1 2")
+    newer = a_record(price="1 1 2", usage=Usage(10, 5, 4, 2, "reported", (("of_tomorrow", 7),)))
+    assert ledger_entry.decode_record(json.dumps([*values, "of_tomorrow=7", "of tomorrow"])) == newer
+
+
+def test_a_call_without_further_units_is_written_as_before_there_were_any() -> None:
+    plain = ledger_entry.encode(Settlement(a_record(price="1 1 2"), ()))
+    assert plain.endswith(',null,"1 1 2"]')
+    usage = Usage(10, 5, 4, 2, "reported", (("cache_write", 3), ("web_searches", 2)))
+    assert ledger_entry.encode(Settlement(a_record(price="1 1 2", usage=usage), ())) == (
+        plain[:-1] + ',"cache_write=3 web_searches=2"]'
+    )
 
 
 @pytest.mark.parametrize(

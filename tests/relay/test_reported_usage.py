@@ -29,7 +29,36 @@ from gateway.relay import reported_usage
                 "completion_tokens_details": {"reasoning_tokens": 10},
                 "cost": 0.01,
             },
-            Usage(30, 40, 20, 10, source="reported"),
+            Usage(30, 40, 20, 10, source="reported", more=(("audio_in", 1),)),
+        ),
+        (
+            {
+                "prompt_tokens": 900,
+                "completion_tokens": 90,
+                "prompt_tokens_details": {
+                    "cached_tokens": 100,
+                    "cache_write_tokens": 500,
+                    "cache_write_tokens_details": {"ttl_30m_tokens": 300, "ttl_12h_tokens": 200},
+                    "image_tokens": 40,
+                },
+                "completion_tokens_details": {"reasoning_tokens": 0, "audio_tokens": 80, "image_tokens": "9"},
+            },
+            Usage(
+                900,
+                90,
+                100,
+                0,
+                "reported",
+                (("cache_write", 300), ("cache_write_1h", 200), ("audio_out", 80), ("image_in", 40)),
+            ),
+        ),
+        (
+            {"prompt_tokens": 9, "prompt_tokens_details": {"cache_write_tokens": 5, "cache_write_tokens_details": 1}},
+            Usage(9, source="reported", more=(("cache_write", 5),)),
+        ),
+        (
+            {"prompt_tokens": 9, "prompt_tokens_details": {"audio_tokens": 0, "cache_write_tokens": None}},
+            Usage(9, source="reported"),
         ),
         (
             {"prompt_tokens": 3, "completion_tokens": 4, "prompt_tokens_details": None, "completion_tokens_details": 1},
@@ -72,6 +101,22 @@ def test_no_report_hurts(report: Any) -> None:
     if found is not None:
         assert min(found.prompt_tokens, found.completion_tokens, found.cached_tokens, found.reasoning_tokens) >= 0
         assert max(found.prompt_tokens, found.completion_tokens) < 2**53
+
+
+def test_the_highest_of_two_reports_counts_unit_by_unit() -> None:
+    one = Usage(10, 5, 4, 2, "reported", (("cache_write", 3), ("audio_out", 5)))
+    other = Usage(9, 6, 5, 1, "reported", (("cache_write", 7), ("web_searches", 1)))
+    assert reported_usage.highest(one, other) == Usage(
+        10, 6, 5, 2, "reported", (("cache_write", 7), ("web_searches", 1), ("audio_out", 5))
+    )
+    assert reported_usage.highest(None, one) is one
+
+
+def test_no_part_is_above_its_whole() -> None:
+    report = Usage(10, 5, 40, 20, "reported", (("cache_write", 30), ("web_searches", 30), ("audio_out", 30)))
+    assert reported_usage.coherent(report) == Usage(
+        10, 5, 10, 5, "reported", (("cache_write", 10), ("web_searches", 30), ("audio_out", 5))
+    )
 
 
 def size_of(answer: bytes) -> int:

@@ -10,6 +10,7 @@ from gateway.quota import ledger_entry
 from gateway.quota import windows as limits
 from gateway.records import Claim, Draw, Record, Settlement, Unit, Usage, Window
 from gateway.store import Reserve, Settle, Void
+from gateway.units import counts
 
 from .changes import NOON, SECOND
 
@@ -163,7 +164,8 @@ def settlement_of(drawn: Reserve, end: End) -> Settlement:
     """How such a call ends."""
     record = drawn.draw.record._replace(
         returned_model="gpt-y-2", status=500 if end.ended == "error" else 200, attempts=2, first_byte_s=0.25,
-        usage=Usage(end.tokens // 2, end.tokens - end.tokens // 2, end.tokens // 4, end.tokens // 5, "reported"),
+        usage=Usage(end.tokens // 2, end.tokens - end.tokens // 2, end.tokens // 4, end.tokens // 5, "reported",
+                    counts({"cache_write": end.tokens // 6})),
         ended=end.ended, duration_s=1.5, cost_nusd=end.tokens * 10 if end.is_priced else None,
     )  # fmt: skip
     return Settlement(record, drawn.draw.claims)

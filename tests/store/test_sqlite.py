@@ -18,7 +18,7 @@ import pytest
 
 from gateway.config import StoreSettings as Settings
 from gateway.files import FolderInUse
-from gateway.records import Claim, Draw, Granted, Refused
+from gateway.records import Claim, Draw, Granted, Refused, Usage
 from gateway.store import (
     REAPED_AT_ONCE,
     SILENT_S,
@@ -234,6 +234,20 @@ async def test_a_file_of_an_older_gateway_learns_to_keep_prices(folder: Path, cl
         assert [call["price"] for call in await store.calls(9)] == [None, "3 3 4", None, None]
         assert older.execute(f"SELECT {columns} FROM records").fetchall()
     await SqliteStore(settings_of(folder), clock).close()  # which finds it there
+    await store.close()
+
+
+async def test_a_file_of_an_older_gateway_learns_to_keep_further_units(folder: Path, clock: Clock) -> None:
+    """And the older one, which still has it open, goes on writing and reading."""
+    await SqliteStore(settings_of(folder), clock).close()
+    with opened(folder) as older:
+        older.execute("ALTER TABLE records DROP COLUMN more")
+        store = SqliteStore(settings_of(folder), clock)
+        usage = Usage(9, 5, source="reported", more=(("cache_write", 3), ("web_searches", 2)))
+        await Worker(store).settle(draw(), usage=usage)
+        columns = ", ".join(name for name in RECORD if name not in ("id", "more"))
+        older.execute(f"INSERT INTO records (id, {columns}) SELECT 'since', {columns} FROM records")
+        assert [call["usage"]["more"] for call in await store.calls(9)] == [(), usage.more]
     await store.close()
 
 

@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gateway import units
 from gateway.chunked import in_chunks
 from gateway.config import StoreSettings
 from gateway.quota.ledger_entry import SUMS
@@ -29,7 +30,7 @@ FROM records WHERE day >= ? AND day <= ? GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4
 """The groups `TOLD_GROUPS` and the sums of `quota/ledger_entry.sums_of`, in the order of `SUMS`."""
 
 _USAGE_AT = Record._fields.index("usage")
-_USAGE_UNTIL = _USAGE_AT + len(Usage._fields)
+_USAGE_UNTIL = _USAGE_AT + Usage._fields.index("more")
 
 
 class Reader:
@@ -105,10 +106,11 @@ def _usage_rows(group_by: Sequence[str], found: sqlite3.Cursor) -> list[dict[str
 def record_row(record: Record) -> tuple[Any, ...]:
     """A record as a row of the columns `RECORD`."""
     record = storable(record)
-    return (*record[:_USAGE_AT], *record.usage, *record[_USAGE_AT + 1 :])
+    *usage, more = record.usage
+    return (*record[:_USAGE_AT], *usage, *record[_USAGE_AT + 1 :], units.spell(more) if more else "")
 
 
 def _read_record(row: Sequence[Any]) -> Record:
-    usage = Usage._make(row[_USAGE_AT:_USAGE_UNTIL])
-    record = Record._make((*row[:_USAGE_AT], usage, *row[_USAGE_UNTIL:]))
+    usage = Usage._make((*row[_USAGE_AT:_USAGE_UNTIL], units.read(row[-1])))
+    record = Record._make((*row[:_USAGE_AT], usage, *row[_USAGE_UNTIL:-1]))
     return record._replace(stream=bool(record.stream), truncated=bool(record.truncated))

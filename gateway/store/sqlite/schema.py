@@ -29,7 +29,7 @@ CREATE TABLE records (
     completion_tokens INTEGER NOT NULL, cached_tokens INTEGER NOT NULL, reasoning_tokens INTEGER NOT NULL,
     usage_source TEXT NOT NULL, ended TEXT NOT NULL, first_byte_s REAL, duration_s REAL NOT NULL,
     attempts INTEGER NOT NULL, truncated INTEGER NOT NULL, client_request_id TEXT, cost_nusd INTEGER,
-    price TEXT);
+    price TEXT, more TEXT NOT NULL DEFAULT '');
 CREATE INDEX records_by_key ON records (key, seq);
 CREATE TABLE sums (
     day TEXT, key TEXT, team TEXT, model TEXT, upstream TEXT, endpoint TEXT,
@@ -37,7 +37,7 @@ CREATE TABLE sums (
     PRIMARY KEY (day, key, team, model, upstream, endpoint)) WITHOUT ROWID;
 """
 
-ADDED = {"records": {"price": "TEXT"}}
+ADDED = {"records": {"price": "TEXT", "more": "TEXT NOT NULL DEFAULT ''"}}
 """Columns that files of this schema may lack: they are added when such a file is opened. A gateway without them works
 beside one with them, because every statement names its columns."""
 
@@ -84,6 +84,7 @@ RECORD = (
     "id", "time", "key", "team", "endpoint", "model", "label_model", "routed_model", "returned_model", "upstream",
     "status", "stream", "prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens", "usage_source",
     "ended", "first_byte_s", "duration_s", "attempts", "truncated", "client_request_id", "cost_nusd", "price",
+    "more",
 )  # fmt: skip
 
 SUM_GROUP = ("day", "key", "team", "model", "upstream", "endpoint")

@@ -61,6 +61,10 @@ function facts(call) {
     Status: call.status,
     Attempts: call.attempts,
     Tokens: `${prompt}, ${completion}, ${call.usage_source}`,
+    "Further units":
+      Object.entries(call.units)
+        .map(([unit, number]) => `${count(number)} ${unit}`)
+        .join(", ") || NOTHING,
     Cost: usd(call.cost_usd),
     Price: call.price
       ? `$${call.price.input} in, $${call.price.cached_input} cached, $${call.price.output} out per million`

@@ -15,6 +15,7 @@ from gateway.config import Limits
 from gateway.quota.issued import SECRET_PATTERN
 from gateway.records import Endpoint, Record, Unit, Usage, UsageSource
 from gateway.store import USAGE_COLUMNS, USAGE_GROUPS
+from gateway.units import UNITS
 from gateway.upstream.status import STATES
 
 from .operation import Schema, named
@@ -134,8 +135,9 @@ SCHEMAS: Mapping[str, Schema] = {
         cost_usd=_USD, estimated_percent={"type": "number", "minimum": 0, "maximum": 100},
     )), next=_TEXT_OR_NULL),
     "Call": _exact(
-        **_fields(Record, "usage", "label_model", "cost_nusd", "price"), **_fields(Usage, "source"),
+        **_fields(Record, "usage", "label_model", "cost_nusd", "price"), **_fields(Usage, "source", "more"),
         usage_source={"enum": get_args(UsageSource)}, cost_usd=_USD, client_gone={"type": "boolean"},
+        units=_counts("Further units that were used, by name, without zeros: " + ", ".join(UNITS) + "."),
         price={"anyOf": [_PRICE, {"type": "null"}]},
     ),
     "Calls": _exact(data=_list(named("Call")), next=_TEXT_OR_NULL),

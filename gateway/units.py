@@ -1,0 +1,102 @@
+"""What a call can use besides plain prompt and completion tokens, as counts by name.
+
+Counts are kept as a tuple of pairs in the order of `UNITS`, without zeros, so that most calls have the empty one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+Counts = tuple[tuple[str, int], ...]
+"""Names and counts, both of `UNITS`; a record of a newer gateway may hold names that are not there."""
+
+
+class Unit(NamedTuple):
+    """What is counted."""
+
+    what: str
+    part_of: str | None = None
+    """`prompt` or `completion` if these tokens are among the tokens of that; None: counted beside them."""
+
+
+UNITS: Mapping[str, Unit] = {
+    # OpenAI keeps them for 30 minutes, Anthropic for 5.
+    "cache_write": Unit("Prompt tokens written to the upstream's cache.", "prompt"),
+    # Anthropic keeps them for an hour, OpenAI for 12.
+    "cache_write_1h": Unit("Prompt tokens written to the upstream's cache for an hour or longer.", "prompt"),
+    # Each search of a hosted tool.
+    "web_searches": Unit("Web searches made by the upstream."),
+    "file_searches": Unit("Searches in stored files made by the upstream."),
+    # OpenAI's code interpreter and shell.
+    "containers": Unit("Containers started by the upstream."),
+    "audio_in": Unit("Audio tokens of the prompt.", "prompt"),
+    "audio_out": Unit("Audio tokens of the completion.", "completion"),
+    "image_in": Unit("Image tokens of the prompt.", "prompt"),
+    "image_out": Unit("Image tokens of the completion.", "completion"),
+    # Speech from text.
+    "characters": Unit("Characters of a text that was spoken."),
+    # Transcription; whole milliseconds, because seconds come with fractions.
+    "audio_ms": Unit("Milliseconds of audio."),
+    "images": Unit("Images generated."),
+    # Cohere's rerank.
+    "search_units": Unit("Search units of a rerank."),
+    # Task APIs with a price for each call.
+    "calls": Unit("Calls with a price of their own."),
+}
+
+_ORDER = {name: place for place, name in enumerate(UNITS)}
+
+
+def counts(of: Mapping[str, int]) -> Counts:
+    """These counts as they are kept."""
+    return tuple([(name, of[name]) for name in sorted(of, key=_place) if of[name]])
+
+
+def total(parts: Iterable[Counts]) -> Counts:
+    """The sum of each unit."""
+    given = [part for part in parts if part]
+    if len(given) <= 1:
+        return given[0] if given else ()
+    sums: dict[str, int] = {}
+    for part in given:
+        for name, count in part:
+            sums[name] = sums.get(name, 0) + count
+    return counts(sums)
+
+
+def highest(one: Counts, other: Counts) -> Counts:
+    """The higher count of each unit."""
+    if not one or not other:
+        return one or other
+    found = dict(one)
+    for name, count in other:
+        found[name] = max(count, found.get(name, 0))
+    return counts(found)
+
+
+def within(of: Counts, prompt: int, completion: int) -> Counts:
+    """The same, with no part above its whole. `prompt` and `completion` are tokens."""
+    wholes = {"prompt": prompt, "completion": completion}
+    limits = {name: wholes[unit.part_of] for name, unit in UNITS.items() if unit.part_of is not None}
+    return counts({name: min(count, limits.get(name, count)) for name, count in of})
+
+
+def spell(of: Counts) -> str:
+    """As a record keeps them: `cache_write=100 web_searches=2`."""
+    return " ".join([f"{name}={count}" for name, count in of])
+
+
+def read(spelling: str) -> Counts:
+    """What `spell` wrote. Raises `ValueError`."""
+    found = []
+    for each in spelling.split():
+        name, _, count = each.partition("=")
+        if not (name and count.isdecimal()):
+            raise ValueError(f"not a count of a unit: {each!r}")
+        found.append((name, int(count)))
+    return tuple(found)
+
+
+def _place(name: str) -> tuple[int, str]:
+    return _ORDER.get(name, len(_ORDER)), name
