@@ -25,11 +25,12 @@ from .bridge import fan_out
 from .bridge.request import as_chat
 from .config import Capabilities, Config, Route
 from .errors import GatewayError, UpstreamFailed, UpstreamRefused
+from .formats import FORMATS, token_rule
 from .keys.cache import KeyCache
 from .observe.tracing import CLIENT_GONE, Trace
-from .quota import limit_headers, windows
+from .quota import windows
 from .records import Call, Claim, Failure, Phase, Usage
-from .relay import Answer, Streamed, token_rule
+from .relay import Answer, Streamed
 from .relay.client_stream import ClientStream, OpensStreams
 from .tasks import Tasks
 from .upstream.health import AttemptHandle
@@ -38,8 +39,6 @@ from .upstream.retry_policy import FailedAttempt, GiveUp, Try, client_timeout_s,
 from .upstream.router import Router
 
 log = logging.getLogger("gateway")
-
-_PATHS = {"completions": "/completions", "chat": "/chat/completions", "embeddings": "/embeddings"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +94,8 @@ async def serve(
         leased_now()
         lease.trace = trace
         keepalive_s = parts.config.server.keepalive_comment_s if call.params.stream else 0
-        outlet = ClientStream(open_stream, partial(own_headers, lease), keepalive_s, hold)
+        keepalive = FORMATS[call.endpoint].keepalive
+        outlet = ClientStream(open_stream, partial(own_headers, lease), keepalive_s, keepalive, hold)
         try:
             answer = await _carry(call, parts, lease, outlet, routes=routes, tried=[])
             return Served(answer, own_headers(lease))
@@ -296,13 +296,14 @@ def prepare(call: Call, claims: Sequence[Claim], route: Route, parts: Services, 
     changes = changed_members(call, claims, route, upstream.capabilities)
     given = call.params.document
     body = json_document.replace(given, changes) if given.large is None else large_body.replace(given.large, changes)
-    added_limits = [changes[name] for name in ("max_tokens", "max_completion_tokens") if name in changes]
+    spec = FORMATS[call.endpoint]
+    added_limits = [changes[name] for name in spec.limit_fields if name in changes]
     return relay.Attempt(
         call=call,
         route=route,
         pool=pool,
         upstream=upstream,
-        request=pool.request(_PATHS[call.endpoint], call.forwarded_headers, body, key=trial.key),
+        request=pool.request(spec.upstream_path, call.forwarded_headers, body, key=trial.key),
         max_response_bytes=parts.config.server.max_response_bytes,
         output_limit=added_limits[0] if added_limits else call.params.output_limit,
         count_texts=token_rule.counting(parts.find_counter(call.params.model)),
@@ -311,27 +312,13 @@ def prepare(call: Call, claims: Sequence[Claim], route: Route, parts: Services, 
 
 
 def changed_members(call: Call, claims: Iterable[Claim], route: Route, capabilities: Capabilities) -> dict[str, Any]:
-    """What has to be different in the forwarded body: the model's name, the usage report, an output limit.
-
-    A chat call that gave no limit gets one where tokens or money are counted: what is drawn has to be all that it can
-    use.
-    """
-    params = call.params
+    """What has to be different in the forwarded body: the model's name, and what the format adds, such as an output
+    limit where tokens or money are counted."""
     changes: dict[str, Any] = {}
-    if route.model is not None and route.model != params.model:
+    if route.model is not None and route.model != call.params.model:
         changes["model"] = route.model
-    if params.stream and not params.include_usage and capabilities.stream_usage:
-        changes["stream_options"] = {**(params.document.members.get("stream_options") or {}), "include_usage": True}
-    limit_field = capabilities.max_tokens_field if call.endpoint == "chat" else "max_tokens"
-    if params.is_output_limit_added:
-        changes[limit_field] = params.output_limit
-    elif (
-        call.endpoint == "chat"
-        and params.output_limit is None
-        and any(claim.window.unit in ("tokens", "usd") for claim in claims)
-    ):
-        changes[limit_field] = windows.output_limit(call)
-    return changes
+    needs_limit = call.params.output_limit is None and any(claim.window.unit in ("tokens", "usd") for claim in claims)
+    return changes | FORMATS[call.endpoint].changes(call, route, capabilities, needs_limit)
 
 
 def own_headers(lease: Lease) -> tuple[tuple[str, str], ...]:
@@ -340,5 +327,5 @@ def own_headers(lease: Lease) -> tuple[tuple[str, str], ...]:
     return (
         ("x-gateway-upstream", upstream),
         ("x-gateway-attempts", str(lease.attempts)),
-        *limit_headers.rate_headers(lease.standings).items(),
+        *FORMATS[lease.call.endpoint].rate_headers(lease.standings).items(),
     )

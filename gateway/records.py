@@ -74,6 +74,11 @@ class Params(NamedTuple):
     output_limit: int | None = None
     is_output_limit_added: bool = False
     """The client gave none: `output_limit` is a limit of the key or the model, and has to be written into the body."""
+    default_output: int | None = None
+    """Output tokens of one candidate without a limit: 0 where the format generates none; None: up to the model."""
+    output_param: str = "max_tokens"
+    """The parameter to lower if the call is too large for a quota."""
+    prompt_param: str = "prompt"
 
     @property
     def choices(self) -> int:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from gateway import formats
 from gateway.api import auth, json_document, validate
 from gateway.config import Config, build
 from gateway.pipeline import changed_members
@@ -35,7 +36,7 @@ def config(quotas: Any = (), limits: Any = None, route: Any = None, capabilities
 
 def call(settings: Config, endpoint: Endpoint, body: bytes) -> Call:
     (key,) = auth.index(settings.keys).values()
-    asked = validate.restrict(validate.read(endpoint, body), endpoint, key.limits, settings.models["m"].limits)
+    asked = validate.restrict(formats.read(endpoint, body), key.limits, settings.models["m"].limits)
     return Call("req_1", 0.0, key, endpoint, asked, settings.models["m"], label_model="m", arrived=0.0)
 
 

@@ -82,13 +82,7 @@ def may_rewrite(model: Model, endpoint: Endpoint, upstreams: Mapping[str, Upstre
 
 def serves(endpoint: Endpoint, capabilities: Capabilities) -> bool:
     """Whether this upstream has the endpoint, or another endpoint that the bridge can use instead."""
-    match endpoint:
-        case "completions":
-            return capabilities.completions is not False
-        case "chat":
-            return capabilities.chat
-        case "embeddings":
-            return capabilities.embeddings
+    return getattr(capabilities, endpoint) is not False
 
 
 def served(model: Model, upstreams: Mapping[str, Upstream]) -> tuple[Endpoint, ...]:

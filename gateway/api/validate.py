@@ -3,39 +3,44 @@
 These are two steps because the body names the model whose limits apply: `read` checks the API's rules, `restrict` the
 limits of key and model. Both raise `InvalidRequest` for the first fault, in OpenAI's words (`validation_errors.py`).
 
-`schema.py` has the rules for single fields. The rules between fields are here: `best_of` against `n` and `stream`,
-choices against prompts, `top_logprobs` against `logprobs`; and names that are known ones but for their case. Go's JSON
-reader, which resellers use, takes "N" (and "stop" with a long s, U+017F) for the parameter: it would be obeyed there
-without having been checked here.
+`schema.py` has the rules for single fields, each format its rules between fields (`formats/`). Here are those of every
+format, among them that a name may not be a known one but for its case: Go's JSON reader, which resellers use, takes "N"
+(and "stop" with a long s, U+017F) for the parameter. It would be obeyed there without having been checked here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
 
 from gateway.config import Limits
 from gateway.errors import InvalidRequest
-from gateway.records import Document, Endpoint, Params
+from gateway.records import Document, Params
 
 from . import prompt_tokens, validation_errors
 from .json_document import parse
 from .prompt_tokens import Counter, FindsCounter
-from .schema import Body, Chat, Completion, Embedding, Generation, StreamOptions
+from .schema import Body, Generation, StreamOptions
 
-MAX_CHOICES = 2048
-"""Choices of one call, prompts times n. OpenAI caps the product without naming the number (ai-dynamo took 128, which
-would refuse batches that the API takes). As many as prompts: one choice for each is what batches are for, and a call
-of 2048 prompts with n = 128 would ask for a quarter of a million outputs."""
+Reads = Callable[[Document, Any, Counter | None], Params]
 
 
-def read(endpoint: Endpoint, raw: bytes, find_counter: FindsCounter = prompt_tokens.no_counter) -> Params:
+class Rules:
+    """The rules of one format: the schema of its body, and `read` for the rules between fields."""
+
+    __slots__ = ("names", "read", "schema")
+
+    def __init__(self, schema: type[Body], read: Reads) -> None:
+        self.schema = schema
+        self.read = read
+        self.names = frozenset(schema.model_fields)
+
+
+def read(rules: Rules, raw: bytes, find_counter: FindsCounter = prompt_tokens.no_counter) -> Params:
     """The parameters of the body, checked by the API's own rules, and the number of its prompt tokens."""
     document = parse(raw)
-    rules = _ENDPOINTS[endpoint]
     _refuse_other_case(document.members, rules.names)
     options = document.members.get("stream_options")
     if isinstance(options, dict) and "stream_options" in rules.names:
@@ -47,7 +52,7 @@ def read(endpoint: Endpoint, raw: bytes, find_counter: FindsCounter = prompt_tok
     return rules.read(document, body, find_counter(body.model))
 
 
-def restrict(params: Params, endpoint: Endpoint, key: Limits, model: Limits) -> Params:
+def restrict(params: Params, key: Limits, model: Limits) -> Params:
     """The same within the limits of the caller's key and of the model.
 
     Where they bound the output and the client did not, the tighter bound becomes the output limit, and
@@ -57,59 +62,13 @@ def restrict(params: Params, endpoint: Endpoint, key: Limits, model: Limits) -> 
         if limits.model_fields_set:  # nearly always none
             _refuse_beyond(params.document.members, limits, owner)
     bounds = [limits.max_tokens for limits in (key, model) if limits.max_tokens is not None]
-    if bounds and params.output_limit is None and endpoint != "embeddings":
+    if bounds and params.output_limit is None and params.default_output != 0:
         return params._replace(output_limit=min(bounds), is_output_limit_added=True)
     return params
 
 
-# ------------------------------------------------------------------------------------------------- one per endpoint
-
-
-def _completion(document: Document, body: Completion, count: Counter | None) -> Params:
-    n = body.n or 1
-    if body.best_of and body.best_of < n:
-        raise InvalidRequest(
-            "You requested that the server return more choices than it will generate (HINT: you must set 'n' "
-            f"(currently {n}) to be at most 'best_of' (currently {body.best_of}), or omit either parameter if you "
-            "don't specifically want to use them.)",
-            param="best_of",
-        )
-    if body.best_of and body.best_of > 1 and body.stream:
-        raise validation_errors.wrong_value(
-            "best_of", "Results of 'best_of' > 1 cannot be streamed: leave out one of the two."
-        )
-    prompt = prompt_tokens.prompts(body.prompt, body.suffix, count)
-    if prompt.prompts * n > MAX_CHOICES:
-        raise validation_errors.wrong_value(
-            "n",
-            f"'n' (currently {n}) times the number of prompts (currently {prompt.prompts}) must be at most "
-            f"{MAX_CHOICES}: ask for fewer choices, or send the prompts in several requests.",
-        )
-    # best_of: 0 is what the SDKs' own tests send for "not used".
-    return _generation(document, body, prompt, best_of=body.best_of or 1)
-
-
-def _chat(document: Document, body: Chat, count: Counter | None) -> Params:
-    if body.top_logprobs is not None and not body.logprobs:
-        raise validation_errors.wrong_value("top_logprobs", "It is only allowed when 'logprobs' is true.")
-    for index, tool in enumerate(body.tools or ()):
-        if tool.type == "function" and tool.function is None:
-            raise validation_errors.missing(f"tools[{index}].function")
-    return _generation(document, body, prompt_tokens.chat(document, count))
-
-
-def _embedding(document: Document, body: Embedding, count: Counter | None) -> Params:
-    prompt = prompt_tokens.prompts(body.input, count=count)
-    return Params(
-        document=document,
-        model=body.model,
-        prompts=prompt.prompts,
-        prompt_tokens=prompt.tokens,
-        is_prompt_exact=prompt.is_exact,
-    )
-
-
-def _generation(document: Document, body: Generation, prompt: prompt_tokens.Estimate, best_of: int = 1) -> Params:
+def generation(document: Document, body: Generation, prompt: prompt_tokens.Estimate, best_of: int = 1) -> Params:
+    """The parameters that completions and chat share."""
     if body.logit_bias:
         _check_bias(body.logit_bias)
     given = [limit for limit in (body.max_tokens, body.max_completion_tokens) if limit is not None]
@@ -140,18 +99,6 @@ def _check_bias(bias: Mapping[str, Any]) -> None:
         raise validation_errors.above(path, value, 100.0) if value > 0 else validation_errors.below(path, value, -100.0)
 
 
-@dataclass(frozen=True, slots=True)
-class _Rules:
-    schema: type[Body]
-    read: Callable[[Document, Any, Counter | None], Params]
-    names: frozenset[str]
-
-
-_ENDPOINTS: Mapping[Endpoint, _Rules] = {
-    "completions": _Rules(Completion, _completion, frozenset(Completion.model_fields)),
-    "chat": _Rules(Chat, _chat, frozenset(Chat.model_fields)),
-    "embeddings": _Rules(Embedding, _embedding, frozenset(Embedding.model_fields)),
-}
 _STREAM_OPTIONS = frozenset(StreamOptions.model_fields)
 
 

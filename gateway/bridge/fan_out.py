@@ -24,9 +24,10 @@ from gateway.accounting.lease import Accounting, Lease
 from gateway.api.capabilities import Adaptation, adaptation
 from gateway.config import Upstream
 from gateway.errors import GatewayError, UpstreamFailed, UpstreamRefused
+from gateway.formats import sse
 from gateway.quota import pricing
 from gateway.records import Call, Ended, Failure, Fault, Phase, Usage
-from gateway.relay import Answer, Streamed, sse
+from gateway.relay import Answer, Streamed
 from gateway.relay.client_stream import ClientStream, Headers, StreamWriter
 from gateway.tasks import Tasks, cut_off, is_cut_off
 
@@ -174,7 +175,7 @@ class _FanOut:
         call = self._split.call(number)
         async with _Share(self._lease, self._books, call, self._share_ended) as share:
             self._shares.append(share)
-            side = ClientStream(partial(self._open, number, call, share), tuple, 0, self._hold)
+            side = ClientStream(partial(self._open, number, call, share), tuple, 0, hold=self._hold)
             try:
                 result = await self._one(call, share, side)
                 if isinstance(result, Answer):

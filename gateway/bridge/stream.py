@@ -1,6 +1,6 @@
 """Streamed answers to the calls that one completions call became, each chunk as one of the whole.
 
-A call's stream is scanned first (`relay/stream_scan.py`), which finds its end and the reason. The scanned events are
+A call's stream is scanned first (`formats/stream_scan.py`), which finds its end and the reason. The scanned events are
 translated here to chunks of completions; chunks of all prompts are interleaved. Chunks with nothing in them for a
 completions client (the role of a chat, thoughts, comments) are left out.
 """
@@ -11,8 +11,8 @@ import json
 import re
 from typing import Any
 
+from gateway.formats import sse
 from gateway.records import Usage
-from gateway.relay import sse
 
 from .answer import Frame, One, own_index, read, usage_object
 from .choice import Unfit

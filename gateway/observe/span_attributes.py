@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from gateway.config import Route
+from gateway.formats import FORMATS
 from gateway.quota.pricing import usd
 from gateway.records import Call, Endpoint, Record
 
@@ -23,12 +24,11 @@ SCHEMA = "https://opentelemetry.io/schemas/1.44.0"
 Value = str | int | float | bool
 Attributes = Mapping[str, Value]
 
-OPERATIONS: Mapping[Endpoint, str] = {"completions": "text_completion", "chat": "chat", "embeddings": "embeddings"}
 PROVIDER = "openai"
 """The provider of the API format, as the conventions require, not the provider that serves the call."""
 
 BEGUN: Mapping[str, Callable[[Endpoint, str], Value | None]] = {
-    "gen_ai.operation.name": lambda endpoint, _: OPERATIONS[endpoint],
+    "gen_ai.operation.name": lambda endpoint, _: FORMATS[endpoint].operation,
     "gen_ai.provider.name": lambda *_: PROVIDER,
     "http.request.method": lambda *_: "POST",
     "gateway.request_id": lambda _, request_id: request_id,
@@ -63,7 +63,7 @@ REFUSED = {
 """The attributes of a refused request, from the access line's fields. The model is a configured name, or `other`."""
 
 TRIED: Mapping[str, Callable[[Call, Route, str, int, int], Value | None]] = {
-    "gen_ai.operation.name": lambda call, *_: OPERATIONS[call.endpoint],
+    "gen_ai.operation.name": lambda call, *_: FORMATS[call.endpoint].operation,
     "gen_ai.provider.name": lambda *_: PROVIDER,
     "gen_ai.request.model": lambda call, route, *_: route.model or call.params.model,
     "http.request.method": lambda *_: "POST",

@@ -16,7 +16,8 @@ import signal
 import sys
 from typing import Any
 
-from gateway.api import large_body, validate
+from gateway import formats
+from gateway.api import large_body
 from gateway.errors import InvalidRequest
 
 NICENESS = 5
@@ -26,7 +27,7 @@ NICENESS = 5
 def answer(endpoint: Any, body: bytes) -> bytes:
     """One line."""
     try:
-        return large_body.brief(validate.read(endpoint, body))
+        return large_body.brief(formats.read(endpoint, body))
     except InvalidRequest as refused:
         return json.dumps({"refused": [refused.message, refused.param, refused.code]}).encode() + b"\n"
     except Exception as error:  # its text may be the client's

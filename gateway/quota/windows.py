@@ -30,16 +30,11 @@ from gateway.records import Call, Claim, Key, Params, Record, Refused, Unit, Usa
 from .issued import Overlay, topped_up
 from .pricing import cost_nusd, format_usd
 
-COMPLETIONS_DEFAULT_OUTPUT = 16
-"""OpenAI's default of max_tokens on /v1/completions (openai-openapi, CreateCompletionRequest)."""
-
 IN_THE_WAY_US = 1_000_000
 """Suggested wait for running calls to end. Their end is unknown; one second is short and does not flood the gateway."""
 
 MAX_CACHED_KEYS = 20_000
 """Keys whose terms are kept; a kilobyte each."""
-
-_OUTPUT_PARAM: Mapping[str, str] = {"completions": "max_tokens", "chat": "max_completion_tokens", "embeddings": "input"}
 
 
 # ------------------------------------------------------------------------------------------------ what a call claims
@@ -50,9 +45,9 @@ def output_limit(call: Call) -> int:
     params = call.params
     if params.output_limit is not None:
         return params.output_limit
-    if call.endpoint == "completions":
-        return COMPLETIONS_DEFAULT_OUTPUT
-    return 0 if call.endpoint == "embeddings" else call.model.max_output_tokens or 0
+    if params.default_output is not None:
+        return params.default_output
+    return call.model.max_output_tokens or 0
 
 
 @dataclass(slots=True)
@@ -166,18 +161,18 @@ def claims(call: Call, terms: Iterable[Limit]) -> tuple[Claim, ...]:
 
 
 def _refuse_without_limit(call: Call, term: Limit) -> None:
-    """A chat call without any output limit cannot be reserved. The configuration is checked for that; a key created
+    """A call without any output limit cannot be reserved. The configuration is checked for that; a key created
     before the model's setting was removed is not."""
     if (
-        call.endpoint == "chat"
-        and call.params.output_limit is None
+        call.params.output_limit is None
+        and call.params.default_output is None
         and call.model.max_output_tokens is None
         and term.is_enforced
     ):
         raise InvalidRequest(
             f"This request counts in a quota of {format_scope(term.scope)} and sets no limit for its output. Set "
-            "'max_completion_tokens'.",
-            param="max_completion_tokens",
+            f"'{call.params.output_param}'.",
+            param=call.params.output_param,
             code="output_limit_missing",
         )
 
@@ -206,11 +201,9 @@ def _window_of_day(per: str, number: int) -> tuple[str, int]:
 
 def _never_fits(call: Call, window: Window, sure: int) -> InvalidRequest:
     params: Params = call.params
-    name = _OUTPUT_PARAM[call.endpoint]
-    if "max_tokens" in params.document.members and call.endpoint == "chat":
-        name = "max_tokens"
+    name = params.output_param
     if params.is_prompt_exact and _amount(call, window.unit, params.prompt_tokens, 0) > window.limit:
-        name = "input" if call.endpoint == "embeddings" else "prompt"  # no smaller output would make it fit
+        name = params.prompt_param  # no smaller output would make it fit
     what = f"use up to {sure} tokens ({output_limit(call)} for each of {params.candidates} outputs)"
     if params.is_prompt_exact:
         what = f"use up to {sure} tokens, its prompt of {params.prompt_tokens} included"

@@ -13,17 +13,17 @@ from dataclasses import replace
 
 from gateway.accounting.lease import Lease
 from gateway.errors import GatewayError, UpstreamFailed, UpstreamRefused
+from gateway.formats.format import Scan
 from gateway.records import Failure, Fault, Phase
 from gateway.tasks import Tasks, is_cut_off
 from gateway.upstream import provider_errors
 from gateway.upstream.connection import Head
 
-from . import charge, sse
+from . import charge
 from .attempt import Answer, Attempt, Streamed, response_headers
 from .client_stream import ClientStream
 from .disconnect import client_left, end_at_once, let_end
 from .exchange import Exchange
-from .stream_scan import StreamScan, as_event
 from .unary import read_plain
 
 __all__ = ["Answer", "Attempt", "Streamed", "attempt"]
@@ -94,11 +94,10 @@ async def _finish_stream(
     lease.doubt(charged.doubts)
     tokens = charged.usage
     if scan.error is None and scan.is_complete and not scan.is_inside_event:
-        # Without `[DONE]` the answer ends without: both SDKs take that, and an invented one would be a lie.
         lease.close(status=200, usage=tokens, ended="done", returned_model=scan.model)
         await lease.acknowledged()
         exchange.open()
-        return Streamed(sse.DONE if scan.is_done else b"")
+        return Streamed(scan.last)
     trouble = _stream_trouble(this, scan, exchange.head, failure)
     error = trouble if isinstance(trouble, UpstreamRefused) else UpstreamFailed.after(trouble)
     lease.upstream_error = trouble.detail
@@ -108,15 +107,13 @@ async def _finish_stream(
     await lease.acknowledged()
     exchange.open()
     end_of_event = b"\n\n" if scan.is_inside_event else b""
-    last = end_of_event + sse.write_event(error.body())
+    last = end_of_event + this.format.error_event(error, scan)
     if isinstance(trouble, Failure):
         return Streamed(last, trouble.fault, replace(trouble, has_begun=True), trouble.detail)
     return Streamed(last, Fault.IN_BAND, detail=trouble.detail)
 
 
-def _stream_trouble(
-    this: Attempt, scan: StreamScan, head: Head | None, failure: Failure | None
-) -> Failure | UpstreamRefused:
+def _stream_trouble(this: Attempt, scan: Scan, head: Head | None, failure: Failure | None) -> Failure | UpstreamRefused:
     """Why a stream ends with an error event instead of `[DONE]`."""
     if scan.error is not None:
         return provider_errors.judge_in_band(this.route.upstream, scan.error, head, hide=this.hidden)
@@ -137,13 +134,17 @@ async def _finish_plain(
         if isinstance(read.trouble, UpstreamRefused):
             raise read.trouble
         return read.trouble
+    as_events = this.format.as_events
+    if outlet.client is not None and as_events is None:  # it has been promised events
+        lease.add_cost(read.charged)
+        return exchange.failure(Fault.UNFIT, "a plain answer where a stream was asked for")
     lease.doubt(read.charged.doubts)
     lease.close(status=200, usage=read.charged.usage, ended="done", returned_model=read.model)
     await lease.acknowledged()
-    if outlet.client is not None:  # by a comment: the client has been promised events
-        return Streamed(as_event(bytes(exchange.body), shows_usage=this.call.params.include_usage))
+    if outlet.client is not None and as_events is not None:
+        return Streamed(as_events(bytes(exchange.body), this.call.params.include_usage))
     assert exchange.head is not None
-    headers = response_headers(exchange.head)
+    headers = response_headers(exchange.head, this.format)
     if exchange.head.get("content-type") is None:
         headers = (*headers, ("content-type", "application/json"))  # it is, and clients look
     return Answer(200, headers, bytes(exchange.body))

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from gateway.config import Route, Upstream
+from gateway.formats import FORMATS
+from gateway.formats.format import Format
+from gateway.formats.token_rule import CountsTexts, count
 from gateway.records import Call, Failure, Fault
 from gateway.upstream.connection import Head
 from gateway.upstream.pool import Pool
 
 from .sent_request import SentRequest
-from .token_rule import CountsTexts, count
 
 _DOWN = ("content-type", "openai-processing-ms", "openai-version")
 """Headers of an upstream's answer that a client sees."""
@@ -61,12 +63,16 @@ class Attempt(NamedTuple):
         return SentRequest(self.call, self.route.model, self.output_limit, self.count_texts, self.request)
 
     @property
+    def format(self) -> Format:
+        return FORMATS[self.call.endpoint]
+
+    @property
     def hidden(self) -> tuple[tuple[str, str], ...]:
         """The gateway's own texts that a client must not see, each with its replacement."""
         own_name = self.route.model
         return self.pool.hidden if own_name is None else (*self.pool.hidden, (own_name, self.call.params.model))
 
 
-def response_headers(head: Head) -> tuple[tuple[str, str], ...]:
+def response_headers(head: Head, spec: Format) -> tuple[tuple[str, str], ...]:
     """What of an upstream's headers goes to the client."""
-    return tuple((name, value) for name, value in head.headers if name in _DOWN)
+    return tuple((name, value) for name, value in head.headers if name in _DOWN or name in spec.response_headers)

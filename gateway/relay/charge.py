@@ -10,7 +10,7 @@
 3. `none` means that the attempt cannot have cost anything: see `Ending`.
 4. Several attempts of one call are several costs: accounting/lease.py adds them.
 
-Shown text is counted by the model's tokeniser if it is installed (extra `tokens`), else by relay/token_rule.py, at
+Shown text is counted by the model's tokeniser if it is installed (extra `tokens`), else by formats/token_rule.py, at
 least one token for each event with text. What cannot be known: output that an upstream generated after the last event
 that arrived of a stream which broke off or was stopped.
 """
@@ -19,13 +19,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from gateway.formats import FORMATS, reported_usage, token_rule
+from gateway.formats.format import Scan
 from gateway.records import Call, Failure, Fault, Phase, Usage
 
-from . import reasoning_models, reported_usage, token_rule
+from . import reasoning_models
 from .sent_request import SentRequest
-from .stream_scan import StreamScan
 
 KINDS = ("prompt", "completion", "cached", "reasoning")
 """Kinds of tokens, in the order of the fields of a `Usage`."""
@@ -137,7 +138,7 @@ def _unseen(sent: SentRequest, ending: Ending, shown: Shown) -> int:
     return sent.reserved_output
 
 
-def of_stream(sent: SentRequest, scan: StreamScan, ending: Ending, elapsed_s: float = 0.0) -> Charge:
+def of_stream(sent: SentRequest, scan: Scan, ending: Ending, elapsed_s: float = 0.0) -> Charge:
     """Of a streamed answer, however far it came."""
     report, excess = scan.usage, scan.excess
     bounded = None if excess is None else sent.bounded(excess, scan.delivered_tokens)
@@ -155,16 +156,17 @@ def of_stream(sent: SentRequest, scan: StreamScan, ending: Ending, elapsed_s: fl
     return Charge(estimate(sent, ending, shown), doubts)
 
 
-def of_plain(sent: SentRequest, reported: Any, body: bytes, model: str | None, ending: Ending = Ending.WHOLE) -> Charge:
-    """Of a plain answer that is whole JSON; `reported` is its `usage`."""
-    report = reported_usage.reported(reported)
+def of_plain(
+    sent: SentRequest, report: Usage | None, body: bytes, model: str | None, ending: Ending = Ending.WHOLE
+) -> Charge:
+    """Of a plain answer that is whole JSON, with the upstream's report in it, if there is one."""
     doubts: tuple[str, ...] = ()
     if report is not None:
-        bounded = sent.bounded(report, lambda: _count(sent, reported_usage.texts_of(body)))
+        bounded = sent.bounded(report, lambda: _count(sent, sent.texts_of(body)))
         report, doubts = bounded, _doubts(report, bounded)
         if report.completion_tokens:
             return _believed(sent.call, report, doubts)
-    texts = reported_usage.texts_of(body)
+    texts = sent.texts_of(body)
     if report is not None and _is_plausible(sent.call, report, has_text=bool(texts)):
         return _believed(sent.call, report, doubts)
     shown = Shown(_count(sent, texts), bool(texts), report, reported_usage.has_reasoning(body), model)
@@ -173,10 +175,10 @@ def of_plain(sent: SentRequest, reported: Any, body: bytes, model: str | None, e
 
 def of_broken(sent: SentRequest, ending: Ending, body: bytes = b"", elapsed_s: float = 0.0) -> Charge:
     """Of a plain answer that is not whole JSON, or of no answer. A report in it is a lower bound."""
-    tokens, report = 0, reported_usage.found_in(body)
+    tokens, report = 0, reported_usage.found_in(body, FORMATS[sent.call.endpoint].usage)
     doubts: tuple[str, ...] = ()
     if body and sent.output_limit is None and ending not in FREE:  # else the reservation covers all text
-        tokens = _count(sent, reported_usage.texts_of(body[:MAX_BROKEN_BYTES]))
+        tokens = _count(sent, sent.texts_of(body[:MAX_BROKEN_BYTES]))
     if report is not None:
         bounded = sent.bounded(report, lambda: tokens)
         report, doubts = bounded, _doubts(report, bounded)
@@ -206,7 +208,7 @@ def _is_plausible(call: Call, report: Usage, *, has_text: bool) -> bool:
 
 def _with_prompt(call: Call, report: Usage) -> Usage:
     """A plausible report. What it says of the completion is believed, also where it counts no prompts."""
-    is_of_something = report.completion_tokens > 0 or call.endpoint == "embeddings"
+    is_of_something = report.completion_tokens > 0 or call.params.default_output == 0
     if report.prompt_tokens or not is_of_something or not call.params.prompt_tokens:
         return report
     return report._replace(prompt_tokens=call.params.prompt_tokens, source="estimated")

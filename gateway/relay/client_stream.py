@@ -14,8 +14,6 @@ from typing import Protocol
 
 from gateway.upstream.connection import TIMER_GRAIN_S
 
-from . import sse
-
 Headers = Sequence[tuple[str, str]]
 
 
@@ -59,6 +57,7 @@ class ClientStream:
         open_stream: OpensStreams,
         own_headers: Callable[[], Headers],
         keepalive_s: float,
+        keepalive: bytes = b"",
         hold: Callable[[int], None] = lambda size: None,
     ) -> None:
         self.client: StreamWriter | None = None
@@ -69,6 +68,7 @@ class ClientStream:
         self._open_stream = open_stream
         self._own_headers = own_headers
         self._keepalive_s = keepalive_s
+        self._keepalive = keepalive
         self._loop = asyncio.get_running_loop()
         self.spoke_at = self._loop.time()
         """When something was last passed on, on the loop's clock."""
@@ -100,4 +100,4 @@ class ClientStream:
             return
         client = self.open((("content-type", "text/event-stream"),))
         if not client.is_congested:
-            client.write(sse.KEEPALIVE)
+            client.write(self._keepalive)

@@ -10,16 +10,16 @@ import asyncio
 from functools import partial
 
 from gateway.accounting.lease import Lease
+from gateway.formats.format import Scan, ScanInput
 from gateway.records import Failure, Fault, Phase
 from gateway.tasks import Tasks
 from gateway.upstream import provider_errors, refusal
 from gateway.upstream.connection import Connection, Head
 from gateway.upstream.content_encoding import Decoder, EncodingFault, decoder_of
 
-from . import charge, sse
+from . import charge
 from .attempt import Attempt, response_headers
 from .client_stream import ClientStream, Headers, StreamWriter
-from .stream_scan import StreamScan
 
 
 class Exchange:
@@ -29,7 +29,7 @@ class Exchange:
         loop = asyncio.get_running_loop()
         self.head: Head | None = None
         self.body = bytearray()
-        self.scan: StreamScan | None = None
+        self.scan: Scan | None = None
         self.has_passed = False
         """Whether anything of this answer has gone to the client."""
         self.is_over = False
@@ -91,17 +91,13 @@ class Exchange:
         if head.get("content-encoding") is not None and not self._set_decoder(head):
             return
         is_events = (head.get("content-type") or "").lower().startswith("text/event-stream")
-        if head.status == 200 and is_events and self._attempt.call.params.stream:
-            params = self._attempt.call.params
-            count_texts = self._attempt.count_texts
-            is_chat = self._attempt.call.endpoint == "chat"
-            self.scan = StreamScan(
-                choices=params.choices,
-                shows_usage=params.include_usage,
-                count_texts=count_texts,
-                is_chat=is_chat,
-                clean=partial(refusal.cleaned, hide=self._attempt.hidden),
-                allows=self._attempt.sent.allows,
+        params, make_scan = self._attempt.call.params, self._attempt.format.scan
+        if head.status == 200 and is_events and params.stream and make_scan is not None:
+            clean = partial(refusal.cleaned, hide=self._attempt.hidden)
+            self.scan = make_scan(
+                ScanInput(
+                    params.choices, params.include_usage, self._attempt.count_texts, clean, self._attempt.sent.allows
+                )
             )
             return
         announced = head.get("content-length") or ""
@@ -153,7 +149,7 @@ class Exchange:
     def open(self) -> StreamWriter:
         """The client's side of the stream, opened at the first need."""
         assert self.head is not None
-        return self._outlet.open(response_headers(self.head))
+        return self._outlet.open(response_headers(self.head, self._attempt.format))
 
     def _set_decoder(self, head: Head) -> bool:
         """Prepare to decode an answer that is encoded although identity was asked for. False: it cannot be decoded."""
@@ -195,7 +191,7 @@ class Exchange:
     def _refuse_length(self) -> None:
         self._give_up(Fault.TOO_LARGE, f"more than {self._attempt.max_response_bytes} bytes")
 
-    def _scan(self, scan: StreamScan, data: bytes) -> None:
+    def _scan(self, scan: Scan, data: bytes) -> None:
         passed, is_over = scan.feed(data)
         if passed:
             self._pass_on(passed)
@@ -216,12 +212,12 @@ class Exchange:
             self.connection.pause_reading()
             self._tasks.spawn(self._let_go_when_writable(client), "back-pressure")
 
-    def _look_for_life(self, scan: StreamScan, passed: bytes) -> None:
+    def _look_for_life(self, scan: Scan, passed: bytes) -> None:
         """Comments keep a connection open; they are no sign that an answer is being generated.
 
         Neither are events that are left out. Half an event is one.
         """
-        if passed and not (passed.startswith(b":") and sse.is_comment(passed)):
+        if passed and scan.is_sign_of_life(passed):
             self._alive_at = self._outlet.spoke_at
             self._lease.note_first_byte()
             self._attempt.answered()

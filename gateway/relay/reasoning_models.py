@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
+from gateway.formats import FORMATS
 from gateway.records import Call
 
 THINKING_MODELS = (
@@ -30,14 +31,14 @@ def may_be_hidden(call: Call, models: Iterable[str | None], *, has_reasoned: boo
     """
     if call.params.candidates > call.params.choices:
         return True
-    if has_reasoned and call.endpoint == "chat":
+    if has_reasoned and FORMATS[call.endpoint].may_reason:
         return not is_whole
     return may_reason(call, models)
 
 
 def may_reason(call: Call, models: Iterable[str | None]) -> bool:
-    """Whether a chat call asks for reasoning, or its model reasons by default."""
-    if call.endpoint != "chat":
+    """Whether a call asks for reasoning, or its model reasons by default."""
+    if not FORMATS[call.endpoint].may_reason:
         return False
     asked = _asks_to_think(call.params.document.members)
     return _thinks(models) if asked is None else asked

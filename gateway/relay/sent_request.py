@@ -6,7 +6,7 @@ The ceilings bound usage reports. They are generous, so that no true report exce
    the upstream adds (chat templates, its own instructions); `_PART_TOKENS` for each part of a message that is not text,
    because its tokens are not in the bytes; `ADDED_TEXT_TOKENS` if the request makes the upstream read or search.
 2. Output: twice the limit of all candidates, because upstreams count end tokens and rejected drafts; `SHOWN_FACTOR`
-   tokens for each token that relay/token_rule.py counts in the answer, because some upstreams ignore the limit;
+   tokens for each token that formats/token_rule.py counts in the answer, because some upstreams ignore the limit;
    `OUTPUT_ALLOWANCE` for pictures, sound and formats; `REASONING_ALLOWANCE` for each candidate that may reason, because
    some upstreams limit only the text behind the reasoning; the request's bytes if it has a `prediction`, because
    rejected parts of it are output.
@@ -17,10 +17,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from gateway.formats import FORMATS, token_rule
 from gateway.quota import windows
 from gateway.records import Call, Usage
 
-from . import reasoning_models, token_rule
+from . import reasoning_models
 
 PROMPT_ALLOWANCE = 32_768
 """Tokens that an upstream may add to a prompt."""
@@ -41,7 +42,7 @@ OUTPUT_ALLOWANCE = 4_096
 REASONING_ALLOWANCE = 131_072
 """The longest output of common reasoning models, rounded up: 128,000."""
 UNLIMITED_OUTPUT = 131_072
-"""Used as the limit of a chat request without one."""
+"""Used as the limit of a request without one, where the format has no default."""
 SHOWN_FACTOR = 4
 """Random letters have up to 1.8 times the tokens that the rule counts; a tokeniser of single bytes has up to 4."""
 
@@ -67,6 +68,10 @@ class SentRequest(NamedTuple):
         """Tokens that all candidates together may have, as reserved."""
         return windows.output_limit(self.call) * self.call.params.candidates
 
+    def texts_of(self, body: bytes) -> list[bytes]:
+        """The generated texts in an answer to it, as in its JSON."""
+        return FORMATS[self.call.endpoint].texts.findall(body)
+
     def prompt_ceiling(self) -> int:
         """The most prompt tokens that the request can have."""
         plain = self._bytes + PROMPT_ALLOWANCE
@@ -76,7 +81,7 @@ class SentRequest(NamedTuple):
         """The most output tokens that the request can have if the answer shows this many."""
         params = self.call.params
         limit = windows.output_limit(self.call)
-        if self.output_limit is None and self.call.endpoint == "chat":
+        if self.output_limit is None and params.default_output is None:
             limit = max(limit, UNLIMITED_OUTPUT)
         most = 2 * max(limit, self.output_limit or 0) + (REASONING_ALLOWANCE if reasons else 0)
         most += SHOWN_FACTOR * -(-shown_tokens // max(1, params.choices))

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import time
-from typing import Any, NamedTuple
-
-from pydantic import BaseModel
+from typing import NamedTuple
 
 from gateway.errors import UpstreamRefused
 from gateway.records import Failure, Fault
@@ -15,19 +12,6 @@ from gateway.upstream import provider_errors
 from . import charge
 from .attempt import Attempt
 from .exchange import Exchange
-
-
-class _Body(BaseModel):
-    """The members of a plain answer that are read. Others are not built, because it is validated from the bytes."""
-
-    model: Any = None
-    usage: Any = None
-    error: Any = None
-    success: Any = None
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(name)
 
 
 class PlainAnswer(NamedTuple):
@@ -49,17 +33,14 @@ def read_plain(this: Attempt, exchange: Exchange, failure: Failure | None) -> Pl
         judged = provider_errors.judge(this.route.upstream, head, body, now=time.time(), hide=this.hidden)
         return PlainAnswer(charge.of_broken(sent, _ending_of(judged)), None, judged)
     try:
-        answer = _Body.model_validate_json(body)
-        if b"NaN" in body or b"Infinity" in body:
-            # Pydantic accepts these as numbers; JSON does not have them, and most clients fail on them.
-            json.loads(body, parse_constant=_refuse_constant)
+        answer = this.format.facts(body)
     except ValueError:  # ValidationError is one
         failure = exchange.failure(Fault.NOT_JSON, f"content-type {head.get('content-type')}"[:200])
         return PlainAnswer(charge.of_broken(sent, charge.ending_of(failure), body), None, failure)
-    model = answer.model if isinstance(answer.model, str) else None
-    if (answer.error or answer.success is False) and (error := provider_errors.error_of(body)) is not None:
+    model = answer.model
+    if answer.is_error and (error := provider_errors.error_of(body)) is not None:
         in_band = provider_errors.judge_in_band(this.route.upstream, error, head, hide=this.hidden)
-        if answer.usage is not None or b'"choices"' in body:
+        if answer.has_usage or answer.has_output:
             charged = charge.of_plain(sent, answer.usage, body, model, charge.Ending.ERROR)
         else:
             charged = charge.of_broken(sent, _ending_of(in_band))

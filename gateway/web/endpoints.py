@@ -20,10 +20,12 @@ from gateway.api import auth, capabilities, validate
 from gateway.api.large_body import LARGE_BYTES
 from gateway.config import Config
 from gateway.errors import InvalidRequest, ModelNotFound, Unavailable
+from gateway.formats import FORMATS
+from gateway.formats.format import Format
 from gateway.observe.tracing import PARENT, STATE
 from gateway.quota import window_status
 from gateway.quota.issued import may_be_issued
-from gateway.records import Call, Endpoint, Key, Params
+from gateway.records import Call, Key, Params
 from gateway.relay import Answer
 from gateway.store import StoreUnavailable
 from gateway.store.redis.timeout import StallTolerantTimeout
@@ -34,12 +36,6 @@ from .large_bodies import LargeBodies, Pieces
 from .middleware import CONTEXT, Handler, RequestContext
 from .responses import EventStream, Whole, json_response
 from .status import Status
-
-PATHS: Mapping[str, Endpoint] = {
-    "/v1/completions": "completions",
-    "/v1/chat/completions": "chat",
-    "/v1/embeddings": "embeddings",
-}
 
 _FORWARDED = frozenset({"content-type", "accept", "user-agent", "traceparent", "tracestate"})
 MAX_CLIENT_ID = 512
@@ -55,9 +51,7 @@ class DataPlane:
         self._capacity = capacity
         self._bodies = BodyReader(capacity)
         self._large_bodies = large_bodies
-        self.calls: Mapping[str, Handler] = {
-            path: partial(self.carry, endpoint=endpoint) for path, endpoint in PATHS.items()
-        }
+        self.calls: Mapping[str, Handler] = {each.path: partial(self.carry, spec=each) for each in FORMATS.values()}
         """The handlers of the calls that are carried to an upstream, by their paths."""
 
     def routes(self) -> list[web.RouteDef]:
@@ -70,10 +64,10 @@ class DataPlane:
             web.get("/v1/key", self.show_key),
         ]
 
-    async def carry(self, request: web.Request, endpoint: Endpoint) -> web.StreamResponse:
+    async def carry(self, request: web.Request, spec: Format) -> web.StreamResponse:
         """One call: check it, serve it."""
         visit = request[CONTEXT]
-        visit.endpoint = endpoint
+        visit.endpoint = endpoint = spec.name
         if (tracer := visit.parts.books.tracer) is not None:
             given = request.headers
             visit.trace = tracer.begin(endpoint, visit.id, given.getall(PARENT, ()), given.getall(STATE, ()))
@@ -84,7 +78,7 @@ class DataPlane:
         telemetry.entered()
         calls.add(task)
         try:
-            return await self._answer(request, visit, await self._check(request, visit, endpoint))
+            return await self._answer(request, visit, await self._check(request, visit, spec))
         finally:
             calls.discard(task)
             telemetry.left()
@@ -118,7 +112,8 @@ class DataPlane:
         headers = (*answer.headers, *served.headers)
         return Whole(answer.status, headers, answer.body, on_sent=partial(self._capacity.let_go, size))
 
-    async def _check(self, request: web.Request, visit: RequestContext, endpoint: Endpoint) -> Call:
+    async def _check(self, request: web.Request, visit: RequestContext, spec: Format) -> Call:
+        endpoint = spec.name
         parts = visit.parts
         key = await self._caller(request, visit)
         self._status.refuse_when_draining()
@@ -128,7 +123,7 @@ class DataPlane:
         pieces = await self._bodies.read(request, visit)
         body_wait_s = time.perf_counter() - waited_from
         is_large = visit.held_bytes > LARGE_BYTES
-        asked = await self._large_bodies.read(endpoint, pieces) if is_large else _read(endpoint, pieces, parts)
+        asked = await self._large_bodies.read(endpoint, pieces) if is_large else _read(spec, pieces, parts)
         visit.model = asked.model if asked.model in config.models else "other"
         model = config.model(asked.model)
         if model is None or not auth.may_use(key, asked.model) or self._is_secret(asked.model, visit):
@@ -136,8 +131,8 @@ class DataPlane:
         if endpoint not in model.endpoints:
             raise capabilities.wrong_endpoint(endpoint, model.endpoints)
         if is_large and capabilities.may_rewrite(model, endpoint, config.upstreams):
-            asked = _read(endpoint, pieces, parts)  # with all of its values, at any cost
-        asked = validate.restrict(asked, endpoint, key.limits, model.limits)
+            asked = _read(spec, pieces, parts)  # with all of its values, at any cost
+        asked = validate.restrict(asked, key.limits, model.limits)
         client_id = request.headers.get("X-Client-Request-Id")
         return Call(
             id=visit.id,
@@ -149,7 +144,7 @@ class DataPlane:
             label_model=visit.model,
             arrived=visit.arrived,
             body_wait_s=body_wait_s,
-            forwarded_headers=_forwarded(request),
+            forwarded_headers=_forwarded(request, spec.request_headers),
             client_request_id=client_id[:MAX_CLIENT_ID] if client_id else None,
             remote=visit.remote,
         )
@@ -212,8 +207,8 @@ async def describe_key(key: Key, parts: pipeline.Services) -> dict[str, Any]:
     }
 
 
-def _read(endpoint: Endpoint, pieces: Pieces, parts: pipeline.Services) -> Params:
-    return validate.read(endpoint, b"".join(pieces), parts.find_counter)
+def _read(spec: Format, pieces: Pieces, parts: pipeline.Services) -> Params:
+    return spec.read(b"".join(pieces), parts.find_counter)
 
 
 async def continue_later(request: web.Request) -> None:
@@ -241,14 +236,14 @@ def _is_encoded(request: web.Request) -> bool:
     return any(coding.lower() != "identity" for coding in request.headers.getall(hdrs.CONTENT_ENCODING))
 
 
-def _forwarded(request: web.Request) -> tuple[tuple[str, str], ...]:
-    return tuple([(name, value) for name, value in request.headers.items() if _is_forwarded(name)])
+def _forwarded(request: web.Request, more: frozenset[str]) -> tuple[tuple[str, str], ...]:
+    return tuple([(name, value) for name, value in request.headers.items() if _is_forwarded(name, more)])
 
 
 @lru_cache(maxsize=256)
-def _is_forwarded(name: str) -> bool:
+def _is_forwarded(name: str, more: frozenset[str]) -> bool:
     name = name.lower()
-    return name in _FORWARDED or name.startswith("x-stainless-")
+    return name in _FORWARDED or name in more or name.startswith("x-stainless-")
 
 
 def _model(name: str, config: Config) -> dict[str, Any]:

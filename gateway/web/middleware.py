@@ -29,11 +29,12 @@ from gateway.errors import (
     UpstreamRefused,
     internal_error,
 )
+from gateway.formats import FORMATS, of_path
+from gateway.formats.format import Format
 from gateway.observe.metrics import Telemetry
 from gateway.observe.tracing import CLIENT_GONE, Trace
 from gateway.pipeline import CurrentServices, Services
 from gateway.records import Endpoint
-from gateway.relay import sse
 from gateway.tasks import is_cut_off
 
 from .access_log import AccessLog
@@ -141,6 +142,8 @@ class ErrorMiddleware:
             visit.stream = None
         if isinstance(response, Whole):
             response.add_header("x-request-id", visit.id)
+            if visit.endpoint is not None and (id_header := FORMATS[visit.endpoint].id_header) is not None:
+                response.add_header(id_header, visit.id)
             if not self._status.is_ready:
                 response.make_last()  # the client's next call is for another gateway
         return response
@@ -150,10 +153,11 @@ class ErrorMiddleware:
         if visit.endpoint is not None and not isinstance(error, UpstreamFailed | UpstreamRefused):
             self._telemetry.rejected(error.reason)
         if visit.stream is not None:
-            visit.stream.finish(sse.write_event(error.body()))
+            visit.stream.finish(_format_of(request, visit).error_event(error, None))
             return visit.stream
         headers = [("Content-Type", "application/json"), *error.headers.items()]
-        return Whole(error.status, headers, error.body(), is_last=_has_unread_body(request, error.status))
+        body = _format_of(request, visit).error_body(error)
+        return Whole(error.status, headers, body, is_last=_has_unread_body(request, error.status))
 
     def _note(self, request: web.Request, visit: RequestContext, status: int, error: GatewayError | None) -> None:
         """Count and log a request without a record."""
@@ -190,6 +194,13 @@ def _client_of(request: web.Request, parts: Services) -> str | None:
     if not (trusted := parts.config.server.trusted_proxies):
         return peer
     return client_address(peer, request.headers.getall(hdrs.X_FORWARDED_FOR, ()), trusted)
+
+
+def _format_of(request: web.Request, visit: RequestContext) -> Format:
+    """The format in whose words an error is written."""
+    if visit.endpoint is not None:
+        return FORMATS[visit.endpoint]
+    return of_path(request.rel_url.raw_path) or FORMATS["chat"]
 
 
 def _translate(request: web.Request, error: web.HTTPException) -> GatewayError:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.api import validate
+from gateway import formats
 from gateway.api.capabilities import Adaptation, adaptation, fitting, served, unsupported
 from gateway.api.schema import Chat, Completion
 from gateway.config import Capabilities, Config, ConfigError, build
@@ -28,7 +28,7 @@ def config(*capabilities: dict[str, Any], **model: Any) -> Config:
 def routes_of(endpoint: Endpoint, body: dict[str, Any], *capabilities: dict[str, Any]) -> str:
     """The upstreams that can take it."""
     made = config(*capabilities)
-    asked = validate.read(endpoint, json.dumps(body).encode())
+    asked = formats.read(endpoint, json.dumps(body).encode())
     return "".join(route.upstream for route in fitting(made.models["m"], endpoint, asked, made.upstreams))
 
 
@@ -166,7 +166,7 @@ def test_limits_of_completions_do_not_touch_chat() -> None:
     ],
 )
 def test_way(endpoint: Endpoint, body: dict[str, Any], capabilities: dict[str, Any], expected: Adaptation) -> None:
-    asked = validate.read(endpoint, json.dumps(body).encode())
+    asked = formats.read(endpoint, json.dumps(body).encode())
     assert adaptation(endpoint, asked, Capabilities(**capabilities)) is expected
 
 

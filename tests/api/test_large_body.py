@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.api import json_document, large_body, validate
+from gateway import formats
+from gateway.api import json_document, large_body
 from gateway.errors import InvalidRequest
 
 VALUES = st.recursive(
@@ -34,7 +35,7 @@ def test_pieces_become_what_the_whole_becomes(
     text = space + json.dumps(members, ensure_ascii=is_ascii, indent=1 if space else None) + space
     raw = text.encode("utf-8", "surrogatepass")
     try:
-        whole = validate.read("completions", raw)
+        whole = formats.read("completions", raw)
     except InvalidRequest:
         return
     known = json.loads(large_body.brief(whole))
@@ -64,12 +65,12 @@ def test_pieces_become_what_the_whole_becomes(
 )
 def test_long_values_have_stand_ins_of_their_kind(value: Any, stand_in: Any) -> None:
     raw = json.dumps({"model": "m", "prompt": "p", "x": value}).encode()
-    known = json.loads(large_body.brief(validate.read("completions", raw)))
+    known = json.loads(large_body.brief(formats.read("completions", raw)))
     assert large_body.from_brief(known, [raw]).document.members["x"] == stand_in
 
 
 @pytest.mark.parametrize("more", [{f"m{n}": n for n in range(100_000)}, {"n" * 300_000: 1}], ids=["many", "long"])
 def test_endless_names_are_refused(more: dict[str, int]) -> None:
-    read = validate.read("completions", json.dumps({"model": "m", "prompt": "p", **more}).encode())
+    read = formats.read("completions", json.dumps({"model": "m", "prompt": "p", **more}).encode())
     with pytest.raises(InvalidRequest, match="too many parameters"):
         large_body.brief(read)

@@ -8,7 +8,7 @@ import pytest
 
 from gateway.api import encodings, prompt_tokens
 from gateway.api.prompt_tokens import MAX_COUNTED, MESSAGE_TOKENS, REPLY_TOKENS, Counter
-from gateway.api.validate import read
+from gateway.formats import read
 
 from .params_table import body
 

@@ -10,8 +10,8 @@ import pytest
 
 from gateway.api import tokenizer
 from gateway.api.prompt_tokens import MAX_COUNTED, Counter
-from gateway.api.validate import read
 from gateway.config import Model
+from gateway.formats import read
 from tests.flows.house import WITHOUT_TOKENS
 
 from .params_table import body

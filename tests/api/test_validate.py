@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 
 from gateway.api import prompt_tokens
 from gateway.api.schema import MAX_OUTPUT
-from gateway.api.validate import MAX_CHOICES, read, restrict
+from gateway.api.validate import restrict
 from gateway.config import Limits
 from gateway.errors import InvalidRequest
+from gateway.formats import read
+from gateway.formats.completions import MAX_CHOICES
 from gateway.records import Endpoint, Params
 
 from .params_table import OMIT, ROWS, SMALLEST, Row, body, message
@@ -23,7 +25,7 @@ ENDPOINTS: tuple[Endpoint, ...] = ("completions", "chat", "embeddings")
 
 def check(row: Row) -> Params:
     params = read(row.endpoint, row.raw)
-    return restrict(params, row.endpoint, Limits(**row.key), Limits(**row.model))
+    return restrict(params, Limits(**row.key), Limits(**row.model))
 
 
 def params(endpoint: Endpoint, **changes: Any) -> Params:
@@ -33,7 +35,7 @@ def params(endpoint: Endpoint, **changes: Any) -> Params:
 def outcome(endpoint: Endpoint, raw: bytes, limits: Limits = Limits()) -> Params | InvalidRequest:  # noqa: B008  (frozen)
     """Either of the two things that may happen to a body."""
     try:
-        return restrict(read(endpoint, raw), endpoint, limits, Limits())
+        return restrict(read(endpoint, raw), limits, Limits())
     except InvalidRequest as error:
         return error
 
@@ -184,7 +186,7 @@ def test_smaller_output_limit_counts(endpoint: Endpoint, changes: dict[str, Any]
 def test_limit_is_added_where_the_client_gave_none(
     endpoint: Endpoint, changes: dict[str, Any], key: int | None, model: int | None, limit: int | None, is_added: bool
 ) -> None:
-    found = restrict(params(endpoint, **changes), endpoint, Limits(max_tokens=key), Limits(max_tokens=model))
+    found = restrict(params(endpoint, **changes), Limits(max_tokens=key), Limits(max_tokens=model))
     assert (found.output_limit, found.is_output_limit_added) == (limit, is_added)
 
 

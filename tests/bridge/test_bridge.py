@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.api import json_document, validate
+from gateway import formats
+from gateway.api import json_document
 from gateway.bridge.answer import Frame, One, choices_of, read, usage_object, write
 from gateway.bridge.choice import Unfit
 from gateway.bridge.refusal import reword
@@ -18,12 +19,12 @@ from gateway.bridge.request import Split, as_chat, characters
 from gateway.bridge.stream import Stream, usage_event
 from gateway.config import Capabilities, Config, Route, build
 from gateway.errors import UpstreamRefused
+from gateway.formats.reported_usage import reported
+from gateway.formats.stream_scan import StreamScan
 from gateway.pipeline import changed_members
 from gateway.quota.pricing import total_usage
 from gateway.records import Call, Key, Usage
-from gateway.relay.reported_usage import reported
-from gateway.relay.stream_scan import StreamScan
-from tests.relay.test_stream_scan import read as read_events
+from tests.formats.test_stream_scan import read as read_events
 
 from .golden import FIT, GOLDEN, capabilities, events, is_stream
 
@@ -36,7 +37,7 @@ def config() -> Config:
 
 
 def call(body: dict[str, Any]) -> Call:
-    asked = validate.read("completions", json.dumps(body).encode())
+    asked = formats.read("completions", json.dumps(body).encode())
     model = config().models["m"]
     return Call("req_ID", 1700000000.5, Key("k"), "completions", asked, model, label_model="m", arrived=0.0)
 
@@ -88,7 +89,7 @@ def test_a_part_is_a_whole_call_of_its_own() -> None:
     assert (one.params.prompts, one.params.n, one.params.output_limit) == (1, 3, 7)
     assert one.params.prompt_tokens > 100 > other.params.prompt_tokens
     assert one.params.document.members == json.loads(one.params.document.text)
-    assert validate.read("chat", one.params.document.text.encode()).n == 3  # the API's own rules for a chat
+    assert formats.read("chat", one.params.document.text.encode()).n == 3  # the API's own rules for a chat
 
 
 # ------------------------------------------------------------------------------------------------------- plain answers

@@ -15,7 +15,7 @@ import pytest
 
 from tests.conftest import Stage, StartsGateways
 from tests.fakes.scripted import CHUNKED, Wire, chunk
-from tests.relay.slow_scan import Rewritten, Slow, assert_passed
+from tests.formats.slow_scan import Rewritten, Slow, assert_passed
 
 from .house import CHAT, COMPLETIONS, Gateway, secret, settings
 

@@ -15,6 +15,7 @@ from gateway.config import Config, Model, Quota
 from gateway.errors import InvalidRequest, ModelNotPriced
 from gateway.quota import windows as limits
 from gateway.records import Call, Claim, Key, Params, Record, Refused, Usage, Window, WindowState
+from tests.fakes.params import SET_BY_FORMAT
 
 SECOND = 1_000_000
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC).timestamp()
@@ -35,7 +36,10 @@ def quota(**changes: Any) -> Quota:
 def call(endpoint: str = "completions", key: Key | None = None, **changes: Any) -> Call:
     body = changes.pop("body", b"{}")
     settings = {"routes": [{"upstream": "up"}], "max_output_tokens": 500, **changes.pop("settings", {})}
-    params = Params(document=parse(body), model=changes.pop("model", "gpt-x"), **changes)
+    document = parse(body)
+    if "max_tokens" in document.members:
+        changes["output_param"] = "max_tokens"
+    params = Params(document=document, model=changes.pop("model", "gpt-x"), **(SET_BY_FORMAT[endpoint] | changes))
     return Call("c1", NOW, key or Key("k"), endpoint, params, Model.model_validate(settings), "gpt-x", 0.0)  # type: ignore[arg-type]
 
 

@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 
 from gateway.config import Model, Route
+from gateway.formats.reported_usage import reported
+from gateway.formats.stream_scan import StreamScan
+from gateway.formats.token_rule import Count
 from gateway.records import Call, Document, Endpoint, Failure, Fault, Key, Params, Phase, Usage
 from gateway.relay import charge
 from gateway.relay.charge import Ending, Shown
 from gateway.relay.sent_request import OUTPUT_ALLOWANCE, PROMPT_ALLOWANCE, SentRequest
-from gateway.relay.stream_scan import StreamScan
-from gateway.relay.token_rule import Count
+from tests.fakes.params import SET_BY_FORMAT
 
 REPORT = {"prompt_tokens": 9, "completion_tokens": 4}
 NONSENSE = {"prompt_tokens": 2**52, "completion_tokens": 2**52}
@@ -23,7 +25,9 @@ SO_FAR = {"prompt_tokens": 9, "completion_tokens": 2}
 def sent(endpoint: Endpoint = "completions", model: str = "m", is_limit_sent: bool = True, **more: Any) -> SentRequest:
     """A call of 7 estimated prompt tokens, with a limit of 100 output tokens."""
     members = more.pop("members", {})
-    params = Params(Document("", members), model, prompt_tokens=7, **({"output_limit": 100} | more))
+    params = Params(
+        Document("", members), model, prompt_tokens=7, **({"output_limit": 100} | SET_BY_FORMAT[endpoint] | more)
+    )
     settings = Model(routes=(Route(upstream="u"),))
     call = Call("r", 0.0, Key("k"), endpoint, params, settings, label_model="m", arrived=0.0)
     return SentRequest(call, None, params.output_limit if is_limit_sent else None)
@@ -161,7 +165,7 @@ def test_where_somebody_may_think_unseen_all_that_was_reserved_counts() -> None:
 
 def plain(asked: SentRequest, *texts: str, usage: Any = None) -> Usage:
     choices = [{"index": index, "message": {"content": text}} for index, text in enumerate(texts)]
-    return charge.of_plain(asked, usage, json.dumps({"choices": choices}).encode(), None).usage
+    return charge.of_plain(asked, reported(usage), json.dumps({"choices": choices}).encode(), None).usage
 
 
 def test_plain_answers() -> None:
@@ -173,19 +177,19 @@ def test_plain_answers() -> None:
     assert plain(sent("chat", "o3"), "one") == estimated(7, 100)
     embedded = {"prompt_tokens": 5, "total_tokens": 5}
     vector = b'{"data": [{"embedding": "AAAA"}]}'
-    assert charge.of_plain(sent("embeddings"), embedded, vector, None).usage == Usage(5, 0, source="reported")
+    assert charge.of_plain(sent("embeddings"), reported(embedded), vector, None).usage == Usage(5, 0, source="reported")
     for nothing in ({"prompt_tokens": 0, "total_tokens": 0}, {"total_tokens": 5}):
-        assert charge.of_plain(sent("embeddings"), nothing, vector, None).usage == estimated(7, 0)
+        assert charge.of_plain(sent("embeddings"), reported(nothing), vector, None).usage == estimated(7, 0)
     assert plain(sent("chat"), "one two", usage={"prompt_tokens": 0, "completion_tokens": 2}) == estimated(7, 2)
 
 
 def test_counts_that_cannot_be_true_are_clamped_and_named() -> None:
     details = {"prompt_tokens_details": {"cached_tokens": 90}, "completion_tokens_details": {"reasoning_tokens": 40}}
-    charged = charge.of_plain(sent("chat"), REPORT | details, b"{}", None)
+    charged = charge.of_plain(sent("chat"), reported(REPORT | details), b"{}", None)
     assert charged == (Usage(9, 4, 9, 4, "reported"), ("cached", "reasoning"))
-    charged = charge.of_plain(sent("chat"), REPORT | {"prompt_tokens": 2**50}, b"{}", None)
+    charged = charge.of_plain(sent("chat"), reported(REPORT | {"prompt_tokens": 2**50}), b"{}", None)
     assert charged == (estimated(PROMPT_ALLOWANCE, 4), ("prompt",))
-    charged = charge.of_plain(sent("chat"), REPORT | {"completion_tokens": 2**50}, b"{}", None)
+    charged = charge.of_plain(sent("chat"), reported(REPORT | {"completion_tokens": 2**50}), b"{}", None)
     assert charged == (estimated(9, 200 + OUTPUT_ALLOWANCE), ("completion",))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.relay import sse
+from gateway.formats import sse
 from gateway.relay.client_stream import ClientStream, Headers
 from tests.fakes.scripted import until
 
@@ -54,7 +54,7 @@ async def test_is_opened_once() -> None:
 
 async def test_silence_opens_it_and_is_broken_again_and_again() -> None:
     client = Client()
-    outlet = ClientStream(client, own_headers, QUIET_S)
+    outlet = ClientStream(client, own_headers, QUIET_S, sse.KEEPALIVE)
     await until(lambda: len(client.written) >= 2)
     assert client.headers == [(("content-type", "text/event-stream"), ("x-own", "1"))]
     assert set(client.written) == {sse.KEEPALIVE}
@@ -63,7 +63,7 @@ async def test_silence_opens_it_and_is_broken_again_and_again() -> None:
 
 async def test_nothing_after_it_was_closed() -> None:
     client = Client()
-    outlet = ClientStream(client, own_headers, QUIET_S)
+    outlet = ClientStream(client, own_headers, QUIET_S, sse.KEEPALIVE)
     outlet.close()
     outlet.close()
     await asyncio.sleep(LONG_S)
@@ -80,7 +80,7 @@ async def test_no_comments_and_no_timer_unless_asked_for(monkeypatch: pytest.Mon
 async def test_only_where_it_may(is_congested: bool, may_be_interrupted: bool) -> None:
     client = Client()
     client.is_congested = is_congested
-    outlet = ClientStream(client, own_headers, QUIET_S)
+    outlet = ClientStream(client, own_headers, QUIET_S, sse.KEEPALIVE)
     outlet.speaker = Speaker(may_be_interrupted=may_be_interrupted)
     await asyncio.sleep(LONG_S)
     assert bool(client.written) is (may_be_interrupted and not is_congested)
@@ -101,7 +101,7 @@ async def test_passing_on_moves_no_timer(monkeypatch: pytest.MonkeyPatch) -> Non
         return call_at(when, *more)
 
     client = Client()
-    outlet = ClientStream(client, own_headers, QUIET_S)
+    outlet = ClientStream(client, own_headers, QUIET_S, sse.KEEPALIVE)
     monkeypatch.setattr(loop, "call_at", counted)
     began = loop.time()
     while loop.time() < began + LONG_S:

@@ -9,13 +9,16 @@ import pytest
 from gateway.config import Model, Route
 from gateway.records import Call, Document, Endpoint, Key, Params, Usage
 from gateway.relay.sent_request import OUTPUT_ALLOWANCE, PROMPT_ALLOWANCE, REASONING_ALLOWANCE, SentRequest
+from tests.fakes.params import SET_BY_FORMAT
 
 LIMIT = 100
 BYTES = 1000
 
 
 def sent(endpoint: Endpoint = "chat", limit: int | None = LIMIT, model: str = "m", **more: Any) -> SentRequest:
-    params = Params(Document("", more.pop("members", {})), model, output_limit=limit, **more)
+    params = Params(
+        Document("", more.pop("members", {})), model, output_limit=limit, **(SET_BY_FORMAT[endpoint] | more)
+    )
     call = Call(
         "r", 0.0, Key("k"), endpoint, params, Model(routes=(Route(upstream="u"),)), label_model="m", arrived=0.0
     )

@@ -9,7 +9,7 @@ from typing import Any
 import openai
 import pytest
 
-from gateway.relay.sse import LONG_EVENT
+from gateway.formats.sse import LONG_EVENT
 from tests.conftest import Stage, StartsGateways
 from tests.fakes.scripted import (
     CHUNKED,

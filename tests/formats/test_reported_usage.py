@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.formats import reported_usage
 from gateway.records import Usage
-from gateway.relay import reported_usage
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.relay import sse
-from gateway.relay.sse import LONG_EVENT, EventSplitter
+from gateway.formats import sse
+from gateway.formats.sse import LONG_EVENT, EventSplitter
 
 
 def split(*pieces: bytes) -> list[tuple[bytes, bool]]:

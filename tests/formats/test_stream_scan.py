@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.formats.sse import LONG_EVENT
+from gateway.formats.stream_scan import StreamScan, as_event
 from gateway.records import Usage
-from gateway.relay.sse import LONG_EVENT
-from gateway.relay.stream_scan import StreamScan, as_event
 
 RECORDED = {path.stem: path.read_bytes() for path in sorted((Path(__file__).parents[1] / "recorded").glob("*.sse"))}
 LINE_ENDS = {"LF": b"\n", "CRLF": b"\r\n", "CR": b"\r"}

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gateway.relay import sse
-from gateway.relay.sse import EventSplitter
-from gateway.relay.stream_scan import StreamScan
+from gateway.formats import sse
+from gateway.formats.sse import EventSplitter
+from gateway.formats.stream_scan import StreamScan
 
 from .slow_scan import Slow, assert_passed
 

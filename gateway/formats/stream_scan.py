@@ -24,6 +24,7 @@ from gateway.errors import InvalidRequest
 from gateway.records import Usage
 
 from . import reported_usage, sse, token_rule
+from .format import AllowsReport, allow_any
 
 _MATTERS = re.compile(rb'"finish_reason"\s*:\s*"(?!")|"usage"\s*:\s*(?!\s|null)|"error"\s*:\s*(?!\s|null)')
 _NAMES_MODEL = re.compile(rb'"model"\s*:\s*"')
@@ -44,14 +45,6 @@ _LEARN_EVERY = 4
 for them."""
 
 
-AllowsReport = Callable[[Usage, Callable[[], int]], bool]
-"""Whether a report can be true, by the report and a function that counts the tokens shown so far."""
-
-
-def _allow_any(report: Usage, count_shown: Callable[[], int]) -> bool:
-    return True
-
-
 class StreamScan:
     """Follows one streamed answer.
 
@@ -69,7 +62,7 @@ class StreamScan:
         count_texts: token_rule.CountsTexts = token_rule.count,
         is_chat: bool = True,
         clean: Callable[[str], str] = str,
-        allows: AllowsReport = _allow_any,
+        allows: AllowsReport = allow_any,
     ) -> None:
         self._choices = choices
         self._clean = clean
@@ -102,6 +95,16 @@ class StreamScan:
         """Texts that are not counted yet: a quote follows the last of each event, a zero byte the others."""
         self._quarters = 0
         self._text_events = 0
+
+    @property
+    def last(self) -> bytes:
+        """`[DONE]`, if it came. An answer without it ends without: both SDKs take that, and an invented one would be
+        false."""
+        return sse.DONE if self.is_done else b""
+
+    def is_sign_of_life(self, passed: bytes) -> bool:
+        """Comments keep a connection open; they show nothing of the answer."""
+        return not (passed.startswith(b":") and sse.is_comment(passed))
 
     @property
     def is_over(self) -> bool:

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gateway.api.prompt_tokens import MAX_COUNTED
-from gateway.relay import token_rule
+from gateway.formats import token_rule
 
 from .slow_scan import quarters_of
 

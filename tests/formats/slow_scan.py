@@ -121,7 +121,7 @@ class Slow:
 
 TEXT = rb'"(?:content|text|arguments|reasoning_content|reasoning|refusal|name|input)"\s*:\s*"((?:[^"\\]|\\.)+)"'
 
-# What a piece of text counts, in quarters of a token: the rule of gateway/relay/token_rule.py, piece by piece.
+# What a piece of text counts, in quarters of a token: the rule of gateway/formats/token_rule.py, piece by piece.
 PIECES: list[tuple[str, int]] = [
     (r"[A-Za-z]{1,3}", 4), (r"(?<=[a-z])(?=[A-Z])", 4), (r"[0-9]{1,3}", 4), (r"(?<=[0-9])(?=[A-Za-z])", 4),
     (r" (?=[0-9\0]|\Z)", 4), (r"  +", 4), (r"[!-/:-@\[-`{-~]", 4), (r"[\x01-\x1f\x7f]{1,2}", 4),

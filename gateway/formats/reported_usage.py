@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from typing import Any
 
 from gateway import units
@@ -11,7 +12,7 @@ from gateway.records import Usage
 
 # JSON escapes every quote inside a string, so a quoted name in the bytes is a name, never a part of a text.
 # Possessive, because a plain repetition keeps a hundred bytes for each one it has passed, and an answer may be long.
-_TEXT = re.compile(
+TEXT = re.compile(
     rb'"(?:content|text|arguments|reasoning_content|reasoning|refusal|name|input)"\s*:\s*"((?:[^"\\]++|\\.)++)"'
 )
 _REASONING = re.compile(rb'"reasoning(?:_content)?"\s*:\s*"(?!")')
@@ -44,11 +45,11 @@ def reported(report: Any) -> Usage | None:
     return Usage(prompt, completion, cached, reasoning, "reported", more)
 
 
-def found_in(body: bytes) -> Usage | None:
+def found_in(body: bytes, read: Callable[[Any], Usage | None]) -> Usage | None:
     """The last usage object at the end of an answer that is not whole JSON, for instance with a byte behind it."""
     objects = _USAGE.findall(body[-_USAGE_WITHIN:])
     try:
-        return reported(json.loads(objects[-1])) if objects else None
+        return read(json.loads(objects[-1])) if objects else None
     except ValueError:
         return None
 
@@ -77,12 +78,12 @@ def texts_of(data: bytes) -> list[bytes]:
 
     Names of called functions are among them.
     """
-    return _TEXT.findall(data)
+    return TEXT.findall(data)
 
 
 def places_of_texts(data: bytes) -> list[tuple[int, int]]:
     """The position of each of them."""
-    return [match.span(1) for match in _TEXT.finditer(data)]
+    return [match.span(1) for match in TEXT.finditer(data)]
 
 
 def has_reasoning(data: bytes) -> bool:

@@ -1,0 +1,27 @@
+"""The formats of calls that the gateway speaks, one module each; `format.py` says what a format is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gateway.api.prompt_tokens import FindsCounter, no_counter
+from gateway.records import Endpoint, Params
+
+from .chat import CHAT
+from .completions import COMPLETIONS
+from .embeddings import EMBEDDINGS
+from .format import Format
+
+FORMATS: Mapping[Endpoint, Format] = {each.name: each for each in (COMPLETIONS, CHAT, EMBEDDINGS)}
+"""Every format by its name."""
+
+
+def of_path(path: str) -> Format | None:
+    """The format that a path belongs to, whether it is served or not: in whose words an error on it is written."""
+    found = [each for each in FORMATS.values() if path == each.path or path.startswith(each.path + "/")]
+    return max(found, key=lambda each: len(each.path), default=None)
+
+
+def read(endpoint: Endpoint, raw: bytes, find_counter: FindsCounter = no_counter) -> Params:
+    """The checked parameters of a body. Raises `InvalidRequest` for the first fault."""
+    return FORMATS[endpoint].read(raw, find_counter)

@@ -1,0 +1,53 @@
+"""OpenAI's chat completions (openai-openapi, CreateChatCompletionRequest)."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from gateway.api import prompt_tokens, validate, validation_errors
+from gateway.api.prompt_tokens import Counter
+from gateway.api.schema import Chat
+from gateway.config import Capabilities, Route
+from gateway.records import Call, Document, Params
+
+from . import openai, reported_usage
+from .format import Format, ScanInput
+from .stream_scan import StreamScan, as_event
+
+
+def _read(document: Document, body: Chat, count: Counter | None) -> Params:
+    if body.top_logprobs is not None and not body.logprobs:
+        raise validation_errors.wrong_value("top_logprobs", "It is only allowed when 'logprobs' is true.")
+    for index, tool in enumerate(body.tools or ()):
+        if tool.type == "function" and tool.function is None:
+            raise validation_errors.missing(f"tools[{index}].function")
+    asked = validate.generation(document, body, prompt_tokens.chat(document, count))
+    has_old_name = "max_tokens" in document.members
+    return asked._replace(output_param="max_tokens" if has_old_name else "max_completion_tokens")
+
+
+def _changes(call: Call, route: Route, capabilities: Capabilities, needs_limit: bool) -> dict[str, Any]:
+    limit = openai.output_limit(call, capabilities.max_tokens_field, needs_limit=needs_limit)
+    return openai.stream_options(call, capabilities) | limit
+
+
+def _scan(asked: ScanInput) -> StreamScan:
+    return StreamScan(**asked._asdict())
+
+
+CHAT = Format(
+    name="chat",
+    path="/v1/chat/completions",
+    upstream_path="/chat/completions",
+    operation="chat",
+    read=partial(validate.read, validate.Rules(Chat, _read)),
+    facts=openai.facts,
+    usage=reported_usage.reported,
+    scan=_scan,
+    as_events=lambda answer, shows_usage: as_event(answer, shows_usage=shows_usage),
+    changes=_changes,
+    limit_fields=openai.LIMIT_FIELDS,
+    texts=reported_usage.TEXT,
+    may_reason=True,
+)

@@ -1,0 +1,181 @@
+"""What a format is: all that differs between the APIs that the gateway speaks, as the fields of one value.
+
+The story of a call (`pipeline`, `accounting`, `relay`) reads these fields and knows no format by its name. A new format
+is one module with one or more values of `Format`, and a row in `formats/__init__.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+from gateway.api.prompt_tokens import FindsCounter
+from gateway.config import Capabilities, Route
+from gateway.errors import GatewayError
+from gateway.quota.limit_headers import rate_headers
+from gateway.records import Call, Endpoint, Params, Usage, WindowStatus
+
+from . import sse, token_rule
+
+AllowsReport = Callable[[Usage, Callable[[], int]], bool]
+"""Whether a report can be true, by the report and a function that counts the tokens shown so far."""
+
+
+def allow_any(report: Usage, count_shown: Callable[[], int]) -> bool:
+    """An `AllowsReport` that believes every report."""
+    return True
+
+
+class ScanInput(NamedTuple):
+    """What a scan of a streamed answer needs of its request."""
+
+    choices: int = 1
+    """How many choices have to end."""
+    shows_usage: bool = False
+    """Whether the client asked for the usage."""
+    count_texts: token_rule.CountsTexts = token_rule.count
+    clean: Callable[[str], str] = str
+    """Removes the gateway's own texts from what is not part of the answer."""
+    allows: AllowsReport = allow_any
+
+
+class Scan(Protocol):
+    """Follows one streamed answer: finds its usage, end and errors, and decides what the client gets.
+
+    After the end (`is_done`) or an error nothing more is passed on: `last` holds back what ends the answer until the
+    call is settled, because clients close there.
+    """
+
+    usage: Usage | None
+    """The highest of the plausible reports."""
+    excess: Usage | None
+    """The highest of the implausible reports."""
+    is_usage_final: bool
+    """`usage` came with the end of the answer."""
+    error: dict[str, Any] | None
+    """The error object of an error inside the stream."""
+    is_done: bool
+    """The event that ends the stream has come."""
+    model: str | None
+    has_reasoned: bool
+    has_begun: bool
+    """Whether anything but comments and an error came."""
+    is_at_start: bool
+    """Whether the next byte begins an event, without doubt; only then `is_alike` may be asked."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing of this stream may be passed on any more."""
+
+    @property
+    def is_inside_event(self) -> bool:
+        """Whether half of a long event has been passed on: what comes next needs a blank line first."""
+
+    @property
+    def is_between_events(self) -> bool:
+        """Whether all that came was whole events."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all of the answer has come: each choice has ended."""
+
+    @property
+    def has_text(self) -> bool:
+        """Whether any text came. Counts nothing."""
+
+    @property
+    def last(self) -> bytes:
+        """The bytes that end a complete answer, held back until now."""
+
+    def is_alike(self, data: bytes) -> bool:
+        """Whether these bytes are one event that may be passed on as it is, without `feed`; if so, count it."""
+
+    def is_sign_of_life(self, passed: bytes) -> bool:
+        """Whether these bytes, which were passed on, show that an answer is being generated."""
+
+    def feed(self, data: bytes) -> tuple[bytes, bool]:
+        """Take bytes from the upstream; return what may go to the client now, and `is_over`."""
+
+    def finish(self) -> bytes:
+        """The upstream's stream has ended: what may still go to the client."""
+
+    def text_events(self) -> int:
+        """How many events brought text."""
+
+    def delivered_tokens(self) -> int:
+        """How many tokens of text there were, as `count_texts` has it."""
+
+
+class PlainFacts(NamedTuple):
+    """What a plain answer with status 200 says of itself."""
+
+    model: str | None = None
+    usage: Usage | None = None
+    has_usage: bool = False
+    """Whether it has a usage object, even one that cannot be read."""
+    is_error: bool = False
+    """It reports an error, in place of an answer or beside one."""
+    has_output: bool = False
+
+
+def _no_members(call: Call, route: Route, capabilities: Capabilities, needs_limit: bool) -> dict[str, Any]:
+    return {}
+
+
+def _openai_error(error: GatewayError) -> bytes:
+    return error.body()
+
+
+def _openai_event(error: GatewayError, scan: Scan | None) -> bytes:
+    return sse.write_event(error.body())
+
+
+NO_TEXT = re.compile(rb"(?!)")
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """One format of calls: where it is served, and how its requests, answers and errors are read and written."""
+
+    name: Endpoint
+    """The name in records, metrics and `models.NAME.endpoints`."""
+    path: str
+    """Where clients post."""
+    upstream_path: str
+    """The same below an upstream's base URL."""
+    operation: str
+    """The operation's name in traces (OpenTelemetry, `gen_ai.operation.name`)."""
+    read: Callable[[bytes, FindsCounter], Params]
+    """Checks a body by the API's own rules. Raises `InvalidRequest` for the first fault."""
+    facts: Callable[[bytes], PlainFacts]
+    """Reads a plain answer. Raises `ValueError` if it is not JSON."""
+    usage: Callable[[Any], Usage | None]
+    """Reads one usage object of an answer; None if it cannot be read."""
+    scan: Callable[[ScanInput], Scan] | None = None
+    """Scans a streamed answer; None: the format has no streams."""
+    as_events: Callable[[bytes, bool], bytes] | None = None
+    """Writes a plain answer as the events of a stream, given whether the client asked for the usage, for a client that
+    has been promised events; None: that is not possible."""
+    changes: Callable[[Call, Route, Capabilities, bool], dict[str, Any]] = _no_members
+    """The members that a forwarded body needs besides the model's name; the last argument: whether an output limit is
+    needed because tokens or money are counted."""
+    limit_fields: tuple[str, ...] = ()
+    """The members that limit the output of one candidate."""
+    texts: re.Pattern[bytes] = NO_TEXT
+    """Generated texts in an answer's JSON: its one group."""
+    may_reason: bool = False
+    """Whether answers may have reasoning that is billed and not shown."""
+    error_body: Callable[[GatewayError], bytes] = _openai_error
+    error_event: Callable[[GatewayError, Scan | None], bytes] = _openai_event
+    """The event that ends a stream with an error, given the scan of what the client has of it."""
+    rate_headers: Callable[[Iterable[WindowStatus]], Mapping[str, str]] = rate_headers
+    keepalive: bytes = sse.KEEPALIVE
+    """An event that every client of the format ignores."""
+    request_headers: frozenset[str] = field(default_factory=frozenset)
+    """Further request headers that are forwarded, in lower case."""
+    response_headers: frozenset[str] = field(default_factory=frozenset)
+    """Further headers of the upstream's answer that the client sees, in lower case."""
+    id_header: str | None = None
+    """A further header for the request id, beside `x-request-id`."""

@@ -1,0 +1,69 @@
+"""What completions, chat and embeddings have in common: plain answers, added members and generated texts."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from pydantic import BaseModel
+
+from gateway.config import Capabilities
+from gateway.quota import windows
+from gateway.records import Call
+
+from . import reported_usage
+from .format import PlainFacts
+
+LIMIT_FIELDS = ("max_tokens", "max_completion_tokens")
+
+
+class _Body(BaseModel):
+    """The members of a plain answer that are read. Others are not built, because it is validated from the bytes."""
+
+    model: Any = None
+    usage: Any = None
+    error: Any = None
+    success: Any = None
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(name)
+
+
+def refuse_constants(body: bytes) -> None:
+    """Raises `ValueError` for NaN and Infinity. Pydantic accepts them as numbers; JSON does not have them, and most
+    clients fail on them."""
+    if b"NaN" in body or b"Infinity" in body:
+        json.loads(body, parse_constant=_refuse_constant)
+
+
+def facts(body: bytes) -> PlainFacts:
+    """Of a plain answer. Raises `ValueError` if it is not JSON."""
+    answer = _Body.model_validate_json(body)
+    refuse_constants(body)
+    return PlainFacts(
+        model=answer.model if isinstance(answer.model, str) else None,
+        usage=reported_usage.reported(answer.usage),
+        has_usage=answer.usage is not None,
+        is_error=bool(answer.error) or answer.success is False,
+        has_output=b'"choices"' in body,
+    )
+
+
+def stream_options(call: Call, capabilities: Capabilities) -> dict[str, Any]:
+    """Asks for the usage of a stream where the client did not."""
+    params = call.params
+    if params.stream and not params.include_usage and capabilities.stream_usage:
+        return {"stream_options": {**(params.document.members.get("stream_options") or {}), "include_usage": True}}
+    return {}
+
+
+def output_limit(call: Call, field: str, *, needs_limit: bool) -> dict[str, Any]:
+    """The output limit of the key or the model; or, if the client gave none and one is needed, what is reserved:
+    that has to be all that the call can use."""
+    params = call.params
+    if params.is_output_limit_added:
+        return {field: params.output_limit}
+    if needs_limit and params.output_limit is None:
+        return {field: windows.output_limit(call)}
+    return {}
