@@ -247,8 +247,9 @@ def test_tasks_are_held(module: str) -> None:
 
 PURE = frozenset({
     "api", "formats", "quota", "store.rules",
-    "alerts.policy",
+    "accounting.served_models", "alerts.policy",
     "bridge.answer", "bridge.choice", "bridge.refusal", "bridge.request", "bridge.stream",
+    "config.model_names",
     "keys.restoration", "keys.token_bucket",
     "observe.span_attributes",
     "relay.charge", "relay.reasoning_models", "relay.sent_request",

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import NamedTuple, Protocol, Self
 
@@ -22,6 +22,8 @@ from gateway.quota import limit_headers, pricing, windows
 from gateway.records import Call, Claim, Draw, Ended, Granted, Record, Refused, Settlement, Usage, WindowStatus
 from gateway.store import JournalFull, Ledger, StoreUnavailable
 from gateway.tasks import is_cut_off
+
+from .served_models import OTHER, ServedModels
 
 log = logging.getLogger("gateway")
 
@@ -86,6 +88,8 @@ class Accounting:
     """Writes the access line of a call that has ended."""
     tracer: Tracer | None = None
     """Makes the spans of calls, where that is wanted."""
+    served: ServedModels = field(default_factory=ServedModels)
+    """The names under patterns that are groups of the daily sums."""
 
 
 class Lease:
@@ -170,6 +174,8 @@ class Lease:
         if self._settled is not None:
             return
         call = self.call
+        if status == 200 and call.label_model == OTHER:
+            call = call._replace(label_model=self._books.served.note(call.params.model))
         duration_s = time.perf_counter() - call.arrived
         usage = pricing.total_usage((self.spent, usage))
         record = _record(

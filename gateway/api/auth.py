@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-from gateway.config import Config, FileKey, KeySettings, is_expired
+from gateway.config import Config, FileKey, KeySettings, is_expired, is_pattern
 from gateway.errors import Unauthorized
 from gateway.records import Key
 
@@ -112,5 +112,5 @@ def may_use(key: Key, model: str) -> bool:
 
 
 def offered(key: Key, config: Config) -> list[str]:
-    """The configured models that this key may use, by name. What only "*" serves is not listed."""
-    return sorted(name for name in config.models if name != "*" and may_use(key, name))
+    """The configured models that this key may use, by name. What only a pattern serves is not listed."""
+    return sorted(name for name in config.models if not is_pattern(name) and may_use(key, name))

@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from .checks import ValidParts, cross_check, explain
 from .faults import ConfigError, ConfigFault, format_faults, printable
 from .issued import read_key, read_quota, read_team, shown_key, shown_quotas
+from .model_names import ModelTable, NamedModel, is_pattern
 from .proxies import Proxy, apply_environment
 from .redis_url import RedisURL
 from .references import References, load, read_text
@@ -41,6 +42,7 @@ from .sections import (
     TracingSettings,
     Upstream,
     is_expired,
+    is_plain_name,
 )
 
 __all__ = [
@@ -55,6 +57,8 @@ __all__ = [
     "KeySettings",
     "Limits",
     "Model",
+    "ModelTable",
+    "NamedModel",
     "Price",
     "Proxy",
     "Quota",
@@ -70,6 +74,8 @@ __all__ = [
     "build",
     "format_faults",
     "is_expired",
+    "is_pattern",
+    "is_plain_name",
     "printable",
     "read_key",
     "read_quota",

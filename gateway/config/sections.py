@@ -33,6 +33,7 @@ from pydantic import (
     model_validator,
 )
 
+from .model_names import ModelTable, NamedModel, is_pattern
 from .proxies import Proxy, read_proxy
 from .redis_url import FORMS, RedisURL, read_redis_url
 
@@ -286,6 +287,8 @@ class MetricsSettings(Section):
     """Bearer token for /metrics; null leaves it open."""
     max_keys: Count = 200
     """Keys with a label of their own in metrics; further keys share the label "other"."""
+    max_models: Count = 200
+    """Models with a label of their own in metrics; further models share the label "other". Reports name them all."""
 
 
 class Timeouts(Section):
@@ -534,6 +537,8 @@ class Model(Section):
     """The endpoints that serve this model; default: all endpoints of the upstream."""
     routes: Annotated[tuple[Route, ...], Field(min_length=1)]
     """Where calls for this model go."""
+    strip_prefix: Annotated[str, Field(min_length=1)] | None = None
+    """Beginning of the asked name that is not sent to a route without `model`: openai/ for the pattern openai/*."""
     max_attempts: Annotated[int, _not_bool, Field(ge=1, le=10)] = 3
     """How often one call may be tried in all."""
     repeat_when_waiting: bool = False
@@ -559,6 +564,11 @@ class Model(Section):
 
 BAD_SIGNS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 """What no name may hold: columns and lines of reports would shift, or it could not be written at all."""
+
+
+def is_plain_name(name: str) -> bool:
+    """Whether a name can stand in reports and metrics."""
+    return BAD_SIGNS.search(name) is None
 
 
 def _refuse_signs(pattern: Any) -> Any:
@@ -760,7 +770,7 @@ class Config(Section):
     upstreams: Annotated[dict[str, Upstream], Field(min_length=1)]
     """Where calls can go, by name."""
     models: Annotated[dict[str, Model], Field(min_length=1)]
-    """What clients may ask for, by name; "*" is every other model."""
+    """What clients may ask for, by name or by pattern: gpt-4o*; "*" is every other model."""
     quotas: tuple[Quota, ...] = ()
     """What the whole gateway may spend."""
     teams: dict[str, Team] = {}
@@ -772,9 +782,19 @@ class Config(Section):
     tracing: TracingSettings = TracingSettings()
     """Where traces of calls go."""
 
-    def model(self, name: str) -> Model | None:
-        """The settings that serve this model name, or None where it is not offered."""
-        return self.models.get(name) or self.models.get("*")
+    @cached_property
+    def model_table(self) -> ModelTable:
+        """What serves each name that a client may ask for."""
+        return ModelTable(self.models)
+
+    @property
+    def labelled_models(self) -> list[str]:
+        """The models that come first where labels are scarce."""
+        return [name for name in self.models if not is_pattern(name)]
+
+    def model(self, name: str) -> NamedModel | None:
+        """What serves this model name, or None where it is not offered."""
+        return self.model_table.find(name)
 
 
 def is_expired(expires: datetime | None, now: float) -> bool:
