@@ -155,7 +155,9 @@ class DataPlane:
         )
 
     async def _caller(self, request: web.Request, visit: RequestContext) -> Key:
-        secret = auth.bearer(request.headers.getall(hdrs.AUTHORIZATION, []))
+        headers = request.headers
+        others = [value for name in auth.KEY_HEADERS for value in headers.getall(name, ())]
+        secret = auth.only_key(headers.getall(hdrs.AUTHORIZATION, []), others)
         book = visit.parts.book
         book.trust()
         known = book.known.get(auth.digest(secret)) or await book.look_up(secret)
