@@ -24,7 +24,7 @@ FLOORS: dict[str, int] = {
     "formats": 5,
     "observe": 6,
     "store": 7, "journal": 7, "upstream": 7, "simulator": 7,
-    "accounting": 8, "keys": 8, "reports": 8,
+    "accounting": 8, "identity": 8, "keys": 8, "reports": 8,
     "relay": 9, "alerts": 9,
     "bridge": 10,
     "pipeline": 11,

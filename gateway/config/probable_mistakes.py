@@ -81,6 +81,8 @@ def _secrets(config: Config) -> Iterator[tuple[Place, SecretStr | None]]:
         yield ("keys", number, "secret"), key.secret
     yield ("admin", "token"), config.admin.token
     yield ("admin", "viewer_token"), config.admin.viewer_token
+    for name, each in config.admin.tokens.items():
+        yield ("admin", "tokens", name, "token"), each.token
     yield ("metrics", "token"), config.metrics.token
     yield ("alerts", "webhook"), config.alerts.webhook
 
