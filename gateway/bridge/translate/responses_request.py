@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from . import custom_input, tool_names
 from .fields import CHAT, KEPT, SAME, TRANSLATED, Rule, a_list, a_text, an_object, empty, only, sort, unsupported, wrong
 from .media import chat_image
-from .tool_names import Tools
+from .tool_names import OfferedTools
 
 _STATE = "nothing is stored for this model, so send the whole conversation in `input`"
 _HOSTED = "no hosted tools run for this model"
@@ -77,7 +77,7 @@ class AskedResponse(NamedTuple):
     """Of the chat request."""
     members: Mapping[str, Any]
     """As the client sent them."""
-    tools: Tools
+    tools: OfferedTools
     transformations: tuple[dict[str, Any], ...]
     """The reasoning items that stay out, as `input_transformations` of the answer."""
 
@@ -206,7 +206,7 @@ def _logprobs(include: Any, top: Any) -> dict[str, Any]:
 class _Conversation:
     """Builds the messages of the chat, item by item."""
 
-    def __init__(self, tools: Tools, turn: int) -> None:
+    def __init__(self, tools: OfferedTools, turn: int) -> None:
         self._tools = tools
         self._turn = turn
         self._system: list[str] = []

@@ -41,7 +41,7 @@ _SHELL = {
 _SHELL_TEXT = "Runs a command on the user's machine and returns its output."
 
 
-class Tool(NamedTuple):
+class CalledTool(NamedTuple):
     """What a chat function stands for."""
 
     kind: str
@@ -50,32 +50,32 @@ class Tool(NamedTuple):
     namespace: str | None = None
 
 
-class Tools(NamedTuple):
+class OfferedTools(NamedTuple):
     """The tools of one request."""
 
     functions: tuple[dict[str, Any], ...]
     """For the chat body."""
-    by_name: Mapping[str, Tool]
+    by_name: Mapping[str, CalledTool]
     """By the names of the chat functions."""
     offered: tuple[Any, ...]
     """The client's own tools that the upstream was offered, as the client wrote them."""
     left_out: tuple[str, ...]
     """Paths and types of the tools that were not offered: `tools[2].web_search`."""
 
-    def tool(self, name: str) -> Tool:
+    def tool(self, name: str) -> CalledTool:
         """The tool that a call of this name calls. A name that was not offered is left to the client."""
-        return self.by_name.get(name) or Tool("function", name)
+        return self.by_name.get(name) or CalledTool("function", name)
 
     def chat_name(self, kind: str, name: str, namespace: str | None = None) -> str:
         """The name under which the chat function of this tool is called."""
-        wanted = Tool(kind, name, namespace)
+        wanted = CalledTool(kind, name, namespace)
         return next((chat for chat, tool in self.by_name.items() if tool == wanted), _joined(namespace, name))
 
 
-def read(given: Any, path: str = "tools") -> Tools:
+def read(given: Any, path: str = "tools") -> OfferedTools:
     """The tools of a Responses body. Raises `InvalidRequest`."""
     functions: list[dict[str, Any]] = []
-    by_name: dict[str, Tool] = {}
+    by_name: dict[str, CalledTool] = {}
     offered: list[Any] = []
     left_out: list[str] = []
     for number, each in enumerate(a_list([] if given is None else given, path)):
@@ -91,13 +91,13 @@ def read(given: Any, path: str = "tools") -> Tools:
                 raise wrong(here, f"two tools would be called `{name}`")
             by_name[name] = what
             functions.append({"type": "function", "function": function})
-    return Tools(tuple(functions), by_name, tuple(offered), tuple(left_out))
+    return OfferedTools(tuple(functions), by_name, tuple(offered), tuple(left_out))
 
 
-def _functions(tool: Mapping[str, Any], path: str) -> Iterator[tuple[Tool, dict[str, Any]]]:
+def _functions(tool: Mapping[str, Any], path: str) -> Iterator[tuple[CalledTool, dict[str, Any]]]:
     kind = tool.get("type")
     if kind == "local_shell":
-        yield Tool("local_shell", "local_shell"), _function("local_shell", _SHELL_TEXT, _SHELL)
+        yield CalledTool("local_shell", "local_shell"), _function("local_shell", _SHELL_TEXT, _SHELL)
     elif kind == "namespace":
         namespace = a_text(tool.get("name"), f"{path}.name")
         about = tool.get("description")
@@ -112,7 +112,7 @@ def _functions(tool: Mapping[str, Any], path: str) -> Iterator[tuple[Tool, dict[
         raise unsupported(f"{path}.type", f"the tool `{kind}` runs at OpenAI or has no equivalent")
 
 
-def _named(tool: Mapping[str, Any], path: str, namespace: str | None, about: str) -> tuple[Tool, dict[str, Any]]:
+def _named(tool: Mapping[str, Any], path: str, namespace: str | None, about: str) -> tuple[CalledTool, dict[str, Any]]:
     """A function or a custom tool."""
     name = a_text(tool.get("name"), f"{path}.name")
     callers = tool.get("allowed_callers")
@@ -126,9 +126,9 @@ def _named(tool: Mapping[str, Any], path: str, namespace: str | None, about: str
         function = _function(_joined(namespace, name), _paragraphs(texts), tool.get("parameters"))
         if tool.get("strict") is not None:
             function["strict"] = tool["strict"]
-        return Tool("function", name, namespace), function
+        return CalledTool("function", name, namespace), function
     texts.append(_format(tool.get("format"), f"{path}.format"))
-    return Tool("custom", name, namespace), _function(_joined(namespace, name), _paragraphs(texts), _INPUT)
+    return CalledTool("custom", name, namespace), _function(_joined(namespace, name), _paragraphs(texts), _INPUT)
 
 
 def _function(name: str, description: str, parameters: Any) -> dict[str, Any]:
@@ -170,7 +170,7 @@ def _paragraphs(texts: list[str]) -> str:
     return "\n\n".join(text for text in texts if text)
 
 
-def choice(given: Any, tools: Tools, path: str = "tool_choice") -> tuple[Any, Tools]:
+def choice(given: Any, tools: OfferedTools, path: str = "tool_choice") -> tuple[Any, OfferedTools]:
     """The `tool_choice` of a Responses body for a chat body, and the tools that it allows. Raises `InvalidRequest`.
 
     Without tools chat takes no tool choice: it is None.
@@ -195,12 +195,12 @@ def choice(given: Any, tools: Tools, path: str = "tool_choice") -> tuple[Any, To
             raise unsupported(path, f"the tool `{other}` runs at OpenAI or has no equivalent")
 
 
-def _allowed(entry: Mapping[str, Any], tools: Tools, path: str) -> str:
+def _allowed(entry: Mapping[str, Any], tools: OfferedTools, path: str) -> str:
     kind = entry.get("type")
     return "" if kind in LEFT_OUT else _name_of(entry, str(kind), tools, path)
 
 
-def _name_of(entry: Mapping[str, Any], kind: str, tools: Tools, path: str) -> str:
+def _name_of(entry: Mapping[str, Any], kind: str, tools: OfferedTools, path: str) -> str:
     """The chat name of an offered tool."""
     name = "local_shell" if kind == "local_shell" else a_text(entry.get("name"), f"{path}.name")
     namespace = entry.get("namespace")
