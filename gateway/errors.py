@@ -248,6 +248,11 @@ _UPSTREAM: dict[Fault, tuple[int, str, str]] = {
     Fault.WRONG_URL: (502, "upstream_error", "does not have this URL; inform the gateway's operator"),
     Fault.STATUS: (502, "upstream_error", "had an error"),
     Fault.RATE_LIMITED: (429, "upstream_rate_limited", "limits the rate of the gateway's account, not of your key"),
+    Fault.LIMIT: (
+        429,
+        "upstream_rate_limited",
+        "is used up to a limit of the gateway's account, which all keys share. Retry after the time in Retry-After",
+    ),
     Fault.AUTH: (502, "upstream_auth_failed", "refused the gateway's own credential; inform the gateway's operator"),
     Fault.BALANCE: (502, "upstream_quota_exceeded", "reports that the gateway's balance is spent; inform the operator"),
     Fault.IN_BAND: (502, "upstream_error", "reported an error inside its answer"),

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from . import relay
-from .accounting.lease import Accounting, Lease
+from .accounting.lease import Accounting, Lease, limit_failure
 from .api import capabilities as able
 from .api import json_document, large_body
 from .api.capabilities import Adaptation
@@ -34,6 +34,7 @@ from .relay import Answer, Streamed
 from .relay.client_stream import ClientStream, OpensStreams
 from .tasks import Tasks
 from .upstream.health import AttemptHandle
+from .upstream.limits import Place
 from .upstream.pool import Pool
 from .upstream.retry_policy import FailedAttempt, GiveUp, Try, client_timeout_s, may_client_repeat, next_step
 from .upstream.router import Router
@@ -90,7 +91,9 @@ async def serve(
     routes = able.fitting(call.model, call.endpoint, call.params, parts.config.upstreams)
     claims = windows.claims(call, parts.book.terms.of(call.key))
     candidates = parts.router.candidates(routes, call.params.model)
-    async with Lease(parts.books, call, claims, candidates[0] if candidates else routes[0]) as lease:
+    limits = parts.router.limits
+    places = _places(call, candidates, parts) if limits.is_any and limits.binds_any(routes) else ()
+    async with Lease(parts.books, call, claims, candidates[0] if candidates else routes[0], places) as lease:
         leased_now()
         lease.trace = trace
         keepalive_s = parts.config.server.keepalive_comment_s if call.params.stream else 0
@@ -101,6 +104,16 @@ async def serve(
             return Served(answer, own_headers(lease))
         finally:
             outlet.close()
+
+
+def _places(call: Call, candidates: Sequence[Route], parts: Services) -> Sequence[Place]:
+    """Where the call may go first, with what it draws on there."""
+
+    def prompts(route: Route) -> tuple[int, int]:
+        count = 1 if _way(call, route, parts) is Adaptation.PLAIN else call.params.prompts
+        return count, min(count, fan_out.AT_ONCE)
+
+    return parts.router.places(call, candidates, prompts)
 
 
 async def _carry(
@@ -118,8 +131,10 @@ async def _carry(
     Where a route takes single prompts only, each goes its own way from there; `is_single`: this one does.
     """
     waited_s = 0.0
+    place = lease.place
     while True:
-        match _next_step(call, routes, parts, tried, waited_s):
+        is_first = place is not None and not tried
+        match Try(place.route) if place is not None and is_first else _next_step(call, routes, parts, tried, waited_s):
             case GiveUp(last):
                 error = _failed(last, tried, call, routes, parts, lease)
                 if last is not None and last.phase is Phase.REFUSED and last.has_begun:
@@ -134,7 +149,14 @@ async def _carry(
                     await asyncio.sleep(after_s)
                 if not is_single and _way(call, route, parts) is not Adaptation.PLAIN:
                     return await _carry_singly(call, parts, lease, outlet, routes=routes, tried=tried)
-                trial = parts.router.begin(route, call.params.model, tried)
+                key = place.key if place is not None and is_first else None
+                if place is not None and not is_first and parts.router.limits.binds(route.upstream):
+                    key = parts.router.next_key(route, call.params.model, tried)
+                    refused = await lease.extend(parts.router.limits.claims(call, route, key))
+                    if refused is not None:
+                        tried.append(FailedAttempt(route, limit_failure(refused), key or 0))
+                        continue
+                trial = parts.router.begin(route, call.params.model, tried, key)
                 try_it = _try if lease.trace is None else _trace
                 result = await try_it(route, trial, call, parts, lease, outlet, is_fresh=is_fresh)
                 if not isinstance(result, Failure):
@@ -317,7 +339,11 @@ def changed_members(call: Call, claims: Iterable[Claim], route: Route, capabilit
     changes: dict[str, Any] = {}
     if route.model is not None and route.model != call.params.model:
         changes["model"] = route.model
-    needs_limit = call.params.output_limit is None and any(claim.window.unit in ("tokens", "usd") for claim in claims)
+    needs_limit = (
+        call.params.output_limit is None
+        and any(claim.window.unit in ("tokens", "usd") for claim in claims)
+        and windows.output_limit(call) > 0
+    )
     return changes | FORMATS[call.endpoint].changes(call, route, capabilities, needs_limit)
 
 

@@ -102,7 +102,7 @@ class Call(NamedTuple):
     params: Params
     model: Model
     label_model: str
-    """What metrics and sums call the model: its name, or `other` where a pattern serves it and no upstream has yet."""
+    """The model's configured name, or `other` where a wildcard serves it: what metrics and sums call it."""
     arrived: float
     """When the head was there, on the clock of `time.perf_counter`."""
     body_wait_s: float = 0.0
@@ -152,6 +152,8 @@ class Fault(Enum):
     """A good answer to something else than was asked."""
     NO_CHANNEL = "no_channel"
     """A reseller has no channel for this model at present; its other models may work."""
+    LIMIT = "upstream_limit"
+    """Nothing was sent: the upstream's limit, as configured here, has no room."""
     CIRCUIT_OPEN = "circuit_open"
     """Nothing was sent: the circuit breaker is open."""
 
@@ -204,8 +206,7 @@ class Record(NamedTuple):
     model: str
     """As the client asked for it."""
     label_model: str
-    """The group of the daily sums: the model's name, or `other` where a pattern served it and no upstream ever answered
-    to this name."""
+    """The configured name that answered for it: `model` itself, or `other` where a wildcard did."""
     routed_model: str
     returned_model: str | None
     upstream: str
@@ -226,6 +227,9 @@ class Record(NamedTuple):
     known, and in records of gateways that did not keep it."""
 
 
+UPSTREAM = "upstream:"
+"""How the scopes of upstreams' limits begin: `upstream:NAME`, and `upstream:NAME#2` of its second API key."""
+
 Unit = Literal["requests", "tokens", "usd", "parallel"]
 """What windows count. Money is in billionths of a US dollar."""
 
@@ -237,7 +241,7 @@ class Window(NamedTuple):
     """Scope, unit, period and, of a calendar window, its name; never the limit, so that changing a limit keeps what
     was used."""
     scope: str
-    """Owner of the window: `key:ID`, `team:NAME` or `gateway`."""
+    """Owner of the window: `key:ID`, `team:NAME`, `gateway`, or an upstream, as `UPSTREAM` says."""
     unit: Unit
     per: str
     """`minute`, `day`, `90` (seconds) ...; empty for parallel calls."""

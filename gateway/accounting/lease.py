@@ -9,21 +9,36 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from types import TracebackType
 from typing import NamedTuple, Protocol, Self
 
 from gateway.config import Route
-from gateway.errors import GatewayError, Unavailable
+from gateway.errors import GatewayError, Unavailable, UpstreamFailed
 from gateway.observe.metrics import Telemetry
 from gateway.observe.tracing import Trace, Tracer
 from gateway.quota import limit_headers, pricing, windows
-from gateway.records import Call, Claim, Draw, Ended, Granted, Record, Refused, Settlement, Usage, WindowStatus
+from gateway.records import (
+    UPSTREAM,
+    Call,
+    Claim,
+    Draw,
+    Ended,
+    Failure,
+    Fault,
+    Granted,
+    Phase,
+    Record,
+    Refused,
+    Settlement,
+    Usage,
+    WindowStatus,
+)
 from gateway.store import JournalFull, Ledger, StoreUnavailable
 from gateway.tasks import is_cut_off
-
-from .served_models import OTHER, ServedModels
+from gateway.upstream.limits import Place, further
 
 log = logging.getLogger("gateway")
 
@@ -88,8 +103,6 @@ class Accounting:
     """Writes the access line of a call that has ended."""
     tracer: Tracer | None = None
     """Makes the spans of calls, where that is wanted."""
-    served: ServedModels = field(default_factory=ServedModels)
-    """The names under patterns that are groups of the daily sums."""
 
 
 class Lease:
@@ -98,10 +111,18 @@ class Lease:
     An asynchronous context: entering reserves on every window of the call, or raises the refusal (`RateLimited`,
     `QuotaSpent`, `Unavailable`); after the block the lease has been closed exactly once.
 
-    `likely` is the most probable route of the call: a lost call is counted there.
+    `likely` is the most probable route of the call: a lost call is counted there. `places` are the routes with limits
+    of their own: the first one with room is `place`, and drawn on with the call's windows.
     """
 
-    def __init__(self, books: Accounting, call: Call, claims: tuple[Claim, ...], likely: Route | None = None) -> None:
+    def __init__(
+        self,
+        books: Accounting,
+        call: Call,
+        claims: tuple[Claim, ...],
+        likely: Route | None = None,
+        places: Sequence[Place] = (),
+    ) -> None:
         self.call = call
         self.standings: tuple[WindowStatus, ...] = ()
         self.attempts = 0
@@ -116,6 +137,11 @@ class Lease:
         """What went wrong with the last attempt, for the log."""
         self.trace: Trace | None = None
         """The call's span, where there is one."""
+        self.place: Place | None = None
+        """What was drawn on for the first attempt, where routes have limits."""
+        self._own = claims
+        self._places = places
+        self._growing = asyncio.Lock() if places else None
         self._books = books
         self._draw = Draw(_if_lost(call, likely or call.model.routes[0]), claims)
         self._first_byte_s: float | None = None
@@ -123,6 +149,60 @@ class Lease:
         self._is_handed_over = False
 
     async def __aenter__(self) -> Self:
+        refused = await self._reserve_place() if self._places else await self._reserve()
+        if refused is not None:
+            raise _refusal(refused)
+        return self
+
+    async def _reserve_place(self) -> Refused | None:
+        """Reserve for the first place with room. Returns the refusal that ends first, or that of the caller's own
+        limits, which no other place mends."""
+        first: Refused | None = None
+        for place in self._places:
+            self._draw = Draw(_if_lost(self.call, place.route), self._own + place.claims)
+            refused = await self._reserve()
+            if refused is None:
+                self.place, self.standings = place, self.standings[: len(self._own)]
+                return None
+            if not windows.is_of_upstream(refused.standing.window):
+                return refused._replace(standings=refused.standings[: len(self._own)])
+            if first is None or (refused.retry_after_us or 0) < (first.retry_after_us or 0):
+                first = refused
+        return first
+
+    async def extend(self, wanted: Sequence[Claim]) -> Refused | None:
+        """Draw for another attempt, on what is not held yet. Returns why not; then nothing more is held.
+
+        While it is cancelled it waits for the store's answer, so that what is held is known.
+        """
+        if self._growing is None:
+            return None
+        async with self._growing:
+            more = further(self._draw.claims, wanted)
+            if not more:
+                return None
+            grown = self._draw._replace(claims=self._draw.claims + more)
+            drawing = self._books.ledger.extend(grown, len(self._draw.claims))
+            try:
+                await asyncio.wait([drawing])
+            except asyncio.CancelledError:
+                while not drawing.done():
+                    with suppress(asyncio.CancelledError):
+                        await asyncio.wait([drawing])
+                self._note_extension(drawing, grown)
+                raise
+            return self._note_extension(drawing, grown)
+
+    def _note_extension(self, drawing: asyncio.Future[Granted | Refused], grown: Draw) -> Refused | None:
+        away = drawing.exception()
+        if away is None and isinstance(refused := drawing.result(), Refused):
+            return refused
+        self._draw = grown
+        if away is not None:
+            raise Unavailable(_WHY_NOT[StoreUnavailable.code], code=StoreUnavailable.code) from None
+        return None
+
+    async def _reserve(self) -> Refused | None:
         drawing = self._books.ledger.draw(self._draw)
         try:
             verdict = await drawing
@@ -134,9 +214,9 @@ class Lease:
                 self._books.ledger.settle(self._draw.taken_back())
             raise
         if isinstance(verdict, Refused):
-            raise limit_headers.refusal(verdict)
+            return verdict
         self.standings = verdict.standings
-        return self
+        return None
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -174,8 +254,6 @@ class Lease:
         if self._settled is not None:
             return
         call = self.call
-        if status == 200 and call.label_model == OTHER:
-            call = call._replace(label_model=self._books.served.note(call.params.model))
         duration_s = time.perf_counter() - call.arrived
         usage = pricing.total_usage((self.spent, usage))
         record = _record(
@@ -233,6 +311,26 @@ class Lease:
             self.close(status=503, usage=Usage(), ended="error", error="shutting_down")
         else:
             self.close(status=500, usage=Usage(), ended="error", error=GatewayError.type)
+
+
+def _refusal(refused: Refused) -> GatewayError:
+    """The 429 for a refused reservation: the caller's own limit, or one of the gateway's account at an upstream."""
+    standing = refused.standing
+    if not windows.is_of_upstream(standing.window):
+        return limit_headers.refusal(refused)
+    failure = limit_failure(refused)
+    error = UpstreamFailed.after(failure)
+    error.reason, error.limit, error.limit_state = failure.fault.value, standing.window.id, failure.detail
+    return error
+
+
+def limit_failure(refused: Refused) -> Failure:
+    """The failure of an attempt that an upstream's limit has no room for."""
+    standing, asked = refused.standing, refused.asked
+    window = standing.window
+    detail = f"Limit {window.limit} {window.unit}, Used {standing.used}, Requested {asked}"
+    name = window.scope.removeprefix(UPSTREAM)
+    return Failure(name, Phase.CONNECT, Fault.LIMIT, detail, retry_after_s=(refused.retry_after_us or 0) / 1e6)
 
 
 def _if_lost(call: Call, route: Route) -> Record:

@@ -38,7 +38,6 @@ from gateway.store import (
     Item,
     JournalFull,
     Progress,
-    ReportScope,
     Reserve,
     Settle,
     Store,
@@ -192,6 +191,16 @@ class LedgerClient:
             self._wake.set()
         return answer
 
+    def extend(self, draw: Draw, held: int) -> asyncio.Future[Granted | Refused]:
+        answer: asyncio.Future[Granted | Refused] = asyncio.get_running_loop().create_future()
+        drawing = _PendingReserve(_opening(draw)._replace(held=held), answer)
+        if self._is_closing or self._away is not None or self._journal.is_full:
+            self._hold_anyway(drawing)
+        else:
+            self._draws.append(drawing)
+            self._wake.set()
+        return answer
+
     def settle(self, settlement: Settlement) -> asyncio.Future[None]:
         lease = settlement.record.id
         self._open.pop(lease, None)
@@ -223,28 +232,21 @@ class LedgerClient:
         until: str | None = None,
         limit: int | None = None,
         after: Sequence[str] | None = None,
-        only: ReportScope | None = None,
     ) -> list[dict[str, Any]]:
-        return await self._read(self._store.usage(group_by, since, until, limit, after, only))
+        return await self._read(self._store.usage(group_by, since, until, limit, after))
 
     async def usage_portions(
-        self,
-        group_by: Sequence[str],
-        since: str | None = None,
-        until: str | None = None,
-        only: ReportScope | None = None,
+        self, group_by: Sequence[str], since: str | None = None, until: str | None = None
     ) -> AsyncIterator[list[dict[str, Any]]]:
         try:
-            async for rows in self._store.usage_portions(group_by, since, until, only):
+            async for rows in self._store.usage_portions(group_by, since, until):
                 yield rows
         except StoreUnavailable:
             self.errors += 1
             raise
 
-    async def calls(
-        self, limit: int, key: str | None = None, before: str | None = None, only: ReportScope | None = None
-    ) -> list[Mapping[str, Any]]:
-        return await self._read(self._store.calls(limit, key, before, only))
+    async def calls(self, limit: int, key: str | None = None, before: str | None = None) -> list[Mapping[str, Any]]:
+        return await self._read(self._store.calls(limit, key, before))
 
     async def claim(self, holder: str, names: Mapping[str, float]) -> dict[str, float]:
         return await self._read(self._store.claim(holder, names))
@@ -308,9 +310,13 @@ class LedgerClient:
             except Exception:
                 log.exception("a batch could not be built, or its answer not be delivered")
                 for drawing in sent.draws if sent else ():
-                    if not drawing.answer.done():
-                        self._void(drawing.opening)
-                        _fail(drawing.answer, StoreUnavailable("its answer could not be delivered"))
+                    if drawing.answer.done():
+                        continue
+                    if drawing.opening.held:
+                        self._hold_anyway(drawing)
+                        continue
+                    self._void(drawing.opening)
+                    _fail(drawing.answer, StoreUnavailable("its answer could not be delivered"))
                 await asyncio.sleep(AFTER_BUG_S)
 
     def _has_work(self) -> bool:
@@ -398,7 +404,7 @@ class LedgerClient:
         for (opening, answer), verdict in drawn:
             if isinstance(verdict, StoreUnavailable):
                 _fail(answer, verdict)
-            elif isinstance(verdict, Granted) and not is_written:
+            elif isinstance(verdict, Granted) and not is_written and not opening.held:
                 self._void(opening)
                 _fail(answer, JournalFull("the journal cannot be written"))
             elif not answer.done():
@@ -429,6 +435,9 @@ class LedgerClient:
             if isinstance(end, Settle):
                 self._ends.void(end.settlement.record.id)  # or it would hold what it has drawn for ever
         for drawing in sent.draws:
+            if drawing.opening.held:
+                _fail(drawing.answer, StoreUnavailable(f"{type(error).__name__}: {error}"))
+                continue  # the call goes on; what its lease holds ends with it
             self._void(drawing.opening)
             _fail(drawing.answer, StoreUnavailable(f"{type(error).__name__}: {error}"))
         log.error("the store cannot take %s", sent.items, exc_info=error)
@@ -516,8 +525,24 @@ class LedgerClient:
             if (lease := opening.draw.record.id) not in self._open:
                 self._ends.void(lease)  # it is sent again, and after it a void that was not applied yet
 
+    def _hold_anyway(self, drawing: _PendingReserve) -> None:
+        """An extension that the store may have or not: the lease holds all of it from now on, whatever its answer."""
+        lease, opening = drawing.opening.draw.record.id, drawing.opening
+        self._open[lease] = opening
+        self._forced[lease] = opening._replace(is_forced=True)
+        self._journal.append("open", lease, opening.text)
+        if self._may_go_on_alone() and not drawing.answer.done():
+            drawing.answer.set_result(Granted())
+        else:
+            _fail(drawing.answer, StoreUnavailable(self._away or "the ledger cannot be written to"))
+
     async def _decide_all_alone(self, lost: list[_PendingReserve], waiting: list[_PendingReserve]) -> None:
         """Answer the calls of lost batches, which the store may have, and those that were never sent."""
+        for drawing in (*lost, *waiting):
+            if drawing.opening.held:
+                self._hold_anyway(drawing)
+        lost = [drawing for drawing in lost if not drawing.opening.held]
+        waiting = [drawing for drawing in waiting if not drawing.opening.held]
         unknown = [(drawing, self._decide_alone(drawing)) for drawing in lost]
         for drawing, verdict in unknown:
             if not isinstance(verdict, Granted):

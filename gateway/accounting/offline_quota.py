@@ -120,11 +120,11 @@ class OfflineQuota:
 
         `is_void`: the call never began; nothing is used, not even a request.
         """
-        actual = windows.actuals(settlement.record)
+        charges = windows.charges(*settlement)
         drawn_us = self._drawn_us.pop(settlement.record.id, None)
-        for claim in settlement.claims:
+        for claim, charge in zip(settlement.claims, charges, strict=True):
             window = claim.window
-            used = 0 if is_void else actual[window.unit]
+            used = 0 if is_void else charge
             if window.unit == "parallel":
                 self._settle(self._running, claim, used, now_us, now_us)
             elif drawn_us is not None:
@@ -138,7 +138,7 @@ class OfflineQuota:
                 self._known[window.id] = windows.charged(window, state, used, 0)
 
     def _shared(self, window: Window) -> Window:
-        if window.unit == "parallel":
+        if window.unit == "parallel" and not windows.is_of_upstream(window):
             return window
         return window._replace(limit=max(1, int(window.limit * self._share)))
 

@@ -16,7 +16,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, Self
 
@@ -26,7 +26,7 @@ from gateway.config import Upstream
 from gateway.errors import GatewayError, UpstreamFailed, UpstreamRefused
 from gateway.formats import sse
 from gateway.quota import pricing
-from gateway.records import Call, Ended, Failure, Fault, Phase, Usage
+from gateway.records import Call, Claim, Ended, Failure, Fault, Phase, Refused, Usage
 from gateway.relay import Answer, Streamed
 from gateway.relay.client_stream import ClientStream, Headers, StreamWriter
 from gateway.tasks import Tasks, cut_off, is_cut_off
@@ -68,6 +68,7 @@ class _Share(Lease):
     def __init__(self, whole: Lease, books: Accounting, call: Call, ended: Callable[[], None]) -> None:
         super().__init__(books, call, whole.claims)
         self.standings = whole.standings
+        self.place = whole.place
         self.trace = whole.trace
         self.status = 0
         self.usage = Usage()
@@ -99,6 +100,10 @@ class _Share(Lease):
         self.status, self.answer_usage, self.returned_model = status, usage, returned_model
         self.usage = pricing.total_usage((self.spent, usage))
         self._ended()
+
+    async def extend(self, wanted: Sequence[Claim]) -> Refused | None:
+        """The whole is."""
+        return await self._whole.extend(wanted)
 
     async def acknowledged(self) -> None:
         """The whole is."""

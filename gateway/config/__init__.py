@@ -17,7 +17,6 @@ from pydantic import ValidationError
 from .checks import ValidParts, cross_check, explain
 from .faults import ConfigError, ConfigFault, format_faults, printable
 from .issued import read_key, read_quota, read_team, shown_key, shown_quotas
-from .model_names import ModelTable, NamedModel, is_pattern
 from .proxies import Proxy, apply_environment
 from .redis_url import RedisURL
 from .references import References, load, read_text
@@ -33,6 +32,7 @@ from .sections import (
     Model,
     Price,
     Quota,
+    RateLimits,
     Route,
     Section,
     ServerSettings,
@@ -41,8 +41,9 @@ from .sections import (
     Timeouts,
     TracingSettings,
     Upstream,
+    UpstreamLimits,
     is_expired,
-    is_plain_name,
+    rate_of,
 )
 
 __all__ = [
@@ -57,11 +58,10 @@ __all__ = [
     "KeySettings",
     "Limits",
     "Model",
-    "ModelTable",
-    "NamedModel",
     "Price",
     "Proxy",
     "Quota",
+    "RateLimits",
     "RedisURL",
     "Route",
     "Section",
@@ -71,12 +71,12 @@ __all__ = [
     "Timeouts",
     "TracingSettings",
     "Upstream",
+    "UpstreamLimits",
     "build",
     "format_faults",
     "is_expired",
-    "is_pattern",
-    "is_plain_name",
     "printable",
+    "rate_of",
     "read_key",
     "read_quota",
     "read_team",

@@ -33,7 +33,6 @@ from pydantic import (
     model_validator,
 )
 
-from .model_names import ModelTable, NamedModel, is_pattern
 from .proxies import Proxy, read_proxy
 from .redis_url import FORMS, RedisURL, read_redis_url
 
@@ -241,34 +240,11 @@ _ADDRESS = re.compile(
 )
 
 
-def _long_token(token: SecretStr) -> SecretStr:
-    if len(token.get_secret_value()) < 16:
-        raise ValueError("a token needs at least 16 characters")
-    return token
-
-
-class AdminToken(Section):
-    token: Annotated[Secret, AfterValidator(_long_token)]
-    """Bearer token; at least 16 characters."""
-    role: Literal["operator", "lead", "viewer"]
-    """operator may do everything, lead manages the keys of one team, viewer reads everything."""
-    team: Annotated[str, Field(min_length=1)] | None = None
-    """The team of a lead."""
-
-    @model_validator(mode="after")
-    def _a_lead_has_a_team(self) -> Self:
-        if (self.role == "lead") != (self.team is not None):
-            raise ValueError("a lead needs a team" if self.role == "lead" else "only a lead has a team; remove it")
-        return self
-
-
 class AdminSettings(Section):
     token: Secret | None = None
-    """Bearer token of the admin API for operators."""
+    """Bearer token of the admin API; without one there is no admin API."""
     viewer_token: Secret | None = None
     """May read the dashboard and reports, and nothing else."""
-    tokens: dict[str, AdminToken] = {}
-    """More tokens of the admin API, by the name that the audit log shows."""
     listen: str | None = None
     """host:port of its own for the admin API, the dashboard and the metrics; null: the same as for calls."""
 
@@ -285,33 +261,6 @@ class AdminSettings(Section):
         if listen is not None and not _ADDRESS.fullmatch(listen):
             raise ValueError("expected host:port, such as 127.0.0.1:9090 or [::1]:9090")
         return listen
-
-    @field_validator("tokens")
-    @classmethod
-    def _have_plain_names(cls, tokens: dict[str, AdminToken]) -> dict[str, AdminToken]:
-        for name in tokens:
-            if not re.fullmatch(NAME_PATTERN, name):
-                raise ValueError(
-                    f"{name[:64]!r} is no name of a token: expected small letters, digits, '_', '.' and '-', a letter "
-                    "or digit first, 63 at most"
-                )
-        return tokens
-
-    @model_validator(mode="after")
-    def _all_differ(self) -> Self:
-        first: dict[str, str] = {}
-        for name, token in (("token", self.token), ("viewer_token", self.viewer_token)):
-            if token is not None:
-                first[token.get_secret_value()] = name
-        for name, each in self.tokens.items():
-            if (other := first.setdefault(each.token.get_secret_value(), f"tokens.{name}")) != f"tokens.{name}":
-                raise ValueError(f"tokens.{name} is the same as {other}; each needs its own")
-        return self
-
-    @property
-    def is_on(self) -> bool:
-        """Whether there is an admin API."""
-        return self.token is not None or bool(self.tokens)
 
     @property
     def address(self) -> tuple[str, int] | None:
@@ -337,8 +286,6 @@ class MetricsSettings(Section):
     """Bearer token for /metrics; null leaves it open."""
     max_keys: Count = 200
     """Keys with a label of their own in metrics; further keys share the label "other"."""
-    max_models: Count = 200
-    """Models with a label of their own in metrics; further models share the label "other". Reports name them all."""
 
 
 class Timeouts(Section):
@@ -434,6 +381,65 @@ def _is_http(url: str) -> bool:
     return is_good and re.fullmatch(r"[\x21-\x7e]+", url) is not None
 
 
+_RATE = re.compile(r"([1-9]\d{0,15}) */ *(?:([1-9]\d{0,8})? *(s|sec|second|seconds|m|min|minute|h|hour|d|day))")
+_RATE_SECONDS: Mapping[str, int] = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def _read_rates(value: Any) -> Any:
+    """One rate or several as a list of texts; each is checked by `_is_rate`."""
+    return (value,) if isinstance(value, str) else value
+
+
+def _is_rate(text: str) -> str:
+    if not _RATE.fullmatch(text) or rate_of(text)[1] > MAX_PER_S:
+        raise ValueError("expected a rate such as 10/s, 500/min, 10000/day or 100/90s")
+    return text
+
+
+def rate_of(text: str) -> tuple[int, int]:
+    """A checked rate as a number of units and the seconds over which so many refill: `500/min` is 500 and 60."""
+    found = _RATE.fullmatch(text)
+    assert found is not None
+    return int(found[1]), int(found[2] or 1) * _RATE_SECONDS[found[3][0]]
+
+
+Rates = Annotated[tuple[Annotated[str, AfterValidator(_is_rate)], ...], BeforeValidator(_read_rates)]
+
+
+class RateLimits(Section):
+    """What one account at an upstream may be sent."""
+
+    requests: Rates = ()
+    """Requests, such as 500/min, or several rates: [10/s, 10000/day]. Each refills smoothly up to a burst of itself."""
+    tokens: Rates = ()
+    """Prompt and output tokens, such as 200000/min."""
+    parallel: Positive | None = None
+    """Requests under way at once."""
+
+
+class UpstreamLimits(RateLimits):
+    """The limits of an upstream: of the whole, of each of its API keys, of some of its models."""
+
+    per_key: RateLimits = RateLimits()
+    """The same for each of api_keys."""
+    per_model: dict[str, RateLimits] = {}
+    """The same for the models at the upstream whose names match a pattern, all of them together."""
+
+    @field_validator("per_model")
+    @classmethod
+    def _are_patterns(cls, limits: dict[str, RateLimits]) -> dict[str, RateLimits]:
+        for pattern in limits:
+            _refuse_signs(pattern)
+        return limits
+
+    @cached_property
+    def is_any(self) -> bool:
+        """Whether anything is limited."""
+        return any(
+            each.requests or each.tokens or each.parallel for each in (self, self.per_key, *self.per_model.values())
+        )
+
+
 class Upstream(Section):
     base_url: str
     """Address of the API, version included: https://api.openai.com/v1."""
@@ -461,6 +467,8 @@ class Upstream(Section):
     """Interval of each worker's GET /models, which finds an unhealthy upstream before a call does; 0 is off."""
     capabilities: Capabilities = Capabilities()
     """Where this upstream differs from OpenAI."""
+    limits: UpstreamLimits = UpstreamLimits()
+    """What may be sent to it, counted exactly over all workers and gateways that share the store."""
 
     @property
     def way(self) -> Proxy | None:
@@ -587,8 +595,6 @@ class Model(Section):
     """The endpoints that serve this model; default: all endpoints of the upstream."""
     routes: Annotated[tuple[Route, ...], Field(min_length=1)]
     """Where calls for this model go."""
-    strip_prefix: Annotated[str, Field(min_length=1)] | None = None
-    """Beginning of the asked name that is not sent to a route without `model`: openai/ for the pattern openai/*."""
     max_attempts: Annotated[int, _not_bool, Field(ge=1, le=10)] = 3
     """How often one call may be tried in all."""
     repeat_when_waiting: bool = False
@@ -614,11 +620,6 @@ class Model(Section):
 
 BAD_SIGNS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 """What no name may hold: columns and lines of reports would shift, or it could not be written at all."""
-
-
-def is_plain_name(name: str) -> bool:
-    """Whether a name can stand in reports and metrics."""
-    return BAD_SIGNS.search(name) is None
 
 
 def _refuse_signs(pattern: Any) -> Any:
@@ -688,29 +689,6 @@ NAME_PATTERN = "[a-z0-9][a-z0-9_.-]{0,62}"
 """Of keys; and of teams that are made while the gateway runs."""
 
 
-MAX_LABELS = 16
-
-
-def _one_line(text: str) -> str:
-    if BAD_SIGNS.search(text):
-        raise ValueError("expected text without control characters and line breaks")
-    return text
-
-
-def _few_labels(labels: dict[str, str]) -> dict[str, str]:
-    if len(labels) > MAX_LABELS:
-        raise ValueError(f"expected at most {MAX_LABELS} labels")
-    for name in labels:
-        if not re.fullmatch(NAME_PATTERN, name):
-            raise ValueError(
-                "expected labels named with at most 63 small letters, digits, '_', '.' and '-', a letter or digit first"
-            )
-    return labels
-
-
-LabelValue = Annotated[str, Field(min_length=1, max_length=128), AfterValidator(_one_line)]
-
-
 class KeySettings(Section):
     """What a key may do; wherever it is kept."""
 
@@ -732,12 +710,6 @@ class KeySettings(Section):
     """What this key may spend."""
     on_exceeded: Literal["deny", "shadow"] = "deny"
     """deny, or shadow: count and report, never block."""
-    owner: Annotated[str, Field(min_length=1, max_length=256), AfterValidator(_one_line)] | None = None
-    """The person whose key it is: the e-mail address or name that the sign-in gives."""
-    note: Annotated[str, Field(max_length=1000), AfterValidator(_one_line)] | None = None
-    """Text for people."""
-    labels: Annotated[dict[str, LabelValue], AfterValidator(_few_labels)] = {}
-    """Names and values for reports, such as cost-center: x; 16 at most."""
 
 
 class FileKey(KeySettings):
@@ -849,7 +821,7 @@ class Config(Section):
     upstreams: Annotated[dict[str, Upstream], Field(min_length=1)]
     """Where calls can go, by name."""
     models: Annotated[dict[str, Model], Field(min_length=1)]
-    """What clients may ask for, by name or by pattern: gpt-4o*; "*" is every other model."""
+    """What clients may ask for, by name; "*" is every other model."""
     quotas: tuple[Quota, ...] = ()
     """What the whole gateway may spend."""
     teams: dict[str, Team] = {}
@@ -861,19 +833,9 @@ class Config(Section):
     tracing: TracingSettings = TracingSettings()
     """Where traces of calls go."""
 
-    @cached_property
-    def model_table(self) -> ModelTable:
-        """What serves each name that a client may ask for."""
-        return ModelTable(self.models)
-
-    @property
-    def labelled_models(self) -> list[str]:
-        """The models that come first where labels are scarce."""
-        return [name for name in self.models if not is_pattern(name)]
-
-    def model(self, name: str) -> NamedModel | None:
-        """What serves this model name, or None where it is not offered."""
-        return self.model_table.find(name)
+    def model(self, name: str) -> Model | None:
+        """The settings that serve this model name, or None where it is not offered."""
+        return self.models.get(name) or self.models.get("*")
 
 
 def is_expired(expires: datetime | None, now: float) -> bool:

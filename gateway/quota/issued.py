@@ -49,9 +49,6 @@ class SecretOf(NamedTuple):
     """When it ceases to work; None: not before the key does."""
 
 
-_YOUNGER = ("owner", "note", "labels")
-
-
 class IssuedKey(NamedTuple):
     """A key's document."""
 
@@ -64,11 +61,7 @@ class IssuedKey(NamedTuple):
 
     def encode(self) -> str:
         """As text, to be stored."""
-        settings = shown_key(self.settings)
-        for name in _YOUNGER:
-            if not settings[name]:  # a gateway of the version before refuses a key with settings that it does not know
-                del settings[name]
-        return _spell(self._asdict() | {"settings": settings})
+        return _spell(self._asdict() | {"settings": shown_key(self.settings)})
 
     @classmethod
     def decode(cls, text: str) -> IssuedKey:

@@ -27,7 +27,7 @@ from typing import Any
 from gateway import units
 from gateway.records import Claim, Record, Settlement, Usage, Window
 
-from .windows import actuals, calendar_window
+from .windows import calendar_window, charges
 
 SUMS = (
     "requests", "errors", "prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens",
@@ -53,13 +53,15 @@ def encode(settlement: Settlement) -> str:
         usage, ended, first_byte_s, duration_s, attempts, truncated, client_id, cost_nusd, price,
     ) = record  # fmt: skip
     prompt, completion, cached, reasoning, source, more = usage
-    actual = actuals(record)
     name = quote(name)
     place, names = _spelt(
         int(time // 86400), key, team, endpoint, model, label_model, routed_model, returned_model, upstream
     )
     sums = ",".join(map(str, sums_of(record)))
-    spelt = ",".join([f"{encode_window(window)},{amount},{actual[window.unit]}]" for window, amount in claims])
+    spelt = ",".join([
+        f"{encode_window(window)},{amount},{actual}]"
+        for (window, amount), actual in zip(claims, charges(record, claims), strict=True)
+    ])  # fmt: skip
     return (
         f"[{name},{place},[{sums}],[{spelt}]]\t"
         f"[{name},{time:.6f},{names},{status},{_flag(stream)},{prompt},{completion},{cached},{reasoning},"

@@ -25,7 +25,20 @@ from functools import lru_cache
 
 from gateway.config import Quota, Team
 from gateway.errors import InvalidRequest, ModelNotPriced
-from gateway.records import Call, Claim, Key, Params, Record, Refused, Unit, Usage, Window, WindowState, WindowStatus
+from gateway.records import (
+    UPSTREAM,
+    Call,
+    Claim,
+    Key,
+    Params,
+    Record,
+    Refused,
+    Unit,
+    Usage,
+    Window,
+    WindowState,
+    WindowStatus,
+)
 
 from .issued import Overlay, topped_up
 from .pricing import cost_nusd, format_usd
@@ -225,7 +238,8 @@ def _never_fits(call: Call, window: Window, sure: int) -> InvalidRequest:
 def format_scope(scope: str) -> str:
     """A window's owner in the words of a message to its user."""
     kind, _, name = scope.partition(":")
-    return {"key": "your key", "team": f"your team {name}"}.get(kind, "the whole gateway")
+    words = {"key": "your key", "team": f"your team {name}", "upstream": f"the upstream {name}"}
+    return words.get(kind, "the whole gateway")
 
 
 def format_per(per: str) -> str:
@@ -267,13 +281,14 @@ def check(claim: Claim, state: WindowState, now_us: int) -> Refused | None:
 
 
 def later_refusal(one: Refused | None, other: Refused) -> Refused:
-    """Of two refusals, the one that lasts longer."""
+    """Of two refusals, the one that lasts longer; one of the caller's own limits before one of an upstream's, because
+    another route does not help there."""
     if one is None:
         return other
 
-    def lasts(refused: Refused) -> tuple[bool, int]:
-        wait = refused.retry_after_us
-        return (True, refused.standing.reset_us) if wait is None else (False, wait)
+    def lasts(refused: Refused) -> tuple[bool, bool, int]:
+        wait, is_own = refused.retry_after_us, not is_of_upstream(refused.standing.window)
+        return (is_own, True, refused.standing.reset_us) if wait is None else (is_own, False, wait)
 
     return max(one, other, key=lasts)
 
@@ -350,9 +365,33 @@ def _leaked_since(window: Window, age_us: int) -> int:
     return max(0, age_us) * window.limit // window.period_us
 
 
-def actuals(record: Record) -> dict[Unit, int]:
-    """What a finished call used of every unit. A parallel call uses nothing up."""
-    return {"requests": 1, "tokens": record.usage.total_tokens, "usd": record.cost_nusd or 0, "parallel": 0}
+def is_of_upstream(window: Window) -> bool:
+    """Whether this counts what an upstream is sent, not what a caller spends."""
+    return window.id.startswith(UPSTREAM)
+
+
+def charges(record: Record, claims: Sequence[Claim]) -> list[int]:
+    """What a finished call used of each of its claims' windows, in their order; those on upstreams are the last.
+
+    An upstream has seen each request that was reserved there, and the tokens where it served the call.
+    """
+    usage, charged = record.usage, []
+    for window, _ in claims:
+        unit = window.unit
+        if unit == "tokens":
+            charged.append(usage.prompt_tokens + usage.completion_tokens)
+        else:
+            charged.append(1 if unit == "requests" else 0 if unit == "parallel" else record.cost_nusd or 0)
+    if claims and claims[-1][0].id.startswith(UPSTREAM):
+        served = (f"{UPSTREAM}{record.upstream}|", f"{UPSTREAM}{record.upstream}#")
+        for place, (window, amount) in enumerate(claims):
+            if not window.id.startswith(UPSTREAM):
+                continue
+            if window.unit == "requests":
+                charged[place] = amount
+            elif not window.id.startswith(served):
+                charged[place] = 0
+    return charged
 
 
 def standing(window: Window, state: WindowState, now_us: int) -> WindowStatus:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from asyncio import Future
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from gateway.config import StoreSettings as Settings
 from gateway.records import Draw, Granted, Refused, Settlement, Window, WindowStatus
@@ -37,7 +37,6 @@ __all__ = [
     "Ledger",
     "Progress",
     "ReportReader",
-    "ReportScope",
     "Reserve",
     "SecretTaken",
     "Settle",
@@ -93,6 +92,8 @@ class Reserve(NamedTuple):
     is_forced: bool = False
     """Reserved even beyond the limit: it was granted before, by a server that has lost it, or by the worker itself
     during an outage."""
+    held: int = 0
+    """An extension of an open lease: it holds the first so many claims already."""
 
 
 class Settle(NamedTuple):
@@ -145,15 +146,8 @@ class Applied(NamedTuple):
     """Leases of silent workers that were closed on this occasion."""
 
 
-class ReportScope(NamedTuple):
-    """The part of all usage that a report is about: that of these keys, or of these teams."""
-
-    group: Literal["key", "team"]
-    names: frozenset[str]
-
-
 class ReportReader(Protocol):
-    """Reports from the store. `only`: what the report is about; None: everything."""
+    """Reports from the store."""
 
     async def standings(self, windows: Sequence[Window], now: float) -> list[WindowStatus]:
         """The state of these windows at the Unix time `now` (seconds). Raises `StoreUnavailable`."""
@@ -165,24 +159,17 @@ class ReportReader(Protocol):
         until: str | None = None,
         limit: int | None = None,
         after: Sequence[str] | None = None,
-        only: ReportScope | None = None,
     ) -> list[dict[str, Any]]:
         """Daily sums, grouped by some of `USAGE_GROUPS`, in the order of their groups; days as 2026-11-20, both
         included. `after`: only the rows behind these groups. Raises `StoreUnavailable`.
         """
 
     def usage_portions(
-        self,
-        group_by: Sequence[str],
-        since: str | None = None,
-        until: str | None = None,
-        only: ReportScope | None = None,
+        self, group_by: Sequence[str], since: str | None = None, until: str | None = None
     ) -> AsyncIterator[list[dict[str, Any]]]:
         """The rows of `usage`, at most `USAGE_AT_ONCE` in memory at a time. Raises `StoreUnavailable`."""
 
-    async def calls(
-        self, limit: int, key: str | None = None, before: str | None = None, only: ReportScope | None = None
-    ) -> list[Mapping[str, Any]]:
+    async def calls(self, limit: int, key: str | None = None, before: str | None = None) -> list[Mapping[str, Any]]:
         """The newest usage records, newest first; `before`: those older than the record with this `position`. Raises
         `StoreUnavailable`, and `ValueError` for what is no position."""
 
@@ -194,7 +181,8 @@ class Store(ReportReader, KeyStore, Protocol):
     Guarantees, for every batch:
 
     - A `Reserve` takes all of its windows or none; what is admitted never exceeds a window's limit. One whose lease
-      is open already is granted again without effect; a forced one whose lease was closed as lost has no effect.
+      is open already takes the claims behind those that the lease holds, all or none, and becomes the lease's entry;
+      without further claims it is granted again without effect, as is one whose lease was closed as lost.
     - A `Settle` replaces the reservation by the actual charge: windows, record and daily sums together. For a lease
     that
       was closed as lost it corrects all three by the difference. For an unknown lease (the server has lost it, or never
@@ -286,6 +274,13 @@ class Ledger(ReportReader, Protocol):
         """Draw on every window of a call, or on none. The future raises `StoreUnavailable`.
 
         Cancelling the future takes the draw back: what was or will be granted is settled, and only the request counts.
+        """
+
+    def extend(self, draw: Draw, held: int) -> Future[Granted | Refused]:
+        """Draw on further windows for an open lease: on all of the claims behind the first `held`, or on none.
+
+        The future raises `StoreUnavailable`; then the lease holds all the same. It must not be cancelled, and the lease
+        not be settled before it is done.
         """
 
     def settle(self, settlement: Settlement) -> Future[None]:

@@ -95,6 +95,13 @@ class Credentials:
         self._next = (position + 1) % self._count
         return position
 
+    def in_order(self, model: str, now: float) -> list[int]:
+        """Positions of all keys, the best grade first, and round robin within a grade."""
+        first = self._next
+        self._next = (first + 1) % self._count
+        positions = [(first + step) % self._count for step in range(self._count)]
+        return sorted(positions, key=lambda position: self._grade(position, model, now))
+
     def grade(self, model: str, now: float, used: Collection[int] = ()) -> Grade:
         """Grade of the best key that is not in `used`."""
         if not self.cooldowns and not used:

@@ -7,6 +7,7 @@ repeated:
     the last attempt              another route is left          no other route
     CONNECT  nothing was sent     that route, at once            same route after 0.1 s, 0.4 s, 0.4 s
              timeout, or no free connection                      give up
+             its limit here  that route, at once            same route, if within 1 s of pauses
     STALE    first time           same route, new connection     same route, new connection
              again                as WAITING                     as WAITING
     REFUSED  for its API key      the next key, or that route    as below
@@ -144,7 +145,7 @@ def _pause_s(route: Route, tried: Sequence[FailedAttempt]) -> float:
         case Failure(phase=Phase.CONNECT, fault=Fault.CONNECT | Fault.CUT):
             times = sum([failure.phase is Phase.CONNECT for failure in failures])
             return REPEAT_AFTER_S[min(times, len(REPEAT_AFTER_S)) - 1]
-        case Failure(phase=Phase.REFUSED, retry_after_s=after_s):
+        case Failure(phase=Phase.REFUSED, retry_after_s=after_s) | Failure(fault=Fault.LIMIT, retry_after_s=after_s):
             return after_s or inf  # a Retry-After of 0 has no information: the answer would be the same
         case Failure(phase=Phase.WAITING | Phase.STALE):
             return 0.0

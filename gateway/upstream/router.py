@@ -16,11 +16,12 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from gateway.config import Config, Route, is_pattern
-from gateway.records import Failure, Phase
+from gateway.config import Config, Route
+from gateway.records import Call, Failure, Phase
 
 from .credentials import CREDENTIAL_FAULTS, Grade
 from .health import AttemptHandle, Health, Show
+from .limits import Place, UpstreamLimitTable
 from .retry_policy import FailedAttempt
 
 
@@ -39,6 +40,7 @@ class Router:
     ) -> None:
         self._clock = clock
         self._chance = chance
+        self.limits = UpstreamLimitTable(config.upstreams)
         self.health: Mapping[str, Health] = {
             name: kept.get(name) or Health(name, _models_of(config, name), len(upstream.credentials), show, clock)
             for name, upstream in config.upstreams.items()
@@ -58,6 +60,30 @@ class Router:
             found += order(last, self._in_flight, self._chance)
         return found
 
+    def places(
+        self, call: Call, candidates: Sequence[Route], prompts: Callable[[Route], tuple[int, int]]
+    ) -> list[Place]:
+        """Where the first attempt of a call may go, the best first: routes, and their API keys where these have limits
+        of their own. `prompts` says how many requests a route takes, and how many at once."""
+        limits, now = self.limits, self._clock()
+        found: list[Place] = []
+        for route in candidates:
+            requests, at_once = prompts(route)
+            keys: Sequence[int | None] = (None,)
+            if limits.binds_keys(route.upstream):
+                keys = self.health[route.upstream].credentials.in_order(route.model or call.params.model, now)
+            found += [
+                Place(route, key, limits.claims(call, route, key, requests=requests, at_once=at_once)) for key in keys
+            ]
+        return found
+
+    def next_key(self, route: Route, model: str, tried: Sequence[FailedAttempt]) -> int | None:
+        """The API key for another attempt on this route, where these have limits of their own."""
+        if not self.limits.binds_keys(route.upstream):
+            return None
+        credentials, now = self.health[route.upstream].credentials, self._clock()
+        return credentials.take(route.model or model, now, _used_keys(route, tried))
+
     def count(self, route: Route, model: str, tried: Sequence[FailedAttempt] = ()) -> None:
         """Count an attempt of a call with these earlier attempts in the retry budget.
 
@@ -70,18 +96,12 @@ class Router:
         else:  # also after a stale connection, or with another key
             budget.note_call(now)
 
-    def begin(self, route: Route, model: str, tried: Sequence[FailedAttempt] = ()) -> AttemptHandle:
-        """Begin an attempt on this route, of a call with these earlier attempts."""
-        used = (
-            [
-                each.key
-                for each in tried
-                if each.route.upstream == route.upstream and each.failure.fault in CREDENTIAL_FAULTS
-            ]
-            if tried
-            else ()
-        )
-        return self.health[route.upstream].begin(route.model or model, used)
+    def begin(
+        self, route: Route, model: str, tried: Sequence[FailedAttempt] = (), key: int | None = None
+    ) -> AttemptHandle:
+        """Begin an attempt on this route, of a call with these earlier attempts; with this API key, if one is given."""
+        used = _used_keys(route, tried) if tried else ()
+        return self.health[route.upstream].begin(route.model or model, used, key)
 
     def with_other_credential(self, model: str, tried: Sequence[FailedAttempt]) -> set[Route]:
         """Routes that refused a key of this call and have another one available."""
@@ -112,13 +132,16 @@ class Router:
 def _models_of(config: Config, upstream: str) -> set[str]:
     """The models that the configuration names for this upstream."""
     named = [
-        (name, route)
-        for name in config.models
-        if (served := config.model(name)) is not None
-        for route in served.model.routes
-        if route.model or not is_pattern(name)
+        (name, route) for name, model in config.models.items() for route in model.routes if name != "*" or route.model
     ]
     return {route.model or name for name, route in named if route.upstream == upstream}
+
+
+def _used_keys(route: Route, tried: Sequence[FailedAttempt]) -> list[int]:
+    """Positions of the API keys of this upstream that refused the call."""
+    return [
+        each.key for each in tried if each.route.upstream == route.upstream and each.failure.fault in CREDENTIAL_FAULTS
+    ]
 
 
 def order(routes: Sequence[Route], in_flight: Callable[[Route], int], chance: Callable[[], float]) -> list[Route]:

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from aiohttp import hdrs, web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from gateway.api.auth import KEY_HEADERS
 from gateway.api.client_ip import client_address
 from gateway.errors import (
     BodyTooLarge,
@@ -231,9 +230,8 @@ def _shown_path(request: web.Request) -> str:
     """The path without what looks like a key, or is the one that the request bears: some write it into the address."""
     path = request.rel_url.raw_path
     _, _, bearer = request.headers.get(hdrs.AUTHORIZATION, "").partition(" ")
-    for secret in (bearer, *[request.headers.get(name, "") for name in KEY_HEADERS]):
-        if len(secret.strip()) >= LIKE_A_KEY_FROM:
-            path = path.replace(secret.strip(), "***")
+    if len(bearer := bearer.strip()) >= LIKE_A_KEY_FROM:
+        path = path.replace(bearer, "***")
     return _LIKE_A_KEY.sub("***", path)[:200]
 
 

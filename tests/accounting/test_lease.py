@@ -9,15 +9,16 @@ from typing import Any, cast
 
 import pytest
 
-from gateway.accounting.lease import Accounting, Lease
+from gateway.accounting.lease import Accounting, Lease, limit_failure
 from gateway.api.json_document import parse
 from gateway.config import Model, Price, Route
-from gateway.errors import InvalidRequest, QuotaSpent, RateLimited, Unavailable
+from gateway.errors import InvalidRequest, QuotaSpent, RateLimited, Unavailable, UpstreamFailed
 from gateway.observe.metrics import Telemetry
 from gateway.records import (
     Call,
     Claim,
     Draw,
+    Fault,
     Granted,
     Key,
     Params,
@@ -29,6 +30,8 @@ from gateway.records import (
     WindowStatus,
 )
 from gateway.store import JournalFull, Ledger, StoreUnavailable
+from gateway.upstream.limits import Place
+from tests.fakes.scripted import until
 
 WINDOW = Window("w", "key:k", "requests", "day", None, 10, starts="2026-11-20", resets_us=1)
 CLAIM = Claim(WINDOW, 1)
@@ -50,6 +53,10 @@ class ScriptedLedger:
         elif self.verdict is not None:
             self.drawing.set_result(self.verdict)
         return self.drawing
+
+    def extend(self, draw: Draw, held: int) -> asyncio.Future[Any]:
+        assert held < len(draw.claims)
+        return self.draw(draw)
 
     def settle(self, settlement: Settlement) -> asyncio.Future[None]:
         self.settled.append(settlement)
@@ -295,3 +302,107 @@ def test_a_lost_call_is_counted_where_it_was_likely_to_go() -> None:
     record = Lease(books, a_call(), (CLAIM,), route)._draw.record
     assert (record.upstream, record.routed_model, record.ended) == ("other", "its-own-name", "lost")
     assert Lease(books, a_call(), (CLAIM,))._draw.record.upstream == a_call().model.routes[0].upstream
+
+
+# ------------------------------------------------------------------------------------------------ limits of upstreams
+
+
+def place(upstream: str) -> Place:
+    window = Window(f"upstream:{upstream}|requests|minute||", f"upstream:{upstream}", "requests", "minute", None, 5, 60)
+    return Place(Route(upstream=upstream), None, (Claim(window, 1),))
+
+
+def full(where: Place | Claim, after_us: int) -> Refused:
+    claim = where.claims[0] if isinstance(where, Place) else where
+    standing = WindowStatus(claim.window, used=5, reserved=0, reset_us=after_us)
+    return Refused(standing, 1, after_us, (SPENT, standing))
+
+
+ONE, TWO = place("one"), place("two")
+
+
+class Turns(ScriptedLedger):
+    """Answers one draw after the other."""
+
+    def __init__(self, *verdicts: Granted | Refused | StoreUnavailable) -> None:
+        super().__init__(None)
+        self.verdicts = list(verdicts)
+        self.draws: list[Draw] = []
+
+    def draw(self, draw: Draw) -> asyncio.Future[Any]:
+        self.draws.append(draw)
+        self.verdict = self.verdicts.pop(0)
+        return super().draw(draw)
+
+
+async def test_the_first_place_with_room_is_taken() -> None:
+    ledger, lines = Turns(full(ONE, 9), Granted((SPENT, SPENT))), list[Record]()
+    async with Lease(books_of(ledger, lines), a_call(), (CLAIM,), places=[ONE, TWO]) as lease:
+        assert lease.place is TWO
+        assert lease.standings == (SPENT,)  # what an upstream has left is not the caller's concern
+    assert [draw.claims for draw in ledger.draws] == [(CLAIM, *ONE.claims), (CLAIM, *TWO.claims)]
+    assert [draw.record.upstream for draw in ledger.draws] == ["one", "two"]
+    assert ledger.settled[0].claims == (CLAIM, *TWO.claims)
+
+
+async def test_with_no_room_anywhere_the_first_to_have_some_decides_the_wait() -> None:
+    ledger = Turns(full(ONE, 7_000_000), full(TWO, 2_500_000))
+    with pytest.raises(UpstreamFailed) as raised:
+        async with Lease(books_of(ledger, []), a_call(), (CLAIM,), places=[ONE, TWO]):
+            raise AssertionError
+    error = raised.value
+    assert (error.status, error.code, error.reason) == (429, "upstream_rate_limited", "upstream_limit")
+    assert error.headers["Retry-After-Ms"] == "2500"
+    assert error.limit == "upstream:two|requests|minute||"
+    assert not any(name.lower().startswith("x-ratelimit") for name in error.headers)
+    assert not ledger.settled
+
+
+async def test_a_limit_of_the_caller_ends_the_search() -> None:
+    spent = Refused(SPENT, 1, None, (SPENT, full(ONE, 1).standing))
+    ledger = Turns(spent, Granted())
+    with pytest.raises(QuotaSpent) as raised:
+        async with Lease(books_of(ledger, []), a_call(), (CLAIM,), places=[ONE, TWO]):
+            raise AssertionError
+    assert len(ledger.draws) == 1
+    assert raised.value.headers["x-ratelimit-limit-requests"] == "10"
+
+
+async def test_another_attempt_draws_on_what_is_not_held() -> None:
+    ledger = Turns(Granted((SPENT, SPENT)), Granted(), full(ONE, 3))
+    async with Lease(books_of(ledger, []), a_call(), (CLAIM,), places=[ONE]) as lease:
+        assert await lease.extend(TWO.claims) is None
+        refused = await lease.extend(ONE.claims)
+        assert refused is not None
+        assert limit_failure(refused).fault is Fault.LIMIT
+    assert ledger.settled[0].claims == (CLAIM, *ONE.claims, *TWO.claims)
+
+
+async def test_what_an_unavailable_store_may_have_granted_is_held() -> None:
+    ledger = Turns(Granted((SPENT, SPENT)), StoreUnavailable("away"))
+    with pytest.raises(Unavailable):
+        async with Lease(books_of(ledger, []), a_call(), (CLAIM,), places=[ONE]) as lease:
+            await lease.extend(TWO.claims)
+    assert ledger.settled[0].claims == (CLAIM, *ONE.claims, *TWO.claims)
+
+
+async def test_a_client_that_leaves_while_a_lease_is_extended_leaves_nothing_behind() -> None:
+    ledger = ScriptedLedger(Granted((SPENT, SPENT)))
+
+    async def call() -> None:
+        async with Lease(books_of(ledger, []), a_call(), (CLAIM,), places=[ONE]) as lease:
+            ledger.verdict = None
+            await lease.extend(TWO.claims)
+
+    calling = asyncio.ensure_future(call())
+    await until(lambda: ledger.verdict is None)
+    for _ in range(2):
+        calling.cancel()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    assert not ledger.settled  # what is held is not known yet
+    assert ledger.drawing is not None
+    ledger.drawing.set_result(Granted())
+    await asyncio.wait([calling])
+    assert calling.cancelled()
+    assert ledger.settled[0].claims == (CLAIM, *ONE.claims, *TWO.claims)

@@ -585,11 +585,26 @@ def test_lost_and_corrected_at_once_is_as_good_as_settled(
     )
 
 
-def test_actuals() -> None:
-    usage = Usage(10, 5, cached_tokens=3, reasoning_tokens=2, source="reported")
+def upstream(scope: str, unit: Any, amount: int) -> Claim:
+    return Claim(rate().window._replace(id=f"{scope}|{unit}|minute||", scope=scope, unit=unit), amount)
+
+
+@pytest.mark.parametrize(
+    ("claims", "charged"),
+    [
+        ([], []),
+        ([rate(amount=90)], [1]),
+        ([rate(amount=90), upstream("upstream:up", "requests", 1), upstream("upstream:up", "tokens", 90)], [1, 1, 15]),
+        # What another upstream saw was a request, and as many as were reserved; tokens only where it served the call.
+        ([upstream("upstream:up2", "requests", 3), upstream("upstream:up2", "tokens", 90)], [3, 0]),
+        ([upstream("upstream:up#2", "tokens", 90), upstream("upstream:u", "tokens", 9)], [15, 0]),
+        ([upstream("upstream:up", "parallel", 2), upstream("upstream:u", "parallel", 1)], [0, 0]),
+    ],
+)
+def test_charges(claims: list[Claim], charged: list[int]) -> None:
+    usage = Usage(10, 5, source="reported")
     record = Record("c", 0, "k", None, "chat", "m", "m", "m", None, "up", 200, False, usage, "done", None, 0, 1)
-    assert limits.actuals(record) == {"requests": 1, "tokens": 15, "usd": 0, "parallel": 0}
-    assert limits.actuals(record._replace(cost_nusd=25_000))["usd"] == 25_000
+    assert limits.charges(record, claims) == charged
 
 
 def refused(retry_after_us: int | None, reset_us: int = 0) -> Refused:

@@ -12,7 +12,7 @@ from collections import Counter
 import pytest
 
 from gateway.quota import windows
-from gateway.records import Granted, Refused
+from gateway.records import Claim, Draw, Granted, Refused
 from gateway.store import (
     SIGN_OF_LIFE_S,
     SILENT_S,
@@ -525,3 +525,95 @@ async def test_leases_of_the_living_are_left_alone(worker: Worker, other: Worker
     await other.refused(parallel(1))
     await worker.settle(wish, 5)
     assert await endings(other.store) == ["done"]
+
+
+# ------------------------------------------------------------------------------------------------------- extensions
+
+
+def extended(wish: Draw, *claims: Claim) -> Draw:
+    return wish._replace(claims=wish.claims + claims)
+
+
+async def extend(worker: Worker, wish: Draw, held: int) -> Granted | Refused | None:
+    (verdict,) = (await worker.send(worker.opening(wish)._replace(held=held))).verdicts
+    return verdict
+
+
+async def test_an_open_lease_takes_further_claims(worker: Worker, store: Store, clock: Clock) -> None:
+    wish = await worker.granted(daily(5), slow(60, 20))
+    more = extended(wish, parallel(1, scope="upstream:up"), daily(2, scope="upstream:up"))
+    assert isinstance(await extend(worker, more, 2), Granted)
+    assert await levels(store, clock, *more.claims) == [(0, 1), (20, 0), (1, 0), (0, 1)]
+    await worker.settle(more, 7)
+    assert await levels(store, clock, *more.claims) == [(1, 0), (7, 0), (0, 0), (1, 0)]
+
+
+async def test_an_extension_that_is_repeated_draws_once(worker: Worker, store: Store, clock: Clock) -> None:
+    wish = await worker.granted(daily(5))
+    more = extended(wish, parallel(3, scope="upstream:up"))
+    for _ in range(2):
+        assert isinstance(await extend(worker, more, 1), Granted)
+    assert isinstance(await worker.draw(more, is_forced=True), Granted)
+    assert await levels(store, clock, *more.claims) == [(0, 1), (1, 0)]
+
+
+async def test_an_extension_takes_all_of_its_claims_or_none(worker: Worker, store: Store, clock: Clock) -> None:
+    wish = await worker.granted(daily(1))
+    more = extended(wish, parallel(3, scope="upstream:up"), daily(5, 6, scope="upstream:up"))
+    verdict = await extend(worker, more, 1)
+    assert isinstance(verdict, Refused)
+    assert (verdict.standing.window, verdict.asked) == (more.claims[2].window, 6)
+    assert await levels(store, clock, *more.claims) == [(0, 1), (0, 0), (0, 0)]
+
+
+async def test_an_extension_may_draw_again_on_the_same_window(worker: Worker, store: Store, clock: Clock) -> None:
+    claim = slow(60, 1, unit="requests", scope="upstream:up")
+    more = extended(await worker.granted(claim), claim)
+    assert isinstance(await extend(worker, more, 1), Granted)
+    await worker.settle(more)
+    assert await levels(store, clock, claim) == [(2, 0)]
+
+
+async def test_a_void_gives_back_what_an_extension_drew(worker: Worker, store: Store, clock: Clock) -> None:
+    wish = await worker.granted(daily(5))
+    more = extended(wish, parallel(3, scope="upstream:up"))
+    await extend(worker, more, 1)
+    await worker.void(wish)
+    assert await levels(store, clock, *more.claims) == [(0, 0), (0, 0)]
+
+
+async def test_drawn_extended_and_settled_in_one_batch(worker: Worker, store: Store, clock: Clock) -> None:
+    wish = draw(daily(5))
+    more = extended(wish, parallel(3, scope="upstream:up"))
+    await worker.send(worker.opening(wish), worker.opening(more)._replace(held=1), worker.closing(settlement(more)))
+    assert await levels(store, clock, *more.claims) == [(1, 0), (0, 0)]
+
+
+async def test_an_extended_lease_of_a_silent_worker_is_lost_as_a_whole(
+    worker: Worker, other: Worker, store: Store, clock: Clock
+) -> None:
+    wish = await worker.granted(daily(5))
+    more = extended(wish, parallel(3, scope="upstream:up"))
+    await extend(worker, more, 1)
+    await other.listen(clock, SILENT_S + 1)
+    await other.send()
+    assert await endings(store) == ["lost"]
+    assert await levels(store, clock, *more.claims) == [(1, 0), (0, 0)]
+
+
+async def test_an_upstream_that_did_not_serve_is_charged_its_request_only(
+    worker: Worker, store: Store, clock: Clock
+) -> None:
+    asked = [slow(600, 1, unit="requests", scope=f"upstream:{name}") for name in ("one", "up")]
+    used = [slow(600, 50, scope=f"upstream:{name}") for name in ("one", "up")]
+    wish = await worker.granted(daily(5), asked[0], used[0])
+    more = extended(wish, asked[1], used[1])
+    await extend(worker, more, 3)
+    await worker.settle(more, 30)
+    assert await levels(store, clock, *asked, *used) == [(1, 0), (1, 0), (0, 0), (30, 0)]
+
+
+async def test_a_limit_of_the_caller_is_told_before_one_of_an_upstream(worker: Worker) -> None:
+    await worker.settle(await worker.granted(slow(60, 60), daily(1, scope="upstream:up")), 60)
+    verdict = await worker.refused(slow(60, 1), daily(1, scope="upstream:up"))
+    assert verdict.standing.window.scope == "key:k"

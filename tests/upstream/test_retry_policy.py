@@ -33,6 +33,8 @@ SHUT = Failure("up", Phase.REFUSED, Fault.STATUS, status=503, retry_after_s=7)
 LIMITED = Failure("up", Phase.REFUSED, Fault.RATE_LIMITED, status=429)
 LIMITED_BRIEFLY = Failure("up", Phase.REFUSED, Fault.RATE_LIMITED, status=429, retry_after_s=1)
 LIMITED_NOT_AT_ALL = Failure("up", Phase.REFUSED, Fault.RATE_LIMITED, status=429, retry_after_s=0)
+FULL_BRIEFLY = Failure("up", Phase.CONNECT, Fault.LIMIT, retry_after_s=0.2)
+FULL = Failure("up", Phase.CONNECT, Fault.LIMIT, retry_after_s=7)
 AUTH = Failure("up", Phase.REFUSED, Fault.AUTH, status=401)
 BALANCE = Failure("up", Phase.REFUSED, Fault.BALANCE, status=403)
 NO_CHANNEL = Failure("up", Phase.REFUSED, Fault.NO_CHANNEL, status=503)
@@ -74,6 +76,9 @@ TABLE: list[tuple[list[Failure], bool, Step, Step]] = [
     ([SLOW_CONNECT], True, OVER_THERE, GIVE_UP),
     ([BUSY], True, OVER_THERE, GIVE_UP),
     ([CONNECT, BUSY], False, OVER_THERE, GIVE_UP),
+    # The limit of the upstream as it is configured: nothing was sent.
+    ([FULL_BRIEFLY], False, OVER_THERE, (0.2, False)),
+    ([FULL], True, OVER_THERE, GIVE_UP),
     # An idle connection that was closed just then: once, on a new one, also where there is an elsewhere.
     ([STALE], False, (0.0, True), (0.0, True)),
     ([STALE, STALE], False, GIVE_UP, GIVE_UP),

@@ -53,15 +53,23 @@ end
 local drawn_now = format('%.0f\t', now)
 
 local function open(item, text)
-  local lease = item[2]
-  if leases[lease] or lost[lease] then
+  local lease, first, prefix = item[2], 3, drawn_now
+  if lost[lease] then
     return 'g'
   end
+  if leases[lease] then -- it may take further claims, behind those that it holds
+    local from = find(leases[lease], '\t', 1, true) + 1
+    first = 3 + 2 * #head_of(leases[lease], from)[5]
+    if first > #item then
+      return 'g'
+    end
+    prefix = sub(leases[lease], 1, from - 1)
+  end
   if item[1] == 'o' then
-    for j = 3, #item, 2 do
+    for j = first, #item, 2 do
       local kind, window = kinds[item[j]], state_of[item[j]]
       if window.used + window.reserved + item[j + 1] > kind[4] and kind[6] == 1 then
-        for k = 3, #item, 2 do
+        for k = first, #item, 2 do
           local other = state_of[item[k]]
           insert(refusals, format('%.0f %.0f %.0f', other.used, other.reserved, other.at))
         end
@@ -69,12 +77,12 @@ local function open(item, text)
       end
     end
   end
-  for j = 3, #item, 2 do
+  for j = first, #item, 2 do
     local kind, window = kinds[item[j]], state_of[item[j]]
     draw(kind, window, item[j + 1])
     touched[kind[1]] = window
   end
-  text = drawn_now .. text
+  text = prefix .. text
   leases[lease] = text
   change_lease(worker, lease, text)
   return 'g'

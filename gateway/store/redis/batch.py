@@ -50,10 +50,11 @@ def spell_items(items: Sequence[Item]) -> Spelt:
     for i, item in enumerate(items):
         if isinstance(item, Settle):
             record, claims = item.settlement
-            actual = limits.actuals(record)
             charges = "".join([
-                f",{place},{amount},{actual[window.unit]}"
-                for place, (window, amount) in zip(windows.places(claims), claims, strict=True)
+                f",{place},{amount},{actual}"
+                for place, (_, amount), actual in zip(
+                    windows.places(claims), claims, limits.charges(record, claims), strict=True
+                )
             ])  # fmt: skip
             spelt[i] = (
                 f'["c",{quote(record.id)},{item.number},{int(record.time * 1e6)},{groups.place(record)},'
@@ -126,7 +127,7 @@ def read_answer(batch: Batch, drawn: Sequence[Sequence[int]], answer: str) -> Ap
                 if letters[i] == "g":
                     verdicts[i] = _grant(item.draw, of_draw, states, known, now_us)
                 else:
-                    verdicts[i] = _refusal(item.draw, then, now_us)
+                    verdicts[i] = _refusal(item.draw.claims[item.held :], then, now_us)
     return Applied(verdicts, lost)
 
 
@@ -148,9 +149,9 @@ def _grant(
     return Granted(tuple(standings))
 
 
-def _refusal(draw: Draw, then: Iterator[WindowState], now_us: int) -> Refused:
+def _refusal(claims: Sequence[Claim], then: Iterator[WindowState], now_us: int) -> Refused:
     """The refusal in the words of `limits`, from the windows as the script has found them."""
-    refused = limits.refusal([(claim, next(then)) for claim in draw.claims], now_us)
+    refused = limits.refusal([(claim, next(then)) for claim in claims], now_us)
     assert refused is not None, "the script has refused what limits.shortage would grant"
     return refused
 

@@ -49,11 +49,13 @@ class LedgerTransaction:
         self.lost: dict[str, LostCalls] = {}
         """The leases that may be touched and were closed as lost."""
         self.taken: dict[str, Sequence[Claim]] = {}
-        """What open leases took that may be voided."""
+        """What open leases took that may be voided or extended."""
 
         # To be written:
         self.changed: dict[str, Window] = {}
         self.opened: dict[str, Reserve] = {}
+        self.extended: dict[str, Reserve] = {}
+        """Leases that were open before and hold more now."""
         self.ended: list[str] = []
         """Leases that were open before and are no longer."""
         self.replaced: dict[str, LostCalls] = {}
@@ -92,19 +94,28 @@ class LedgerTransaction:
     def _open(self, item: Reserve) -> Granted | Refused:
         draw, lease = item.draw, item.draw.record.id
         states, now_us = self.states, self.now_us
-        is_known = lease in self.drawn_us or lease in self.lost
-        if not (is_known or item.is_forced):
-            refused = windows.refusal([(claim, states[claim.window.id]) for claim in draw.claims], now_us)
-            if refused is not None:
-                return refused
-        if not is_known:
-            for claim in draw.claims:
+        is_open = lease in self.drawn_us
+        new = draw.claims[len(self._held(lease)) :] if is_open else draw.claims
+        if lease not in self.lost and (new or not is_open):
+            if not item.is_forced:
+                refused = windows.refusal([(claim, states[claim.window.id]) for claim in new], now_us)
+                if refused is not None:
+                    return refused
+            for claim in new:
                 window = claim.window
                 states[window.id] = windows.drawn(claim, states[window.id])
                 self.changed[window.id] = window
-            self.opened[lease] = item
-            self.drawn_us[lease] = now_us
+            if not is_open or lease in self.opened:
+                self.opened[lease] = item
+                self.drawn_us.setdefault(lease, now_us)
+            else:
+                self.extended[lease] = item
+                self.taken[lease] = draw.claims
         return Granted(tuple([windows.standing(window, states[window.id], now_us) for window, _ in draw.claims]))
+
+    def _held(self, lease: str) -> Sequence[Claim]:
+        """What an open lease holds."""
+        return self.opened[lease].draw.claims if lease in self.opened else self.taken[lease]
 
     def _close(self, settlement: Settlement) -> None:
         record, claims = settlement
@@ -112,14 +123,16 @@ class LedgerTransaction:
             self._settle(settlement, self._end(record.id))
         elif (lost := self.lost.pop(record.id, None)) is not None:
             self._take_back(record.id, lost)
-            charged, actual = windows.actuals(lost.settlement.record), windows.actuals(record)
-            for window, _ in claims:
-                self._correct(window, lost, charged[window.unit], actual[window.unit])
+            charged = windows.charges(*lost.settlement)
+            actual = {
+                claim.window.id: used for claim, used in zip(claims, windows.charges(record, claims), strict=True)
+            }
+            for (window, _), before in zip(lost.settlement.claims, charged, strict=True):
+                self._correct(window, lost, before, actual.get(window.id, 0))
         else:
             age_us = self.now_us - int(record.time * 1e6)
-            actual = windows.actuals(record)
-            for window, _ in claims:
-                self._set(window, windows.charged(window, self.states[window.id], actual[window.unit], age_us))
+            for (window, _), used in zip(claims, windows.charges(record, claims), strict=True):
+                self._set(window, windows.charged(window, self.states[window.id], used, age_us))
         self._count(record)
 
     def _void(self, item: Void) -> None:
@@ -131,23 +144,23 @@ class LedgerTransaction:
         elif (lost := self.lost.pop(lease, None)) is not None:
             self._take_back(lease, lost)
             record, claims = lost.settlement
-            charged = windows.actuals(record)
-            for window, _ in claims:
-                self._correct(window, lost, charged[window.unit], 0)
+            for (window, _), before in zip(claims, windows.charges(record, claims), strict=True):
+                self._correct(window, lost, before, 0)
 
     def _end(self, lease: str) -> int:
         """An open lease is open no longer. Its age in microseconds."""
         if self.opened.pop(lease, None) is None:
             self.ended.append(lease)
+            self.extended.pop(lease, None)
         return self.now_us - self.drawn_us.pop(lease)
 
     def _settle(self, settlement: Settlement, age_us: int) -> None:
         record, claims = settlement
-        states, changed, actual = self.states, self.changed, windows.actuals(record)
-        for claim in claims:
+        states, changed = self.states, self.changed
+        for claim, actual in zip(claims, windows.charges(record, claims), strict=True):
             window = claim.window
             name = window.id
-            state = windows.settled(claim, states[name], actual[window.unit], age_us)
+            state = windows.settled(claim, states[name], actual, age_us)
             states[name] = state if state.used else windows.leaked(window, state, self.now_us)
             changed[name] = window
 

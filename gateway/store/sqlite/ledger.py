@@ -146,6 +146,7 @@ class SqliteLedger:
         windows: dict[str, Window] = {}
         leases: list[str] = []
         voided: list[str] = []
+        reserved: list[str] = []
         for item in items:
             if isinstance(item, Void):
                 leases.append(item.lease)
@@ -153,10 +154,13 @@ class SqliteLedger:
                 continue
             record, claims = item.draw if isinstance(item, Reserve) else item.settlement
             leases.append(record.id)
+            if isinstance(item, Reserve):
+                reserved.append(record.id)
             for window, _ in claims:
                 windows[window.id] = window
         if leases:
             turn.drawn_us.update(self.db.execute(among("SELECT id, drawn_us FROM leases", len(leases)), leases))
+        voided += [lease for lease in reserved if lease in turn.drawn_us]
         if voided:
             for lease, settlement in self._spelt(
                 self.db.execute(among("SELECT id, entry FROM leases", len(voided)), voided)
@@ -198,6 +202,8 @@ class SqliteLedger:
             insert(db, "windows", WINDOW, rows, SET_WINDOW)
         if turn.opened:
             insert(db, "leases", LEASE, [(name, worker, turn.now_us, item.text) for name, item in turn.opened.items()])
+        for name, item in turn.extended.items():
+            db.execute("UPDATE leases SET entry = ? WHERE id = ?", (item.text, name))
         if turn.ended:
             db.execute(among("DELETE FROM leases", len(turn.ended)), turn.ended)
         for lease, lost in turn.replaced.items():

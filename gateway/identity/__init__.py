@@ -1,1 +1,0 @@
-"""Who makes a request of the admin API, and what it may reach."""

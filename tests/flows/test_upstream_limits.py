@@ -1,0 +1,136 @@
+"""What a client lives through where an upstream's account has limits: another route, or a true time to come back."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.conftest import Stage, StartsGateways
+from tests.fakes.scripted import Behaviour, Wire, error_json, ok_json
+
+from .client import Answer
+from .house import Gateway, key, settings
+
+USED = {"prompt_tokens": 10, "completion_tokens": 5}
+
+
+def limited(url: str, **limits: Any) -> dict[str, Any]:
+    return {"base_url": url, "api_key": "sk-up", "limits": limits}
+
+
+@pytest.fixture(scope="module")
+def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
+    url = theatre.url
+    upstreams = {
+        "first": limited(url, requests="2/hour"),
+        "second": limited(url, per_model={"gpt*": {"requests": "1/hour"}}),
+        "alone": limited(url, requests="1/90s"),
+        "tokens": limited(url, tokens="150/hour"),
+        "sized": limited(url, tokens="9999/hour"),
+        "slots": limited(url, parallel=1),
+        "keys": {"base_url": url, "api_keys": ["sk-1", "sk-2"], "limits": {"per_key": {"requests": "1/hour"}}},
+        "fails": limited(url, requests="9/hour"),
+        "helps": limited(url, requests="1/hour"),
+    }
+    routes = {
+        "pair": ["first", "second"], "alone": ["alone"], "tokens": ["tokens"], "sized": ["sized"],
+        "slots": ["slots"], "keys": ["keys"], "retried": ["fails", "helps"],
+    }  # fmt: skip
+    models = {
+        f"gpt-{name}": {
+            "routes": [{"upstream": up, "priority": place} for place, up in enumerate(names, 1)],
+            "max_output_tokens": 50,
+        }
+        for name, names in routes.items()
+    }
+    quotas = [{"requests": 1000, "per": "day"}]
+    return gateways(settings(url, upstreams=upstreams, models=models, keys=[key("alice", quotas=quotas)]))
+
+
+@pytest.fixture(autouse=True)
+def good_upstream(upstream: Stage) -> Iterator[None]:
+    upstream.play(always=ok_json({"model": "up", "usage": USED}))
+    yield
+    upstream.play()
+
+
+def ask(house: Gateway, model: str, **more: Any) -> Answer:
+    return house.chat(model=f"gpt-{model}", **more)
+
+
+def refused_for_ms(got: Answer) -> int:
+    assert got.told == (429, "requests", None, "upstream_rate_limited"), got
+    return int(got.headers["retry-after-ms"])
+
+
+def test_the_next_route_is_taken_where_one_is_full(house: Gateway, upstream: Stage) -> None:
+    hits = upstream.hits
+    assert [ask(house, "pair").headers["x-gateway-upstream"] for _ in range(3)] == ["first", "first", "second"]
+    wait_ms = refused_for_ms(ask(house, "pair"))
+    assert 1_700_000 < wait_ms <= 1_800_000  # one of two an hour, which is sooner than one of one
+    assert upstream.hits == hits + 3
+
+
+def test_a_full_upstream_is_no_matter_of_the_callers_own_limits(house: Gateway) -> None:
+    good = ask(house, "alone")
+    assert good.headers["x-ratelimit-limit-requests"] == "1000"
+    bad = ask(house, "alone")
+    assert 80_000 < refused_for_ms(bad) <= 90_000
+    assert "x-ratelimit-limit-requests" not in bad.headers
+    assert "account" in bad.error["message"]
+
+
+def test_tokens_are_reserved_at_their_estimate_and_charged_at_the_truth(house: Gateway) -> None:
+    for _ in range(7):  # 15 tokens each, while about 60 are reserved
+        assert ask(house, "tokens").status == 200
+    assert ask(house, "tokens").status == 429
+
+
+def test_the_output_is_limited_to_what_was_reserved(house: Gateway, upstream: Stage) -> None:
+    ask(house, "sized")
+    assert upstream.requests[-1].json["max_completion_tokens"] == 50
+
+
+def test_slots_are_free_again_when_the_call_ends(house: Gateway, upstream: Stage) -> None:
+    inside, leave = threading.Event(), threading.Event()
+
+    async def hold(wire: Wire) -> None:
+        inside.set()
+        await asyncio.to_thread(leave.wait, 30)
+        await good(wire)
+
+    good: Behaviour = ok_json({"model": "up", "usage": USED})
+    upstream.play(hold, always=good)
+    answers: list[Answer] = []
+    caller = threading.Thread(target=lambda: answers.append(ask(house, "slots")))
+    caller.start()
+    assert inside.wait(30)
+    try:
+        assert refused_for_ms(ask(house, "slots")) > 0
+    finally:
+        leave.set()
+        caller.join()
+    assert answers[0].status == 200
+    assert ask(house, "slots").status == 200
+
+
+def test_each_key_of_an_upstream_has_its_own_limit(house: Gateway, upstream: Stage) -> None:
+    assert [ask(house, "keys").status for _ in range(3)] == [200, 200, 429]
+    assert {request.headers["authorization"] for request in upstream.requests[-2:]} == {"Bearer sk-1", "Bearer sk-2"}
+
+
+def test_another_attempt_needs_room_where_it_goes(house: Gateway, upstream: Stage) -> None:
+    good = ok_json({"model": "up", "usage": USED})
+    upstream.play(error_json(500), good, error_json(500), always=good)
+    helped = ask(house, "retried")
+    assert (helped.status, helped.headers["x-gateway-upstream"]) == (200, "helps")
+    hits = upstream.hits
+    full = ask(house, "retried")  # `helps` has served its one request of the hour
+    assert full.told[0] == 429, full
+    assert upstream.hits == hits + 1
+    (failed, worked) = house.calls(limit=2)
+    assert (failed["status"], worked["status"]) == (429, 200)

@@ -1,0 +1,105 @@
+"""Which windows an attempt draws on, by the limits of its upstream."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gateway.api.json_document import parse
+from gateway.config import Config, ConfigError, Model, Route, build
+from gateway.records import Call, Claim, Key, Params
+from gateway.upstream.limits import Place, UpstreamLimitTable, further
+from gateway.upstream.router import Router
+
+A, B = Route(upstream="a"), Route(upstream="b", model="b-model")
+
+
+def config(**limits: Any) -> Config:
+    up: dict[str, Any] = {"base_url": "http://up/v1", "api_keys": ["sk-1", "sk-2"]}
+    return build(
+        {"upstreams": {"a": {**up, "limits": limits}, "b": up}, "models": {"*": {"routes": [{"upstream": "a"}]}}}
+    )
+
+
+def table(**limits: Any) -> UpstreamLimitTable:
+    return UpstreamLimitTable(config(**limits).upstreams)
+
+
+def a_call(prompt_tokens: int = 30, n: int = 2, output: int | None = 100) -> Call:
+    params = Params(parse(b'{"model": "m"}'), "m", prompt_tokens=prompt_tokens, output_limit=output, n=n)
+    return Call("c", 1.0, Key("k"), "chat", params, Model(routes=(A, B)), label_model="m", arrived=0.0)
+
+
+def drawn(claims: tuple[Claim, ...]) -> list[tuple[str, int, int]]:
+    return [(claim.window.id, claim.window.limit, claim.amount) for claim in claims]
+
+
+def test_nothing_is_limited_by_default() -> None:
+    none = table()
+    assert not any([none.binds("a"), none.binds_keys("a"), none.binds_any([A, B])])
+    assert none.claims(a_call(), A, 0) == ()
+
+
+def test_a_call_draws_on_every_limit_of_its_upstream() -> None:
+    whole = table(requests=["10/s", "5000/day"], tokens="200000/min", parallel=50)
+    assert drawn(whole.claims(a_call(), A)) == [
+        ("upstream:a|requests|second||", 10, 1),
+        ("upstream:a|requests|86400||", 5000, 1),
+        ("upstream:a|tokens|minute||", 200_000, 230),
+        ("upstream:a|parallel|||", 50, 1),
+    ]
+    assert [claim.window.period_us for claim in whole.claims(a_call(), A)] == [1_000_000, 86_400_000_000, 60_000_000, 0]
+    assert whole.claims(a_call(), B) == ()
+    assert (whole.binds_any([B, A]), whole.binds_any([B])) == (True, False)
+
+
+def test_limits_of_models_and_keys() -> None:
+    some = table(per_model={"m*": {"tokens": "9/min"}, "x": {"parallel": 1}}, per_key={"parallel": 3})
+    assert drawn(some.claims(a_call(2, 1, 3), A, 1)) == [
+        ("upstream:a|tokens|minute|m*|", 9, 5),
+        ("upstream:a#2|parallel|||", 3, 1),
+    ]
+    assert drawn(some.claims(a_call(2, 1, 3), Route(upstream="a", model="x"), None)) == [
+        ("upstream:a|parallel||x|", 1, 1)
+    ]
+
+
+def test_a_call_that_is_larger_than_a_limit_takes_the_whole_of_it() -> None:
+    assert drawn(table(tokens="100/min").claims(a_call(), A)) == [("upstream:a|tokens|minute||", 100, 100)]
+    many = table(requests="100/min", parallel=4)
+    assert [amount for _, _, amount in drawn(many.claims(a_call(), A, requests=30, at_once=8))] == [30, 4]
+
+
+def test_another_attempt_is_another_request_and_nothing_else_is_drawn_twice() -> None:
+    whole = table(requests="5/min", tokens="9999/min", parallel=2)
+    first = whole.claims(a_call(), A)
+    assert further((), first) == first
+    assert [claim.window.unit for claim in further(first, first)] == ["requests"]
+
+
+async def test_places_are_routes_and_keys_in_the_order_of_the_routes() -> None:
+    def show(upstream: str, state: int) -> None:
+        pass
+
+    router = Router(config(per_key={"parallel": 1}), show)
+
+    def places() -> list[tuple[str, int | None]]:
+        found: list[Place] = router.places(a_call(), [A, B], lambda _: (1, 1))
+        return [(place.route.upstream, place.key) for place in found]
+
+    assert places() == [("a", 0), ("a", 1), ("b", None)]
+    assert places() == [("a", 1), ("a", 0), ("b", None)]  # round robin
+    assert router.begin(A, "m", key=1).key == 1
+
+
+@pytest.mark.parametrize("text", ["500", "0/min", "-1/s", "5/fortnight", "1.5/s", "5/0s", "1/9999999999s", "", "/min"])
+def test_what_is_no_rate_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"expected a rate such as 10/s, 500/min"):
+        config(requests=text)
+
+
+@pytest.mark.parametrize("bad", [{"parallel": 0}, {"rquests": "5/min"}, {"per_model": {"a|b": {}}}], ids=str)
+def test_what_is_no_limit_is_refused(bad: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"upstreams\.a\.limits"):
+        config(**bad)
