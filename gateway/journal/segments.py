@@ -89,6 +89,8 @@ class Segments:
             if target not in self._unsynced:
                 self._unsynced.append(target)
         if outcome.begun is not None:
+            if self._current is not None and self._current not in self._unsynced:
+                self._unsynced.append(self._current)  # the next sync shuts it
             self._current = outcome.begun
             self._segments.append(outcome.begun)
             self._unsynced.append(outcome.begun)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
+import re
 import tracemalloc
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,6 +24,15 @@ TEXT = '["call",[]]\t' + "x" * 700
 
 def ends(journal: Journal, after: int = 0) -> list[int]:
     return [entry.number for entry in journal.undelivered(after)]
+
+
+def open_segments() -> list[str]:
+    """The segments that this process has open, deleted ones too."""
+    found = []
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            found.append(str(descriptor.readlink()))
+    return [path for path in found if re.search(r"/\d{6}(?: \(deleted\))?$", path)]
 
 
 # ------------------------------------------------------------------------------------------------- writing and reading
@@ -185,8 +196,11 @@ async def test_an_idle_journal_shrinks(desk: Desk, monkeypatch: pytest.MonkeyPat
     for number in range(100):
         last = journal.append("close", f"call-{number}", TEXT)
     await journal.written()
+    await journal._tidy()  # so that all of it is synced
     journal.delivered(last)
     await until(lambda: desk.bytes_of(journal) < 1000)
+    await until(lambda: len(desk.segments(journal)) == 1)
+    assert open_segments() == [str(path) for path in desk.segments(journal)], "a deleted segment is still open"
     (entry,) = (await desk.after_death_of(journal)).open_entries()
     assert (entry.number, entry.lease) == (1, "long")
 
