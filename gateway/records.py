@@ -102,7 +102,7 @@ class Call(NamedTuple):
     params: Params
     model: Model
     label_model: str
-    """The model's configured name, or `other` where a wildcard serves it: what metrics and sums call it."""
+    """What metrics and sums call the model: its name, or `other` where a pattern serves it and no upstream has yet."""
     arrived: float
     """When the head was there, on the clock of `time.perf_counter`."""
     body_wait_s: float = 0.0
@@ -206,7 +206,8 @@ class Record(NamedTuple):
     model: str
     """As the client asked for it."""
     label_model: str
-    """The configured name that answered for it: `model` itself, or `other` where a wildcard did."""
+    """The group of the daily sums: the model's name, or `other` where a pattern served it and no upstream ever answered
+    to this name."""
     routed_model: str
     returned_model: str | None
     upstream: str

@@ -24,7 +24,7 @@ FLOORS: dict[str, int] = {
     "formats": 5,
     "observe": 6,
     "store": 7, "journal": 7, "upstream": 7, "simulator": 7,
-    "accounting": 8, "keys": 8, "reports": 8,
+    "accounting": 8, "identity": 8, "keys": 8, "reports": 8,
     "relay": 9, "alerts": 9,
     "bridge": 10,
     "pipeline": 11,
@@ -247,8 +247,9 @@ def test_tasks_are_held(module: str) -> None:
 
 PURE = frozenset({
     "api", "formats", "quota", "store.rules",
-    "alerts.policy",
-    "bridge.answer", "bridge.choice", "bridge.refusal", "bridge.request", "bridge.stream",
+    "accounting.served_models", "alerts.policy",
+    "bridge.answer", "bridge.choice", "bridge.refusal", "bridge.request", "bridge.stream", "bridge.translate",
+    "config.model_names",
     "keys.restoration", "keys.token_bucket",
     "observe.span_attributes",
     "relay.charge", "relay.reasoning_models", "relay.sent_request",

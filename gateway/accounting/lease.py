@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import NamedTuple, Protocol, Self
 
@@ -39,6 +39,8 @@ from gateway.records import (
 from gateway.store import JournalFull, Ledger, StoreUnavailable
 from gateway.tasks import is_cut_off
 from gateway.upstream.limits import Place, further
+
+from .served_models import OTHER, ServedModels
 
 log = logging.getLogger("gateway")
 
@@ -103,6 +105,8 @@ class Accounting:
     """Writes the access line of a call that has ended."""
     tracer: Tracer | None = None
     """Makes the spans of calls, where that is wanted."""
+    served: ServedModels = field(default_factory=ServedModels)
+    """The names under patterns that are groups of the daily sums."""
 
 
 class Lease:
@@ -254,6 +258,8 @@ class Lease:
         if self._settled is not None:
             return
         call = self.call
+        if status == 200 and call.label_model == OTHER:
+            call = call._replace(label_model=self._books.served.note(call.params.model))
         duration_s = time.perf_counter() - call.arrived
         usage = pricing.total_usage((self.spent, usage))
         record = _record(

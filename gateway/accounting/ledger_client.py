@@ -38,6 +38,7 @@ from gateway.store import (
     Item,
     JournalFull,
     Progress,
+    ReportScope,
     Reserve,
     Settle,
     Store,
@@ -232,21 +233,28 @@ class LedgerClient:
         until: str | None = None,
         limit: int | None = None,
         after: Sequence[str] | None = None,
+        only: ReportScope | None = None,
     ) -> list[dict[str, Any]]:
-        return await self._read(self._store.usage(group_by, since, until, limit, after))
+        return await self._read(self._store.usage(group_by, since, until, limit, after, only))
 
     async def usage_portions(
-        self, group_by: Sequence[str], since: str | None = None, until: str | None = None
+        self,
+        group_by: Sequence[str],
+        since: str | None = None,
+        until: str | None = None,
+        only: ReportScope | None = None,
     ) -> AsyncIterator[list[dict[str, Any]]]:
         try:
-            async for rows in self._store.usage_portions(group_by, since, until):
+            async for rows in self._store.usage_portions(group_by, since, until, only):
                 yield rows
         except StoreUnavailable:
             self.errors += 1
             raise
 
-    async def calls(self, limit: int, key: str | None = None, before: str | None = None) -> list[Mapping[str, Any]]:
-        return await self._read(self._store.calls(limit, key, before))
+    async def calls(
+        self, limit: int, key: str | None = None, before: str | None = None, only: ReportScope | None = None
+    ) -> list[Mapping[str, Any]]:
+        return await self._read(self._store.calls(limit, key, before, only))
 
     async def claim(self, holder: str, names: Mapping[str, float]) -> dict[str, float]:
         return await self._read(self._store.claim(holder, names))

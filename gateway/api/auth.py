@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-from gateway.config import Config, FileKey, KeySettings, is_expired
+from gateway.config import Config, FileKey, KeySettings, is_expired, is_pattern
 from gateway.errors import Unauthorized
 from gateway.records import Key
 
@@ -73,6 +73,29 @@ def bearer(authorization: list[str]) -> str:
     return token
 
 
+KEY_HEADERS = ("x-api-key", "api-key")
+"""Where Anthropic's and Azure's clients put the key, in lower case."""
+
+
+def only_key(authorization: list[str], others: list[str]) -> str:
+    """The key of a request, from its Authorization headers and the values of its `KEY_HEADERS`.
+
+    Raises `Unauthorized` unless there is exactly one; the same key in two places is one.
+    """
+    if not others:
+        return bearer(authorization)
+    given = {value.strip() for value in others}
+    if authorization:
+        given.add(bearer(authorization))
+    if len(given) > 1:
+        raise Unauthorized(
+            "The request has different keys in Authorization, x-api-key or api-key. Send one key, in one header."
+        )
+    if not (key := given.pop()):
+        raise Unauthorized(NO_KEY)
+    return key
+
+
 def admit(known: KnownSecret | None, secret: str, *, now: float, remote: str | None) -> Key:
     """The key of this secret at the Unix time `now`, for a client at this address. Raises `Unauthorized`.
 
@@ -112,5 +135,5 @@ def may_use(key: Key, model: str) -> bool:
 
 
 def offered(key: Key, config: Config) -> list[str]:
-    """The configured models that this key may use, by name. What only "*" serves is not listed."""
-    return sorted(name for name in config.models if name != "*" and may_use(key, name))
+    """The configured models that this key may use, by name. What only a pattern serves is not listed."""
+    return sorted(name for name in config.models if not is_pattern(name) and may_use(key, name))

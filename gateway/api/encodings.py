@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from functools import lru_cache
 
-from gateway.config import Model
+from gateway.config import Model, is_pattern
 
 CL100K = "cl100k_base"
 O200K = "o200k_base"
@@ -51,8 +51,8 @@ def of_model(settings: Model, name: str) -> str | None:
 
 
 def needed(models: Mapping[str, Model]) -> frozenset[str]:
-    """The encodings that calls for these models can ask for; the model `*` may have any name."""
+    """The encodings that calls for these models can ask for; what a pattern serves may have any name."""
     encodings: set[str | None] = {of_model(settings, name) for name, settings in models.items()}
-    if "*" in models and any(route.model is None for route in models["*"].routes):
+    if any(is_pattern(name) and any(route.model is None for route in models[name].routes) for name in models):
         encodings.update(EVERY)
     return frozenset(encoding for encoding in encodings if encoding is not None)

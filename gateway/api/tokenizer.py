@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gateway.config import Model
+from gateway.config import Model, ModelTable, is_pattern
 
 from . import encodings
 from .prompt_tokens import Counter
@@ -25,16 +25,15 @@ class Counters:
 
     def __init__(self, models: Mapping[str, Model], by_encoding: Mapping[str, Counter]) -> None:
         self._by_encoding = by_encoding
-        self._others = models.get("*")
-        self._named = {name: self._of(settings, name) for name, settings in models.items()}
+        self._models = ModelTable(models)
+        self._configured = {name: self._look_up(name) for name in models if not is_pattern(name)}
 
     def __call__(self, model: str) -> Counter | None:
-        if self._others is None or model in self._named:
-            return self._named.get(model)
-        return self._of(self._others, model)
+        return self._configured[model] if model in self._configured else self._look_up(model)
 
-    def _of(self, settings: Model, name: str) -> Counter | None:
-        encoding = encodings.of_model(settings, name)
+    def _look_up(self, name: str) -> Counter | None:
+        found = self._models.find(name)
+        encoding = None if found is None else encodings.of_model(found.model, found.name)
         return None if encoding is None else self._by_encoding.get(encoding)
 
 

@@ -69,7 +69,7 @@ def _where(upstream: Upstream) -> str:
 
 
 def _admin(config: Config) -> str:
-    if config.admin.token is None:
+    if not config.admin.is_on:
         return "off: admin.token is not set"
     return f"on, at {config.admin.listen}, with dashboard and metrics" if config.admin.listen else "on"
 

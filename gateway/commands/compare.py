@@ -6,12 +6,12 @@ were matched.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from gateway.config import Model
+from gateway.config import Model, ModelTable
 from gateway.reports import comparison as comparison_report
 from gateway.reports.compare import Pair, by_upstream_name, compare
 from gateway.reports.invoice import Export, NotUnderstood, read_export
@@ -67,7 +67,7 @@ async def ask(store: Store | None, question: Question, models: Mapping[str, Mode
     if question.upstreams:
         told, sums = ([row for row in rows if row["upstream"] in question.upstreams] for rows in (told, sums))
     theirs = {name: tally for name, tally in question.export.tallies.items() if days[0] <= name[0] <= days[1]}
-    pairs = compare(by_upstream_name(sums, told, _routes(models)), theirs)
+    pairs = compare(by_upstream_name(sums, told, _routes(models, {row["model"] for row in sums})), theirs)
     upstreams = sorted({row["upstream"] for row in sums if row["upstream"]})
     return Comparison(pairs, [
         *question.export.notes,
@@ -94,12 +94,14 @@ def spell(shape: str, comparison: Comparison, export: Export) -> str:
     return format_json(rows)
 
 
-def _routes(models: Mapping[str, Model]) -> dict[tuple[str, str], str]:
-    """A model's name at an upstream, if it differs from the configured one."""
+def _routes(models: Mapping[str, Model], names: Iterable[str]) -> dict[tuple[str, str], str]:
+    """A model's name at an upstream, if it differs from the one here."""
+    table = ModelTable(models)
     return {
         (name, route.upstream): route.model
-        for name, model in models.items()
-        for route in reversed(model.routes)  # of two to one upstream, the first counts
+        for name in names
+        if (found := table.find(name)) is not None
+        for route in reversed(found.model.routes)  # of two to one upstream, the first counts
         if route.model
     }
 

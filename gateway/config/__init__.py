@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from .checks import ValidParts, cross_check, explain
 from .faults import ConfigError, ConfigFault, format_faults, printable
 from .issued import read_key, read_quota, read_team, shown_key, shown_quotas
+from .model_names import ModelTable, NamedModel, is_pattern
 from .proxies import Proxy, apply_environment
 from .redis_url import RedisURL
 from .references import References, load, read_text
@@ -43,6 +44,7 @@ from .sections import (
     Upstream,
     UpstreamLimits,
     is_expired,
+    is_plain_name,
     rate_of,
 )
 
@@ -58,6 +60,8 @@ __all__ = [
     "KeySettings",
     "Limits",
     "Model",
+    "ModelTable",
+    "NamedModel",
     "Price",
     "Proxy",
     "Quota",
@@ -75,6 +79,8 @@ __all__ = [
     "build",
     "format_faults",
     "is_expired",
+    "is_pattern",
+    "is_plain_name",
     "printable",
     "rate_of",
     "read_key",

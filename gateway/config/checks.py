@@ -14,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 
 from . import sections
 from .faults import ConfigFault, format_faults, printable
+from .model_names import is_pattern, may_overlap
 from .sections import BAD_SIGNS, AdminSettings, Config, FileKey, Model, Quota, Section, ServerSettings, Upstream
 
 
@@ -186,6 +187,7 @@ def _check_shares(parts: ValidParts) -> Iterator[ConfigFault]:
 
 
 def _check_models(parts: ValidParts) -> Iterator[ConfigFault]:
+    yield from _check_patterns(parts.models)
     for name, model in parts.models.items():
         for index, route in enumerate(model.routes):
             if route.upstream not in parts.upstreams:
@@ -208,6 +210,37 @@ def _check_models(parts: ValidParts) -> Iterator[ConfigFault]:
             )
 
 
+def _check_patterns(models: Mapping[str, Model]) -> Iterator[ConfigFault]:
+    """Patterns that no name can match, or that cannot be served."""
+    first: dict[str, str] = {}
+    for name, model in models.items():
+        place: Place = ("models", name)
+        if is_pattern(name):
+            if (other := first.setdefault(re.sub(r"\*+", "*", name), name)) != name:
+                yield ConfigFault(format_faults(place), f"matches the same names as {printable(other)!r}; keep one")
+            for index, route in enumerate(model.routes):
+                if route.model is not None and is_pattern(route.model):
+                    yield ConfigFault(
+                        format_faults((*place, "routes", index, "model")),
+                        "expected a name without *; leave it out to send the name that was asked for, and take a "
+                        "prefix off with strip_prefix",
+                    )
+        if model.strip_prefix is None:
+            continue
+        if not name.startswith(model.strip_prefix):
+            yield ConfigFault(
+                format_faults((*place, "strip_prefix")),
+                f"the names of {printable(name)!r} do not begin with {printable(model.strip_prefix)!r}",
+            )
+        elif name == model.strip_prefix:
+            yield ConfigFault(format_faults((*place, "strip_prefix")), "is the whole name: nothing would be sent")
+        if all(route.model is not None for route in model.routes):
+            yield ConfigFault(
+                format_faults((*place, "strip_prefix")),
+                "has no effect, because each route has a model of its own; leave one of the two out",
+            )
+
+
 def _token_quota(parts: ValidParts, model: str) -> tuple[Place, str] | None:
     """The first quota that depends on how many tokens calls of this model use, and what it counts."""
     for path, quotas, patterns in quota_lists(parts):
@@ -222,8 +255,12 @@ COUNTED = {"tokens": "the tokens", "usd": "the cost"}
 
 
 def is_bound(quota: Quota, patterns: Iterable[str], model: str) -> bool:
-    """Whether calls of this model count in a quota whose owner may use these models."""
-    return model == "*" or (quota.covers(model) and any(fnmatchcase(model, pattern) for pattern in patterns))
+    """Whether calls of this model, or of a name under this pattern, count in a quota whose owner may use these
+    models."""
+    if is_pattern(model):
+        is_covered = quota.model is None or may_overlap(model, quota.model)
+        return is_covered and any(may_overlap(model, pattern) for pattern in patterns)
+    return quota.covers(model) and any(fnmatchcase(model, pattern) for pattern in patterns)
 
 
 def check_outputs(

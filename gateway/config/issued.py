@@ -74,6 +74,9 @@ def shown_key(key: KeySettings) -> dict[str, Any]:
         "limits": key.limits.model_dump(mode="json", exclude_defaults=True),
         "quotas": shown_quotas(key.quotas),
         "on_exceeded": key.on_exceeded,
+        "owner": key.owner,
+        "note": key.note,
+        "labels": dict(key.labels),
     }
 
 

@@ -17,6 +17,7 @@ from pydantic import SecretStr
 
 from .checks import Place, ValidParts, is_bound, quota_lists
 from .faults import ConfigFault, format_faults, printable
+from .model_names import is_pattern, may_overlap
 from .sections import Config, Limits
 
 FOREIGN_REFERENCE = re.compile(
@@ -80,6 +81,8 @@ def _secrets(config: Config) -> Iterator[tuple[Place, SecretStr | None]]:
         yield ("keys", number, "secret"), key.secret
     yield ("admin", "token"), config.admin.token
     yield ("admin", "viewer_token"), config.admin.viewer_token
+    for name, each in config.admin.tokens.items():
+        yield ("admin", "tokens", name, "token"), each.token
     yield ("metrics", "token"), config.metrics.token
     yield ("alerts", "webhook"), config.alerts.webhook
 
@@ -158,12 +161,17 @@ def _unused_patterns(config: Config) -> Warnings:
     known = _few([printable(name) for name in config.models])
     for number, key in enumerate(config.keys):
         for index, pattern in enumerate(key.models):
-            if not any(fnmatchcase(name, pattern) for name in config.models):
+            if not any(_may_match(pattern, name) for name in config.models):
                 yield _warning(("keys", number, "models", index), f"matches none of the models: {known}")
     for path, quotas, _ in quota_lists(ValidParts.of(config)):
         for index, quota in quotas.items():
-            if quota.model is not None and not any(map(quota.covers, config.models)):
+            if quota.model is not None and not any(_may_match(quota.model, name) for name in config.models):
                 yield _warning((*path, index, "model"), f"matches none of the models: {known}")
+
+
+def _may_match(glob: str, model: str) -> bool:
+    """Whether this pattern of a key or quota matches the model, or a name under the model's pattern."""
+    return may_overlap(model, glob) if is_pattern(model) else fnmatchcase(model, glob)
 
 
 def _larger_than_the_team(config: Config) -> Warnings:

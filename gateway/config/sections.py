@@ -33,6 +33,7 @@ from pydantic import (
     model_validator,
 )
 
+from .model_names import ModelTable, NamedModel, is_pattern
 from .proxies import Proxy, read_proxy
 from .redis_url import FORMS, RedisURL, read_redis_url
 
@@ -240,11 +241,34 @@ _ADDRESS = re.compile(
 )
 
 
+def _long_token(token: SecretStr) -> SecretStr:
+    if len(token.get_secret_value()) < 16:
+        raise ValueError("a token needs at least 16 characters")
+    return token
+
+
+class AdminToken(Section):
+    token: Annotated[Secret, AfterValidator(_long_token)]
+    """Bearer token; at least 16 characters."""
+    role: Literal["operator", "lead", "viewer"]
+    """operator may do everything, lead manages the keys of one team, viewer reads everything."""
+    team: Annotated[str, Field(min_length=1)] | None = None
+    """The team of a lead."""
+
+    @model_validator(mode="after")
+    def _a_lead_has_a_team(self) -> Self:
+        if (self.role == "lead") != (self.team is not None):
+            raise ValueError("a lead needs a team" if self.role == "lead" else "only a lead has a team; remove it")
+        return self
+
+
 class AdminSettings(Section):
     token: Secret | None = None
-    """Bearer token of the admin API; without one there is no admin API."""
+    """Bearer token of the admin API for operators."""
     viewer_token: Secret | None = None
     """May read the dashboard and reports, and nothing else."""
+    tokens: dict[str, AdminToken] = {}
+    """More tokens of the admin API, by the name that the audit log shows."""
     listen: str | None = None
     """host:port of its own for the admin API, the dashboard and the metrics; null: the same as for calls."""
 
@@ -261,6 +285,33 @@ class AdminSettings(Section):
         if listen is not None and not _ADDRESS.fullmatch(listen):
             raise ValueError("expected host:port, such as 127.0.0.1:9090 or [::1]:9090")
         return listen
+
+    @field_validator("tokens")
+    @classmethod
+    def _have_plain_names(cls, tokens: dict[str, AdminToken]) -> dict[str, AdminToken]:
+        for name in tokens:
+            if not re.fullmatch(NAME_PATTERN, name):
+                raise ValueError(
+                    f"{name[:64]!r} is no name of a token: expected small letters, digits, '_', '.' and '-', a letter "
+                    "or digit first, 63 at most"
+                )
+        return tokens
+
+    @model_validator(mode="after")
+    def _all_differ(self) -> Self:
+        first: dict[str, str] = {}
+        for name, token in (("token", self.token), ("viewer_token", self.viewer_token)):
+            if token is not None:
+                first[token.get_secret_value()] = name
+        for name, each in self.tokens.items():
+            if (other := first.setdefault(each.token.get_secret_value(), f"tokens.{name}")) != f"tokens.{name}":
+                raise ValueError(f"tokens.{name} is the same as {other}; each needs its own")
+        return self
+
+    @property
+    def is_on(self) -> bool:
+        """Whether there is an admin API."""
+        return self.token is not None or bool(self.tokens)
 
     @property
     def address(self) -> tuple[str, int] | None:
@@ -286,6 +337,8 @@ class MetricsSettings(Section):
     """Bearer token for /metrics; null leaves it open."""
     max_keys: Count = 200
     """Keys with a label of their own in metrics; further keys share the label "other"."""
+    max_models: Count = 200
+    """Models with a label of their own in metrics; further models share the label "other". Reports name them all."""
 
 
 class Timeouts(Section):
@@ -595,6 +648,8 @@ class Model(Section):
     """The endpoints that serve this model; default: all endpoints of the upstream."""
     routes: Annotated[tuple[Route, ...], Field(min_length=1)]
     """Where calls for this model go."""
+    strip_prefix: Annotated[str, Field(min_length=1)] | None = None
+    """Beginning of the asked name that is not sent to a route without `model`: openai/ for the pattern openai/*."""
     max_attempts: Annotated[int, _not_bool, Field(ge=1, le=10)] = 3
     """How often one call may be tried in all."""
     repeat_when_waiting: bool = False
@@ -620,6 +675,11 @@ class Model(Section):
 
 BAD_SIGNS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 """What no name may hold: columns and lines of reports would shift, or it could not be written at all."""
+
+
+def is_plain_name(name: str) -> bool:
+    """Whether a name can stand in reports and metrics."""
+    return BAD_SIGNS.search(name) is None
 
 
 def _refuse_signs(pattern: Any) -> Any:
@@ -689,6 +749,29 @@ NAME_PATTERN = "[a-z0-9][a-z0-9_.-]{0,62}"
 """Of keys; and of teams that are made while the gateway runs."""
 
 
+MAX_LABELS = 16
+
+
+def _one_line(text: str) -> str:
+    if BAD_SIGNS.search(text):
+        raise ValueError("expected text without control characters and line breaks")
+    return text
+
+
+def _few_labels(labels: dict[str, str]) -> dict[str, str]:
+    if len(labels) > MAX_LABELS:
+        raise ValueError(f"expected at most {MAX_LABELS} labels")
+    for name in labels:
+        if not re.fullmatch(NAME_PATTERN, name):
+            raise ValueError(
+                "expected labels named with at most 63 small letters, digits, '_', '.' and '-', a letter or digit first"
+            )
+    return labels
+
+
+LabelValue = Annotated[str, Field(min_length=1, max_length=128), AfterValidator(_one_line)]
+
+
 class KeySettings(Section):
     """What a key may do; wherever it is kept."""
 
@@ -710,6 +793,12 @@ class KeySettings(Section):
     """What this key may spend."""
     on_exceeded: Literal["deny", "shadow"] = "deny"
     """deny, or shadow: count and report, never block."""
+    owner: Annotated[str, Field(min_length=1, max_length=256), AfterValidator(_one_line)] | None = None
+    """The person whose key it is: the e-mail address or name that the sign-in gives."""
+    note: Annotated[str, Field(max_length=1000), AfterValidator(_one_line)] | None = None
+    """Text for people."""
+    labels: Annotated[dict[str, LabelValue], AfterValidator(_few_labels)] = {}
+    """Names and values for reports, such as cost-center: x; 16 at most."""
 
 
 class FileKey(KeySettings):
@@ -821,7 +910,7 @@ class Config(Section):
     upstreams: Annotated[dict[str, Upstream], Field(min_length=1)]
     """Where calls can go, by name."""
     models: Annotated[dict[str, Model], Field(min_length=1)]
-    """What clients may ask for, by name; "*" is every other model."""
+    """What clients may ask for, by name or by pattern: gpt-4o*; "*" is every other model."""
     quotas: tuple[Quota, ...] = ()
     """What the whole gateway may spend."""
     teams: dict[str, Team] = {}
@@ -833,9 +922,19 @@ class Config(Section):
     tracing: TracingSettings = TracingSettings()
     """Where traces of calls go."""
 
-    def model(self, name: str) -> Model | None:
-        """The settings that serve this model name, or None where it is not offered."""
-        return self.models.get(name) or self.models.get("*")
+    @cached_property
+    def model_table(self) -> ModelTable:
+        """What serves each name that a client may ask for."""
+        return ModelTable(self.models)
+
+    @property
+    def labelled_models(self) -> list[str]:
+        """The models that come first where labels are scarce."""
+        return [name for name in self.models if not is_pattern(name)]
+
+    def model(self, name: str) -> NamedModel | None:
+        """What serves this model name, or None where it is not offered."""
+        return self.model_table.find(name)
 
 
 def is_expired(expires: datetime | None, now: float) -> bool:

@@ -85,14 +85,14 @@ class Documents:
         """A document as text and decoded. Raises `NotFound`."""
         (text,) = await self._store.read("key", [name])
         if text is None:
-            raise NotFound(f"There is no key '{name}'.", code="key_not_found")
+            raise no_key(name)
         return text, IssuedKey.decode(text)
 
     async def _issued_team(self, name: str) -> tuple[str, IssuedTeam]:
         """A document as text and decoded. Raises `NotFound`."""
         (text,) = await self._store.read("team", [name])
         if text is None:
-            raise NotFound(f"There is no team '{name}'.", code="team_not_found")
+            raise no_team(name)
         return text, IssuedTeam.decode(text)
 
     async def _overlay(self, scope: str) -> tuple[str | None, Overlay]:
@@ -143,6 +143,16 @@ class Documents:
 def decoded(rows: Iterable[tuple[str, str]]) -> list[IssuedKey]:
     """The keys of these documents. For a thread: it takes its time."""
     return [IssuedKey.decode(text) for _, text in in_chunks(rows, READ_AT_ONCE)]
+
+
+def no_key(name: str) -> NotFound:
+    """No key has this id."""
+    return NotFound(f"There is no key '{name}'.", code="key_not_found")
+
+
+def no_team(name: str) -> NotFound:
+    """No team has this name."""
+    return NotFound(f"There is no team '{name}'.", code="team_not_found")
 
 
 def exists(kind: str, name: str) -> Conflict:

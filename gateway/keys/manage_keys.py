@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from bisect import bisect_right
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, NamedTuple
 
 from gateway.api import auth
@@ -19,6 +19,15 @@ from .documents import READ_AT_ONCE, AuditEvent, Documents, Page, Shown, decoded
 
 MAX_OVERLAP_S = 30 * 86400
 """A secret that is to be replaced should not live on for ever."""
+
+
+IsMeant = Callable[[KeySettings], bool]
+"""Whether a key is within what a request may reach."""
+
+
+def every_one(_: KeySettings) -> bool:
+    """The `IsMeant` of a request that reaches all keys."""
+    return True
 
 
 class CreatedKey(NamedTuple):
@@ -43,14 +52,21 @@ class KeyManager(Documents):
         # No step after this one may fail: the secret is shown only in this answer.
         return CreatedKey(show_key(made, now) | {"top_ups": []}, secret)
 
-    async def list_keys(self, after: str = "", limit: int = 100, team: str | None = None) -> Page:
-        """Keys of file and store by id, behind the id `after`."""
+    async def list_keys(
+        self, after: str = "", limit: int = 100, team: str | None = None, is_meant: IsMeant = every_one
+    ) -> Page:
+        """Keys of file and store by id, behind the id `after`: those of the team, and of those the ones that are
+        meant."""
+
+        def is_wanted(key: KeySettings) -> bool:
+            return team in (None, key.team) and is_meant(key)
+
         of_file = {key.id: key for key in self._config().keys}
-        names = sorted(name for name, key in of_file.items() if name > after and team in (None, key.team))[: limit + 1]
+        names = sorted(name for name, key in of_file.items() if name > after and is_wanted(key))[: limit + 1]
         overlays, now = await self._overlays([f"key:{name}" for name in names]), self._clock()
         issued: list[IssuedKey] = []
         async for key in self._issued_keys(after):
-            if key.settings.id not in of_file and team in (None, key.settings.team):
+            if key.settings.id not in of_file and is_wanted(key.settings):
                 issued.append(key)
                 if len(issued) > limit:
                     break
@@ -116,22 +132,30 @@ class KeyManager(Documents):
                 await self._write("key", name, issued, key.revoked(now).encode(), doing)
         return await self.show_key(name)
 
-    async def every_key(self, only: str | None = None, after: str = "") -> AsyncIterator[list[Key]]:
-        """All keys of file and store behind the id `after`, by id, some at a time; or one alone, where there is one."""
+    async def key_facts(self, name: str) -> KeySettings | None:
+        """The settings of a key of file or store; None: there is none."""
+        found: KeySettings | None = self._file_key(name)
+        if found is None and (text := (await self._store.read("key", [name]))[0]) is not None:
+            found = IssuedKey.decode(text).settings
+        return found
+
+    async def every_key(
+        self, only: str | None = None, after: str = "", is_meant: IsMeant = every_one
+    ) -> AsyncIterator[list[Key]]:
+        """All keys of file and store behind the id `after` that are meant, by id, some at a time; or one alone, where
+        there is one."""
         if only is not None:
-            found: KeySettings | None = self._file_key(only)
-            if found is None and (text := (await self._store.read("key", [only]))[0]) is not None:
-                found = IssuedKey.decode(text).settings
-            yield [auth.read(found)] if found else []
+            found = await self.key_facts(only)
+            yield [auth.read(found)] if found is not None and is_meant(found) else []
             return
-        of_file = self._config().keys
-        ids = {key.id for key in of_file}
+        of_file = [key for key in self._config().keys if is_meant(key)]
+        ids = {key.id for key in self._config().keys}
         waiting: list[KeySettings] = sorted((key for key in of_file if key.id > after), key=lambda key: key.id)
         async for page in self._pages("key", after):
             until = bisect_right(waiting, page[-1][0], key=lambda key: key.id)
             some, waiting = waiting[:until], waiting[until:]
             issued = await asyncio.to_thread(decoded, page)
-            some += [key.settings for key in issued if key.settings.id not in ids]
+            some += [key.settings for key in issued if key.settings.id not in ids and is_meant(key.settings)]
             for portion in portions(sorted(some, key=lambda key: key.id), READ_AT_ONCE):
                 yield [auth.read(key) for key in portion]
         for portion in portions(waiting, READ_AT_ONCE):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from gateway.config import ConfigError, Team, read_team, shown_quotas
@@ -19,13 +19,15 @@ from .documents import AuditEvent, Documents, Page, Shown, exists, in_file, inva
 class TeamManager(Documents):
     """What is done to teams."""
 
-    async def list_teams(self, after: str = "", limit: int = 100) -> Page:
-        """Teams of file and store by name."""
+    async def list_teams(
+        self, after: str = "", limit: int = 100, is_meant: Callable[[str], bool] = lambda _: True
+    ) -> Page:
+        """Teams of file and store by name, of those that are meant."""
         of_file = self._config().teams
-        rows = [show_team(name, team) for name, team in of_file.items() if name > after]
+        rows = [show_team(name, team) for name, team in of_file.items() if name > after and is_meant(name)]
         async for page in self._pages("team", after):
             for name, text in page:
-                if name not in of_file:
+                if name not in of_file and is_meant(name):
                     issued = IssuedTeam.decode(text)
                     rows.append(show_team(name, issued.settings, issued))
         return Page.of(sorted(rows, key=lambda row: str(row["name"])), limit, "name")

@@ -8,12 +8,12 @@ are read-only, except that their keys can be revoked, and their quotas topped up
 from __future__ import annotations
 
 from .audit import AuditLog
-from .documents import Page, Shown
+from .documents import Page, Shown, no_key, no_team
 from .manage_keys import CreatedKey, KeyManager
 from .manage_quotas import QuotaManager
 from .manage_teams import TeamManager
 
-__all__ = ["CreatedKey", "Page", "Registry", "Shown"]
+__all__ = ["CreatedKey", "Page", "Registry", "Shown", "no_key", "no_team"]
 
 
 class Registry(KeyManager, TeamManager, QuotaManager, AuditLog):
@@ -23,5 +23,5 @@ class Registry(KeyManager, TeamManager, QuotaManager, AuditLog):
     `quotas[0].per`), `NotFound`, `Conflict` (409: `managed_by_file`, `already_exists`, `revoked`, `team_in_use`,
     `changed_meanwhile`).
 
-    `actor` is the author for the audit log: `admin API from 10.0.0.7`, `gateway keys, user bob`.
+    `actor` is the author for the audit log: `token ci from 10.0.0.7`, `gateway keys, user bob`.
     """

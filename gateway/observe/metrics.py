@@ -1,7 +1,8 @@
 """Every metric: its name, unit, buckets and help, and a verb to record it.
 
-Labels are bounded. A model that is not configured is `other`, and so is a key beyond `metrics.max_keys` (key_labels.py
-decides which); a name invented by a client is never a label.
+Labels are bounded. A model that is neither configured nor was ever served is `other`, and so is a model beyond
+`metrics.max_models` or a key beyond `metrics.max_keys` (bounded_labels.py decides which); a name invented by a client
+is never a label.
 
 With several processes (PROMETHEUS_MULTIPROC_DIR set by the supervisor) values live in files that the supervisor sums:
 one scrape is the whole gateway, and no counter falls when a worker ends. Writing there costs more than a microsecond a
@@ -27,7 +28,7 @@ from prometheus_client.registry import Collector
 from gateway.quota import pricing
 from gateway.records import Record, WindowStatus
 
-from .key_labels import KeyLabels
+from .bounded_labels import OTHER, BoundedLabels
 
 _SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 _TOKEN_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1)
@@ -58,11 +59,15 @@ class Telemetry:
         max_keys: int,
         registry: CollectorRegistry | None = None,
         *,
+        models: Iterable[str] = (),
+        max_models: int = 200,
         defer: Defer = lambda write: write(),
     ) -> None:
         self.registry = registry or CollectorRegistry()
         shared = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
-        self.key_labels = KeyLabels(key_ids, max_keys, Path(shared) if shared else None)
+        folder = Path(shared) if shared else None
+        self.key_labels = BoundedLabels(key_ids, max_keys, folder and folder / "key-labels")
+        self.model_labels = BoundedLabels(models, max_models, folder and folder / "model-labels")
         self._defer = defer
         self._is_due = False
         """Whether what was added will be written at the end of this turn."""
@@ -157,9 +162,13 @@ class Telemetry:
         """The key's own id, or `other` beyond `metrics.max_keys`."""
         return self.key_labels(key)
 
+    def model_label(self, model: str) -> str:
+        """The model's own name, or `other` beyond `metrics.max_models`."""
+        return model if model == OTHER else self.model_labels(model)
+
     def answered(self, *, key: str, model: str, endpoint: str, upstream: str, status: int) -> None:
-        """Any request of the data plane got its answer. `model` is a configured name, `other`, or empty."""
-        self._add(self._requests, (self.key_label(key), model, endpoint, upstream, str(status)))
+        """Any request of the data plane got its answer. `model` is a configured or served name, `other`, or empty."""
+        self._add(self._requests, (self.key_label(key), self.model_label(model), endpoint, upstream, str(status)))
 
     def recorded(
         self, record: Record, *, estimated_prompt_tokens: int, overhead_s: float, is_usage_unknown: bool
@@ -180,7 +189,7 @@ class Telemetry:
         """A call of a killed worker was found in its journal, and is charged at its estimate. It was not answered, so
         it
         has no times."""
-        key, model, upstream = self.key_label(record.key), record.label_model, record.upstream
+        key, model, upstream = self.key_label(record.key), self.model_label(record.label_model), record.upstream
         self._add(self._requests, (key, model, record.endpoint, upstream, str(record.status)))
         for name, amount in zip(_KINDS, record.usage[:4], strict=True):
             if amount:
@@ -191,7 +200,7 @@ class Telemetry:
 
     def doubted(self, upstream: str, model: str, kind: str) -> bool:
         """An upstream reported more tokens of a kind than there can have been. Returns whether it is the first time."""
-        labels = (upstream, model, kind)
+        labels = (upstream, self.model_label(model), kind)
         self._add(self._implausible, labels)
         is_first = labels not in self._doubted
         self._doubted.add(labels)
@@ -259,8 +268,8 @@ class Telemetry:
         for call in ended:
             record = call.record
             kind = (
-                self.key_label(record.key), record.label_model, record.upstream, record.endpoint, record.status,
-                record.usage.source,
+                self.key_label(record.key), self.model_label(record.label_model), record.upstream, record.endpoint,
+                record.status, record.usage.source,
             )  # fmt: skip
             kinds.setdefault(kind, []).append(call)
         for labels, calls in kinds.items():

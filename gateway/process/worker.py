@@ -68,7 +68,10 @@ class WorkerProcess:
         self._has_peers = has_peers
         """Other workers serve."""
         loop = asyncio.get_running_loop()
-        self._telemetry = Telemetry((key.id for key in config.keys), config.metrics.max_keys, defer=loop.call_soon)
+        self._telemetry = Telemetry(
+            (key.id for key in config.keys), config.metrics.max_keys,
+            models=config.labelled_models, max_models=config.metrics.max_models, defer=loop.call_soon,
+        )  # fmt: skip
         self._scrapes: dict[int, asyncio.Future[str | None]] = {}
         self._drain_delay_s: asyncio.Future[float] = loop.create_future()
         self._is_orphan = False

@@ -49,6 +49,9 @@ class SecretOf(NamedTuple):
     """When it ceases to work; None: not before the key does."""
 
 
+_YOUNGER = ("owner", "note", "labels")
+
+
 class IssuedKey(NamedTuple):
     """A key's document."""
 
@@ -61,7 +64,11 @@ class IssuedKey(NamedTuple):
 
     def encode(self) -> str:
         """As text, to be stored."""
-        return _spell(self._asdict() | {"settings": shown_key(self.settings)})
+        settings = shown_key(self.settings)
+        for name in _YOUNGER:
+            if not settings[name]:  # a gateway of the version before refuses a key with settings that it does not know
+                del settings[name]
+        return _spell(self._asdict() | {"settings": settings})
 
     @classmethod
     def decode(cls, text: str) -> IssuedKey:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from asyncio import Future
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from gateway.config import StoreSettings as Settings
 from gateway.records import Draw, Granted, Refused, Settlement, Window, WindowStatus
@@ -37,6 +37,7 @@ __all__ = [
     "Ledger",
     "Progress",
     "ReportReader",
+    "ReportScope",
     "Reserve",
     "SecretTaken",
     "Settle",
@@ -146,8 +147,15 @@ class Applied(NamedTuple):
     """Leases of silent workers that were closed on this occasion."""
 
 
+class ReportScope(NamedTuple):
+    """The part of all usage that a report is about: that of these keys, or of these teams."""
+
+    group: Literal["key", "team"]
+    names: frozenset[str]
+
+
 class ReportReader(Protocol):
-    """Reports from the store."""
+    """Reports from the store. `only`: what the report is about; None: everything."""
 
     async def standings(self, windows: Sequence[Window], now: float) -> list[WindowStatus]:
         """The state of these windows at the Unix time `now` (seconds). Raises `StoreUnavailable`."""
@@ -159,17 +167,24 @@ class ReportReader(Protocol):
         until: str | None = None,
         limit: int | None = None,
         after: Sequence[str] | None = None,
+        only: ReportScope | None = None,
     ) -> list[dict[str, Any]]:
         """Daily sums, grouped by some of `USAGE_GROUPS`, in the order of their groups; days as 2026-11-20, both
         included. `after`: only the rows behind these groups. Raises `StoreUnavailable`.
         """
 
     def usage_portions(
-        self, group_by: Sequence[str], since: str | None = None, until: str | None = None
+        self,
+        group_by: Sequence[str],
+        since: str | None = None,
+        until: str | None = None,
+        only: ReportScope | None = None,
     ) -> AsyncIterator[list[dict[str, Any]]]:
         """The rows of `usage`, at most `USAGE_AT_ONCE` in memory at a time. Raises `StoreUnavailable`."""
 
-    async def calls(self, limit: int, key: str | None = None, before: str | None = None) -> list[Mapping[str, Any]]:
+    async def calls(
+        self, limit: int, key: str | None = None, before: str | None = None, only: ReportScope | None = None
+    ) -> list[Mapping[str, Any]]:
         """The newest usage records, newest first; `before`: those older than the record with this `position`. Raises
         `StoreUnavailable`, and `ValueError` for what is no position."""
 

@@ -11,7 +11,7 @@ from gateway.chunked import in_chunks, in_order
 from gateway.quota.ledger_entry import SEPARATOR, SUMS
 from gateway.records import Record
 
-from . import USAGE_GROUPS
+from . import USAGE_GROUPS, ReportScope
 
 _PLACES = {name: place for place, name in enumerate(("key", "team", "model", "upstream", "endpoint"))}
 
@@ -30,8 +30,9 @@ order of `SUMS`."""
 class UsageReport:
     """A usage report: daily sums, grouped by some of `USAGE_GROUPS`, as they are added up portion by portion."""
 
-    def __init__(self, group_by: Sequence[str]) -> None:
+    def __init__(self, group_by: Sequence[str], only: ReportScope | None = None) -> None:
         assert set(group_by) <= set(USAGE_GROUPS)
+        self._only = only
         self._group_by = group_by
         self._is_of_days = {"day", "month"}.issuperset(group_by)
         self._totals: dict[tuple[str, ...], list[Sequence[int]]] = {}
@@ -42,6 +43,11 @@ class UsageReport:
 
     def add(self, day: str, sums: Sequence[Sums]) -> None:
         """Some of the sums of a day, each once."""
+        if self._only is not None:
+            place, names = _PLACES[self._only.group], self._only.names
+            sums = [each for each in sums if each[0].split(SEPARATOR)[place] in names]
+            if not sums:
+                return
         if self._is_of_days:
             total = self._total(day, "")
             total[0] = tuple(map(sum, zip(total[0], *[each[1] for each in sums], strict=True)))

@@ -16,7 +16,7 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from gateway.config import Config, Route
+from gateway.config import Config, Route, is_pattern
 from gateway.records import Call, Failure, Phase
 
 from .credentials import CREDENTIAL_FAULTS, Grade
@@ -132,7 +132,11 @@ class Router:
 def _models_of(config: Config, upstream: str) -> set[str]:
     """The models that the configuration names for this upstream."""
     named = [
-        (name, route) for name, model in config.models.items() for route in model.routes if name != "*" or route.model
+        (name, route)
+        for name in config.models
+        if (served := config.model(name)) is not None
+        for route in served.model.routes
+        if route.model or not is_pattern(name)
     ]
     return {route.model or name for name, route in named if route.upstream == upstream}
 

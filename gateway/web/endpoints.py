@@ -16,6 +16,7 @@ from typing import Any
 from aiohttp import hdrs, web
 
 from gateway import pipeline
+from gateway.accounting.served_models import OTHER
 from gateway.api import auth, capabilities, validate
 from gateway.api.large_body import LARGE_BYTES
 from gateway.config import Config
@@ -124,10 +125,14 @@ class DataPlane:
         body_wait_s = time.perf_counter() - waited_from
         is_large = visit.held_bytes > LARGE_BYTES
         asked = await self._large_bodies.read(endpoint, pieces) if is_large else _read(spec, pieces, parts)
-        visit.model = asked.model if asked.model in config.models else "other"
-        model = config.model(asked.model)
-        if model is None or not auth.may_use(key, asked.model) or self._is_secret(asked.model, visit):
+        found = config.model(asked.model)
+        if found is None or not found.is_configured:
+            visit.model = OTHER if found is None else parts.books.served.group(asked.model)
+        else:
+            visit.model = found.name
+        if found is None or not auth.may_use(key, asked.model) or self._is_secret(asked.model, visit):
             raise ModelNotFound(asked.model)
+        model = found.model
         if endpoint not in model.endpoints:
             raise capabilities.wrong_endpoint(endpoint, model.endpoints)
         if is_large and capabilities.may_rewrite(model, endpoint, config.upstreams):
@@ -150,7 +155,9 @@ class DataPlane:
         )
 
     async def _caller(self, request: web.Request, visit: RequestContext) -> Key:
-        secret = auth.bearer(request.headers.getall(hdrs.AUTHORIZATION, []))
+        headers = request.headers
+        others = [value for name in auth.KEY_HEADERS for value in headers.getall(name, ())]
+        secret = auth.only_key(headers.getall(hdrs.AUTHORIZATION, []), others)
         book = visit.parts.book
         book.trust()
         known = book.known.get(auth.digest(secret)) or await book.look_up(secret)
@@ -159,9 +166,9 @@ class DataPlane:
         return key
 
     def _is_secret(self, model: str, visit: RequestContext) -> bool:
-        """Whether a model name that only "*" serves is in fact a key's secret, which must not reach an upstream or a
-        record."""
-        return visit.model == "other" and (auth.digest(model) in visit.parts.book.known or may_be_issued(model))
+        """Whether a model name that only a pattern serves is in fact a key's secret, which must not reach an upstream
+        or a record."""
+        return visit.model == OTHER and (auth.digest(model) in visit.parts.book.known or may_be_issued(model))
 
     async def list_models(self, request: web.Request) -> web.StreamResponse:
         """What this key may use."""
@@ -249,7 +256,7 @@ def _is_forwarded(name: str, more: frozenset[str]) -> bool:
 def _model(name: str, config: Config) -> dict[str, Any]:
     """One model as the API shows it, and what it can do here."""
     shown = {"id": name, "object": "model", "created": 0, "owned_by": "gateway"}
-    if (model := config.model(name)) is not None:
-        shown["endpoints"] = capabilities.served(model, config.upstreams)
-        shown["unsupported"] = capabilities.unsupported(model, config.upstreams)
+    if (found := config.model(name)) is not None:
+        shown["endpoints"] = capabilities.served(found.model, config.upstreams)
+        shown["unsupported"] = capabilities.unsupported(found.model, config.upstreams)
     return shown

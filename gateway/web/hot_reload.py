@@ -95,7 +95,9 @@ class HotReload:
         config = ready.config
         self._capacity.resize(config.server)
         self._access_log.style = config.server.access_log
-        new.books.telemetry.key_labels.configure((key.id for key in config.keys), config.metrics.max_keys)
+        telemetry = new.books.telemetry
+        telemetry.key_labels.configure((key.id for key in config.keys), config.metrics.max_keys)
+        telemetry.model_labels.configure(config.labelled_models, config.metrics.max_models)
         self._background.follow(new)
         for name, pool in old.pools.items():
             if new.pools.get(name) is not pool:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from aiohttp import hdrs, web
 from aiohttp.http_exceptions import HttpProcessingError
 
+from gateway.api.auth import KEY_HEADERS
 from gateway.api.client_ip import client_address
 from gateway.errors import (
     BodyTooLarge,
@@ -230,8 +231,9 @@ def _shown_path(request: web.Request) -> str:
     """The path without what looks like a key, or is the one that the request bears: some write it into the address."""
     path = request.rel_url.raw_path
     _, _, bearer = request.headers.get(hdrs.AUTHORIZATION, "").partition(" ")
-    if len(bearer := bearer.strip()) >= LIKE_A_KEY_FROM:
-        path = path.replace(bearer, "***")
+    for secret in (bearer, *[request.headers.get(name, "") for name in KEY_HEADERS]):
+        if len(secret.strip()) >= LIKE_A_KEY_FROM:
+            path = path.replace(secret.strip(), "***")
     return _LIKE_A_KEY.sub("***", path)[:200]
 
 

@@ -109,13 +109,16 @@ class DeskStore:
         until: str | None = None,
         limit: int | None = None,
         after: Sequence[str] | None = None,
+        only: Any = None,
     ) -> list[dict[str, Any]]:
         raise NotImplementedError
 
     def usage_portions(self, *_: Any) -> Any:
         raise NotImplementedError
 
-    async def calls(self, limit: int, key: str | None = None, before: str | None = None) -> list[Mapping[str, Any]]:
+    async def calls(
+        self, limit: int, key: str | None = None, before: str | None = None, only: Any = None
+    ) -> list[Mapping[str, Any]]:
         raise StoreUnavailable("away on request")
 
     async def close(self) -> None:

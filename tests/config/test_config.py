@@ -277,7 +277,7 @@ def test_model() -> None:
     routes = [{"upstream": "up"}]
     values = {**GIVEN, "models": {"a": {"routes": routes}, "*": {"routes": routes, "max_attempts": 1}}}
     config = build(values)
-    assert [model and model.max_attempts for model in (config.model("a"), config.model("b"))] == [3, 1]
+    assert [found and found.model.max_attempts for found in (config.model("a"), config.model("b"))] == [3, 1]
     assert parse(GOOD, ENV).model("b") is None
 
 

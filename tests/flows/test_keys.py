@@ -104,6 +104,26 @@ def test_two_authorization_headers(house: Gateway, upstream: Stage) -> None:
     assert "more than one" in answer.error["message"]
 
 
+@pytest.mark.parametrize("name", ["x-api-key", "X-Api-Key", "api-key"])
+def test_good_key_in_another_header(house: Gateway, upstream: Stage, name: str) -> None:
+    upstream.play(ok_json())
+    assert house.post("/v1/completions", BODY, key=None, headers={name: secret("alice")}).status == 200
+    assert secret("alice").encode() not in upstream.requests[0].head
+    assert upstream.requests[0].headers["authorization"] == f"Bearer {UPSTREAM_KEY}"
+
+
+def test_the_same_key_twice_and_two_keys(house: Gateway, upstream: Stage) -> None:
+    upstream.play(ok_json())
+    bearer = {"Authorization": f"Bearer {secret('alice')}"}
+    same = house.post("/v1/completions", BODY, key=None, headers={**bearer, "x-api-key": secret("alice")})
+    assert same.status == 200
+    for more in ({"x-api-key": secret("bob")}, {"x-api-key": secret("alice"), "api-key": "other"}):
+        answer = house.post("/v1/completions", BODY, key=None, headers={**bearer, **more})
+        assert answer.told == (401, "invalid_request_error", None, None)
+        assert "different keys" in answer.error["message"]
+    assert house.post("/v1/completions", BODY, key=None, headers={"x-api-key": " "}).status == 401
+
+
 def test_expiry(house: Gateway, upstream: Stage) -> None:
     answer = house.complete("expired")
     assert answer.told == (401, "invalid_request_error", None, "invalid_api_key")

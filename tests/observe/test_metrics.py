@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.observe.key_labels import KeyLabels
+from gateway.observe.bounded_labels import BoundedLabels
 from gateway.observe.metrics import KeyCollector, Telemetry, quota_rows
 from gateway.records import Usage, Window, WindowStatus
 from tests.store.changes import record
@@ -240,27 +240,27 @@ def test_keys_made_at_run_time_get_the_room_that_is_left_in_the_order_of_their_u
 
 
 def test_workers_agree_on_the_keys_with_a_label(tmp_path: Path) -> None:
-    one, other = (KeyLabels(["a"], 4, tmp_path) for _ in range(2))
+    one, other = (BoundedLabels(["a"], 4, tmp_path / "key-labels") for _ in range(2))
     assert [one("x"), other("y"), other("x"), one("z"), other("z")] == ["x", "y", "x", "z", "z"]
     assert [one("late"), other("late"), one("y")] == ["other", "other", "y"]
-    assert (tmp_path / "key-labels").read_text().split() == ["a", "x", "y", "z"]
-    successor = KeyLabels(["a"], 4, tmp_path)  # of a worker that died
+    assert (tmp_path / "key-labels").read_text().split() == ['"a"', '"x"', '"y"', '"z"']
+    successor = BoundedLabels(["a"], 4, tmp_path / "key-labels")  # of a worker that died
     assert [successor(key) for key in ("y", "late", "x")] == ["y", "other", "x"]
 
 
 def test_a_worker_learns_of_labels_that_others_gave(tmp_path: Path) -> None:
-    one, other = (KeyLabels([], 9, tmp_path) for _ in range(2))
+    one, other = (BoundedLabels([], 9, tmp_path / "key-labels") for _ in range(2))
     one("x")
     assert other.every() == {"x"}
 
 
 def test_a_folder_that_is_gone_costs_labels_and_no_call(tmp_path: Path) -> None:
-    labels = KeyLabels(["a"], 9, tmp_path / "gone")
+    labels = BoundedLabels(["a"], 9, tmp_path / "gone" / "key-labels")
     assert [labels("a"), labels("")] == ["other", ""]
 
 
 def test_a_hundred_thousand_keys_of_several_workers_are_looked_up_once(tmp_path: Path) -> None:
-    workers = [KeyLabels([], 200, tmp_path) for _ in range(4)]
+    workers = [BoundedLabels([], 200, tmp_path / "key-labels") for _ in range(4)]
     labels = {workers[number % 4](f"key-{number}") for number in range(100_000)}
     assert len(labels) == 201
     assert len((tmp_path / "key-labels").read_text().split()) == 200

@@ -73,7 +73,7 @@ class Stand:
     def routes(self, model: str) -> tuple[Route, ...]:
         found = self.config.model(model)
         assert found is not None
-        return found.routes
+        return found.model.routes
 
     def whom(self, model: str = "m") -> str:
         """The upstreams that a call may be sent to, in their order."""

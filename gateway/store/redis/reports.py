@@ -8,7 +8,7 @@ from json.encoder import encode_basestring_ascii as quote
 from typing import Any
 
 from gateway.quota import ledger_entry
-from gateway.store import TOLD_GROUPS
+from gateway.store import TOLD_GROUPS, ReportScope
 from gateway.store.report_rows import UsageReport, call_row, reported_name, storable, usage_row
 
 from .connection import RedisConnection, Script
@@ -26,15 +26,21 @@ async def usage(
     group_by: Sequence[str],
     since: str | None,
     until: str | None,
+    only: ReportScope | None = None,
 ) -> UsageReport:
     """The usage report. Raises `StoreUnavailable`."""
     (days,) = await link.ask(("ZRANGE", f"{base}days", 0, -1))
     wanted = sorted(day for day in days if len(day) == len("2026-11-20") and (since or "") <= day <= (until or "9999"))
-    return await cache.report(group_by, wanted)
+    return await cache.report(group_by, wanted, only)
 
 
 async def calls(
-    link: RedisConnection, base: str, limit: int, key: str | None, before: str | None
+    link: RedisConnection,
+    base: str,
+    limit: int,
+    key: str | None,
+    before: str | None,
+    only: ReportScope | None = None,
 ) -> list[Mapping[str, Any]]:
     """The newest records, newest first. Raises `StoreUnavailable`, `ValueError`.
 
@@ -49,13 +55,14 @@ async def calls(
     newest, mark = "+" if before is None else f"({before}", "" if key is None else quote(key)
     while len(rows) < limit:
         # Of a key that calls rarely there may be few among many: more at once, of which most are not looked into.
-        count = min(CALLS_AT_ONCE, limit - len(rows)) if key is None else CALLS_AT_ONCE
+        count = min(CALLS_AT_ONCE, limit - len(rows)) if key is None and only is None else CALLS_AT_ONCE
         found, last, texts = await link.run(NEWEST, [f"{base}records"], [newest, str(count)])
         for text in texts.split(BETWEEN) if found else []:
             if mark in text:
                 position, _, entry = text.partition(" ")
                 record = ledger_entry.decode_record(entry)
-                if record.id not in told and (key is None or record.key == key):
+                is_meant = only is None or (record.key if only.group == "key" else record.team) in only.names
+                if record.id not in told and (key is None or record.key == key) and is_meant:
                     told.add(record.id)
                     rows.append(call_row(record, position))
         if found < count:

@@ -52,6 +52,7 @@ from gateway.store import (
     Applied,
     Batch,
     Progress,
+    ReportScope,
     StoreMisconfigured,
     StoreUnavailable,
 )
@@ -220,23 +221,32 @@ class RedisStore:
         until: str | None = None,
         limit: int | None = None,
         after: Sequence[str] | None = None,
+        only: ReportScope | None = None,
     ) -> list[dict[str, Any]]:
-        report = await self._report(group_by, since, until)
+        report = await self._report(group_by, since, until, only)
         # In a thread, because making and sorting very many rows would delay streams for too long.
         return await asyncio.to_thread(report.rows, limit, after)
 
     async def usage_portions(
-        self, group_by: Sequence[str], since: str | None = None, until: str | None = None
+        self,
+        group_by: Sequence[str],
+        since: str | None = None,
+        until: str | None = None,
+        only: ReportScope | None = None,
     ) -> AsyncIterator[list[dict[str, Any]]]:
-        rows = (await self._report(group_by, since, until)).each_row()
+        rows = (await self._report(group_by, since, until, only)).each_row()
         while some := await asyncio.to_thread(lambda: list(islice(rows, USAGE_AT_ONCE))):
             yield some
 
-    async def _report(self, group_by: Sequence[str], since: str | None, until: str | None) -> UsageReport:
-        return await reports.usage(self._reading, self._cache, self._base, group_by, since, until)
+    async def _report(
+        self, group_by: Sequence[str], since: str | None, until: str | None, only: ReportScope | None
+    ) -> UsageReport:
+        return await reports.usage(self._reading, self._cache, self._base, group_by, since, until, only)
 
-    async def calls(self, limit: int, key: str | None = None, before: str | None = None) -> list[Mapping[str, Any]]:
-        return await reports.calls(self._reading, self._base, limit, key, before)
+    async def calls(
+        self, limit: int, key: str | None = None, before: str | None = None, only: ReportScope | None = None
+    ) -> list[Mapping[str, Any]]:
+        return await reports.calls(self._reading, self._base, limit, key, before, only)
 
     async def told_models(self, since: str, until: str) -> list[dict[str, Any]]:
         return await reports.told_models(self._reading, self._base, since, until)

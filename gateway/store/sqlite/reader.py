@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sqlite3
 from collections.abc import Mapping, Sequence
@@ -12,7 +13,7 @@ from gateway.chunked import in_chunks
 from gateway.config import StoreSettings
 from gateway.quota.ledger_entry import SUMS
 from gateway.records import Record, Usage, WindowState
-from gateway.store import TOLD_GROUPS, USAGE_GROUPS, Progress
+from gateway.store import TOLD_GROUPS, USAGE_GROUPS, Progress, ReportScope
 from gateway.store.report_rows import ROWS_AT_ONCE, call_row, storable, usage_row
 
 from .database import connect, path_of
@@ -61,6 +62,7 @@ class Reader:
         until: str | None,
         limit: int | None,
         after: Sequence[str] | None = None,
+        only: ReportScope | None = None,
     ) -> list[dict[str, Any]]:
         if after is not None and not group_by:
             return []  # the only row is the one that the caller has
@@ -69,25 +71,29 @@ class Reader:
         groups_sql = ", ".join(groups) or "''"
         days = (since or "", until or "9999")
         behind = f"AND ({groups_sql}) > ({', '.join('?' * len(after))}) " if after else ""
+        meant, names = _part(only)
         # What was counted and taken back leaves zeros.
         text = (
-            f"SELECT {columns} FROM sums WHERE day >= ? AND day <= ? {behind}GROUP BY {groups_sql} "  # noqa: S608 - names from a table
+            f"SELECT {columns} FROM sums WHERE day >= ? AND day <= ? {behind}{meant}GROUP BY {groups_sql} "  # noqa: S608 - names from a table
             f"HAVING sum(requests) > 0 ORDER BY {groups_sql} LIMIT ?"
         )
-        rows = self._db.execute(text, (*days, *(after or ()), -1 if limit is None else limit))
+        rows = self._db.execute(text, (*days, *(after or ()), *names, -1 if limit is None else limit))
         return _usage_rows(group_by, rows)
 
-    def calls(self, limit: int, key: str | None, before: str | None = None) -> list[Mapping[str, Any]]:
+    def calls(
+        self, limit: int, key: str | None, before: str | None = None, only: ReportScope | None = None
+    ) -> list[Mapping[str, Any]]:
         """Raises `ValueError` for what is no position."""
         if before is not None and not re.fullmatch(r"[0-9]{1,18}", before):
             raise ValueError("not a position of a record")
         wanted: dict[str, str | int] = {} if key is None else {"key = ?": key}
         if before is not None:
             wanted["seq < ?"] = int(before)
-        where = f"WHERE {' AND '.join(wanted)} " if wanted else ""
+        meant, names = _part(only)
+        where = f"WHERE {' AND '.join(wanted) or 'TRUE'} {meant}"
         columns = ", ".join(("seq", *RECORD))
         text = f"SELECT {columns} FROM records {where}ORDER BY seq DESC LIMIT ?"  # noqa: S608 - constants only
-        rows = self._db.execute(text, (*wanted.values(), limit)).fetchall()
+        rows = self._db.execute(text, (*wanted.values(), *names, limit)).fetchall()
         return [call_row(_read_record(row[1:]), str(row[0])) for row in in_chunks(rows, ROWS_AT_ONCE)]
 
     def told_models(self, since: str, until: str) -> list[dict[str, Any]]:
@@ -95,6 +101,14 @@ class Reader:
 
     def close(self) -> None:
         self._db.close()
+
+
+def _part(only: ReportScope | None) -> tuple[str, tuple[str, ...]]:
+    """The condition of a report that is about a part of all usage, and its argument."""
+    if only is None:
+        return "", ()
+    column = {"key": "key", "team": "team"}[only.group]
+    return f"AND {column} IN (SELECT value FROM json_each(?)) ", (json.dumps(sorted(only.names)),)  # noqa: S608 - constants
 
 
 def _usage_rows(group_by: Sequence[str], found: sqlite3.Cursor) -> list[dict[str, Any]]:

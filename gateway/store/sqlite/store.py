@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from gateway.config import StoreSettings as Settings
 from gateway.quota import windows as limits
 from gateway.records import Window, WindowStatus
-from gateway.store import USAGE_AT_ONCE, Applied, Batch, Progress, StoreMisconfigured, StoreUnavailable
+from gateway.store import USAGE_AT_ONCE, Applied, Batch, Progress, ReportScope, StoreMisconfigured, StoreUnavailable
 from gateway.store.key_store import ChangeFeed, DocumentKind, StoreChange, StoredAudit
 
 from .database import path_of, spell
@@ -90,19 +90,26 @@ class SqliteStore:
         until: str | None = None,
         limit: int | None = None,
         after: Sequence[str] | None = None,
+        only: ReportScope | None = None,
     ) -> list[dict[str, Any]]:
-        return await self._run(self._reading, lambda: self._reader.usage(group_by, since, until, limit, after))
+        return await self._run(self._reading, lambda: self._reader.usage(group_by, since, until, limit, after, only))
 
     async def usage_portions(
-        self, group_by: Sequence[str], since: str | None = None, until: str | None = None
+        self,
+        group_by: Sequence[str],
+        since: str | None = None,
+        until: str | None = None,
+        only: ReportScope | None = None,
     ) -> AsyncIterator[list[dict[str, Any]]]:
         after: Sequence[str] | None = None
-        while rows := await self.usage(group_by, since, until, USAGE_AT_ONCE, after):
+        while rows := await self.usage(group_by, since, until, USAGE_AT_ONCE, after, only):
             yield rows
             after = [rows[-1][name] for name in group_by]
 
-    async def calls(self, limit: int, key: str | None = None, before: str | None = None) -> list[Mapping[str, Any]]:
-        return await self._run(self._reading, lambda: self._reader.calls(limit, key, before))
+    async def calls(
+        self, limit: int, key: str | None = None, before: str | None = None, only: ReportScope | None = None
+    ) -> list[Mapping[str, Any]]:
+        return await self._run(self._reading, lambda: self._reader.calls(limit, key, before, only))
 
     async def told_models(self, since: str, until: str) -> list[dict[str, Any]]:
         return await self._run(self._reading, lambda: self._reader.told_models(since, until))

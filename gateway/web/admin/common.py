@@ -12,14 +12,20 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import time
 from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from aiohttp import hdrs, web
 
+from gateway.api import auth
+from gateway.api.auth import KnownSecret
 from gateway.errors import BodyTimeout, BodyTooLarge, Forbidden, InvalidRequest, NotFound, Unavailable
-from gateway.keys.registry import Page, Registry
+from gateway.identity.permissions import Principal, Scope, not_allowed, scope_of
+from gateway.keys.cache import KeyCache
+from gateway.keys.registry import Page, Registry, no_key, no_team
 from gateway.pipeline import Services
+from gateway.quota.issued import may_be_issued
 from gateway.reports.usage import format_json
 from gateway.store import StoreUnavailable
 from gateway.web.bodies import tell_to_continue
@@ -31,18 +37,14 @@ from gateway.web.responses import CONGESTED_BYTES, EventStream, Whole, json_resp
 from . import request_bodies
 from .operations import ADMIN_OPERATIONS, MAX_ROWS, PAGE_ROWS
 
-READ_ONLY = (
-    "This token may read usage, calls, quotas, upstreams, keys and teams, and nothing else. Use the admin token "
-    "(admin.token) for what you wanted."
-)
 AWAY_WHILE_READING = "The store does not answer."
 AWAY_WHILE_CHANGING = (
     "The store does not answer. Whether the change was made is not known: look when it is back, and repeat it if it "
     "was not."
 )
 
-ROLE = web.RequestKey("role", str)
-"""The role of the request's token."""
+SCOPE = web.RequestKey("scope", Scope)
+"""Who makes the request, and what it may reach."""
 
 
 class AdminAccess(NamedTuple):
@@ -52,18 +54,21 @@ class AdminAccess(NamedTuple):
     gate: TokenAuth
 
     def _checked(self, method: str, path: str, handler: Handler) -> Handler:
-        """The handler for requests with the role and with the query parameters of their operation only."""
+        """The handler for requests that the table of roles allows, within their scope, and with the query parameters
+        of their operation only. The one place where roles are enforced."""
         operation = ADMIN_OPERATIONS[method, path]
         parameters = [each["name"] for each in operation.parameters if each["in"] == "query"]
 
         async def enter(request: web.Request) -> web.StreamResponse:
-            role = request[ROLE] = self._role(request)
-            if role not in (operation.caller, "admin"):
-                raise Forbidden(READ_ONLY)
+            who = await self._principal(request)
+            if (scope := scope_of(who, (method, path))) is None:
+                raise Forbidden(not_allowed(who), code=None if who.role == "viewer" else "role_not_allowed")
+            request[SCOPE] = scope
             for name in request.query:
                 if name not in parameters:
                     raise request_bodies.unknown(name, parameters, "query parameter")
             try:
+                await self._check_targets(request, scope)
                 return await handler(request)
             except StoreUnavailable:
                 is_reading = request.method in (hdrs.METH_GET, hdrs.METH_HEAD)
@@ -72,15 +77,41 @@ class AdminAccess(NamedTuple):
 
         return enter
 
-    def _role(self, request: web.Request) -> str:
+    async def _check_targets(self, request: web.Request, scope: Scope) -> None:
+        """Whether the keys and teams that path and query name are within the scope. What is not is answered as if it
+        did not exist. Raises `NotFound`."""
+        if scope.is_all:
+            return
+        for key in [found for found in (request.match_info.get("id"), request.query.get("key")) if found is not None]:
+            facts = await self.registry.key_facts(key)
+            if facts is None or not scope.covers(facts):
+                raise no_key(key)
+        for team in [each for each in (request.match_info.get("name"), request.query.get("team")) if each is not None]:
+            if not scope.covers_team(team):
+                raise no_team(team)
+
+    async def _principal(self, request: web.Request) -> Principal:
         """Raises `NotFound` where there is no admin API, `Unauthorized` or `TooManyWrongTokens`."""
         admin = request[CONTEXT].parts.config.admin
-        if admin.token is None:
+        if not admin.is_on:
             path = request.rel_url.raw_path[:200]
             raise NotFound(
                 f"Invalid URL ({request.method} {path}). This gateway has no admin API: admin.token is not set."
             )
-        return self.gate.admit(request, {"admin": admin.token, "viewer": admin.viewer_token})
+        secret = auth.bearer(request.headers.getall(hdrs.AUTHORIZATION, []))
+        known = await _known_key(parts_of(request).book, secret)
+        tokens = {OPERATOR: admin.token, VIEWER: admin.viewer_token}
+        tokens |= {f"token {name}": each.token for name, each in admin.tokens.items()}
+        name = self.gate.admit(request, tokens, f"key {known.key.id}" if known is not None else "")
+        if name in (OPERATOR, VIEWER):
+            return Principal(name, "operator" if name == OPERATOR else "viewer")
+        if name in tokens:
+            token = admin.tokens[name.removeprefix("token ")]
+            return Principal(name, token.role, token.team)
+        key = auth.admit(known, secret, now=time.time(), remote=request[CONTEXT].remote)
+        settings = await self.registry.key_facts(key.id)
+        owner = None if settings is None else settings.owner
+        return Principal(name, "key", key.team, owner, key.id)
 
     def get(self, path: str, handler: Handler) -> web.RouteDef:
         """The route of an operation that reads."""
@@ -91,14 +122,27 @@ class AdminAccess(NamedTuple):
         return web.route(method, path, self._checked(method, path, handler), expect_handler=continue_later)
 
 
+OPERATOR, VIEWER = "admin.token", "admin.viewer_token"
+"""What the audit log calls the two tokens without a name of their own: their settings."""
+
+
+async def _known_key(book: KeyCache, secret: str) -> KnownSecret | None:
+    """The API key that a token is; None: it is none. Raises `Unavailable`."""
+    known = book.known.get(auth.digest(secret))
+    if known is None and not may_be_issued(secret):
+        return None
+    book.trust()
+    return known or await book.look_up(secret)
+
+
 def parts_of(request: web.Request) -> Services:
     """What this request is answered with."""
     return request[CONTEXT].parts
 
 
 def actor(request: web.Request) -> str:
-    """The author for the audit log."""
-    return f"admin API from {request[CONTEXT].remote or 'somewhere'}"
+    """The author for the audit log: the person or the token, and the address."""
+    return f"{request[SCOPE].who.name} from {request[CONTEXT].remote or 'an unknown address'}"
 
 
 async def read(request: web.Request, kind: type[request_bodies.RequestBody]) -> dict[str, Any]:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from aiohttp import hdrs, web
 
+from gateway.errors import Forbidden
+from gateway.identity.permissions import Scope
 from gateway.keys.registry import CreatedKey
 from gateway.web.responses import Whole
 
 from . import request_bodies
-from .common import AdminAccess, actor, page_limit_of, paged, read, shown
+from .common import SCOPE, AdminAccess, actor, page_limit_of, paged, read, shown
 
 
 class KeyEndpoints:
@@ -32,14 +36,17 @@ class KeyEndpoints:
 
     async def list_keys(self, request: web.Request) -> web.StreamResponse:
         """Keys of file and store: `limit=100&after=ID&team=NAME`."""
-        query = request.query
+        query, scope = request.query, request[SCOPE]
         return await paged(
-            await self._registry.list_keys(query.get("after", ""), page_limit_of(query), query.get("team"))
+            await self._registry.list_keys(
+                query.get("after", ""), page_limit_of(query), query.get("team"), scope.covers
+            )
         )
 
     async def create_key(self, request: web.Request) -> web.StreamResponse:
         """201, with the secret beside what the key may do."""
         wish = await read(request, request_bodies.CreateKey)
+        check_settings(wish, request[SCOPE], is_new=True)
         return _issued(await self._registry.create_key(wish, actor(request)), 201)
 
     async def show_key(self, request: web.Request) -> web.StreamResponse:
@@ -49,6 +56,7 @@ class KeyEndpoints:
     async def update_key(self, request: web.Request) -> web.StreamResponse:
         """Replace the settings that are named."""
         changes = await read(request, request_bodies.UpdateKey)
+        check_settings(changes, request[SCOPE])
         return shown(await self._registry.update_key(request.match_info["id"], changes, actor(request)))
 
     async def rotate_key(self, request: web.Request) -> web.StreamResponse:
@@ -59,6 +67,24 @@ class KeyEndpoints:
     async def revoke_key(self, request: web.Request) -> web.StreamResponse:
         """Refuse it for ever."""
         return shown(await self._registry.revoke_key(request.match_info["id"], actor(request)))
+
+
+def check_settings(wish: dict[str, Any], scope: Scope, *, is_new: bool = False) -> None:
+    """Fill in the team of a lead's new key. Raises `Forbidden` for settings that lead out of the limits of her team:
+    another team or none, and `shadow`, for which no limit is enforced, the team's neither."""
+    if scope.is_all:
+        return
+    if is_new:
+        wish.setdefault("team", scope.who.team)
+    if wish.get("team", scope.who.team) != scope.who.team:
+        raise Forbidden(
+            f"Your keys belong to the team '{scope.who.team}'. Leave out 'team'.", param="team", code="role_not_allowed"
+        )
+    if wish.get("on_exceeded") == "shadow":
+        raise Forbidden(
+            "Only an operator can take a key out of all limits (on_exceeded: shadow).",
+            param="on_exceeded", code="role_not_allowed",
+        )  # fmt: skip
 
 
 def _issued(issued: CreatedKey, status: int = 200) -> Whole:

@@ -15,10 +15,11 @@ from aiohttp import web
 
 from gateway import __version__
 from gateway.errors import Unavailable
+from gateway.identity.permissions import PERMISSIONS
 from gateway.web.middleware import CONTEXT
 from gateway.web.responses import json_response
 
-from .common import ROLE, AdminAccess, shown
+from .common import SCOPE, AdminAccess, shown
 from .whole_gateway import Ask
 
 FRESH_S = 1.5
@@ -45,8 +46,13 @@ class LiveEndpoints:
         ]
 
     async def show_session(self, request: web.Request) -> web.StreamResponse:
-        """The role of the token: `admin`, which may change things, or `viewer`."""
-        return shown({"role": request[ROLE], "version": __version__})
+        """Who asks: the role (`admin` is the public name of an operator), and the operations that it may use."""
+        who = request[SCOPE].who
+        role = "admin" if who.role == "operator" else who.role
+        operations = [f"{method} {path}" for (method, path), roles in PERMISSIONS.items() if who.role in roles]
+        return shown(
+            {"role": role, "name": who.name, "team": who.team, "operations": operations, "version": __version__}
+        )
 
     async def show_live(self, request: web.Request) -> web.StreamResponse:
         """The counters since the gateway started."""

@@ -12,15 +12,17 @@ from typing import Any
 from aiohttp import web
 
 from gateway.chunked import portions
+from gateway.identity.permissions import Scope
 from gateway.pipeline import Services
 from gateway.quota import window_status
 from gateway.records import WindowStatus
 from gateway.reports.calls import call_members, format_calls_csv
 from gateway.reports.usage import format_csv, read_day, read_groups
-from gateway.store import Ledger
+from gateway.store import Ledger, ReportScope
 
 from .common import (
     CSV,
+    SCOPE,
     AdminAccess,
     bad,
     csv_response,
@@ -63,14 +65,14 @@ class ReportEndpoints:
             raise bad("group_by", str(error)) from None
         since, until = _day(query, "since"), _day(query, "until")
         shape, limit, after = shape_of(query), limit_of(query), _groups_behind(query, len(groups))
-        ledger = parts_of(request).books.ledger
+        ledger, only = parts_of(request).books.ledger, await self._only(request)
         if limit is None and after is None:
-            every_row = ledger.usage_portions(groups, since, until)
+            every_row = ledger.usage_portions(groups, since, until, only)
             if shape == "csv":
                 return await streamed(request, CSV, _usage_csv(groups, every_row))
             return await whole_list(request, every_row)
         limit = limit or page_limit_of(query)
-        rows = await ledger.usage(groups, since, until, limit + 1, after)
+        rows = await ledger.usage(groups, since, until, limit + 1, after, only)
         if shape == "csv":
             return csv_response(await asyncio.to_thread(format_csv, groups, rows[:limit]))
         follows = json.dumps([rows[limit - 1][name] for name in groups]) if len(rows) > limit else None
@@ -81,10 +83,11 @@ class ReportEndpoints:
         all records."""
         query, ledger = request.query, parts_of(request).books.ledger
         shape, key, before = shape_of(query), query.get("key"), query.get("before")
+        only = await self._only(request)
         if shape == "csv" and limit_of(query) is None:
-            return await streamed(request, CSV, _every_call_csv(ledger, key, before))
+            return await streamed(request, CSV, _every_call_csv(ledger, key, before, only))
         limit = page_limit_of(query)
-        calls, follows = await _page_of_calls(ledger, limit, key, before)
+        calls, follows = await _page_of_calls(ledger, limit, key, before, only)
         if shape == "csv":
             return csv_response(await asyncio.to_thread(partial(format_calls_csv, calls, has_heading=True)))
         return await page_of(map(call_members, calls), follows)
@@ -96,11 +99,11 @@ class ReportEndpoints:
         wanted = {name: query[name] for name in ("key", "team") if name in query}
         limit, after = limit_of(query), query.get("after", "")
         if limit is None and not after:
-            return await whole_list(request, self._windows(parts, wanted, after))
+            return await whole_list(request, self._windows(parts, wanted, after, request[SCOPE]))
         rows: list[dict[str, Any]] = []
         keys: list[str] = []
         limit = limit or page_limit_of(query)
-        async for some in self._windows(parts, wanted, after):
+        async for some in self._windows(parts, wanted, after, request[SCOPE]):
             for row in some:
                 if row["key"] is not None and row["key"] not in keys[-1:]:
                     if len(keys) == limit:
@@ -109,8 +112,18 @@ class ReportEndpoints:
                 rows.append(row)
         return await page_of(rows, None)
 
+    async def _only(self, request: web.Request) -> ReportScope | None:
+        """What usage and calls a request may see: all, those that a lead's team had, or those of a person's keys."""
+        scope = request[SCOPE]
+        if scope.reach == "all":
+            return None
+        if scope.reach == "team":
+            return ReportScope("team", frozenset({scope.who.team or ""}))
+        keys = [each async for some in self._office.registry.every_key(is_meant=scope.covers) for each in some]
+        return ReportScope("key", frozenset(key.id for key in keys))
+
     async def _windows(
-        self, parts: Services, wanted: Mapping[str, str], after: str
+        self, parts: Services, wanted: Mapping[str, str], after: str, scope: Scope
     ) -> AsyncIterator[list[dict[str, Any]]]:
         """The rows of windows: those of the gateway and of teams, unless `after` names a key; then those of keys behind
         it, by id."""
@@ -118,10 +131,10 @@ class ReportEndpoints:
         # there, and the loop handles a few windows at a time.
         terms, now = parts.book.terms.anew(), time.time()
         if not after:
-            shared = await asyncio.to_thread(_wanted, window_status.shared_windows(terms, now), wanted)
+            shared = await asyncio.to_thread(_wanted, window_status.shared_windows(terms, now), wanted, scope)
             async for rows in _states(parts.books.ledger, shared, now):
                 yield rows
-        async for keys in self._office.registry.every_key(wanted.get("key"), after):
+        async for keys in self._office.registry.every_key(wanted.get("key"), after, scope.covers):
             some_keys = [each for each in keys if wanted.get("team") in (None, each.team)]
             own = await asyncio.to_thread(_wanted, window_status.own_windows(terms, some_keys, now), wanted)
             async for rows in _states(parts.books.ledger, own, now):
@@ -139,8 +152,12 @@ async def _states(
         ]
 
 
-def _wanted(windows: Iterable[window_status.Owned], wanted: Mapping[str, str]) -> list[window_status.Owned]:
-    """All of them, or those of one key, or of one team and its keys."""
+def _wanted(
+    windows: Iterable[window_status.Owned], wanted: Mapping[str, str], scope: Scope | None = None
+) -> list[window_status.Owned]:
+    """All of them, or those of one key, or of one team and its keys; with a scope, those of its teams."""
+    if scope is not None and not scope.is_all:
+        windows = [each for each in windows if each.team is not None and scope.covers_team(each.team)]
     return [each for each in windows if wanted.items() <= {"key": each.key, "team": each.team}.items()]
 
 
@@ -151,21 +168,23 @@ async def _usage_csv(groups: Sequence[str], portions: AsyncIterator[list[dict[st
 
 
 async def _page_of_calls(
-    ledger: Ledger, limit: int, key: str | None, before: str | None
+    ledger: Ledger, limit: int, key: str | None, before: str | None, only: ReportScope | None
 ) -> tuple[list[Mapping[str, Any]], str | None]:
     """Rows of a page, and the position of the next page."""
     try:
-        calls = await ledger.calls(limit + 1, key, before)
+        calls = await ledger.calls(limit + 1, key, before, only)
     except ValueError:
         raise bad("before", "expected what 'next' of a page says") from None
     return calls[:limit], calls[limit - 1]["position"] if len(calls) > limit else None
 
 
-async def _every_call_csv(ledger: Ledger, key: str | None, before: str | None) -> AsyncIterator[bytes]:
+async def _every_call_csv(
+    ledger: Ledger, key: str | None, before: str | None, only: ReportScope | None
+) -> AsyncIterator[bytes]:
     yield format_calls_csv([], has_heading=True).encode()
     follows = before
     while True:
-        calls, follows = await _page_of_calls(ledger, MAX_ROWS, key, follows)
+        calls, follows = await _page_of_calls(ledger, MAX_ROWS, key, follows, only)
         yield (await asyncio.to_thread(partial(format_calls_csv, calls, has_heading=False))).encode()
         if follows is None:
             return

@@ -16,7 +16,7 @@ from pydantic import ConfigDict, Field, Tag, ValidationError
 from gateway.api import validation_errors
 from gateway.api.json_document import MAX_SHOWN_NAME, parse
 from gateway.api.schema import Part, one_of
-from gateway.config.sections import MAX_PER_S, NAME_PATTERN, Per
+from gateway.config.sections import MAX_LABELS, MAX_PER_S, NAME_PATTERN, Per
 from gateway.errors import InvalidRequest
 
 MAX_BYTES = 65_536
@@ -41,6 +41,9 @@ Number = Annotated[int, Field(ge=1, le=MAX_PER_S), Tag("<number>")]
 Span = Annotated[Word | Number, _SPAN]
 SpanOrNull = Annotated[Word | Number | Annotated[None, Tag("<null>")], _SPAN]
 Names = Annotated[list[str], Field(max_length=1000, fail_fast=True)]
+Owner = Annotated[str, Field(min_length=1, max_length=256)]
+Note = Annotated[str, Field(max_length=1000)]
+Labels = Annotated[dict[str, Annotated[str, Field(min_length=1, max_length=128)]], Field(max_length=MAX_LABELS)]
 Moment = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
 
 
@@ -84,6 +87,9 @@ class CreateKey(RequestBody):
     limits: LimitsBody = LimitsBody()
     quotas: Quotas = Field(default_factory=list)
     on_exceeded: Literal["deny", "shadow"] = "deny"
+    owner: Owner | None = None
+    note: Note | None = None
+    labels: Labels = Field(default_factory=dict)
 
 
 class UpdateKey(RequestBody):
@@ -97,6 +103,9 @@ class UpdateKey(RequestBody):
     limits: LimitsBody | None = None
     quotas: Quotas | None = None
     on_exceeded: Literal["deny", "shadow"] | None = None
+    owner: Owner | None = None
+    note: Note | None = None
+    labels: Labels | None = None
 
 
 class CreateTeam(RequestBody):

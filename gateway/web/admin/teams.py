@@ -5,7 +5,7 @@ from __future__ import annotations
 from aiohttp import hdrs, web
 
 from . import request_bodies
-from .common import AdminAccess, actor, page_limit_of, paged, read, shown
+from .common import SCOPE, AdminAccess, actor, page_limit_of, paged, read, shown
 
 
 class TeamEndpoints:
@@ -28,8 +28,9 @@ class TeamEndpoints:
 
     async def list_teams(self, request: web.Request) -> web.StreamResponse:
         """Teams of file and store: `limit=100&after=NAME`."""
+        query, scope = request.query, request[SCOPE]
         return await paged(
-            await self._registry.list_teams(request.query.get("after", ""), page_limit_of(request.query))
+            await self._registry.list_teams(query.get("after", ""), page_limit_of(query), scope.covers_team)
         )
 
     async def create_team(self, request: web.Request) -> web.StreamResponse:

@@ -19,4 +19,4 @@ class Dashboard(StaticPage):
         super().__init__("/dashboard", FOLDER)
 
     def why_off(self, services: Services) -> str | None:
-        return OFF if services.config.admin.token is None else None
+        return None if services.config.admin.is_on else OFF

@@ -55,9 +55,11 @@ class TokenAuth:
     def __repr__(self) -> str:
         return f"<Gate: {len(self._tries)} addresses with wrong tokens, {len(self._known)} with right ones>"
 
-    def admit(self, request: web.Request, tokens: Mapping[str, SecretStr | None]) -> str:
+    def admit(self, request: web.Request, tokens: Mapping[str, SecretStr | None], otherwise: str = "") -> str:
         """The name of the request's token; all tokens are compared, in constant time. Raises `Unauthorized`, and
         `TooManyWrongTokens` during a delay. A request without a token does not count as a guess.
+
+        `otherwise`: what the token is if it is none of these, such as a known API key; empty: it is wrong then.
         """
         given = auth.digest(auth.bearer(request.headers.getall(hdrs.AUTHORIZATION, [])))
         now, place = self._clock(), login_throttle.place(request[CONTEXT].remote)
@@ -65,6 +67,7 @@ class TokenAuth:
         for name, token in tokens.items():
             is_right = token is not None and hmac.compare_digest(given, auth.digest(token.get_secret_value()))
             found = name if is_right else found
+        found = found or otherwise
         tries = self._tries.get(place, NEW)
         wait_s = login_throttle.wait_s(tries, now)
         if wait_s and self._known.get((place, found), 0.0) < now:

@@ -19,6 +19,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, models_jso
 
 from gateway import __version__
 from gateway.api.schema import Body, Chat, Completion, Embedding
+from gateway.identity.permissions import PERMISSIONS
 from gateway.web.admin.operations import ADMIN_OPERATIONS
 from gateway.web.middleware import CONTEXT
 from gateway.web.responses import Whole, json_response
@@ -103,8 +104,12 @@ def _response(status: int, content: Mapping[str, Schema]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _spell(operation: Operation) -> dict[str, Any]:
+def _spell(place: tuple[str, str], operation: Operation) -> dict[str, Any]:
     spelt: dict[str, Any] = {"summary": operation.summary, "security": SECURITY[operation.caller]}
+    if (roles := PERMISSIONS.get(place)) is not None:
+        spelt["security"] = [*spelt["security"], *([{"key": []}] if "key" in roles else [])]
+        spelt["x-roles"] = roles
+        spelt["description"] = f"Roles: {', '.join(f'{role} ({reach})' for role, reach in roles.items())}."
     if operation.parameters:
         spelt["parameters"] = operation.parameters
     if operation.body is not None:
@@ -131,7 +136,7 @@ def describe(routes: Iterable[tuple[str, str]]) -> dict[str, Any]:
     paths: dict[str, dict[str, Any]] = {}
     for method, path in routes:
         if (operation := OPERATIONS.get((method, path))) is not None:
-            paths.setdefault(path, {})[method.lower()] = _spell(operation)
+            paths.setdefault(path, {})[method.lower()] = _spell((method, path), operation)
     return {
         "openapi": "3.1.0",
         "info": {"title": "Completions gateway", "version": __version__},
@@ -165,7 +170,7 @@ def route_to_document(app: web.Application) -> web.RouteDef:
         ).encode()
 
     async def show(request: web.Request) -> Whole:
-        has_admin = request[CONTEXT].parts.config.admin.token is not None
+        has_admin = request[CONTEXT].parts.config.admin.is_on
         return json_response(await asyncio.to_thread(document, has_admin))
 
     return web.get(PATH, show)

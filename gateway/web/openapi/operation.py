@@ -39,7 +39,7 @@ SECURITY: Mapping[Caller, list[dict[str, list[str]]]] = {
 }
 SCHEMES: Mapping[str, str] = {
     "key": "The key of a client.",
-    "admin": "The token of the admin API.",
+    "admin": "A token of the admin API; `x-roles` has the roles that an operation is for.",
     "viewer": "The token that may read reports, where the gateway has one.",
     "metrics": "The token of the metrics, where the gateway has one.",
 }

@@ -12,6 +12,7 @@ from typing import Any, get_args, get_type_hints
 from pydantic import TypeAdapter
 
 from gateway.config import Limits
+from gateway.identity.permissions import ROLES
 from gateway.quota.issued import SECRET_PATTERN
 from gateway.records import Endpoint, Record, Unit, Usage, UsageSource
 from gateway.store import USAGE_COLUMNS, USAGE_GROUPS
@@ -80,7 +81,9 @@ _ISSUED_KEY: Mapping[str, Schema] = {
     "object": {"const": "key"}, "id": _TEXT, "team": _TEXT_OR_NULL, "models": _list(_TEXT), "expires": _TIME_OR_NULL,
     "ips": _list(_TEXT), "max_parallel": {"type": ["integer", "null"]},
     "limits": _exact({name: {} for name in Limits.model_fields}), "quotas": _list(named("QuotaOf")),
-    "on_exceeded": {"enum": ["deny", "shadow"]}, **_KEPT, "status": {"enum": ["active", "expired", "revoked"]},
+    "on_exceeded": {"enum": ["deny", "shadow"]}, "owner": _TEXT_OR_NULL, "note": _TEXT_OR_NULL,
+    "labels": {"type": "object", "additionalProperties": _TEXT}, **_KEPT,
+    "status": {"enum": ["active", "expired", "revoked"]},
     "revoked_at": _TIME_OR_NULL,
     "secrets": _list(_exact(created_at=_TIME_OR_NULL, expires_at=_TIME_OR_NULL)),
 }  # fmt: skip
@@ -150,7 +153,9 @@ SCHEMAS: Mapping[str, Schema] = {
         last_failure={"anyOf": [_exact(fault=_TEXT, seconds_ago={"type": "number", "minimum": 0}), {"type": "null"}]},
     ))),
     "Reload": _exact(object={"const": "reload"}, generation=_COUNT, changed=_list(_TEXT)),
-    "Session": _exact(role={"enum": ["admin", "viewer"]}, version=_TEXT),
+    "Session": _exact(
+        role={"enum": ["admin", *ROLES[1:]]}, name=_TEXT, team=_TEXT_OR_NULL, operations=_list(_TEXT), version=_TEXT,
+    ),
     "Live": _exact(
         time={"type": "number", "description": "When the sample was made, in Unix seconds."},
         instance={**_TEXT, "description": "Samples of one gateway have the same."},

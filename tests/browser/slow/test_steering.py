@@ -147,7 +147,7 @@ def test_audit_log_says_who_changed_what(admin: Page) -> None:
     make(admin, "noted")
     admin.go("audit")
     admin.until(lambda: [row["Of"] for row in admin.rows("main table")][:1] == ["key noted"])
-    assert admin.rows("main table")[0]["By"] == "admin API from 127.0.0.1"
+    assert admin.rows("main table")[0]["By"] == "admin.token from 127.0.0.1"
     admin.click("main table tbody button")
     before, after = [each.text for each in admin.all("dialog pre")]
     assert before == "nothing"

@@ -325,7 +325,7 @@ def test_every_change_is_in_the_audit_log(operator: Operator) -> None:
     assert operator.send("PATCH", "keys/watched", {"max_parallel": 3}).status == 409
     told = [row for row in operator.done("GET", "audit?limit=50")["data"] if row["name"] == "watched"]
     assert [row["action"] for row in told] == ["revoke", "rotate", "update", "create"]
-    assert {row["actor"] for row in told} == {"admin API from 127.0.0.1"}
+    assert {row["actor"] for row in told} == {"admin.token from 127.0.0.1"}
     update = told[2]
     assert (update["kind"], update["before"]["max_parallel"], update["after"]["max_parallel"]) == ("key", 1, 2)
     first = operator.done("GET", "audit?limit=1")

@@ -1,0 +1,309 @@
+"""A chat body as a Messages body, for Anthropic itself as the upstream.
+
+System and developer messages, wherever they stand, become the system prompt, one block each, as Anthropic's own
+chat endpoint has it (platform.claude.com/docs, "OpenAI SDK compatibility"). Messages of one role in a row become one,
+with the results of tools first, where Messages wants them. Thinking comes back to the model in `thinking_blocks` of a
+message, which `anthropic_answer` writes; `reasoning_content` without its signature stays out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from .fields import KEPT, SAME, TRANSLATED, Rule, a_list, a_text, an_object, empty, only, sort, unsupported, wrong
+from .media import chat_file_as_anthropic, chat_image_as_anthropic
+
+_NO_SUCH = "Messages has no such parameter"
+
+RULES: Mapping[str, Rule] = {
+    "model": SAME,
+    "stream": SAME,
+    "top_p": SAME,
+    "messages": TRANSLATED,
+    "max_tokens": TRANSLATED,
+    "max_completion_tokens": TRANSLATED,
+    "temperature": TRANSLATED,
+    "stop": TRANSLATED,
+    "tools": TRANSLATED,
+    "tool_choice": TRANSLATED,
+    "parallel_tool_calls": TRANSLATED,
+    "response_format": TRANSLATED,
+    "reasoning_effort": TRANSLATED,
+    "user": TRANSLATED,
+    "safety_identifier": TRANSLATED,
+    "service_tier": TRANSLATED,
+    "stream_options": KEPT,
+    "prompt_cache_key": KEPT,
+    "prompt_cache_retention": KEPT,
+    "prompt_cache_options": KEPT,
+    "n": only(1, why="there is one answer to a call"),
+    "logprobs": only(False, why=_NO_SUCH),
+    "top_logprobs": only(0, why=_NO_SUCH),
+    "logit_bias": empty(_NO_SUCH),
+    "frequency_penalty": only(0, why=_NO_SUCH),
+    "presence_penalty": only(0, why=_NO_SUCH),
+    "seed": only(why=_NO_SUCH),
+    "functions": empty("use `tools`"),
+    "function_call": only("auto", "none", why="use `tool_choice`"),
+    "modalities": only([], ["text"], why="answers are text"),
+    "audio": only(why="answers are text"),
+    "prediction": only(why=_NO_SUCH),
+    "verbosity": only("medium", why=_NO_SUCH),
+    "web_search_options": only(why="the web is not searched for this model"),
+    "moderation": only(why=_NO_SUCH),
+    "store": only(False, why="nothing is stored for this model"),
+    "metadata": empty("it belongs to stored answers, and nothing is stored for this model"),
+}
+"""The cache parameters are hints; usage is always reported, so `stream_options` has nothing to ask for."""
+MESSAGES = frozenset({
+    "system", "stop_sequences", "output_config", "output_format", "container", "mcp_servers", "fallbacks",
+    "cache_control", "context_management", "speed", "inference_geo", "compaction", "workspace_id", "user_profile_id",
+})  # fmt: skip
+"""Parameters of Messages that a chat call may not smuggle in. `thinking` and `top_k` are extensions of chat that are
+in use, and pass."""
+_EFFORTS = frozenset({"low", "medium", "high", "xhigh", "max"})
+_TIERS = {"auto": "auto", "default": "standard_only"}
+_HIGHEST_TEMPERATURE = 1
+
+
+class AskedAnthropic(NamedTuple):
+    """A chat request, translated."""
+
+    body: dict[str, Any]
+    """Of the Messages request."""
+    members: Mapping[str, Any]
+    """As the client sent them."""
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """What is not offered to the upstream: nothing."""
+        return ()
+
+
+def translate(members: Mapping[str, Any], *, output_limit: int) -> AskedAnthropic:
+    """The Messages request for these members of a chat body.
+
+    `output_limit` is the limit in tokens for a call that gives none, because Messages requires one. Raises
+    `InvalidRequest`.
+    """
+    body = sort(members, RULES, MESSAGES)
+    system, body["messages"] = _conversation(members.get("messages"))
+    if system:
+        body["system"] = system
+    given = [members[name] for name in ("max_tokens", "max_completion_tokens") if members.get(name) is not None]
+    body["max_tokens"] = min(given) if given else output_limit
+    temperature = members.get("temperature")
+    if temperature is not None:
+        if temperature > _HIGHEST_TEMPERATURE:
+            raise unsupported("temperature", f"it can be at most {_HIGHEST_TEMPERATURE}")
+        body["temperature"] = temperature
+    stop = members.get("stop")
+    if stop:
+        body["stop_sequences"] = [stop] if isinstance(stop, str) else stop
+    body |= _tools(members) | _output(members) | _user(members) | _tier(members.get("service_tier"))
+    return AskedAnthropic(body, members)
+
+
+# -------------------------------------------------------------------------------------------------------- the messages
+
+
+def _conversation(given: Any) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The blocks of the system prompt, and the messages."""
+    system: list[dict[str, Any]] = []
+    messages: list[dict[str, Any]] = []
+    for number, each in enumerate(a_list(given, "messages")):
+        path = f"messages[{number}]"
+        message = an_object(each, path)
+        match message.get("role"):
+            case "system" | "developer":
+                system += _texts(message.get("content"), f"{path}.content")
+            case "user":
+                _append(messages, "user", _of_user(message.get("content"), f"{path}.content"))
+            case "tool":
+                _append(messages, "user", [_result(message, path)])
+            case "assistant":
+                _append(messages, "assistant", _of_assistant(message, path))
+            case other:
+                raise unsupported(f"{path}.role", f"a message of the role `{other}` has no equivalent")
+    if not messages:
+        raise unsupported("messages", "there has to be a message of the user")
+    return system, messages
+
+
+def _append(messages: list[dict[str, Any]], role: str, blocks: list[dict[str, Any]]) -> None:
+    if messages and messages[-1]["role"] == role:
+        messages[-1]["content"] += blocks
+    else:
+        messages.append({"role": role, "content": blocks})
+
+
+def _texts(content: Any, path: str) -> list[dict[str, Any]]:
+    """Blocks of text, without empty ones, which Messages refuses."""
+    if content is None or isinstance(content, str):
+        return [{"type": "text", "text": content}] if content else []
+    blocks = []
+    for number, each in enumerate(a_list(content, path)):
+        part = an_object(each, f"{path}[{number}]")
+        if part.get("type") not in ("text", "refusal"):
+            raise unsupported(f"{path}[{number}].type", f"a part of type `{part.get('type')}` cannot stand here")
+        text = a_text(part.get(part["type"]), f"{path}[{number}].{part['type']}")
+        if text:
+            blocks.append({"type": "text", "text": text})
+    return blocks
+
+
+def _of_user(content: Any, path: str) -> list[dict[str, Any]]:
+    if not isinstance(content, list):
+        return _texts(content, path)
+    blocks = []
+    for number, each in enumerate(content):
+        here = f"{path}[{number}]"
+        part = an_object(each, here)
+        match part.get("type"):
+            case "text":
+                blocks += _texts([part], path)
+            case "image_url":
+                blocks.append(chat_image_as_anthropic(part, here))
+            case "file":
+                blocks.append(chat_file_as_anthropic(part, here))
+            case other:
+                raise unsupported(f"{here}.type", f"a part of type `{other}` has no equivalent")
+    return blocks
+
+
+def _result(message: Mapping[str, Any], path: str) -> dict[str, Any]:
+    call_id = a_text(message.get("tool_call_id"), f"{path}.tool_call_id")
+    result: dict[str, Any] = {"type": "tool_result", "tool_use_id": call_id}
+    blocks = _of_user(message.get("content"), f"{path}.content")
+    return {**result, "content": blocks} if blocks else result
+
+
+def _of_assistant(message: Mapping[str, Any], path: str) -> list[dict[str, Any]]:
+    if message.get("function_call"):
+        raise unsupported(f"{path}.function_call", "use `tool_calls`")
+    if message.get("audio"):
+        raise unsupported(f"{path}.audio", "answers are text")
+    thinking = a_list(message.get("thinking_blocks") or [], f"{path}.thinking_blocks")
+    refusal = message.get("refusal")
+    calls = a_list(message.get("tool_calls") or [], f"{path}.tool_calls")
+    return [
+        *thinking,
+        *_texts(message.get("content"), f"{path}.content"),
+        *_texts(refusal, f"{path}.refusal"),
+        *(_call(an_object(each, f"{path}.tool_calls[{n}]"), f"{path}.tool_calls[{n}]") for n, each in enumerate(calls)),
+    ]
+
+
+def _call(call: Mapping[str, Any], path: str) -> dict[str, Any]:
+    if call.get("type", "function") != "function":
+        raise unsupported(f"{path}.type", f"a call of type `{call['type']}` has no equivalent")
+    function = an_object(call.get("function"), f"{path}.function")
+    arguments = a_text(function.get("arguments"), f"{path}.function.arguments")
+    try:
+        given = json.loads(arguments or "{}")
+    except (ValueError, RecursionError):
+        given = None
+    if not isinstance(given, dict):
+        raise unsupported(f"{path}.function.arguments", "arguments have to be a JSON object")
+    name = a_text(function.get("name"), f"{path}.function.name")
+    return {"type": "tool_use", "id": a_text(call.get("id"), f"{path}.id"), "name": name, "input": given}
+
+
+# ------------------------------------------------------------------------------------------------------- other members
+
+
+def _tools(members: Mapping[str, Any]) -> dict[str, Any]:
+    listed = enumerate(a_list(members.get("tools") or [], "tools"))
+    tools = [_tool(an_object(each, f"tools[{number}]"), f"tools[{number}]") for number, each in listed]
+    choice, names = _choice(members.get("tool_choice"))
+    if names is not None:
+        tools = [tool for tool in tools if tool["name"] in names]
+    if not tools:
+        if choice["type"] in ("any", "tool"):
+            raise wrong("tool_choice", "a tool is required, and `tools` has none")
+        return {}
+    is_one = members.get("parallel_tool_calls") is False and choice["type"] != "none"
+    if is_one:
+        choice["disable_parallel_tool_use"] = True
+    is_default = members.get("tool_choice") is None and not is_one
+    return {"tools": tools} if is_default else {"tools": tools, "tool_choice": choice}
+
+
+def _tool(tool: Mapping[str, Any], path: str) -> dict[str, Any]:
+    if tool.get("type") != "function":
+        raise unsupported(f"{path}.type", f"a tool of type `{tool.get('type')}` has no equivalent")
+    function = an_object(tool.get("function"), f"{path}.function")
+    schema = function.get("parameters")
+    new: dict[str, Any] = {"name": a_text(function.get("name"), f"{path}.function.name")}
+    if isinstance(function.get("description"), str):
+        new["description"] = function["description"]
+    new["input_schema"] = {"type": "object", "properties": {}} if schema is None else schema
+    if function.get("strict"):
+        new["strict"] = True
+    return new
+
+
+def _choice(given: Any) -> tuple[dict[str, Any], frozenset[str] | None]:
+    """The tool choice, and the names of the tools that it allows; None: all."""
+    if given is None or isinstance(given, str):
+        kinds = {"none": "none", "auto": "auto", "required": "any"}
+        if given is not None and given not in kinds:
+            raise wrong("tool_choice", f"`{given}` is no tool choice")
+        return {"type": kinds[given or "auto"]}, None
+    choice = an_object(given, "tool_choice")
+    match choice.get("type"):
+        case "function":
+            function = an_object(choice.get("function"), "tool_choice.function")
+            return {"type": "tool", "name": a_text(function.get("name"), "tool_choice.function.name")}, None
+        case "allowed_tools":
+            allowed = an_object(choice.get("allowed_tools"), "tool_choice.allowed_tools")
+            names = set()
+            for each in a_list(allowed.get("tools"), "tool_choice.allowed_tools.tools"):
+                tool = an_object(each, "tool_choice.allowed_tools.tools")
+                function = an_object(tool.get("function"), "tool_choice.allowed_tools.tools")
+                names.add(a_text(function.get("name"), "tool_choice.allowed_tools.tools"))
+            return _choice(allowed.get("mode"))[0], frozenset(names)
+        case other:
+            raise unsupported("tool_choice.type", f"a tool of type `{other}` has no equivalent")
+
+
+def _output(members: Mapping[str, Any]) -> dict[str, Any]:
+    """The format of the answer and the effort."""
+    config: dict[str, Any] = {}
+    body: dict[str, Any] = {}
+    effort = members.get("reasoning_effort")
+    if effort == "none":
+        body["thinking"] = {"type": "disabled"}
+    elif effort is not None:
+        if effort not in _EFFORTS:
+            raise unsupported("reasoning_effort", f"`{effort}` has no equivalent")
+        config["effort"] = effort
+    wanted = members.get("response_format")
+    if wanted is not None:
+        match an_object(wanted, "response_format").get("type"):
+            case "text":
+                pass
+            case "json_schema":
+                inner = an_object(wanted.get("json_schema"), "response_format.json_schema")
+                schema = an_object(inner.get("schema"), "response_format.json_schema.schema")
+                config["format"] = {"type": "json_schema", "schema": schema}
+            case other:
+                raise unsupported("response_format.type", f"`{other}` has no equivalent; use json_schema")
+    if config:
+        body["output_config"] = config
+    return body
+
+
+def _user(members: Mapping[str, Any]) -> dict[str, Any]:
+    user = members.get("safety_identifier") or members.get("user")
+    return {"metadata": {"user_id": user}} if user else {}
+
+
+def _tier(tier: Any) -> dict[str, Any]:
+    if tier is None:
+        return {}
+    if tier not in _TIERS:
+        raise unsupported("service_tier", f"`{tier}` has no equivalent")
+    return {"service_tier": _TIERS[tier]}

@@ -1,0 +1,107 @@
+"""Which members of a body a translation takes, by a table, and the refusals of the others.
+
+A member that the table does not name is passed on unchanged, because upstreams extend the formats, unless the target
+format reads its name as a parameter of its own: then it is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from gateway.errors import InvalidRequest
+
+
+class Rule(NamedTuple):
+    """What is done with one member; see the constructors below."""
+
+    kind: str
+    """`same`: passed on. `translated`: the module has code for it. `kept`: without effect on the upstream's answer;
+    it stays in the gateway. `only`: refused unless `allows` accepts its value, and then not sent."""
+    allows: Callable[[Any], bool] = bool
+    why: str = ""
+    """For the client: why another value is refused."""
+
+
+SAME = Rule("same")
+TRANSLATED = Rule("translated")
+KEPT = Rule("kept")
+
+
+def only(*values: Any, why: str) -> Rule:
+    """Only these values, or null, which change nothing."""
+    return Rule("only", lambda value: value is None or any(_equal(value, each) for each in values), why)
+
+
+def empty(why: str) -> Rule:
+    """Only null, or an empty list, object or string."""
+    return Rule("only", lambda value: value is None or value in ([], {}, ""), why)
+
+
+def _equal(value: Any, other: Any) -> bool:
+    """0 is no false here, and 1 no true; 1.0 is 1."""
+    return value == other and isinstance(value, bool) == isinstance(other, bool)
+
+
+def sort(members: Mapping[str, Any], rules: Mapping[str, Rule], target: frozenset[str]) -> dict[str, Any]:
+    """The members that are passed on unchanged: those that the rules call `same`, and unknown ones.
+
+    `target` are the parameters of the target format. Raises `InvalidRequest` for a member that cannot be translated.
+    """
+    passed: dict[str, Any] = {}
+    for name, value in members.items():
+        rule = rules.get(name)
+        if rule is None:
+            if name.casefold() in target or name.casefold() in rules:  # Go's JSON reader takes "Messages" for it
+                raise unsupported(name, "it is no parameter of this format")
+            passed[name] = value
+        elif rule.kind == "same":
+            if value is not None:
+                passed[name] = value
+        elif rule.kind == "only" and not rule.allows(value):
+            raise unsupported(name, rule.why)
+    return passed
+
+
+def unsupported(param: str, why: str) -> InvalidRequest:
+    """400 for a parameter, a part or a value, at this path, that has no equivalent."""
+    return InvalidRequest(
+        f"Unsupported parameter: '{param}' cannot be used with this model: {why}. The model is served through another "
+        "API format.",
+        param=param,
+        code="unsupported_parameter",
+    )
+
+
+def wrong(param: str, what: str) -> InvalidRequest:
+    """400 for a value, at this path, that is not as the client's own format has it."""
+    return InvalidRequest(f"Invalid value for '{param}': {what}.", param=param, code="invalid_value")
+
+
+def an_object(value: Any, path: str) -> dict[str, Any]:
+    """This value, which has to be an object. Raises `InvalidRequest`."""
+    if not isinstance(value, dict):
+        raise wrong(path, "expected an object")
+    return value
+
+
+def a_list(value: Any, path: str) -> list[Any]:
+    """This value, which has to be an array. Raises `InvalidRequest`."""
+    if not isinstance(value, list):
+        raise wrong(path, "expected an array")
+    return value
+
+
+def a_text(value: Any, path: str) -> str:
+    """This value, which has to be a string. Raises `InvalidRequest`."""
+    if not isinstance(value, str):
+        raise wrong(path, "expected a string")
+    return value
+
+
+CHAT = frozenset({
+    "messages", "n", "max_tokens", "max_completion_tokens", "functions", "function_call", "modalities", "audio",
+    "logprobs", "top_logprobs", "response_format", "reasoning_effort", "verbosity", "web_search_options", "prediction",
+    "stream_options", "tools", "tool_choice", "parallel_tool_calls", "stop", "store",
+})  # fmt: skip
+"""Parameters of chat that a translated body has from the translation, or that ask for another kind of answer."""

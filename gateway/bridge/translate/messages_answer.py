@@ -1,0 +1,269 @@
+"""A chat answer, plain or streamed, as a Message or the events of one.
+
+The order of events is that of the API (platform.claude.com/docs, "Streaming messages"): message_start, for each block
+content_block_start, its deltas and content_block_stop, then message_delta with the stop reason and usage, message_stop.
+Blocks come one after the other. A plain answer is a stream of one chunk, so the two cannot differ.
+
+Reasoning becomes a thinking block for a client that asked for thinking. Its signature is empty, because the upstream
+has none. The counts in message_start are an estimate of the gateway, because chat reports usage at the end; those in
+message_delta are the upstream's, and replace it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from gateway.bridge.choice import Unfit
+
+from . import events
+from .chat_said import CallPiece, Counts, Said, as_chunk, counts, read
+from .messages_request import AskedMessage
+
+_STOP_REASONS = {"length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
+"""finish_reason -> stop_reason; any other, `stop` among them, is `end_turn`."""
+
+
+class MessageFrame(NamedTuple):
+    """What an answer needs that is not in the upstream's."""
+
+    base: str
+    """The end of every id in the answer: that of the call, without its prefix."""
+    model: str
+    """As the client asked for it: said only where the upstream does not name one."""
+    prompt_tokens: int
+    """The gateway's estimate, which message_start has; the end too, where the upstream reports nothing."""
+
+
+class MessageStream:
+    """Makes the events of one message from the chunks of a chat stream.
+
+    Every method returns bytes for the client. `feed` and `finish` raise `Unfit` for an answer that cannot be
+    translated; the caller then uses `fail`.
+    """
+
+    def __init__(self, asked: AskedMessage, frame: MessageFrame) -> None:
+        self._asked = asked
+        self._frame = frame
+        self._model = frame.model
+        self._has_begun = False
+        self._blocks: list[dict[str, Any]] = []
+        self._is_open = False
+        self._call: int | str | None = None
+        """The key of the call whose block is open."""
+        self._held: dict[int | str, CallPiece] = {}
+        """Calls whose names have not come."""
+        self._started: set[int | str] = set()
+        self._call_ids: set[str] = set()
+        self._arguments: list[str] = []
+        self._texts: list[str] = []
+        self._has_refused = False
+        self._reason: str | None = None
+        self._stop_sequence: str | None = None
+        self._counts: Counts | None = None
+        self._estimated_output = 0
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether an event was returned."""
+        return self._has_begun
+
+    def feed(self, chunk: Mapping[str, Any]) -> bytes:
+        """Take one chunk."""
+        if not self._has_begun and isinstance(chunk.get("model"), str) and chunk["model"]:
+            self._model = chunk["model"]
+        self._counts = counts(chunk.get("usage")) or self._counts
+        written = self._begin()
+        said = read(chunk)
+        if said is None:
+            return written
+        written += self._thinking(said) + self._text(said)
+        for piece in said.calls:
+            written += self._piece(piece)
+        self._reason = said.finish_reason or self._reason
+        self._stop_sequence = said.stop_sequence or self._stop_sequence
+        return written
+
+    def finish(self, *, completion_tokens: int = 0) -> bytes:
+        """The upstream's stream is complete: end the open block and the message.
+
+        `completion_tokens` is the gateway's estimate, for an upstream that reports no usage.
+        """
+        if self._reason is None:
+            raise Unfit("a choice without a finish_reason")
+        if self._held:
+            raise Unfit("a tool call without a name")
+        written = self._begin() + self._end_block()
+        self._estimated_output = completion_tokens
+        delta = {"stop_reason": self._stop_reason(), "stop_sequence": self._matched_stop()}
+        written += events.named("message_delta", {"type": "message_delta", "delta": delta, "usage": self._usage()})
+        return written + events.named("message_stop", {"type": "message_stop"})
+
+    def fail(self, kind: str, message: str) -> bytes:
+        """The answer has failed: an error event of this type, which is all that a client notices."""
+        return events.named("error", {"type": "error", "error": {"type": kind, "message": message}})
+
+    def message(self) -> dict[str, Any]:
+        """The whole message, once it has finished."""
+        return {
+            **self._start(),
+            "content": list(self._blocks),
+            "stop_reason": self._stop_reason(),
+            "stop_sequence": self._matched_stop(),
+            "usage": self._usage(),
+        }
+
+    # ------------------------------------------------------------------------------------------------------ the pieces
+
+    def _start(self) -> dict[str, Any]:
+        return {
+            "id": f"msg_{self._frame.base}",
+            "type": "message",
+            "role": "assistant",
+            "model": self._model,
+            "content": [],
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": usage_object(None, self._frame.prompt_tokens, 0),
+        }
+
+    def _begin(self) -> bytes:
+        if self._has_begun:
+            return b""
+        self._has_begun = True
+        return events.named("message_start", {"type": "message_start", "message": self._start()})
+
+    def _thinking(self, said: Said) -> bytes:
+        if not said.reasoning or not self._asked.shows_thinking:
+            return b""
+        written = self._be_in("thinking", {"type": "thinking", "thinking": "", "signature": ""})
+        self._texts.append(said.reasoning)
+        return written + self._delta({"type": "thinking_delta", "thinking": said.reasoning})
+
+    def _text(self, said: Said) -> bytes:
+        """Text; a refusal is addressed to the user, and so it is part of it."""
+        self._has_refused = self._has_refused or bool(said.refusal)
+        text = said.text + said.refusal
+        if not text:
+            return b""
+        written = self._be_in("text", {"type": "text", "text": ""})
+        self._texts.append(text)
+        return written + self._delta({"type": "text_delta", "text": text})
+
+    def _piece(self, piece: CallPiece) -> bytes:
+        """A piece of a call. Without an index it belongs to the call of its id, or to the last one."""
+        key: int | str | None = piece.position if piece.position is not None else piece.id or self._call
+        key = "" if key is None else key
+        if key in self._started:
+            if not piece.arguments:
+                return b""
+            if key != self._call or not self._is_open:
+                raise Unfit("pieces of two tool calls by turns")
+            return self._input(piece.arguments)
+        held = self._held.pop(key, CallPiece(None, "", "", ""))
+        whole = CallPiece(None, held.id or piece.id, held.name or piece.name, held.arguments + piece.arguments)
+        if not whole.name:
+            self._held[key] = whole
+            return b""
+        written = self._end_block()
+        self._call = key
+        self._started.add(key)
+        call_id = whole.id
+        if not call_id or call_id in self._call_ids:
+            call_id = f"toolu_{self._frame.base}_{len(self._blocks)}"
+        self._call_ids.add(call_id)
+        written += self._be_in("tool_use", {"type": "tool_use", "id": call_id, "name": whole.name, "input": {}})
+        return written + (self._input(whole.arguments) if whole.arguments else b"")
+
+    def _input(self, arguments: str) -> bytes:
+        self._arguments.append(arguments)
+        return self._delta({"type": "input_json_delta", "partial_json": arguments})
+
+    def _be_in(self, kind: str, block: dict[str, Any]) -> bytes:
+        """Be in a block of this kind. A call is always a new one."""
+        if self._is_open and self._blocks[-1]["type"] == kind and kind != "tool_use":
+            return b""
+        written = self._end_block()
+        self._blocks.append(block)
+        self._is_open = True
+        start = {"type": "content_block_start", "index": len(self._blocks) - 1, "content_block": dict(block)}
+        return written + events.named("content_block_start", start)
+
+    def _delta(self, delta: dict[str, Any]) -> bytes:
+        data = {"type": "content_block_delta", "index": len(self._blocks) - 1, "delta": delta}
+        return events.named("content_block_delta", data)
+
+    def _end_block(self) -> bytes:
+        if not self._is_open:
+            return b""
+        self._is_open = False
+        block = self._blocks[-1]
+        if block["type"] == "tool_use":
+            block["input"] = self._whole_input()
+            self._arguments.clear()
+        else:
+            block[block["type"]] = "".join(self._texts)
+            self._texts.clear()
+        return events.named("content_block_stop", {"type": "content_block_stop", "index": len(self._blocks) - 1})
+
+    def _whole_input(self) -> dict[str, Any]:
+        """The input of a call. A call that the output limit has cut has none."""
+        try:
+            given = json.loads("".join(self._arguments) or "{}")
+        except (ValueError, RecursionError):
+            given = None
+        if isinstance(given, dict):
+            return given
+        if self._reason == "length":
+            return {}
+        raise Unfit("a tool call whose arguments are no JSON object")
+
+    def _stop_reason(self) -> str:
+        has_calls = bool(self._started)
+        if self._reason in _STOP_REASONS and (self._reason != "tool_calls" or has_calls):
+            return _STOP_REASONS[self._reason]
+        if self._has_refused:
+            return "refusal"
+        if has_calls:
+            return "tool_use"
+        return "end_turn" if self._matched_stop() is None else "stop_sequence"
+
+    def _matched_stop(self) -> str | None:
+        """The stop sequence that ended the answer, where the upstream reports it."""
+        is_own = self._reason == "stop" and self._stop_sequence in self._asked.stop_sequences
+        return self._stop_sequence if is_own else None
+
+    def _usage(self) -> dict[str, Any]:
+        return usage_object(self._counts, self._frame.prompt_tokens, self._estimated_output)
+
+
+def answer(
+    asked: AskedMessage, frame: MessageFrame, chat: Mapping[str, Any], *, completion_tokens: int = 0
+) -> dict[str, Any]:
+    """The Message for a plain chat answer. Raises `Unfit`.
+
+    `completion_tokens` is the gateway's estimate, for an upstream that reports no usage.
+    """
+    stream = MessageStream(asked, frame)
+    stream.feed(as_chunk(chat))
+    stream.finish(completion_tokens=completion_tokens)
+    return stream.message()
+
+
+def usage_object(usage: Counts | None, prompt_tokens: int, completion_tokens: int) -> dict[str, Any]:
+    """Usage as Messages has it, where `input_tokens` is the prompt without its cached parts.
+
+    The two numbers are estimates for an upstream that reports nothing.
+    """
+    if usage is None:
+        usage = Counts(prompt_tokens, 0, 0, completion_tokens, 0)
+    shown: dict[str, Any] = {
+        "input_tokens": usage.uncached,
+        "cache_creation_input_tokens": usage.cache_write,
+        "cache_read_input_tokens": usage.cached,
+        "output_tokens": usage.completion,
+    }
+    if usage.reasoning:
+        shown["output_tokens_details"] = {"thinking_tokens": usage.reasoning}
+    return shown

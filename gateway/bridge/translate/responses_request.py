@@ -1,0 +1,420 @@
+"""A Responses body as a chat body.
+
+Turns of the assistant come as items: reasoning, messages and tool calls, which are one message in chat. Results of
+tools may hold images, which a tool message of chat may not: they follow in a message of the user. The leading system
+and developer messages become one system message behind the instructions, because many chat templates take only one.
+
+Reasoning goes along within the current turn, that is, after the last message of the user, as models with interleaved
+thinking want it. Earlier reasoning and encrypted reasoning, which only its maker can read, stay out, and the answer
+reports it in `input_transformations`, as the API does (openai-python, `types/responses/response.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from . import custom_input, tool_names
+from .fields import CHAT, KEPT, SAME, TRANSLATED, Rule, a_list, a_text, an_object, empty, only, sort, unsupported, wrong
+from .media import chat_image
+from .tool_names import OfferedTools
+
+_STATE = "nothing is stored for this model, so send the whole conversation in `input`"
+_HOSTED = "no hosted tools run for this model"
+
+RULES: Mapping[str, Rule] = {
+    "model": SAME,
+    "stream": SAME,
+    "temperature": SAME,
+    "top_p": SAME,
+    "user": SAME,
+    "safety_identifier": SAME,
+    "prompt_cache_key": SAME,
+    "prompt_cache_retention": SAME,
+    "service_tier": SAME,
+    "input": TRANSLATED,
+    "instructions": TRANSLATED,
+    "max_output_tokens": TRANSLATED,
+    "tools": TRANSLATED,
+    "tool_choice": TRANSLATED,
+    "parallel_tool_calls": TRANSLATED,
+    "text": TRANSLATED,
+    "reasoning": TRANSLATED,
+    "include": TRANSLATED,
+    "top_logprobs": TRANSLATED,
+    "metadata": KEPT,
+    "client_metadata": KEPT,
+    "max_tool_calls": KEPT,
+    "prompt_cache_options": KEPT,
+    "store": only(False, why=_STATE + " and `store: false`"),
+    "background": only(False, why="answers are not made in the background"),
+    "previous_response_id": only(why=_STATE),
+    "conversation": only(why=_STATE),
+    "prompt": only(why="prompt templates are stored at OpenAI"),
+    "truncation": only("disabled", why="input that is too long is refused, not shortened"),
+    "context_management": empty("input is not compacted"),
+    "moderation": only(why="moderation does not run beside the model"),
+    "background_options": empty("answers are not made in the background"),
+    "access_programs": empty("access programs are those of OpenAI"),
+    "image": empty(_HOSTED),
+    "stream_options": only({}, {"include_obfuscation": False}, why="events are not padded"),
+}
+"""`max_tool_calls` bounds hosted tools only, and none runs. `prompt_cache_options` are hints for a cache."""
+_INCLUDES = frozenset({
+    "reasoning.encrypted_content", "message.output_text.logprobs", "message.input_image.image_url",
+    "file_search_call.results", "web_search_call.results", "web_search_call.action.sources",
+    "computer_call_output.output.image_url", "code_interpreter_call.outputs",
+})  # fmt: skip
+"""Known values of `include`. Only log probabilities can be in an answer of chat; there is no encrypted reasoning and
+no hosted tool whose results could be included."""
+_LOGPROBS = "message.output_text.logprobs"
+
+
+class AskedResponse(NamedTuple):
+    """A Responses request, translated."""
+
+    body: dict[str, Any]
+    """Of the chat request."""
+    members: Mapping[str, Any]
+    """As the client sent them."""
+    tools: OfferedTools
+    transformations: tuple[dict[str, Any], ...]
+    """The reasoning items that stay out, as `input_transformations` of the answer."""
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """Tools that are not offered to the upstream."""
+        return self.tools.left_out
+
+
+def translate(members: Mapping[str, Any], *, limit_field: str = "max_completion_tokens") -> AskedResponse:
+    """The chat request for these members of a Responses body.
+
+    `limit_field` is the member in which the upstream takes an output limit. Raises `InvalidRequest`.
+    """
+    body = sort(members, RULES, CHAT)
+    items = _items(members.get("input"))
+    tools = tool_names.read(_tools(members.get("tools"), items))
+    choice, allowed = tool_names.choice(members.get("tool_choice"), tools)
+    conversation = _Conversation(allowed, _start_of_turn(items))
+    instructions = members.get("instructions")
+    if instructions is not None:
+        conversation.system(a_text(instructions, "instructions"))
+    for number, item in enumerate(items):
+        conversation.add(item, number)
+    body["messages"] = conversation.messages()
+    if allowed.functions:
+        body["tools"] = list(allowed.functions)
+        if choice is not None:
+            body["tool_choice"] = choice
+        if members.get("parallel_tool_calls") is not None:
+            body["parallel_tool_calls"] = members["parallel_tool_calls"]
+    if members.get("max_output_tokens") is not None:
+        body[limit_field] = members["max_output_tokens"]
+    body |= _text(members.get("text")) | _reasoning(members.get("reasoning"))
+    body |= _logprobs(members.get("include"), members.get("top_logprobs"))
+    return AskedResponse(body, members, tools, tuple(conversation.transformations))
+
+
+def _items(given: Any) -> list[dict[str, Any]]:
+    if isinstance(given, str):
+        return [{"role": "user", "content": given}]
+    return [an_object(each, f"input[{number}]") for number, each in enumerate(a_list(given, "input"))]
+
+
+def _tools(given: Any, items: list[dict[str, Any]]) -> list[Any]:
+    """The tools of the body, and behind them those that items add."""
+    found = list(a_list([] if given is None else given, "tools"))
+    for number, item in enumerate(items):
+        if item.get("type") == "additional_tools":
+            found += a_list(item.get("tools"), f"input[{number}].tools")
+    return found
+
+
+def _is_message(item: Mapping[str, Any]) -> bool:
+    return item.get("type") in (None, "message") and "role" in item
+
+
+def _start_of_turn(items: list[dict[str, Any]]) -> int:
+    """The number of the last message of the user, after which the current turn begins."""
+    return max(
+        (number for number, item in enumerate(items) if _is_message(item) and item["role"] == "user"), default=-1
+    )
+
+
+def _text(given: Any) -> dict[str, Any]:
+    """The members for `text`: the format of the answer and its verbosity."""
+    if given is None:
+        return {}
+    text = an_object(given, "text")
+    body: dict[str, Any] = {}
+    if text.get("verbosity") is not None:
+        body["verbosity"] = text["verbosity"]
+    wanted = text.get("format")
+    if wanted is not None:
+        match an_object(wanted, "text.format").get("type"):
+            case "text":
+                pass
+            case "json_object":
+                body["response_format"] = {"type": "json_object"}
+            case "json_schema":
+                schema = {name: value for name, value in wanted.items() if name != "type" and value is not None}
+                body["response_format"] = {"type": "json_schema", "json_schema": schema}
+            case other:
+                raise unsupported("text.format.type", f"the format `{other}` has no equivalent")
+    for name in text:
+        if name not in ("format", "verbosity"):
+            raise unsupported(f"text.{name}", "it has no equivalent")
+    return body
+
+
+_REASONING: Mapping[str, Rule] = {
+    "effort": TRANSLATED,
+    "summary": KEPT,
+    "generate_summary": KEPT,
+    "context": only("auto", "current_turn", why="reasoning of earlier turns is not kept"),
+    "mode": only("standard", why="there is one mode"),
+}
+"""A summary has to be made by the model's provider: the answer has the upstream's own reasoning where it shows any."""
+
+
+def _reasoning(given: Any) -> dict[str, Any]:
+    if given is None:
+        return {}
+    reasoning = an_object(given, "reasoning")
+    for name, value in reasoning.items():
+        rule = _REASONING.get(name)
+        if rule is None or (rule.kind == "only" and not rule.allows(value)):
+            raise unsupported(f"reasoning.{name}", rule.why if rule else "it has no equivalent")
+    effort = reasoning.get("effort")
+    return {} if effort is None else {"reasoning_effort": effort}
+
+
+def _logprobs(include: Any, top: Any) -> dict[str, Any]:
+    wanted = a_list([] if include is None else include, "include")
+    for number, each in enumerate(wanted):
+        if each not in _INCLUDES:
+            raise unsupported(f"include[{number}]", "it cannot be included")
+    if _LOGPROBS not in wanted and not top:
+        return {}
+    return {"logprobs": True} if top is None else {"logprobs": True, "top_logprobs": top}
+
+
+# -------------------------------------------------------------------------------------------------------- the messages
+
+
+class _Conversation:
+    """Builds the messages of the chat, item by item."""
+
+    def __init__(self, tools: OfferedTools, turn: int) -> None:
+        self._tools = tools
+        self._turn = turn
+        self._system: list[str] = []
+        self._messages: list[dict[str, Any]] = []
+        self._assistant: dict[str, Any] | None = None
+        """The assistant's message that further items still belong to."""
+        self._images: list[dict[str, Any]] = []
+        """Parts from the results of tools, for the message behind them."""
+        self.transformations: list[dict[str, Any]] = []
+
+    def system(self, text: str) -> None:
+        """Add a system text: to the first message while no other has come, else as a message."""
+        self._end_turn()
+        if self._messages:
+            self._messages.append({"role": "system", "content": text})
+        else:
+            self._system.append(text)
+
+    def messages(self) -> list[dict[str, Any]]:
+        """All of them."""
+        self._end_turn()
+        for message in self._messages:
+            if "content" not in message:
+                message["content"] = None if "tool_calls" in message else ""
+        texts = [text for text in self._system if text]
+        first = [{"role": "system", "content": "\n\n".join(texts)}] if texts else []
+        whole = [*first, *self._messages]
+        if not whole:
+            raise wrong("input", "it has no message")
+        return whole
+
+    def add(self, item: Mapping[str, Any], number: int) -> None:
+        """Add one item of `input`. Raises `InvalidRequest`."""
+        path = f"input[{number}]"
+        kind = item.get("type")
+        if _is_message(item):
+            self._message(item, path)
+            return
+        match kind:
+            case "function_call" | "custom_tool_call" | "local_shell_call":
+                self._call(item, str(kind), path)
+            case "function_call_output" | "custom_tool_call_output" | "local_shell_call_output":
+                self._result(item, path)
+            case "reasoning":
+                self._reasoning(item, number)
+            case "additional_tools":
+                pass  # read with the tools
+            case "item_reference":
+                raise unsupported(path, _STATE)
+            case other:
+                raise unsupported(f"{path}.type", f"an item of type `{other}` has no equivalent")
+
+    def _message(self, item: Mapping[str, Any], path: str) -> None:
+        content = item.get("content")
+        match item["role"]:
+            case "system" | "developer":
+                self.system(_only_text(content, f"{path}.content"))
+            case "user":
+                self._end_turn()
+                self._messages.append({"role": "user", "content": _user_content(content, f"{path}.content")})
+            case "assistant":
+                self._said(content, f"{path}.content")
+            case other:
+                raise wrong(f"{path}.role", f"`{other}` is no role of a message")
+
+    def _said(self, content: Any, path: str) -> None:
+        """A message of the assistant. It joins the calls before it, whose results have to follow them at once."""
+        text, refusal = _assistant_text(content, path)
+        self._end_plain_message()
+        turn = self._open_turn()
+        turn["content"] = "\n\n".join(each for each in (turn.get("content"), text) if each)
+        if refusal:
+            turn["refusal"] = refusal
+
+    def _call(self, item: Mapping[str, Any], kind: str, path: str) -> None:
+        call_id = a_text(item.get("call_id"), f"{path}.call_id")
+        namespace = item.get("namespace")
+        if kind == "local_shell_call":
+            action = an_object(item.get("action"), f"{path}.action")
+            given = {name: value for name, value in action.items() if name != "type" and value is not None}
+            name, arguments = "local_shell", custom_input.compact(given)
+        elif kind == "custom_tool_call":
+            name = a_text(item.get("name"), f"{path}.name")
+            arguments = custom_input.as_arguments(a_text(item.get("input"), f"{path}.input"))
+            name = self._tools.chat_name("custom", name, namespace if isinstance(namespace, str) else None)
+        else:
+            name = a_text(item.get("name"), f"{path}.name")
+            arguments = a_text(item.get("arguments"), f"{path}.arguments")
+            name = self._tools.chat_name("function", name, namespace if isinstance(namespace, str) else None)
+        call = {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+        self._open_turn().setdefault("tool_calls", []).append(call)
+
+    def _result(self, item: Mapping[str, Any], path: str) -> None:
+        self._assistant = None
+        # Of a local shell, `id` is that of the call (openai-python, LocalShellCallOutput).
+        call_id = a_text(item.get("call_id") or item.get("id"), f"{path}.call_id")
+        text, images = _result_content(item.get("output"), f"{path}.output")
+        if images:
+            self._images += [{"type": "text", "text": f"From the result of tool call {call_id}:"}, *images]
+            text = "\n".join(
+                each for each in (text, "(Images or files of this result follow in the next message.)") if each
+            )
+        self._messages.append({"role": "tool", "tool_call_id": call_id, "content": text})
+
+    def _reasoning(self, item: Mapping[str, Any], number: int) -> None:
+        path = f"input[{number}]"
+        parts = a_list(item.get("content") or [], f"{path}.content")
+        texts = [an_object(part, f"{path}.content").get("text") for part in parts]
+        text = "".join(each for each in texts if isinstance(each, str))
+        if not text or number < self._turn:
+            reason = "model_mismatch" if not text else "turn_boundary"
+            removed = {"type": "reasoning", "action": "removed", "id": item.get("id") or path, "reason": reason}
+            self.transformations.append(removed)
+            return
+        self._end_plain_message()
+        turn = self._open_turn()
+        turn["reasoning_content"] = turn.get("reasoning_content", "") + text
+
+    def _open_turn(self) -> dict[str, Any]:
+        if self._assistant is None:
+            self._flush_images()
+            self._assistant = {"role": "assistant"}
+            self._messages.append(self._assistant)
+        return self._assistant
+
+    def _end_plain_message(self) -> None:
+        """What comes next is another message, unless calls are waiting for their results."""
+        if self._assistant is not None and "content" in self._assistant and "tool_calls" not in self._assistant:
+            self._assistant = None
+
+    def _end_turn(self) -> None:
+        self._assistant = None
+        self._flush_images()
+
+    def _flush_images(self) -> None:
+        if self._images:
+            self._messages.append({"role": "user", "content": self._images})
+            self._images = []
+
+
+def _only_text(content: Any, path: str) -> str:
+    if isinstance(content, str):
+        return content
+    texts = []
+    for number, each in enumerate(a_list(content, path)):
+        part = an_object(each, f"{path}[{number}]")
+        if part.get("type") not in ("input_text", "output_text", "text"):
+            raise unsupported(f"{path}[{number}].type", f"a part of type `{part.get('type')}` cannot stand here")
+        texts.append(a_text(part.get("text"), f"{path}[{number}].text"))
+    return "\n\n".join(texts)
+
+
+def _assistant_text(content: Any, path: str) -> tuple[str, str]:
+    """The text and the refusal of a message of the assistant."""
+    if isinstance(content, str):
+        return content, ""
+    texts, refusals = [], []
+    for number, each in enumerate(a_list(content, path)):
+        part = an_object(each, f"{path}[{number}]")
+        match part.get("type"):
+            case "output_text" | "input_text" | "text":
+                texts.append(a_text(part.get("text"), f"{path}[{number}].text"))
+            case "refusal":
+                refusals.append(a_text(part.get("refusal"), f"{path}[{number}].refusal"))
+            case other:
+                raise unsupported(f"{path}[{number}].type", f"a part of type `{other}` cannot stand here")
+    return "".join(texts), "".join(refusals)
+
+
+def _user_content(content: Any, path: str) -> str | list[dict[str, Any]]:
+    """A text alone stays a text, which every upstream takes."""
+    if isinstance(content, str):
+        return content
+    parts = [_part(an_object(each, f"{path}[{number}]"), f"{path}[{number}]")
+             for number, each in enumerate(a_list(content, path))]  # fmt: skip
+    if len(parts) == 1 and parts[0]["type"] == "text":
+        text: str = parts[0]["text"]
+        return text
+    return parts
+
+
+def _part(part: Mapping[str, Any], path: str) -> dict[str, Any]:
+    match part.get("type"):
+        case "input_text" | "text" | "output_text":
+            return {"type": "text", "text": a_text(part.get("text"), f"{path}.text")}
+        case "input_image":
+            if part.get("file_id") is not None:
+                raise unsupported(f"{path}.file_id", "stored files belong to another account; send a URL or its data")
+            return chat_image(a_text(part.get("image_url"), f"{path}.image_url"), part.get("detail"))
+        case "input_file":
+            for name in ("file_id", "file_url"):
+                if part.get(name) is not None:
+                    raise unsupported(f"{path}.{name}", "a file has to be sent as `file_data`")
+            file = {"file_data": a_text(part.get("file_data"), f"{path}.file_data")}
+            if isinstance(part.get("filename"), str):
+                file["filename"] = part["filename"]
+            return {"type": "file", "file": file}
+        case "input_audio":
+            return {"type": "input_audio", "input_audio": an_object(part.get("input_audio"), f"{path}.input_audio")}
+        case other:
+            raise unsupported(f"{path}.type", f"a part of type `{other}` has no equivalent")
+
+
+def _result_content(output: Any, path: str) -> tuple[str, list[dict[str, Any]]]:
+    """The text of a tool's result, and its other parts."""
+    if isinstance(output, str):
+        return output, []
+    parts = [_part(an_object(each, f"{path}[{number}]"), f"{path}[{number}]")
+             for number, each in enumerate(a_list(output, path))]  # fmt: skip
+    texts = [part["text"] for part in parts if part["type"] == "text"]
+    return "\n".join(texts), [part for part in parts if part["type"] != "text"]

@@ -1,0 +1,210 @@
+"""Tools of Responses as chat functions, and the way back from a function's name to the tool.
+
+Chat upstreams know functions and little else. A custom tool takes free text: it becomes a function with one string,
+`input`. `local_shell` becomes a function with the members of its action. The functions of a namespace become
+functions with the namespace before the name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from .fields import a_list, a_text, an_object, unsupported, wrong
+
+LONGEST_NAME = 64
+"""Characters of a function's name (openai-openapi, FunctionObject)."""
+LEFT_OUT = frozenset({"web_search", "web_search_2025_08_26", "web_search_preview", "web_search_preview_2025_03_11"})
+"""Tools that run at OpenAI and that Codex offers in every request. The model can do without them, so they are not
+offered, and the answer says so: its `tools` list does not have them, and a header names them."""
+_CALLERS = frozenset({"direct"})
+
+_INPUT = {
+    "type": "object",
+    "properties": {"input": {"type": "string", "description": "The whole input of the tool, as plain text."}},
+    "required": ["input"],
+    "additionalProperties": False,
+}
+_SHELL = {
+    "type": "object",
+    "properties": {
+        "command": {"type": "array", "items": {"type": "string"}, "description": "The command and its arguments."},
+        "working_directory": {"type": "string", "description": "Where the command is run."},
+        "timeout_ms": {"type": "integer", "description": "After how many milliseconds the command is stopped."},
+        "env": {"type": "object", "additionalProperties": {"type": "string"}, "description": "Environment variables."},
+        "user": {"type": "string", "description": "The user that runs the command."},
+    },
+    "required": ["command"],
+    "additionalProperties": False,
+}
+_SHELL_TEXT = "Runs a command on the user's machine and returns its output."
+
+
+class CalledTool(NamedTuple):
+    """What a chat function stands for."""
+
+    kind: str
+    """`function`, `custom` or `local_shell`."""
+    name: str
+    namespace: str | None = None
+
+
+class OfferedTools(NamedTuple):
+    """The tools of one request."""
+
+    functions: tuple[dict[str, Any], ...]
+    """For the chat body."""
+    by_name: Mapping[str, CalledTool]
+    """By the names of the chat functions."""
+    offered: tuple[Any, ...]
+    """The client's own tools that the upstream was offered, as the client wrote them."""
+    left_out: tuple[str, ...]
+    """Paths and types of the tools that were not offered: `tools[2].web_search`."""
+
+    def tool(self, name: str) -> CalledTool:
+        """The tool that a call of this name calls. A name that was not offered is left to the client."""
+        return self.by_name.get(name) or CalledTool("function", name)
+
+    def chat_name(self, kind: str, name: str, namespace: str | None = None) -> str:
+        """The name under which the chat function of this tool is called."""
+        wanted = CalledTool(kind, name, namespace)
+        return next((chat for chat, tool in self.by_name.items() if tool == wanted), _joined(namespace, name))
+
+
+def read(given: Any, path: str = "tools") -> OfferedTools:
+    """The tools of a Responses body. Raises `InvalidRequest`."""
+    functions: list[dict[str, Any]] = []
+    by_name: dict[str, CalledTool] = {}
+    offered: list[Any] = []
+    left_out: list[str] = []
+    for number, each in enumerate(a_list([] if given is None else given, path)):
+        here = f"{path}[{number}]"
+        tool = an_object(each, here)
+        if tool.get("type") in LEFT_OUT:
+            left_out.append(f"{here}.{tool['type']}")
+            continue
+        offered.append(tool)
+        for what, function in _functions(tool, here):
+            name = function["name"]
+            if name in by_name:
+                raise wrong(here, f"two tools would be called `{name}`")
+            by_name[name] = what
+            functions.append({"type": "function", "function": function})
+    return OfferedTools(tuple(functions), by_name, tuple(offered), tuple(left_out))
+
+
+def _functions(tool: Mapping[str, Any], path: str) -> Iterator[tuple[CalledTool, dict[str, Any]]]:
+    kind = tool.get("type")
+    if kind == "local_shell":
+        yield CalledTool("local_shell", "local_shell"), _function("local_shell", _SHELL_TEXT, _SHELL)
+    elif kind == "namespace":
+        namespace = a_text(tool.get("name"), f"{path}.name")
+        about = tool.get("description")
+        for number, each in enumerate(a_list(tool.get("tools"), f"{path}.tools")):
+            inner = an_object(each, f"{path}.tools[{number}]")
+            if inner.get("type") not in ("function", "custom"):
+                raise unsupported(f"{path}.tools[{number}].type", f"`{inner.get('type')}` has no equivalent")
+            yield _named(inner, f"{path}.tools[{number}]", namespace, about if isinstance(about, str) else "")
+    elif kind in ("function", "custom"):
+        yield _named(tool, path, None, "")
+    else:
+        raise unsupported(f"{path}.type", f"the tool `{kind}` runs at OpenAI or has no equivalent")
+
+
+def _named(tool: Mapping[str, Any], path: str, namespace: str | None, about: str) -> tuple[CalledTool, dict[str, Any]]:
+    """A function or a custom tool."""
+    name = a_text(tool.get("name"), f"{path}.name")
+    callers = tool.get("allowed_callers")
+    if callers is not None and not _CALLERS & set(a_list(callers, f"{path}.allowed_callers")):
+        raise unsupported(f"{path}.allowed_callers", "tools can be called by the model only")
+    if tool.get("async"):
+        raise unsupported(f"{path}.async", "calls are not asynchronous")
+    given = tool.get("description")
+    texts = [about, given if isinstance(given, str) else ""]
+    if tool["type"] == "function":
+        function = _function(_joined(namespace, name), _paragraphs(texts), tool.get("parameters"))
+        if tool.get("strict") is not None:
+            function["strict"] = tool["strict"]
+        return CalledTool("function", name, namespace), function
+    texts.append(_format(tool.get("format"), f"{path}.format"))
+    return CalledTool("custom", name, namespace), _function(_joined(namespace, name), _paragraphs(texts), _INPUT)
+
+
+def _function(name: str, description: str, parameters: Any) -> dict[str, Any]:
+    function: dict[str, Any] = {"name": name}
+    if description:
+        function["description"] = description
+    if parameters is not None:
+        function["parameters"] = parameters
+    return function
+
+
+def _format(given: Any, path: str) -> str:
+    """The format of a custom tool's input, in words: no chat upstream enforces a grammar of a function's string."""
+    if given is None:
+        return ""
+    wanted = an_object(given, path)
+    match wanted.get("type"):
+        case "text":
+            return ""
+        case "grammar":
+            syntax, definition = a_text(wanted.get("syntax"), f"{path}.syntax"), wanted.get("definition")
+            return f"The input must follow this {syntax} grammar:\n{a_text(definition, f'{path}.definition')}"
+        case other:
+            raise unsupported(f"{path}.type", f"the format `{other}` has no equivalent")
+
+
+def _joined(namespace: str | None, name: str) -> str:
+    """A name with its namespace. Where it would be too long, its end is a digest."""
+    if namespace is None:
+        return name
+    whole = f"{namespace}{name}" if namespace.endswith("__") else f"{namespace}__{name}"
+    if len(whole) <= LONGEST_NAME:
+        return whole
+    digest = hashlib.sha256(whole.encode("utf-8", "replace")).hexdigest()[:8]
+    return f"{whole[: LONGEST_NAME - 9]}_{digest}"
+
+
+def _paragraphs(texts: list[str]) -> str:
+    return "\n\n".join(text for text in texts if text)
+
+
+def choice(given: Any, tools: OfferedTools, path: str = "tool_choice") -> tuple[Any, OfferedTools]:
+    """The `tool_choice` of a Responses body for a chat body, and the tools that it allows. Raises `InvalidRequest`.
+
+    Without tools chat takes no tool choice: it is None.
+    """
+    if given is None or isinstance(given, str):
+        if given == "required" and not tools.functions:
+            raise unsupported(path, "a tool is required, and none of the offered ones can be used")
+        return (given if tools.functions else None), tools
+    wanted = an_object(given, path)
+    match wanted.get("type"):
+        case "function" | "custom" | "local_shell" as kind:
+            return {"type": "function", "function": {"name": _name_of(wanted, kind, tools, path)}}, tools
+        case "allowed_tools":
+            listed = enumerate(a_list(wanted.get("tools"), f"{path}.tools"))
+            entries = [
+                (an_object(each, f"{path}.tools[{number}]"), f"{path}.tools[{number}]") for number, each in listed
+            ]
+            names = {_allowed(entry, tools, where) for entry, where in entries}
+            kept = [each for each in tools.functions if each["function"]["name"] in names]
+            return choice(wanted.get("mode") or "auto", tools._replace(functions=tuple(kept)), path)
+        case other:
+            raise unsupported(path, f"the tool `{other}` runs at OpenAI or has no equivalent")
+
+
+def _allowed(entry: Mapping[str, Any], tools: OfferedTools, path: str) -> str:
+    kind = entry.get("type")
+    return "" if kind in LEFT_OUT else _name_of(entry, str(kind), tools, path)
+
+
+def _name_of(entry: Mapping[str, Any], kind: str, tools: OfferedTools, path: str) -> str:
+    """The chat name of an offered tool."""
+    name = "local_shell" if kind == "local_shell" else a_text(entry.get("name"), f"{path}.name")
+    namespace = entry.get("namespace")
+    chat = tools.chat_name(kind, name, namespace if isinstance(namespace, str) else None)
+    if chat not in tools.by_name:
+        raise wrong(path, f"the tool `{name}` is not among the tools")
+    return chat

@@ -1,0 +1,137 @@
+"""The one table of roles and operations of the admin API, and the scopes that it grants. Pure.
+
+A role that has no entry in an operation's row may not use it. `web/admin/common.py` enforces the table, the OpenAPI
+document and docs/people.md show it, and tests/web/test_roles.py tries every operation with every role.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple, Protocol
+
+Role = Literal["operator", "lead", "member", "viewer", "key"]
+"""`key`: a request that presents an API key of the data plane instead of a token or a session."""
+
+ROLES: Sequence[Role] = ("operator", "lead", "member", "viewer", "key")
+"""The order of the columns of the table."""
+
+Reach = Literal["all", "team", "own"]
+"""Everything; one team and its keys; a person's own keys, or the presented key and those of the same owner and team."""
+
+_REACHES: Mapping[str, Reach] = {"all": "all", "team": "team", "own": "own"}
+
+_TABLE = """
+                                           operator  lead  member  viewer  key
+GET    /admin/api/usage                    all       team  own     all     own
+GET    /admin/api/calls                    all       team  own     all     own
+GET    /admin/api/quotas                   all       team  own     all     own
+GET    /admin/api/upstreams                all       -     -       all     -
+POST   /admin/api/reload                   all       -     -       -       -
+GET    /admin/api/session                  all       team  own     all     own
+GET    /admin/api/live                     all       -     -       all     -
+GET    /admin/api/keys                     all       team  own     all     own
+POST   /admin/api/keys                     all       team  -       -       -
+GET    /admin/api/keys/{id}                all       team  own     all     own
+PATCH  /admin/api/keys/{id}                all       team  -       -       -
+DELETE /admin/api/keys/{id}                all       team  -       -       -
+POST   /admin/api/keys/{id}/rotate         all       team  -       -       -
+POST   /admin/api/keys/{id}/reset          all       team  -       -       -
+POST   /admin/api/keys/{id}/top_up         all       team  -       -       -
+GET    /admin/api/teams                    all       team  -       all     -
+POST   /admin/api/teams                    all       -     -       -       -
+GET    /admin/api/teams/{name}             all       team  -       all     -
+PATCH  /admin/api/teams/{name}             all       -     -       -       -
+DELETE /admin/api/teams/{name}             all       -     -       -       -
+POST   /admin/api/teams/{name}/reset       all       -     -       -       -
+POST   /admin/api/teams/{name}/top_up      all       -     -       -       -
+POST   /admin/api/quotas/reset             all       -     -       -       -
+POST   /admin/api/quotas/top_up            all       -     -       -       -
+GET    /admin/api/audit                    all       -     -       -       -
+"""
+
+
+def _read(table: str) -> Mapping[tuple[str, str], Mapping[Role, Reach]]:
+    head, *rows = [line.split() for line in table.strip().splitlines()]
+    assert head == list(ROLES)
+    return {
+        (method, path): {role: _REACHES[cell] for role, cell in zip(ROLES, cells, strict=True) if cell != "-"}
+        for method, path, *cells in rows
+    }
+
+
+PERMISSIONS = _read(_TABLE)
+"""By method and path of an operation: the roles that may use it, and how far each reaches."""
+
+
+class Principal(NamedTuple):
+    """Who makes a request."""
+
+    name: str
+    """For the audit log: `admin.token`, `token ci`, `person alice@example.org`, `key alice`."""
+    role: Role
+    team: str | None = None
+    """The team of a lead, or of the presented key."""
+    owner: str | None = None
+    """The person: keys with this owner are her own."""
+    key: str | None = None
+    """The id of the presented key."""
+
+
+class KeyFacts(Protocol):
+    """What decides whether a key is within a scope: its settings have it."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def team(self) -> str | None: ...
+    @property
+    def owner(self) -> str | None: ...
+
+
+class Scope(NamedTuple):
+    """The keys, teams and numbers that a request may reach."""
+
+    reach: Reach
+    who: Principal
+
+    @property
+    def is_all(self) -> bool:
+        """Whether nothing is out of reach."""
+        return self.reach == "all"
+
+    def covers(self, key: KeyFacts) -> bool:
+        """Whether a key is within reach."""
+        who = self.who
+        if self.reach == "team":
+            return who.team is not None and key.team == who.team
+        if self.reach == "own":
+            # The owner of a key is text that the lead of any team can write: together with the team it is a fact.
+            is_same_owner = who.owner is not None and key.owner == who.owner
+            is_same_team = who.key is None or key.team == who.team
+            return (who.key is not None and key.id == who.key) or (is_same_owner and is_same_team)
+        return True
+
+    def covers_team(self, name: str) -> bool:
+        """Whether a team is within reach."""
+        return self.is_all or (self.reach == "team" and name == self.who.team)
+
+
+def scope_of(who: Principal, operation: tuple[str, str]) -> Scope | None:
+    """The scope of this operation; None: the role may not use it."""
+    reach = PERMISSIONS[operation].get(who.role)
+    return None if reach is None else Scope(reach, who)
+
+
+def not_allowed(who: Principal) -> str:
+    """The message of a refusal."""
+    if who.role == "viewer":
+        return (
+            "This token may read usage, calls, quotas, upstreams, keys and teams, and nothing else. Use the admin "
+            "token (admin.token) for what you wanted."
+        )
+    what = {
+        "lead": "leads read and change the keys of their team, and read its reports",
+        "member": "members read and change their own keys, and read their own usage",
+        "key": "an API key reads its own usage, windows and settings",
+    }.get(who.role, who.role)
+    return f"Your role does not allow this: {what}. Ask an operator of the gateway."

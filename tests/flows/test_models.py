@@ -1,0 +1,86 @@
+"""Models by pattern: which settings serve a name, and what reports and metrics call it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.conftest import Stage, StartsGateways
+from tests.fakes.scripted import error_json, ok_json
+
+from .house import CHAT, COMPLETIONS, EMBEDDINGS, Gateway, eventually, key, model, settings
+
+PRICE = {"input": 2, "output": 4}
+
+
+@pytest.fixture(scope="module")
+def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
+    routes = [{"upstream": "main"}]
+    models: dict[str, Any] = {
+        "gpt-4o*": {"routes": routes, "max_output_tokens": 100, "price": PRICE},
+        "openai/*": {"routes": routes, "strip_prefix": "openai/", "max_output_tokens": 100},
+        "*": {"routes": routes, "endpoints": ["completions"], "max_output_tokens": 100},
+    }
+    keys = [key("alice"), key("bob", models=["gpt-*"]), key("spender", quotas=[{"usd": 1, "per": "day"}])]
+    return gateways(settings(theatre.url, models=models, keys=keys, metrics={"max_models": 5}))
+
+
+def groups(house: Gateway, **query: str) -> dict[str, int]:
+    return {row["model"]: row["requests"] for row in house.usage(group_by="model", **query)}
+
+
+def test_a_name_under_a_pattern_is_reported_as_itself_when_it_was_served(house: Gateway, upstream: Stage) -> None:
+    upstream.play(error_json(404, message="no such model", code="model_not_found"), ok_json(), ok_json())
+    answers = [house.complete(model="gpt-4o-2024") for _ in range(3)]
+    assert [answer.status for answer in answers] == [404, 200, 200]
+    assert [request.json["model"] for request in upstream.requests] == ["gpt-4o-2024"] * 3
+    records = [house.call(answer.headers["x-request-id"]) for answer in answers]
+    assert {record["model"] for record in records} == {"gpt-4o-2024"}
+    assert [record["cost_usd"] for record in records] == [0, 6e-6, 6e-6]
+    found = eventually(lambda: (seen := groups(house)).get("gpt-4o-2024") == 2 and seen)
+    assert found["other"] == 1
+    assert house.metric("gateway_requests_total", model="gpt-4o-2024", status="200") == 2
+    assert house.metric("gateway_requests_total", model="other", status="404") == 1
+
+
+def test_a_prefix_is_taken_off(house: Gateway, upstream: Stage) -> None:
+    upstream.play(ok_json())
+    answer = house.complete(model="openai/o3")
+    assert answer.status == 200
+    assert upstream.requests[0].json["model"] == "o3"
+    record = house.call(answer.headers["x-request-id"])
+    assert (record["model"], record["routed_model"]) == ("openai/o3", "o3")
+
+
+def test_the_most_specific_pattern_decides_what_a_model_may(house: Gateway, upstream: Stage) -> None:
+    assert house.chat(model="unheard-of").status == 404  # "*" has completions alone
+    upstream.play(ok_json())
+    assert house.chat(model="gpt-4o-mini").status == 200
+    assert house.complete("bob", model="openai/gpt-4o").status == 404
+    refused = house.complete("spender", model="openai/gpt-4o")
+    assert (refused.status, refused.json["error"]["code"]) == (403, "model_not_priced")
+
+
+def test_metrics_are_bounded_and_reports_are_not(house: Gateway, upstream: Stage) -> None:
+    upstream.play(always=ok_json())
+    names = [f"gpt-4o-{number}" for number in range(12)]
+    assert {house.complete(model=name).status for name in names} == {200}
+    found = eventually(lambda: (seen := groups(house)).keys() >= set(names) and seen)
+    assert {found[name] for name in names} == {1}
+    labels = {labels["model"] for name, labels, _ in house.metrics() if name == "gateway_tokens_total"}
+    assert "other" in labels
+    assert len(labels - {COMPLETIONS, CHAT, EMBEDDINGS, "other"}) == 2  # what room the configured names leave
+
+
+def test_patterns_are_not_listed(house: Gateway) -> None:
+    assert [row["id"] for row in house.get("/v1/models").json["data"]] == [COMPLETIONS, CHAT, EMBEDDINGS]
+    shown = house.get("/v1/models/gpt-4o")
+    assert (shown.status, shown.json["endpoints"]) == (200, ["completions", "chat", "embeddings"])
+
+
+def test_configured_names_are_groups_before_they_are_served(gateway: StartsGateways, upstream: Stage) -> None:
+    house = gateway(settings(upstream.url, models={"*": model("chat")}))
+    upstream.play(error_json(404, message="no", code="model_not_found"))
+    assert house.complete().status == 404
+    assert eventually(lambda: groups(house)) == {COMPLETIONS: 1}

@@ -1,0 +1,276 @@
+"""Every operation of the admin API with every role, through a whole gateway on both stores: who may use it, and that
+nothing of another team or person comes back or is changed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp.test_utils import TestClient
+
+from gateway.identity.permissions import PERMISSIONS, ROLES, KeyFacts, Principal, Scope
+from gateway.web.admin.operations import ADMIN_OPERATIONS
+from tests.browser.stores import days, filled
+from tests.flows.house import key, secret
+from tests.flows.planted import plant, record
+
+from .conftest import ADMIN_TOKEN, Inside
+
+NOWHERE = "http://127.0.0.1:9/v1"
+QUOTAS = [{"requests": 60, "per": "minute"}, {"tokens": 1000, "per": "day"}]
+TOKENS: Mapping[str, Mapping[str, Any]] = {
+    "ci": {"token": "operator-token-0123456789", "role": "operator"},
+    "head": {"token": "lead-token-0123456789", "role": "lead", "team": "ours"},
+    "reader": {"token": "viewer-named-0123456789", "role": "viewer"},
+}
+SECRETS = {
+    "admin.token": ADMIN_TOKEN, "admin.viewer_token": "viewer-token-0123456789", "key": secret("alice"),
+    **{name: each["token"] for name, each in TOKENS.items()},
+}  # fmt: skip
+ROLE_OF = {"admin.token": "operator", "ci": "operator", "admin.viewer_token": "viewer", "reader": "viewer",
+           "head": "lead", "key": "key"}  # fmt: skip
+
+REPORTS = {("GET", f"/admin/api/{name}") for name in ("usage", "calls", "quotas", "session", "keys")} | {
+    ("GET", "/admin/api/keys/{id}")
+}
+READING = {each for each in ADMIN_OPERATIONS if each[0] == "GET"}
+MAY: Mapping[str, set[tuple[str, str]]] = {
+    "operator": set(ADMIN_OPERATIONS),
+    "viewer": READING - {("GET", "/admin/api/audit")},
+    "lead": {
+        *REPORTS, ("GET", "/admin/api/teams"), ("GET", "/admin/api/teams/{name}"), ("POST", "/admin/api/keys"),
+        *((method, "/admin/api/keys/{id}") for method in ("PATCH", "DELETE")),
+        *(("POST", f"/admin/api/keys/{{id}}/{what}") for what in ("rotate", "reset", "top_up")),
+    },
+    "key": REPORTS,
+}  # fmt: skip
+"""Written out a second time, so that a wrong cell of the table is found."""
+
+BODIES: Mapping[tuple[str, str], Mapping[str, Any]] = {
+    ("POST", "/admin/api/keys"): {"id": "made"},
+    ("PATCH", "/admin/api/keys/{id}"): {"note": "changed"},
+    ("POST", "/admin/api/keys/{id}/top_up"): {"tokens": 5, "per": "day"},
+    ("POST", "/admin/api/teams"): {"name": "new-team"},
+    ("PATCH", "/admin/api/teams/{name}"): {"quotas": QUOTAS},
+    ("POST", "/admin/api/teams/{name}/top_up"): {"tokens": 5, "per": "day"},
+    ("POST", "/admin/api/quotas/top_up"): {"tokens": 5, "per": "day"},
+}
+
+Client = TestClient[Any, Any]
+
+
+@pytest.fixture(params=["embedded", "redis"])
+async def client(request: pytest.FixtureRequest, inside: Inside, tmp_path: Path) -> AsyncIterator[Client]:
+    """Two teams. `alice` and `both` are of `ours`, and both are Alice's; so is `rival-two`, of the other team."""
+    settings: dict[str, Any] = {
+        "keys": [
+            key("alice", team="ours", quotas=QUOTAS, owner="alice@example.org"),
+            key("bob", team="ours", quotas=QUOTAS, owner="bob@example.org"),
+            key("both", team="ours", quotas=QUOTAS, owner="alice@example.org"),
+            key("rival-one", team="rival", quotas=QUOTAS, owner="rival@example.org"),
+            key("rival-two", team="rival", quotas=QUOTAS, owner="alice@example.org"),
+            key("rival-none"),
+        ],
+        "teams": {"ours": {"quotas": QUOTAS}, "rival": {"quotas": QUOTAS}},
+        "quotas": QUOTAS,
+        "admin": {"token": ADMIN_TOKEN, "viewer_token": SECRETS["admin.viewer_token"], "tokens": TOKENS},
+    }
+    day = days(1)[0]
+    teams = {"alice": "ours", "bob": "ours", "both": "ours", "rival-one": "rival", "rival-two": "rival"}
+    records = [
+        record(day, name, team=team, model=f"{team}-{name}-model")
+        for name, team in {**teams, "rival-none": None}.items()
+        for _ in range(3)
+    ]
+    with filled(request.param, tmp_path, {}) as url:
+        await asyncio.to_thread(plant, url, records)
+        store = {"url": url, "journal_dir": str(tmp_path / "journal")}
+        inside_client = await inside(NOWHERE, store=store, **settings)
+        body = {"id": "stored", "team": "ours", "quotas": QUOTAS}
+        for made in (body, {**body, "id": "rival-stored", "team": "rival"}):
+            assert (await ask(inside_client, "admin.token", "POST", "/admin/api/keys", made))[0] == 201
+        spare = {"name": "spare", "quotas": QUOTAS}
+        assert (await ask(inside_client, "admin.token", "POST", "/admin/api/teams", spare))[0] == 201
+        yield inside_client
+        await inside_client.close()
+
+
+async def ask(client: Client, who: str, method: str, path: str, body: Any = None) -> tuple[int, str]:
+    headers = {"Authorization": f"Bearer {SECRETS[who]}"}
+    async with client.request(method, path, headers=headers, json=body) as answer:
+        return answer.status, await answer.text()
+
+
+def body_of(place: tuple[str, str]) -> Mapping[str, Any] | None:
+    return BODIES.get(place) if place[0] != "GET" else None
+
+
+def path_of(role: str, method: str, path: str) -> str:
+    """Of a key and a team that the role reaches, of the file where it is only read."""
+    if method == "GET" or "{id}" not in path:
+        return path.format(id="alice", name="spare" if method != "GET" and role == "operator" else "ours")
+    return path.format(id="alice" if role == "key" else "stored")
+
+
+def test_the_table_is_what_is_written_here() -> None:
+    assert set(PERMISSIONS) == set(ADMIN_OPERATIONS)
+    for role, may in MAY.items():
+        assert {place for place, roles in PERMISSIONS.items() if role in roles} == may, role
+    for place, operation in ADMIN_OPERATIONS.items():
+        assert operation.caller == ("viewer" if "viewer" in PERMISSIONS[place] else "admin"), place
+        assert PERMISSIONS[place]["operator"] == "all"
+        assert {"team"} >= {PERMISSIONS[place].get("lead", "team")}
+        assert {"own"} >= {PERMISSIONS[place].get(role, "own") for role in ("member", "key")}
+
+
+@pytest.mark.parametrize("who", sorted(ROLE_OF))
+async def test_every_operation_with_every_role(client: Client, who: str) -> None:
+    role = ROLE_OF[who]
+    # What destroys comes last.
+    for place in sorted(ADMIN_OPERATIONS, key=lambda place: (place[0] == "DELETE", place)):
+        status, text = await ask(client, who, place[0], path_of(role, *place), body_of(place))
+        if place in MAY[role]:
+            unavailable = place == ("POST", "/admin/api/reload")  # there is no supervisor in this process
+            assert status in ((503,) if unavailable else (200, 201)), (place, text)
+        else:
+            code = "read_only_token" if role == "viewer" else "role_not_allowed"
+            assert (status, json.loads(text)["error"]["code"]) == (403, code), place
+
+
+@pytest.mark.parametrize("who", ["head", "key"])
+async def test_nothing_of_another_team_comes_back(client: Client, who: str) -> None:
+    """However it is asked for: whole lists, pages, CSV, every grouping, and by name."""
+    mine = MAY[ROLE_OF[who]]
+    queries = {
+        "usage": ["", "?group_by=team", "?group_by=key,model,team,day,upstream,endpoint,month", "?format=csv",
+                  "?group_by=key&limit=1000", '?group_by=key&after=["a"]', "?group_by=model&format=csv"],
+        "calls": ["", "?limit=1000", "?format=csv", "?format=csv&limit=1000"],
+        "quotas": ["", "?limit=1000", "?after=a", "?limit=1&after=both"],
+        "keys": ["", "?limit=1000", "?after=a", "?after=c"],
+        "teams": ["", "?after=a"],
+        "session": [""],
+    }  # fmt: skip
+    for name, each in queries.items():
+        for query in each:
+            status, text = await ask(client, who, "GET", f"/admin/api/{name}{query}")
+            assert status == (200 if ("GET", f"/admin/api/{name}") in mine else 403), (name, query, text)
+            assert "rival" not in text, (name, query)
+            assert who == "head" or "bob" not in text, (name, query)
+    for method, path in ADMIN_OPERATIONS:
+        if (method, path) in mine and "{" in path:
+            for foreign in ("rival-one", "rival-two", "rival-none", "rival-stored", "rival", "nobody"):
+                place = path.format(id=foreign, name=foreign)
+                status, text = await ask(client, who, method, place, body_of((method, path)))
+                assert status == 404, (method, place, text)
+                # The same answer as for what does not exist.
+                assert json.loads(text)["error"]["code"] in ("key_not_found", "team_not_found")
+    for query in ("calls?key=rival-one", "quotas?key=rival-two", "quotas?team=rival", "keys?team=rival"):
+        assert (await ask(client, who, "GET", f"/admin/api/{query}"))[0] == 404, query
+
+
+async def test_reports_of_a_part_have_its_numbers(client: Client) -> None:
+    for who, names in (("head", ["alice", "bob", "both"]), ("key", ["alice", "both"])):
+        _, text = await ask(client, who, "GET", "/admin/api/usage?group_by=key")
+        assert [(row["key"], row["requests"]) for row in json.loads(text)["data"]] == [(name, 3) for name in names]
+        _, text = await ask(client, who, "GET", "/admin/api/usage?group_by=")
+        assert [row["requests"] for row in json.loads(text)["data"]] == [3 * len(names)]
+        _, text = await ask(client, who, "GET", "/admin/api/usage?group_by=day")
+        assert [row["requests"] for row in json.loads(text)["data"]] == [3 * len(names)]
+        _, text = await ask(client, who, "GET", "/admin/api/calls?limit=1000")
+        assert sorted({call["key"] for call in json.loads(text)["data"]}) == names
+        _, text = await ask(client, who, "GET", "/admin/api/calls?key=both")
+        assert [call["key"] for call in json.loads(text)["data"]] == ["both"] * 3
+    _, text = await ask(client, "admin.token", "GET", "/admin/api/usage?group_by=")
+    assert [row["requests"] for row in json.loads(text)["data"]] == [18]  # no cache mixes the two
+
+
+async def test_a_lead_cannot_lead_out_of_the_teams_limits(client: Client) -> None:
+    async def refused(method: str, path: str, body: dict[str, Any]) -> str:
+        status, text = await ask(client, "head", method, f"/admin/api/keys{path}", body)
+        assert status == 403, text
+        return str(json.loads(text)["error"]["param"])
+
+    for team in ("rival", None, "nowhere"):
+        assert await refused("POST", "", {"id": "climber", "team": team}) == "team"
+        assert await refused("PATCH", "/stored", {"team": team}) == "team"
+    assert await refused("POST", "", {"id": "climber", "on_exceeded": "shadow"}) == "on_exceeded"
+    assert await refused("PATCH", "/stored", {"on_exceeded": "shadow"}) == "on_exceeded"
+    assert (await ask(client, "admin.token", "GET", "/admin/api/keys/climber"))[0] == 404
+    status, text = await ask(client, "head", "POST", "/admin/api/keys", {"id": "made"})
+    assert (status, json.loads(text)["team"]) == (201, "ours")
+    # A key of theirs that an operator moves away is out of reach at once.
+    assert (await ask(client, "ci", "PATCH", "/admin/api/keys/made", {"team": "rival"}))[0] == 200
+    assert (await ask(client, "head", "POST", "/admin/api/keys/made/rotate"))[0] == 404
+
+
+async def test_the_audit_log_names_the_token(client: Client) -> None:
+    for who in ("ci", "head", "admin.token"):
+        assert (await ask(client, who, "PATCH", "/admin/api/keys/stored", {"note": who}))[0] == 200
+    _, text = await ask(client, "admin.token", "GET", "/admin/api/audit?limit=3")
+    actors = [change["actor"] for change in json.loads(text)["data"]]
+    assert actors == [f"{name} from 127.0.0.1" for name in ("admin.token", "token head", "token ci")]
+
+
+async def test_who_asks_is_told_what_she_may_do(client: Client) -> None:
+    for who, role in ROLE_OF.items():
+        _, text = await ask(client, who, "GET", "/admin/api/session")
+        told = json.loads(text)
+        assert told["role"] == ("admin" if role == "operator" else role)
+        assert {tuple(each.split()) for each in told["operations"]} == MAY[role]
+        assert told["team"] == ("ours" if role in ("lead", "key") else None)
+
+
+async def test_the_document_says_which_roles(client: Client) -> None:
+    _, text = await ask(client, "admin.token", "GET", "/openapi.json")
+    for path, methods in json.loads(text)["paths"].items():
+        for method, operation in methods.items():
+            roles = PERMISSIONS.get((method.upper(), path))
+            assert operation.get("x-roles") == roles
+            assert (roles is not None and "key" in roles) == ({"key": []} in operation["security"]) or "/v1/" in path
+
+
+async def test_a_key_that_is_refused_on_the_data_plane_reads_nothing(client: Client) -> None:
+    assert (await ask(client, "key", "GET", "/admin/api/usage"))[0] == 200
+    assert (await ask(client, "head", "DELETE", "/admin/api/keys/alice"))[0] == 200
+
+    async def is_refused() -> bool:
+        status, text = await ask(client, "key", "GET", "/admin/api/usage")
+        return status == 401 and "revoked" in text
+
+    for _ in range(100):
+        if await is_refused():
+            return
+        await asyncio.sleep(0.05)
+    raise AssertionError("a revoked key still reads")
+
+
+class Facts:
+    def __init__(self, name: str, team: str | None, owner: str | None) -> None:
+        self.id, self.team, self.owner = name, team, owner
+
+
+@pytest.mark.parametrize(
+    ("who", "key", "is_covered"),
+    [
+        (Principal("x", "lead", "a"), Facts("k", "a", None), True),
+        (Principal("x", "lead", "a"), Facts("k", None, None), False),
+        (Principal("x", "lead", None), Facts("k", None, None), False),
+        (Principal("x", "member", None, "p"), Facts("k", "a", "p"), True),
+        (Principal("x", "member", "a", "p"), Facts("k", "a", "q"), False),
+        (Principal("x", "member", "a", None), Facts("k", "a", None), False),
+        (Principal("x", "key", "a", "p", "k"), Facts("k", "a", "p"), True),
+        (Principal("x", "key", "a", "p", "k"), Facts("l", "a", "p"), True),
+        (Principal("x", "key", "a", "p", "k"), Facts("l", "b", "p"), False),
+        (Principal("x", "key", "a", None, "k"), Facts("l", "a", None), False),
+        (Principal("x", "key", None, None, "k"), Facts("k", None, None), True),
+    ],
+    ids=lambda each: each if isinstance(each, bool) else None,
+)
+def test_what_a_scope_covers(who: Principal, key: KeyFacts, is_covered: bool) -> None:
+    reach = PERMISSIONS["GET", "/admin/api/usage"][who.role]
+    assert Scope(reach, who).covers(key) is is_covered
+    assert who.role in ROLES
