@@ -81,11 +81,6 @@ def texts_of(data: bytes) -> list[bytes]:
     return TEXT.findall(data)
 
 
-def places_of_texts(data: bytes) -> list[tuple[int, int]]:
-    """The position of each of them."""
-    return [match.span(1) for match in TEXT.finditer(data)]
-
-
 def has_reasoning(data: bytes) -> bool:
     """Whether an answer or an event shows some of the model's reasoning."""
     return _REASONING.search(data) is not None

@@ -121,9 +121,7 @@ def test_no_part_is_above_its_whole() -> None:
 
 def size_of(answer: bytes) -> int:
     """Bytes of generated text."""
-    texts = reported_usage.texts_of(answer)
-    assert [answer[start:end] for start, end in reported_usage.places_of_texts(answer)] == texts
-    return sum(map(len, texts))
+    return sum(map(len, reported_usage.texts_of(answer)))
 
 
 @pytest.mark.parametrize(
