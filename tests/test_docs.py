@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 from pydantic import BaseModel
 
 from gateway import cli, errors
-from gateway.config import Config, Limits, Quota, build, resolve
+from gateway.config import Config, Limits, ModelSettings, Quota, build, resolve
 from gateway.observe.exposition import Reloads, SupervisorMetrics
 from gateway.observe.metrics import KeyCollector, Telemetry
 
@@ -29,7 +29,7 @@ def _models(annotation: Any) -> list[type[BaseModel]]:
     return [model for part in get_args(annotation) for model in _models(part)]
 
 
-SHARED = {Quota: "quotas[]", Limits: "limits"}
+SHARED = {Quota: "quotas[]", Limits: "limits", ModelSettings: "models.NAME"}
 """Sections that stand in several places of the file, and once on its page."""
 
 

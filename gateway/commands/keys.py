@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from datetime import UTC, datetime
 from typing import Any
 
-from gateway.config import Config
+from gateway.config import Config, shown_quotas
 from gateway.keys.registry import CreatedKey, Registry
 from gateway.quota.notation import NONE, read_duration_s, read_moment
 from gateway.reports.registry import KEYS, KEYS_IN_TABLE, format_one
@@ -124,10 +125,13 @@ def _count(text: str) -> int:
 
 def _create(args: argparse.Namespace, config: Config) -> str:
     wish = {"id": one_name(args, "--id"), **_settings(args)}
-    wish = {name: value for name, value in wish.items() if value is not None}
-    quotas = quotas_of(args)
-    wish["quotas"] = merged([], quotas)
-    wish["limits"] = limits_of(args.limit or ())
+    if quotas := quotas_of(args):
+        wish["quotas"] = merged(shown_quotas(config.defaults.keys.quotas), quotas)
+    if args.limit:
+        wish["limits"] = limits_of(args.limit)
+    for name, everything in (("models", ["*"]), ("ips", [])):  # which is what `none` means
+        if name in wish and wish[name] is None:
+            wish[name] = everything
     issued = carry_out(config, lambda registry: registry.create_key(wish, actor("keys")))
     return _told(args, issued, "is made; its secret")
 
@@ -171,7 +175,9 @@ def _revoke(args: argparse.Namespace, config: Config) -> str:
 
 
 def _told(args: argparse.Namespace, issued: CreatedKey, what: str) -> str:
-    """A key and its secret, which is alone in the last line."""
+    """A key and its secret, which is alone in the last line. Warnings go to standard error."""
+    for warning in issued.warnings:
+        print(f"gateway: warning: {warning}", file=sys.stderr)
     if args.shape == "json":
         return format_json(issued.key | {"secret": issued.secret})
     if args.shape == "quiet":

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, cast
 from pydantic import ValidationError
 
 from .checks import ValidParts, cross_check, explain
+from .defaults import with_key_defaults, with_model_defaults
 from .faults import ConfigError, ConfigFault, format_faults, printable
 from .issued import read_key, read_quota, read_team, shown_key, shown_quotas
 from .model_names import ModelTable, NamedModel, is_pattern
@@ -31,6 +32,7 @@ from .sections import (
     KeySettings,
     Limits,
     Model,
+    ModelSettings,
     Price,
     Quota,
     RateLimits,
@@ -60,6 +62,7 @@ __all__ = [
     "KeySettings",
     "Limits",
     "Model",
+    "ModelSettings",
     "ModelTable",
     "NamedModel",
     "Price",
@@ -89,6 +92,7 @@ __all__ = [
     "resolve",
     "shown_key",
     "shown_quotas",
+    "with_key_defaults",
 ]
 
 
@@ -125,6 +129,7 @@ def resolve(text: str, env: Mapping[str, str], read_file: Callable[[str], str] =
 
 def build(values: Mapping[str, Any]) -> Config:
     """Check plain values. Raises `ConfigError` with every fault."""
+    values = with_model_defaults(values)
     try:
         config = Config.model_validate(values)
     except ValidationError as error:

@@ -15,7 +15,18 @@ from pydantic import BaseModel, ValidationError
 from . import sections
 from .faults import ConfigFault, format_faults, printable
 from .model_names import is_pattern, may_overlap
-from .sections import BAD_SIGNS, AdminSettings, Config, FileKey, Model, Quota, Section, ServerSettings, Upstream
+from .sections import (
+    BAD_SIGNS,
+    AdminSettings,
+    Config,
+    FileKey,
+    KeyDefaults,
+    Model,
+    Quota,
+    Section,
+    ServerSettings,
+    Upstream,
+)
 
 
 def _names_at(path: tuple[str | int, ...], root: type[BaseModel]) -> list[str]:
@@ -83,6 +94,7 @@ class ValidParts:
     teams: Mapping[str, Mapping[int, Quota]]
     keys: Mapping[int, FileKey]
     quotas: Mapping[int, Quota]
+    new_keys: KeyDefaults
 
     @classmethod
     def of(cls, config: Config) -> ValidParts:
@@ -96,6 +108,7 @@ class ValidParts:
             teams={name: dict(enumerate(team.quotas)) for name, team in config.teams.items()},
             keys=dict(enumerate(config.keys)),
             quotas=dict(enumerate(config.quotas)),
+            new_keys=config.defaults.keys,
         )
 
     @classmethod
@@ -117,6 +130,7 @@ class ValidParts:
             teams={name: _sound(Quota, _listed(team, "quotas")) for name, team in teams.items()},
             keys=_sound(FileKey, _listed(values, "keys")),
             quotas=_sound(Quota, _listed(values, "quotas")),
+            new_keys=_sound(KeyDefaults, _named(values, "defaults")).get("keys", KeyDefaults()),
         )
 
 
@@ -143,6 +157,7 @@ def _sound(kind: type[S], parts: Mapping[K, Any]) -> dict[K, S]:
 def quota_lists(parts: ValidParts) -> Iterator[tuple[Place, Mapping[int, Quota], tuple[str, ...]]]:
     """Every list of quotas with its path and its owner's model patterns."""
     yield ("quotas",), parts.quotas, ("*",)
+    yield ("defaults", "keys", "quotas"), dict(enumerate(parts.new_keys.quotas)), parts.new_keys.models
     for name, quotas in parts.teams.items():
         yield ("teams", name, "quotas"), quotas, ("*",)
     for number, key in parts.keys.items():

@@ -643,13 +643,11 @@ class Price(Section):
         return " ".join([f"{Decimal(nusd) / NUSD:f}" for nusd in self.nusd_per_million])
 
 
-class Model(Section):
+class ModelSettings(Section):
+    """What each model may have, and `defaults.models` for all of them."""
+
     endpoints: tuple[EndpointName, ...] = ("completions", "chat", "embeddings")
     """The endpoints that serve this model; default: all endpoints of the upstream."""
-    routes: Annotated[tuple[Route, ...], Field(min_length=1)]
-    """Where calls for this model go."""
-    strip_prefix: Annotated[str, Field(min_length=1)] | None = None
-    """Beginning of the asked name that is not sent to a route without `model`: openai/ for the pattern openai/*."""
     max_attempts: Annotated[int, _not_bool, Field(ge=1, le=10)] = 3
     """How often one call may be tried in all."""
     repeat_when_waiting: bool = False
@@ -662,6 +660,13 @@ class Model(Section):
     """What its tokens cost; without it the cost of a call is unknown, which is not 0."""
     unpriced: Literal["deny", "allow"] = "deny"
     """Without a price under a USD quota: deny (403 model_not_priced), or allow, and nothing is drawn on that quota."""
+
+
+class Model(ModelSettings):
+    routes: Annotated[tuple[Route, ...], Field(min_length=1)]
+    """Where calls for this model go."""
+    strip_prefix: Annotated[str, Field(min_length=1)] | None = None
+    """Beginning of the asked name that is not sent to a route without `model`: openai/ for the pattern openai/*."""
 
     @field_validator("routes")
     @classmethod
@@ -896,6 +901,28 @@ class TracingSettings(Section):
         return base if base.endswith("/v1/traces") else f"{base}/v1/traces"
 
 
+class KeyDefaults(Section):
+    """What a key has that is made while the gateway runs, where its maker says nothing else."""
+
+    models: tuple[str, ...] = ("*",)
+    """Patterns of the models that a new key may use."""
+    expires_after_s: SomeSeconds | None = None
+    """For how many seconds a new key works; null: for ever."""
+    max_parallel: Positive | None = None
+    """Calls of a new key under way at once."""
+    limits: Limits = Limits()
+    """Stricter limits for a new key."""
+    quotas: tuple[Quota, ...] = ()
+    """What a new key may spend."""
+
+
+class Defaults(Section):
+    models: ModelSettings = ModelSettings()
+    """Settings of every model that does not have them itself."""
+    keys: KeyDefaults = KeyDefaults()
+    """Settings of keys that are made by command or by the admin API; keys of the file have none of them."""
+
+
 class Config(Section):
     """The whole file."""
 
@@ -909,6 +936,8 @@ class Config(Section):
     """/metrics."""
     upstreams: Annotated[dict[str, Upstream], Field(min_length=1)]
     """Where calls can go, by name."""
+    defaults: Defaults = Defaults()
+    """What models and new keys have where they say nothing."""
     models: Annotated[dict[str, Model], Field(min_length=1)]
     """What clients may ask for, by name or by pattern: gpt-4o*; "*" is every other model."""
     quotas: tuple[Quota, ...] = ()

@@ -10,15 +10,20 @@ from typing import Any, NamedTuple
 
 from gateway.api import auth
 from gateway.chunked import in_chunks, portions
-from gateway.config import ConfigError, KeySettings, read_key, shown_key
+from gateway.config import ConfigError, KeySettings, read_key, shown_key, with_key_defaults
 from gateway.errors import Conflict, InvalidRequest
 from gateway.quota.issued import IssuedKey, SecretOf, format_secret, show_file_key, show_key, show_top_ups
 from gateway.records import Key
 
-from .documents import READ_AT_ONCE, AuditEvent, Documents, Page, Shown, decoded, exists, in_file, invalid
+from .documents import PAGE, READ_AT_ONCE, AuditEvent, Documents, Page, Shown, decoded, exists, in_file, invalid
 
 MAX_OVERLAP_S = 30 * 86400
 """A secret that is to be replaced should not live on for ever."""
+
+WITHOUT_QUOTA = (
+    "This key has no quota, neither of its own nor of its team nor of the whole gateway, and others have: it may spend "
+    "without limit. Give it one, or set defaults.keys.quotas."
+)
 
 
 IsMeant = Callable[[KeySettings], bool]
@@ -35,22 +40,27 @@ class CreatedKey(NamedTuple):
 
     key: Shown
     secret: str
+    warnings: tuple[str, ...] = ()
+    """What its maker may have overlooked."""
 
 
 class KeyManager(Documents):
     """What is done to keys."""
 
     async def create_key(self, wish: Mapping[str, Any], actor: str) -> CreatedKey:
-        """Make a key from settings as in the file, without a secret: one is made."""
-        settings = await self._read_settings(wish)
+        """Make a key from settings as in the file, without a secret: one is made. What is not named comes from
+        `defaults.keys`."""
+        now = self._clock()
+        settings = await self._read_settings(with_key_defaults(wish, self._config(), now))
         if self._file_key(settings.id) is not None:
             raise exists("key", settings.id)
-        now, secret = self._clock(), _new_secret(settings.id)
+        warnings = await self._warnings(settings)
+        secret = _new_secret(settings.id)
         made = IssuedKey(settings, (SecretOf(auth.digest(secret).hex(), now),), created_at=now, updated_at=now)
         doing = AuditEvent(actor, "create", after=shown_key(settings))
         await self._write("key", settings.id, None, made.encode(), doing, added=[auth.digest(secret).hex()])
         # No step after this one may fail: the secret is shown only in this answer.
-        return CreatedKey(show_key(made, now) | {"top_ups": []}, secret)
+        return CreatedKey(show_key(made, now) | {"top_ups": []}, secret, warnings)
 
     async def list_keys(
         self, after: str = "", limit: int = 100, team: str | None = None, is_meant: IsMeant = every_one
@@ -160,6 +170,17 @@ class KeyManager(Documents):
                 yield [auth.read(key) for key in portion]
         for portion in portions(waiting, READ_AT_ONCE):
             yield [auth.read(key) for key in portion]
+
+    async def _warnings(self, settings: KeySettings) -> tuple[str, ...]:
+        """Points out a key that no quota limits, where others have one."""
+        config, teams = self._config(), await self.teams()
+        team = teams.get(settings.team or "")
+        if settings.quotas or config.quotas or (team is not None and team.quotas):
+            return ()
+        if any(key.quotas for key in config.keys) or any(other.quotas for other in teams.values()):
+            return (WITHOUT_QUOTA,)
+        issued = await asyncio.to_thread(decoded, await self._store.page("key", "", PAGE))
+        return (WITHOUT_QUOTA,) if any(other.settings.quotas for other in issued) else ()
 
     async def _changeable(self, name: str) -> tuple[str, IssuedKey]:
         """A key that may be changed here, and its document."""

@@ -9,7 +9,8 @@ import pytest
 from tests.conftest import Stage, StartsGateways
 from tests.fakes.scripted import error_json, ok_json
 
-from .house import CHAT, COMPLETIONS, EMBEDDINGS, Gateway, eventually, key, model, settings
+from .client import Answer
+from .house import ADMIN_TOKEN, CHAT, COMPLETIONS, EMBEDDINGS, Gateway, eventually, key, model, run, settings
 
 PRICE = {"input": 2, "output": 4}
 
@@ -84,3 +85,37 @@ def test_configured_names_are_groups_before_they_are_served(gateway: StartsGatew
     upstream.play(error_json(404, message="no", code="model_not_found"))
     assert house.complete().status == 404
     assert eventually(lambda: groups(house)) == {COMPLETIONS: 1}
+
+
+NO_QUOTAS = ("--tokens", "none/day", "--requests", "none/day")
+
+
+def test_new_keys_and_models_have_the_defaults_of_the_file(gateway: StartsGateways, upstream: Stage) -> None:
+    models: dict[str, Any] = {name: {"routes": [{"upstream": "main"}]} for name in (COMPLETIONS, CHAT, EMBEDDINGS)}
+    defaults = {
+        "models": {"price": PRICE, "max_output_tokens": 100},
+        "keys": {"models": ["gpt-*"], "quotas": [{"requests": 1, "per": "day"}, {"tokens": 9999, "per": "day"}]},
+    }
+    house = gateway(settings(upstream.url, defaults=defaults) | {"models": models})
+    config = ("--config", str(house.file))
+    made = run("keys", "create", *config, "--id", "made", "--quiet")
+    assert (made.returncode, made.stderr) == (0, "")
+    free = run("keys", "create", *config, "--id", "free", "--quiet", "--models", "none", *NO_QUOTAS)
+    assert free.returncode == 0
+    assert "may spend without limit" in free.stderr
+    upstream.play(always=ok_json())
+
+    def call(secret: str, model: str = COMPLETIONS) -> Answer:
+        headers = {"Authorization": f"Bearer {secret.strip()}"}
+        return house.post("/v1/completions", {"model": model, "prompt": "x"}, key=None, headers=headers)
+
+    assert eventually(lambda: (seen := call(made.stdout)).status != 401 and seen).status == 200
+    assert [call(made.stdout, model).status for model in (COMPLETIONS, EMBEDDINGS)] == [429, 404]
+    answers = [call(free.stdout, model) for model in (COMPLETIONS, EMBEDDINGS)]
+    assert [answer.status for answer in answers] == [200, 200]
+    assert house.call(answers[0].headers["x-request-id"])["cost_usd"] == 6e-6
+    shown = house.send(
+        "POST", "/admin/api/keys", {"id": "bare", "quotas": []}, key=None,
+        headers={"Authorization": f"Bearer {ADMIN_TOKEN}"},
+    )  # fmt: skip
+    assert "may spend without limit" in shown.json["warnings"][0]

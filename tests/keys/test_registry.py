@@ -32,6 +32,49 @@ async def test_a_key_is_made_and_its_secret_is_shown_once(scene: Scene) -> None:
     assert made.secret not in str(everything)
 
 
+async def test_a_new_key_has_the_defaults_of_the_file_written_into_it(scene: Scene) -> None:
+    defaults = {"keys": {"models": ["gpt-*"], "quotas": [{"requests": 5, "per": "day"}], "expires_after_s": 60}}
+    scene.config = settings(defaults=defaults)
+    made = await scene.registry.create_key({"id": "alice"}, BY)
+    scene.config = settings()
+    shown = await scene.registry.show_key("alice")
+    assert shown["models"] == made.key["models"] == ["gpt-*"]
+    assert shown["quotas"] == [{"requests": 5, "per": "day"}]
+    assert shown["expires"] is not None
+    assert made.warnings == ()
+
+
+QUOTAS = [{"requests": 5, "per": "day"}]
+TEAM = {"crew": {"quotas": QUOTAS}}
+ZOE = {"id": "zoe", "secret": "s" * 24, "quotas": QUOTAS}
+
+
+@pytest.mark.parametrize(
+    ("others", "wish", "is_warned"),
+    [
+        ({}, {}, False),  # nobody has a quota
+        ({"keys": [ZOE]}, {}, True),
+        ({"keys": [ZOE]}, {"quotas": QUOTAS}, False),
+        ({"keys": [ZOE], "quotas": QUOTAS}, {}, False),
+        ({"teams": TEAM}, {}, True),
+        ({"teams": TEAM}, {"team": "crew"}, False),
+    ],
+    ids=str,
+)
+async def test_a_key_without_a_quota_is_pointed_out_where_others_have_one(
+    scene: Scene, others: dict[str, Any], wish: dict[str, Any], is_warned: bool
+) -> None:
+    scene.config = settings(**{"keys": [], "teams": {}, **others})
+    made = await scene.registry.create_key({"id": "alice", **wish}, BY)
+    assert bool(made.warnings) is is_warned
+
+
+async def test_quotas_of_the_store_count_as_those_of_others(scene: Scene) -> None:
+    scene.config = settings(keys=[], teams={})
+    await scene.registry.create_key({"id": "bob", "quotas": QUOTAS}, BY)
+    assert "may spend without limit" in (await scene.registry.create_key({"id": "alice"}, BY)).warnings[0]
+
+
 @pytest.mark.parametrize(
     ("wish", "param", "says"),
     [

@@ -9,7 +9,6 @@ from aiohttp import hdrs, web
 from gateway.errors import Forbidden
 from gateway.identity.permissions import Scope
 from gateway.keys.registry import CreatedKey
-from gateway.web.responses import Whole
 
 from . import request_bodies
 from .common import SCOPE, AdminAccess, actor, page_limit_of, paged, read, shown
@@ -47,7 +46,8 @@ class KeyEndpoints:
         """201, with the secret beside what the key may do."""
         wish = await read(request, request_bodies.CreateKey)
         check_settings(wish, request[SCOPE], is_new=True)
-        return _issued(await self._registry.create_key(wish, actor(request)), 201)
+        made = await self._registry.create_key(wish, actor(request))
+        return shown(_with_secret(made) | ({"warnings": made.warnings} if made.warnings else {}), 201)
 
     async def show_key(self, request: web.Request) -> web.StreamResponse:
         """One key."""
@@ -62,7 +62,7 @@ class KeyEndpoints:
     async def rotate_key(self, request: web.Request) -> web.StreamResponse:
         """A new secret: `{"overlap_s": 3600}`; without an overlap the one before is dead at once."""
         overlap_s = (await read(request, request_bodies.RotateKey)).get("overlap_s", 0)
-        return _issued(await self._registry.rotate_key(request.match_info["id"], overlap_s, actor(request)))
+        return shown(_with_secret(await self._registry.rotate_key(request.match_info["id"], overlap_s, actor(request))))
 
     async def revoke_key(self, request: web.Request) -> web.StreamResponse:
         """Refuse it for ever."""
@@ -87,5 +87,5 @@ def check_settings(wish: dict[str, Any], scope: Scope, *, is_new: bool = False) 
         )  # fmt: skip
 
 
-def _issued(issued: CreatedKey, status: int = 200) -> Whole:
-    return shown(issued.key | {"secret": issued.secret}, status)
+def _with_secret(issued: CreatedKey) -> dict[str, Any]:
+    return issued.key | {"secret": issued.secret}

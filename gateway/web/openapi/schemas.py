@@ -111,6 +111,7 @@ SCHEMAS: Mapping[str, Schema] = {
     "IssuedKey": _exact({"top_ups": _list(named("TopUpOf"))}, **_ISSUED_KEY),
     "IssuedKeys": _exact(data=_list(named("IssuedKey")), next=_TEXT_OR_NULL),
     "NewKey": _exact(
+        {"warnings": _list(_TEXT)},
         **_ISSUED_KEY, top_ups=_list(named("TopUpOf")),
         secret={**_TEXT, "pattern": f"^{SECRET_PATTERN}$"},
     ),

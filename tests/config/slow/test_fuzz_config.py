@@ -53,6 +53,10 @@ GOOD: dict[str, Any] = {
         },
         "*": {"routes": [{"upstream": "up", "model": "their-m"}], "max_output_tokens": 9},
     },
+    "defaults": {
+        "models": {"max_attempts": 2, "price": {"input": 1, "output": 2}},
+        "keys": {"models": ["m*"], "expires_after_s": 60, "quotas": [{"requests": 1, "per": "day"}]},
+    },
     "quotas": [{"requests": 5, "per": "second"}],
     "teams": {"crew": {"quotas": [{"usd": 5, "per": "month"}]}},
     "keys": [
