@@ -252,7 +252,7 @@ class Window(NamedTuple):
     period_us: int = 0
     """Over which a rate refills; 0 for calendar windows and parallel calls."""
     starts: str = ""
-    """A calendar window's own name: `2026-11-20`, `2026-11`."""
+    """A calendar window's own name: `2026-11-20`, `2026-W47`, `2026-11`."""
     resets_us: int = 0
     """Unix time in microseconds at which a calendar window ends."""
     is_enforced: bool = True

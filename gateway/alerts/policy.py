@@ -1,9 +1,9 @@
 """The alert policy: an alert at 80 % and one at 100 % of a quota, once for each window and limit.
 
-Alerts cover the windows of a day or a month. A rate refills by itself, and its level includes reservations of running
-calls: alerts for rates would be noise. Only settled usage counts, not reservations; also a refused call counts if the
-remainder after settled usage is too small for it. The level 100 % includes 80 %: the lower alert is never sent after
-the higher one.
+Alerts cover the windows of a day, a week or a month. A rate refills by itself, and its level includes reservations of
+running calls: alerts for rates would be noise. Only settled usage counts, not reservations; also a refused call counts
+if the remainder after settled usage is too small for it. The level 100 % includes 80 %: the lower alert is never sent
+after the higher one.
 """
 
 from __future__ import annotations

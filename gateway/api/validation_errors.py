@@ -115,6 +115,12 @@ def wrong_value(path: str, why: str) -> InvalidRequest:
     return InvalidRequest(f"Invalid value for '{path}'. {why}", param=path, code="invalid_value")
 
 
+def _unreadable(path: str, why: str) -> InvalidRequest:
+    """What a reader of text expects instead."""
+    sentence = f"{why[:1].upper()}{why[1:]}."
+    return wrong_value(path, sentence) if path else InvalidRequest(sentence, code="invalid_value")
+
+
 def missing(path: str) -> InvalidRequest:
     """A parameter that has to be there."""
     return InvalidRequest(f"Missing required parameter: '{path}'.", param=path, code="missing_required_parameter")
@@ -156,5 +162,6 @@ _TOLD: Mapping[str, Callable[[str, Any, Mapping[str, Any]], InvalidRequest]] = {
     "string_too_long": lambda path, value, context: _string_too_long(path, len(value), context["max_length"]),
     "string_too_short": lambda path, _, __: _empty(path, "string", "a"),
     "literal_error": lambda path, _, context: wrong_value(path, f"Supported values are: {context['expected']}."),
+    "value_error": lambda path, value, context: _unreadable(path, str(context["error"])),
     ONE_OF: lambda path, value, context: wrong_type(path, f"one of {context['expected']}", value),
 }

@@ -79,10 +79,10 @@ def _alerts(config: Config) -> str:
     from gateway.alerts.policy import LEVELS, count_alerted
 
     if not (number := count_alerted(config)):
-        return "none: no quota is per day or month"
+        return "none: no quota is per day, week or month"
     levels = " and ".join(f"{level} %" for level in LEVELS)
     webhook = config.alerts.shown_webhook
     where = f"log, metrics and {webhook}" if webhook else "log and metrics alone: alerts.webhook is not set"
     if webhook and config.alerts.way is not None:
         where += f" through the proxy {config.alerts.way}"
-    return f"at {levels} of {count(number, 'quota')} per day or month, to {where}"
+    return f"at {levels} of {count(number, 'quota')} per day, week or month, to {where}"

@@ -8,8 +8,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gateway.config import Config, shown_quotas
+from gateway.config.quantities import read_count, read_duration_s
 from gateway.keys.registry import CreatedKey, Registry
-from gateway.quota.notation import NONE, read_duration_s, read_moment
+from gateway.quota.notation import NONE, read_moment
 from gateway.reports.registry import KEYS, KEYS_IN_TABLE, format_one
 from gateway.reports.table import format_json
 
@@ -43,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     create = actions.add(
         "create", "make a key; its secret is shown once", _create,
         f"{EXAMPLE} --models 'gpt-4*' --expires 2027-01-01",
-        f"{EXAMPLE} --tokens 1000000/day --requests 60/minute --usd 50/month",
+        f"{EXAMPLE} --tokens 1M/day --requests 60/minute --usd 50/month",
         "KEY=$(gateway keys create --config gateway.yaml --id ci --quiet)",
     )  # fmt: skip
     create.add_argument("name", nargs="?", metavar="ID", help=argparse.SUPPRESS)
@@ -61,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     update = actions.add(
         "update", "change what a key may do; what is not named stays", _update,
-        "gateway keys update alice --config gateway.yaml --tokens 2000000/day        (set, or added)",
+        "gateway keys update alice --config gateway.yaml --tokens 2M/day             (set, or added)",
         "gateway keys update alice --config gateway.yaml --tokens none/day           (taken away)",
         "gateway keys update alice --config gateway.yaml --expires none --limit n=2",
     )  # fmt: skip
@@ -111,16 +112,11 @@ def _settings(args: argparse.Namespace) -> dict[str, Any]:
         is_never = args.expires == NONE
         given["expires"] = None if is_never else read("--expires", lambda text: read_moment(text, now), args.expires)
     if args.max_parallel is not None:
-        given["max_parallel"] = None if args.max_parallel == NONE else read("--max-parallel", _count, args.max_parallel)
+        is_default = args.max_parallel == NONE
+        given["max_parallel"] = None if is_default else read("--max-parallel", read_count, args.max_parallel)
     if args.on_exceeded is not None:
         given["on_exceeded"] = args.on_exceeded
     return given
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or len(text) > 15:
-        raise ValueError(f"expected a whole number, or {NONE}")
-    return int(text)
 
 
 def _create(args: argparse.Namespace, config: Config) -> str:

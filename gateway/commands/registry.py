@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from gateway.config import Config
+from gateway.config.quantities import QUOTA_EXAMPLES
 from gateway.errors import GatewayError, InvalidRequest
 from gateway.keys.decisions import Decisions
 from gateway.keys.registry import Page, Registry
@@ -132,7 +133,7 @@ def add_shape(parser: argparse.ArgumentParser, *, csv: bool = False, quiet: str 
 
 def add_quotas(parser: argparse.ArgumentParser, what: str) -> None:
     """`--tokens`, `--requests` and `--usd`, each as often as wanted."""
-    for unit, example in (("tokens", "1000000/day"), ("requests", "60/minute"), ("usd", "50/month")):
+    for unit, example in QUOTA_EXAMPLES.items():
         parser.add_argument(
             f"--{unit}", metavar="N/TIME", action="append", default=[], help=f"{what}, such as {example}"
         )

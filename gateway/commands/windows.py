@@ -7,7 +7,8 @@ from functools import partial
 from typing import Any
 
 from gateway.config import Config
-from gateway.quota.notation import Named, read_duration_s
+from gateway.config.quantities import read_per
+from gateway.quota.notation import Named
 from gateway.reports.registry import WINDOWS
 
 from .common import UsageError
@@ -23,13 +24,13 @@ def add_window_actions(actions: Actions, command: str, kind: str, example: str) 
     reset.add_argument("name", metavar="NAME" if kind == "team" else "ID")
     reset.add_argument("--unit", choices=("requests", "tokens", "usd"), help="only those that count this")
     reset.add_argument(
-        "--per", metavar="TIME", help="only those of a second, minute, hour, day, month, or so many seconds"
+        "--per", metavar="TIME", help="only those of a second, minute, hour, day, week, month, or a time such as 90s"
     )
     reset.add_argument("--model", metavar="PATTERN", help="only those of these models, as the quota names them")
     add_shape(reset, csv=True)
 
     top_up = actions.add(
-        "top-up", f"let a {kind} spend more in the running day or month", partial(_top_up, command, kind),
+        "top-up", f"let a {kind} spend more in the running day, week or month", partial(_top_up, command, kind),
         f"gateway {command} top-up {example} --config gateway.yaml --tokens 100000/day",
     )  # fmt: skip
     top_up.add_argument("name", metavar="NAME" if kind == "team" else "ID")
@@ -45,9 +46,7 @@ def _reset(command: str, kind: str, args: argparse.Namespace, config: Config) ->
 
 
 def _per(text: str | None) -> str | int | None:
-    if text is None or text.isalpha():
-        return text
-    return int(read("--per", read_duration_s, text))
+    return None if text is None else read("--per", read_per, text)
 
 
 def _top_up(command: str, kind: str, args: argparse.Namespace, config: Config) -> str:

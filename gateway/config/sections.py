@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable
 from datetime import datetime
 from decimal import Decimal, InvalidOperation
 from fnmatch import fnmatchcase
@@ -35,6 +35,23 @@ from pydantic import (
 
 from .model_names import ModelTable, NamedModel, is_pattern
 from .proxies import Proxy, read_proxy
+from .quantities import (
+    COUNT_EXAMPLES,
+    DURATION_EXAMPLES,
+    MAX_PER_S,
+    PER_SECONDS,
+    PERIODS,
+    QUOTA_EXAMPLE,
+    SIZE_EXAMPLES,
+    is_duration,
+    quota_values,
+    read_amount,
+    read_count,
+    read_duration_s,
+    read_moment,
+    read_per,
+    read_size,
+)
 from .redis_url import FORMS, RedisURL, read_redis_url
 
 
@@ -45,10 +62,6 @@ def _refuse_bool(value: Any) -> Any:
 
 
 _not_bool = BeforeValidator(_refuse_bool)
-Count = Annotated[int, _not_bool, Field(ge=0, le=2**53 - 1)]
-Positive = Annotated[int, _not_bool, Field(ge=1, le=2**53 - 1)]
-Seconds = Annotated[float, _not_bool, Field(ge=0, allow_inf_nan=False)]
-SomeSeconds = Annotated[float, _not_bool, Field(gt=0, allow_inf_nan=False)]
 
 
 def _or_else(words: str) -> WrapValidator:
@@ -61,6 +74,61 @@ def _or_else(words: str) -> WrapValidator:
             raise ValueError(words) from None
 
     return WrapValidator(check)
+
+
+def _by(read: Callable[[str], float]) -> BeforeValidator:
+    """Text is read by the grammar of `quantities`, unless it is a plain number."""
+
+    def check(value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        try:
+            return float(value) if read is read_duration_s else int(value)
+        except ValueError:
+            return read(value)
+
+    return BeforeValidator(check)
+
+
+MAX_COUNT = 2**53 - 1
+_whole = f"expected a whole number such as {COUNT_EXAMPLES}"
+_span = f"such as {DURATION_EXAMPLES}, or a number of seconds"
+Count = Annotated[
+    int, Field(ge=0, le=MAX_COUNT), _by(read_count), _or_else(f"{_whole}, from 0 to {MAX_COUNT}"), _not_bool
+]
+Positive = Annotated[
+    int, Field(ge=1, le=MAX_COUNT), _by(read_count), _or_else(f"{_whole}, from 1 to {MAX_COUNT}"), _not_bool
+]
+Size = Annotated[
+    int,
+    Field(ge=1, le=MAX_COUNT),
+    _by(read_size),
+    _or_else(f"expected a size such as {SIZE_EXAMPLES}, or a number of bytes, from 1 to {MAX_COUNT}"),
+    _not_bool,
+]
+Seconds = Annotated[
+    float,
+    Field(ge=0, allow_inf_nan=False),
+    _by(read_duration_s),
+    _or_else(f"expected a time of 0 or more {_span}"),
+    _not_bool,
+]
+SomeSeconds = Annotated[
+    float,
+    Field(gt=0, allow_inf_nan=False),
+    _by(read_duration_s),
+    _or_else(f"expected a time greater than 0 {_span}"),
+    _not_bool,
+]
+DAY_S = 86400
+
+
+def _read_days(value: Any) -> Any:
+    """A number of days, or a duration such as `90d` or `52w` that is a whole number of them."""
+    if not isinstance(value, str) or not is_duration(value):
+        return value
+    days = read_duration_s(value) / DAY_S
+    return int(days) if days.is_integer() else None
 
 
 def _refuse_number(value: Any) -> Any:
@@ -86,9 +154,9 @@ def _read_usd(value: Any) -> Decimal:
     try:
         usd = Decimal("nan" if isinstance(value, bool) else str(value))
     except (InvalidOperation, ValueError):
-        usd = Decimal("nan")
+        usd = read_amount(str(value)) or Decimal("nan")
     if not usd.is_finite():
-        raise ValueError("expected a number of US dollars")
+        raise ValueError("expected a number of US dollars, such as 20 or 0.15")
     if not 0 <= usd <= MAX_USD:
         raise ValueError(f"expected a number of US dollars from 0 to {MAX_USD:.0f}")
     if usd != round(usd, 9):
@@ -140,11 +208,11 @@ class ServerSettings(Section):
     """Port to listen on; 0 takes a free one and prints it."""
     workers: Annotated[int, _not_bool, Field(ge=1, le=64)] = 1
     """Worker processes that share the port; one per core is a good number."""
-    max_request_bytes: Positive = 26214400
+    max_request_bytes: Size = 26214400
     """A longer request body is refused with 413, on its announced length already."""
-    max_response_bytes: Positive = 67108864
+    max_response_bytes: Size = 67108864
     """A longer answer that is not streamed is refused with 502."""
-    max_buffered_bytes: Positive = 536870912
+    max_buffered_bytes: Size = 536870912
     """All request and non-streamed answer bytes held at once, split over the workers; beyond: 503."""
     client_head_timeout_s: SomeSeconds = 10
     """How long a request head may take, on a new connection from its beginning; then closed."""
@@ -197,7 +265,13 @@ class StoreSettings(Section):
     """With on_outage: allow, for how long at most within an hour."""
     usage_records_max: Positive = 1000000
     """The newest usage records that are kept; daily sums stay for sums_days."""
-    sums_days: Annotated[int, _not_bool, Field(ge=1, le=36500)] = 800
+    sums_days: Annotated[
+        int,
+        Field(ge=1, le=36500),
+        BeforeValidator(_read_days),
+        _or_else("expected whole days, from 1 to 36500, such as 800, 90d or 52w"),
+        _not_bool,
+    ] = 800
     """For how many days the daily sums are kept."""
 
     @field_validator("journal_dir")
@@ -695,14 +769,15 @@ def _refuse_signs(pattern: Any) -> Any:
     return pattern
 
 
-Per = Literal["second", "minute", "hour", "day", "month"]
-PER_SECONDS: Mapping[str, int] = {"second": 1, "minute": 60, "hour": 3600}
-MAX_PER_S = 315360000
-"""Ten years."""
+Per = Literal["second", "minute", "hour", "day", "week", "month"]
+
+
+def _read_per(value: Any) -> Any:
+    return read_per(value) if isinstance(value, str) else value
 
 
 class Quota(Section):
-    """How much of one unit may be spent in one window."""
+    """How much of one unit may be spent in one window: `{tokens: 1M, per: day}` or `1M tokens/day`."""
 
     requests: Positive | None = None
     """Number of calls."""
@@ -712,16 +787,26 @@ class Quota(Section):
     """Money in US dollars, by the prices of the models."""
     per: Annotated[
         Per | Annotated[int, _not_bool, Field(ge=1, le=MAX_PER_S)],
-        _or_else(f"expected second, minute, hour, day, month or a number of seconds from 1 to {MAX_PER_S}"),
+        BeforeValidator(_read_per),
+        _or_else(
+            f"expected {', '.join(PERIODS)}, a time such as {DURATION_EXAMPLES}, or a number of seconds from 1 to "
+            f"{MAX_PER_S}"
+        ),
     ]
-    """second, minute, hour, day, month, or a number of seconds; day and month are calendar windows in UTC."""
+    """second, minute, hour, day, week, month, a time such as 90s, or a number of seconds; \
+day, week and month are calendar windows in UTC."""
     model: Annotated[str, Field(min_length=1), BeforeValidator(_refuse_signs)] | None = None
     """Pattern of the models that this quota counts; default: all."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_text(cls, value: Any) -> Any:
+        return quota_values(value)
 
     @model_validator(mode="after")
     def _one_unit(self) -> Self:
         if [self.requests, self.tokens, self.usd].count(None) != 2:
-            raise ValueError("expected exactly one of requests, tokens, usd")
+            raise ValueError(f"expected exactly one of requests, tokens, usd, such as {QUOTA_EXAMPLE}")
         return self
 
     @property
@@ -748,6 +833,14 @@ class Quota(Section):
 class Team(Section):
     quotas: tuple[Quota, ...] = ()
     """What the whole team may spend."""
+
+
+def _read_moment(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    if is_duration(value):
+        raise ValueError("a time from now would change at each start; expected a day such as 2027-01-01")
+    return read_moment(value)
 
 
 NAME_PATTERN = "[a-z0-9][a-z0-9_.-]{0,62}"
@@ -786,8 +879,8 @@ class KeySettings(Section):
     """Name of a team."""
     models: tuple[str, ...] = ("*",)
     """Patterns of the models that this key may use."""
-    expires: AwareDatetime | None = None
-    """When the key ceases to work, with a time zone: 2027-01-01T00:00:00Z."""
+    expires: Annotated[AwareDatetime | None, BeforeValidator(_read_moment)] = None
+    """When the key ceases to work: 2027-01-01 or 2027-01-01T00:00:00Z; without a zone, in UTC."""
     ips: tuple[Network, ...] = ()
     """Networks from which the key may be used; default: everywhere."""
     max_parallel: Positive | None = None
@@ -837,7 +930,7 @@ class FileKey(KeySettings):
 
 class AlertSettings(Section):
     webhook: SecretStr | None = None
-    """Address to POST to at 80 % and 100 % of a quota of a day or month; null: a line in the log and a metric alone."""
+    """Address to POST to at 80 % and 100 % of a quota of a day, week or month; null: a log line and a metric alone."""
     proxy: Annotated[SecretStr | None, AfterValidator(_proxy_address)] = None
     """The proxy to it, as upstreams.NAME.proxy."""
 

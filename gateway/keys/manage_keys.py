@@ -6,13 +6,16 @@ import asyncio
 import secrets
 from bisect import bisect_right
 from collections.abc import AsyncIterator, Callable, Mapping
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from gateway.api import auth
 from gateway.chunked import in_chunks, portions
 from gateway.config import ConfigError, KeySettings, read_key, shown_key, with_key_defaults
+from gateway.config.quantities import is_duration
 from gateway.errors import Conflict, InvalidRequest
 from gateway.quota.issued import IssuedKey, SecretOf, format_secret, show_file_key, show_key, show_top_ups
+from gateway.quota.notation import read_moment
 from gateway.records import Key
 
 from .documents import PAGE, READ_AT_ONCE, AuditEvent, Documents, Page, Shown, decoded, exists, in_file, invalid
@@ -193,6 +196,8 @@ class KeyManager(Documents):
 
     async def _read_settings(self, wish: Mapping[str, Any]) -> KeySettings:
         teams = await self.teams() if wish.get("team") is not None else {}
+        if isinstance(expires := wish.get("expires"), str) and is_duration(expires):
+            wish = {**wish, "expires": read_moment(expires, datetime.fromtimestamp(self._clock(), UTC))}
         try:
             return read_key(wish, self._config(), teams)
         except ConfigError as error:

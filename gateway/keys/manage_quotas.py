@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from gateway.api import auth
-from gateway.config import ConfigError, Team, read_quota
+from gateway.config import ConfigError, Team, read_quota, shown_quotas
+from gateway.config.quantities import read_per
 from gateway.errors import Conflict, InvalidRequest, NotFound
 from gateway.quota import window_status
 from gateway.quota.issued import TopUp
@@ -37,6 +38,8 @@ class QuotaManager(Documents):
             raise InvalidRequest("There is no such field. Expected some of unit, per, model.", param=unknown[0])
         now = self._clock()
         wanted = {name: str(value) for name, value in which.items() if value is not None}
+        if "per" in wanted:
+            wanted["per"] = str(read_per(wanted["per"]))
         windows = [
             window
             for window in await self._windows(scope, now)
@@ -52,7 +55,7 @@ class QuotaManager(Documents):
         return await self._stand(scope)
 
     async def top_up(self, scope: str, grant: Mapping[str, Any], actor: str) -> list[Shown]:
-        """Add an amount to a window of the current day or month: `{"tokens": 100000, "per": "day"}`, with `model`
+        """Add an amount to a window of the current day, week or month: `{"tokens": 100000, "per": "day"}`, with `model`
         if the quota has one. It ends with the window. Returns the new state of the windows."""
         try:
             wish = read_quota(grant)
@@ -60,8 +63,8 @@ class QuotaManager(Documents):
             raise invalid(error) from None
         if wish.per_s is not None:
             raise InvalidRequest(
-                "Only a quota of a day or month can be topped up; one of a shorter time fills by itself. Reset it "
-                "instead, or raise it.",
+                "Only a quota of a day, week or month can be topped up; one of a shorter time fills by itself. Reset "
+                "it instead, or raise it.",
                 param="per",
             )
         now, per = self._clock(), str(wish.per)
@@ -77,7 +80,7 @@ class QuotaManager(Documents):
                 f"With this the limit would be more than can be counted ({MAX_LIMIT}).", param=wish.unit
             )
         more = TopUp(wish.unit, per, wish.model, calendar_window(per, now)[0], wish.limit)
-        doing = AuditEvent(actor, "top_up", after=dict(grant))
+        doing = AuditEvent(actor, "top_up", after=shown_quotas((wish,))[0])
         for attempt in range(1, MAX_ATTEMPTS + 1):
             text, overlay = await self._overlay(scope)
             try:

@@ -135,7 +135,7 @@ class Telemetry:
             "outcome",
         )
         self._alerts = self._counter(
-            "gateway_quota_alerts_total", "Quotas of a day or month that came to this percentage.",
+            "gateway_quota_alerts_total", "Quotas of a day, week or month that came to this percentage.",
             "key", "team", "unit", "per", "level",
         )  # fmt: skip
         self._unknown = self._counter(

@@ -122,13 +122,13 @@ class IssuedTeam(NamedTuple):
 
 
 class TopUp(NamedTuple):
-    """More that may be spent in one window of a day or month than its quota says."""
+    """More that may be spent in one window of a day, week or month than its quota says."""
 
     unit: Unit
     per: str
     model: str | None
     starts: str
-    """The window's own name: `2026-11-20`, `2026-11`."""
+    """The window's own name: `2026-11-20`, `2026-W47`, `2026-11`."""
     amount: int
     """In units of the window."""
 

@@ -1,34 +1,23 @@
-"""Quotas, durations and moments as people type them on a command line: read once, here.
+"""Quotas, limits, moments and names as arguments of commands; the grammar of their values is `config/quantities.py`.
 
-    1000000/day   60/minute   2.50/month   100k/day:gpt-4*   500/90s   none/day
-    90   90s   15m   1h30m   2d   1w
-    2027-01-01   2027-01-01T12:00:00+02:00   2027-01-01 12:00   30d (from now)
+    1M/day   60/minute   2.50/month   100k/day:gpt-4*   500/90s   none/day
+    2027-01-01   2027-01-01T12:00:00+02:00   30d (from now)
+    n=4   deny=service_tier,logit_bias   n=none
 
-Everything raises `ValueError` with a sentence that says what is expected. Moments without a zone are in UTC.
+Everything raises `ValueError` with a sentence that says what is expected.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
-from decimal import Decimal
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from gateway.config.sections import PER_SECONDS
+from gateway.config import quantities
+from gateway.config.quantities import QUOTA_EXAMPLES, format_per, is_duration, read_amount, read_count
 
 NONE = "none"
 """Takes a setting back to its default, and a quota away."""
-
-MAX_DIGITS = 32
-"""Longest accepted number, in characters."""
-
-CALENDAR = ("day", "month")
-_SECONDS: Mapping[str, int] = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
-_TIMES: Mapping[str, int] = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
-_DURATION = re.compile(r"(?:\d+[smhdw])+")
-_AMOUNT = re.compile(r"((?:\d+|\d{1,3}(?:[_,]\d{3})+)(?:\.\d+)?)([kKmMgG]?)")
-"""A comma separates thousands only: `1,5` is ambiguous and refused."""
 
 
 class Named(NamedTuple):
@@ -53,64 +42,35 @@ class Named(NamedTuple):
 
 
 def read_quota(unit: str, text: str) -> Named:
-    """`1000000/day`; for some models only, `100000/day:gpt-4*`; `none/day` names the one that is to go."""
-    amount, slash, rest = text.strip().partition("/")
-    per, colon, model = rest.partition(":")
-    if not slash or not amount or not per:
-        raise ValueError(f"expected an amount and a time, such as {_EXAMPLES[unit]}")
-    if colon and not model.strip():
-        raise ValueError(f"expected a pattern of models behind the colon, such as {_EXAMPLES[unit]}:gpt-4*")
-    return Named(unit, _read_per(per.strip()), model.strip() or None, _read_amount(unit, amount.strip()))
-
-
-_EXAMPLES = {"tokens": "1000000/day", "requests": "60/minute", "usd": "50/month"}
+    """`1M/day`; for some models only, `100000/day:gpt-4*`; `none/day` names the one that is to go."""
+    said = quantities.read_quota_text(text, QUOTA_EXAMPLES[unit])
+    if said.unit not in (None, unit):
+        raise ValueError(f"expected {unit}, such as {QUOTA_EXAMPLES[unit]}, and not {said.unit}")
+    return Named(unit, said.per, said.model, _read_amount(unit, said.amount))
 
 
 def _read_amount(unit: str, text: str) -> int | float | None:
     if text == NONE:
         return None
-    found = _AMOUNT.fullmatch(text) if len(text) <= MAX_DIGITS else None
-    amount = Decimal(re.sub("[_,]", "", found[1])) * _TIMES[found[2].lower()] if found else Decimal(0)
-    if amount <= 0 or (unit != "usd" and amount != int(amount)):
+    amount = read_amount(text)
+    if amount is None or amount <= 0 or (unit != "usd" and amount != int(amount)):
         what = "an amount in US dollars" if unit == "usd" else f"a whole number of {unit}"
-        raise ValueError(f"{text!r} is not {what} greater than 0, such as {_EXAMPLES[unit].partition('/')[0]}")
+        raise ValueError(f"expected {what} greater than 0, such as {QUOTA_EXAMPLES[unit].split('/')[0]}")
     return int(amount) if amount == int(amount) else float(amount)
-
-
-def _read_per(text: str) -> str | int:
-    if text in PER_SECONDS or text in CALENDAR:
-        return text
-    try:
-        return int(read_duration_s(text))
-    except ValueError:
-        words = ", ".join([*PER_SECONDS, *CALENDAR])
-        raise ValueError(f"{text!r} is not one of {words}, nor a number of seconds") from None
-
-
-def read_duration_s(text: str) -> float:
-    """Seconds: a number of them, or numbers with s, m, h, d, w behind them."""
-    spelt = text.strip().lower()
-    if len(spelt) <= MAX_DIGITS and re.fullmatch(r"\d+(\.\d+)?", spelt):
-        return float(spelt)
-    if len(spelt) > MAX_DIGITS or not _DURATION.fullmatch(spelt):
-        raise ValueError(f"{text!r} is not a time such as 3600, 90s, 15m, 1h30m or 2d")
-    return float(sum(int(number) * _SECONDS[unit] for number, unit in re.findall(r"(\d+)([smhdw])", spelt)))
 
 
 def read_moment(text: str, now: datetime) -> str:
     """A point in time in the form of the configuration file; a duration counts from now."""
-    spelt = text.strip()
+    spelt = text.strip().removeprefix("+")
     try:
-        if _DURATION.fullmatch(spelt.removeprefix("+").lower()):
-            moment = now + timedelta(seconds=read_duration_s(spelt.removeprefix("+")))
+        if is_duration(spelt):
+            moment = now + timedelta(seconds=quantities.read_duration_s(spelt))
         else:
-            moment = datetime.fromisoformat(spelt)
-        moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-        return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            moment = quantities.read_moment(text)
+        return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
     except (ValueError, OverflowError):
         raise ValueError(
-            f"{text!r} is not a day such as 2027-01-01, a moment such as 2027-01-01T12:00:00Z, or a time from now "
-            "such as 30d"
+            "expected a day such as 2027-01-01, a moment such as 2027-01-01T12:00:00Z, or a time from now such as 30d"
         ) from None
 
 
@@ -123,9 +83,10 @@ def read_limit(text: str) -> tuple[str, Any]:
         return name, None
     if name == "deny":
         return name, read_names(value)
-    if not value.isdecimal():
-        raise ValueError(f"{text!r}: expected a whole number behind {name}=")
-    return name, int(value)
+    try:
+        return name, read_count(value)
+    except ValueError:
+        raise ValueError(f"{text!r}: expected a whole number behind {name}=, such as n=4 or max_tokens=4k") from None
 
 
 def read_names(text: str) -> list[str]:
@@ -150,16 +111,3 @@ def merged_quotas(known: Sequence[Mapping[str, Any]], named: Sequence[Named]) ->
         else:
             quotas[place] = each.settings
     return quotas
-
-
-def format_per(per: str | int) -> str:
-    """A time as it is typed."""
-    return f"{per}s" if isinstance(per, int) else per
-
-
-def format_quota(quota: Mapping[str, Any]) -> str:
-    """A quota as it is typed, without its unit's option: `1,000,000 tokens/day:gpt-4*`."""
-    unit = next(unit for unit in _EXAMPLES if unit in quota)
-    amount = quota[unit]
-    shown = f"${amount}" if unit == "usd" else f"{amount:,} {unit}"
-    return f"{shown}/{format_per(quota['per'])}" + (f":{quota['model']}" if quota.get("model") else "")

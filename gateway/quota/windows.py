@@ -5,8 +5,8 @@ Three kinds of window, all in integer units:
 - A *rate* (second, minute, hour, N seconds) is a bucket: `used` is its level, which leaks at limit/period. The whole
   limit may be spent at once after a pause. A level is kept, not the arrival time of a GCRA, because an arrival time
   would change its meaning when the limit changes.
-- A *calendar* window (day, month, UTC) keeps `used` (settled) and `reserved` (drawn, still running) apart, so that
-  "spent" and "reserved by running calls" are different errors.
+- A *calendar* window (day, week, month, UTC) keeps `used` (settled) and `reserved` (drawn, still running) apart, so
+  that "spent" and "reserved by running calls" are different errors.
 - *Parallel* calls: `used` counts the open leases.
 
 A draw takes the estimate; a settlement replaces it by the truth. On a rate it may give back at most what of this draw
@@ -198,7 +198,7 @@ def _amount(call: Call, unit: Unit, prompt_tokens: int, output_tokens: int) -> i
 
 
 def calendar_window(per: str, now: float) -> tuple[str, int]:
-    """The UTC day or month of a Unix time in seconds: its name, and its end in Unix microseconds."""
+    """The UTC day, ISO week or month of a Unix time in seconds: its name, and its end in Unix microseconds."""
     return _window_of_day(per, int(now // 86400))
 
 
@@ -208,6 +208,9 @@ def _window_of_day(per: str, number: int) -> tuple[str, int]:
     day = datetime.fromtimestamp(number * 86400, UTC)
     if per == "day":
         return day.strftime("%Y-%m-%d"), int((day + timedelta(days=1)).timestamp()) * 1_000_000
+    if per == "week":
+        year, week, weekday = day.isocalendar()
+        return f"{year:04d}-W{week:02d}", int((day + timedelta(days=8 - weekday)).timestamp()) * 1_000_000
     first = (day.replace(day=28) + timedelta(days=4)).replace(day=1)
     return day.strftime("%Y-%m"), int(first.timestamp()) * 1_000_000
 

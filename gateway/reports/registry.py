@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gateway.config import printable
-from gateway.quota.notation import format_quota
+from gateway.config.quantities import format_quota
 
 from .table import UNKNOWN, Row, aligned, plain_usd
 

@@ -85,7 +85,7 @@ async def test_quotas_of_the_store_count_as_those_of_others(scene: Scene) -> Non
         ({"id": "a", "quota": []}, "quota", "did you mean 'quotas'?"),
         ({"id": "a", "quotas": [{"tokens": 5}]}, "quotas[0].per", "is required"),
         ({"id": "a", "quotas": [{"tokens": 5, "per": "day"}, {"tokens": 6, "per": "day"}]}, "quotas[1]", "keep one"),
-        ({"id": "a", "expires": "2027-01-01T00:00:00"}, "expires", "with its zone"),
+        ({"id": "a", "expires": "2027-13-01"}, "expires", "expected a day such as 2027-01-01"),
         ({"id": "a", "secret": "x" * 30}, "secret", "no such setting"),
         ({"id": "a", "limits": {"n": 1, "m": 2}}, "limits.m", "no such setting"),
     ],

@@ -318,6 +318,11 @@ def test_spent_money(per: str | int, state: WindowState, retry_after_us: int | N
         ("day", "2028-02-28T12:00:00", "2028-02-28", "2028-02-29"),
         ("day", "2028-02-29T12:00:00", "2028-02-29", "2028-03-01"),
         ("day", "2026-12-31T23:59:59", "2026-12-31", "2027-01-01"),
+        ("week", "2026-11-22T23:59:59.999999", "2026-W47", "2026-11-23"),
+        ("week", "2026-11-23T00:00:00", "2026-W48", "2026-11-30"),
+        ("week", "2026-12-31T12:00:00", "2026-W53", "2027-01-04"),
+        ("week", "2027-01-03T12:00:00", "2026-W53", "2027-01-04"),
+        ("week", "2024-12-30T00:00:00", "2025-W01", "2025-01-06"),
         ("month", "2026-11-01T00:00:00", "2026-11", "2026-12-01"),
         ("month", "2026-01-31T23:59:59", "2026-01", "2026-02-01"),
         ("month", "2028-02-29T23:59:59", "2028-02", "2028-03-01"),
@@ -330,7 +335,7 @@ def test_calendar_window(per: str, now: str, name: str, end: str) -> None:
     assert limits.calendar_window(per, moment.timestamp()) == (name, end_us)
 
 
-@given(st.datetimes(datetime(2000, 1, 1), datetime(2100, 1, 1)), st.sampled_from(["day", "month"]))  # noqa: DTZ001
+@given(st.datetimes(datetime(2000, 1, 1), datetime(2100, 1, 1)), st.sampled_from(["day", "week", "month"]))  # noqa: DTZ001
 def test_calendar_windows_follow_one_another(moment: datetime, per: str) -> None:
     now = moment.replace(tzinfo=UTC).timestamp()
     name, end_us = limits.calendar_window(per, now)

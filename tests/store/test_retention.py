@@ -129,3 +129,18 @@ async def test_idle_rates_and_parallel_windows_are_deleted(open_store: OpensStor
     await pass_days(worker, clock, 1)
     found = rates_of(store) if isinstance(store, SqliteStore) else await rates_of_redis(store)
     assert found == {each.window.id for each in (used, long, running)}
+
+
+async def test_a_week_is_kept_until_it_is_old_as_a_whole(open_store: OpensStores, clock: Clock) -> None:
+    """It ends on Sunday, 22 November; its Friday is forgotten two days before it."""
+    store = await open_store(sums_days=2)
+    worker, week = Worker(store), tokens(1000, 1, per="week", starts="2026-W47")
+    next_week = tokens(1000, 1, per="week", starts="2026-W48")
+    await spend(worker, clock, daily(), week, next_week)
+    found = []
+    for _ in range(6):
+        await pass_days(worker, clock, 1)
+        await spend(worker, clock)
+        await worker.send()
+        found.append([used for used, _ in await levels(store, clock, daily(), week, next_week)])
+    assert found == [[1, 7, 7], [1, 7, 7], [0, 7, 7], [0, 7, 7], [0, 0, 7], [0, 0, 7]]

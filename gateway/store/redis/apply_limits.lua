@@ -101,9 +101,26 @@ local function correct(kind, window, charged, actual, age)
   end
 end
 
--- The Unix time in seconds at which a day (2026-11-20) or month (2026-11) is forgotten: `sums_s` after its end.
+-- Days since 1970 of the day after this one, computed in years that begin with March.
+local function days_until_after(year, month, day)
+  if month <= 2 then
+    year, month = year - 1, month + 12
+  end
+  local days = 365 * year + floor(year / 4) - floor(year / 100) + floor(year / 400) + floor((153 * month - 457) / 5)
+  return days + day - 719468
+end
+
+-- The Unix time in seconds at which a day (2026-11-20), ISO week (2026-W47) or month (2026-11) is forgotten: `sums_s`
+-- after its end.
 local function forgotten_at(starts)
-  local year, month, day = match(starts, '^(%d+)-(%d+)-?(%d*)$')
+  local year, week = match(starts, '^(%d+)-W(%d+)$')
+  if week then
+    -- The first week has 4 January in it. 1970 began on a Thursday, so this is the number of days before its Monday + 7.
+    local fourth = days_until_after(year + 0, 1, 3)
+    return (fourth - (fourth + 3) % 7 + 7 * week) * 86400 + sums_s
+  end
+  local month, day
+  year, month, day = match(starts, '^(%d+)-(%d+)-?(%d*)$')
   year, month, day = year + 0, month + 0, tonumber(day)
   if not day then
     month, day = month + 1, 0
@@ -111,10 +128,5 @@ local function forgotten_at(starts)
       year, month = year + 1, 1
     end
   end
-  -- Days since 1970 of what comes after it, in years that begin with March.
-  if month <= 2 then
-    year, month = year - 1, month + 12
-  end
-  local days = 365 * year + floor(year / 4) - floor(year / 100) + floor(year / 400) + floor((153 * month - 457) / 5)
-  return (days + day - 719468) * 86400 + sums_s
+  return days_until_after(year, month, day) * 86400 + sums_s
 end

@@ -62,7 +62,7 @@ end
 
 write('HDEL', WINDOWS, idle)
 
--- Notes when retention deletes a day or month.
+-- Notes when retention deletes a day, week or month.
 local function remember(starts)
   call('ZADD', DAYS, forgotten_at(starts), starts)
 end

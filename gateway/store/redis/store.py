@@ -7,7 +7,7 @@ The keys, all with one hash tag, so that in a cluster one node has them all; 1 i
 
     {namespace}:schema             the newest schema that wrote here
     {namespace}:1:windows          hash: window -> "used reserved at_us"; rates and parallel calls
-    {namespace}:1:windows:STARTS   the same for the calendar windows of a day or a month
+    {namespace}:1:windows:STARTS   the same for the calendar windows of a day, a week or a month
     {namespace}:1:worker:WORKER    "seq mark"
     {namespace}:1:leases:WORKER    hash: open lease -> drawn_us TAB entry
     {namespace}:1:lost:WORKER      hash: lease closed as lost -> id of its record TAB drawn_us TAB entry
@@ -21,7 +21,7 @@ The keys, all with one hash tag, so that in a cluster one node has them all; 1 i
     {namespace}:1:secrets          hash: SHA-256 of a secret -> the key that it leads to
     {namespace}:1:decisions        hash: decision journal of a gateway -> number of its last change
     {namespace}:1:audit            stream: one change of a document each
-    {namespace}:1:days             sorted set: days and months of which something is kept, by when they are deleted
+    {namespace}:1:days             sorted set: days, weeks and months that are kept, by when they are deleted
     {namespace}:1:retention        "wall_h clock_h cursor": the last look of retention (store/rules/retention.py)
 
 What a Redis user needs (ACL), with the real namespace:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gateway.config.sections import PER_SECONDS
+from gateway.config.quantities import PER_SECONDS
 from gateway.records import WindowState
 
 HOUR_S = 3600

@@ -58,8 +58,8 @@ class Trimmer:
     def _warn_of_jump(self, wall_h: int) -> None:
         if self._wall_h and wall_h - self._wall_h > JUMP_H:
             log.warning(
-                "this machine's clock went forward %d days within an hour: quotas of a day or month count in other"
-                " windows since then; retention follows by one day an hour. If the clock is wrong now, correct it",
+                "this machine's clock went forward %d days within an hour: quotas of a day, week or month count in"
+                " other windows since then; retention follows by one day an hour. If it is wrong now, correct it",
                 (wall_h - self._wall_h) // 24,
             )
 
@@ -87,8 +87,13 @@ def _delete_before(db: sqlite3.Connection, day: str, clock_h: int, sums_days: in
     clock_us, kept_us = clock_h * HOUR_S * 1_000_000, sums_days * 86_400_000_000
     db.execute("DELETE FROM sums WHERE day < ?", (day,))
     db.execute("DELETE FROM lost WHERE drawn_us < ?", (clock_us - kept_us,))
-    # A month is named by the first letters of its days.
-    db.execute("DELETE FROM windows WHERE starts != '' AND starts < substr(?, 1, length(starts))", (day,))
+    # A month is named by the first letters of its days, a week by its number (2026-W47).
+    week = datetime.fromisoformat(day).strftime("%G-W%V")
+    db.execute("DELETE FROM windows WHERE starts LIKE '%W%' AND starts < ?", (week,))
+    db.execute(
+        "DELETE FROM windows WHERE starts != '' AND starts NOT LIKE '%W%' AND starts < substr(?, 1, length(starts))",
+        (day,),
+    )
     old = db.execute(
         "SELECT id, used, reserved, at_us FROM windows WHERE starts = '' AND at_us < ?", (clock_us - kept_us,)
     )

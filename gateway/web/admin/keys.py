@@ -6,6 +6,7 @@ from typing import Any
 
 from aiohttp import hdrs, web
 
+from gateway.config.quantities import read_duration_s
 from gateway.errors import Forbidden
 from gateway.identity.permissions import Scope
 from gateway.keys.registry import CreatedKey
@@ -62,6 +63,7 @@ class KeyEndpoints:
     async def rotate_key(self, request: web.Request) -> web.StreamResponse:
         """A new secret: `{"overlap_s": 3600}`; without an overlap the one before is dead at once."""
         overlap_s = (await read(request, request_bodies.RotateKey)).get("overlap_s", 0)
+        overlap_s = read_duration_s(overlap_s) if isinstance(overlap_s, str) else overlap_s
         return shown(_with_secret(await self._registry.rotate_key(request.match_info["id"], overlap_s, actor(request))))
 
     async def revoke_key(self, request: web.Request) -> web.StreamResponse:

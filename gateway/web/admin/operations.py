@@ -118,7 +118,7 @@ ADMIN_OPERATIONS: Mapping[tuple[str, str], Operation] = {
     },
     **{
         ("POST", f"{path}/top_up"): _change(
-            f"Let more be spent in a window of {_OWNERS[path][1]}, for the running day or month.", "Windows",
+            f"Let more be spent in a window of {_OWNERS[path][1]}, for the running day, week or month.", "Windows",
             *_OWNERS[path][0], body=bodies.GrantTopUp,
         )
         for path in _OWNERS

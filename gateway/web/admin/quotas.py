@@ -45,7 +45,7 @@ class QuotaEndpoints:
         return await listed(await self._registry.reset_quotas(_scope(request), which, actor(request)))
 
     async def top_up(self, request: web.Request) -> web.StreamResponse:
-        """More in the running day or month: `{"tokens": 100000, "per": "day"}`."""
+        """More in the running day, week or month: `{"tokens": 100000, "per": "day"}`."""
         grant = await read(request, request_bodies.GrantTopUp)
         return await listed(await self._registry.top_up(_scope(request), grant, actor(request)))
 

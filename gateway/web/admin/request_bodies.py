@@ -1,6 +1,7 @@
 """Request bodies of the admin API: the schema of each body; faults are reported in OpenAI's words.
 
-Only types and plain ranges are checked here, as strictly as for calls: "20" is not a number. The values of settings,
+Only types and plain ranges are checked here. A quantity is a number or text such as "1M/day" (`config/quantities.py`);
+what is read as text is passed on as it was sent. The values of settings,
 and whether they fit other keys, teams and models, are checked in `keys/`, with the same messages as on the command
 line.
 """
@@ -8,43 +9,79 @@ line.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, Tag, ValidationError
+from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema, model_validator
 
 from gateway.api import validation_errors
 from gateway.api.json_document import MAX_SHOWN_NAME, parse
-from gateway.api.schema import Part, one_of
-from gateway.config.sections import MAX_LABELS, MAX_PER_S, NAME_PATTERN, Per
+from gateway.api.schema import Part
+from gateway.config.quantities import (
+    MAX_PER_S,
+    PERIODS,
+    quota_values,
+    read_amount,
+    read_count,
+    read_duration_s,
+    read_per,
+)
+from gateway.config.sections import MAX_LABELS, NAME_PATTERN
 from gateway.errors import InvalidRequest
 
 MAX_BYTES = 65_536
 """Of a body. A key with a hundred quotas has 5 KiB."""
 
 _CLOSED: dict[str, Any] = {"additionalProperties": False}
-_PER_ARMS: dict[type, str] = {str: "<text>", int: "<number>", type(None): "<null>"}
 
 
-def _by_type(value: Any) -> str | None:
-    return _PER_ARMS.get(type(value))
+def _written(read: Callable[[str], object], number: dict[str, Any], *examples: str) -> tuple[Any, ...]:
+    """A number, or text in the grammar of `config/quantities.py`."""
+
+    def check(value: Any) -> Any:
+        return read(value) if isinstance(value, str) else value
+
+    schema = {"anyOf": [number, {"type": "string", "examples": list(examples)}]}
+    return BeforeValidator(check), WithJsonSchema(schema)
 
 
-_SPAN = one_of("a string or integer", _by_type)
+def _read_usd(text: str) -> float:
+    if (amount := read_amount(text)) is None:
+        raise ValueError("expected a number of US dollars, such as 20 or 0.5")
+    return float(amount)
 
-Positive = Annotated[int, Field(ge=1, le=2**53 - 1)]
-Count = Annotated[int, Field(ge=0, le=2**53 - 1)]
-Usd = Annotated[float, Field(json_schema_extra={"exclusiveMinimum": 0, "description": "US dollars."})]
+
+MAX_COUNT = 2**53 - 1
+_ONE = {"type": "integer", "minimum": 1, "maximum": MAX_COUNT}
+_NONE = {"type": "integer", "minimum": 0, "maximum": MAX_COUNT}
+_USD = {"type": "number", "exclusiveMinimum": 0, "description": "US dollars."}
+Positive = Annotated[int, Field(ge=1, le=MAX_COUNT), *_written(read_count, _ONE, "4k", "1M")]
+Count = Annotated[int, Field(ge=0, le=MAX_COUNT), *_written(read_count, _NONE, "4")]
+Usd = Annotated[float, *_written(_read_usd, _USD, "20")]
+Seconds = Annotated[float, Field(ge=0), *_written(read_duration_s, {"type": "number", "minimum": 0}, "1h", "90s")]
 Name = Annotated[str, Field(json_schema_extra={"pattern": f"^{NAME_PATTERN}$"})]
-Word = Annotated[Per, Tag("<text>")]
-Number = Annotated[int, Field(ge=1, le=MAX_PER_S), Tag("<number>")]
-Span = Annotated[Word | Number, _SPAN]
-SpanOrNull = Annotated[Word | Number | Annotated[None, Tag("<null>")], _SPAN]
+_PERIODS = {"enum": [*PERIODS]}
+Span = Annotated[
+    int,
+    Field(ge=1, le=MAX_PER_S),
+    BeforeValidator(lambda value: 1 if isinstance(value, str) and read_per(value) else value),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "integer", "minimum": 1, "maximum": MAX_PER_S},
+                _PERIODS,
+                {"type": "string", "examples": ["90s"]},
+            ]
+        }
+    ),
+]
+"""A period: one of `PERIODS`, a duration, or a number of seconds."""
 Names = Annotated[list[str], Field(max_length=1000, fail_fast=True)]
 Owner = Annotated[str, Field(min_length=1, max_length=256)]
 Note = Annotated[str, Field(max_length=1000)]
 Labels = Annotated[dict[str, Annotated[str, Field(min_length=1, max_length=128)]], Field(max_length=MAX_LABELS)]
-Moment = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
+Moment = Annotated[str, Field(json_schema_extra={"examples": ["2027-01-01T00:00:00Z", "2027-01-01", "30d"]})]
+"""A moment, a day, or a time from now."""
 
 
 class RequestBody(Part):
@@ -53,17 +90,38 @@ class RequestBody(Part):
     model_config = ConfigDict(json_schema_extra=_CLOSED)
 
 
-class QuotaBody(RequestBody):
-    """Exactly one of requests, tokens, usd."""
+def _per_may_be_in_the_amount(schema: dict[str, Any]) -> None:
+    schema["additionalProperties"] = False
+    schema["required"].remove("per")
+
+
+class OneQuota(RequestBody):
+    """Exactly one of requests, tokens, usd: a number beside `per`, or text that has both, such as "1M/day"."""
+
+    model_config = ConfigDict(json_schema_extra=_per_may_be_in_the_amount)
 
     requests: Positive | None = None
     tokens: Positive | None = None
     usd: Usd | None = None
-    per: Span
     model: str | None = None
 
+    @model_validator(mode="before")
+    @classmethod
+    def _read_text(cls, value: Any) -> Any:
+        return quota_values(value)
 
-Quotas = Annotated[list[QuotaBody], Field(max_length=100, fail_fast=True)]
+
+class QuotaBody(OneQuota):
+    per: Span
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+QuotaOrText = Annotated[QuotaBody, BeforeValidator(_as_it_is, json_schema_input_type=QuotaBody | str)]
+"""Settings, or one text: `1M tokens/day`."""
+Quotas = Annotated[list[QuotaOrText], Field(max_length=100, fail_fast=True)]
 
 
 class LimitsBody(RequestBody):
@@ -124,25 +182,21 @@ class UpdateTeam(RequestBody):
 class RotateKey(RequestBody):
     """For how long the secret before works beside the new one."""
 
-    overlap_s: Annotated[float, Field(ge=0)] = 0
+    overlap_s: Seconds = 0
 
 
 class ResetQuotas(RequestBody):
     """Which windows; all of them without a word."""
 
     unit: Literal["requests", "tokens", "usd"] | None = None
-    per: SpanOrNull = None
+    per: Span | None = None
     model: str | None = None
 
 
-class GrantTopUp(RequestBody):
-    """Exactly one of requests, tokens, usd: more in the running day or month."""
+class GrantTopUp(OneQuota):
+    """More in the running day, week or month."""
 
-    requests: Positive | None = None
-    tokens: Positive | None = None
-    usd: Usd | None = None
-    per: Literal["day", "month"]
-    model: str | None = None
+    per: Literal["day", "week", "month"]
 
 
 def read(raw: bytes, kind: type[RequestBody]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 // A quota as a bar: what is used, what running calls have reserved, what is left, and when it is free again.
 
 import { h } from "./dom.js";
-import { amount, bare, moment, percent, quotaName, span } from "./format.js";
+import { amount, bare, isCalendar, moment, percent, quotaName, span } from "./format.js";
 
 const NEARLY = 0.8;
 
@@ -18,8 +18,7 @@ function state(row) {
 /** When the limit is free again, in words. */
 export function freeAgain(row) {
   if (!row.reset_at) return row.unit === "parallel" ? "free as soon as calls end" : "nothing used";
-  const isCalendar = row.per === "day" || row.per === "month";
-  return `${isCalendar ? "resets" : "wholly free again"} in ${row.reset_s < 1 ? "a moment" : span(row.reset_s)}`;
+  return `${isCalendar(row) ? "resets" : "wholly free again"} in ${row.reset_s < 1 ? "a moment" : span(row.reset_s)}`;
 }
 
 /** The bar of one window; `actions` are buttons that belong to it. */

@@ -82,7 +82,10 @@ export function amount(unit, number) {
   return `${count(number)} ${number === 1 ? word.slice(0, -1) : word}`;
 }
 
-const PERIODS = { second: "second", minute: "minute", hour: "hour", day: "day", month: "month" };
+const PERIODS = { second: "second", minute: "minute", hour: "hour", day: "day", week: "week", month: "month" };
+
+/** Whether a window begins and ends with the calendar. */
+export const isCalendar = (row) => ["day", "week", "month"].includes(row.per);
 
 /** A quota of the settings in a few words: "5,000 tokens per month". */
 export function quotaWords(quota) {

@@ -3,7 +3,7 @@
 import { keyPath, post, remove } from "./api.js";
 import { attempt, confirmFirst, openDialog, showSecret } from "./dialog.js";
 import { h } from "./dom.js";
-import { amount, quotaName } from "./format.js";
+import { amount, isCalendar, quotaName } from "./format.js";
 
 const OVERLAPS = [
   [0, "not at all: it is dead at once"],
@@ -24,9 +24,8 @@ const ownerOf = (scope) => (scope === "gateway" ? "the whole gateway" : scope.re
 /** Buttons of one window: more of it, if it ends by the calendar; and counting anew. */
 export function windowActions(row, then) {
   if (row.unit === "parallel") return [];
-  const isCalendar = row.per === "day" || row.per === "month";
   return [
-    isCalendar && h("button", { type: "button", class: "quiet", onclick: () => askTopUp(row, then) }, "Top up"),
+    isCalendar(row) && h("button", { type: "button", class: "quiet", onclick: () => askTopUp(row, then) }, "Top up"),
     row.used > 0 && h("button", { type: "button", class: "quiet", onclick: () => askReset(row, then) }, "Reset"),
   ].filter(Boolean);
 }

@@ -4,7 +4,7 @@ import { fill, h } from "./dom.js";
 import { choice, input } from "./fields.js";
 
 const UNITS = { requests: "requests", tokens: "tokens", usd: "US dollars" };
-const PERS = { second: "second", minute: "minute", hour: "hour", day: "day", month: "month", other: "… seconds" };
+const PERS = { second: "second", minute: "minute", hour: "hour", day: "day", week: "week", month: "month", other: "… seconds" };
 
 function quotaRow(quota, drop) {
   const unit = Object.keys(UNITS).find((name) => quota[name] !== undefined) ?? "tokens";

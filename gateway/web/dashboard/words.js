@@ -66,7 +66,7 @@ export function explain(call) {
 const REASONS = {
   rate_limited:
     "A rate or parallel limit of the key, its team or the gateway was full, or open reservations were in the way (429).",
-  quota_spent: "A quota of a day or month, or of money, was spent (429).",
+  quota_spent: "A quota of a day, week or month, or of money, was spent (429).",
   invalid_request: "Something in the request was wrong, or beyond a limit of the key or model (400).",
   unauthorized: "No key, or one that is wrong, revoked, expired or used from elsewhere (401).",
   model_not_found: "The model is unknown, or not for this key (404).",

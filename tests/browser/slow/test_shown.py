@@ -177,7 +177,7 @@ def test_calls_are_filtered_by_key_model_and_upstream(admin: Page, house: Gatewa
 
 def test_why_a_user_got_a_429(admin: Page) -> None:
     admin.go("calls")
-    admin.see("#refused [data-reason=quota_spent]", "A quota of a day or month")
+    admin.see("#refused [data-reason=quota_spent]", "A quota of a day, week or month")
     admin.see("#refused [data-reason=invalid_request]", "400")
     row = next(row for row in admin.rows("#refused table") if row["Key"] == "bob")
     assert (row["Status"], row["Model"], row["Times"]) == ("429", COMPLETIONS, "3")

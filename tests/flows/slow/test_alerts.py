@@ -382,8 +382,8 @@ def checked(folder: Path, *keys: Any, env: dict[str, str] | None = None, **chang
 def test_check_says_where_alerts_go(tmp_path: Path) -> None:
     quotas = key("a", quotas=[daily(1), {"usd": 1, "per": "month", "model": "x"}, {"tokens": 1, "per": "minute"}])
     webhook = {"alerts": {"webhook": f"https://me:{TOKEN}@hooks.example.com:8443/{TOKEN}?t={TOKEN}"}}
-    assert checked(tmp_path, key("a"), **webhook) == "none: no quota is per day or month"
-    told = "at 80 % and 100 % of 2 quotas per day or month, to log"
+    assert checked(tmp_path, key("a"), **webhook) == "none: no quota is per day, week or month"
+    told = "at 80 % and 100 % of 2 quotas per day, week or month, to log"
     assert checked(tmp_path, quotas) == f"{told} and metrics alone: alerts.webhook is not set"
     assert checked(tmp_path, quotas, **webhook) == f"{told}, metrics and https://hooks.example.com:8443"
     by_proxy = checked(tmp_path, quotas, env={"https_proxy": f"http://me:{TOKEN}@proxy:3128"}, **webhook)

@@ -125,7 +125,7 @@ def made_to_fit(body: Any, kind: type[Part]) -> Any:
     if "quotas" in fitting:
         fitting["quotas"] = [{"tokens": 5, "per": 100}]
     if "overlap_s" in fitting:
-        fitting["overlap_s"] = min(fitting["overlap_s"], 60)
+        fitting["overlap_s"] = "1m" if isinstance(fitting["overlap_s"], str) else min(fitting["overlap_s"], 60)
     if fitting.get("per") not in (None, "day", "month"):
         fitting["per"] = "day"
     if kind is request_bodies.GrantTopUp:

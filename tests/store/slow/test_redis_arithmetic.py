@@ -117,11 +117,11 @@ def test_a_product_beyond_a_double_is_divided_exactly(client: redis.Redis, asked
         assert tuple(map(int, told.split())) == divmod(us * limit, period_us)
 
 
-def test_days_and_months_end_when_the_calendar_says(client: redis.Redis) -> None:
+def test_days_weeks_and_months_end_when_the_calendar_says(client: redis.Redis) -> None:
     question = "local told = {} for i, day in ipairs(ARGV) do told[i] = forgotten_at(day) end return told"
     days = [date(1999, 12, 25) + timedelta(days=1) * number for number in range(0, 37_000, 5)]
     times = [datetime(day.year, day.month, day.day, 12, tzinfo=UTC).timestamp() for day in days]
-    for per in ("day", "month"):
+    for per in ("day", "week", "month"):
         windows = [limits.calendar_window(per, time) for time in times]
         told = ask(client, question, *[name for name, _ in windows])
         assert told == [ends_us // 1_000_000 for _, ends_us in windows]
