@@ -47,7 +47,6 @@ from .sections import (
     UpstreamLimits,
     is_expired,
     is_plain_name,
-    rate_of,
 )
 
 __all__ = [
@@ -85,7 +84,6 @@ __all__ = [
     "is_pattern",
     "is_plain_name",
     "printable",
-    "rate_of",
     "read_key",
     "read_quota",
     "read_team",

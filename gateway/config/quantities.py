@@ -4,6 +4,7 @@
     sizes      64MB (10^6)   64MiB (2^20)   26214400 (bytes)
     counts     1000000   1_000_000   1,000,000   100k   1.5M   2G
     periods    second   minute   hour   day   week   month, or a duration
+    rates      10/s   500/min   1k/90s
     quotas     1M tokens/day   60 requests/minute   20 USD/month   5 requests/week:gpt-4*
     moments    2027-01-01   2027-01-01T12:00:00+02:00   2027-01-01 12:00 (UTC)
 
@@ -35,6 +36,7 @@ SIZE_EXAMPLES = "64MB or 64MiB"
 COUNT_EXAMPLES = "100, 100k or 1M"
 QUOTA_EXAMPLES: Mapping[str, str] = {"requests": "60/minute", "tokens": "1M/day", "usd": "20/month"}
 """Without the unit, by the unit."""
+RATE_EXAMPLES = "10/s, 500/min, 10000/day or 100/90s"
 QUOTA_EXAMPLE = "1M tokens/day, 5 requests/week or 20 USD/month"
 
 _SECONDS: Mapping[str, Decimal] = {
@@ -54,6 +56,7 @@ _UNITS: Mapping[str, str] = {
     "request": "requests", "requests": "requests", "call": "requests", "calls": "requests", "token": "tokens",
     "tokens": "tokens", "usd": "usd", "$": "usd",
 }  # fmt: skip
+_RATE_PER = re.compile(r"(\d{0,9})\s*(s|sec|second|seconds|m|min|minute|h|hour|d|day)")
 _AMOUNT_AND_UNIT = re.compile(r"(\$?)(.*?)\s*([A-Za-z]{2,}|\$)?")
 
 
@@ -147,6 +150,19 @@ def read_per(text: str) -> str | int:
     if not 1 <= seconds <= MAX_PER_S or seconds != int(seconds):
         raise ValueError(f"expected {', '.join(PERIODS)}, or a time such as {DURATION_EXAMPLES}")
     return int(seconds)
+
+
+def read_rate(text: str) -> tuple[int, int]:
+    """A number of units and the seconds over which so many refill: `500/min` is 500 and 60. Raises `ValueError`."""
+    amount, _, per = text.partition("/")
+    found = _RATE_PER.fullmatch(per.strip())
+    try:
+        seconds = int(found[1] or 1) * int(_SECONDS[found[2][0]]) if found else read_duration_s(per)
+        if (units := read_count(amount)) < 1 or not 1 <= seconds <= MAX_PER_S or seconds != int(seconds):
+            raise ValueError
+    except ValueError:
+        raise ValueError(f"expected a rate such as {RATE_EXAMPLES}") from None
+    return units, int(seconds)
 
 
 def format_per(per: str | int) -> str:

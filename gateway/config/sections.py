@@ -50,6 +50,7 @@ from .quantities import (
     read_duration_s,
     read_moment,
     read_per,
+    read_rate,
     read_size,
 )
 from .redis_url import FORMS, RedisURL, read_redis_url
@@ -508,26 +509,14 @@ def _is_http(url: str) -> bool:
     return is_good and re.fullmatch(r"[\x21-\x7e]+", url) is not None
 
 
-_RATE = re.compile(r"([1-9]\d{0,15}) */ *(?:([1-9]\d{0,8})? *(s|sec|second|seconds|m|min|minute|h|hour|d|day))")
-_RATE_SECONDS: Mapping[str, int] = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-
-
 def _read_rates(value: Any) -> Any:
     """One rate or several as a list of texts; each is checked by `_is_rate`."""
     return (value,) if isinstance(value, str) else value
 
 
 def _is_rate(text: str) -> str:
-    if not _RATE.fullmatch(text) or rate_of(text)[1] > MAX_PER_S:
-        raise ValueError("expected a rate such as 10/s, 500/min, 10000/day or 100/90s")
+    read_rate(text)
     return text
-
-
-def rate_of(text: str) -> tuple[int, int]:
-    """A checked rate as a number of units and the seconds over which so many refill: `500/min` is 500 and 60."""
-    found = _RATE.fullmatch(text)
-    assert found is not None
-    return int(found[1]), int(found[2] or 1) * _RATE_SECONDS[found[3][0]]
 
 
 Rates = Annotated[tuple[Annotated[str, AfterValidator(_is_rate)], ...], BeforeValidator(_read_rates)]

@@ -14,7 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-from gateway.config import RateLimits, Route, Upstream, rate_of
+from gateway.config import RateLimits, Route, Upstream
+from gateway.config.quantities import read_rate
 from gateway.quota.windows import Limit, output_limit
 from gateway.records import UPSTREAM, Call, Claim
 
@@ -110,6 +111,6 @@ def _limits(scope: str, limits: RateLimits, model: str | None) -> Iterator[Limit
 
 
 def _rate(scope: str, unit: str, text: str, model: str | None) -> Limit:
-    amount, seconds = rate_of(text)
+    amount, seconds = read_rate(text)
     per = _SPELLING.get(seconds, str(seconds))
     return Limit(scope, "tokens" if unit == "tokens" else "requests", per, model, amount, seconds * 1_000_000)

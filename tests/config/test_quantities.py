@@ -25,6 +25,7 @@ from gateway.config.quantities import (
     read_moment,
     read_per,
     read_quota_text,
+    read_rate,
     read_size,
 )
 
@@ -57,6 +58,10 @@ READ: list[tuple[Callable[[str], Any], str, Any]] = [
     (read_per, " day ", "day"),
     (read_per, "90", 90),
     (read_per, "15m", 900),
+    (read_rate, "10/s", (10, 1)),
+    (read_rate, "1k / 90s", (1000, 90)),
+    (read_rate, "500/2 min", (500, 120)),
+    (read_rate, "5/1h30m", (5, 5400)),
     (read_quota_text, "1M tokens/day", ("1M", "tokens", "day", None)),
     (read_quota_text, "1M/day", ("1M", None, "day", None)),
     (read_quota_text, "5 requests / week : gpt-4*", ("5", "requests", "week", "gpt-4*")),
@@ -76,6 +81,7 @@ REFUSED: list[tuple[Callable[[str], Any], str, str]] = [
     *((read_size, text, "such as 64MB or 64MiB") for text in ("", "64M", "64 megabytes", "0.5B", "-1MB", "1,5MB")),
     *((read_count, text, "such as 100, 100k or 1M") for text in ("", "few", "1.5", "1,5", "10,00", "1T", "-1")),
     *((read_per, text, "week, month, or a time such as 90s") for text in ("", "weekly", "0", "0.5s", "9999d")),
+    *((read_rate, text, "such as 10/s, 500/min") for text in ("", "10", "0/s", "5/month", "5/s/s", "-5/s", "5/0s")),
     (read_quota_text, "1M tokens", "expected an amount and a time, such as 1M tokens/day"),
     (read_quota_text, "1M apples/day", "expected requests, tokens or USD behind the amount"),
     (read_quota_text, "$5 tokens/day", "expected requests, tokens or USD"),
