@@ -325,7 +325,7 @@ def prepare(call: Call, claims: Sequence[Claim], route: Route, parts: Services, 
         route=route,
         pool=pool,
         upstream=upstream,
-        request=pool.request(spec.upstream_path, call.forwarded_headers, body, key=trial.key),
+        request=pool.request(spec.upstream_path + call.query, call.forwarded_headers, body, key=trial.key),
         max_response_bytes=parts.config.server.max_response_bytes,
         output_limit=added_limits[0] if added_limits else call.params.output_limit,
         count_texts=token_rule.counting(parts.find_counter(call.params.model)),
@@ -353,5 +353,5 @@ def own_headers(lease: Lease) -> tuple[tuple[str, str], ...]:
     return (
         ("x-gateway-upstream", upstream),
         ("x-gateway-attempts", str(lease.attempts)),
-        *FORMATS[lease.call.endpoint].rate_headers(lease.standings).items(),
+        *FORMATS[lease.call.endpoint].rate_headers(lease.standings, lease.call.started).items(),
     )

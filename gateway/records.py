@@ -111,6 +111,8 @@ class Call(NamedTuple):
     client_request_id: str | None = None
     remote: str | None = None
     """The client's address, as far as it is known."""
+    query: str = ""
+    """What of the request's query is forwarded, with its question mark."""
 
 
 class Phase(Enum):

@@ -17,6 +17,7 @@ from typing import NamedTuple, Protocol, Self
 
 from gateway.config import Route
 from gateway.errors import GatewayError, Unavailable, UpstreamFailed
+from gateway.formats import FORMATS
 from gateway.observe.metrics import Telemetry
 from gateway.observe.tracing import Trace, Tracer
 from gateway.quota import limit_headers, pricing, windows
@@ -155,7 +156,7 @@ class Lease:
     async def __aenter__(self) -> Self:
         refused = await self._reserve_place() if self._places else await self._reserve()
         if refused is not None:
-            raise _refusal(refused)
+            raise _refusal(refused, self.call)
         return self
 
     async def _reserve_place(self) -> Refused | None:
@@ -319,11 +320,11 @@ class Lease:
             self.close(status=500, usage=Usage(), ended="error", error=GatewayError.type)
 
 
-def _refusal(refused: Refused) -> GatewayError:
+def _refusal(refused: Refused, call: Call) -> GatewayError:
     """The 429 for a refused reservation: the caller's own limit, or one of the gateway's account at an upstream."""
     standing = refused.standing
     if not windows.is_of_upstream(standing.window):
-        return limit_headers.refusal(refused)
+        return limit_headers.refusal(refused, FORMATS[call.endpoint].rate_headers, call.started)
     failure = limit_failure(refused)
     error = UpstreamFailed.after(failure)
     error.reason, error.limit, error.limit_state = failure.fault.value, standing.window.id, failure.detail

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 from gateway.api.prompt_tokens import FindsCounter, no_counter
 from gateway.records import Endpoint, Params
@@ -20,6 +20,12 @@ def of_path(path: str) -> Format | None:
     """The format that a path belongs to, whether it is served or not: in whose words an error on it is written."""
     found = [each for each in FORMATS.values() if path == each.path or path.startswith(each.path + "/")]
     return max(found, key=lambda each: len(each.path), default=None)
+
+
+def of_client(headers: Container[str]) -> Format | None:
+    """The format whose clients send one of these request headers, if any. Ignores case if `headers` does."""
+    found = (each for each in FORMATS.values() if each.client_header is not None and each.client_header in headers)
+    return next(found, None)
 
 
 def read(endpoint: Endpoint, raw: bytes, find_counter: FindsCounter = no_counter) -> Params:

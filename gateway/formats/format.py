@@ -7,15 +7,15 @@ is one module with one or more values of `Format`, and a row in `formats/__init_
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from gateway.api.prompt_tokens import FindsCounter
 from gateway.config import Capabilities, Route
 from gateway.errors import GatewayError
-from gateway.quota.limit_headers import rate_headers
-from gateway.records import Call, Endpoint, Params, Usage, WindowStatus
+from gateway.quota import limit_headers
+from gateway.records import Call, Endpoint, Params, Usage
 
 from . import sse, token_rule
 
@@ -124,11 +124,11 @@ def _no_members(call: Call, route: Route, capabilities: Capabilities, needs_limi
     return {}
 
 
-def _openai_error(error: GatewayError) -> bytes:
+def _openai_error(error: GatewayError, request_id: str) -> bytes:
     return error.body()
 
 
-def _openai_event(error: GatewayError, scan: Scan | None) -> bytes:
+def _openai_event(error: GatewayError, scan: Scan | None, request_id: str) -> bytes:
     return sse.write_event(error.body())
 
 
@@ -167,15 +167,21 @@ class Format:
     """Generated texts in an answer's JSON: its one group."""
     may_reason: bool = False
     """Whether answers may have reasoning that is billed and not shown."""
-    error_body: Callable[[GatewayError], bytes] = _openai_error
-    error_event: Callable[[GatewayError, Scan | None], bytes] = _openai_event
-    """The event that ends a stream with an error, given the scan of what the client has of it."""
-    rate_headers: Callable[[Iterable[WindowStatus]], Mapping[str, str]] = rate_headers
+    error_body: Callable[[GatewayError, str], bytes] = _openai_error
+    """An error as the client reads it, given the request id."""
+    error_event: Callable[[GatewayError, Scan | None, str], bytes] = _openai_event
+    """The event that ends a stream with an error, given the scan of what the client has of it, and the request id."""
+    rate_headers: limit_headers.WritesHeaders = limit_headers.rate_headers
     keepalive: bytes = sse.KEEPALIVE
     """An event that every client of the format ignores."""
+    passes_query: bool = False
+    """Whether the query of a request is forwarded."""
     request_headers: frozenset[str] = field(default_factory=frozenset)
     """Further request headers that are forwarded, in lower case."""
     response_headers: frozenset[str] = field(default_factory=frozenset)
     """Further headers of the upstream's answer that the client sees, in lower case."""
     id_header: str | None = None
     """A further header for the request id, beside `x-request-id`."""
+    client_header: str | None = None
+    """A request header, in lower case, that only clients of this API send: what they ask for outside of the formats'
+    own paths is answered in this API's words."""

@@ -7,7 +7,8 @@ keeps both official SDKs from trying again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
 
 from gateway.errors import GatewayError, QuotaSpent, RateLimited
 from gateway.records import Refused, Unit, Window, WindowStatus
@@ -22,8 +23,38 @@ _HEADERS: Mapping[Unit, tuple[str, str, str]] = {
 """OpenAI has no such headers for money and parallel calls; clients would not read them."""
 
 
-def rate_headers(standings: Iterable[WindowStatus]) -> dict[str, str]:
+WritesHeaders = Callable[[Iterable[WindowStatus], float], Mapping[str, str]]
+"""Rate limit headers from the state of windows at a Unix time in seconds."""
+
+
+def rate_headers(standings: Iterable[WindowStatus], now: float = 0.0) -> dict[str, str]:
     """`x-ratelimit-{limit,remaining,reset}-{requests,tokens}` of the tightest window of each unit.
+
+    The reset is a duration, whatever the time is.
+    """
+    headers = {}
+    for unit, (remaining, before_reset_us, limit) in _tightest(standings).items():
+        of_limit, of_remaining, of_reset = _HEADERS[unit]
+        headers[of_limit] = str(limit)
+        headers[of_remaining] = str(remaining)
+        headers[of_reset] = go_duration(-before_reset_us)
+    return headers
+
+
+def anthropic_headers(standings: Iterable[WindowStatus], now: float) -> dict[str, str]:
+    """`anthropic-ratelimit-{requests,tokens}-{limit,remaining,reset}` of the same windows; the reset is a time in RFC
+    3339 (Anthropic's API overview, "Response headers")."""
+    headers = {}
+    for unit, (remaining, before_reset_us, limit) in _tightest(standings).items():
+        resets = datetime.fromtimestamp(-(-(now * 1_000_000 - before_reset_us) // 1_000_000), UTC)
+        headers[f"anthropic-ratelimit-{unit}-limit"] = str(limit)
+        headers[f"anthropic-ratelimit-{unit}-remaining"] = str(remaining)
+        headers[f"anthropic-ratelimit-{unit}-reset"] = resets.strftime("%Y-%m-%dT%H:%M:%SZ")
+    return headers
+
+
+def _tightest(standings: Iterable[WindowStatus]) -> dict[Unit, tuple[int, int, int]]:
+    """The tightest window of each unit: what is left, the microseconds until its reset as a negative number, its limit.
 
     That is the one with the fewest units left, for it is the first to refuse; of two, the one that is full again later.
     Windows in shadow mode are left out: a client that paces itself by these headers would wait without need.
@@ -37,22 +68,17 @@ def rate_headers(standings: Iterable[WindowStatus]) -> dict[str, str]:
         known = tightest.get(window.unit)
         if known is None or room < known:
             tightest[window.unit] = room
-    headers = {}
-    for unit, (remaining, before_reset_us, limit) in tightest.items():
-        of_limit, of_remaining, of_reset = _HEADERS[unit]
-        headers[of_limit] = str(limit)
-        headers[of_remaining] = str(remaining)
-        headers[of_reset] = go_duration(-before_reset_us)
-    return headers
+    return tightest
 
 
-def refusal(refused: Refused) -> GatewayError:
-    """The 429 for a refused reservation. For its unit, the headers describe the window with the longest wait."""
+def refusal(refused: Refused, write_headers: WritesHeaders = rate_headers, now: float = 0.0) -> GatewayError:
+    """The 429 for a reservation that was refused at this Unix time. For its unit, the headers describe the window with
+    the longest wait."""
     standing, window = refused.standing, refused.standing.window
     amounts = (window.limit, standing.used, standing.reserved, refused.asked, standing.remaining)
     limit, used, reserved, asked, left = [format_usd(each) if window.unit == "usd" else str(each) for each in amounts]
     numbers = f"Limit {limit}, Used {used}, Reserved {reserved}, Requested {asked}"
-    headers = {**rate_headers(refused.standings), **rate_headers([standing])}
+    headers = {**write_headers(refused.standings, now), **write_headers([standing], now)}
     whose = format_scope(window.scope)
     error: GatewayError
     if refused.retry_after_us is None:

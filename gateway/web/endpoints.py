@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any
+from urllib.parse import unquote
 
 from aiohttp import hdrs, web
 
@@ -88,7 +89,10 @@ class DataPlane:
     async def _answer(self, request: web.Request, visit: RequestContext, call: Call) -> web.StreamResponse:
         def open_stream(headers: Sequence[tuple[str, str]]) -> EventStream:
             is_last = not self._status.is_ready
-            visit.stream = EventStream(request, (*headers, ("x-request-id", visit.id)), is_last=is_last)
+            ids = [("x-request-id", visit.id)]
+            if (id_header := FORMATS[call.endpoint].id_header) is not None:
+                ids.append((id_header, visit.id))
+            visit.stream = EventStream(request, (*headers, *ids), is_last=is_last)
             return visit.stream
 
         def begin() -> None:
@@ -152,6 +156,7 @@ class DataPlane:
             forwarded_headers=_forwarded(request, spec.request_headers),
             client_request_id=client_id[:MAX_CLIENT_ID] if client_id else None,
             remote=visit.remote,
+            query=_query(request) if spec.passes_query else "",
         )
 
     async def _caller(self, request: web.Request, visit: RequestContext) -> Key:
@@ -241,6 +246,17 @@ def check_type(request: web.Request) -> None:
 
 def _is_encoded(request: web.Request) -> bool:
     return any(coding.lower() != "identity" for coding in request.headers.getall(hdrs.CONTENT_ENCODING))
+
+
+_KEY_PARAMETERS = frozenset({"key", "api_key", "api-key", "access_token", "token"})
+"""Parameters of a query in which some clients put their key."""
+
+
+def _query(request: web.Request) -> str:
+    """The query as the client wrote it, with its question mark, without what may be the key."""
+    parts = [part for part in request.rel_url.raw_query_string.split("&") if part]
+    kept = [part for part in parts if unquote(part.partition("=")[0]).lower() not in _KEY_PARAMETERS]
+    return f"?{'&'.join(kept)}" if kept else ""
 
 
 def _forwarded(request: web.Request, more: frozenset[str]) -> tuple[tuple[str, str], ...]:

@@ -30,7 +30,7 @@ from gateway.errors import (
     UpstreamRefused,
     internal_error,
 )
-from gateway.formats import FORMATS, of_path
+from gateway.formats import FORMATS, of_client, of_path
 from gateway.formats.format import Format
 from gateway.observe.metrics import Telemetry
 from gateway.observe.tracing import CLIENT_GONE, Trace
@@ -143,7 +143,7 @@ class ErrorMiddleware:
             visit.stream = None
         if isinstance(response, Whole):
             response.add_header("x-request-id", visit.id)
-            if visit.endpoint is not None and (id_header := FORMATS[visit.endpoint].id_header) is not None:
+            if (id_header := _format_of(request, visit).id_header) is not None:
                 response.add_header(id_header, visit.id)
             if not self._status.is_ready:
                 response.make_last()  # the client's next call is for another gateway
@@ -154,10 +154,10 @@ class ErrorMiddleware:
         if visit.endpoint is not None and not isinstance(error, UpstreamFailed | UpstreamRefused):
             self._telemetry.rejected(error.reason)
         if visit.stream is not None:
-            visit.stream.finish(_format_of(request, visit).error_event(error, None))
+            visit.stream.finish(_format_of(request, visit).error_event(error, None, visit.id))
             return visit.stream
         headers = [("Content-Type", "application/json"), *error.headers.items()]
-        body = _format_of(request, visit).error_body(error)
+        body = _format_of(request, visit).error_body(error, visit.id)
         return Whole(error.status, headers, body, is_last=_has_unread_body(request, error.status))
 
     def _note(self, request: web.Request, visit: RequestContext, status: int, error: GatewayError | None) -> None:
@@ -201,7 +201,7 @@ def _format_of(request: web.Request, visit: RequestContext) -> Format:
     """The format in whose words an error is written."""
     if visit.endpoint is not None:
         return FORMATS[visit.endpoint]
-    return of_path(request.rel_url.raw_path) or FORMATS["chat"]
+    return of_path(request.rel_url.raw_path) or of_client(request.headers) or FORMATS["chat"]
 
 
 def _translate(request: web.Request, error: web.HTTPException) -> GatewayError:
