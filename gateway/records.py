@@ -113,6 +113,13 @@ class Call(NamedTuple):
     """The client's address, as far as it is known."""
     query: str = ""
     """What of the request's query is forwarded, with its question mark."""
+    target: str | None = None
+    """The name of the model that serves, where it is not that of `params`: the client asked for an alias."""
+
+    @property
+    def model_name(self) -> str:
+        """The real name of the model that serves."""
+        return self.params.model if self.target is None else self.target
 
 
 class Phase(Enum):
@@ -206,7 +213,7 @@ class Record(NamedTuple):
     team: str | None
     endpoint: str
     model: str
-    """As the client asked for it."""
+    """As the client asked for it: a model's name, or an alias."""
     label_model: str
     """The group of the daily sums: the model's name, or `other` where a pattern served it and no upstream ever answered
     to this name."""
@@ -229,6 +236,9 @@ class Record(NamedTuple):
     space between (`1.5 0.75 2`). It explains the cost after the configuration has changed. None where no price is
     known, and in records of gateways that did not keep it."""
 
+
+OTHER = "other"
+"""What sums and metrics call the names that have no place of their own."""
 
 UPSTREAM = "upstream:"
 """How the scopes of upstreams' limits begin: `upstream:NAME`, and `upstream:NAME#2` of its second API key."""

@@ -22,6 +22,7 @@ from gateway.observe.metrics import Telemetry
 from gateway.observe.tracing import Trace, Tracer
 from gateway.quota import limit_headers, pricing, windows
 from gateway.records import (
+    OTHER,
     UPSTREAM,
     Call,
     Claim,
@@ -41,7 +42,7 @@ from gateway.store import JournalFull, Ledger, StoreUnavailable
 from gateway.tasks import is_cut_off
 from gateway.upstream.limits import Place, further
 
-from .served_models import OTHER, ServedModels
+from .served_models import ServedModels
 
 log = logging.getLogger("gateway")
 
@@ -260,7 +261,7 @@ class Lease:
             return
         call = self.call
         if status == 200 and call.label_model == OTHER:
-            call = call._replace(label_model=self._books.served.note(call.params.model))
+            call = call._replace(label_model=self._books.served.note(call.model_name))
         duration_s = time.perf_counter() - call.arrived
         usage = pricing.total_usage((self.spent, usage))
         record = _record(

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gateway.config import is_plain_name
-
-OTHER = "other"
+from gateway.records import OTHER
 
 MAX_SERVED = 2000
 """Names that one worker takes up; five times the catalogue of a large reseller."""

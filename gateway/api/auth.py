@@ -135,5 +135,7 @@ def may_use(key: Key, model: str) -> bool:
 
 
 def offered(key: Key, config: Config) -> list[str]:
-    """The configured models that this key may use, by name. What only a pattern serves is not listed."""
-    return sorted(name for name in config.models if not is_pattern(name) and may_use(key, name))
+    """The configured models and aliases that this key may use, by name. What only a pattern serves is not listed."""
+    models = [name for name in config.models if not is_pattern(name) and may_use(key, name)]
+    aliases = [alias for alias, name in config.aliases.items() if may_use(key, alias) or may_use(key, name)]
+    return sorted({*models, *aliases})

@@ -23,10 +23,12 @@ _MORE_THAN_ANY_TEXT = 1 << 40
 class Counters:
     """The counters of the configured models, by the names that clients ask for: a `FindsCounter`."""
 
-    def __init__(self, models: Mapping[str, Model], by_encoding: Mapping[str, Counter]) -> None:
+    def __init__(
+        self, models: Mapping[str, Model], aliases: Mapping[str, str], by_encoding: Mapping[str, Counter]
+    ) -> None:
         self._by_encoding = by_encoding
-        self._models = ModelTable(models)
-        self._configured = {name: self._look_up(name) for name in models if not is_pattern(name)}
+        self._models = ModelTable(models, aliases)
+        self._configured = {name: self._look_up(name) for name in (*models, *aliases) if not is_pattern(name)}
 
     def __call__(self, model: str) -> Counter | None:
         return self._configured[model] if model in self._configured else self._look_up(model)
@@ -46,11 +48,11 @@ def is_installed() -> bool:
     return True
 
 
-def load(models: Mapping[str, Model]) -> Counters:
+def load(models: Mapping[str, Model], aliases: Mapping[str, str] = {}) -> Counters:
     """Everything that is needed to count for these models, or for any others later. Takes up to 0.7 s, and only the
     first time."""
     every = encodings.EVERY if is_installed() else ()
-    return Counters(models, {encoding: _counter(encoding) for encoding in every})
+    return Counters(models, aliases, {encoding: _counter(encoding) for encoding in every})
 
 
 def describe(models: Mapping[str, Model]) -> str:

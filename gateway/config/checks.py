@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 
 from . import sections
 from .faults import ConfigFault, format_faults, printable
-from .model_names import is_pattern, may_overlap
+from .model_names import ModelTable, is_pattern, may_overlap, with_targets
 from .sections import (
     BAD_SIGNS,
     AdminSettings,
@@ -75,7 +75,7 @@ S = TypeVar("S", bound=Section)
 K = TypeVar("K")
 Place = tuple[str | int, ...]
 
-NAMED = ("upstreams", "models", "teams")
+NAMED = ("upstreams", "models", "aliases", "teams")
 """The sections whose names are part of windows, records and reports. Keys have an id with stricter rules."""
 
 
@@ -91,6 +91,9 @@ class ValidParts:
     connections: Mapping[str, int]
     """The limit of each sound upstream."""
     models: Mapping[str, Model]
+    model_names: Sequence[str]
+    """Of all models, also of faulty ones."""
+    aliases: Mapping[str, str]
     teams: Mapping[str, Mapping[int, Quota]]
     keys: Mapping[int, FileKey]
     quotas: Mapping[int, Quota]
@@ -105,6 +108,8 @@ class ValidParts:
             upstreams=list(config.upstreams),
             connections={name: upstream.max_connections for name, upstream in config.upstreams.items()},
             models=config.models,
+            model_names=list(config.models),
+            aliases=config.aliases,
             teams={name: dict(enumerate(team.quotas)) for name, team in config.teams.items()},
             keys=dict(enumerate(config.keys)),
             quotas=dict(enumerate(config.quotas)),
@@ -127,6 +132,12 @@ class ValidParts:
             upstreams=list(_named(values, "upstreams")),
             connections={name: upstream.max_connections for name, upstream in upstreams.items()},
             models=_sound(Model, _named(values, "models")),
+            model_names=[name for name in _named(values, "models") if isinstance(name, str)],
+            aliases={
+                alias: name
+                for alias, name in _named(values, "aliases").items()
+                if isinstance(alias, str) and isinstance(name, str)
+            },
             teams={name: _sound(Quota, _listed(team, "quotas")) for name, team in teams.items()},
             keys=_sound(FileKey, _listed(values, "keys")),
             quotas=_sound(Quota, _listed(values, "quotas")),
@@ -157,11 +168,15 @@ def _sound(kind: type[S], parts: Mapping[K, Any]) -> dict[K, S]:
 def quota_lists(parts: ValidParts) -> Iterator[tuple[Place, Mapping[int, Quota], tuple[str, ...]]]:
     """Every list of quotas with its path and its owner's model patterns."""
     yield ("quotas",), parts.quotas, ("*",)
-    yield ("defaults", "keys", "quotas"), dict(enumerate(parts.new_keys.quotas)), parts.new_keys.models
+    yield (
+        ("defaults", "keys", "quotas"),
+        dict(enumerate(parts.new_keys.quotas)),
+        with_targets(parts.new_keys.models, parts.aliases),
+    )
     for name, quotas in parts.teams.items():
         yield ("teams", name, "quotas"), quotas, ("*",)
     for number, key in parts.keys.items():
-        yield ("keys", number, "quotas"), dict(enumerate(key.quotas)), key.models
+        yield ("keys", number, "quotas"), dict(enumerate(key.quotas)), with_targets(key.models, parts.aliases)
 
 
 def cross_check(parts: ValidParts) -> Iterator[ConfigFault]:
@@ -170,6 +185,7 @@ def cross_check(parts: ValidParts) -> Iterator[ConfigFault]:
     yield from _check_listeners(parts)
     yield from _check_shares(parts)
     yield from _check_models(parts)
+    yield from _check_aliases(parts)
     yield from _check_keys(parts)
     yield from _check_quotas(parts)
 
@@ -254,6 +270,26 @@ def _check_patterns(models: Mapping[str, Model]) -> Iterator[ConfigFault]:
                 format_faults((*place, "strip_prefix")),
                 "has no effect, because each route has a model of its own; leave one of the two out",
             )
+
+
+def _check_aliases(parts: ValidParts) -> Iterator[ConfigFault]:
+    """An alias leads to one model that there is, and takes no name from another."""
+    exact = [name for name in parts.model_names if not is_pattern(name)]
+    patterns = ModelTable({name: model for name, model in parts.models.items() if is_pattern(name)})
+    for alias, name in parts.aliases.items():
+        place = format_faults(("aliases", alias))
+        if is_pattern(alias):
+            yield ConfigFault(place, "an alias is one name, without *")
+        if alias in exact:
+            yield ConfigFault(place, "is the name of a model; a call could mean either, so give the alias another name")
+        if name in parts.aliases:
+            yield ConfigFault(place, f"leads to {printable(name)!r}, which is an alias itself; name the model")
+        elif is_pattern(name):
+            yield ConfigFault(place, "leads to a pattern; name one model")
+        elif name not in exact and patterns.find(name) is None:
+            close = difflib.get_close_matches(name, exact, n=1)
+            hint = f"; did you mean {printable(close[0])!r}?" if close else ""
+            yield ConfigFault(place, f"there is no model {printable(name)!r}{hint}")
 
 
 def _token_quota(parts: ValidParts, model: str) -> tuple[Place, str] | None:

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from .checks import check_list, check_outputs, explain
 from .faults import ConfigError, ConfigFault
+from .model_names import with_targets
 from .sections import Config, KeySettings, Quota, Section, Team
 
 S = TypeVar("S", bound=Section)
@@ -30,7 +31,7 @@ def read_key(values: Mapping[str, Any], config: Config, teams: Container[str]) -
         if key.team is not None and key.team not in teams:
             yield ConfigFault("team", f"there is no team {key.team!r}; create it first")
         yield from check_list(("quotas",), quotas)
-        yield from check_outputs(("quotas",), quotas, key.models, config.models)
+        yield from check_outputs(("quotas",), quotas, with_targets(key.models, config.aliases), config.models)
 
     return _read(KeySettings, values, check)
 

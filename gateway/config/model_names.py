@@ -3,14 +3,17 @@
 A name of the section `models` that holds `*` is a pattern: `*` stands for any characters, also for none. Every other
 character stands for itself, because names of models hold `?` and `[`. The most specific pattern has the most characters
 beside `*`; of equals, the longer text before its first `*`; then the first in the file.
+
+An alias is a further name of one model. It counts before every pattern and leads to a model, never to another alias.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from fnmatch import translate
+from fnmatch import fnmatchcase, translate
 from functools import lru_cache
+from glob import escape
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -30,13 +33,15 @@ class NamedModel(NamedTuple):
     model: Model
     """Its settings; routes have the name that is sent, where it is not this one."""
     is_configured: bool
-    """The name itself is in the configuration. Any other one may have been invented by a client."""
+    """The name is in the configuration. Any other one may have been invented by a client."""
+    alias: str | None = None
+    """The name that was asked for, where it is an alias."""
 
 
 class ModelTable:
     """The models of a configuration, by the names that clients ask for."""
 
-    def __init__(self, models: Mapping[str, Model]) -> None:
+    def __init__(self, models: Mapping[str, Model], aliases: Mapping[str, str] = {}) -> None:
         self._configured = {
             name: NamedModel(name, served_as(model, name), True)
             for name, model in models.items()
@@ -44,6 +49,11 @@ class ModelTable:
         }
         self._patterns = [(compiled(name), models[name]) for name in most_specific_first(models)]
         self._under_pattern = lru_cache(MAX_KEPT_NAMES)(self._look_up)
+        self._configured |= {
+            alias: _by_alias(found, alias)
+            for alias, name in aliases.items()
+            if (found := self.find(name)) is not None and alias not in self._configured
+        }
 
     def find(self, name: str) -> NamedModel | None:
         """What serves this name; None: nothing does."""
@@ -54,6 +64,10 @@ class ModelTable:
             if pattern.match(name) and name != model.strip_prefix:
                 return NamedModel(name, served_as(model, name), False)
         return None
+
+
+def _by_alias(found: NamedModel, alias: str) -> NamedModel:
+    return NamedModel(found.name, _with_sent_name(found.model, found.name), True, alias)
 
 
 def is_pattern(name: str) -> bool:
@@ -76,11 +90,22 @@ def served_as(model: Model, name: str) -> Model:
     """The settings for one name: `strip_prefix` is taken off what is sent to routes without a name of their own."""
     if model.strip_prefix is None:
         return model
-    sent = name.removeprefix(model.strip_prefix)
+    return _with_sent_name(model, name.removeprefix(model.strip_prefix))
+
+
+def _with_sent_name(model: Model, sent: str) -> Model:
+    """The same, where each route has a name."""
     routes = tuple(
         route if route.model is not None else route.model_copy(update={"model": sent}) for route in model.routes
     )
     return model.model_copy(update={"routes": routes})
+
+
+def with_targets(globs: Iterable[str], aliases: Mapping[str, str]) -> tuple[str, ...]:
+    """Patterns of a key, and the models that it may use through aliases that they match."""
+    given = tuple(globs)
+    targets = [name for alias, name in aliases.items() if any(fnmatchcase(alias, glob) for glob in given)]
+    return (*given, *(escape(name) for name in targets))
 
 
 def may_overlap(pattern: str, glob: str) -> bool:

@@ -161,11 +161,12 @@ def _unused_patterns(config: Config) -> Warnings:
     known = _few([printable(name) for name in config.models])
     for number, key in enumerate(config.keys):
         for index, pattern in enumerate(key.models):
-            if not any(_may_match(pattern, name) for name in config.models):
+            if not any(_may_match(pattern, name) for name in (*config.models, *config.aliases)):
                 yield _warning(("keys", number, "models", index), f"matches none of the models: {known}")
     for path, quotas, _ in quota_lists(ValidParts.of(config)):
         for index, quota in quotas.items():
-            if quota.model is not None and not any(_may_match(quota.model, name) for name in config.models):
+            names = (*config.models, *config.aliases)
+            if quota.model is not None and not any(_may_match(quota.model, name) for name in names):
                 yield _warning((*path, index, "model"), f"matches none of the models: {known}")
 
 

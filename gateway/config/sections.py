@@ -1022,6 +1022,8 @@ class Config(Section):
     """What models and new keys have where they say nothing."""
     models: Annotated[dict[str, Model], Field(min_length=1)]
     """What clients may ask for, by name or by pattern: gpt-4o*; "*" is every other model."""
+    aliases: dict[str, str] = {}
+    """Further names of models: {fast: gpt-4o-mini}."""
     quotas: tuple[Quota, ...] = ()
     """What the whole gateway may spend."""
     teams: dict[str, Team] = {}
@@ -1036,7 +1038,7 @@ class Config(Section):
     @cached_property
     def model_table(self) -> ModelTable:
         """What serves each name that a client may ask for."""
-        return ModelTable(self.models)
+        return ModelTable(self.models, self.aliases)
 
     @property
     def labelled_models(self) -> list[str]:

@@ -16,8 +16,7 @@ from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
 
-OTHER = "other"
-"""The label of all other names; no key may have it as its id."""
+from gateway.records import OTHER
 
 
 class BoundedLabels:
@@ -29,7 +28,8 @@ class BoundedLabels:
         self.configure(names, most)
 
     def __call__(self, name: str) -> str:
-        """The name itself, or `other`; no name has no label. Only for names that exist, not for those of strangers."""
+        """The name itself, or `other`, which no key may have as its id; no name has no label. Not for names that
+        strangers invent."""
         if name in self._own or not name:
             return name
         if len(self._own) < self._most:

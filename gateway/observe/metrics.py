@@ -26,9 +26,9 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from gateway.quota import pricing
-from gateway.records import Record, WindowStatus
+from gateway.records import OTHER, Record, WindowStatus
 
-from .bounded_labels import OTHER, BoundedLabels
+from .bounded_labels import BoundedLabels
 
 _SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 _TOKEN_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1)

@@ -156,7 +156,7 @@ def claims(call: Call, terms: Iterable[Limit]) -> tuple[Claim, ...]:
     output = output_limit(call) * params.candidates
     drawn: list[Claim] = []
     for term in terms:
-        if term.model is not None and not fnmatchcase(params.model, term.model):
+        if term.model is not None and not _covers(term.model, call):
             continue
         claim = term.one(call.started)
         if term.unit == "usd" and call.model.price is None and call.model.unpriced == "deny" and term.is_enforced:
@@ -171,6 +171,11 @@ def claims(call: Call, terms: Iterable[Limit]) -> tuple[Claim, ...]:
             claim = Claim(claim.window, min(most, max(claim.window.limit, sure)))
         drawn.append(claim)
     return tuple(drawn)
+
+
+def _covers(pattern: str, call: Call) -> bool:
+    """Whether a quota for these models counts the call: by the name that was asked for, or by that of the model."""
+    return fnmatchcase(call.params.model, pattern) or fnmatchcase(call.model_name, pattern)
 
 
 def _refuse_without_limit(call: Call, term: Limit) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from gateway import units
 from gateway.chunked import in_chunks
 from gateway.quota.pricing import read_price, usd
+from gateway.records import OTHER
 
 from .table import plain_usd
 
@@ -21,7 +22,7 @@ COLUMNS = (
     "id", "time", "key", "team", "endpoint", "model", "routed_model", "returned_model", "upstream", "status", "stream",
     "ended", "client_gone", "first_byte_s", "duration_s", "attempts", "truncated", "client_request_id",
     "prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens", "usage_source", *_MONEY,
-    "units",
+    "units", "served_model",
 )  # fmt: skip
 """Of a CSV."""
 
@@ -38,6 +39,7 @@ def call_members(call: Mapping[str, Any]) -> dict[str, Any]:
         "cost_usd": None if cost_nusd is None else usd(cost_nusd),
         "price": None if price is None else read_price(price),
         "client_gone": call["ended"] == "client_gone",
+        "served_model": call["model"] if call["label_model"] == OTHER else call["label_model"],
     }
 
 

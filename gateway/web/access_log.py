@@ -16,7 +16,7 @@ from typing import Literal
 
 from gateway.accounting.lease import AccessLogExtras
 from gateway.quota.pricing import usd
-from gateway.records import Record
+from gateway.records import OTHER, Record
 from gateway.units import spell
 
 FIELDS: Mapping[str, str] = {
@@ -83,6 +83,7 @@ class AccessLog:
             team=record.team,
             endpoint=record.endpoint,
             model=record.model,
+            served_model=None if record.label_model in (record.model, OTHER) else record.label_model,
             upstream=record.upstream,
             status=record.status,
             error=beside.error,

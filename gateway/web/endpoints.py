@@ -17,17 +17,16 @@ from urllib.parse import unquote
 from aiohttp import hdrs, web
 
 from gateway import pipeline
-from gateway.accounting.served_models import OTHER
 from gateway.api import auth, capabilities, validate
 from gateway.api.large_body import LARGE_BYTES
-from gateway.config import Config
+from gateway.config import Config, NamedModel
 from gateway.errors import InvalidRequest, ModelNotFound, Unavailable
 from gateway.formats import FORMATS
 from gateway.formats.format import Format
 from gateway.observe.tracing import PARENT, STATE
 from gateway.quota import window_status
 from gateway.quota.issued import may_be_issued
-from gateway.records import Call, Key, Params
+from gateway.records import OTHER, Call, Key, Params
 from gateway.relay import Answer
 from gateway.store import StoreUnavailable
 from gateway.store.redis.timeout import StallTolerantTimeout
@@ -134,7 +133,7 @@ class DataPlane:
             visit.model = OTHER if found is None else parts.books.served.group(asked.model)
         else:
             visit.model = found.name
-        if found is None or not auth.may_use(key, asked.model) or self._is_secret(asked.model, visit):
+        if found is None or not _may_use(key, asked.model, found) or self._is_secret(asked.model, visit):
             raise ModelNotFound(asked.model)
         model = found.model
         if endpoint not in model.endpoints:
@@ -157,6 +156,7 @@ class DataPlane:
             client_request_id=client_id[:MAX_CLIENT_ID] if client_id else None,
             remote=visit.remote,
             query=_query(request) if spec.passes_query else "",
+            target=None if found.alias is None else found.name,
         )
 
     async def _caller(self, request: web.Request, visit: RequestContext) -> Key:
@@ -187,7 +187,8 @@ class DataPlane:
         visit = request[CONTEXT]
         key, config = await self._caller(request, visit), visit.parts.config
         name = request.match_info["model"]
-        if config.model(name) is None or not auth.may_use(key, name):
+        found = config.model(name)
+        if found is None or not _may_use(key, name, found):
             raise ModelNotFound(name)
         return json_response(json.dumps(_model(name, config)).encode())
 
@@ -217,6 +218,11 @@ async def describe_key(key: Key, parts: pipeline.Services) -> dict[str, Any]:
         "on_exceeded": "shadow" if key.is_shadow else "deny",
         "quotas": [window_status.row(standing, now) for standing in told],
     }
+
+
+def _may_use(key: Key, asked: str, found: NamedModel) -> bool:
+    """Whether a pattern of the key matches the name that was asked for or, where that is an alias, the model's."""
+    return auth.may_use(key, asked) or (found.alias is not None and auth.may_use(key, found.name))
 
 
 def _read(spec: Format, pieces: Pieces, parts: pipeline.Services) -> Params:

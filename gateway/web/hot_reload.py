@@ -48,7 +48,7 @@ def prepare(config: Config, present: Mapping[str, Pool]) -> Prepared:
         share = upstream.max_connections // config.server.workers
         old = present.get(name)
         pools[name] = old if old is not None and old.is_for(upstream, share) else Pool(name, upstream, share)
-    find_counter = tokenizer.load(config.models)
+    find_counter = tokenizer.load(config.models, config.aliases)
     return Prepared(config, auth.index(config.keys), pools, find_counter)
 
 

@@ -139,3 +139,45 @@ OUTPUTS = "is required, because quotas[0] counts the tokens of this model's chat
 )  # fmt: skip
 def test_a_pattern_that_cannot_work_is_a_fault(models: dict[str, Any], more: Any, expected: list[str]) -> None:
     assert faults(models, **more) == expected
+
+
+ALIASES = {"fast": "gpt-4o", "best": "openai/o3"}
+MODELS = {"gpt-4o": {"routes": ROUTES}, "openai/*": {"routes": ROUTES, "strip_prefix": "openai/"}}
+
+
+@pytest.mark.parametrize(
+    ("asked", "name", "sent"), [("fast", "gpt-4o", "gpt-4o"), ("best", "openai/o3", "o3"), ("gpt-4o", "gpt-4o", None)]
+)
+def test_an_alias_leads_to_a_model(asked: str, name: str, sent: str | None) -> None:
+    table = ModelTable({name: Model.model_validate(model) for name, model in MODELS.items()}, ALIASES)
+    found = table.find(asked)
+    assert found is not None
+    assert (found.name, found.is_configured, found.alias) == (name, True, asked if asked in ALIASES else None)
+    assert [route.model for route in found.model.routes] == [sent]
+
+
+@pytest.mark.parametrize(
+    ("aliases", "expected"),
+    [
+        (ALIASES, []),
+        ({"a": "gpt-4"}, ["aliases.a: there is no model 'gpt-4'; did you mean 'gpt-4o'?"]),
+        ({"a": "a"}, ["aliases.a: leads to 'a', which is an alias itself; name the model"]),
+        ({"a": "b", "b": "gpt-4o"}, ["aliases.a: leads to 'b', which is an alias itself; name the model"]),
+        ({"gpt-4o": "openai/x"},
+         ["aliases.gpt-4o: is the name of a model; a call could mean either, so give the alias another name"]),
+        ({"a*": "gpt-4o"}, ["""aliases."a*": an alias is one name, without *"""]),
+        ({"a": "openai/*"}, ["aliases.a: leads to a pattern; name one model"]),
+        ({"a": 5}, ["aliases.a: expected text; put the value in quotes"]),
+        ({"": "gpt-4o"}, ["""aliases."": expected a name that is not empty"""]),
+    ],
+)  # fmt: skip
+def test_an_alias_that_leads_nowhere_is_a_fault(aliases: Any, expected: list[str]) -> None:
+    assert faults(MODELS, aliases=aliases) == expected
+
+
+def test_a_quota_of_a_key_that_may_use_an_alias_needs_the_output_limit_of_its_model() -> None:
+    quota = {"tokens": 9, "per": "day"}
+    keys = [{"id": "k", "secret": "s" * 24, "models": ["fast"], "quotas": [quota]}]
+    (fault,) = faults({"gpt-4o": {"routes": ROUTES}}, aliases={"fast": "gpt-4o"}, keys=keys)
+    assert fault.startswith("models.gpt-4o.max_output_tokens: is required, because keys[0].quotas[0] counts")
+    assert faults({"gpt-4o": {"routes": ROUTES}}, aliases={"slow": "gpt-4o"}, keys=keys) == []

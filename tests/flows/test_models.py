@@ -23,8 +23,12 @@ def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
         "openai/*": {"routes": routes, "strip_prefix": "openai/", "max_output_tokens": 100},
         "*": {"routes": routes, "endpoints": ["completions"], "max_output_tokens": 100},
     }
-    keys = [key("alice"), key("bob", models=["gpt-*"]), key("spender", quotas=[{"usd": 1, "per": "day"}])]
-    return gateways(settings(theatre.url, models=models, keys=keys, metrics={"max_models": 5}))
+    keys = [
+        key("alice"), key("bob", models=["gpt-*"]), key("spender", quotas=[{"usd": 1, "per": "day"}]),
+        key("fast", models=["fa?t"]), key("few", quotas=[{"requests": 1, "per": "day", "model": "gpt-4o-x"}]),
+    ]  # fmt: skip
+    aliases = {"fast": "gpt-4o-x", "instruct": COMPLETIONS, "best": "openai/o1"}
+    return gateways(settings(theatre.url, models=models, aliases=aliases, keys=keys, metrics={"max_models": 5}))
 
 
 def groups(house: Gateway, **query: str) -> dict[str, int]:
@@ -75,9 +79,41 @@ def test_metrics_are_bounded_and_reports_are_not(house: Gateway, upstream: Stage
 
 
 def test_patterns_are_not_listed(house: Gateway) -> None:
-    assert [row["id"] for row in house.get("/v1/models").json["data"]] == [COMPLETIONS, CHAT, EMBEDDINGS]
+    assert [row["id"] for row in house.get("/v1/models").json["data"]] == [
+        "best", "fast", COMPLETIONS, CHAT, "instruct", EMBEDDINGS
+    ]  # fmt: skip
     shown = house.get("/v1/models/gpt-4o")
     assert (shown.status, shown.json["endpoints"]) == (200, ["completions", "chat", "embeddings"])
+
+
+def test_an_alias_is_reported_as_both_names(house: Gateway, upstream: Stage) -> None:
+    upstream.play(ok_json(), ok_json(), error_json(404, message="no o1 for you", code="model_not_found"))
+    answers = [house.complete(model=alias) for alias in ("fast", "instruct", "best")]
+    assert [answer.status for answer in answers] == [200, 200, 404]
+    assert [request.json["model"] for request in upstream.requests] == ["gpt-4o-x", COMPLETIONS, "o1"]
+    records = [house.call(answer.headers["x-request-id"]) for answer in answers]
+    assert [(record["model"], record["served_model"], record["routed_model"]) for record in records] == [
+        ("fast", "gpt-4o-x", "gpt-4o-x"), ("instruct", COMPLETIONS, COMPLETIONS), ("best", "openai/o1", "o1"),
+    ]  # fmt: skip
+    assert records[0]["cost_usd"] == 6e-6
+    assert eventually(lambda: groups(house).get("openai/o1")) == 1  # a name of the configuration, served or not
+    assert groups(house).keys().isdisjoint({"fast", "instruct", "best"})
+    line = house.line(id=answers[0].headers["x-request-id"])
+    assert (line["model"], line["served_model"]) == ("fast", "gpt-4o-x")
+
+
+def test_a_key_may_use_an_alias_by_either_name(house: Gateway, upstream: Stage) -> None:
+    upstream.play(always=ok_json())
+    assert [house.complete("fast", model=name).status for name in ("fast", "gpt-4o-x", "best")] == [200, 404, 404]
+    assert [house.complete("bob", model=name).status for name in ("fast", "gpt-4o-x", "best")] == [200, 200, 404]
+    assert [row["id"] for row in house.get("/v1/models", key="fast").json["data"]] == ["fast"]
+    assert [house.get(f"/v1/models/{name}", key="fast").status for name in ("fast", "gpt-4o-x")] == [200, 404]
+    assert house.get("/v1/models/instruct", key="bob").json["endpoints"] == ["completions"]
+
+
+def test_an_alias_is_no_way_around_a_quota(house: Gateway, upstream: Stage) -> None:
+    upstream.play(ok_json())
+    assert [house.complete("few", model=name).status for name in ("fast", "gpt-4o-x")] == [200, 429]
 
 
 def test_configured_names_are_groups_before_they_are_served(gateway: StartsGateways, upstream: Stage) -> None:

@@ -55,6 +55,7 @@ function facts(call) {
     Team: call.team ?? NOTHING,
     Endpoint: `${call.endpoint}${call.stream ? ", streamed" : ""}`,
     "Model asked for": call.model,
+    "Model that served": call.served_model,
     "Model sent upstream": call.routed_model,
     "Model that answered": call.returned_model ?? NOTHING,
     Upstream: call.upstream || NOTHING,

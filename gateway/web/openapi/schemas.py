@@ -140,7 +140,8 @@ SCHEMAS: Mapping[str, Schema] = {
     )), next=_TEXT_OR_NULL),
     "Call": _exact(
         **_fields(Record, "usage", "label_model", "cost_nusd", "price"), **_fields(Usage, "source", "more"),
-        usage_source={"enum": get_args(UsageSource)}, cost_usd=_USD, client_gone={"type": "boolean"},
+        served_model=_TEXT, usage_source={"enum": get_args(UsageSource)}, cost_usd=_USD,
+        client_gone={"type": "boolean"},
         units=_counts("Further units that were used, by name, without zeros: " + ", ".join(UNITS) + "."),
         price={"anyOf": [_PRICE, {"type": "null"}]},
     ),

@@ -53,6 +53,7 @@ GOOD: dict[str, Any] = {
         },
         "*": {"routes": [{"upstream": "up", "model": "their-m"}], "max_output_tokens": 9},
     },
+    "aliases": {"fast": "m"},
     "defaults": {
         "models": {"max_attempts": 2, "price": {"input": 1, "output": 2}},
         "keys": {"models": ["m*"], "expires_after_s": 60, "quotas": [{"requests": 1, "per": "day"}]},
