@@ -249,6 +249,7 @@ PURE = frozenset({
     "api", "formats", "quota", "store.rules",
     "accounting.served_models", "alerts.policy",
     "bridge.answer", "bridge.choice", "bridge.refusal", "bridge.request", "bridge.stream", "bridge.translate",
+    "bridge.translated_scan",
     "config.model_names",
     "keys.restoration", "keys.token_bucket",
     "observe.span_attributes",

@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
+from gateway.formats.format import Unfit
 from gateway.records import Call, Usage
 
-from .choice import ChatChoice, Unfit
+from .choice import ChatChoice
 
 
 class Frame(NamedTuple):

@@ -16,13 +16,11 @@ from __future__ import annotations
 import codecs
 from typing import Any
 
+from gateway.formats.format import Unfit
+
 _TEXTS = frozenset({"text", "output_text"})
 _THOUGHTS = frozenset({"thinking", "reasoning", "redacted_thinking"})
 _CALLS = frozenset({"tool_calls", "function_call"})
-
-
-class Unfit(Exception):
-    """The answer is none to what was asked; says why, for the log."""
 
 
 class ChatChoice:

@@ -25,6 +25,7 @@ from gateway.api.capabilities import Adaptation, adaptation
 from gateway.config import Upstream
 from gateway.errors import GatewayError, UpstreamFailed, UpstreamRefused
 from gateway.formats import sse
+from gateway.formats.format import Unfit
 from gateway.quota import pricing
 from gateway.records import Call, Claim, Ended, Failure, Fault, Phase, Refused, Usage
 from gateway.relay import Answer, Streamed
@@ -32,7 +33,6 @@ from gateway.relay.client_stream import ClientStream, Headers, StreamWriter
 from gateway.tasks import Tasks, cut_off, is_cut_off
 
 from .answer import Frame, One, choices_of, read, write
-from .choice import Unfit
 from .refusal import reword
 from .request import Split, characters
 from .stream import Stream, usage_event, write_chunk

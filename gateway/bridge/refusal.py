@@ -1,4 +1,4 @@
-"""Translates an upstream's refusal of a bridged chat call into a refusal of the client's completions call."""
+"""Translates an upstream's refusal of a bridged call into a refusal of the client's own call."""
 
 from __future__ import annotations
 
@@ -27,3 +27,18 @@ def reword(refused: UpstreamRefused, members: Mapping[str, Any], prompt: int) ->
     if param is not None:
         param = path if re.fullmatch(rf"messages|{_MESSAGE_PATH}", param) else names.get(param, param)
     return UpstreamRefused(refused.status, message, refused.type, param, refused.code)
+
+
+def renamed(refused: UpstreamRefused, names: Mapping[str, str]) -> UpstreamRefused:
+    """The refusal of a translated call, with the client's names of parameters: in `param`, and quoted in the message.
+
+    `names` are the upstream's parameters, each with the client's own.
+    """
+    message = refused.message
+    for name, own in names.items():
+        message = re.sub(rf"(['\"`]){re.escape(name)}\b", rf"\g<1>{own}", message)
+    param = refused.param
+    if param is not None:
+        found = next((name for name in names if re.match(rf"{re.escape(name)}(?!\w)", param)), None)
+        param = param if found is None else names[found] + param[len(found) :]
+    return UpstreamRefused(refused.status, message, refused.type, param, refused.code, detail=refused.detail)

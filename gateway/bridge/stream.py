@@ -12,10 +12,10 @@ import re
 from typing import Any
 
 from gateway.formats import sse
+from gateway.formats.format import Unfit
 from gateway.records import Usage
 
 from .answer import Frame, One, own_index, read, usage_object
-from .choice import Unfit
 
 _ENDS = re.compile(rb"(?:\r\n|\n|\r)(?:\r\n|\n|\r)\Z")
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 from gateway.api.prompt_tokens import FindsCounter
 from gateway.config import Capabilities, Route
-from gateway.errors import GatewayError
+from gateway.errors import GatewayError, UpstreamRefused
 from gateway.quota import limit_headers
 from gateway.records import Call, Endpoint, Params, Usage
 
@@ -26,6 +26,10 @@ AllowsReport = Callable[[Usage, Callable[[], int]], bool]
 def allow_any(report: Usage, count_shown: Callable[[], int]) -> bool:
     """An `AllowsReport` that believes every report."""
     return True
+
+
+class Unfit(Exception):
+    """The upstream's answer is none to what was asked, and cannot be passed on; says why, for the log."""
 
 
 class ScanInput(NamedTuple):
@@ -157,7 +161,11 @@ class Format:
     """Scans a streamed answer; None: the format has no streams."""
     as_events: Callable[[bytes, bool], bytes] | None = None
     """Writes a plain answer as the events of a stream, given whether the client asked for the usage, for a client that
-    has been promised events; None: that is not possible."""
+    has been promised events; None: that is not possible. Raises `Unfit`."""
+    answer: Callable[[bytes, Usage], bytes] | None = None
+    """Writes a plain answer anew for the client, given what was charged; None: it is passed on. Raises `Unfit`."""
+    reword: Callable[[UpstreamRefused], UpstreamRefused] | None = None
+    """Writes an upstream's refusal with the names of the client's own parameters; None: it is passed on."""
     changes: Callable[[Call, Route, Capabilities, bool], dict[str, Any]] = _no_members
     """The members that a forwarded body needs besides the model's name; the last argument: whether an output limit is
     needed because tokens or money are counted."""

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from gateway.accounting.lease import Lease
 from gateway.errors import GatewayError, UpstreamFailed, UpstreamRefused
-from gateway.formats.format import Scan
+from gateway.formats.format import Scan, Unfit
 from gateway.records import Failure, Fault, Phase
 from gateway.tasks import Tasks, is_cut_off
 from gateway.upstream import provider_errors
@@ -78,6 +78,7 @@ async def _finish_stream(
     assert scan is not None
     if exchange.is_ended and failure is None:
         exchange.pass_rest()
+        failure = exchange.trouble
     if not exchange.has_passed and scan.error is None and not scan.is_complete:
         # Not one byte has left: this may still become a true status, or another route.
         exchange.stop()
@@ -99,7 +100,11 @@ async def _finish_stream(
         exchange.open()
         return Streamed(scan.last)
     trouble = _stream_trouble(this, scan, exchange.head, failure)
-    error = trouble if isinstance(trouble, UpstreamRefused) else UpstreamFailed.after(trouble)
+    error: GatewayError
+    if isinstance(trouble, UpstreamRefused):
+        error = this.format.reword(trouble) if this.format.reword else trouble
+    else:
+        error = UpstreamFailed.after(trouble)
     lease.upstream_error = trouble.detail
     lease.close(
         status=error.status, usage=tokens, ended="error", is_truncated=True, returned_model=scan.model, error=error.name
@@ -132,19 +137,28 @@ async def _finish_plain(
     if read.trouble is not None:
         lease.add_cost(read.charged)
         if isinstance(read.trouble, UpstreamRefused):
-            raise read.trouble
+            raise this.format.reword(read.trouble) if this.format.reword else read.trouble
         return read.trouble
     as_events = this.format.as_events
     if outlet.client is not None and as_events is None:  # it has been promised events
         lease.add_cost(read.charged)
         return exchange.failure(Fault.UNFIT, "a plain answer where a stream was asked for")
+    body = bytes(exchange.body)
+    try:
+        if outlet.client is not None and as_events is not None:
+            body = as_events(body, this.call.params.include_usage)
+        elif this.format.answer is not None:
+            body = this.format.answer(body, read.charged.usage)
+    except Unfit as unfit:
+        lease.add_cost(read.charged)
+        return exchange.failure(Fault.UNFIT, str(unfit))
     lease.doubt(read.charged.doubts)
     lease.close(status=200, usage=read.charged.usage, ended="done", returned_model=read.model)
     await lease.acknowledged()
-    if outlet.client is not None and as_events is not None:
-        return Streamed(as_events(bytes(exchange.body), this.call.params.include_usage))
+    if outlet.client is not None:
+        return Streamed(body)
     assert exchange.head is not None
     headers = response_headers(exchange.head, this.format)
     if exchange.head.get("content-type") is None:
         headers = (*headers, ("content-type", "application/json"))  # it is, and clients look
-    return Answer(200, headers, bytes(exchange.body))
+    return Answer(200, headers, body)

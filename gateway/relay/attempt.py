@@ -56,6 +56,10 @@ class Attempt(NamedTuple):
     """The output limit of one candidate in `request`; None: it has no limit."""
     count_texts: CountsTexts = count
     """Counts generated text without a reported usage."""
+    translation: Format | None = None
+    """For an upstream whose format is not the client's: the upstream's format, with answers for the client."""
+    left_out: tuple[str, ...] = ()
+    """What the client asked for and the upstream was not offered."""
 
     @property
     def sent(self) -> SentRequest:
@@ -64,7 +68,7 @@ class Attempt(NamedTuple):
 
     @property
     def format(self) -> Format:
-        return FORMATS[self.call.endpoint]
+        return self.translation or FORMATS[self.call.endpoint]
 
     @property
     def hidden(self) -> tuple[tuple[str, str], ...]:

@@ -10,7 +10,7 @@ import asyncio
 from functools import partial
 
 from gateway.accounting.lease import Lease
-from gateway.formats.format import Scan, ScanInput
+from gateway.formats.format import Scan, ScanInput, Unfit
 from gateway.records import Failure, Fault, Phase
 from gateway.tasks import Tasks
 from gateway.upstream import provider_errors, refusal
@@ -124,7 +124,14 @@ class Exchange:
 
     def pass_rest(self) -> None:
         """The upstream ended its stream: pass on what it left without a blank line."""
-        if self.scan is not None and (rest := self.scan.finish()):
+        if self.scan is None:
+            return
+        try:
+            rest = self.scan.finish()
+        except Unfit as unfit:
+            self.trouble = self.failure(Fault.UNFIT, str(unfit))
+            return
+        if rest:
             self._pass_on(rest)
             self._look_for_life(self.scan, rest)
 
@@ -192,7 +199,11 @@ class Exchange:
         self._give_up(Fault.TOO_LARGE, f"more than {self._attempt.max_response_bytes} bytes")
 
     def _scan(self, scan: Scan, data: bytes) -> None:
-        passed, is_over = scan.feed(data)
+        try:
+            passed, is_over = scan.feed(data)
+        except Unfit as unfit:
+            self._give_up(Fault.UNFIT, str(unfit))
+            return
         if passed:
             self._pass_on(passed)
         self._look_for_life(scan, passed)

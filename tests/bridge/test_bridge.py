@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from gateway import formats
 from gateway.api import json_document
 from gateway.bridge.answer import Frame, One, choices_of, read, usage_object, write
-from gateway.bridge.choice import Unfit
 from gateway.bridge.refusal import reword
 from gateway.bridge.request import Split, as_chat, characters
 from gateway.bridge.stream import Stream, usage_event
 from gateway.config import Capabilities, Config, Route, build
 from gateway.errors import UpstreamRefused
+from gateway.formats.format import Unfit
 from gateway.formats.reported_usage import reported
 from gateway.formats.stream_scan import StreamScan
 from gateway.pipeline import changed_members

@@ -17,9 +17,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.bridge.choice import Unfit
 from gateway.bridge.translate import anthropic_request, custom_input, messages_request, responses_request, tool_names
 from gateway.errors import InvalidRequest
+from gateway.formats.format import Unfit
 
 from .translated import GOLDEN, asked, data_of, plain, sent, shown, stream, streamed
 
@@ -485,7 +485,7 @@ def test_the_anthropic_package_accepts_every_stream_of_a_message(name: str) -> N
 
 @pytest.mark.parametrize("name", [name for name in STREAMS if way_of(name) == "anthropic"])
 def test_openai_python_accepts_every_chat_stream(name: str) -> None:
-    events = streamed("anthropic", GOLDEN[name]["request"], GOLDEN[name]["chunks"]) + b"data: [DONE]\n\n"
+    events = streamed("anthropic", GOLDEN[name]["request"], GOLDEN[name]["chunks"])
     server().body = events
     message: Any = {"role": "user", "content": "x"}
     with server().openai.chat.completions.stream(model="m", messages=[message]) as stream_:
@@ -594,6 +594,7 @@ def test_reasoning_stays_out_where_the_client_asked_for_none() -> None:
     said = [chunk("stop", content="a", reasoning_content="b")]
     message = sdk_message(streamed("messages", WAYS["messages"], said))
     assert [block.type for block in message.content] == ["text"]
+    assert b"event: ping" in streamed("messages", WAYS["messages"], said)
     omitted = {**WAYS["messages"], "thinking": {"type": "enabled", "budget_tokens": 1024, "display": "omitted"}}
     assert [block.type for block in sdk_message(streamed("messages", omitted, said)).content] == ["text"]
 

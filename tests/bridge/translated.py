@@ -57,9 +57,9 @@ def stream(way: str, request: dict[str, Any]) -> Any:
             return anthropic_answer.ChatStream(anthropic_answer.ChatFrame(BASE, CREATED, "m", shows_usage))
 
 
-def finish(way: str, translator: Any) -> bytes:
+def finish(translator: Any) -> bytes:
     """The end of its stream."""
-    ended: bytes = translator.finish(completion_tokens=COMPLETION_TOKENS) if way == "messages" else translator.finish()
+    ended: bytes = translator.finish(completion_tokens=COMPLETION_TOKENS)
     return ended
 
 
@@ -81,7 +81,7 @@ def plain(way: str, request: dict[str, Any], answer: dict[str, Any]) -> dict[str
 def streamed(way: str, request: dict[str, Any], chunks: list[dict[str, Any]]) -> bytes:
     """The client's stream for these chunks or events of the upstream."""
     translator = stream(way, request)
-    return b"".join([*(translator.feed(chunk) for chunk in chunks), finish(way, translator)])
+    return b"".join([*(translator.feed(chunk) for chunk in chunks), finish(translator)])
 
 
 def data_of(events: bytes) -> list[dict[str, Any]]:
@@ -89,6 +89,8 @@ def data_of(events: bytes) -> list[dict[str, Any]]:
     found = []
     for event in events.decode().split("\n\n")[:-1]:
         *names, data = event.split("\n")
+        if data == "data: [DONE]":
+            continue
         found.append(json.loads(data.removeprefix("data: ")))
         assert names in ([], [f"event: {found[-1].get('type')}"])
     return found

@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from gateway.bridge.choice import Unfit
+from gateway.formats.format import Unfit
 
 from . import events
 from .custom_input import compact
@@ -111,14 +111,14 @@ class ChatStream:
             case _:
                 return b""
 
-    def finish(self) -> bytes:
-        """The upstream's stream is complete: the usage chunk, if the client asked for it."""
+    def finish(self, *, completion_tokens: int = 0) -> bytes:
+        """The upstream's stream is complete: the usage chunk, if the client asked for it, and `[DONE]`."""
         if not self._has_finished:
             raise Unfit("a message without a stop_reason")
         usage = usage_object(self._usage)
         if not self._frame.shows_usage or usage is None:
-            return b""
-        return events.unnamed({**self._around([]), "usage": usage})
+            return events.DONE
+        return events.unnamed({**self._around([]), "usage": usage}) + events.DONE
 
     def _start(self, message: Any) -> bytes:
         if not isinstance(message, dict):

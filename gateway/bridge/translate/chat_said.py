@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from gateway.bridge.choice import Unfit
+from gateway.formats.format import Unfit
 
 _TEXTS = frozenset({"text", "output_text"})
 _THOUGHTS = frozenset({"thinking", "reasoning"})

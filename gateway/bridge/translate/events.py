@@ -6,6 +6,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+DONE = b"data: [DONE]\n\n"
+PING = b'event: ping\ndata: {"type":"ping"}\n\n'
+
 
 def named(kind: str, data: Mapping[str, Any]) -> bytes:
     """An event with a name, as Responses and Messages have it."""

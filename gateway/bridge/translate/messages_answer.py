@@ -15,7 +15,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from gateway.bridge.choice import Unfit
+from gateway.formats.format import Unfit
 
 from . import events
 from .chat_said import CallPiece, Counts, Said, as_chunk, counts, read
@@ -135,8 +135,10 @@ class MessageStream:
         return events.named("message_start", {"type": "message_start", "message": self._start()})
 
     def _thinking(self, said: Said) -> bytes:
-        if not said.reasoning or not self._asked.shows_thinking:
+        if not said.reasoning:
             return b""
+        if not self._asked.shows_thinking:
+            return events.PING  # the model is at work, and the client would see nothing of it
         written = self._be_in("thinking", {"type": "thinking", "thinking": "", "signature": ""})
         self._texts.append(said.reasoning)
         return written + self._delta({"type": "thinking_delta", "thinking": said.reasoning})

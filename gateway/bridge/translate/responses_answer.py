@@ -15,8 +15,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from gateway.bridge.choice import Unfit
 from gateway.errors import GatewayError
+from gateway.formats.format import Unfit
 
 from . import events
 from .chat_said import CallPiece, Counts, Said, as_chunk, counts, read
@@ -90,8 +90,11 @@ class ResponseStream:
         self._reason = said.finish_reason or self._reason
         return written
 
-    def finish(self) -> bytes:
-        """The upstream's stream is complete: end every item and the response."""
+    def finish(self, *, completion_tokens: int = 0) -> bytes:
+        """The upstream's stream is complete: end every item and the response.
+
+        Without a report of the upstream `usage` is null, which the API allows; the estimate is not used.
+        """
         if self._reason is None:
             raise Unfit("a choice without a finish_reason")
         reason = _INCOMPLETE.get(self._reason)
