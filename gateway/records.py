@@ -197,6 +197,11 @@ class Usage(NamedTuple):
     source: UsageSource = "none"
     more: units.Counts = ()
     """Further units (`units.UNITS`): parts of the prompt and of the completion, and what is counted beside tokens."""
+    variant: str = ""
+    """What the answer calls the service (`flex`, `priority`, `batch`): it may have prices of its own. Not stored."""
+    parts: tuple[Usage, ...] = ()
+    """If this is a sum of several upstream requests: each of them, because a long prompt of one may have other prices.
+    Not stored."""
 
     @property
     def total_tokens(self) -> int:

@@ -14,6 +14,7 @@ from pydantic import BaseModel
 
 from gateway import cli, errors
 from gateway.config import Config, Limits, ModelSettings, Quota, build, resolve
+from gateway.config.sections import FullRows, LaterPrice, PriceHours, PriceTier, Rows, TieredRows
 from gateway.observe.exposition import Reloads, SupervisorMetrics
 from gateway.observe.metrics import KeyCollector, Telemetry
 
@@ -29,13 +30,19 @@ def _models(annotation: Any) -> list[type[BaseModel]]:
     return [model for part in get_args(annotation) for model in _models(part)]
 
 
-SHARED = {Quota: "quotas[]", Limits: "limits", ModelSettings: "models.NAME"}
+SHARED = {Quota: "quotas[]", Limits: "limits", ModelSettings: "models.NAME", PriceTier: "models.NAME.price.tiers[]"}
 """Sections that stand in several places of the file, and once on its page."""
+AGAIN: dict[type[BaseModel], type[BaseModel]] = {
+    PriceTier: Rows, TieredRows: TieredRows, PriceHours: TieredRows, LaterPrice: FullRows,
+}  # fmt: skip
+"""Sections with the settings of others, which stand on the page once."""
 
 
 def settings(section: type[BaseModel] = Config, path: str = "") -> Iterator[tuple[str, Any]]:
     """Every setting, by the path that its page gives it, with its field."""
     for name, field in section.model_fields.items():
+        if section in AGAIN and name in AGAIN[section].model_fields:
+            continue
         here = f"{path}.{name}" if path else name
         inner = _models(field.annotation)
         if not inner:

@@ -345,7 +345,10 @@ def _if_lost(call: Call, route: Route) -> Record:
     """The record of a call whose worker was killed: its whole reservation."""
     output = windows.output_limit(call) * call.params.candidates
     usage = Usage(call.params.prompt_tokens, output, source="estimated")
-    return _record(call, route, 0, usage, "lost")
+    record = _record(call, route, 0, usage, "lost")
+    if record.price is None or (call.model.price is not None and call.model.price.spelling is not None):
+        return record
+    return record._replace(cost_nusd=windows.most_nusd(call, usage.prompt_tokens, output))
 
 
 def _record(
@@ -376,13 +379,13 @@ def _record(
         upstream=route.upstream if route else "",
         status=status,
         stream=call.params.stream,
-        usage=usage,
+        usage=usage._replace(parts=()) if usage.parts else usage,
         ended=ended,
         first_byte_s=first_byte_s,
         duration_s=duration_s,
         attempts=attempts,
         truncated=is_truncated,
         client_request_id=call.client_request_id,
-        cost_nusd=pricing.cost_nusd(price, usage),
-        price=None if price is None else price.spelling,
+        cost_nusd=pricing.cost_nusd(price, usage, call.started),
+        price=None if price is None else price.spelling or pricing.spelling(price, usage, call.started),
     )

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 from . import sections
 from .faults import ConfigFault, format_faults, printable
 from .model_names import ModelTable, is_pattern, may_overlap, with_targets
+from .rates import BESIDE_TOKENS
 from .sections import (
     BAD_SIGNS,
     AdminSettings,
@@ -233,8 +234,11 @@ def _check_models(parts: ValidParts) -> Iterator[ConfigFault]:
                 format_faults(("models", name, "max_output_tokens")),
                 f"is required, because {format_faults(path)} counts {what} of this model's chat calls",
             )
+        price = model.price if model.price is not None and model.price.source is None else None
+        if price is not None and price.input is None and not price.model_fields_set.intersection(BESIDE_TOKENS):
+            yield ConfigFault(format_faults(("models", name, "price", "input")), "is required")
         generating = [endpoint for endpoint in model.endpoints if endpoint != "embeddings"]
-        if model.price is not None and model.price.output is None and generating:
+        if price is not None and price.output is None and price.input is not None and generating:
             yield ConfigFault(
                 format_faults(("models", name, "price", "output")),
                 f"is required, because this model serves {generating[0]}",

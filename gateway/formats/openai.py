@@ -24,6 +24,7 @@ class _Body(BaseModel):
     usage: Any = None
     error: Any = None
     success: Any = None
+    service_tier: Any = None
 
 
 def _refuse_constant(name: str) -> None:
@@ -43,7 +44,7 @@ def facts(body: bytes) -> PlainFacts:
     refuse_constants(body)
     return PlainFacts(
         model=answer.model if isinstance(answer.model, str) else None,
-        usage=reported_usage.reported(answer.usage),
+        usage=reported_usage.reported(answer.usage, answer.service_tier),
         has_usage=answer.usage is not None,
         is_error=bool(answer.error) or answer.success is False,
         has_output=b'"choices"' in body,

@@ -21,8 +21,9 @@ _USAGE_WITHIN = 8192
 """Bytes at the end of an answer."""
 
 
-def reported(report: Any) -> Usage | None:
-    """The usage object of an answer or a chunk; None if it is missing or cannot be read.
+def reported(report: Any, service_tier: Any = None) -> Usage | None:
+    """The usage object of an answer or a chunk, and the service tier named beside it; None if the former is missing or
+    cannot be read.
 
     xAI and Gemini leave reasoning out of `completion_tokens` and bill it: `total_tokens` is then the sum of all three.
     """
@@ -39,10 +40,11 @@ def reported(report: Any) -> Usage | None:
         and (of_prompt.get("cache_write_tokens") or of_prompt.get("audio_tokens") or of_prompt.get("image_tokens"))
     ) or (isinstance(of_completion, dict) and (of_completion.get("audio_tokens") or of_completion.get("image_tokens")))
     more = _more(of_prompt, of_completion) if has_more else ()
+    variant = service_tier if isinstance(service_tier, str) else ""
     prompt, completion = prompt or 0, completion or 0
     if reasoning and report.get("total_tokens") == prompt + completion + reasoning:
         completion += reasoning
-    return Usage(prompt, completion, cached, reasoning, "reported", more)
+    return Usage(prompt, completion, cached, reasoning, "reported", more, variant)
 
 
 def found_in(body: bytes, read: Callable[[Any], Usage | None]) -> Usage | None:
@@ -59,7 +61,15 @@ def highest(one: Usage | None, other: Usage) -> Usage:
     if one is None:
         return other
     prompt, completion, cached, reasoning = map(max, one[:4], other[:4])
-    return Usage(prompt, completion, cached, reasoning, "reported", units.highest(one.more, other.more))
+    return Usage(
+        prompt,
+        completion,
+        cached,
+        reasoning,
+        "reported",
+        units.highest(one.more, other.more),
+        other.variant or one.variant,
+    )
 
 
 def coherent(usage: Usage) -> Usage:

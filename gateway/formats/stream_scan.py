@@ -116,7 +116,7 @@ class StreamScan(EventScan):
                 self.finished.add(index)
         if chunk.get("usage") is None:
             return event
-        if (report := reported_usage.reported(chunk["usage"])) is not None:
+        if (report := reported_usage.reported(chunk["usage"], chunk.get("service_tier"))) is not None:
             self._take_report(report)
         says_something = any(_says_something(choice) for choice in choices)
         if self._shows_usage:

@@ -1,27 +1,38 @@
-"""What tokens cost. Money is whole billionths of a US dollar (nano-USD): no float ever holds a sum.
+"""What calls cost. Money is whole billionths of a US dollar (nano-USD): no float ever holds a sum.
 
-Prices are USD per million tokens, so one of up to three decimals is a whole number of nano-USD for each token; finer
-ones are added up exactly over the call, and the sum is rounded up, once. Cached prompt tokens are part of the prompt
-and have their own price; reasoning tokens are part of the completion. An unknown price makes an unknown cost, never 0.
+Prices are USD for a million tokens, a thousand searches or an hour of audio (`config/rates.py`). They are added up
+exactly over the call, and the sum is rounded up, once. Cached prompt tokens are part of the prompt and have their own
+price; reasoning tokens are part of the completion. An unknown price makes an unknown cost, never 0, and so does a unit
+that was used and has no price.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from gateway import units
 from gateway.config import NUSD, Price
+from gateway.config.rates import DEAR_OR_CHEAP, SCALE, Rates, Tier, Tiers
 from gateway.records import Usage
 
 MAX_NUSD = 2**53 - 1
 """Nine million dollars: beyond, Redis scripts cannot count. No call costs that; a report of tokens may be nonsense."""
 
+_NOTHING = Usage()
 
-def cost_nusd(price: Price | None, usage: Usage) -> int | None:
-    """The cost of these tokens; None if the price is unknown."""
+SOURCE = " from "
+"""What stands before the name of the table in the spelling of a price."""
+
+
+def cost_nusd(price: Price | None, usage: Usage, time: float = 0) -> int | None:
+    """The cost of this usage at a Unix time in seconds; None if it is unknown."""
     if price is None:
         return None
-    prompt, cached, output = price.nusd_per_million
+    plain = price.nusd_per_million
+    if plain is None or usage.more or (price.output is None and usage.completion_tokens):
+        return _cost_by_plan(price, usage, time)
+    prompt, cached, output = plain
     cached_tokens = min(usage.cached_tokens, usage.prompt_tokens)
     total = (
         (usage.prompt_tokens - cached_tokens) * prompt + cached_tokens * cached + usage.completion_tokens * output
@@ -29,9 +40,103 @@ def cost_nusd(price: Price | None, usage: Usage) -> int | None:
     return min(MAX_NUSD, -(-total // 1_000_000))
 
 
+def spelling(price: Price | None, usage: Usage, time: float = 0) -> str | None:
+    """What a record keeps of its price: the rows that applied, and where they come from."""
+    if price is None:
+        return None
+    if price.spelling is not None:
+        return price.spelling
+    last = (usage.parts or (usage,))[-1]
+    tiers = _tiers(price, last.variant, time) or _tiers(price, "", time)
+    spelt = _tier(tiers or (), last.prompt_tokens).spelling
+    return spelt if price.source is None else f"{spelt}{SOURCE}{price.source}"
+
+
+def _cost_by_plan(price: Price, usage: Usage, time: float) -> int | None:
+    total = 0
+    for part in usage.parts or (usage,):
+        tiers = _tiers(price, part.variant, time)
+        cost = None if tiers is None else _scaled(_tier(tiers, part.prompt_tokens).rates, part)
+        if cost is None:
+            return None
+        total += cost
+    return min(MAX_NUSD, -(-total // SCALE))
+
+
+def _tiers(price: Price, variant: str, time: float) -> Tiers | None:
+    """None: this variant has no prices, though the price has some for others."""
+    variants = price.plan.at(time)
+    if variant in variants:
+        return variants[variant]
+    return None if variant in DEAR_OR_CHEAP and len(variants) > 1 else variants[""]
+
+
+def _tier(tiers: Tiers, prompt_tokens: int) -> Tier:
+    return next(tier for tier in reversed(tiers) if prompt_tokens > tier.above or not tier.above)
+
+
+def _scaled(rates: Rates, usage: Usage) -> int | None:
+    """The cost in nano-USD times `SCALE`; None if a unit that was used has no rate."""
+    amounts = dict(usage.more)
+    amounts["cached"] = min(usage.cached_tokens, usage.prompt_tokens)
+    amounts["reasoning"] = min(usage.reasoning_tokens, usage.completion_tokens)
+    if "calls" in rates and "calls" not in amounts and usage != _NOTHING:
+        amounts["calls"] = 1
+    amounts["prompt"] = max(0, usage.prompt_tokens - sum([amounts.get(part, 0) for part in _OF_PROMPT]))
+    amounts["completion"] = max(0, usage.completion_tokens - sum([amounts.get(part, 0) for part in _OF_COMPLETION]))
+    total = 0
+    for unit, amount in amounts.items():
+        if amount:
+            if (rate := rates.get(unit)) is None:
+                return None
+            total += amount * rate
+    return total
+
+
+_OF_PROMPT = ("cached", *[name for name, unit in units.UNITS.items() if unit.part_of == "prompt"])
+_OF_COMPLETION = ("reasoning", *[name for name, unit in units.UNITS.items() if unit.part_of == "completion"])
+
+
+class Hints(NamedTuple):
+    """What the body of a call says of its cost."""
+
+    writes_cache: bool = True
+    writes_long_cache: bool = True
+    has_audio: bool = True
+    has_images: bool = True
+    variant: str = ""
+
+
+def most_nusd(price: Price | None, prompt_tokens: int, output_tokens: int, time: float, hints: Hints) -> int | None:
+    """The most that so many tokens can cost: each at the dearest rate that can apply to it. What is counted beside
+    tokens is not in it, because nothing limits it before the call; None if the price is unknown."""
+    if price is None:
+        return None
+    if price.nusd_per_million is not None:
+        return cost_nusd(price, Usage(prompt_tokens, output_tokens))
+    tiers = _tiers(price, hints.variant, time) or _tiers(price, "", time) or ()
+    rates = _tier(tiers, prompt_tokens).rates
+    wanted = {
+        "cache_write": hints.writes_cache, "cache_write_1h": hints.writes_long_cache, "audio_in": hints.has_audio,
+        "audio_out": hints.has_audio, "image_in": hints.has_images, "image_out": hints.has_images,
+    }  # fmt: skip
+
+    def dearest(whole: str, parts: Sequence[str]) -> int:
+        return max([rates.get(unit, 0) for unit in (whole, *parts) if wanted.get(unit, True)])
+
+    total = (
+        prompt_tokens * dearest("prompt", _OF_PROMPT)
+        + output_tokens * dearest("completion", _OF_COMPLETION)
+        + rates.get("calls", 0)
+    )
+    return min(MAX_NUSD, -(-total // SCALE))
+
+
 def total_usage(parts: Iterable[Usage]) -> Usage:
     """The sum; estimated if a part of it is."""
-    parts = tuple(parts)
+    parts = [part for part in parts if part != _NOTHING]
+    if len(parts) <= 1:
+        return parts[0] if parts else _NOTHING
     sources = {part.source for part in parts}
     return Usage(
         sum([part.prompt_tokens for part in parts]),
@@ -39,13 +144,37 @@ def total_usage(parts: Iterable[Usage]) -> Usage:
         sum([part.cached_tokens for part in parts]),
         sum([part.reasoning_tokens for part in parts]),
         "estimated" if "estimated" in sources else "reported" if "reported" in sources else "none",
-        units.total(more) if any(more := [part.more for part in parts]) else (),
+        units.total([part.more for part in parts]),
+        parts[-1].variant,
+        tuple([each for part in parts for each in part.parts or (part,)]),
     )
 
 
-def read_price(spelling: str) -> dict[str, float]:
-    """The price that a record was charged at (`Price.spelling`), by the names of the configuration."""
-    return dict(zip(("input", "cached_input", "output"), map(float, spelling.split()), strict=True))
+class PaidPrice(NamedTuple):
+    """The price that a record was charged at."""
+
+    rows: Mapping[str, float]
+    """In USD, by the names of the configuration."""
+    above: int | None = None
+    """The tier: prompts of more tokens than this."""
+    variant: str | None = None
+    source: str = "configured"
+    """`configured`, or the name of the table."""
+
+
+def read_price(text: str) -> PaidPrice:
+    """What `spelling` wrote. Raises `ValueError`."""
+    if "=" not in text:
+        return PaidPrice(dict(zip(("input", "cached_input", "output"), map(float, text.split()), strict=True)))
+    rows, _, source = text.partition(SOURCE)
+    named = dict([each.split("=", 1) for each in rows.split()])
+    above, variant = named.pop("above", None), named.pop("variant", None)
+    return PaidPrice(
+        {name: float(usd) for name, usd in named.items()},
+        None if above is None else int(above),
+        variant,
+        source or "configured",
+    )
 
 
 def usd(nusd: int) -> float:

@@ -23,7 +23,7 @@ from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
 from functools import lru_cache
 
-from gateway.config import Quota, Team
+from gateway.config import Price, Quota, Team
 from gateway.errors import InvalidRequest, ModelNotPriced
 from gateway.records import (
     UPSTREAM,
@@ -40,8 +40,9 @@ from gateway.records import (
     WindowStatus,
 )
 
+from . import pricing
 from .issued import Overlay, topped_up
-from .pricing import cost_nusd, format_usd
+from .pricing import format_usd
 
 IN_THE_WAY_US = 1_000_000
 """Suggested wait for running calls to end. Their end is unknown; one second is short and does not flood the gateway."""
@@ -198,8 +199,34 @@ def _refuse_without_limit(call: Call, term: Limit) -> None:
 def _amount(call: Call, unit: Unit, prompt_tokens: int, output_tokens: int) -> int:
     """So many tokens of this call, in tokens or in money; in money nothing where the price is unknown."""
     if unit == "usd":
-        return cost_nusd(call.model.price, Usage(prompt_tokens, output_tokens)) or 0
+        return most_nusd(call, prompt_tokens, output_tokens) or 0
     return prompt_tokens + output_tokens
+
+
+def most_nusd(call: Call, prompt_tokens: int, output_tokens: int) -> int | None:
+    """The most that so many tokens of this call can cost; None if the price is unknown."""
+    price = call.model.price
+    if price is None or price.nusd_per_million is not None:
+        return pricing.cost_nusd(price, Usage(prompt_tokens, output_tokens))
+    return pricing.most_nusd(price, prompt_tokens, output_tokens, call.started, _hints(call, price))
+
+
+def _hints(call: Call, price: Price) -> pricing.Hints:
+    """What the body says of the price. A word anywhere in it will do: taking it wrongly reserves more, never less."""
+    document = call.params.document
+    members, text = document.members, document.text
+    variant = members.get("service_tier")
+    if members.get("speed") == "fast":
+        variant = "fast"
+    if document.large is not None:  # its text was not kept
+        return pricing.Hints(variant=variant if isinstance(variant, str) else "")
+    return pricing.Hints(
+        writes_cache=not price.cache_write_on_request or "cache_control" in text,
+        writes_long_cache='"1h"' in text or '"12h"' in text,
+        has_audio="audio" in text,
+        has_images="image" in text,
+        variant=variant if isinstance(variant, str) else "",
+    )
 
 
 def calendar_window(per: str, now: float) -> tuple[str, int]:
@@ -381,15 +408,17 @@ def is_of_upstream(window: Window) -> bool:
 def charges(record: Record, claims: Sequence[Claim]) -> list[int]:
     """What a finished call used of each of its claims' windows, in their order; those on upstreams are the last.
 
-    An upstream has seen each request that was reserved there, and the tokens where it served the call.
+    An unknown cost counts as what was reserved: that is nothing where the model has no price, and the most that the
+    call was expected to cost where a unit that was used has none. An upstream has seen each request that was reserved
+    there, and the tokens where it served the call.
     """
-    usage, charged = record.usage, []
-    for window, _ in claims:
+    usage, cost, charged = record.usage, record.cost_nusd, []
+    for window, amount in claims:
         unit = window.unit
         if unit == "tokens":
             charged.append(usage.prompt_tokens + usage.completion_tokens)
         else:
-            charged.append(1 if unit == "requests" else 0 if unit == "parallel" else record.cost_nusd or 0)
+            charged.append(1 if unit == "requests" else 0 if unit == "parallel" else amount if cost is None else cost)
     if claims and claims[-1][0].id.startswith(UPSTREAM):
         served = (f"{UPSTREAM}{record.upstream}|", f"{UPSTREAM}{record.upstream}#")
         for place, (window, amount) in enumerate(claims):

@@ -113,6 +113,7 @@ def estimate(sent: SentRequest, ending: Ending, shown: Shown) -> Usage:
         report.reasoning_tokens,
         "estimated",
         report.more,
+        report.variant,
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from gateway import units
 from gateway.chunked import in_chunks
-from gateway.quota.pricing import read_price, usd
+from gateway.quota.pricing import PaidPrice, read_price, usd
 from gateway.records import OTHER
 
 from .table import plain_usd
@@ -22,7 +22,7 @@ COLUMNS = (
     "id", "time", "key", "team", "endpoint", "model", "routed_model", "returned_model", "upstream", "status", "stream",
     "ended", "client_gone", "first_byte_s", "duration_s", "attempts", "truncated", "client_request_id",
     "prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens", "usage_source", *_MONEY,
-    "units", "served_model",
+    "units", "served_model", "price_more", "price_tier", "price_variant", "price_source",
 )  # fmt: skip
 """Of a CSV."""
 
@@ -33,14 +33,22 @@ def call_members(call: Mapping[str, Any]) -> dict[str, Any]:
     price, cost_nusd = call["price"], call["cost_nusd"]
     return {
         **{name: value for name, value in call.items() if name not in stored},
-        **{name: value for name, value in call["usage"].items() if name not in ("source", "more")},
+        **{name: value for name, value in call["usage"].items() if name not in ("source", "more", "variant", "parts")},
         "usage_source": call["usage"]["source"],
         "units": dict(call["usage"]["more"]),
         "cost_usd": None if cost_nusd is None else usd(cost_nusd),
-        "price": None if price is None else read_price(price),
+        **_price_members(None if price is None else read_price(price)),
         "client_gone": call["ended"] == "client_gone",
         "served_model": call["model"] if call["label_model"] == OTHER else call["label_model"],
     }
+
+
+def _price_members(price: PaidPrice | None) -> dict[str, Any]:
+    if price is None:
+        return {"price": None, "price_source": None, "price_tier": None, "price_variant": None}
+    return {
+        "price": price.rows, "price_source": price.source, "price_tier": price.above, "price_variant": price.variant,
+    }  # fmt: skip
 
 
 def format_calls_csv(calls: Iterable[Mapping[str, Any]], *, has_heading: bool) -> str:
@@ -51,7 +59,9 @@ def format_calls_csv(calls: Iterable[Mapping[str, Any]], *, has_heading: bool) -
         writer.writeheader()
     for call in in_chunks(calls, ROWS_AT_ONCE):
         members = call_members(call)
-        prices = {f"price_{name}": value for name, value in (members["price"] or {}).items()}
-        members |= prices | {"units": units.spell(call["usage"]["more"])}
+        rows = {f"price_{name}": value for name, value in (members["price"] or {}).items()}
+        further = [f"{name}={plain_usd(usd)}" for name, usd in rows.items() if name not in _MONEY]
+        members |= rows | {"price_more": " ".join(further).replace("price_", "")}
+        members |= {"units": units.spell(call["usage"]["more"])}
         writer.writerow(members | {name: plain_usd(members.get(name)) for name in _MONEY})
     return text.getvalue()

@@ -184,7 +184,7 @@ def test_choices_of_completions_keep_what_they_hold() -> None:
 
 def test_usage_is_summed_and_says_where_it_comes_from() -> None:
     one, other = Usage(1, 2, 3, 4, "reported"), Usage(10, 20, 30, 40, "reported")
-    assert total_usage([one, other]) == Usage(11, 22, 33, 44, "reported")
+    assert total_usage([one, other]) == Usage(11, 22, 33, 44, "reported", parts=(one, other))
     assert total_usage([one, Usage()]) == one
     assert total_usage([one, other._replace(source="estimated")]).source == "estimated"
     assert total_usage([Usage(), Usage()]) == total_usage([]) == Usage()

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.config import Price
-from gateway.quota.pricing import MAX_NUSD, cost_nusd, format_usd, read_price, usd
+from gateway.quota.pricing import MAX_NUSD, cost_nusd, format_usd, read_price, spelling, usd
 from gateway.records import Usage
 
 INSTRUCT = {"input": 1.50, "output": 2.00, "cached_input": 0.75}
@@ -120,7 +120,9 @@ def test_what_a_record_keeps_of_its_price_explains_its_cost(
 ) -> None:
     made = price(input=first, output=output)
     usage = Usage(prompt, completion, cached_tokens=prompt // 3)
-    assert cost_nusd(price(**read_price(made.spelling)), usage) == cost_nusd(made, usage)
+    kept = read_price(spelling(made, usage) or "")
+    assert cost_nusd(price(**kept.rows), usage) == cost_nusd(made, usage)
+    assert kept[1:] == (None, None, "configured")
 
 
 @pytest.mark.parametrize(

@@ -612,6 +612,14 @@ def test_charges(claims: list[Claim], charged: list[int]) -> None:
     assert limits.charges(record, claims) == charged
 
 
+def test_an_unknown_cost_counts_as_what_was_reserved() -> None:
+    record = Record("c", 0, "k", None, "chat", "m", "m", "m", None, "up", 200, False, Usage(), "done", None, 0, 1)
+    money = Window("key:k|usd|day||", "key:k", "usd", "day", None, 10**9)
+    claims = [Claim(money._replace(unit="tokens"), 900), Claim(money, 40), Claim(money, 50)]
+    assert limits.charges(record, claims) == [0, 40, 50]
+    assert limits.charges(record._replace(cost_nusd=7), claims) == [0, 7, 7]
+
+
 def refused(retry_after_us: int | None, reset_us: int = 0) -> Refused:
     return Refused(limits.standing(rate().window, WindowState(), 0)._replace(reset_us=reset_us), 1, retry_after_us)
 

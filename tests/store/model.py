@@ -18,9 +18,10 @@ from gateway.store import MAX_GAP_S, REAPED_AT_ONCE, SILENT_S, Batch, Progress, 
 SILENT_US = SILENT_S * 1_000_000
 
 
-def actuals(record: Record) -> dict[str, int]:
-    """What a call used of every unit. A parallel call uses nothing up."""
-    return {"requests": 1, "tokens": record.usage.total_tokens, "usd": record.cost_nusd or 0, "parallel": 0}
+def charge(record: Record, claim: Claim) -> int:
+    """What a call used of one window. A parallel call uses nothing up; an unknown cost is what was reserved."""
+    usd = claim.amount if record.cost_nusd is None else record.cost_nusd
+    return {"requests": 1, "tokens": record.usage.total_tokens, "usd": usd, "parallel": 0}[claim.window.unit]
 
 
 class LateCopy(Exception):
@@ -50,7 +51,7 @@ class Line:
         return self.state in ("lost", "ended")
 
     def charge(self, claim: Claim) -> int:
-        return actuals(self.record)[claim.window.unit]
+        return charge(self.record, claim)
 
 
 @dataclass
@@ -182,7 +183,7 @@ class Model:
         if line is None:
             for claim in claims:
                 if claim.window.period_us:
-                    state, actual = self.state(claim.window, now_us), actuals(record)[claim.window.unit]
+                    state, actual = self.state(claim.window, now_us), charge(record, claim)
                     age_us = now_us - int(record.time * 1e6)
                     self.rates[claim.window.id] = windows.charged(claim.window, state, actual, age_us)
             self.lines.append(Line(worker, record, claims, now_us, "ended"))
@@ -208,14 +209,14 @@ class Model:
     def _settle(self, line: Line, record: Record, now_us: int) -> None:
         for claim in line.claims:
             if claim.window.period_us:
-                state, actual = self.state(claim.window, now_us), actuals(record)[claim.window.unit]
+                state, actual = self.state(claim.window, now_us), charge(record, claim)
                 self.rates[claim.window.id] = windows.settled(claim, state, actual, now_us - line.drawn_us)
 
     def _correct(self, line: Line, record: Record | None, now_us: int) -> None:
         for claim in line.claims:
             window = claim.window
             if window.period_us:
-                actual = actuals(record)[window.unit] if record else 0
+                actual = charge(record, claim) if record else 0
                 state, age_us = self.state(window, now_us), now_us - line.drawn_us
                 self.rates[window.id] = windows.corrected(window, state, line.charge(claim), actual, age_us)
 

@@ -31,7 +31,8 @@ FROM records WHERE day >= ? AND day <= ? GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4
 """The groups `TOLD_GROUPS` and the sums of `quota/ledger_entry.sums_of`, in the order of `SUMS`."""
 
 _USAGE_AT = Record._fields.index("usage")
-_USAGE_UNTIL = _USAGE_AT + Usage._fields.index("more")
+_MORE = Usage._fields.index("more")
+_USAGE_UNTIL = _USAGE_AT + _MORE
 
 
 class Reader:
@@ -120,11 +121,12 @@ def _usage_rows(group_by: Sequence[str], found: sqlite3.Cursor) -> list[dict[str
 def record_row(record: Record) -> tuple[Any, ...]:
     """A record as a row of the columns `RECORD`."""
     record = storable(record)
-    *usage, more = record.usage
-    return (*record[:_USAGE_AT], *usage, *record[_USAGE_AT + 1 :], units.spell(more) if more else "")
+    usage = record.usage
+    more = units.spell(usage.more) if usage.more else ""
+    return (*record[:_USAGE_AT], *usage[:_MORE], *record[_USAGE_AT + 1 :], more)
 
 
 def _read_record(row: Sequence[Any]) -> Record:
-    usage = Usage._make((*row[_USAGE_AT:_USAGE_UNTIL], units.read(row[-1])))
+    usage = Usage(*row[_USAGE_AT:_USAGE_UNTIL])._replace(more=units.read(row[-1]))
     record = Record._make((*row[:_USAGE_AT], usage, *row[_USAGE_UNTIL:-1]))
     return record._replace(stream=bool(record.stream), truncated=bool(record.truncated))

@@ -68,8 +68,17 @@ function facts(call) {
         .join(", ") || NOTHING,
     Cost: usd(call.cost_usd),
     Price: call.price
-      ? `$${call.price.input} in, $${call.price.cached_input} cached, $${call.price.output} out per million`
+      ? Object.entries(call.price)
+          .map(([row, price]) => `$${price} ${row}`)
+          .join(", ")
       : "none known",
+    "Price from": [
+      call.price_source,
+      call.price_variant,
+      call.price_tier === null ? null : `prompts above ${count(call.price_tier)} tokens`,
+    ]
+      .filter(Boolean)
+      .join(", ") || NOTHING,
     "First token after": span(call.first_byte_s),
     Took: span(call.duration_s),
     "Client's own id": call.client_request_id ?? NOTHING,

@@ -12,6 +12,7 @@ from typing import Any, get_args, get_type_hints
 from pydantic import TypeAdapter
 
 from gateway.config import Limits
+from gateway.config.rates import ROWS
 from gateway.identity.permissions import ROLES
 from gateway.quota.issued import SECRET_PATTERN
 from gateway.records import Endpoint, Record, Unit, Usage, UsageSource
@@ -67,7 +68,12 @@ _BUCKETS = _exact(
     le={"type": "array", "items": {"type": "number"}, "description": "Bounds in seconds, but for the infinite one."},
     counts={"type": "array", "items": _COUNT, "description": "At most so long; the last is all."},
 )
-_PRICE = _exact(input=_USD, cached_input=_USD, output=_USD)
+_PRICE = {
+    "type": "object",
+    "description": "In USD, by the names of the configuration; per million tokens if the name says nothing else.",
+    "properties": dict.fromkeys(ROWS, _USD),
+    "additionalProperties": False,
+}
 _QUOTA: Mapping[str, Schema] = {
     "scope": _TEXT, "unit": {"enum": get_args(Unit)}, "per": _TEXT_OR_NULL, "model": _TEXT_OR_NULL, "limit": _AMOUNT,
     "used": _AMOUNT, "reserved": _AMOUNT, "remaining": _AMOUNT, "reset_s": {"type": "number", "minimum": 0},
@@ -139,11 +145,14 @@ SCHEMAS: Mapping[str, Schema] = {
         cost_usd=_USD, estimated_percent={"type": "number", "minimum": 0, "maximum": 100},
     )), next=_TEXT_OR_NULL),
     "Call": _exact(
-        **_fields(Record, "usage", "label_model", "cost_nusd", "price"), **_fields(Usage, "source", "more"),
+        **_fields(Record, "usage", "label_model", "cost_nusd", "price"),
+        **_fields(Usage, "source", "more", "variant", "parts"),
         served_model=_TEXT, usage_source={"enum": get_args(UsageSource)}, cost_usd=_USD,
         client_gone={"type": "boolean"},
         units=_counts("Further units that were used, by name, without zeros: " + ", ".join(UNITS) + "."),
-        price={"anyOf": [_PRICE, {"type": "null"}]},
+        price={"anyOf": [_PRICE, {"type": "null"}]}, price_source=_TEXT_OR_NULL,
+        price_tier={"type": ["integer", "null"], "description": "The rows for prompts of more tokens than this."},
+        price_variant=_TEXT_OR_NULL,
     ),
     "Calls": _exact(data=_list(named("Call")), next=_TEXT_OR_NULL),
     "Upstreams": _exact(data=_list(_exact(

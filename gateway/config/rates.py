@@ -1,0 +1,194 @@
+"""The rates of a price as whole numbers, for each variant, tier and time of day.
+
+A rate is billionths of a US dollar for `SCALE` units, so that every price of the file is a whole number whatever it
+counts. A row that is left out has the rate of its whole where `DEFAULTS` names one, else none: a call that uses such a
+unit has an unknown cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING, NamedTuple
+
+from gateway.units import UNITS
+
+if TYPE_CHECKING:
+    from .sections import Price, TieredRows
+
+SCALE = 18_000_000
+"""A multiple of a million, of a thousand and of the milliseconds of an hour."""
+
+
+class PriceRow(NamedTuple):
+    """What a row of a price counts."""
+
+    unit: str
+    """A name of `units.UNITS`; `prompt`, `cached`, `completion` or `reasoning` for these tokens."""
+    per: int
+    """The price is for so many units."""
+
+
+ROWS: Mapping[str, PriceRow] = {
+    "input": PriceRow("prompt", 1_000_000),
+    "cached_input": PriceRow("cached", 1_000_000),
+    "output": PriceRow("completion", 1_000_000),
+    "reasoning": PriceRow("reasoning", 1_000_000),
+    "cache_write": PriceRow("cache_write", 1_000_000),
+    "cache_write_1h": PriceRow("cache_write_1h", 1_000_000),
+    "audio_in": PriceRow("audio_in", 1_000_000),
+    "audio_out": PriceRow("audio_out", 1_000_000),
+    "image_in": PriceRow("image_in", 1_000_000),
+    "image_out": PriceRow("image_out", 1_000_000),
+    "characters_per_million": PriceRow("characters", 1_000_000),
+    "audio_per_hour": PriceRow("audio_ms", 3_600_000),
+    "web_searches_per_1000": PriceRow("web_searches", 1_000),
+    "file_searches_per_1000": PriceRow("file_searches", 1_000),
+    "search_units_per_1000": PriceRow("search_units", 1_000),
+    "container": PriceRow("containers", 1),
+    "image": PriceRow("images", 1),
+    "call": PriceRow("calls", 1),
+}
+"""The rows of a price, by their names in the file."""
+
+BESIDE_TOKENS = tuple([name for name, row in ROWS.items() if row.unit in UNITS and UNITS[row.unit].part_of is None])
+"""The rows of what is counted beside tokens."""
+
+DEFAULTS: Mapping[str, str] = {"cached": "prompt", "image_in": "prompt", "reasoning": "completion"}
+"""Units that cost as much as another where they have no row."""
+
+TABLE_DEFAULTS: Mapping[str, str] = {
+    **DEFAULTS, "cache_write": "prompt", "cache_write_1h": "cache_write", "audio_in": "prompt",
+    "audio_out": "completion", "image_out": "completion",
+}  # fmt: skip
+"""The same for prices of a table: it has a row for each part that costs something else than its whole."""
+
+DEAR_OR_CHEAP = frozenset({"batch", "fast", "flex", "priority", "ultrafast"})
+"""What answers call a service that has prices of its own at the providers that offer it. Every other name is taken for
+the standard service, because upstreams have many names for that."""
+
+Rates = Mapping[str, int]
+"""By unit."""
+
+
+class Tier(NamedTuple):
+    """Rates for prompts above so many tokens. Above the start everything costs these rates."""
+
+    above: int
+    rates: Rates
+    spelling: str
+    """The prices in USD by the names of their rows, as a record keeps them: `input=1.5 output=2`."""
+
+
+Tiers = Sequence[Tier]
+"""In ascending order; the first one is for all prompts."""
+
+
+class Hours(NamedTuple):
+    """Rates for some hours of each UTC day, in minutes; `until` may be before `start`, on the next day."""
+
+    start: int
+    until: int
+    variants: Mapping[str, Tiers]
+
+    def hold_at(self, minute: int) -> bool:
+        """Whether this minute of the day is one of them."""
+        if self.until < self.start:
+            return minute >= self.start or minute < self.until
+        return self.start <= minute < self.until
+
+
+class Plan(NamedTuple):
+    """All rates of one price."""
+
+    variants: Mapping[str, Tiers]
+    """By what answers call the service; the empty name is the standard one."""
+    hours: Sequence[Hours] = ()
+    """The last one that holds counts."""
+    later: Sequence[tuple[float, Plan]] = ()
+    """Plans that replace this one at a Unix time in seconds, the last one first."""
+
+    def at(self, time: float) -> Mapping[str, Tiers]:
+        """The rates at this Unix time in seconds, by variant."""
+        for begins, plan in self.later:
+            if time >= begins:
+                return plan.at(time)
+        if self.hours:
+            minute = int(time % 86400) // 60
+            for hours in reversed(self.hours):
+                if hours.hold_at(minute):
+                    return hours.variants
+        return self.variants
+
+
+def plan_of(price: Price) -> Plan:
+    """The plan of a checked price."""
+    defaults = DEFAULTS if price.source is None else TABLE_DEFAULTS
+    hours = [
+        Hours(_minute(each.start), _minute(each.until), _variants(each, defaults, price.variants))
+        for each in price.hours
+    ]
+    later = sorted(price.later, key=lambda each: each.starts, reverse=True)
+    return Plan(
+        _variants(price, defaults, price.variants),
+        hours,
+        [
+            (
+                datetime(each.starts.year, each.starts.month, each.starts.day, tzinfo=UTC).timestamp(),
+                plan_of(each.as_price(price.source)),
+            )
+            for each in later
+        ],
+    )
+
+
+def _variants(rows: TieredRows, defaults: Mapping[str, str], variants: Mapping[str, TieredRows]) -> dict[str, Tiers]:
+    found = {"": _tiers([rows], defaults, "")}
+    found |= {name: _tiers([own, rows], defaults, name) for name, own in variants.items()}
+    return found
+
+
+def _tiers(layers: Sequence[TieredRows], defaults: Mapping[str, str], variant: str) -> Tiers:
+    """The tiers of some rows; a row that the first layer does not name comes from the next one."""
+    starts = sorted({0, *[tier.above for rows in layers for tier in rows.tiers]})
+    prices = [(start, _prices_above(start, layers)) for start in starts]
+    return tuple([Tier(start, _rates(each, defaults), _spell(each, start, variant)) for start, each in prices])
+
+
+def _prices_above(start: int, layers: Sequence[TieredRows]) -> dict[str, Decimal]:
+    prices: dict[str, Decimal] = {}
+    for name in ROWS:
+        for rows in layers:
+            steps = (rows, *[tier for tier in rows.tiers if tier.above <= start])
+            if given := [usd for step in steps if (usd := getattr(step, name)) is not None]:
+                prices[name] = given[-1]
+                break
+    return prices
+
+
+def _rates(prices: Mapping[str, Decimal], defaults: Mapping[str, str]) -> Rates:
+    rates = {
+        ROWS[name].unit: int(usd.scaleb(9).to_integral_value()) * (SCALE // ROWS[name].per)
+        for name, usd in prices.items()
+    }
+    for unit, whole in defaults.items():
+        if unit not in rates and whole in rates:
+            rates[unit] = rates[whole]
+    return rates
+
+
+def _spell(prices: Mapping[str, Decimal], above: int, variant: str) -> str:
+    named = [f"{name}={spell_usd(usd)}" for name, usd in prices.items()]
+    return " ".join([*named, *([f"above={above}"] if above else []), *([f"variant={variant}"] if variant else [])])
+
+
+def spell_usd(usd: Decimal) -> str:
+    """Without exponent and trailing zeros: `1.5`, `0.000000001`."""
+    whole, point, decimals = f"{usd:f}".partition(".")
+    decimals = decimals.rstrip("0")
+    return whole + (point + decimals if decimals else "")
+
+
+def _minute(time: str) -> int:
+    return int(time[:2]) * 60 + int(time[3:])
