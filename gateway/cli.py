@@ -31,7 +31,7 @@ class Command(NamedTuple):
 COMMANDS = (
     Command("serve", "serve until SIGTERM or SIGINT"),
     Command("demo", "try the gateway: no network, no key, no server needed"),
-    Command("check", "check a configuration and report every fault at once", takes_config=True),
+    Command("check", "check a configuration and report every fault at once"),
     Command("keys", "create, list, show, update, rotate, revoke, reset and top up keys", takes_config=True),
     Command("teams", "the same for teams", takes_config=True),
     Command("audit", "changes of keys, teams and quotas, with their author", takes_config=True),
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code: int = run(args, _read(args.config)) if args.command.takes_config else run(args)
     except ConfigError as error:
         for fault in error.faults:
-            print(f"gateway: {args.config}: {fault}", file=sys.stderr)
+            print(f"gateway: {fault.located(args.config)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -19,16 +20,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", required=True, metavar="FILE", help="the configuration, in YAML")
 
 
-def run(args: argparse.Namespace, config: Config) -> int:
-    """Print what the configuration says; returns the exit code."""
+def run(args: argparse.Namespace) -> int:
+    """Print what the configuration says; returns the exit code. Raises `ConfigError`."""
     from gateway.api import tokenizer
+    from gateway.config.source import Source
 
-    doubts = [str(each) for each in warnings_of(config, datetime.now(UTC))]
+    reading = Source(args.config, os.environ).read()
+    config, whole = reading.config, reading.whole
+    assert whole is not None
+    doubts = [whole.locate(each).located() for each in warnings_of(config, datetime.now(UTC))]
+    doubts += [f"include: {pattern} matches no file" for pattern in whole.unmatched]
     server, warnings = config.server, [*doubts, *_look_at(config.store)]
     upstreams = ", ".join(f"{name} ({_where(upstream)})" for name, upstream in config.upstreams.items())
     keys = ", ".join(key.id for key in config.keys)
     lines = [
         f"{args.config} can be used, but see {count(len(doubts), 'warning')}." if doubts else f"{args.config} is good.",
+        *([f"  files      {', '.join(whole.texts)}"] if len(whole.texts) > 1 else []),
         f"  serves     {format_address(server.host, server.port)} with {count(server.workers, 'worker')}",
         f"  store      {config.store.shown_url}, namespace {config.store.namespace}",
         f"  upstreams  {upstreams}",

@@ -88,6 +88,7 @@ __all__ = [
     "read_quota",
     "read_team",
     "resolve",
+    "resolve_values",
     "shown_key",
     "shown_quotas",
     "with_key_defaults",
@@ -110,8 +111,15 @@ def resolve(text: str, env: Mapping[str, str], read_file: Callable[[str], str] =
     Raises `ConfigError` with every unresolved reference and every unusable proxy, or with the place where the YAML is
     invalid.
     """
+    return resolve_values(load(text), env, read_file)
+
+
+def resolve_values(
+    values: Mapping[Any, Any], env: Mapping[str, str], read_file: Callable[[str], str] = read_text
+) -> Resolved:
+    """The same for the YAML's own values."""
     references = References(env, read_file)
-    settings = {name: value for name, value in load(text).items() if not str(name).startswith("x-")}
+    settings = {name: value for name, value in values.items() if not str(name).startswith("x-")}
     resolved = references.replace_in(settings, ())
     faults = [*references.faults, *apply_environment(resolved, env)]
     if faults:

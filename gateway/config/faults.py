@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,9 +12,18 @@ class ConfigFault:
 
     path: str
     message: str
+    file: str = field(default="", compare=False)
+    """Where it stands; empty: not known."""
+    line: int = field(default=0, compare=False)
+    """0: not known."""
 
     def __str__(self) -> str:
         return f"{self.path}: {self.message}" if self.path else self.message
+
+    def located(self, file: str = "") -> str:
+        """With its file and line: `gateway.yaml:12: server.port: ...`. `file` counts where it has none of its own."""
+        where = self.file or file
+        return f"{where}:{self.line}: {self}" if self.line else f"{where}: {self}" if where else str(self)
 
 
 class ConfigError(Exception):

@@ -90,6 +90,14 @@ def load(text: str) -> dict[Any, Any]:
     return values
 
 
+def compose(text: str) -> yaml.Node | None:
+    """The nodes of the YAML, which know their lines; None for what is not valid."""
+    try:
+        return yaml.compose(text, _Loader)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return None
+
+
 class References:
     """Replaces `${...}` in plain values, and collects the faults of unresolved ones."""
 

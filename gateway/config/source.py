@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from glob import glob
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from . import build, resolve
+from . import build, resolve_values
 from .faults import ConfigError, ConfigFault
+from .include import Assembled, assemble
 from .sections import Config
 
 
@@ -20,10 +22,14 @@ class Reading(NamedTuple):
     """The plain values that it was built from."""
     referenced: frozenset[tuple[str | int, ...]]
     """Places of values that came out of `${...}`."""
+    whole: Assembled | None = None
+    """The files, and the place of each setting in them."""
 
 
 Contents = Mapping[str, str | None]
-"""A hash of each file by its path; None: it cannot be read."""
+"""A hash of each file by its path, and of the names that a pattern matches by `PATTERN` and it; None: unreadable."""
+
+PATTERN = "files like "
 
 
 class Source:
@@ -50,17 +56,26 @@ class Source:
             seen[path] = _hash(data)
             return data.decode("utf-8")
 
+        def find_files(pattern: str) -> list[str]:
+            files = _files(pattern)
+            seen[PATTERN + pattern] = _hash_of_names(files)
+            return files
+
         try:
             text = read_file(self._path)
         except (OSError, UnicodeDecodeError) as error:
             reason = (error.strerror or "").lower() if isinstance(error, OSError) else "not UTF-8 text"
             raise ConfigError([ConfigFault("", f"cannot read the file: {reason}")]) from None
-        resolved = resolve(text, self._env, lambda path: read_file(path).rstrip("\r\n"))
-        values = resolved.values
-        server = values.get("server") or {}
-        if self._overrides and isinstance(server, dict):  # anything else is a fault, reported below
-            values["server"] = {**server, **self._overrides}
-        return Reading(build(values), values, resolved.referenced)
+        whole = assemble(self._path, read_file, find_files, text)
+        try:
+            resolved = resolve_values(whole.values, self._env, lambda path: read_file(path).rstrip("\r\n"))
+            values = resolved.values
+            server = values.get("server") or {}
+            if self._overrides and isinstance(server, dict):  # anything else is a fault, reported below
+                values["server"] = {**server, **self._overrides}
+            return Reading(build(values), values, resolved.referenced, whole)
+        except ConfigError as error:
+            raise ConfigError([whole.locate(fault) for fault in error.faults]) from None
 
     def look(self) -> Contents:
         """What is there now of what was read last."""
@@ -72,7 +87,17 @@ def _hash(data: bytes) -> str:
 
 
 def _hash_of(path: str) -> str | None:
+    if path.startswith(PATTERN):
+        return _hash_of_names(_files(path.removeprefix(PATTERN)))
     try:
         return _hash(Path(path).read_bytes())
     except (OSError, ValueError):
         return None
+
+
+def _files(pattern: str) -> list[str]:
+    return sorted(path for path in glob(pattern) if Path(path).is_file())  # noqa: PTH207 - with its folder as it is given
+
+
+def _hash_of_names(files: Iterable[str]) -> str:
+    return _hash("\0".join(files).encode(errors="surrogateescape"))

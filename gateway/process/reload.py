@@ -101,7 +101,7 @@ class Reloader:
             reading = await asyncio.to_thread(self._source.read)
         except ConfigError as error:
             return ReloadResult(
-                self.generation, code="invalid_configuration", faults=[str(each) for each in error.faults]
+                self.generation, code="invalid_configuration", faults=[each.located() for each in error.faults]
             )
         before = self.now
         found = await asyncio.to_thread(changes, before.config, reading.config, before.referenced, reading.referenced)

@@ -87,7 +87,7 @@ async def test_faults_are_told_all_at_once_and_change_nothing(desk: Desk, caplog
     desk.write(TEXT.replace("max_output_tokens: 100", "max_output_tokens: none, prise: 1"))
     outcome = await desk.reloader.reload("SIGHUP")
     assert (outcome.generation, outcome.code) == (1, "invalid_configuration")
-    assert [fault.partition(": ")[0] for fault in outcome.faults] == ["models.m.max_output_tokens", "models.m.prise"]
+    assert [fault.split(": ")[1] for fault in outcome.faults] == ["models.m.max_output_tokens", "models.m.prise"]
     assert desk.reloader.now.config.models["m"].max_output_tokens == 100
     assert not desk.given
     assert desk.reloader.results == {"applied": 0, "refused": 1}

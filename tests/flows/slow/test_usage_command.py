@@ -220,7 +220,7 @@ def test_format_that_nobody_speaks(tmp_path: Path) -> None:
 
 def test_configuration_has_to_be_good(tmp_path: Path) -> None:
     file = written(tmp_path, f"embedded:{tmp_path / 'data'}", nonsense=1)
-    says(run("usage", "--config", file), 2, f"gateway: {file}: nonsense: there is no such setting")
+    says(run("usage", "--config", file), 2, f"gateway: {file}:", ": nonsense: there is no such setting")
 
 
 def test_server_that_is_away(tmp_path: Path) -> None:
