@@ -36,6 +36,8 @@ COMMANDS = (
     Command("teams", "the same for teams", takes_config=True),
     Command("audit", "changes of keys, teams and quotas, with their author", takes_config=True),
     Command("usage", "usage by key, team, model or day; with or without a running gateway", takes_config=True),
+    Command("calls", "calls, the newest first, or one request by its id", takes_config=True),
+    Command("refusals", "refused requests and why; with or without a running gateway", takes_config=True),
     Command("backup", "copy the embedded store while a gateway serves from it", takes_config=True),
     Command("simulate", "run the simulated upstream alone"),
 )

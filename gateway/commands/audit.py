@@ -9,6 +9,7 @@ from gateway.config import Config
 from gateway.keys.registry import Registry
 from gateway.reports.registry import CHANGES, CHANGES_IN_TABLE, with_change
 
+from .common import read_count
 from .registry import PAGE, add_shape, carry_out, read, told_list
 from .registry import run as run
 
@@ -22,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _audit(args: argparse.Namespace, config: Config) -> str:
-    limit = read("--limit", _count, args.limit)
+    limit = read("--limit", read_count, args.limit)
 
     async def newest(registry: Registry) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = []
@@ -38,9 +39,3 @@ def _audit(args: argparse.Namespace, config: Config) -> str:
     if args.shape == "table":
         changes = [with_change(change) for change in changes]
     return told_list(args, CHANGES, changes, CHANGES_IN_TABLE)
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or not 1 <= len(text) <= 9 or int(text) < 1:
-        raise ValueError("expected a number from 1")
-    return int(text)

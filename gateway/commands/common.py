@@ -62,6 +62,13 @@ def file_of(settings: Settings) -> Path:
     return path_of(settings).absolute()
 
 
+def read_count(text: str) -> int:
+    """A number of rows. Raises `ValueError`."""
+    if not text.isdecimal() or not 1 <= len(text) <= 9 or int(text) < 1:
+        raise ValueError("expected a number from 1")
+    return int(text)
+
+
 def put(text: str) -> int:
     """Write a report; returns the exit code."""
     try:

@@ -24,6 +24,8 @@ _TABLE = """
                                            operator  lead  member  viewer  key
 GET    /admin/api/usage                    all       team  own     all     own
 GET    /admin/api/calls                    all       team  own     all     own
+GET    /admin/api/refusals                 all       team  own     all     own
+GET    /admin/api/requests/{request}       all       team  own     all     own
 GET    /admin/api/quotas                   all       team  own     all     own
 GET    /admin/api/upstreams                all       -     -       all     -
 POST   /admin/api/reload                   all       -     -       -       -

@@ -74,6 +74,19 @@ def read_moment(text: str, now: datetime) -> str:
         ) from None
 
 
+def read_since(text: str, now: datetime) -> float:
+    """The Unix time of a moment in the past; a duration counts back from now. Raises `ValueError`."""
+    try:
+        if is_duration(text):
+            return (now - timedelta(seconds=quantities.read_duration_s(text))).timestamp()
+        return quantities.read_moment(text).timestamp()
+    except (ValueError, OverflowError):
+        raise ValueError(
+            f"{text!r} is not a time back from now such as 1d or 2h, a day such as 2026-11-20, or a moment such as "
+            "2026-11-20T12:00:00Z"
+        ) from None
+
+
 def read_limit(text: str) -> tuple[str, Any]:
     """`n=4`, `deny=service_tier,logit_bias`; `n=none` takes it away."""
     name, equals, value = (part.strip() for part in text.partition("="))

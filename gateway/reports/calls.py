@@ -12,6 +12,7 @@ from gateway.chunked import in_chunks
 from gateway.quota.pricing import PaidPrice, read_price, usd
 from gateway.records import OTHER
 
+from .registry import Column
 from .table import plain_usd
 
 ROWS_AT_ONCE = 25
@@ -25,6 +26,13 @@ COLUMNS = (
     "units", "served_model", "price_more", "price_tier", "price_variant", "price_source",
 )  # fmt: skip
 """Of a CSV."""
+
+
+LISTED = (
+    *[Column(name) for name in ("time", "id", "key", "model", "upstream", "status", "ended")],
+    *[Column(name, is_number=True) for name in ("prompt_tokens", "completion_tokens", "cost_usd")],
+)
+"""Of a table for people."""
 
 
 def call_members(call: Mapping[str, Any]) -> dict[str, Any]:

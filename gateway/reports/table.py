@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gateway.config import printable
+
 Row = Mapping[str, Any]
 
 UNKNOWN = "-"
@@ -19,6 +21,13 @@ def format_json(value: Any) -> str:
     if isinstance(value, Mapping):
         return json.dumps(value) + "\n"
     return "[" + ",\n".join([json.dumps(row) for row in value]) + "]\n"
+
+
+def format_members(row: Row) -> str:
+    """One thing for people: a line for each member that says something."""
+    told = {name: printable(str(value)) for name, value in row.items() if value not in (None, "", {}, [])}
+    width = max(map(len, told))
+    return "".join([f"{name.replace('_', ' '):<{width}}  {value}\n" for name, value in told.items()])
 
 
 def aligned(lines: Sequence[Sequence[str]], names: int, *, has_total: bool) -> str:

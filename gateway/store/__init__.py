@@ -17,6 +17,7 @@ from gateway.config import StoreSettings as Settings
 from gateway.records import Draw, Granted, Refused, Settlement, Window, WindowStatus
 
 from .key_store import ChangeFeed, DocumentKind, KeyStore, SecretTaken, StoreChange, StoredAudit
+from .refusals import RefusalEntry, RefusalQuery, RequestStore, StoredRefusal
 
 __all__ = [
     "MAX_GAP_S",
@@ -36,8 +37,11 @@ __all__ = [
     "KeyStore",
     "Ledger",
     "Progress",
+    "RefusalEntry",
+    "RefusalQuery",
     "ReportReader",
     "ReportScope",
+    "RequestStore",
     "Reserve",
     "SecretTaken",
     "Settle",
@@ -47,6 +51,7 @@ __all__ = [
     "StoreMisconfigured",
     "StoreUnavailable",
     "StoredAudit",
+    "StoredRefusal",
     "Void",
     "check_groups",
     "look_at",
@@ -189,9 +194,9 @@ class ReportReader(Protocol):
         `StoreUnavailable`, and `ValueError` for what is no position."""
 
 
-class Store(ReportReader, KeyStore, Protocol):
-    """The store of accounts and keys. Used from one event loop, one batch at a time; shared with any number of other
-    workers.
+class Store(ReportReader, KeyStore, RequestStore, Protocol):
+    """The store of accounts, keys and refusals. Used from one event loop, one batch at a time; shared with any number
+    of other workers.
 
     Guarantees, for every batch:
 

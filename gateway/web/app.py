@@ -47,6 +47,7 @@ from .middleware import ErrorMiddleware, Handler
 from .openapi.document import route_to_document
 from .ops import Ops
 from .reference import reference
+from .refusal_log import RefusalLog
 from .status import Status
 
 CLOSE_STORE_WITHIN_S = 5.0
@@ -106,13 +107,15 @@ async def build(
     try:
         status = Status()
         capacity = Capacity(config.server)
-        door = ErrorMiddleware(live, telemetry, access_log, status)
+        refusals = RefusalLog(store)
+        door = ErrorMiddleware(live, telemetry, access_log, status, refusals.add)
         plane = DataPlane(status, capacity, large_bodies)
         ops = Ops(ledger, status, scrape, TokenAuth(telemetry))
         admin = AdminAPI(
             Registry(store, lambda: live.parts.config, decisions=decisions),
             TokenAuth(telemetry),
             ask or _alone(live, telemetry),
+            store,
         )
         most, behind = config.server.max_request_bytes, [*ops.inside(), *admin.routes(), *Dashboard().routes()]
         has_own_listener = config.admin.listen is not None
@@ -121,7 +124,10 @@ async def build(
         shortcuts = {path: partial(door.handle, handler=handler) for path, handler in plane.calls.items()}
         await book.begin()
         background.follow(live.parts)
+        writing = tasks.spawn(refusals.run(), "refusal-log")
         yield Worker(app, office, shortcuts, live, status, HotReload(live, capacity, access_log, background, tasks))
+        writing.cancel()
+        await refusals.write()
     finally:
         await background.close()
         await tasks.cancel_all()

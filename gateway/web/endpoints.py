@@ -167,7 +167,7 @@ class DataPlane:
         book.trust()
         known = book.known.get(auth.digest(secret)) or await book.look_up(secret)
         key = auth.admit(known, secret, now=time.time(), remote=visit.remote)
-        visit.key = key.id
+        visit.key, visit.team = key.id, key.team
         return key
 
     def _is_secret(self, model: str, visit: RequestContext) -> bool:

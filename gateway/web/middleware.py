@@ -36,6 +36,7 @@ from gateway.observe.metrics import Telemetry
 from gateway.observe.tracing import CLIENT_GONE, Trace
 from gateway.pipeline import CurrentServices, Services
 from gateway.records import Endpoint
+from gateway.store import RefusalEntry
 from gateway.tasks import is_cut_off
 
 from .access_log import AccessLog
@@ -87,6 +88,7 @@ class RequestContext:
     """The client's address, as far as it is known."""
     endpoint: Endpoint | None = None
     key: str = ""
+    team: str | None = None
     model: str = ""
     """The model's label: a configured name, `other`, or empty."""
     held_bytes: int = 0
@@ -107,11 +109,19 @@ CONTEXT = web.RequestKey("visit", RequestContext)
 class ErrorMiddleware:
     """The one middleware."""
 
-    def __init__(self, live: CurrentServices, telemetry: Telemetry, access_log: AccessLog, status: Status) -> None:
+    def __init__(
+        self,
+        live: CurrentServices,
+        telemetry: Telemetry,
+        access_log: AccessLog,
+        status: Status,
+        add_refusal: Callable[[RefusalEntry], None],
+    ) -> None:
         self._live = live
         self._telemetry = telemetry
         self._access_log = access_log
         self._status = status
+        self._add_refusal = add_refusal
 
     async def handle(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         parts = self._live.parts
@@ -186,8 +196,28 @@ class ErrorMiddleware:
             "remote": visit.remote,
         }
         self._access_log.write(**told)
+        if error is not None and _shown_path(request).startswith(CLIENT_PATHS):
+            self._add_refusal(_entry_of(request, visit, error))
         if visit.trace is not None:
             visit.trace.refused(told, what, status)
+
+
+def _entry_of(request: web.Request, visit: RequestContext, error: GatewayError) -> RefusalEntry:
+    return RefusalEntry(
+        id=visit.id,
+        time=time.time(),
+        key=visit.key or None,
+        team=visit.team,
+        endpoint=visit.endpoint,
+        path=_shown_path(request),
+        model=visit.model or None,
+        status=error.status,
+        code=error.name,
+        param=_shown_param(error.param),
+        message=_LIKE_A_KEY.sub("***", error.message),
+        limit=error.limit,
+        remote=visit.remote,
+    )
 
 
 def _client_of(request: web.Request, parts: Services) -> str | None:
@@ -221,6 +251,9 @@ def _translate(request: web.Request, error: web.HTTPException) -> GatewayError:
         return NotFound(f"Invalid URL ({request.method} {path}){advice}")
     return InvalidRequest(f"The request was refused: {error.reason}.")
 
+
+CLIENT_PATHS = ("/v1",)
+"""Where clients call: refusals elsewhere are not kept."""
 
 LIKE_A_KEY_FROM = 8
 _PARAM = re.compile(r"[a-z][a-z_]{0,23}(?:\[\d+\]|\.[a-z_]{1,24}){0,6}")

@@ -34,8 +34,9 @@ SECRETS = {
 ROLE_OF = {"admin.token": "operator", "ci": "operator", "admin.viewer_token": "viewer", "reader": "viewer",
            "head": "lead", "key": "key"}  # fmt: skip
 
-REPORTS = {("GET", f"/admin/api/{name}") for name in ("usage", "calls", "quotas", "session", "keys")} | {
-    ("GET", "/admin/api/keys/{id}")
+REPORTS = {("GET", f"/admin/api/{name}") for name in ("usage", "calls", "refusals", "quotas", "session", "keys")} | {
+    ("GET", "/admin/api/keys/{id}"),
+    ("GET", "/admin/api/requests/{request}"),
 }
 READING = {each for each in ADMIN_OPERATIONS if each[0] == "GET"}
 MAY: Mapping[str, set[tuple[str, str]]] = {
@@ -82,9 +83,9 @@ async def client(request: pytest.FixtureRequest, inside: Inside, tmp_path: Path)
     day = days(1)[0]
     teams = {"alice": "ours", "bob": "ours", "both": "ours", "rival-one": "rival", "rival-two": "rival"}
     records = [
-        record(day, name, team=team, model=f"{team}-{name}-model")
+        record(day, name, team=team, model=f"{team}-{name}-model", id=f"req_of_{name}_{number}")
         for name, team in {**teams, "rival-none": None}.items()
-        for _ in range(3)
+        for number in range(3)
     ]
     with filled(request.param, tmp_path, {}) as url:
         await asyncio.to_thread(plant, url, records)
@@ -112,7 +113,9 @@ def body_of(place: tuple[str, str]) -> Mapping[str, Any] | None:
 def path_of(role: str, method: str, path: str) -> str:
     """Of a key and a team that the role reaches, of the file where it is only read."""
     if method == "GET" or "{id}" not in path:
-        return path.format(id="alice", name="spare" if method != "GET" and role == "operator" else "ours")
+        return path.format(
+            id="alice", request="req_of_alice_0", name="spare" if method != "GET" and role == "operator" else "ours"
+        )
     return path.format(id="alice" if role == "key" else "stored")
 
 
@@ -142,12 +145,20 @@ async def test_every_operation_with_every_role(client: Client, who: str) -> None
 
 
 @pytest.mark.parametrize("who", ["head", "key"])
+async def test_a_request_of_another_team_is_not_found(client: Client, who: str) -> None:
+    assert (await ask(client, who, "GET", "/admin/api/requests/req_of_alice_0"))[0] == 200
+    assert (await ask(client, who, "GET", "/admin/api/requests/req_of_rival-one_0"))[0] == 404
+    assert (await ask(client, "ci", "GET", "/admin/api/requests/req_of_rival-one_0"))[0] == 200
+
+
+@pytest.mark.parametrize("who", ["head", "key"])
 async def test_nothing_of_another_team_comes_back(client: Client, who: str) -> None:
     """However it is asked for: whole lists, pages, CSV, every grouping, and by name."""
     mine = MAY[ROLE_OF[who]]
     queries = {
         "usage": ["", "?group_by=team", "?group_by=key,model,team,day,upstream,endpoint,month", "?format=csv",
                   "?group_by=key&limit=1000", '?group_by=key&after=["a"]', "?group_by=model&format=csv"],
+        "refusals": ["", "?limit=1000", "?since=1d"],
         "calls": ["", "?limit=1000", "?format=csv", "?format=csv&limit=1000"],
         "quotas": ["", "?limit=1000", "?after=a", "?limit=1&after=both"],
         "keys": ["", "?limit=1000", "?after=a", "?after=c"],
@@ -163,12 +174,18 @@ async def test_nothing_of_another_team_comes_back(client: Client, who: str) -> N
     for method, path in ADMIN_OPERATIONS:
         if (method, path) in mine and "{" in path:
             for foreign in ("rival-one", "rival-two", "rival-none", "rival-stored", "rival", "nobody"):
-                place = path.format(id=foreign, name=foreign)
+                place = path.format(id=foreign, name=foreign, request=f"req_of_{foreign}_0")
                 status, text = await ask(client, who, method, place, body_of((method, path)))
                 assert status == 404, (method, place, text)
                 # The same answer as for what does not exist.
-                assert json.loads(text)["error"]["code"] in ("key_not_found", "team_not_found")
-    for query in ("calls?key=rival-one", "quotas?key=rival-two", "quotas?team=rival", "keys?team=rival"):
+                assert json.loads(text)["error"]["code"] in ("key_not_found", "team_not_found", "request_not_found")
+    for query in (
+        "calls?key=rival-one",
+        "refusals?key=rival-one",
+        "quotas?key=rival-two",
+        "quotas?team=rival",
+        "keys?team=rival",
+    ):
         assert (await ask(client, who, "GET", f"/admin/api/{query}"))[0] == 404, query
 
 

@@ -20,6 +20,7 @@ The keys, all with one hash tag, so that in a cluster one node has them all; 1 i
     {namespace}:1:names:KIND       sorted set: their names, to be read in order
     {namespace}:1:secrets          hash: SHA-256 of a secret -> the key that it leads to
     {namespace}:1:decisions        hash: decision journal of a gateway -> number of its last change
+    {namespace}:1:refusals         stream: one refused request each
     {namespace}:1:audit            stream: one change of a document each
     {namespace}:1:days             sorted set: days, weeks and months that are kept, by when they are deleted
     {namespace}:1:retention        "wall_h clock_h cursor": the last look of retention (store/rules/retention.py)
@@ -44,7 +45,7 @@ from redis.exceptions import ResponseError
 
 from gateway.config import StoreSettings as Settings
 from gateway.quota import windows as limits
-from gateway.records import Window, WindowState, WindowStatus
+from gateway.records import Record, Window, WindowState, WindowStatus
 from gateway.store import (
     REAPED_AT_ONCE,
     SILENT_S,
@@ -57,11 +58,12 @@ from gateway.store import (
     StoreUnavailable,
 )
 from gateway.store.key_store import ChangeFeed, DocumentKind, StoreChange, StoredAudit
+from gateway.store.refusals import RefusalEntry, RefusalQuery, StoredRefusal
 from gateway.store.report_rows import UsageReport
 from gateway.store.rules.batch import MAX_GAP_US
 
 from . import keys as redis_keys
-from . import reports
+from . import refusals, reports
 from .batch import NOTHING, header, read_answer, spell_items
 from .connection import Ask, Command, RedisConnection, Script, ServerMisconfigured
 from .daily_sums import DailySumReader
@@ -250,6 +252,19 @@ class RedisStore:
 
     async def told_models(self, since: str, until: str) -> list[dict[str, Any]]:
         return await reports.told_models(self._reading, self._base, since, until)
+
+    # -------------------------------------------------------------------------------------------------------- refusals
+
+    async def add_refusals(self, entries: Sequence[RefusalEntry], now: float) -> None:
+        await refusals.add(self._reading, self._base, entries, now)
+
+    async def refusals(
+        self, limit: int, before: str | None = None, wanted: RefusalQuery | None = None
+    ) -> list[StoredRefusal]:
+        return await refusals.newest(self._reading, self._base, limit, before, wanted or RefusalQuery())
+
+    async def find_request(self, request_id: str) -> Record | RefusalEntry | None:
+        return await refusals.find_request(self._reading, self._base, request_id)
 
     # ------------------------------------------------------------------------------------------------------------ keys
 

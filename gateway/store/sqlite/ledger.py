@@ -23,13 +23,27 @@ from gateway.store import (
     Void,
 )
 from gateway.store.key_store import StoreChange
+from gateway.store.refusals import REFUSALS_KEPT, REFUSALS_KEPT_S, RefusalEntry, encode_refusal
 from gateway.store.rules.batch import LedgerTransaction, LostCalls, unheard_us
 
 from .database import among, create, insert, transaction
 from .keys import apply_change
 from .reader import record_row
 from .retention import Trimmer
-from .schema import ADD_SUMS, CLAIM, LEASE, LOST, RECORD, SET_CLAIM, SET_WINDOW, SET_WORKER, SUM_GROUP, WINDOW, WORKER
+from .schema import (
+    ADD_SUMS,
+    CLAIM,
+    LEASE,
+    LOST,
+    RECORD,
+    REFUSAL,
+    SET_CLAIM,
+    SET_WINDOW,
+    SET_WORKER,
+    SUM_GROUP,
+    WINDOW,
+    WORKER,
+)  # fmt: skip
 
 log = logging.getLogger("gateway")
 
@@ -43,6 +57,9 @@ SILENT_US = SILENT_S * 1_000_000
 
 VOIDED_AT_ONCE = 100
 """Leases of a retired worker that one transaction voids: other workers need the write lock too."""
+
+OLD_REFUSALS_AT_ONCE = 1000
+"""Entries of the refusal log that one transaction looks at for their age."""
 
 
 class SqliteLedger:
@@ -104,6 +121,17 @@ class SqliteLedger:
         """Apply a change, all of it or nothing. Raises `SecretTaken`."""
         with transaction(self.db, wished_at):
             return apply_change(self.db, change, self._now())
+
+    def add_refusals(self, entries: Sequence[RefusalEntry], now: float, wished_at: float) -> None:
+        """Append to the refusal log, and delete its old entries."""
+        with transaction(self.db, wished_at):
+            rows = [(entry.id, entry.time, encode_refusal(entry)) for entry in entries]
+            insert(self.db, "refusals", REFUSAL, rows)
+            self.db.execute(
+                "DELETE FROM refusals WHERE seq <= (SELECT max(seq) FROM refusals) - ? OR seq IN "
+                "(SELECT seq FROM (SELECT seq, time FROM refusals ORDER BY seq LIMIT ?) WHERE time < ?)",
+                (REFUSALS_KEPT, OLD_REFUSALS_AT_ONCE, now - REFUSALS_KEPT_S),
+            )
 
     def ping(self, wished_at: float) -> None:
         """Write something, to see whether that is possible."""

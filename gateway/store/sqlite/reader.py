@@ -14,6 +14,7 @@ from gateway.config import StoreSettings
 from gateway.quota.ledger_entry import SUMS
 from gateway.records import Record, Usage, WindowState
 from gateway.store import TOLD_GROUPS, USAGE_GROUPS, Progress, ReportScope
+from gateway.store.refusals import RefusalEntry, RefusalQuery, StoredRefusal, decode_refusal
 from gateway.store.report_rows import ROWS_AT_ONCE, call_row, storable, usage_row
 
 from .database import connect, path_of
@@ -29,6 +30,9 @@ SELECT date(CAST(time AS INTEGER), 'unixepoch') AS day, label_model, upstream,
     sum(coalesce(cost_nusd, 0)), sum(cost_nusd IS NULL)
 FROM records WHERE day >= ? AND day <= ? GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4"""
 """The groups `TOLD_GROUPS` and the sums of `quota/ledger_entry.sums_of`, in the order of `SUMS`."""
+
+REFUSALS_AT_ONCE = 1000
+"""Entries of the refusal log that one statement reads."""
 
 _USAGE_AT = Record._fields.index("usage")
 _MORE = Usage._fields.index("more")
@@ -96,6 +100,32 @@ class Reader:
         text = f"SELECT {columns} FROM records {where}ORDER BY seq DESC LIMIT ?"  # noqa: S608 - constants only
         rows = self._db.execute(text, (*wanted.values(), *names, limit)).fetchall()
         return [call_row(_read_record(row[1:]), str(row[0])) for row in in_chunks(rows, ROWS_AT_ONCE)]
+
+    def refusals(self, limit: int, before: str | None, wanted: RefusalQuery) -> list[StoredRefusal]:
+        """Raises `ValueError` for what is no position."""
+        if before is not None and not re.fullmatch(r"[0-9]{1,18}", before):
+            raise ValueError("not a position of a refusal")
+        end = 2**63 - 1 if before is None else int(before)
+        found: list[StoredRefusal] = []
+        while len(found) < limit:
+            rows = self._db.execute(
+                "SELECT seq, text FROM refusals WHERE seq < ? ORDER BY seq DESC LIMIT ?", (end, REFUSALS_AT_ONCE)
+            ).fetchall()
+            read = [StoredRefusal(str(seq), decode_refusal(text)) for seq, text in in_chunks(rows, ROWS_AT_ONCE)]
+            found += [each for each in read if wanted.matches(each.entry)]
+            if len(rows) < REFUSALS_AT_ONCE:
+                break
+            end = rows[-1][0]
+        return found[:limit]
+
+    def find_request(self, request_id: str) -> Record | RefusalEntry | None:
+        refusal = "SELECT text FROM refusals WHERE id = ? ORDER BY seq DESC LIMIT 1"
+        row = self._db.execute(refusal, (request_id,)).fetchone()
+        if row is not None:
+            return decode_refusal(row[0])
+        text = f"SELECT {', '.join(RECORD)} FROM records WHERE id = ? ORDER BY seq DESC LIMIT 1"  # noqa: S608 - constants
+        row = self._db.execute(text, (request_id,)).fetchone()
+        return None if row is None else _read_record(row)
 
     def told_models(self, since: str, until: str) -> list[dict[str, Any]]:
         return _usage_rows(TOLD_GROUPS, self._db.execute(_TOLD, (since, until)))

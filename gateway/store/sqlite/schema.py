@@ -53,6 +53,10 @@ CREATE TABLE IF NOT EXISTS secrets (digest TEXT PRIMARY KEY, key TEXT NOT NULL) 
     """
 CREATE TABLE IF NOT EXISTS audit (
     seq INTEGER PRIMARY KEY, kind TEXT NOT NULL, name TEXT NOT NULL, text TEXT NOT NULL)""",
+    """
+CREATE TABLE IF NOT EXISTS refusals (
+    seq INTEGER PRIMARY KEY, id TEXT NOT NULL, time REAL NOT NULL, text TEXT NOT NULL)""",
+    "CREATE INDEX IF NOT EXISTS refusals_by_id ON refusals (id)",
 )
 """Tables that files of this schema may lack, too."""
 
@@ -65,6 +69,8 @@ DOCUMENT = ("kind", "name", "text")
 SET_DOCUMENT = "ON CONFLICT (kind, name) DO UPDATE SET text = excluded.text"
 
 SECRET = ("digest", "key")
+
+REFUSAL = ("id", "time", "text")
 
 AUDIT = ("kind", "name", "text")
 

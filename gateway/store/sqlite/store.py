@@ -17,9 +17,10 @@ from typing import Any, TypeVar
 
 from gateway.config import StoreSettings as Settings
 from gateway.quota import windows as limits
-from gateway.records import Window, WindowStatus
+from gateway.records import Record, Window, WindowStatus
 from gateway.store import USAGE_AT_ONCE, Applied, Batch, Progress, ReportScope, StoreMisconfigured, StoreUnavailable
 from gateway.store.key_store import ChangeFeed, DocumentKind, StoreChange, StoredAudit
+from gateway.store.refusals import RefusalEntry, RefusalQuery, StoredRefusal
 
 from .database import path_of, spell
 from .keys import KeyReader
@@ -113,6 +114,20 @@ class SqliteStore:
 
     async def told_models(self, since: str, until: str) -> list[dict[str, Any]]:
         return await self._run(self._reading, lambda: self._reader.told_models(since, until))
+
+    # -------------------------------------------------------------------------------------------------------- refusals
+
+    async def add_refusals(self, entries: Sequence[RefusalEntry], now: float) -> None:
+        wished_at = time.monotonic()
+        await self._run(self._writing, lambda: self._books.add_refusals(entries, now, wished_at))
+
+    async def refusals(
+        self, limit: int, before: str | None = None, wanted: RefusalQuery | None = None
+    ) -> list[StoredRefusal]:
+        return await self._run(self._reading, lambda: self._reader.refusals(limit, before, wanted or RefusalQuery()))
+
+    async def find_request(self, request_id: str) -> Record | RefusalEntry | None:
+        return await self._run(self._reading, lambda: self._reader.find_request(request_id))
 
     # ------------------------------------------------------------------------------------------------------------ keys
 

@@ -27,7 +27,7 @@ from gateway.keys.registry import Page, Registry, no_key, no_team
 from gateway.pipeline import Services
 from gateway.quota.issued import may_be_issued
 from gateway.reports.usage import format_json
-from gateway.store import StoreUnavailable
+from gateway.store import ReportScope, StoreUnavailable
 from gateway.web.bodies import tell_to_continue
 from gateway.web.endpoints import check_type, continue_later
 from gateway.web.http_guard.token_auth import TokenAuth
@@ -89,6 +89,17 @@ class AdminAccess(NamedTuple):
         for team in [each for each in (request.match_info.get("name"), request.query.get("team")) if each is not None]:
             if not scope.covers_team(team):
                 raise no_team(team)
+
+    async def reach(self, request: web.Request) -> ReportScope | None:
+        """What of usage, calls and refusals a request may see: all, those that a lead's team had, or those of a
+        person's keys."""
+        scope = request[SCOPE]
+        if scope.reach == "all":
+            return None
+        if scope.reach == "team":
+            return ReportScope("team", frozenset({scope.who.team or ""}))
+        keys = [each async for some in self.registry.every_key(is_meant=scope.covers) for each in some]
+        return ReportScope("key", frozenset(key.id for key in keys))
 
     async def _principal(self, request: web.Request) -> Principal:
         """Raises `NotFound` where there is no admin API, `Unauthorized` or `TooManyWrongTokens`."""

@@ -76,6 +76,16 @@ ADMIN_OPERATIONS: Mapping[tuple[str, str], Operation] = {
             _FORMAT,
         ),
     ),
+    ("GET", "/admin/api/refusals"): _reading(
+        "Requests that the gateway refused, the newest first; 50,000 of 7 days are kept.", "Refusals", _PAGE,
+        in_query("before", "Only those older than this one: `next` of the page before.", type="string"),
+        in_query("key", "Only those of the key with this id.", type="string"),
+        in_query("code", "Only those with this error code, such as insufficient_quota.", type="string"),
+        in_query("since", "Only those since: a time back from now (1d, 2h), a day or a moment.", type="string"),
+    ),
+    ("GET", "/admin/api/requests/{request}"): _reading(
+        "The call or the refusal with this `x-request-id`.", "FoundRequest", in_path("request"), more=(404,)
+    ),
     ("GET", "/admin/api/quotas"): _reading(
         "Every limit, and what is used of it.", "Quotas",
         in_query("limit", "A page with the windows of at most so many keys; default: all windows. The first page has "

@@ -65,7 +65,7 @@ class ReportEndpoints:
             raise bad("group_by", str(error)) from None
         since, until = _day(query, "since"), _day(query, "until")
         shape, limit, after = shape_of(query), limit_of(query), _groups_behind(query, len(groups))
-        ledger, only = parts_of(request).books.ledger, await self._only(request)
+        ledger, only = parts_of(request).books.ledger, await self._office.reach(request)
         if limit is None and after is None:
             every_row = ledger.usage_portions(groups, since, until, only)
             if shape == "csv":
@@ -83,7 +83,7 @@ class ReportEndpoints:
         all records."""
         query, ledger = request.query, parts_of(request).books.ledger
         shape, key, before = shape_of(query), query.get("key"), query.get("before")
-        only = await self._only(request)
+        only = await self._office.reach(request)
         if shape == "csv" and limit_of(query) is None:
             return await streamed(request, CSV, _every_call_csv(ledger, key, before, only))
         limit = page_limit_of(query)
@@ -111,16 +111,6 @@ class ReportEndpoints:
                     keys.append(row["key"])
                 rows.append(row)
         return await page_of(rows, None)
-
-    async def _only(self, request: web.Request) -> ReportScope | None:
-        """What usage and calls a request may see: all, those that a lead's team had, or those of a person's keys."""
-        scope = request[SCOPE]
-        if scope.reach == "all":
-            return None
-        if scope.reach == "team":
-            return ReportScope("team", frozenset({scope.who.team or ""}))
-        keys = [each async for some in self._office.registry.every_key(is_meant=scope.covers) for each in some]
-        return ReportScope("key", frozenset(key.id for key in keys))
 
     async def _windows(
         self, parts: Services, wanted: Mapping[str, str], after: str, scope: Scope

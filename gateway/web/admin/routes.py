@@ -8,6 +8,7 @@ from __future__ import annotations
 from aiohttp import web
 
 from gateway.keys.registry import Registry
+from gateway.store import RequestStore
 from gateway.web.http_guard.token_auth import TokenAuth
 
 from .audit import AuditEndpoints
@@ -15,6 +16,7 @@ from .common import AdminAccess
 from .keys import KeyEndpoints
 from .live import LiveEndpoints
 from .quotas import QuotaEndpoints
+from .refusals import RefusalEndpoints
 from .reports import ReportEndpoints
 from .teams import TeamEndpoints
 from .whole_gateway import Ask, GatewayEndpoints
@@ -23,11 +25,11 @@ from .whole_gateway import Ask, GatewayEndpoints
 class AdminAPI:
     """All endpoints of one worker."""
 
-    def __init__(self, registry: Registry, gate: TokenAuth, ask: Ask) -> None:
+    def __init__(self, registry: Registry, gate: TokenAuth, ask: Ask, store: RequestStore) -> None:
         office = AdminAccess(registry, gate)
         self._desks = (
             ReportEndpoints(office), LiveEndpoints(office, ask), KeyEndpoints(office), TeamEndpoints(office),
-            QuotaEndpoints(office), AuditEndpoints(office),
+            QuotaEndpoints(office), AuditEndpoints(office), RefusalEndpoints(office, store),
             GatewayEndpoints(office, ask),
         )  # fmt: skip
 

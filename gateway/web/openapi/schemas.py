@@ -16,7 +16,7 @@ from gateway.config.rates import ROWS
 from gateway.identity.permissions import ROLES
 from gateway.quota.issued import SECRET_PATTERN
 from gateway.records import Endpoint, Record, Unit, Usage, UsageSource
-from gateway.store import USAGE_COLUMNS, USAGE_GROUPS
+from gateway.store import USAGE_COLUMNS, USAGE_GROUPS, RefusalEntry
 from gateway.units import UNITS
 from gateway.upstream.status import STATES
 
@@ -153,6 +153,11 @@ SCHEMAS: Mapping[str, Schema] = {
         price={"anyOf": [_PRICE, {"type": "null"}]}, price_source=_TEXT_OR_NULL,
         price_tier={"type": ["integer", "null"], "description": "The rows for prompts of more tokens than this."},
         price_variant=_TEXT_OR_NULL,
+    ),
+    "Refusal": _exact(**_fields(RefusalEntry), at=_TIME),
+    "Refusals": _exact(data=_list(named("Refusal")), next=_TEXT_OR_NULL),
+    "FoundRequest": _exact(
+        call={"anyOf": [named("Call"), {"type": "null"}]}, refusal={"anyOf": [named("Refusal"), {"type": "null"}]},
     ),
     "Calls": _exact(data=_list(named("Call")), next=_TEXT_OR_NULL),
     "Upstreams": _exact(data=_list(_exact(

@@ -1,0 +1,63 @@
+"""`gateway calls`: usage records, the newest first; or one request by its id, a call or a refusal."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from gateway.config import Config
+from gateway.records import Record
+from gateway.reports.calls import LISTED, call_members
+from gateway.reports.refusals import refusal_members
+from gateway.reports.table import format_json, format_members
+from gateway.store import RefusalEntry, Store
+from gateway.store.report_rows import call_row
+
+from .common import UsageError, ask, read_count
+from .registry import add_shape, read, told_list
+from .registry import run as run
+
+AT_ONCE = 1000
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of the command."""
+    parser.add_argument("--config", required=True, metavar="FILE", help="the configuration, in YAML")
+    parser.add_argument("--id", metavar="ID", help="the request with this x-request-id: a call, or why it was refused")
+    parser.add_argument("--key", metavar="ID", help="only those of this key")
+    parser.add_argument("--limit", default="100", metavar="N", help="so many at most; default: 100")
+    add_shape(parser)
+    parser.set_defaults(act=_calls)
+
+
+def _calls(args: argparse.Namespace, config: Config) -> str:
+    if args.id is not None:
+        return _one(args, config)
+    limit = read("--limit", read_count, args.limit)
+
+    async def newest(store: Store | None) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = []
+        before: str | None = None
+        while store is not None and len(rows) < limit:
+            found = await store.calls(min(AT_ONCE, limit - len(rows)), args.key, before)
+            rows += [call_members(call) for call in found]
+            if not found:
+                break
+            before = found[-1]["position"]
+        return rows
+
+    return told_list(args, LISTED, ask(config.store, newest))
+
+
+def _one(args: argparse.Namespace, config: Config) -> str:
+    async def find(store: Store | None) -> Record | RefusalEntry | None:
+        return None if store is None else await store.find_request(args.id)
+
+    found = ask(config.store, find)
+    if found is None:
+        raise UsageError(f"argument --id: there is no call and no refusal with the id {args.id!r}")
+    if isinstance(found, Record):
+        members = {"is": "call", **call_members(call_row(found, ""))}
+    else:
+        members = {"is": "refusal", **refusal_members(found)}
+    return format_json(members) if args.shape == "json" else format_members(members)

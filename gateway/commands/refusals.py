@@ -1,0 +1,49 @@
+"""`gateway refusals`: requests that the gateway refused, and why, the newest first."""
+
+from __future__ import annotations
+
+import argparse
+from datetime import UTC, datetime
+from typing import Any
+
+from gateway.config import Config
+from gateway.quota.notation import read_since
+from gateway.reports.refusals import COLUMNS, IN_TABLE, refusal_members
+from gateway.store import RefusalQuery, Store
+
+from .common import ask, read_count
+from .registry import add_shape, read, told_list
+from .registry import run as run
+
+AT_ONCE = 1000
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of the command."""
+    parser.add_argument("--config", required=True, metavar="FILE", help="the configuration, in YAML")
+    parser.add_argument("--key", metavar="ID", help="only those of this key")
+    parser.add_argument("--code", metavar="NAME", help="only those with this error code, such as insufficient_quota")
+    parser.add_argument("--since", metavar="TIME", help="a time back from now such as 1d or 2h, a day, or a moment")
+    parser.add_argument("--limit", default="100", metavar="N", help="so many at most; default: 100")
+    add_shape(parser, csv=True)
+    parser.set_defaults(act=_refusals)
+
+
+def _refusals(args: argparse.Namespace, config: Config) -> str:
+    limit = read("--limit", read_count, args.limit)
+    now = datetime.now(UTC)
+    since = None if args.since is None else read("--since", lambda text: read_since(text, now), args.since)
+    wanted = RefusalQuery(args.key, args.code, since)
+
+    async def newest(store: Store | None) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = []
+        before: str | None = None
+        while store is not None and len(rows) < limit:
+            found = await store.refusals(min(AT_ONCE, limit - len(rows)), before, wanted)
+            rows += [refusal_members(each.entry) for each in found]
+            if not found:
+                break
+            before = found[-1].position
+        return rows
+
+    return told_list(args, COLUMNS, ask(config.store, newest), IN_TABLE)

@@ -1,0 +1,25 @@
+"""Entries of the refusal log as JSON members."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from gateway.store import RefusalEntry
+
+from .registry import Column
+
+COLUMNS = tuple(
+    Column(name)
+    for name in ("at", "id", "key", "team", "endpoint", "path", "model", "status", "code", "param", "limit", "remote",
+                 "message")
+)  # fmt: skip
+"""Of a list in CSV."""
+
+IN_TABLE = tuple(Column(name) for name in ("at", "id", "key", "model", "status", "code", "message"))
+
+
+def refusal_members(entry: RefusalEntry) -> dict[str, Any]:
+    """An entry with the names of the reports; `at` is `time` for people, in UTC."""
+    at = datetime.fromtimestamp(entry.time, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return {**entry._asdict(), "at": at}

@@ -1,0 +1,104 @@
+"""The refusal log: requests that the gateway refused itself, which have no usage record.
+
+It is bounded by number and age, is written after the answer, and may miss entries under a flood: it explains single
+refusals, while metrics count all of them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+from gateway.records import Record
+
+REFUSALS_KEPT = 50_000
+"""The newest entries that are kept: about 20 MB."""
+
+REFUSALS_KEPT_S = 7 * 86400.0
+"""Seconds for which an entry is kept."""
+
+
+class RefusalEntry(NamedTuple):
+    """One refused request."""
+
+    id: str
+    """The request id, as in `x-request-id`."""
+    time: float
+    """Unix time in seconds."""
+    key: str | None
+    """None: no known key."""
+    team: str | None
+    endpoint: str | None
+    """The format of the call; None: another path."""
+    path: str
+    model: str | None
+    """A configured name, or `other`."""
+    status: int
+    code: str
+    """The error's code, or its type."""
+    param: str | None
+    message: str
+    """As the client got it, without what looks like a key."""
+    limit: str | None
+    """Which limit refused the call."""
+    remote: str | None
+    """The client's address."""
+
+
+class StoredRefusal(NamedTuple):
+    """An entry, and its position in the log: unique and opaque."""
+
+    position: str
+    entry: RefusalEntry
+
+
+class RefusalQuery(NamedTuple):
+    """Which entries are wanted. Fields of None do not matter."""
+
+    key: str | None = None
+    code: str | None = None
+    since: float | None = None
+    """Unix time in seconds."""
+    only: tuple[str, frozenset[str]] | None = None
+    """`key` or `team`, and their names: a `ReportScope`."""
+
+    def matches(self, entry: RefusalEntry) -> bool:
+        """Whether an entry is wanted."""
+        if self.only is not None:
+            group, names = self.only
+            if (entry.key if group == "key" else entry.team) not in names:
+                return False
+        return (
+            self.key in (None, entry.key)
+            and self.code in (None, entry.code)
+            and (self.since is None or entry.time >= self.since)
+        )
+
+
+class RequestStore(Protocol):
+    """Requests by their ids, and the refusal log. Every method raises `StoreUnavailable`."""
+
+    async def add_refusals(self, entries: Sequence[RefusalEntry], now: float) -> None:
+        """Append entries at the Unix time `now` (seconds), and delete those that are too old or too many."""
+
+    async def refusals(
+        self, limit: int, before: str | None = None, wanted: RefusalQuery | None = None
+    ) -> list[StoredRefusal]:
+        """The newest entries, newest first; `before`: those older than that position. Raises `ValueError` for what is
+        no position."""
+
+    async def find_request(self, request_id: str) -> Record | RefusalEntry | None:
+        """The usage record or the refusal with this request id. Reads all records that are kept: for a person who looks
+        for one request, not for a loop."""
+
+
+def encode_refusal(entry: RefusalEntry) -> str:
+    """As text, for the stores."""
+    return json.dumps(entry, separators=(",", ":"))
+
+
+def decode_refusal(text: str) -> RefusalEntry:
+    """The entry of a text. A newer gateway's further members are left out."""
+    values: list[Any] = json.loads(text)
+    return RefusalEntry(*values[: len(RefusalEntry._fields)])

@@ -1,0 +1,65 @@
+"""Refused requests, and one request by its id."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from aiohttp import web
+
+from gateway.errors import NotFound
+from gateway.quota.notation import read_since
+from gateway.records import Record
+from gateway.reports.calls import call_members
+from gateway.reports.refusals import refusal_members
+from gateway.store import RefusalQuery, RequestStore
+from gateway.store.report_rows import call_row
+
+from .common import AdminAccess, bad, page_limit_of, page_of, shown
+
+
+class RefusalEndpoints:
+    """`/admin/api/refusals` and `/admin/api/requests/{request}`."""
+
+    def __init__(self, office: AdminAccess, store: RequestStore) -> None:
+        self._office = office
+        self._store = store
+
+    def routes(self) -> list[web.RouteDef]:
+        """Every route."""
+        get = self._office.get
+        return [
+            get("/admin/api/refusals", self.list_refusals),
+            get("/admin/api/requests/{request}", self.show_request),
+        ]
+
+    async def list_refusals(self, request: web.Request) -> web.StreamResponse:
+        """The newest refusals first: `limit=100&before=NEXT&key=ID&code=NAME&since=1d`."""
+        query, limit = request.query, page_limit_of(request.query)
+        since = None
+        if (text := query.get("since")) is not None:
+            try:
+                since = read_since(text, datetime.now(UTC))
+            except ValueError as error:
+                raise bad("since", str(error)) from None
+        only = await self._office.reach(request)
+        wanted = RefusalQuery(query.get("key"), query.get("code"), since, only)
+        try:
+            found = await self._store.refusals(limit + 1, query.get("before"), wanted)
+        except ValueError:
+            raise bad("before", "expected what 'next' of a page says") from None
+        rows = [refusal_members(each.entry) for each in found[:limit]]
+        return await page_of(rows, found[limit - 1].position if len(found) > limit else None)
+
+    async def show_request(self, request: web.Request) -> web.StreamResponse:
+        """The call or the refusal with this `x-request-id`."""
+        request_id = request.match_info["request"]
+        found = await self._store.find_request(request_id)
+        only = await self._office.reach(request)
+        if found is not None and (only is None or (found.key if only.group == "key" else found.team) in only.names):
+            if isinstance(found, Record):
+                return shown({"call": call_members(call_row(found, "")), "refusal": None})
+            return shown({"call": None, "refusal": refusal_members(found)})
+        raise NotFound(
+            f"There is no call and no refusal with the id '{request_id[:100]}'. Refusals are kept for 7 days.",
+            code="request_not_found",
+        )

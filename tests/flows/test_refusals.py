@@ -1,0 +1,111 @@
+"""Every refusal can be found: in the admin API and by the commands, by its key, its code and its request id."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from tests.conftest import Stage, StartsGateways
+from tests.fakes.redis_servers import RedisServer
+from tests.fakes.scripted import ok_json
+
+from .house import CHAT, Gateway, eventually, key, model, run, secret, settings
+
+
+@pytest.fixture(scope="module", params=["embedded", "redis"])
+def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("store")
+    if request.param == "embedded":
+        yield f"embedded:{folder / 'data'}"
+        return
+    with RedisServer(folder) as server:
+        yield server.url
+
+
+@pytest.fixture(scope="module")
+def house(gateways: StartsGateways, theatre: Stage, url: str) -> Gateway:
+    keys = [key("alice", team="red"), key("bob", quotas=[{"requests": 1, "per": "day"}]), key("narrow", models=["x-*"])]
+    models = {CHAT: model("chat")}
+    return gateways(settings(theatre.url, store={"url": url}, keys=keys, models=models, teams={"red": {}}))
+
+
+def found(house: Gateway, request_id: str) -> dict[str, object] | None:
+    rows = house.admin("refusals").json["data"]
+    return next((row for row in rows if row["id"] == request_id), None)
+
+
+def test_each_refusal_is_found_by_its_id(house: Gateway, upstream: Stage) -> None:
+    upstream.play(ok_json())
+    good = house.chat("bob")
+    assert good.status == 200
+    answers = {
+        ("bob", "insufficient_quota", 429): house.chat("bob"),
+        ("narrow", "model_not_found", 404): house.chat("narrow"),
+        ("alice", "decimal_above_max_value", 400): house.chat("alice", temperature=9),
+        (None, "invalid_api_key", 401): house.post("/v1/chat/completions", {}, key=None, headers={
+            "Authorization": f"Bearer {secret('nobody')}"}),
+        ("alice", "invalid_request_error", 404): house.post("/v1/audio/speech", {}),
+    }  # fmt: skip
+    for (owner, code, status), answer in answers.items():
+        assert answer.status == status
+        request_id = answer.headers["x-request-id"]
+        row = eventually(lambda wanted=request_id: found(house, wanted))  # type: ignore[misc]
+        is_known = answer.status != 404 or code == "model_not_found"
+        assert (row["key"], row["code"], row["status"]) == (owner if is_known else None, code, status)
+        assert row["team"] == ("red" if row["key"] == "alice" else None)
+        assert secret("nobody") not in json.dumps(row)
+        shown = house.admin(f"requests/{request_id}").json
+        assert (shown["call"], shown["refusal"]["id"]) == (None, request_id)
+    call_id = good.headers["x-request-id"]
+    shown = eventually(lambda: (got := house.admin(f"requests/{call_id}")).status == 200 and got.json)
+    assert (shown["call"]["key"], shown["refusal"]) == ("bob", None)
+    assert house.admin("requests/req_0").status == 404
+
+
+def test_lists_are_by_key_code_and_time(house: Gateway, upstream: Stage) -> None:
+    ids = [house.chat("alice", temperature=9).headers["x-request-id"] for _ in range(3)]
+    eventually(lambda: found(house, ids[-1]))
+    rows = house.admin("refusals", key="alice", since="1h", limit="2").json
+    assert [row["id"] for row in rows["data"]] == [ids[2], ids[1]]
+    rest = house.admin("refusals", key="alice", since="1h", limit="2", before=rows["next"]).json
+    assert rest["data"][0]["id"] == ids[0]
+    assert {row["code"] for row in house.admin("refusals", code="insufficient_quota").json["data"]} <= {
+        "insufficient_quota"
+    }
+    assert house.admin("refusals", since="2099-01-01").json["data"] == []
+    for name, value in (("since", "soon"), ("before", "x"), ("limit", "0"), ("nothing", "1")):
+        answer = house.admin("refusals", **{name: value})
+        assert (answer.status, answer.error["param"]) == (400, name)
+
+
+def test_commands_show_them(house: Gateway, upstream: Stage) -> None:
+    upstream.play(ok_json())
+    refused = house.chat("narrow").headers["x-request-id"]
+    eventually(lambda: found(house, refused))
+    config = ("--config", str(house.file))
+    listed = run("refusals", *config, "--key", "narrow", "--json")
+    assert listed.returncode == 0, listed.stderr
+    assert refused in [row["id"] for row in json.loads(listed.stdout)]
+    table = run("refusals", *config, "--since", "1h")
+    assert "model_not_found" in table.stdout
+    one = run("calls", *config, "--id", refused)
+    assert one.returncode == 0
+    assert "refusal" in one.stdout
+    assert "model_not_found" in one.stdout
+    call = house.chat("alice").headers["x-request-id"]
+    house.call(call)
+    assert call in run("calls", *config, "--key", "alice").stdout
+    assert json.loads(run("calls", *config, "--id", call, "--json").stdout)["is"] == "call"
+    unknown = run("calls", *config, "--id", "req_unknown")
+    assert (unknown.returncode, unknown.stderr.count("no call and no refusal")) == (2, 1)
+    assert run("refusals", *config, "--since", "soon").returncode == 2
+
+
+def test_a_flood_of_unknown_keys_leaves_room(house: Gateway, upstream: Stage) -> None:
+    wrong = {"Authorization": "Bearer sk-wrong-0123456789"}
+    for _ in range(150):
+        assert house.post("/v1/chat/completions", {}, key=None, headers=wrong).status == 401
+    mine = house.chat("alice", temperature=9).headers["x-request-id"]
+    assert eventually(lambda: found(house, mine))
