@@ -30,6 +30,7 @@ class Command(NamedTuple):
 
 COMMANDS = (
     Command("serve", "serve until SIGTERM or SIGINT"),
+    Command("init", "call an upstream, find its models and write a configuration"),
     Command("demo", "try the gateway: no network, no key, no server needed"),
     Command("check", "check a configuration and report every fault at once"),
     Command("keys", "create, list, show, update, rotate, revoke, reset and top up keys", takes_config=True),

@@ -1,0 +1,108 @@
+"""One request to an upstream outside of any call, over the same connections as calls: TLS, proxy and headers count.
+
+For the commands `init` and `check --online`, which want to know what an upstream answers. Never raises for what the
+upstream does; the time and the size of the answer are bounded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import NamedTuple
+
+from gateway.config import Upstream
+from gateway.records import Failure
+
+from .connection import Head
+from .pool import Pool
+
+MAX_BYTES = 16 * 2**20
+"""Of an answer: the largest list of models known has less than 1 MB."""
+
+
+class Reply(NamedTuple):
+    """What came."""
+
+    status: int | None
+    """None: no answer."""
+    body: bytes = b""
+    detail: str = ""
+    """Why there was no answer, in plain words. Never holds a secret."""
+    location: str = ""
+    """Where a redirect leads to."""
+
+    def says(self, where: str) -> str:
+        """In plain words. `where` is the address that was asked."""
+        if self.status is None:
+            return self.detail or f"no answer from {where}"
+        target = f", which leads to {self.location}" if self.location else ""
+        return f"{where} answered {self.status}{target}"
+
+
+class _Collector:
+    """Receives one answer."""
+
+    def __init__(self) -> None:
+        self.over: asyncio.Future[Failure | None] = asyncio.get_running_loop().create_future()
+        self.head: Head | None = None
+        self.body = bytearray()
+        self.is_too_large = False
+
+    def head_received(self, head: Head) -> None:
+        self.head = head
+
+    def body_received(self, data: bytes) -> None:
+        self.body += data
+        if len(self.body) > MAX_BYTES and not self.over.done():
+            self.is_too_large = True
+            self.over.set_result(None)
+
+    def ended(self, failure: Failure | None) -> None:
+        if not self.over.done():
+            self.over.set_result(failure)
+
+
+async def ask(
+    settings: Upstream, path: str, within_s: float, *, method: str = "GET", body: bytes = b"", key: int = 0
+) -> Reply:
+    """Send one request and return the answer. `key` is the position of the API key that is presented."""
+    try:
+        pool = Pool("upstream", settings, 1)
+    except OSError as error:
+        return Reply(None, detail=f"TLS cannot be used: {error}")
+    connection = None
+    try:
+        async with asyncio.timeout(within_s):
+            got = await pool.acquire()
+            if isinstance(got, Failure):
+                return Reply(None, detail=got.detail)
+            connection = got
+            collector = _Collector()
+            headers = [("Content-Type", "application/json")] if body else []
+            connection.send(
+                pool.request(path, [("Accept", "application/json"), *headers], body, method=method, key=key), collector
+            )
+            failure = await collector.over
+    except TimeoutError:
+        return Reply(None, detail=f"no answer within {within_s:g} s")
+    finally:
+        if connection is not None:
+            connection.abort()
+        await pool.close()
+    if collector.is_too_large:
+        return Reply(None, detail=f"the answer is longer than {MAX_BYTES} bytes")
+    if failure is not None or collector.head is None:
+        return Reply(None, detail=failure.detail if failure and failure.detail else "the connection was closed")
+    location = next((value for name, value in collector.head.headers if name == "location"), "")
+    return Reply(collector.head.status, bytes(collector.body), location=location)
+
+
+def model_names(reply: Reply) -> list[str] | None:
+    """The names in an answer to GET /models; None where it is no such list."""
+    if reply.status != 200:
+        return None
+    try:
+        rows = json.loads(reply.body)["data"]
+        return sorted({str(row["id"]) for row in rows})
+    except (ValueError, LookupError, TypeError):
+        return None
