@@ -270,6 +270,8 @@ class UpstreamFailed(GatewayError):
     """Every attempt failed. The last failure decides status, code and message; none of them blames the client."""
 
     reason = "upstream_failed"
+    may_try_elsewhere = False
+    """Whether nothing may have been billed, so that another model may serve the call."""
 
     @classmethod
     def after(cls, failure: Failure, *, may_repeat: bool = True) -> UpstreamFailed:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from . import relay
 from .accounting.lease import Accounting, Lease, limit_failure
@@ -36,6 +36,7 @@ from .tasks import Tasks
 from .upstream.health import AttemptHandle
 from .upstream.limits import Place
 from .upstream.pool import Pool
+from .upstream.refusal import is_context_too_long
 from .upstream.retry_policy import FailedAttempt, GiveUp, Try, client_timeout_s, may_client_repeat, next_step
 from .upstream.router import Router
 
@@ -90,20 +91,86 @@ async def serve(
     """
     routes = able.fitting(call.model, call.endpoint, call.params, parts.config.upstreams)
     claims = windows.claims(call, parts.book.terms.of(call.key))
+    fallbacks: Sequence[_Fallback] = ()
+    if call.fallbacks:
+        fallbacks = _fallbacks(call, parts)
+        claims = windows.dearest([claims, *[each.claims for each in fallbacks]])
     candidates = parts.router.candidates(routes, call.params.model)
     limits = parts.router.limits
-    places = _places(call, candidates, parts) if limits.is_any and limits.binds_any(routes) else ()
+    places = (
+        _places(call, candidates, parts) if limits.is_any and limits.binds_any(_all_routes(routes, fallbacks)) else ()
+    )
     async with Lease(parts.books, call, claims, candidates[0] if candidates else routes[0], places) as lease:
         leased_now()
         lease.trace = trace
+        lease.fallbacks_left = len(fallbacks)
         keepalive_s = parts.config.server.keepalive_comment_s if call.params.stream else 0
         keepalive = FORMATS[call.endpoint].keepalive
         outlet = ClientStream(open_stream, partial(own_headers, lease), keepalive_s, keepalive, hold)
         try:
-            answer = await _carry(call, parts, lease, outlet, routes=routes, tried=[])
+            try:
+                answer = await _carry(call, parts, lease, outlet, routes=routes, tried=[])
+            except (UpstreamFailed, UpstreamRefused) as error:
+                answer = await _fall_back(error, fallbacks, parts, lease, outlet)
             return Served(answer, own_headers(lease))
         finally:
             outlet.close()
+
+
+class _Fallback(NamedTuple):
+    """Another model for a call."""
+
+    call: Call
+    routes: Sequence[Route]
+    claims: Sequence[Claim]
+
+
+def _fallbacks(call: Call, parts: Services) -> list[_Fallback]:
+    """The other models that can take the call, within its limits."""
+    found = []
+    for other in call.fallbacks:
+        try:
+            routes = able.fitting(other.model, other.endpoint, other.params, parts.config.upstreams)
+            found.append(_Fallback(other, routes, windows.claims(other, parts.book.terms.of(other.key))))
+        except GatewayError:
+            continue
+    return found
+
+
+def _all_routes(routes: Sequence[Route], fallbacks: Sequence[_Fallback]) -> Sequence[Route]:
+    return [*routes, *[route for each in fallbacks for route in each.routes]] if fallbacks else routes
+
+
+async def _fall_back(
+    error: UpstreamFailed | UpstreamRefused,
+    fallbacks: Sequence[_Fallback],
+    parts: Services,
+    lease: Lease,
+    outlet: ClientStream,
+) -> Answer | Streamed:
+    """Try other models, one after the other, as long as the last error permits it. Raises the last error."""
+    for other in fallbacks:
+        if outlet.client is not None or not lease.is_open or not _may_fall_back(error):
+            break
+        log.warning(
+            "model %s: %s; model %s serves, call %s",
+            lease.call.model_name,
+            error.name,
+            other.call.target,
+            lease.call.id,
+        )
+        lease.fall_back(other.call)
+        try:
+            return await _carry(other.call, parts, lease, outlet, routes=other.routes, tried=[])
+        except (UpstreamFailed, UpstreamRefused) as another:
+            error = another
+    raise error
+
+
+def _may_fall_back(error: UpstreamFailed | UpstreamRefused) -> bool:
+    """Whether another model may serve a call after this error: it cannot be billed twice, unless its model permits
+    that, and another model may do better."""
+    return error.may_try_elsewhere if isinstance(error, UpstreamFailed) else is_context_too_long(error)
 
 
 def _places(call: Call, candidates: Sequence[Route], parts: Services) -> Sequence[Place]:
@@ -133,7 +200,7 @@ async def _carry(
     waited_s = 0.0
     place = lease.place
     while True:
-        is_first = place is not None and not tried
+        is_first = place is not None and not tried and not lease.has_fallen_back
         match Try(place.route) if place is not None and is_first else _next_step(call, routes, parts, tried, waited_s):
             case GiveUp(last):
                 error = _failed(last, tried, call, routes, parts, lease)
@@ -219,10 +286,14 @@ def _failed(
     """The error for the client after this last failure; None: no route was available."""
     if last is None:
         last = parts.router.unavailable_reason(routes, call.params.model)
-        parts.books.telemetry.rejected(last.fault.value)
+        if not lease.fallbacks_left:
+            parts.books.telemetry.rejected(last.fault.value)
     failures = [each.failure for each in tried] or [last]
     error = UpstreamFailed.after(last, may_repeat=may_client_repeat(call.model, failures))
     error.headers = {**error.headers, **dict(own_headers(lease))}
+    error.may_try_elsewhere = last.phase in (Phase.CONNECT, Phase.REFUSED) or (
+        last.phase is not Phase.RELAYING and call.model.repeat_when_waiting
+    )
     return error
 
 
@@ -328,7 +399,7 @@ def prepare(call: Call, claims: Sequence[Claim], route: Route, parts: Services, 
         request=pool.request(spec.upstream_path + call.query, call.forwarded_headers, body, key=trial.key),
         max_response_bytes=parts.config.server.max_response_bytes,
         output_limit=added_limits[0] if added_limits else call.params.output_limit,
-        count_texts=token_rule.counting(parts.find_counter(call.params.model)),
+        count_texts=token_rule.counting(parts.find_counter(call.model_name)),
         answered=trial.answered,
     )
 
@@ -350,8 +421,10 @@ def changed_members(call: Call, claims: Iterable[Claim], route: Route, capabilit
 def own_headers(lease: Lease) -> tuple[tuple[str, str], ...]:
     """The gateway's headers on an answer: the upstream of the call, and the state of the caller's quotas."""
     upstream = lease.route.upstream if lease.route else ""
+    model = lease.call.target
     return (
         ("x-gateway-upstream", upstream),
+        *((("x-gateway-model", model),) if model is not None else ()),
         ("x-gateway-attempts", str(lease.attempts)),
         *FORMATS[lease.call.endpoint].rate_headers(lease.standings, lease.call.started).items(),
     )

@@ -114,7 +114,10 @@ class Call(NamedTuple):
     query: str = ""
     """What of the request's query is forwarded, with its question mark."""
     target: str | None = None
-    """The name of the model that serves, where it is not that of `params`: the client asked for an alias."""
+    """The name of the model that serves, where it is not that of `params`: the client asked for an alias, or a fallback
+    serves."""
+    fallbacks: tuple[Call, ...] = ()
+    """The same call for other models, which serve it in this order where this one cannot. They have no fallbacks."""
 
     @property
     def model_name(self) -> str:

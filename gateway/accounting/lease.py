@@ -145,6 +145,10 @@ class Lease:
         """The call's span, where there is one."""
         self.place: Place | None = None
         """What was drawn on for the first attempt, where routes have limits."""
+        self.fallbacks_left = 0
+        """Other models that may still serve the call."""
+        self._earlier: tuple[Usage, int] | None = None
+        """What attempts with models before this one may have cost: tokens, and billionths of a US dollar."""
         self._own = claims
         self._places = places
         self._growing = asyncio.Lock() if places else None
@@ -175,6 +179,19 @@ class Lease:
             if first is None or (refused.retry_after_us or 0) < (first.retry_after_us or 0):
                 first = refused
         return first
+
+    def fall_back(self, call: Call) -> None:
+        """Another model serves from here on: this is the call for it. It has the price of that model."""
+        usage, nusd = self._earlier or (Usage(), 0)
+        nusd += pricing.cost_nusd(self.call.model.price, self.spent) or 0
+        self._earlier, self.spent = (pricing.total_usage((usage, self.spent)), nusd), Usage()
+        self.call, self.route = call, None
+        self.fallbacks_left -= 1
+
+    @property
+    def has_fallen_back(self) -> bool:
+        """Whether another model serves than the one that the client's name means."""
+        return self._earlier is not None
 
     async def extend(self, wanted: Sequence[Claim]) -> Refused | None:
         """Draw for another attempt, on what is not held yet. Returns why not; then nothing more is held.
@@ -272,6 +289,8 @@ class Lease:
             attempts=self.attempts,
             is_truncated=is_truncated,
         )  # fmt: skip
+        if self._earlier is not None:
+            record = _with_earlier(record, *self._earlier)
         self._settled = self._books.ledger.settle(Settlement(record, self._draw.claims))
         overhead_s = max(0.0, duration_s - self.upstream_s - call.body_wait_s)
         self._books.telemetry.recorded(
@@ -349,6 +368,12 @@ def _if_lost(call: Call, route: Route) -> Record:
     if record.price is None or (call.model.price is not None and call.model.price.spelling is not None):
         return record
     return record._replace(cost_nusd=windows.most_nusd(call, usage.prompt_tokens, output))
+
+
+def _with_earlier(record: Record, usage: Usage, nusd: int) -> Record:
+    """The record with what attempts with other models may have cost, which is charged by their prices."""
+    cost_nusd = None if record.cost_nusd is None else record.cost_nusd + nusd
+    return record._replace(usage=pricing.total_usage((usage, record.usage)), cost_nusd=cost_nusd)
 
 
 def _record(

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 
 from . import sections
 from .faults import ConfigFault, format_faults, printable
-from .model_names import ModelTable, is_pattern, may_overlap, with_targets
+from .model_names import compiled, is_pattern, may_overlap, most_specific_first, with_targets
 from .rates import BESIDE_TOKENS
 from .sections import (
     BAD_SIGNS,
@@ -187,6 +187,7 @@ def cross_check(parts: ValidParts) -> Iterator[ConfigFault]:
     yield from _check_shares(parts)
     yield from _check_models(parts)
     yield from _check_aliases(parts)
+    yield from _check_fallbacks(parts)
     yield from _check_keys(parts)
     yield from _check_quotas(parts)
 
@@ -276,24 +277,44 @@ def _check_patterns(models: Mapping[str, Model]) -> Iterator[ConfigFault]:
             )
 
 
+def _check_fallbacks(parts: ValidParts) -> Iterator[ConfigFault]:
+    """A fallback is another model that there is."""
+    for name, model in parts.models.items():
+        for index, other in enumerate(model.fallbacks):
+            place = format_faults(("models", name, "fallbacks", index))
+            if other == name:
+                yield ConfigFault(place, "is the model itself; name another one")
+            elif other in model.fallbacks[:index]:
+                yield ConfigFault(place, f"{printable(other)!r} is named twice; keep one")
+            elif other in parts.aliases:
+                yield ConfigFault(place, f"{printable(other)!r} is an alias; name the model")
+            elif fault := _missing_model(other, parts):
+                yield ConfigFault(place, fault)
+
+
+def _missing_model(name: str, parts: ValidParts) -> str | None:
+    """Why no model serves this name; None: one does."""
+    exact = [each for each in parts.model_names if not is_pattern(each)]
+    if is_pattern(name):
+        return "leads to a pattern; name one model"
+    if name in exact or any(compiled(each).match(name) for each in most_specific_first(parts.model_names)):
+        return None
+    close = difflib.get_close_matches(name, exact, n=1)
+    return f"there is no model {printable(name)!r}" + (f"; did you mean {printable(close[0])!r}?" if close else "")
+
+
 def _check_aliases(parts: ValidParts) -> Iterator[ConfigFault]:
     """An alias leads to one model that there is, and takes no name from another."""
-    exact = [name for name in parts.model_names if not is_pattern(name)]
-    patterns = ModelTable({name: model for name, model in parts.models.items() if is_pattern(name)})
     for alias, name in parts.aliases.items():
         place = format_faults(("aliases", alias))
         if is_pattern(alias):
             yield ConfigFault(place, "an alias is one name, without *")
-        if alias in exact:
+        elif alias in parts.model_names:
             yield ConfigFault(place, "is the name of a model; a call could mean either, so give the alias another name")
         if name in parts.aliases:
             yield ConfigFault(place, f"leads to {printable(name)!r}, which is an alias itself; name the model")
-        elif is_pattern(name):
-            yield ConfigFault(place, "leads to a pattern; name one model")
-        elif name not in exact and patterns.find(name) is None:
-            close = difflib.get_close_matches(name, exact, n=1)
-            hint = f"; did you mean {printable(close[0])!r}?" if close else ""
-            yield ConfigFault(place, f"there is no model {printable(name)!r}{hint}")
+        elif fault := _missing_model(name, parts):
+            yield ConfigFault(place, fault)
 
 
 def _token_quota(parts: ValidParts, model: str) -> tuple[Place, str] | None:

@@ -35,7 +35,7 @@ class NamedModel(NamedTuple):
     is_configured: bool
     """The name is in the configuration. Any other one may have been invented by a client."""
     alias: str | None = None
-    """The name that was asked for, where it is an alias."""
+    """The name that was asked for, where it is an alias; of a fallback, the name of the model that it replaces."""
 
 
 class ModelTable:
@@ -58,6 +58,11 @@ class ModelTable:
     def find(self, name: str) -> NamedModel | None:
         """What serves this name; None: nothing does."""
         return self._configured.get(name) or self._under_pattern(name)
+
+    def fallbacks(self, found: NamedModel) -> list[NamedModel]:
+        """What serves a call instead of this model, in this order. Their own fallbacks do not count."""
+        others = [self.find(name) for name in found.model.fallbacks if name != found.name]
+        return [_by_alias(other, found.name) for other in others if other is not None]
 
     def _look_up(self, name: str) -> NamedModel | None:
         for pattern, model in self._patterns:

@@ -841,6 +841,8 @@ class Model(ModelSettings):
     """Where calls for this model go."""
     strip_prefix: Annotated[str, Field(min_length=1)] | None = None
     """Beginning of the asked name that is not sent to a route without `model`: openai/ for the pattern openai/*."""
+    fallbacks: Annotated[tuple[str, ...], Field(max_length=5)] = ()
+    """Models that serve a call where no route of this one can or its prompt is too long, the first that can."""
 
     @field_validator("routes")
     @classmethod

@@ -25,7 +25,7 @@ from json.encoder import encode_basestring_ascii as quote
 from typing import Any
 
 from gateway import units
-from gateway.records import Claim, Record, Settlement, Usage, Window
+from gateway.records import UPSTREAM, Claim, Record, Settlement, Usage, Window
 
 from .windows import calendar_window, charges
 
@@ -117,7 +117,9 @@ def decode_record(text: str) -> Record:
 def _claim(
     name: str, starts: str, unit: Any, limit: int, period_us: int, is_enforced: int, amount: int, actual: int
 ) -> Claim:
-    window = Window(name, "", unit, "", None, limit, period_us, starts, is_enforced=bool(is_enforced))
+    _, _, spelt = name.rpartition(f"|{starts}")[0].rpartition("|")  # the window's id ends in its models and its name
+    model = None if name.startswith(UPSTREAM) else spelt or None
+    window = Window(name, "", unit, "", model, limit, period_us, starts, is_enforced=bool(is_enforced))
     return Claim(window, amount)
 
 

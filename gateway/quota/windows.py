@@ -174,6 +174,15 @@ def claims(call: Call, terms: Iterable[Limit]) -> tuple[Claim, ...]:
     return tuple(drawn)
 
 
+def dearest(claims: Iterable[Iterable[Claim]]) -> tuple[Claim, ...]:
+    """What covers each of several ways to serve one call: of each window the highest amount."""
+    most: dict[str, Claim] = {}
+    for claim in [claim for way in claims for claim in way]:
+        if (known := most.get(claim.window.id)) is None or known.amount < claim.amount:
+            most[claim.window.id] = claim
+    return tuple(most.values())
+
+
 def _covers(pattern: str, call: Call) -> bool:
     """Whether a quota for these models counts the call: by the name that was asked for, or by that of the model."""
     return fnmatchcase(call.params.model, pattern) or fnmatchcase(call.model_name, pattern)
@@ -405,9 +414,14 @@ def is_of_upstream(window: Window) -> bool:
     return window.id.startswith(UPSTREAM)
 
 
+def _used_by(pattern: str, record: Record) -> bool:
+    return fnmatchcase(record.model, pattern) or fnmatchcase(record.label_model, pattern)
+
+
 def charges(record: Record, claims: Sequence[Claim]) -> list[int]:
     """What a finished call used of each of its claims' windows, in their order; those on upstreams are the last.
 
+    A quota for other models than the one that was asked for or served, which was reserved for a fallback, is not used.
     An unknown cost counts as what was reserved: that is nothing where the model has no price, and the most that the
     call was expected to cost where a unit that was used has none. An upstream has seen each request that was reserved
     there, and the tokens where it served the call.
@@ -415,7 +429,9 @@ def charges(record: Record, claims: Sequence[Claim]) -> list[int]:
     usage, cost, charged = record.usage, record.cost_nusd, []
     for window, amount in claims:
         unit = window.unit
-        if unit == "tokens":
+        if window.model is not None and not is_of_upstream(window) and not _used_by(window.model, record):
+            charged.append(0)
+        elif unit == "tokens":
             charged.append(usage.prompt_tokens + usage.completion_tokens)
         else:
             charged.append(1 if unit == "requests" else 0 if unit == "parallel" else amount if cost is None else cost)

@@ -30,6 +30,23 @@ _ACCOUNT = re.compile(
 )
 _NULLS = ("", "None", "null")
 
+_TOO_LONG_CODES = frozenset({"context_length_exceeded", "exceed_context_size_error"})
+_TOO_LONG = re.compile(
+    r"this model's maximum (?:context|prompt) length is"  # OpenAI, vLLM, xAI
+    r"|the (?:decoder )?prompt \(length \d+\) is longer than the maximum model length"  # vLLM
+    r"|prompt is too long: \d+ tokens"  # Anthropic
+    r"|the input token count\b.{0,40}exceeds the maximum number of tokens"  # Gemini
+    r"|the request exceeds the available context size"  # llama.cpp
+    r"|prompt contains \d+ tokens\b.{0,80}maximum context length",  # Mistral
+    re.IGNORECASE,
+)
+"""Beginnings of messages, because the rest may quote the client."""
+
+
+def is_context_too_long(refused: UpstreamRefused) -> bool:
+    """Whether the upstream refused a prompt that is longer than its model's context."""
+    return bool({refused.code, refused.type} & _TOO_LONG_CODES) or _TOO_LONG.match(str(refused)) is not None
+
 
 def unwrapped(message: Any) -> tuple[str, str | None]:
     """The message without wrappers, and the request id that the reseller appended to it."""

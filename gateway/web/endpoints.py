@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any
 from urllib.parse import unquote
@@ -138,16 +138,19 @@ class DataPlane:
         model = found.model
         if endpoint not in model.endpoints:
             raise capabilities.wrong_endpoint(endpoint, model.endpoints)
-        if is_large and capabilities.may_rewrite(model, endpoint, config.upstreams):
+        others = config.model_table.fallbacks(found) if model.fallbacks else ()
+        if is_large and any(
+            capabilities.may_rewrite(each, endpoint, config.upstreams)
+            for each in (model, *[other.model for other in others])
+        ):
             asked = _read(spec, pieces, parts)  # with all of its values, at any cost
-        asked = validate.restrict(asked, key.limits, model.limits)
         client_id = request.headers.get("X-Client-Request-Id")
-        return Call(
+        call = Call(
             id=visit.id,
             started=time.time(),
             key=key,
             endpoint=endpoint,
-            params=asked,
+            params=validate.restrict(asked, key.limits, model.limits),
             model=model,
             label_model=visit.model,
             arrived=visit.arrived,
@@ -158,6 +161,7 @@ class DataPlane:
             query=_query(request) if spec.passes_query else "",
             target=None if found.alias is None else found.name,
         )
+        return call._replace(fallbacks=tuple(_fallbacks(call, asked, others))) if others else call
 
     async def _caller(self, request: web.Request, visit: RequestContext) -> Key:
         headers = request.headers
@@ -218,6 +222,20 @@ async def describe_key(key: Key, parts: pipeline.Services) -> dict[str, Any]:
         "on_exceeded": "shadow" if key.is_shadow else "deny",
         "quotas": [window_status.row(standing, now) for standing in told],
     }
+
+
+def _fallbacks(call: Call, asked: Params, others: Iterable[NamedModel]) -> Iterator[Call]:
+    """The call for other models, as far as its key may use them and their limits permit it."""
+    for other in others:
+        if call.endpoint not in other.model.endpoints or not auth.may_use(call.key, other.name):
+            continue
+        try:
+            params = validate.restrict(asked, call.key.limits, other.model.limits)
+        except InvalidRequest:
+            continue
+        # Its tokenizer may be another one.
+        params = params._replace(is_prompt_exact=False)
+        yield call._replace(params=params, model=other.model, label_model=other.name, target=other.name)
 
 
 def _may_use(key: Key, asked: str, found: NamedModel) -> bool:

@@ -181,3 +181,40 @@ def test_a_quota_of_a_key_that_may_use_an_alias_needs_the_output_limit_of_its_mo
     (fault,) = faults({"gpt-4o": {"routes": ROUTES}}, aliases={"fast": "gpt-4o"}, keys=keys)
     assert fault.startswith("models.gpt-4o.max_output_tokens: is required, because keys[0].quotas[0] counts")
     assert faults({"gpt-4o": {"routes": ROUTES}}, aliases={"slow": "gpt-4o"}, keys=keys) == []
+
+
+@pytest.mark.parametrize(
+    ("fallbacks", "expected"),
+    [
+        (["gpt-4o", "openai/o3"], []),
+        (["m"], ["models.m.fallbacks[0]: is the model itself; name another one"]),
+        (["gpt-4o", "gpt-4o"], ["models.m.fallbacks[1]: 'gpt-4o' is named twice; keep one"]),
+        (["fast"], ["models.m.fallbacks[0]: 'fast' is an alias; name the model"]),
+        (["openai/*"], ["models.m.fallbacks[0]: leads to a pattern; name one model"]),
+        (["gpt-4"], ["models.m.fallbacks[0]: there is no model 'gpt-4'; did you mean 'gpt-4o'?"]),
+    ],
+)
+def test_a_fallback_that_leads_nowhere_is_a_fault(fallbacks: list[str], expected: list[str]) -> None:
+    assert faults({**MODELS, "m": {"routes": ROUTES, "fallbacks": fallbacks}}, aliases=ALIASES) == expected
+
+
+def test_a_faulty_model_is_no_unknown_one() -> None:
+    models = {"m": {"routes": ROUTES, "fallbacks": ["n"]}, "n": {"routes": []}}
+    (fault,) = faults(models, aliases={"a": "n"})
+    assert fault.startswith("models.n.routes: ")
+
+
+def test_fallbacks_are_those_of_the_model_that_was_asked_for() -> None:
+    models = {
+        "a": model(fallbacks=["b", "x/c"]), "b": model(fallbacks=["a"]),
+        "x/*": model(strip_prefix="x/", fallbacks=["x/c"]),
+    }  # fmt: skip
+    table = ModelTable(models)
+
+    def told(name: str) -> list[tuple[str, str | None]]:
+        found = table.find(name)
+        assert found is not None
+        return [(other.name, other.model.routes[0].model) for other in table.fallbacks(found)]
+
+    assert (told("a"), told("b")) == ([("b", "b"), ("x/c", "c")], [("a", "a")])
+    assert (told("x/d"), told("x/c")) == ([("x/c", "c")], [])

@@ -73,6 +73,7 @@ def test_call_is_told_in_full(house: Gateway, upstream: Stage) -> None:
     measured = {name: call.pop(name) for name in ("time", "first_byte_s", "duration_s")}
     assert call == {
         "id": answer.id, "key": "writer", "team": "crew", "endpoint": "completions", "model": COMPLETIONS,
+        "served_model": COMPLETIONS,
         "routed_model": COMPLETIONS, "returned_model": "model-of-the-upstream", "upstream": "main", "status": 200,
         "stream": False, "prompt_tokens": 10, "completion_tokens": 5, "cached_tokens": 4, "reasoning_tokens": 2,
         "usage_source": "reported", "units": {}, "cost_usd": 3.6e-05,

@@ -34,7 +34,8 @@ records = st.builds(
 )  # fmt: skip
 windows = st.builds(
     Window,
-    id=names, scope=st.just(""), unit=st.sampled_from(["requests", "tokens", "usd", "parallel"]), per=st.just(""),
+    id=names.map(lambda name: name.replace("|", "")), scope=st.just(""),
+    unit=st.sampled_from(["requests", "tokens", "usd", "parallel"]), per=st.just(""),
     model=st.none(), limit=counts, period_us=counts, starts=st.sampled_from(["", "2026-11-20", "2026-11"]),
     resets_us=st.just(0), is_enforced=st.booleans(),
 )  # fmt: skip
@@ -150,3 +151,19 @@ def test_a_call_without_further_units_is_written_as_before_there_were_any() -> N
 def test_what_is_no_entry_is_said_to_be_none(text: str) -> None:
     with pytest.raises(ValueError, match=r"not an entry|not a record|Expecting|unpack"):
         ledger_entry.decode(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "starts", "model"),
+    [
+        ("key:k|tokens|day|gpt-4*|2026-11-20", "2026-11-20", "gpt-4*"),
+        ("key:k|tokens|day||2026-11-20", "2026-11-20", None),
+        ("team:a|b|requests|minute|gpt-4*|", "", "gpt-4*"),
+        ("key:k|parallel|||", "", None),
+        ("upstream:u|tokens|minute|gpt-4*|", "", None),
+    ],
+)
+def test_the_models_of_a_window_are_read_from_its_name(name: str, starts: str, model: str | None) -> None:
+    window = Window(name, "", "tokens", "", model, 9, 0, starts)
+    (claim,) = ledger_entry.decode(ledger_entry.encode(Settlement(a_record(), (Claim(window, 1),)))).claims
+    assert claim.window.model == model

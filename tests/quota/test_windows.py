@@ -620,6 +620,26 @@ def test_an_unknown_cost_counts_as_what_was_reserved() -> None:
     assert limits.charges(record._replace(cost_nusd=7), claims) == [0, 7, 7]
 
 
+@pytest.mark.parametrize(
+    ("model", "charged"), [("asked", 15), ("served", 15), ("serv*", 15), ("another", 0), ("as[kx]ed", 15)]
+)
+def test_a_quota_for_other_models_is_not_used(model: str, charged: int) -> None:
+    usage = Usage(10, 5, source="reported")
+    record = Record(
+        "c", 0, "k", None, "chat", "asked", "served", "s", None, "up", 200, False, usage, "done", None, 0, 1
+    )
+    claim = daily(amount=90)
+    claim = claim._replace(window=claim.window._replace(model=model))
+    assert limits.charges(record, [claim]) == [charged]
+
+
+def test_the_dearest_of_several_ways_is_claimed() -> None:
+    one, other = daily(amount=5), daily(amount=7)
+    alone = rate(amount=1)._replace(window=rate().window._replace(id="alone"))
+    assert limits.dearest([[one], [other, alone]]) == (other, alone)
+    assert limits.dearest([[other], [one]]) == (other,)
+
+
 def refused(retry_after_us: int | None, reset_us: int = 0) -> Refused:
     return Refused(limits.standing(rate().window, WindowState(), 0)._replace(reset_us=reset_us), 1, retry_after_us)
 
