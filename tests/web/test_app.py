@@ -36,7 +36,7 @@ NOWHERE = "http://127.0.0.1:9/v1"
         ("GET", "/v1/completions", 405, "Not allowed to GET on /v1/completions. (HINT: Perhaps you meant to use"),
         ("DELETE", "/v1/models", 405, "Not allowed to DELETE on /v1/models."),
         ("GET", "/v1/models/no-such", 404, "The model `no-such` does not exist or you do not have access to it."),
-        ("GET", "/admin/api/usage?group_by=colour", 401, "Incorrect token"),
+        ("GET", "/admin/api/usage?group_by=colour", 400, "Invalid 'group_by'"),
         ("GET", "/no/such", 404, "Invalid URL (GET /no/such)"),
     ],
 )
