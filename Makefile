@@ -69,9 +69,9 @@ LOCKED := Written by `make lock` for all platforms, from pyproject.toml
 lock: .venv/.installed
 	$(BIN)/pip install --quiet --disable-pip-version-check uv
 	$(LOCK) pyproject.toml --upgrade --output-file requirements.lock
-	$(LOCK) pyproject.toml --upgrade --extra tokens --extra otel --output-file requirements-extras.lock
+	$(LOCK) pyproject.toml --upgrade --extra tokens --extra otel --extra oidc --output-file requirements-extras.lock
 	@sed -i '1i # $(LOCKED). The image installs it with --require-hashes.' requirements.lock
-	@sed -i '1i # $(LOCKED) with the extras tokens and otel. The image installs it with --require-hashes.' requirements-extras.lock
+	@sed -i '1i # $(LOCKED) with the extras tokens, otel and oidc. The image installs it with --require-hashes.' requirements-extras.lock
 
 chart: .venv/.installed
 	$(BIN)/python -m tests.deploy.chart

@@ -14,7 +14,7 @@ from packaging.version import Version
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-EXTRAS = ("tokens", "otel")
+EXTRAS = ("tokens", "otel", "oidc")
 WANTED = {
     "requirements.lock": PROJECT["dependencies"],
     "requirements-extras.lock": [

@@ -76,7 +76,7 @@ def _where(upstream: Upstream) -> str:
 
 
 def _admin(config: Config) -> str:
-    if not config.admin.is_on:
+    if not config.has_admin_api:
         return "off: admin.token is not set"
     return f"on, at {config.admin.listen}, with dashboard and metrics" if config.admin.listen else "on"
 

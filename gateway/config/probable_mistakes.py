@@ -83,6 +83,9 @@ def _secrets(config: Config) -> Iterator[tuple[Place, SecretStr | None]]:
     yield ("admin", "viewer_token"), config.admin.viewer_token
     for name, each in config.admin.tokens.items():
         yield ("admin", "tokens", name, "token"), each.token
+    if config.oidc is not None:
+        yield ("oidc", "client_secret"), config.oidc.client_secret
+        yield ("oidc", "session_key"), config.oidc.session_key
     yield ("metrics", "token"), config.metrics.token
     yield ("alerts", "webhook"), config.alerts.webhook
 

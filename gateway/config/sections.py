@@ -409,6 +409,137 @@ class AdminSettings(Section):
         return viewer
 
 
+def _certificates(path: str) -> str:
+    if not Path(path).is_file():
+        raise ValueError(f"there is no file {path!r}")
+    try:
+        ssl.create_default_context(cafile=path)
+    except OSError:
+        raise ValueError(f"{path!r} holds no certificates in PEM that can be read") from None
+    return path
+
+
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+def is_safe_url(url: str) -> bool:
+    """Whether secrets and keys may travel to or from this address: by https, or within this machine."""
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname
+    except ValueError:
+        return False
+    is_plain = parts.username is None and not parts.fragment and url.isascii() and url.isprintable() and " " not in url
+    return is_plain and bool(host) and (parts.scheme == "https" or (parts.scheme == "http" and host in LOOPBACK))
+
+
+def _safe_url(url: str) -> str:
+    if not is_safe_url(url):
+        raise ValueError("expected an address with https://, without user and fragment; http:// on this machine alone")
+    return url
+
+
+SafeUrl = Annotated[str, AfterValidator(_safe_url)]
+
+
+def _has_joserfc() -> bool:
+    return find_spec("joserfc") is not None
+
+
+class RoleRule(Section):
+    group: Annotated[str, Field(min_length=1)] | None = None
+    """All persons in this group."""
+    person: Annotated[str, Field(min_length=1)] | None = None
+    """This person alone."""
+    role: Literal["operator", "lead", "member", "viewer"]
+    """The role that she gets."""
+    team: Annotated[str, Field(min_length=1)] | None = None
+    """The team of a lead."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if (self.group is None) == (self.person is None):
+            raise ValueError("expected exactly one of group, person")
+        if (self.role == "lead") != (self.team is not None):
+            raise ValueError("a lead needs a team" if self.role == "lead" else "only a lead has a team; remove it")
+        return self
+
+
+class OidcSettings(Section):
+    issuer: SafeUrl
+    """The provider's issuer, exactly as it writes itself, such as https://login.example.org."""
+    client_id: Annotated[str, Field(min_length=1)]
+    """The client that is registered there for the gateway."""
+    client_secret: SecretStr | None = None
+    """Its secret; null for a public client."""
+    redirect_url: SafeUrl
+    """The gateway's address for people, with the path /admin/sign-in/callback; it is registered at the provider."""
+    session_key: SecretStr
+    """Signs sessions; at least 32 characters, the same for all gateways; another one ends every session."""
+    session_s: Annotated[float, _not_bool, Field(ge=60, le=604800)] = 28800
+    """After how long a person has to sign in again."""
+    scopes: tuple[str, ...] = ("openid", "email", "profile")
+    """What the provider is asked for."""
+    person_claim: Annotated[str, Field(min_length=1)] = "email"
+    """The claim that names a person; it is the owner of her keys."""
+    groups_claim: Annotated[str, Field(min_length=1)] = "groups"
+    """The claim that has her groups."""
+    domains: tuple[str, ...] = ()
+    """Domains of e-mail addresses that may sign in; default: all."""
+    groups: tuple[str, ...] = ()
+    """Groups of which one is needed to sign in; default: none is needed."""
+    roles: tuple[RoleRule, ...] = ()
+    """Who gets which role; the first rule that fits counts."""
+    default_role: Literal["member", "viewer"] | None = "member"
+    """The role of whom no rule fits; null: she may not sign in."""
+    clock_skew_s: Annotated[float, _not_bool, Field(ge=0, le=600)] = 60
+    """How far the clocks of the provider and the gateway may differ."""
+    ca_file: str | None = None
+    """Certificates in PEM that the provider's is checked with, in place of the system's."""
+
+    @field_validator("issuer")
+    @classmethod
+    def _can_be_used(cls, issuer: str) -> str:
+        if urlsplit(issuer).query:
+            raise ValueError("expected an address without a query")
+        if not _has_joserfc():
+            raise ValueError("needs packages that are not installed: pip install 'completions-gateway[oidc]'")
+        return issuer
+
+    @field_validator("redirect_url")
+    @classmethod
+    def _leads_back(cls, url: str) -> str:
+        if not urlsplit(url).path.endswith("/admin/sign-in/callback") or urlsplit(url).query:
+            raise ValueError("expected an address that ends in /admin/sign-in/callback")
+        return url
+
+    @field_validator("session_key")
+    @classmethod
+    def _is_long(cls, key: SecretStr) -> SecretStr:
+        if len(key.get_secret_value()) < 32:
+            raise ValueError("expected at least 32 characters")
+        return key
+
+    @field_validator("scopes")
+    @classmethod
+    def _has_openid(cls, scopes: tuple[str, ...]) -> tuple[str, ...]:
+        if "openid" not in scopes:
+            raise ValueError("expected openid among the scopes")
+        return scopes
+
+    @field_validator("ca_file")
+    @classmethod
+    def _is_readable(cls, path: str | None) -> str | None:
+        return None if path is None else _certificates(path)
+
+    @cached_property
+    def rules(self) -> str:
+        """A digest of everything that decides who may sign in as what."""
+        names = ("issuer", "client_id", "person_claim", "groups_claim", "domains", "groups", "roles", "default_role")
+        said = self.model_dump_json(include=set(names))
+        return hashlib.sha256(said.encode()).hexdigest()[:16]
+
+
 class MetricsSettings(Section):
     token: Secret | None = None
     """Bearer token for /metrics; null leaves it open."""
@@ -634,15 +765,7 @@ class Upstream(Section):
     @field_validator("ca_file")
     @classmethod
     def _is_readable(cls, path: str | None) -> str | None:
-        if path is None:
-            return None
-        if not Path(path).is_file():
-            raise ValueError(f"there is no file {path!r}")
-        try:
-            ssl.create_default_context(cafile=path)
-        except OSError:
-            raise ValueError(f"{path!r} holds no certificates in PEM that can be read") from None
-        return path
+        return None if path is None else _certificates(path)
 
 
 class Limits(Section):
@@ -1127,6 +1250,8 @@ class Config(Section):
     """What outlives a request."""
     admin: AdminSettings = AdminSettings()
     """The admin API."""
+    oidc: OidcSettings | None = None
+    """Sign-in of people by OpenID Connect."""
     metrics: MetricsSettings = MetricsSettings()
     """/metrics."""
     upstreams: Annotated[dict[str, Upstream], Field(min_length=1)]
@@ -1157,6 +1282,11 @@ class Config(Section):
     def labelled_models(self) -> list[str]:
         """The models that come first where labels are scarce."""
         return [name for name in self.models if not is_pattern(name)]
+
+    @property
+    def has_admin_api(self) -> bool:
+        """Whether anybody can use the admin API."""
+        return self.admin.is_on or self.oidc is not None
 
     def model(self, name: str) -> NamedModel | None:
         """What serves this model name, or None where it is not offered."""

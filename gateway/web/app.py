@@ -104,6 +104,7 @@ async def build(
     live = CurrentServices(
         assemble(ready, book, Accounting(ledger, telemetry, access_log.write_record, tracer), tasks, {})
     )
+    admin: AdminAPI | None = None
     try:
         status = Status()
         capacity = Capacity(config.server)
@@ -133,6 +134,8 @@ async def build(
         await tasks.cancel_all()
         await book.close()
         await large_bodies.close()
+        if admin is not None:
+            await admin.close()
         for pool in live.parts.pools.values():
             await pool.close()
         if left := await ledger.close(CLOSE_STORE_WITHIN_S):

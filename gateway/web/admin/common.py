@@ -22,6 +22,7 @@ from gateway.api import auth
 from gateway.api.auth import KnownSecret
 from gateway.errors import BodyTimeout, BodyTooLarge, Forbidden, InvalidRequest, NotFound, Unavailable
 from gateway.identity.permissions import Principal, Scope, not_allowed, scope_of
+from gateway.identity.sessions import Session
 from gateway.keys.cache import KeyCache
 from gateway.keys.registry import Page, Registry, no_key, no_team
 from gateway.pipeline import Services
@@ -36,6 +37,7 @@ from gateway.web.responses import CONGESTED_BYTES, EventStream, Whole, json_resp
 
 from . import request_bodies
 from .operations import ADMIN_OPERATIONS, MAX_ROWS, PAGE_ROWS
+from .sign_in import SignIn, SignInRequired
 
 AWAY_WHILE_READING = "The store does not answer."
 AWAY_WHILE_CHANGING = (
@@ -43,15 +45,19 @@ AWAY_WHILE_CHANGING = (
     "was not."
 )
 
+SESSION = web.RequestKey("session", Session)
+"""The session of a request that has one."""
+
 SCOPE = web.RequestKey("scope", Scope)
 """Who makes the request, and what it may reach."""
 
 
 class AdminAccess(NamedTuple):
-    """What all endpoints need: the registry, and the check of tokens."""
+    """What all endpoints need: the registry, and the checks of tokens and sessions."""
 
     registry: Registry
     gate: TokenAuth
+    sign_in: SignIn
 
     def _checked(self, method: str, path: str, handler: Handler) -> Handler:
         """The handler for requests that the table of roles allows, within their scope, and with the query parameters
@@ -103,12 +109,18 @@ class AdminAccess(NamedTuple):
 
     async def _principal(self, request: web.Request) -> Principal:
         """Raises `NotFound` where there is no admin API, `Unauthorized` or `TooManyWrongTokens`."""
-        admin = request[CONTEXT].parts.config.admin
-        if not admin.is_on:
+        config = request[CONTEXT].parts.config
+        admin = config.admin
+        if not config.has_admin_api:
             path = request.rel_url.raw_path[:200]
             raise NotFound(
                 f"Invalid URL ({request.method} {path}). This gateway has no admin API: admin.token is not set."
             )
+        if hdrs.AUTHORIZATION not in request.headers and config.oidc is not None:
+            if (session := await self.sign_in.session_of(request)) is not None:
+                request[SESSION] = session
+                return session.principal
+            raise SignInRequired("Sign in, or present a token.")
         secret = auth.bearer(request.headers.getall(hdrs.AUTHORIZATION, []))
         known = await _known_key(parts_of(request).book, secret)
         tokens = {OPERATOR: admin.token, VIEWER: admin.viewer_token}

@@ -19,7 +19,8 @@ from gateway.identity.permissions import PERMISSIONS
 from gateway.web.middleware import CONTEXT
 from gateway.web.responses import json_response
 
-from .common import SCOPE, AdminAccess, shown
+from .common import SCOPE, SESSION, AdminAccess, shown
+from .sign_in import csrf_token
 from .whole_gateway import Ask
 
 FRESH_S = 1.5
@@ -50,9 +51,11 @@ class LiveEndpoints:
         who = request[SCOPE].who
         role = "admin" if who.role == "operator" else who.role
         operations = [f"{method} {path}" for (method, path), roles in PERMISSIONS.items() if who.role in roles]
-        return shown(
-            {"role": role, "name": who.name, "team": who.team, "operations": operations, "version": __version__}
-        )
+        oidc, session = request[CONTEXT].parts.config.oidc, request.get(SESSION)
+        return shown({
+            "role": role, "name": who.name, "team": who.team, "operations": operations,
+            "csrf": None if session is None or oidc is None else csrf_token(session, oidc), "version": __version__,
+        })  # fmt: skip
 
     async def show_live(self, request: web.Request) -> web.StreamResponse:
         """The counters since the gateway started."""

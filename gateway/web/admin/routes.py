@@ -18,6 +18,7 @@ from .live import LiveEndpoints
 from .quotas import QuotaEndpoints
 from .refusals import RefusalEndpoints
 from .reports import ReportEndpoints
+from .sign_in import SignIn
 from .teams import TeamEndpoints
 from .whole_gateway import Ask, GatewayEndpoints
 
@@ -26,13 +27,18 @@ class AdminAPI:
     """All endpoints of one worker."""
 
     def __init__(self, registry: Registry, gate: TokenAuth, ask: Ask, store: RequestStore) -> None:
-        office = AdminAccess(registry, gate)
+        self._sign_in = SignIn()
+        office = AdminAccess(registry, gate, self._sign_in)
         self._desks = (
             ReportEndpoints(office), LiveEndpoints(office, ask), KeyEndpoints(office), TeamEndpoints(office),
-            QuotaEndpoints(office), AuditEndpoints(office), RefusalEndpoints(office, store),
+            QuotaEndpoints(office), AuditEndpoints(office), RefusalEndpoints(office, store), self._sign_in,
             GatewayEndpoints(office, ask),
         )  # fmt: skip
 
     def routes(self) -> list[web.RouteDef]:
         """Every route."""
         return [route for desk in self._desks for route in desk.routes()]
+
+    async def close(self) -> None:
+        """Close connections to the identity provider."""
+        await self._sign_in.close()

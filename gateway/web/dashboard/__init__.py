@@ -19,4 +19,4 @@ class Dashboard(StaticPage):
         super().__init__("/dashboard", FOLDER)
 
     def why_off(self, services: Services) -> str | None:
-        return None if services.config.admin.is_on else OFF
+        return None if services.config.has_admin_api else OFF

@@ -1,6 +1,9 @@
-// The admin API, and the token that opens it: kept for this tab alone, sent as a header, never in an address.
+// The admin API, and the token that opens it: kept for this tab alone, sent as a header, never in an address. Without a
+// token the session of a person who signed in counts: a cookie that no script can read, and for changes a second token.
 
 const BASE = new URL("../admin/api/", import.meta.url);
+export const SIGN_IN = new URL("../admin/sign-in", import.meta.url);
+const SIGN_OUT = new URL("../admin/sign-out", import.meta.url);
 const KEPT_AS = "gateway-token";
 const PATIENCE_MS = 60_000;
 
@@ -32,6 +35,21 @@ export function takeFromAddress() {
   token.set(decodeURIComponent(found[1]));
 }
 
+let csrf = null;
+
+/** What changes by session are sent with: `csrf` of the session, or null. */
+export function useSession(token) {
+  csrf = token;
+}
+
+/** End the session of a person, everywhere; the address to sign out of her identity provider at, or null. */
+export async function endSession() {
+  if (csrf === null) return null;
+  const ended = await ask("POST", SIGN_OUT).catch(() => null);
+  csrf = null;
+  return ended?.provider_url ?? null;
+}
+
 let onSignedOut = () => {};
 
 /** Who is told that the token is not, or no longer, right. */
@@ -54,7 +72,8 @@ async function ask(method, path, { query, body, signal } = {}) {
   for (const [name, value] of Object.entries(query ?? {})) {
     if (value !== null && value !== undefined && value !== "") address.searchParams.set(name, value);
   }
-  const headers = { Authorization: `Bearer ${token.get() ?? ""}` };
+  const headers = token.get() ? { Authorization: `Bearer ${token.get()}` } : {};
+  if (!token.get() && csrf !== null && method !== "GET") headers["X-CSRF-Token"] = csrf;
   if (body !== undefined) headers["Content-Type"] = "application/json";
   const timeout = AbortSignal.timeout(PATIENCE_MS);
   let answer;
@@ -64,7 +83,7 @@ async function ask(method, path, { query, body, signal } = {}) {
       headers,
       body: body === undefined ? undefined : JSON.stringify(body),
       cache: "no-store",
-      credentials: "omit",
+      credentials: "same-origin",
       referrerPolicy: "no-referrer",
       signal: signal ? AbortSignal.any([signal, timeout]) : timeout,
     });

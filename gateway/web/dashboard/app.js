@@ -1,6 +1,6 @@
 // The page: who looks, at which view, and what has gone wrong. Start here.
 
-import { Refused, get, takeFromAddress, token, whenSignedOut } from "./api.js";
+import { Refused, SIGN_IN, endSession, get, takeFromAddress, token, useSession, whenSignedOut } from "./api.js";
 import { fill, h } from "./dom.js";
 import { Feed } from "./feed.js";
 import { rate } from "./format.js";
@@ -16,45 +16,48 @@ import { teams } from "./view_teams.js";
 
 // Each fills the page and may return a function that is called with what stands behind its name in the address.
 const VIEWS = { overview, calls, quotas, keys, teams, audit };
-const FOR_ADMINS = ["audit"];
+// The operation without which a view has nothing to show.
+const NEEDS = { overview: "GET /admin/api/live", teams: "GET /admin/api/teams", audit: "GET /admin/api/audit" };
 
 const the = (id) => document.getElementById(id);
 const main = the("main");
-let session = null; // {role, feed, ended}
+let session = null; // {role, may, feed, ended}
 let view = new AbortController();
 let current = { name: "", go: null };
 
 takeFromAddress();
-whenSignedOut(() => signOut("This token is not right any more."));
+whenSignedOut(() => session && signOut(session.isPerson ? "Your session is over." : "This token is not right any more."));
 start();
 
 async function start() {
-  if (!token.get()) {
-    signOut("");
-    return;
-  }
   try {
     begin(await get("session"));
   } catch (error) {
-    if (error instanceof Refused && error.status === 401) signOut("This token is not right.");
+    if (error instanceof Refused && error.status === 401) {
+      signOut(token.get() ? "This token is not right." : "", error.code === "sign_in_required");
+    }
     else if (error instanceof Refused && error.status === 429) signOut(error.message);
     else fill(main, failed(error, start));
   }
 }
 
-function begin({ role, version }) {
+function begin({ role, operations, csrf, version }) {
   const ended = new AbortController();
-  session = { role, ended, feed: new Feed(ended.signal) };
+  const may = (name) => !NEEDS[name] || operations.includes(NEEDS[name]);
+  useSession(csrf);
+  session = { role, may, isPerson: csrf !== null, ended, feed: new Feed(ended.signal, may("overview")) };
   the("version").textContent = ` Gateway ${version}.`;
-  for (const id of ["nav", "leave", "pulse"]) the(id).hidden = false;
-  the("role").hidden = role !== "viewer";
-  for (const name of FOR_ADMINS) document.querySelector(`#nav a[href="#${name}"]`).hidden = role !== "admin";
+  for (const id of ["nav", "leave"]) the(id).hidden = false;
+  the("pulse").hidden = !may("overview");
+  the("role").hidden = role === "admin";
+  the("role").textContent = role;
+  for (const name of Object.keys(VIEWS)) document.querySelector(`#nav a[href="#${name}"]`).hidden = !may(name);
   session.feed.listen(showPulse, ended.signal);
   current = { name: "", go: null };
   route();
 }
 
-function signOut(why) {
+function signOut(why, hasSignIn = session?.isPerson) {
   session?.ended.abort();
   session = null;
   view.abort();
@@ -85,10 +88,12 @@ function signOut(why) {
         },
       },
       h("h1", null, "Sign in"),
+      hasSignIn && h("p", null, h("a", { id: "sign-in", href: SIGN_IN.href }, "Sign in with your account")),
       h(
         "p",
         null,
-        "With the admin token, or the viewer token, of this gateway’s configuration. It is kept for this tab only.",
+        "With the admin token, the viewer token or another token of this gateway’s configuration, or with your own API " +
+          "key. It is kept for this tab only.",
       ),
       h("input", { type: "text", autocomplete: "username", value: "gateway", hidden: true }), // for password managers
       h("label", { for: "token" }, "Token"),
@@ -110,7 +115,7 @@ function route() {
   }
   if (!session) return;
   const [name, ...rest] = location.hash.slice(1).split("/");
-  const chosen = VIEWS[name] && !(session.role !== "admin" && FOR_ADMINS.includes(name)) ? name : "overview";
+  const chosen = VIEWS[name] && session.may(name) ? name : Object.keys(VIEWS).find(session.may);
   const address = decodeURIComponent(rest.join("/"));
   if (chosen === current.name && current.go) {
     current.go(address);
@@ -138,7 +143,12 @@ function showPulse(feed) {
 }
 
 addEventListener("hashchange", route);
-the("leave").addEventListener("click", () => signOut(""));
+the("leave").addEventListener("click", async () => {
+  const isPerson = session?.isPerson;
+  const elsewhere = await endSession();
+  signOut("", isPerson);
+  if (elsewhere) location.assign(elsewhere);
+});
 addEventListener("keydown", (event) => {
   if (event.key !== "/" || event.ctrlKey || event.metaKey || event.altKey) return;
   if (event.target.closest("input, textarea, select, dialog")) return;

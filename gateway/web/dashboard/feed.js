@@ -8,11 +8,11 @@ const KEPT = 75;
 const CLOSEST_S = 0.5;
 
 export class Feed {
-  constructor(signal) {
+  constructor(signal, isOn) {
     this.samples = [];
     this.error = null;
     this.listeners = new Set();
-    poll(() => this.look(signal), EVERY_MS, signal);
+    if (isOn) poll(() => this.look(signal), EVERY_MS, signal);
   }
 
   async look(signal) {

@@ -68,6 +68,13 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         {media: {"type": "string"} for media in ("text/html", "text/css", "text/javascript", "image/svg+xml")},
         (404,), parameters=(in_path("file"),),
     ),
+    ("GET", "/admin/sign-in"): Operation("To the identity provider.", "everybody", {}, (404,), status=302),
+    ("GET", "/admin/sign-in/callback"): Operation(
+        "Back from the identity provider: the session begins.", "everybody", {}, (401, 403, 404), status=302
+    ),
+    ("POST", "/admin/sign-out"): Operation(
+        "The session is over, everywhere.", "everybody", {JSON: named("SignOut")}, (401, 403, 404)
+    ),
     **ADMIN_OPERATIONS,
 }  # fmt: skip
 """By method and path."""
@@ -170,7 +177,7 @@ def route_to_document(app: web.Application) -> web.RouteDef:
         ).encode()
 
     async def show(request: web.Request) -> Whole:
-        has_admin = request[CONTEXT].parts.config.admin.is_on
+        has_admin = request[CONTEXT].parts.config.has_admin_api
         return json_response(await asyncio.to_thread(document, has_admin))
 
     return web.get(PATH, show)

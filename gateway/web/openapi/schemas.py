@@ -170,8 +170,10 @@ SCHEMAS: Mapping[str, Schema] = {
     ))),
     "Reload": _exact(object={"const": "reload"}, generation=_COUNT, changed=_list(_TEXT)),
     "Session": _exact(
-        role={"enum": ["admin", *ROLES[1:]]}, name=_TEXT, team=_TEXT_OR_NULL, operations=_list(_TEXT), version=_TEXT,
+        role={"enum": ["admin", *ROLES[1:]]}, name=_TEXT, team=_TEXT_OR_NULL, operations=_list(_TEXT),
+        csrf=_TEXT_OR_NULL, version=_TEXT,
     ),
+    "SignOut": _exact(object={"const": "sign_out"}, provider_url=_TEXT_OR_NULL),
     "Live": _exact(
         time={"type": "number", "description": "When the sample was made, in Unix seconds."},
         instance={**_TEXT, "description": "Samples of one gateway have the same."},

@@ -1,0 +1,104 @@
+"""Checks of a signed token (JWT, RFC 7519 and RFC 8725): signature, issuer, audience and times.
+
+The header's `jku`, `jwk` and `x5u` are never looked at: keys come from the configured issuer alone.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from .key_set import ALGORITHMS, KeySet
+
+MAX_CHARACTERS = 16_384
+"""Of a token. Providers with very many groups have about 8,000."""
+
+
+class TokenRefused(Exception):
+    """Why a token is not accepted, in words that may be shown: they have nothing of the token."""
+
+
+class ExpectedToken(NamedTuple):
+    """What a token must say."""
+
+    issuer: str
+    audiences: tuple[str, ...]
+    skew_s: float
+    nonce: str | None = None
+    client_id: str | None = None
+    """Of an ID token: the party that it must be authorized for (`azp`) if it has several audiences."""
+
+
+def read_header(token: str) -> dict[str, Any]:
+    """The header of a token in compact form. Raises `TokenRefused`."""
+    parts = token.split(".")
+    if len(parts) != 3 or len(token) > MAX_CHARACTERS:
+        raise TokenRefused("it is no signed token, or too long")
+    try:
+        header = json.loads(base64.b64decode(parts[0] + "=" * (-len(parts[0]) % 4), altchars=b"-_", validate=True))
+    except ValueError:
+        raise TokenRefused("its header cannot be read") from None
+    if not isinstance(header, dict):
+        raise TokenRefused("its header cannot be read")
+    if header.get("alg") not in ALGORITHMS:
+        raise TokenRefused("its algorithm is not accepted")
+    if "crit" in header:
+        raise TokenRefused("its header has extensions that are not known")
+    return header
+
+
+async def check_token(token: str, keys: KeySet, expected: ExpectedToken, now: float) -> dict[str, Any]:
+    """The claims of a token that is good at the Unix time `now`. Raises `TokenRefused`, `ProviderUnavailable`."""
+    header = read_header(token)
+    key = await keys.find(header)
+    if key is None:
+        raise TokenRefused("it is signed with an unknown key")
+    from joserfc import jws
+    from joserfc.errors import JoseError
+
+    algorithm = str(header["alg"])
+    try:
+        registry = jws.JWSRegistry(algorithms=[algorithm])
+        claims = json.loads(jws.deserialize_compact(token, key, registry=registry).payload)
+    except (JoseError, ValueError, TypeError):
+        raise TokenRefused("its signature is wrong") from None
+    if not isinstance(claims, dict):
+        raise TokenRefused("its claims cannot be read")
+    check_claims(claims, expected, now)
+    return claims
+
+
+def check_claims(claims: Mapping[str, Any], expected: ExpectedToken, now: float) -> None:
+    """Raises `TokenRefused`."""
+    if claims.get("iss") != expected.issuer:
+        raise TokenRefused("it is of another issuer")
+    given = claims.get("aud")
+    audiences = given if isinstance(given, list) else [given]
+    if not set(expected.audiences) & {each for each in audiences if isinstance(each, str)}:
+        raise TokenRefused("it is for another audience")
+    if expected.client_id is not None:
+        party = claims.get("azp")
+        if party not in (expected.client_id, None) or (party is None and len(audiences) > 1):
+            raise TokenRefused("it is for another party")
+    expires, begins, issued = (_moment(claims, name) for name in ("exp", "nbf", "iat"))
+    if expires is None:
+        raise TokenRefused("it has no expiry")
+    if now >= expires + expected.skew_s:
+        raise TokenRefused("it has expired")
+    if any(moment is not None and moment > now + expected.skew_s for moment in (begins, issued)):
+        raise TokenRefused("it is not valid yet")
+    if expected.nonce is not None and claims.get("nonce") != expected.nonce:
+        raise TokenRefused("it answers another sign-in")
+    if not isinstance(claims.get("sub"), str) or not claims["sub"]:
+        raise TokenRefused("it does not say whose it is")
+
+
+def _moment(claims: Mapping[str, Any], name: str) -> float | None:
+    value = claims.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 2**53:
+        raise TokenRefused(f"its '{name}' is no time")
+    return float(value)

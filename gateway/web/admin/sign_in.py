@@ -1,0 +1,227 @@
+"""Sign-in of people by OpenID Connect: authorization code with PKCE, and a session in a signed cookie.
+
+1. `GET /admin/sign-in` keeps state, nonce and the PKCE verifier in a signed cookie of ten minutes, and sends the
+   browser to the provider. `GET /admin/sign-in/callback` needs that cookie, so a sign-in that another browser began
+   cannot be finished here; its state is claimed in the store, so it is finished once, at whichever worker or gateway.
+2. A browser is always sent back to the dashboard: no parameter says where to.
+3. A session is read by every worker of every gateway with the same `oidc.session_key`. `POST /admin/sign-out` claims
+   its id in the store for the rest of its life; a session whose id is claimed is over everywhere. While the
+   store is unavailable, sessions are refused with 503; tokens work on.
+4. A change by session needs the header `X-CSRF-Token`, which `GET /admin/api/session` returns.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+import time
+import uuid
+from typing import NamedTuple
+
+from aiohttp import hdrs, web
+
+from gateway.config import OidcSettings
+from gateway.errors import Forbidden, NotFound, Unauthorized, Unavailable
+from gateway.identity import sessions
+from gateway.identity.claims import NotAllowed, person_of
+from gateway.identity.id_tokens import TokenRefused
+from gateway.identity.key_set import ProviderUnavailable
+from gateway.identity.provider import OidcProvider
+from gateway.identity.sessions import Session
+from gateway.pipeline import Services
+from gateway.store import StoreUnavailable
+from gateway.web.middleware import CONTEXT
+from gateway.web.responses import Whole, json_response
+
+log = logging.getLogger("gateway")
+
+UNDER_WAY_S = 600.0
+"""How long a person may take at the provider."""
+
+CSRF = "X-CSRF-Token"
+READING = (hdrs.METH_GET, hdrs.METH_HEAD)
+NO_STORE = ("Cache-Control", "no-store")
+
+
+class SignInRequired(Unauthorized):
+    """401 that signing in can mend."""
+
+    code = "sign_in_required"
+
+
+class _Provider(NamedTuple):
+    """The provider of the configuration that is in force."""
+
+    settings: OidcSettings
+    client: OidcProvider
+
+
+class SignIn:
+    """Sign-in, sign-out and the check of sessions. Private to a worker; to be closed."""
+
+    def __init__(self) -> None:
+        self._provider: _Provider | None = None
+
+    async def close(self) -> None:
+        """Close connections."""
+        if self._provider is not None:
+            await self._provider.client.close()
+            self._provider = None
+
+    def routes(self) -> list[web.RouteDef]:
+        """Every route."""
+        return [
+            web.get("/admin/sign-in", self.begin),
+            web.get("/admin/sign-in/callback", self.finish),
+            web.post("/admin/sign-out", self.sign_out),
+        ]
+
+    async def begin(self, request: web.Request) -> web.StreamResponse:
+        """To the provider."""
+        settings = _settings(request)
+        state, nonce, verifier = (secrets.token_urlsafe(32) for _ in range(3))
+        try:
+            address = await (await self._client(settings)).sign_in_url(state, nonce, verifier)
+        except ProviderUnavailable as error:
+            raise _away(error) from None
+        values = {"state": state, "nonce": nonce, "verifier": verifier, "exp": time.time() + UNDER_WAY_S}
+        cookie = sessions.sign("sign-in", values, _key(settings))
+        headers = [(hdrs.LOCATION, address), NO_STORE, _cookie(settings, "sign-in", cookie, UNDER_WAY_S)]
+        return Whole(302, headers, b"")
+
+    async def finish(self, request: web.Request) -> web.StreamResponse:
+        """Back from the provider: the session begins."""
+        settings, now = _settings(request), time.time()
+        query = request.query
+        given = request.cookies.get(_name(settings, "sign-in"), "")
+        begun = sessions.read("sign-in", given, _key(settings), now)
+        if begun is None or not secrets.compare_digest(query.get("state", "").encode(), begun["state"].encode()):
+            raise _failed("it was not begun in this browser, or too long ago")
+        try:
+            client = await self._client(settings)
+            await client.check_answer(query)
+            if "code" not in query:
+                raise _failed("your identity provider refused it")
+            if not await _claim(_services(request), f"sign-in:{begun['state']}", UNDER_WAY_S):
+                raise _failed("it was finished before")
+            claims = await client.claims_of(query["code"], begun["verifier"], begun["nonce"])
+            person = person_of(claims, settings)
+        except ProviderUnavailable as error:
+            raise _away(error) from None
+        except TokenRefused as error:
+            log.warning("sign-in refused: %s", error)
+            raise _failed(str(error)) from None
+        except NotAllowed as error:
+            raise Forbidden(str(error), code="sign_in_refused") from None
+        session = Session(
+            secrets.token_urlsafe(24), person.name, person.role, person.team, settings.rules, now + settings.session_s
+        )
+        log.info("%s signed in as %s", session.principal.name, person.role)
+        cookie = _cookie(settings, "session", session.encode(_key(settings)), settings.session_s)
+        headers = [(hdrs.LOCATION, "../../dashboard"), NO_STORE, cookie, _cookie(settings, "sign-in", "", 0)]
+        return Whole(302, headers, b"")
+
+    async def sign_out(self, request: web.Request) -> web.StreamResponse:
+        """The session is over, everywhere; the answer says where to sign out of the provider, too."""
+        settings = _settings(request)
+        session = await self.session_of(request)
+        if session is None:
+            raise SignInRequired("You are not signed in.")
+        await _claim(_services(request), _revoked(session), max(1.0, session.exp - time.time()))
+        try:
+            address = await (await self._client(settings)).sign_out_url()
+        except ProviderUnavailable:
+            address = None
+        said = json.dumps({"object": "sign_out", "provider_url": address}).encode()
+        return json_response(said, headers=[NO_STORE, _cookie(settings, "session", "", 0)])
+
+    async def session_of(self, request: web.Request) -> Session | None:
+        """The session of a request; None: it has none. Raises `Unauthorized` for one that is over, `Forbidden` for a
+        change without the CSRF token, `Unavailable` while the store is."""
+        settings = request[CONTEXT].parts.config.oidc
+        cookie = request.cookies.get(_name(settings, "session")) if settings is not None else None
+        if settings is None or not cookie:
+            return None
+        key = _key(settings)
+        session = Session.decode(cookie, key, settings.rules, time.time())
+        try:
+            if session is None or not await _is_free(_services(request), _revoked(session)):
+                raise SignInRequired("Your session is over. Sign in again.")
+        except StoreUnavailable:
+            raise Unavailable("The store does not answer.", code=StoreUnavailable.code) from None
+        if request.method not in READING:
+            token = request.headers.get(CSRF, "")
+            if not secrets.compare_digest(token.encode("utf-8", "surrogateescape"), session.csrf_token(key).encode()):
+                raise Forbidden(
+                    f"A change by session needs the header {CSRF} with what GET /admin/api/session says as 'csrf'.",
+                    code="csrf_token_missing",
+                )
+        return session
+
+    async def _client(self, settings: OidcSettings) -> OidcProvider:
+        if self._provider is None or self._provider.settings != settings:
+            await self.close()
+            self._provider = _Provider(settings, OidcProvider(settings))
+        return self._provider.client
+
+
+def csrf_token(session: Session, settings: OidcSettings) -> str:
+    """For the page, which sends it back with each change."""
+    return session.csrf_token(_key(settings))
+
+
+def _settings(request: web.Request) -> OidcSettings:
+    settings = request[CONTEXT].parts.config.oidc
+    if settings is None:
+        raise NotFound("This gateway has no sign-in: oidc is not set.")
+    return settings
+
+
+def _services(request: web.Request) -> Services:
+    return request[CONTEXT].parts
+
+
+def _key(settings: OidcSettings) -> bytes:
+    return settings.session_key.get_secret_value().encode()
+
+
+def _is_secure(settings: OidcSettings) -> bool:
+    return settings.redirect_url.startswith("https:")
+
+
+def _name(settings: OidcSettings, what: str) -> str:
+    """With `__Host-`, browsers keep it for this host alone, and only if it came by TLS (RFC 6265bis, 4.1.3)."""
+    return f"{'__Host-' if _is_secure(settings) else ''}gateway-{what}"
+
+
+def _cookie(settings: OidcSettings, what: str, value: str, age_s: float) -> tuple[str, str]:
+    secure = "; Secure" if _is_secure(settings) else ""
+    attributes = f"Path=/; Max-Age={int(age_s)}; HttpOnly; SameSite=Lax{secure}"
+    return hdrs.SET_COOKIE, f"{_name(settings, what)}={value}; {attributes}"
+
+
+def _revoked(session: Session) -> str:
+    return f"session-over:{session.id}"
+
+
+async def _claim(parts: Services, name: str, seconds: float) -> bool:
+    """Claim a name; whether it was free. Raises `Unavailable`."""
+    try:
+        return (await parts.books.ledger.claim(uuid.uuid4().hex, {name: seconds}))[name] == 0
+    except StoreUnavailable:
+        raise Unavailable("The store does not answer.", code=StoreUnavailable.code) from None
+
+
+async def _is_free(parts: Services, name: str) -> bool:
+    """Whether a name is free. Raises `StoreUnavailable`."""
+    return (await parts.books.ledger.claim(uuid.uuid4().hex, {name: 0}))[name] == 0
+
+
+def _failed(why: str) -> Unauthorized:
+    return Unauthorized(f"The sign-in failed: {why}. Begin again at the dashboard.", code="sign_in_failed")
+
+
+def _away(error: ProviderUnavailable) -> Unavailable:
+    log.warning("the identity provider cannot be used: %s", error)
+    return Unavailable("The identity provider cannot be used right now.", code="identity_provider_unavailable")

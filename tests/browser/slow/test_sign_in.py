@@ -1,0 +1,146 @@
+"""People sign in with a real identity provider in a real browser, as member, lead and operator, at two gateways."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from selenium import webdriver
+from selenium.webdriver.common.by import By
+
+from tests.browser.chromium import Page
+from tests.conftest import Stage, StartsGateways
+from tests.fakes.redis_servers import ROOT, RedisServer
+from tests.flows.house import Gateway, eventually, key, settings
+
+SCRIPT = Path(__file__).parent.parent / "oidc_provider.mjs"
+SERVERS = ROOT / ".venv" / "servers"
+SESSION_KEY = "0123456789abcdef0123456789abcdef"
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+@pytest.fixture(scope="module")
+def provider(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int]]:
+    """The issuer, and the port that the first gateway has to take."""
+    folder = SERVERS / "oidc-provider"
+    assert (folder / "node_modules").is_dir(), "oidc-provider is not installed: make servers"
+    own = SERVERS / "node-sdk" / "node"
+    node = str(own) if own.exists() else "node"
+    port, house_port = free_port(), free_port()
+    log = tmp_path_factory.mktemp("oidc") / "log"
+    redirect = f"http://127.0.0.1:{house_port}/admin/sign-in/callback"
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [node, str(SCRIPT), str(folder), str(port), redirect], stdout=out, stderr=out, stdin=subprocess.DEVNULL
+        )
+        try:
+            eventually(lambda: "ready" in log.read_text() or process.poll() is not None)
+            assert process.poll() is None, log.read_text()
+            yield f"http://127.0.0.1:{port}", house_port
+        finally:
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture(scope="module")
+def houses(
+    gateways: StartsGateways, theatre: Stage, provider: tuple[str, int], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[list[Gateway]]:
+    issuer, port = provider
+    oidc = {
+        "issuer": issuer, "client_id": "gateway", "client_secret": "client-secret", "session_key": SESSION_KEY,
+        "redirect_url": f"http://127.0.0.1:{port}/admin/sign-in/callback", "scopes": ["openid", "email", "groups"],
+        "groups": ["ops", "heads", "staff"],
+        "roles": [{"group": "ops", "role": "operator"}, {"group": "heads", "role": "lead", "team": "crew"}],
+    }  # fmt: skip
+    keys = [
+        key("hers", team="crew", owner="staff.ann@example.org"),
+        key("second", team="crew"),
+        key("alice", team="rival"),
+    ]
+    with RedisServer(tmp_path_factory.mktemp("redis")) as server:
+        yield [
+            gateways(settings(
+                theatre.url, server={"port": each}, store={"url": server.url}, oidc=oidc, keys=keys,
+                teams={"crew": {}, "rival": {}},
+            ))
+            for each in (port, 0)
+        ]  # fmt: skip
+
+
+@pytest.fixture
+def page(driver: webdriver.Chrome, houses: list[Gateway], provider: tuple[str, int]) -> Iterator[Page]:
+    """A browser that nobody has signed in with, neither here nor at the provider."""
+    made = Page(driver, houses[0].url)
+    made.forget()
+    driver.delete_all_cookies()
+    yield made
+    driver.delete_all_cookies()
+
+
+def sign_in(page: Page, person: str) -> None:
+    """As a person does it: the button, the provider's page, her name, her consent, and back."""
+    page.open()
+    page.click("#sign-in")
+    page.see("input[name=login]").send_keys(person)
+    page.driver.find_element(By.NAME, "password").send_keys("anything")
+    page.click("button[type=submit]")
+    page.until(lambda: page.all("form[action] button[type=submit]"))
+    if not page.driver.current_url.startswith(page.address):
+        page.click("button[type=submit]")  # consent
+
+
+def shown_views(page: Page) -> list[str]:
+    return [each.text for each in page.all("#nav a") if each.is_displayed()]
+
+
+@pytest.mark.parametrize(
+    ("person", "role", "views", "keys"),
+    [
+        ("staff.ann", "member", ["Calls", "Quotas", "Keys"], ["hers"]),
+        ("heads.bea", "lead", ["Calls", "Quotas", "Keys", "Teams"], ["hers", "second"]),
+        ("ops.cleo", "", ["Overview", "Calls", "Quotas", "Keys", "Teams", "Audit"], ["alice", "hers", "second"]),
+    ],
+)
+def test_people_see_what_is_theirs_at_every_gateway(
+    page: Page, houses: list[Gateway], person: str, role: str, views: list[str], keys: list[str]
+) -> None:
+    sign_in(page, person)
+    page.see("#nav a[aria-current]")
+    assert page.driver.current_url.partition("#")[0] == f"{houses[0].url}/dashboard"
+    assert shown_views(page) == views
+    if role:
+        page.see("#role", role)
+    for house in houses:  # a session is good at every gateway
+        there = Page(page.driver, house.url)
+        there.open("keys")
+        assert there.until(lambda there=there: [row["Key"] for row in there.rows()] or None) == keys
+
+    cookie = page.driver.get_cookie("gateway-session")
+    assert cookie is not None
+    assert cookie["httpOnly"]
+    stolen = f"gateway-session={cookie['value']}"
+    assert houses[1].get("/admin/api/session", key=None, headers={"Cookie": stolen}).status == 200
+    page.open()
+    page.click("#leave")
+    eventually(lambda: "/session/end" in page.driver.current_url)  # the provider asks, too
+    for house in houses:
+        assert house.get("/admin/api/session", key=None, headers={"Cookie": stolen}).status == 401
+    page.open()
+    page.see("#sign-in")
+
+
+def test_who_is_in_no_group_is_told_so(page: Page) -> None:
+    sign_in(page, "stranger")
+    page.see("body", "You are in no group that may sign in here.")
+    page.open()
+    page.see("#sign-in")
