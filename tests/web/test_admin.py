@@ -19,9 +19,11 @@ VIEWER_TOKEN = "viewer-token-0123456789"
 ADMIN = {"Authorization": f"Bearer {ADMIN_TOKEN}"}
 VIEWER = {"Authorization": f"Bearer {VIEWER_TOKEN}"}
 BOTH = {"token": ADMIN_TOKEN, "viewer_token": VIEWER_TOKEN}
-DOORS = [(method, path.format(id="k", name="t")) for method, path in ADMIN_OPERATIONS]
+DOORS = [(method, path.format(id="k", name="t", request="req_x")) for method, path in ADMIN_OPERATIONS]
 READING = {
-    each.format(id="k", name="t") for _, each in ADMIN_OPERATIONS if ADMIN_OPERATIONS[_, each].caller == "viewer"
+    each.format(id="k", name="t", request="req_x")
+    for _, each in ADMIN_OPERATIONS
+    if ADMIN_OPERATIONS[_, each].caller == "viewer"
 }
 
 
