@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from .records import Failure, Fault
 
@@ -274,17 +274,17 @@ class UpstreamFailed(GatewayError):
     """Whether nothing may have been billed, so that another model may serve the call."""
 
     @classmethod
-    def after(cls, failure: Failure, *, may_repeat: bool = True) -> UpstreamFailed:
-        """The error that a client sees after this last failure.
+    def after(cls, failure: Failure, *, may_repeat: bool = True, passed: Collection[int] = ()) -> UpstreamFailed:
+        """The error that a client sees after this last failure. `passed` are further statuses that it keeps.
 
         `may_repeat`: whether a repetition may succeed and cannot be billed twice (upstream/retry_policy.py). If not,
         `x-should-retry` stops both official SDKs, which send a call with a 5xx three times otherwise.
         """
         status, code, what = _UPSTREAM[failure.fault]
-        if failure.fault is Fault.STATUS and failure.status == 503:
-            status = 503
+        if failure.fault is Fault.STATUS and failure.status is not None and failure.status in {503, *passed}:
+            status = failure.status
         headers: dict[str, str] = {}
-        if status in (429, 503):
+        if status in (429, 503, *passed):
             headers = retry_headers(1000 if failure.retry_after_s is None else math.ceil(failure.retry_after_s * 1000))
         if not may_repeat:
             headers["X-Should-Retry"] = "false"

@@ -89,7 +89,7 @@ async def serve(
     written here, and its `trace` is ended. Raises `GatewayError` for errors that the client gets as a status.
     Cancelled: the client is gone.
     """
-    routes = able.fitting(call.model, call.endpoint, call.params, parts.config.upstreams)
+    routes = _routes(call, parts)
     claims = windows.claims(call, parts.book.terms.of(call.key))
     fallbacks: Sequence[_Fallback] = ()
     if call.fallbacks:
@@ -117,6 +117,12 @@ async def serve(
             outlet.close()
 
 
+def _routes(call: Call, parts: Services) -> tuple[Route, ...]:
+    """The routes that can take the call. Raises `InvalidRequest` or `NotFound` if none can."""
+    routes = able.fitting(call.model, call.endpoint, call.params, parts.config.upstreams)
+    return able.beside(routes, call.other_models) if call.other_models else routes
+
+
 class _Fallback(NamedTuple):
     """Another model for a call."""
 
@@ -130,8 +136,7 @@ def _fallbacks(call: Call, parts: Services) -> list[_Fallback]:
     found = []
     for other in call.fallbacks:
         try:
-            routes = able.fitting(other.model, other.endpoint, other.params, parts.config.upstreams)
-            found.append(_Fallback(other, routes, windows.claims(other, parts.book.terms.of(other.key))))
+            found.append(_Fallback(other, _routes(other, parts), windows.claims(other, parts.book.terms.of(other.key))))
         except GatewayError:
             continue
     return found
@@ -289,7 +294,8 @@ def _failed(
         if not lease.fallbacks_left:
             parts.books.telemetry.rejected(last.fault.value)
     failures = [each.failure for each in tried] or [last]
-    error = UpstreamFailed.after(last, may_repeat=may_client_repeat(call.model, failures))
+    may_repeat = may_client_repeat(call.model, failures)
+    error = UpstreamFailed.after(last, may_repeat=may_repeat, passed=FORMATS[call.endpoint].passed_statuses)
     error.headers = {**error.headers, **dict(own_headers(lease))}
     error.may_try_elsewhere = last.phase in (Phase.CONNECT, Phase.REFUSED) or (
         last.phase is not Phase.RELAYING and call.model.repeat_when_waiting

@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple
 from . import units
 from .config import Limits, Model, Quota
 
-Endpoint = Literal["completions", "chat", "embeddings"]
+Endpoint = Literal["completions", "chat", "embeddings", "messages", "count_tokens"]
 UsageSource = Literal["reported", "estimated", "none"]
 Ended = Literal["done", "error", "client_gone", "lost"]
 
@@ -79,6 +79,8 @@ class Params(NamedTuple):
     output_param: str = "max_tokens"
     """The parameter to lower if the call is too large for a quota."""
     prompt_param: str = "prompt"
+    other_models: tuple[str, ...] = ()
+    """Further models that the body names, such as fallbacks; `*`: any that the upstream chooses."""
 
     @property
     def choices(self) -> int:
@@ -118,6 +120,8 @@ class Call(NamedTuple):
     serves."""
     fallbacks: tuple[Call, ...] = ()
     """The same call for other models, which serve it in this order where this one cannot. They have no fallbacks."""
+    other_models: tuple[tuple[str, Model], ...] = ()
+    """The further models that the body names, each with its settings."""
 
     @property
     def model_name(self) -> str:

@@ -6,7 +6,7 @@ or the call uses another route of the model. No parameter is dropped silently.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Any
 
@@ -19,7 +19,13 @@ _WRONG_ENDPOINT: Mapping[Endpoint, str] = {
     "chat": "This is not a chat model and thus not supported in the v1/chat/completions endpoint. Did you mean to use "
     "v1/completions?",
     "embeddings": "This model is not supported in the v1/embeddings endpoint.",
+    "messages": "This model is not supported in the v1/messages endpoint.",
+    "count_tokens": "No upstream of this model counts tokens (v1/messages/count_tokens).",
 }
+PART_OF: Mapping[Endpoint, Endpoint] = {"count_tokens": "messages"}
+"""Endpoints that a model has with another one, by whose name its settings list them."""
+_PLAIN_ENDPOINTS = frozenset({"completions", "chat", "embeddings"})
+"""What `Capabilities.is_all` is about."""
 _CHAT_ONLY = (
     "This is a chat model and not supported in the v1/completions endpoint. Did you mean to use v1/chat/completions?"
 )
@@ -54,7 +60,7 @@ def fitting(model: Model, endpoint: Endpoint, params: Params, upstreams: Mapping
     """
     routes = model.routes
     for route in routes:
-        if not upstreams[route.upstream].capabilities.is_all:
+        if not upstreams[route.upstream].capabilities.is_all or endpoint not in _PLAIN_ENDPOINTS:
             break
     else:
         return routes  # nearly always
@@ -80,8 +86,31 @@ def may_rewrite(model: Model, endpoint: Endpoint, upstreams: Mapping[str, Upstre
     return endpoint == "completions" and not all_plain
 
 
+def beside(routes: Sequence[Route], others: Iterable[tuple[str, Model]]) -> tuple[Route, ...]:
+    """Those of these routes whose upstreams serve the other models of a call too. Raises `InvalidRequest` for the first
+    of them that leaves no route."""
+    fit = tuple(routes)
+    for name, model in others:
+        upstreams = {route.upstream for route in model.routes}
+        fit = tuple([route for route in fit if route.upstream in upstreams])
+        if not fit:
+            raise InvalidRequest(
+                f"The model '{name}' is not served by the same upstream as the model of the request. Name another one, "
+                "or none.",
+                code="unsupported_value",
+            )
+    return fit
+
+
+def lists(model: Model, endpoint: Endpoint) -> bool:
+    """Whether the settings of a model have the endpoint."""
+    return PART_OF.get(endpoint, endpoint) in model.endpoints
+
+
 def serves(endpoint: Endpoint, capabilities: Capabilities) -> bool:
     """Whether this upstream has the endpoint, or another endpoint that the bridge can use instead."""
+    if endpoint in PART_OF and getattr(capabilities, PART_OF[endpoint]) is not True:
+        return False
     return getattr(capabilities, endpoint) is not False
 
 

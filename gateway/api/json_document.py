@@ -29,6 +29,12 @@ MAX_DEPTH = 256
 """Arrays and objects inside each other. Real bodies (a JSON schema inside a tool) stay below 30. Python's decoder gives
 up at about 1,000, depending on version and call depth; a fixed limit is the same everywhere."""
 
+NOT_JSON = (
+    "We could not parse the JSON body of your request. (HINT: This likely means you aren't using your HTTP library "
+    "correctly. The OpenAI API expects a JSON payload, but what was sent was not valid JSON."
+)
+"""OpenAI's words; where the body stops being JSON, and a closing bracket, follow."""
+
 MAX_SHOWN_NAME = 64
 """A longer name is not repeated in a message."""
 
@@ -221,11 +227,7 @@ def _refuse(what: str, text: str = "", at: int | None = None) -> NoReturn:
     where = ""
     if at is not None:
         where = f" at line {text.count(chr(10), 0, at) + 1}, column {at - text.rfind(chr(10), 0, at)}"
-    raise InvalidRequest(
-        "We could not parse the JSON body of your request. (HINT: This likely means you aren't using your HTTP library "
-        "correctly. The OpenAI API expects a JSON payload, but what was sent was not valid JSON. "
-        f"{what}{where}.)"
-    ) from None
+    raise InvalidRequest(f"{NOT_JSON} {what}{where}.)") from None
 
 
 def _refuse_nesting() -> NoReturn:

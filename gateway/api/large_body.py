@@ -53,7 +53,8 @@ def brief(params: Params) -> bytes:
 def from_brief(known: Mapping[str, Any], pieces: Sequence[bytes | bytearray]) -> Params:
     """The `Params` of the body in these pieces, from what `brief` has said of it."""
     places = {name: (start, end) for name, (start, end) in known["places"].items()}
-    return Params(Document("", known["members"], LargeBody(pieces, known["opening"], places)), **known["params"])
+    params = known["params"] | {"other_models": tuple(known["params"]["other_models"])}
+    return Params(Document("", known["members"], LargeBody(pieces, known["opening"], places)), **params)
 
 
 def replace(large: LargeBody, values: Mapping[str, Any]) -> list[memoryview]:

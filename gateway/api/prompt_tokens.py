@@ -111,6 +111,13 @@ def chat(document: Document, count: Counter | None = None) -> Estimate:
     return Estimate(tokens=tokens + _tokens(size))
 
 
+def of_texts(texts: Sequence[str], definitions: str, count: Counter | None = None) -> int:
+    """Tokens of these texts, and of definitions in JSON, which always count by the rule."""
+    if count is not None and _is_short(texts):
+        return sum(map(count, texts)) + _tokens(_bytes(definitions))
+    return _tokens(sum(map(_bytes, texts)) + _bytes(definitions))
+
+
 def _texts(texts: list[str], suffix: str, count: Counter | None) -> Estimate:
     if count is not None and _is_short([*texts, suffix]):
         tokens = sum(map(count, texts)) + (len(texts) * count(suffix) if suffix else 0)

@@ -198,3 +198,35 @@ class Embedding(Body):
     dimensions: Annotated[int, Field(ge=1)] = 1
     encoding_format: Literal["float", "base64"] = "float"
     user: str = ""
+
+
+class AnthropicMessage(Part):
+    """MessageParam of Anthropic's API."""
+
+    role: Name
+    content: Annotated[Text | Annotated[list[dict[str, Any]], Tag("<array>")], one_of("a string or array of objects")]
+
+
+class CountTokens(Body):
+    """MessageCountTokensParams of Anthropic's API: what a message needs, without what concerns its generation."""
+
+    messages: Annotated[list[AnthropicMessage], Field(min_length=1, max_length=100_000, fail_fast=True)]
+    system: Annotated[
+        Text | Annotated[list[dict[str, Any]], Tag("<array>")] | Null, one_of("a string or array of objects")
+    ] = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: dict[str, Any] | None = None
+    thinking: dict[str, Any] | None = None
+
+
+class Messages(CountTokens):
+    """MessageCreateParams of Anthropic's API. `max_tokens` 0 only fills the cache."""
+
+    max_tokens: OutputLimit
+    stream: bool | None = None
+    temperature: Annotated[float, Field(ge=0, le=1)] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=0)] | None = None
+    stop_sequences: list[str] | None = None
+    metadata: dict[str, Any] | None = None
+    service_tier: Literal["auto", "standard_only"] | None = None

@@ -30,11 +30,18 @@ Reads = Callable[[Document, Any, Counter | None], Params]
 class Rules:
     """The rules of one format: the schema of its body, and `read` for the rules between fields."""
 
-    __slots__ = ("names", "read", "schema")
+    __slots__ = ("explain", "names", "read", "schema")
 
-    def __init__(self, schema: type[Body], read: Reads) -> None:
+    def __init__(
+        self,
+        schema: type[Body],
+        read: Reads,
+        explain: Callable[[ValidationError], InvalidRequest] = validation_errors.explain,
+    ) -> None:
         self.schema = schema
         self.read = read
+        self.explain = explain
+        """Words of the format for a fault that the schema found."""
         self.names = frozenset(schema.model_fields)
 
 
@@ -48,7 +55,7 @@ def read(rules: Rules, raw: bytes, find_counter: FindsCounter = prompt_tokens.no
     try:
         body = rules.schema.model_validate(document.members)
     except ValidationError as error:
-        raise validation_errors.explain(error) from None
+        raise rules.explain(error) from None
     return rules.read(document, body, find_counter(body.model))
 
 
@@ -144,7 +151,8 @@ def _refuse_beyond(members: Mapping[str, Any], limits: Limits, owner: str) -> No
             if isinstance(value, int | float) and not isinstance(value, bool) and value > bound:
                 raise validation_errors.above(name, value, bound, f"This {owner} allows")
     if limits.stop is not None:
-        stop = members.get("stop")
-        count = len(stop) if isinstance(stop, list) else int(isinstance(stop, str))
-        if count > limits.stop:
-            raise validation_errors.array_too_long("stop", count, limits.stop, f"This {owner} allows")
+        for name in ("stop", "stop_sequences"):
+            stop = members.get(name)
+            count = len(stop) if isinstance(stop, list) else int(isinstance(stop, str))
+            if count > limits.stop:
+                raise validation_errors.array_too_long(name, count, limits.stop, f"This {owner} allows")

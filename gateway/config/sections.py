@@ -579,6 +579,10 @@ class Capabilities(Section):
     """Whether it has /chat/completions."""
     embeddings: bool = True
     """Whether it has /embeddings."""
+    messages: bool = False
+    """Whether it has Anthropic's /messages; default: true for api.anthropic.com, else false."""
+    count_tokens: bool = True
+    """Whether it has /messages/count_tokens beside /messages."""
     logprobs: bool = True
     """Whether completions may ask for logprobs, which some upstreams cannot read as a number."""
     best_of: bool = True
@@ -600,7 +604,7 @@ class Capabilities(Section):
 
     @cached_property
     def is_all(self) -> bool:
-        """Whether it accepts everything that OpenAI accepts."""
+        """Whether it accepts everything that OpenAI's completions, chat and embeddings accept."""
         able = (self.completions, self.chat, self.embeddings, self.logprobs, self.best_of, self.echo, self.suffix,
                 self.prompt_arrays, self.token_prompts)  # fmt: skip
         return all(each is True for each in able)
@@ -689,6 +693,24 @@ class UpstreamLimits(RateLimits):
         )
 
 
+ANTHROPIC_HOST = "api.anthropic.com"
+_OF_ANTHROPIC: dict[str, Any] = {"key_header": "x-api-key", "capabilities": {"messages": True}}
+
+
+def _with_defaults_of_host(settings: Any) -> Any:
+    """The settings of an upstream as they stand in the file, with the defaults for Anthropic's own API."""
+    if not isinstance(settings, dict) or not isinstance(url := settings.get("base_url"), str):
+        return settings
+    try:
+        host = urlsplit(url).hostname
+    except ValueError:
+        return settings
+    capabilities = settings.get("capabilities", {})
+    if host != ANTHROPIC_HOST or not isinstance(capabilities, dict):
+        return settings
+    return _OF_ANTHROPIC | settings | {"capabilities": _OF_ANTHROPIC["capabilities"] | capabilities}
+
+
 class Upstream(Section):
     base_url: str
     """Address of the API, version included: https://api.openai.com/v1."""
@@ -696,6 +718,8 @@ class Upstream(Section):
     """Bearer key that the gateway presents; null sends none."""
     api_keys: tuple[Secret, ...] = ()
     """Several keys instead of api_key, used in turn; a refused one is not used during its cooldown."""
+    key_header: Literal["authorization", "x-api-key"] = "authorization"
+    """Header with the key; x-api-key is Anthropic's, and the default for api.anthropic.com."""
     headers: dict[str, SecretStr] = {}
     """Added to every request, for instance OpenAI-Organization."""
     proxy: Annotated[SecretStr | None, AfterValidator(_proxy_address)] = None
@@ -718,6 +742,15 @@ class Upstream(Section):
     """Where this upstream differs from OpenAI."""
     limits: UpstreamLimits = UpstreamLimits()
     """What may be sent to it, counted exactly over all workers and gateways that share the store."""
+
+    _of_host = model_validator(mode="before")(_with_defaults_of_host)
+
+    @model_validator(mode="after")
+    def _one_key(self) -> Self:
+        has_key = self.credentials != (None,) and self.key_header != "authorization"
+        if has_key and any(name.lower() == self.key_header for name in self.headers):
+            raise ValueError(f"the header {self.key_header} is written with api_key, and cannot be in headers too")
+        return self
 
     @property
     def way(self) -> Proxy | None:
@@ -796,7 +829,7 @@ class Route(Section):
     """Share within one priority."""
 
 
-EndpointName = Literal["completions", "chat", "embeddings"]
+EndpointName = Literal["completions", "chat", "embeddings", "messages"]
 
 
 class Rows(Section):
@@ -943,7 +976,7 @@ class Price(FullRows):
 class ModelSettings(Section):
     """What each model may have, and `defaults.models` for all of them."""
 
-    endpoints: tuple[EndpointName, ...] = ("completions", "chat", "embeddings")
+    endpoints: tuple[EndpointName, ...] = ("completions", "chat", "embeddings", "messages")
     """The endpoints that serve this model; default: all endpoints of the upstream."""
     max_attempts: Annotated[int, _not_bool, Field(ge=1, le=10)] = 3
     """How often one call may be tried in all."""

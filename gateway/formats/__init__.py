@@ -11,8 +11,11 @@ from .chat import CHAT
 from .completions import COMPLETIONS
 from .embeddings import EMBEDDINGS
 from .format import Format
+from .messages import COUNT_TOKENS, MESSAGES
 
-FORMATS: Mapping[Endpoint, Format] = {each.name: each for each in (COMPLETIONS, CHAT, EMBEDDINGS)}
+FORMATS: Mapping[Endpoint, Format] = {
+    each.name: each for each in (COMPLETIONS, CHAT, EMBEDDINGS, MESSAGES, COUNT_TOKENS)
+}
 """Every format by its name."""
 
 

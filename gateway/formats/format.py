@@ -182,6 +182,8 @@ class Format:
     rate_headers: limit_headers.WritesHeaders = limit_headers.rate_headers
     keepalive: bytes = sse.KEEPALIVE
     """An event that every client of the format ignores."""
+    passed_statuses: frozenset[int] = field(default_factory=frozenset)
+    """Statuses of a failed upstream that the client sees, beside 503."""
     passes_query: bool = False
     """Whether the query of a request is forwarded."""
     request_headers: frozenset[str] = field(default_factory=frozenset)

@@ -104,7 +104,7 @@ async def _finish_stream(
     if isinstance(trouble, UpstreamRefused):
         error = this.format.reword(trouble) if this.format.reword else trouble
     else:
-        error = UpstreamFailed.after(trouble)
+        error = UpstreamFailed.after(trouble, passed=this.format.passed_statuses)
     lease.upstream_error = trouble.detail
     lease.close(
         status=error.status, usage=tokens, ended="error", is_truncated=True, returned_model=scan.model, error=error.name

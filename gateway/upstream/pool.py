@@ -360,8 +360,10 @@ def _static_head(host: str, port: int | None, settings: config.Upstream, key: Se
     """The constant part of each request with this API key: everything behind the path."""
     name = f"[{host}]" if ":" in host else host
     lines = [" HTTP/1.1", f"Host: {name}:{port}" if port else f"Host: {name}"]
-    if key is not None:
+    if key is not None and settings.key_header == "authorization":
         lines.append(f"Authorization: Bearer {key.get_secret_value()}")
+    elif key is not None:
+        lines.append(f"{settings.key_header}: {key.get_secret_value()}")
     lines += [f"{name}: {value.get_secret_value()}" for name, value in settings.headers.items()]
     lines += ["Accept-Encoding: identity", "Connection: keep-alive", ""]
     return "\r\n".join(lines)

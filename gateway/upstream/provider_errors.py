@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple
 
@@ -28,7 +28,7 @@ from gateway.records import Failure, Fault, Phase
 from .connection import Head
 from .refusal import cleaned, shown, unwrapped
 
-_ID_HEADERS = ("x-oneapi-request-id", "x-request-id")
+_ID_HEADERS = ("x-oneapi-request-id", "x-request-id", "request-id")
 _ID = re.compile(r"[\w.:-]{1,100}", re.ASCII)
 _NOT_PRINTABLE = re.compile(r"[^ -~]+")
 _MAX_CODE_CHARS = 80
@@ -39,6 +39,13 @@ NO_ERROR_OBJECT = "no error object"
 
 RELAYED = frozenset({400, 404, 413, 422})
 """Statuses that blame the request."""
+
+
+_STATUS_OF_TYPE: Mapping[str, int] = {
+    "billing_error": 402, "not_found_error": 404, "request_too_large": 413, "rate_limit_error": 429,
+    "timeout_error": 504, "overloaded_error": 529,
+}  # fmt: skip
+"""Anthropic's types, which its streams give without a status ("Errors")."""
 
 
 class Row(NamedTuple):
@@ -78,7 +85,7 @@ TABLE: tuple[Row, ...] = (
     Row(Fault.BALANCE, frozenset({402})),
     Row(Fault.BALANCE, words=frozenset({
         "insufficient_quota", "billing_hard_limit_reached", "credit_balance_exhausted", "project_spend_limit_exceeded",
-        "billing_not_active",
+        "billing_not_active", "billing_error",
     })),
     Row(Fault.BALANCE, message=_starts(
         "your credit balance is too low",  # Anthropic's 400
@@ -218,9 +225,10 @@ def judge_in_band(
 
 
 def _status_of(error: dict[str, Any]) -> int | None:
-    """The status that an error inside a 200 has as its code (OpenRouter 502, LiteLLM "429")."""
+    """The status that an error inside a 200 has as its code (OpenRouter 502, LiteLLM "429"), or that its type stands
+    for."""
     code = str(error.get("code"))
-    return int(code) if re.fullmatch(r"[45][0-9][0-9]", code) else None
+    return int(code) if re.fullmatch(r"[45][0-9][0-9]", code) else _STATUS_OF_TYPE.get(str(error.get("type")))
 
 
 def _detail(where: str, error: dict[str, Any] | None, head: Head | None, hide: Sequence[tuple[str, str]]) -> str:

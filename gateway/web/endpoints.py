@@ -19,7 +19,7 @@ from aiohttp import hdrs, web
 from gateway import pipeline
 from gateway.api import auth, capabilities, validate
 from gateway.api.large_body import LARGE_BYTES
-from gateway.config import Config, NamedModel
+from gateway.config import Config, Model, NamedModel
 from gateway.errors import InvalidRequest, ModelNotFound, Unavailable
 from gateway.formats import FORMATS
 from gateway.formats.format import Format
@@ -136,12 +136,15 @@ class DataPlane:
         if found is None or not _may_use(key, asked.model, found) or self._is_secret(asked.model, visit):
             raise ModelNotFound(asked.model)
         model = found.model
-        if endpoint not in model.endpoints:
+        if not capabilities.lists(model, endpoint):
             raise capabilities.wrong_endpoint(endpoint, model.endpoints)
         others = config.model_table.fallbacks(found) if model.fallbacks else ()
-        if is_large and any(
-            capabilities.may_rewrite(each, endpoint, config.upstreams)
-            for each in (model, *[other.model for other in others])
+        if is_large and (
+            asked.other_models
+            or any(
+                capabilities.may_rewrite(each, endpoint, config.upstreams)
+                for each in (model, *[other.model for other in others])
+            )
         ):
             asked = _read(spec, pieces, parts)  # with all of its values, at any cost
         client_id = request.headers.get("X-Client-Request-Id")
@@ -160,8 +163,21 @@ class DataPlane:
             remote=visit.remote,
             query=_query(request) if spec.passes_query else "",
             target=None if found.alias is None else found.name,
+            other_models=self._other_models(key, asked, visit) if asked.other_models else (),
         )
         return call._replace(fallbacks=tuple(_fallbacks(call, asked, others))) if others else call
+
+    def _other_models(self, key: Key, asked: Params, visit: RequestContext) -> tuple[tuple[str, Model], ...]:
+        """The further models of a request. Raises `ModelNotFound` for one that this key may not use."""
+        models = []
+        for name in asked.other_models:
+            if name == "*" and "*" in key.models:
+                continue
+            found = visit.parts.config.model(name)
+            if found is None or name == "*" or not _may_use(key, name, found):
+                raise ModelNotFound(name)
+            models.append((name, found.model))
+        return tuple(models)
 
     async def _caller(self, request: web.Request, visit: RequestContext) -> Key:
         headers = request.headers

@@ -205,6 +205,7 @@ def test_completions_go_by_a_chat_that_is_there() -> None:
 def test_only_the_whole_of_it_is_all() -> None:
     assert Capabilities().is_all
     assert Capabilities(stream_usage=False, max_tokens_field="max_tokens").is_all
-    for name in set(Capabilities.model_fields) - {"stream_usage", "max_tokens_field"}:
+    assert Capabilities(messages=True, count_tokens=False).is_all  # it is about OpenAI's endpoints
+    for name in set(Capabilities.model_fields) - {"stream_usage", "max_tokens_field", "messages", "count_tokens"}:
         assert not Capabilities.model_validate({name: False}).is_all
     assert not Capabilities(completions="via_chat").is_all

@@ -18,7 +18,8 @@ from aiohttp import hdrs, web
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, models_json_schema
 
 from gateway import __version__
-from gateway.api.schema import Body, Chat, Completion, Embedding
+from gateway.api.schema import Body, Chat, Completion, CountTokens, Embedding, Messages
+from gateway.formats.messages import OVERLOADED
 from gateway.identity.permissions import PERMISSIONS
 from gateway.web.admin.operations import ADMIN_OPERATIONS
 from gateway.web.middleware import CONTEXT
@@ -30,11 +31,23 @@ from .schemas import SCHEMAS
 PATH = "/openapi.json"
 
 
+_CALL_ERRORS = (401, 403, 404, 408, 413, 422, 429, 502, 504)
+
+
 def _call(summary: str, body: type[Body], answer: str, *, is_streamed: bool = True) -> Operation:
     answers: dict[str, Schema] = {JSON: named(answer)}
     if is_streamed:
         answers["text/event-stream"] = {"description": "With `stream: true`: events of JSON, then `[DONE]`."}
-    return Operation(summary, "key", answers, (401, 403, 404, 408, 413, 422, 429, 502, 504), body)
+    return Operation(summary, "key", answers, _CALL_ERRORS, body)
+
+
+def _of_anthropic(
+    summary: str, body: type[Body], answer: str, events: str | None = None, errors: tuple[int, ...] = ()
+) -> Operation:
+    answers: dict[str, Schema] = {JSON: named(answer)}
+    if events is not None:
+        answers["text/event-stream"] = {"description": events}
+    return Operation(summary, "key", answers, (*_CALL_ERRORS, *errors), body, error="AnthropicError")
 
 
 _MODEL = in_path("model")
@@ -43,6 +56,13 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("POST", "/v1/completions"): _call("Complete a text.", Completion, "Completed"),
     ("POST", "/v1/chat/completions"): _call("Go on with a conversation.", Chat, "ChatCompleted"),
     ("POST", "/v1/embeddings"): _call("Turn texts into vectors.", Embedding, "Embedded", is_streamed=False),
+    ("POST", "/v1/messages"): _of_anthropic(
+        "Go on with a conversation, in Anthropic's Messages API.", Messages, "Message",
+        "With `stream: true`: events from `message_start` to `message_stop`.", (OVERLOADED,),
+    ),
+    ("POST", "/v1/messages/count_tokens"): _of_anthropic(
+        "Count the tokens of a message, in Anthropic's Messages API.", CountTokens, "TokenCount", None, (OVERLOADED,)
+    ),
     ("GET", "/v1/models"): Operation("The models that this key may use.", "key", {JSON: named("Models")}, (401,)),
     ("GET", "/v1/models/{model}"): Operation(
         "One model, if this key may use it.", "key", {JSON: named("Model")}, (401, 404), parameters=(_MODEL,)
@@ -102,7 +122,7 @@ class _Spelling(GenerateJsonSchema):
 
 def _response(status: int, content: Mapping[str, Schema]) -> dict[str, Any]:
     return {
-        "description": HTTPStatus(status).phrase,
+        "description": "Overloaded" if status == OVERLOADED else HTTPStatus(status).phrase,
         "headers": {
             name: {"$ref": f"#/components/headers/{name}"}
             for name in ("x-request-id", *_MORE_HEADERS.get(status, ()))
@@ -124,7 +144,7 @@ def _spell(place: tuple[str, str], operation: Operation) -> dict[str, Any]:
             "required": operation.is_body_needed,
             "content": {JSON: {"schema": named(operation.body.__name__)}},
         }
-    errors = {status: {JSON: named("Error")} for status in sorted({400, 503, *operation.errors})}
+    errors = {status: {JSON: named(operation.error)} for status in sorted({400, 503, *operation.errors})}
     spelt["responses"] = {
         str(status): _response(status, content)
         for status, content in {operation.status: operation.answers, **errors}.items()

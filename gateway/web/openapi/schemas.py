@@ -97,6 +97,12 @@ _ISSUED_KEY: Mapping[str, Schema] = {
 SCHEMAS: Mapping[str, Schema] = {
     "Error": _exact(error=_exact(message={**_TEXT, "minLength": 1}, type=_TEXT, param=_TEXT_OR_NULL,
                                  code=_TEXT_OR_NULL)),
+    "AnthropicError": _exact(
+        type={"const": "error"}, request_id=_TEXT,
+        error=_exact({"details": _exact(error_code=_TEXT)}, type=_TEXT, message={**_TEXT, "minLength": 1}),
+    ),
+    "Message": _upstream_s("content", {"type": "object"}),
+    "TokenCount": {"type": "object", "properties": {"input_tokens": _COUNT}, "required": ["input_tokens"]},
     "Health": _exact(status={"enum": ["ok", "ready"]}),
     "Completed": _upstream_s("choices", {"type": "object"}),
     "ChatCompleted": _upstream_s("choices", {"type": "object"}),

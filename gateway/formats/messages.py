@@ -1,0 +1,216 @@
+"""Anthropic's Messages API: messages, and the count of their tokens.
+
+Sources: Anthropic's API reference ("Messages", "Errors", "Rate limits") and its official SDK.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pydantic import BaseModel
+
+from gateway.config import Capabilities, Route
+from gateway.errors import GatewayError
+from gateway.quota.limit_headers import anthropic_headers
+from gateway.records import Call, Usage
+
+from . import messages_request, messages_usage, openai
+from .format import Format, PlainFacts, Scan
+from .messages_scan import MessagesScan
+
+_TYPES: Mapping[int, str] = {
+    401: "authentication_error",
+    402: "billing_error",
+    403: "permission_error",
+    404: "not_found_error",
+    408: "timeout_error",
+    409: "conflict_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    504: "timeout_error",
+    529: "overloaded_error",
+}
+"""Types of errors by their status; else `invalid_request_error` below 500 and `api_error` from there."""
+
+
+OVERLOADED = 529
+"""Anthropic's status for an API that is temporarily overloaded."""
+
+
+def type_of(status: int) -> str:
+    """The type of an error with this status."""
+    return _TYPES.get(status) or ("invalid_request_error" if status < 500 else "api_error")
+
+
+def error_body(error: GatewayError, request_id: str) -> bytes:
+    """Anthropic's error object. The gateway's code stands in `error.details.error_code`, where the SDK shows it.
+
+    The message of an unknown model begins with `model:`, by which Claude Code knows it.
+    """
+    message = error.message
+    if error.status == 404 and (error.param == "model" or error.code == "model_not_found"):
+        message = f"model: {message}"
+    told: dict[str, Any] = {"type": type_of(error.status), "message": message}
+    if error.code is not None:
+        told["details"] = {"error_code": error.code}
+    body = {"type": "error", "error": told, "request_id": request_id}
+    return json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
+
+
+def error_event(error: GatewayError, scan: Scan | None, request_id: str) -> bytes:
+    """The event that ends a stream with an error."""
+    return _event("error", error_body(error, request_id))
+
+
+# ----------------------------------------------------------------------------------------------------- plain answers
+
+
+class _Message(BaseModel):
+    """The members of a plain answer that are read."""
+
+    type: Any = None
+    model: Any = None
+    usage: Any = None
+    error: Any = None
+    success: Any = None
+
+
+def _facts(body: bytes) -> PlainFacts:
+    answer = _Message.model_validate_json(body)
+    openai.refuse_constants(body)
+    return PlainFacts(
+        model=answer.model if isinstance(answer.model, str) else None,
+        usage=messages_usage.reported(answer.usage),
+        has_usage=answer.usage is not None,
+        is_error=answer.type == "error" or bool(answer.error) or answer.success is False,
+        has_output=b'"content"' in body,
+    )
+
+
+def _as_events(answer: bytes, shows_usage: bool) -> bytes:
+    """A whole message as the events of a stream."""
+    try:
+        message = json.loads(answer)
+    except ValueError:  # a number of thousands of digits
+        message = {}
+    return b"".join([_event(told["type"], _json(told)) for told in _events_of(message)])
+
+
+def _events_of(message: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    blocks = message.get("content")
+    usage = message.get("usage")
+    opening = message | {"content": [], "stop_reason": None, "stop_sequence": None}
+    yield {"type": "message_start", "message": opening}
+    for index, block in enumerate(blocks if isinstance(blocks, list) else []):
+        if isinstance(block, dict):
+            yield from _block_events(index, block)
+    delta = {name: message.get(name) for name in ("stop_reason", "stop_sequence")}
+    yield {"type": "message_delta", "delta": delta, "usage": usage if isinstance(usage, dict) else {}}
+    yield {"type": "message_stop"}
+
+
+def _block_events(index: int, block: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    start, deltas = block, []
+    match block.get("type"):
+        case "text":
+            start = block | {"text": ""}
+            deltas = [{"type": "text_delta", "text": block.get("text") or ""}]
+        case "thinking":
+            start = block | {"thinking": "", "signature": ""}
+            deltas = [{"type": "thinking_delta", "thinking": block.get("thinking") or ""}]
+            deltas.append({"type": "signature_delta", "signature": block.get("signature") or ""})
+        case "tool_use" | "server_tool_use":
+            start = block | {"input": {}}
+            deltas = [{"type": "input_json_delta", "partial_json": json.dumps(block.get("input"), ensure_ascii=False)}]
+    yield {"type": "content_block_start", "index": index, "content_block": start}
+    for delta in deltas:
+        yield {"type": "content_block_delta", "index": index, "delta": delta}
+    yield {"type": "content_block_stop", "index": index}
+
+
+def _event(name: str, data: bytes) -> bytes:
+    return b"event: %b\ndata: %b\n\n" % (name.encode(), data)
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+
+
+class _TokenCount(BaseModel):
+    """The answer of count_tokens."""
+
+    type: Any = None
+    input_tokens: Any = None
+    error: Any = None
+    success: Any = None
+
+
+def _count_facts(body: bytes) -> PlainFacts:
+    """A count of tokens uses none."""
+    answer = _TokenCount.model_validate_json(body)
+    openai.refuse_constants(body)
+    is_error = answer.type == "error" or bool(answer.error) or answer.success is False
+    return PlainFacts(usage=Usage(), is_error=is_error)
+
+
+def _no_usage(report: Any) -> None:
+    return None
+
+
+# -------------------------------------------------------------------------------------------------------- the formats
+
+
+def _changes(call: Call, route: Route, capabilities: Capabilities, needs_limit: bool) -> dict[str, Any]:
+    """The names that further models of the request have at the route's upstream."""
+    names: dict[str, str] = {}
+    for name, model in call.other_models:
+        there = next((each.model for each in model.routes if each.upstream == route.upstream), None)
+        if there is not None and there != name:
+            names[name] = there
+    return messages_request.renamed(call.params.document.members, names) if names else {}
+
+
+_REQUEST_HEADERS = frozenset({"anthropic-version", "anthropic-beta"})
+
+MESSAGES = Format(
+    name="messages",
+    path="/v1/messages",
+    upstream_path="/messages",
+    operation="chat",
+    read=messages_request.read,
+    facts=_facts,
+    usage=messages_usage.reported,
+    scan=MessagesScan,
+    as_events=_as_events,
+    changes=_changes,
+    limit_fields=("max_tokens",),
+    texts=messages_usage.TEXT,
+    may_reason=True,
+    error_body=error_body,
+    error_event=error_event,
+    rate_headers=anthropic_headers,
+    passed_statuses=frozenset({OVERLOADED}),
+    keepalive=b'event: ping\ndata: {"type": "ping"}\n\n',
+    passes_query=True,
+    request_headers=_REQUEST_HEADERS,
+    id_header="request-id",
+    client_header="anthropic-version",
+)
+
+COUNT_TOKENS = Format(
+    name="count_tokens",
+    path="/v1/messages/count_tokens",
+    upstream_path="/messages/count_tokens",
+    operation="count_tokens",
+    read=messages_request.read_count,
+    facts=_count_facts,
+    usage=_no_usage,
+    error_body=error_body,
+    error_event=error_event,
+    rate_headers=anthropic_headers,
+    passes_query=True,
+    request_headers=_REQUEST_HEADERS,
+    id_header="request-id",
+)

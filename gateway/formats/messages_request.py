@@ -1,0 +1,244 @@
+"""Checks a request of Anthropic's Messages API, and estimates its prompt.
+
+Faults have the form that they have there: the path with dots, a colon, and what was expected (`max_tokens: Field
+required`). Ranges and rules: Anthropic's API reference and the types of its official SDK.
+
+The prompt is estimated as that of chat is (api/prompt_tokens.py). Pictures count `IMAGE_TOKENS`, the most that one
+costs without being scaled down (Anthropic, "Vision"); files the flat rate of chat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from gateway.api import prompt_tokens, validate, validation_errors
+from gateway.api.json_document import NOT_JSON, spans
+from gateway.api.prompt_tokens import Counter, FindsCounter
+from gateway.api.schema import CountTokens, Messages
+from gateway.errors import InvalidRequest
+from gateway.records import Document, Params
+
+MIN_THINKING = 1024
+"""Smallest `thinking.budget_tokens`."""
+IMAGE_TOKENS = 1600
+ANY_MODEL = "*"
+"""Among the models of a request: the upstream chooses."""
+
+_SAFE_WORDS = frozenset({
+    "missing", "string_type", "bool_type", "int_type", "float_type", "dict_type", "model_type", "list_type",
+    "less_than_equal", "greater_than_equal", "too_long", "too_short", "string_too_long", "string_too_short",
+    "literal_error", "int_from_float", "finite_number",
+})  # fmt: skip
+"""Kinds of pydantic's errors whose messages never repeat a value of the body."""
+
+
+def explain(error: ValidationError) -> InvalidRequest:
+    """The first fault in the words of this API, with the parameter and code that every format gives it."""
+    detail = error.errors(include_url=False)[0]
+    told = validation_errors.explain(error)
+    path = ".".join(str(part) for part in detail["loc"] if isinstance(part, int) or not part.startswith("<"))
+    if detail["type"] in _SAFE_WORDS:
+        what = detail["msg"]
+    elif detail["type"] == validation_errors.ONE_OF:
+        what = f"Input should be {detail.get('ctx', {}).get('expected')}"
+    else:
+        what = "Input is not valid"
+    return InvalidRequest(f"{path}: {what}" if path else what, param=told.param, code=told.code)
+
+
+def read(raw: bytes, find_counter: FindsCounter = prompt_tokens.no_counter) -> Params:
+    """The checked parameters of POST /v1/messages. Raises `InvalidRequest` for the first fault."""
+    return _read(_MESSAGES, raw, find_counter)
+
+
+def read_count(raw: bytes, find_counter: FindsCounter = prompt_tokens.no_counter) -> Params:
+    """The checked parameters of POST /v1/messages/count_tokens. Raises `InvalidRequest` for the first fault."""
+    return _read(_COUNT, raw, find_counter)
+
+
+def _read(rules: validate.Rules, raw: bytes, find_counter: FindsCounter) -> Params:
+    try:
+        return validate.read(rules, raw, find_counter)
+    except InvalidRequest as fault:
+        if fault.message.startswith(NOT_JSON):
+            rest = fault.message.removeprefix(NOT_JSON).removesuffix(")").strip()
+            raise InvalidRequest(f"The request body is not valid JSON: {rest}") from None
+        raise
+
+
+def _message(document: Document, body: Messages, count: Counter | None) -> Params:
+    _check_thinking(body)
+    others = tuple(dict.fromkeys(_other_models(document.members)))
+    return Params(
+        document=document,
+        model=body.model,
+        stream=bool(body.stream),
+        include_usage=True,
+        prompt_tokens=_prompt(document, count),
+        output_limit=max([body.max_tokens, *_fallback_limits(document.members)]),
+        prompt_param="messages",
+        other_models=others,
+    )
+
+
+def _count(document: Document, body: CountTokens, count: Counter | None) -> Params:
+    return Params(
+        document=document,
+        model=body.model,
+        is_prompt_exact=True,  # nothing is generated or charged
+        default_output=0,
+        output_param="messages",
+        prompt_param="messages",
+    )
+
+
+_MESSAGES = validate.Rules(Messages, _message, explain)
+_COUNT = validate.Rules(CountTokens, _count, explain)
+
+
+def _check_thinking(body: Messages) -> None:
+    thinking = body.thinking
+    if thinking is None or thinking.get("type") != "enabled":
+        return
+    budget = thinking.get("budget_tokens")
+    path = "thinking.enabled.budget_tokens"
+    if budget is None:
+        raise _fault(path, "Field required", "missing_required_parameter")
+    if not isinstance(budget, int) or isinstance(budget, bool):
+        raise _fault(path, "Input should be a valid integer", "invalid_type")
+    if budget < MIN_THINKING:
+        raise _fault(path, f"Input should be greater than or equal to {MIN_THINKING}", "integer_below_min_value")
+    # With tools the budget may be that of several turns (Anthropic, "Interleaved thinking").
+    if budget >= body.max_tokens and not body.tools:
+        raise InvalidRequest(
+            "`max_tokens` must be greater than `thinking.budget_tokens`.",
+            param="max_tokens",
+            code="integer_below_min_value",
+        )
+
+
+def _fault(path: str, what: str, code: str) -> InvalidRequest:
+    return InvalidRequest(f"{path}: {what}", param="thinking.budget_tokens", code=code)
+
+
+# ------------------------------------------------------------------------------------------------------- other models
+
+
+def _other_models(members: Mapping[str, Any]) -> Iterator[str]:
+    """The models that are named beside `model`: fallbacks, and those of tools (the advisor)."""
+    fallbacks = members.get("fallbacks")
+    if isinstance(fallbacks, str):
+        yield ANY_MODEL
+    for place, entry in [*_entries(members, "fallbacks"), *_entries(members, "tools")]:
+        model = entry.get("model")
+        if model is None and not place.startswith("fallbacks"):
+            continue
+        if not isinstance(model, str) or not model:
+            raise InvalidRequest(
+                f"{place}.model: Input should be a valid string", param=f"{place}.model", code="invalid_type"
+            )
+        yield model
+
+
+def _fallback_limits(members: Mapping[str, Any]) -> Iterator[int]:
+    for place, entry in _entries(members, "fallbacks"):
+        limit = entry.get("max_tokens")
+        if limit is None:
+            continue
+        if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
+            path = f"{place}.max_tokens"
+            raise InvalidRequest(f"{path}: Input should be a positive integer", param=path, code="invalid_value")
+        yield limit
+
+
+def _entries(members: Mapping[str, Any], name: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The objects of a list, each with its place."""
+    listed = members.get(name)
+    for index, entry in enumerate(listed if isinstance(listed, list) else ()):
+        if isinstance(entry, dict):
+            yield f"{name}.{index}", entry
+
+
+def renamed(members: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """The members that name one of these models, with its other name in its place."""
+    changed: dict[str, Any] = {}
+    for member in ("fallbacks", "tools"):
+        if any(entry.get("model") in names for _, entry in _entries(members, member)):
+            changed[member] = [
+                entry | {"model": names[entry["model"]]} if isinstance(entry, dict) and entry.get("model") in names
+                else entry
+                for entry in members[member]
+            ]  # fmt: skip
+    return changed
+
+
+# ---------------------------------------------------------------------------------------------------------- the prompt
+
+
+def _prompt(document: Document, count: Counter | None) -> int:
+    said = _Said()
+    members = document.members
+    said.content(members.get("system"))
+    for message in members["messages"]:
+        said.content(message.get("content"))
+    tools = document.text[slice(*spans(document)["tools"])] if members.get("tools") else ""
+    tokens = said.other_tokens + prompt_tokens.MESSAGE_TOKENS * len(members["messages"])
+    return tokens + prompt_tokens.of_texts(said.texts, tools, count)
+
+
+class _Said:
+    """The texts of a request, and the tokens of what is not text. Unknown blocks count as zero."""
+
+    __slots__ = ("other_tokens", "texts")
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.other_tokens = 0
+
+    def content(self, content: Any) -> None:
+        """A text, or a list of blocks."""
+        if isinstance(content, str):
+            self.texts.append(content)
+        elif isinstance(content, list):
+            for block in content:
+                if isinstance(block, dict):
+                    self._block(block)
+
+    def _block(self, block: Mapping[str, Any]) -> None:
+        match block.get("type"):
+            case "image":
+                self.other_tokens += IMAGE_TOKENS
+            case "document":
+                self._file(block.get("source"))
+            case "tool_use" | "server_tool_use":
+                self._values(block.get("input"))
+                self.content(block.get("name"))
+            case "thinking":
+                self.content(block.get("thinking"))
+            case _:
+                self.content(block.get("text"))
+                self.content(block.get("content"))
+
+    def _file(self, source: Any) -> None:
+        is_text = isinstance(source, dict) and source.get("type") in ("text", "content")
+        if is_text:
+            self.content(source.get("data"))
+            self.content(source.get("content"))
+        else:
+            self.other_tokens += prompt_tokens.FILE_TOKENS
+
+    def _values(self, value: Any) -> None:
+        """Every name and text of a JSON value; numbers count as their digits."""
+        pending = [value]
+        while pending:
+            each = pending.pop()
+            if isinstance(each, dict):
+                self.texts += each
+                pending += each.values()
+            elif isinstance(each, list):
+                pending += each
+            elif each is not None:
+                self.texts.append(each if isinstance(each, str) else repr(each))
