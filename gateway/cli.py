@@ -11,7 +11,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import __version__
 
@@ -20,17 +20,19 @@ if TYPE_CHECKING:
 
 
 class Command(NamedTuple):
-    """One command; its module has the same name."""
+    """One command; its module has the same name, unless `module` names it."""
 
     name: str
     help: str
     takes_config: bool = False
     """`run` takes the checked configuration, too."""
+    module: str = ""
 
 
 COMMANDS = (
     Command("serve", "serve until SIGTERM or SIGINT"),
     Command("init", "call an upstream, find its models and write a configuration"),
+    Command("import", "convert the configuration of another gateway: LiteLLM's", module="import_litellm"),
     Command("demo", "try the gateway: no network, no key, no server needed"),
     Command("check", "check a configuration and report every fault at once"),
     Command("keys", "create, list, show, update, rotate, revoke, reset and top up keys", takes_config=True),
@@ -54,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from .config import ConfigError
 
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    run = import_module(f"gateway.commands.{args.command.name}").run
+    run = _module(args.command).run
     try:
         code: int = run(args, _read(args.config)) if args.command.takes_config else run(args)
     except ConfigError as error:
@@ -77,8 +79,12 @@ def _parser(named: Sequence[str] | None = None) -> argparse.ArgumentParser:
         own = commands.add_parser(command.name, help=command.help)
         own.set_defaults(command=command)
         if named is None or command.name in named:
-            import_module(f"gateway.commands.{command.name}").add_arguments(own)
+            _module(command).add_arguments(own)
     return parser
+
+
+def _module(command: Command) -> Any:
+    return import_module(f"gateway.commands.{command.module or command.name}")
 
 
 def _read(path: str) -> Config:
