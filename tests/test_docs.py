@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from gateway import cli, errors
 from gateway.config import Config, Limits, ModelSettings, Quota, build, resolve
-from gateway.config.sections import FullRows, LaterPrice, PriceHours, PriceTier, Rows, TieredRows
+from gateway.config.sections import FullRows, LaterPrice, Price, PriceHours, PriceTier, Rows, TieredRows
 from gateway.observe.exposition import Reloads, SupervisorMetrics
 from gateway.observe.metrics import KeyCollector, Telemetry
 
@@ -30,7 +30,13 @@ def _models(annotation: Any) -> list[type[BaseModel]]:
     return [model for part in get_args(annotation) for model in _models(part)]
 
 
-SHARED = {Quota: "quotas[]", Limits: "limits", ModelSettings: "models.NAME", PriceTier: "models.NAME.price.tiers[]"}
+SHARED = {
+    Quota: "quotas[]",
+    Limits: "limits",
+    ModelSettings: "models.NAME",
+    PriceTier: "models.NAME.price.tiers[]",
+    Price: "models.NAME.price",
+}
 """Sections that stand in several places of the file, and once on its page."""
 AGAIN: dict[type[BaseModel], type[BaseModel]] = {
     PriceTier: Rows, TieredRows: TieredRows, PriceHours: TieredRows, LaterPrice: FullRows,

@@ -11,6 +11,7 @@ from pathlib import Path
 from gateway.config import Config, ConfigError, ConfigFault, StoreSettings, Upstream
 from gateway.config.probable_mistakes import warnings_of
 
+from . import prices
 from .common import put
 from .serve import count, format_address
 
@@ -28,7 +29,8 @@ def run(args: argparse.Namespace) -> int:
     reading = Source(args.config, os.environ).read()
     config, whole = reading.config, reading.whole
     assert whole is not None
-    doubts = [whole.locate(each).located() for each in warnings_of(config, datetime.now(UTC))]
+    now = datetime.now(UTC)
+    doubts = [whole.locate(each).located() for each in warnings_of(config, now)]
     doubts += [f"include: {pattern} matches no file" for pattern in whole.unmatched]
     server, warnings = config.server, [*doubts, *_look_at(config.store)]
     upstreams = ", ".join(f"{name} ({_where(upstream)})" for name, upstream in config.upstreams.items())
@@ -40,6 +42,7 @@ def run(args: argparse.Namespace) -> int:
         f"  store      {config.store.shown_url}, namespace {config.store.namespace}",
         f"  upstreams  {upstreams}",
         f"  models     {', '.join(config.models)}",
+        f"  prices     {prices.summary(config, now)}",
         f"  tokens     {tokenizer.describe(config.models)}",
         f"  keys       {keys or 'none in the file; gateway keys create makes some'}",
         f"  admin API  {_admin(config)}",

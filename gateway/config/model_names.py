@@ -93,6 +93,8 @@ def compiled(pattern: str) -> re.Pattern[str]:
 
 def served_as(model: Model, name: str) -> Model:
     """The settings for one name: `strip_prefix` is taken off what is sent to routes without a name of their own."""
+    if model.price is None and (price := model.table_prices.get(name)) is not None:
+        model = model.model_copy(update={"price": price})
     if model.strip_prefix is None:
         return model
     return _with_sent_name(model, name.removeprefix(model.strip_prefix))

@@ -738,6 +738,8 @@ class Upstream(Section):
     """With drain, for how long at most."""
     probe_s: Seconds = 0
     """Interval of each worker's GET /models, which finds an unhealthy upstream before a call does; 0 is off."""
+    provider: Annotated[str, Field(pattern="^[a-z0-9_-]+$")] | None = None
+    """Name of the provider in the price table; default: by the host of base_url; see gateway prices --providers."""
     capabilities: Capabilities = Capabilities()
     """Where this upstream differs from OpenAI."""
     limits: UpstreamLimits = UpstreamLimits()
@@ -973,6 +975,11 @@ class Price(FullRows):
         return " ".join([f"{Decimal(nusd) / NUSD:f}" for nusd in self.nusd_per_million])
 
 
+def _without_auto(price: Any) -> Any:
+    # What the table has for it stands here already; a provider or model that it lacks has no price.
+    return None if price == "auto" else price
+
+
 class ModelSettings(Section):
     """What each model may have, and `defaults.models` for all of them."""
 
@@ -986,8 +993,8 @@ class ModelSettings(Section):
     """Output tokens reserved for a chat call without a limit; required where a token or USD quota can apply."""
     limits: Limits = Limits()
     """Stricter limits for this model."""
-    price: Price | None = None
-    """What its tokens cost; without it the cost of a call is unknown, which is not 0."""
+    price: Annotated[Price | None, BeforeValidator(_without_auto)] = None
+    """What its calls cost; auto, the default where the provider is known: as the price table says; null: unknown."""
     unpriced: Literal["deny", "allow"] = "deny"
     """Without a price under a USD quota: deny (403 model_not_priced), or allow, and nothing is drawn on that quota."""
 
@@ -999,6 +1006,8 @@ class Model(ModelSettings):
     """Beginning of the asked name that is not sent to a route without `model`: openai/ for the pattern openai/*."""
     fallbacks: Annotated[tuple[str, ...], Field(max_length=5)] = ()
     """Models that serve a call where no route of this one can or its prompt is too long, the first that can."""
+    table_prices: dict[str, Price] = {}
+    """Not for files: of a pattern, the table's prices by the names of models."""
 
     @field_validator("routes")
     @classmethod

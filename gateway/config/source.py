@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from glob import glob
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,6 +12,7 @@ from typing import Any, NamedTuple
 from . import build, resolve_values
 from .faults import ConfigError, ConfigFault
 from .include import Assembled, assemble
+from .price_table import with_table_prices
 from .sections import Config
 
 
@@ -73,6 +75,7 @@ class Source:
             server = values.get("server") or {}
             if self._overrides and isinstance(server, dict):  # anything else is a fault, reported below
                 values["server"] = {**server, **self._overrides}
+            values = _with_table_prices(values)
             return Reading(build(values), values, resolved.referenced, whole)
         except ConfigError as error:
             raise ConfigError([whole.locate(fault) for fault in error.faults]) from None
@@ -80,6 +83,19 @@ class Source:
     def look(self) -> Contents:
         """What is there now of what was read last."""
         return {path: _hash_of(path) for path in self.seen}
+
+
+def _with_table_prices(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Raises `ConfigError`, with the faults of everything else as well."""
+    try:
+        return with_table_prices(values, datetime.now(UTC))
+    except ConfigError as error:
+        faults = error.faults
+    try:
+        build(values)
+    except ConfigError as error:
+        faults = [*faults, *error.faults]
+    raise ConfigError(faults)
 
 
 def _hash(data: bytes) -> str:

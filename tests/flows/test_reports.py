@@ -78,7 +78,8 @@ def test_call_is_told_in_full(house: Gateway, upstream: Stage) -> None:
         "stream": False, "prompt_tokens": 10, "completion_tokens": 5, "cached_tokens": 4, "reasoning_tokens": 2,
         "usage_source": "reported", "units": {}, "cost_usd": 3.6e-05,
         "price": {"input": 2.0, "cached_input": 1.0, "output": 4.0}, "price_source": "configured",
-        "price_tier": None, "price_variant": None, "attempts": 1, "truncated": False, "client_gone": False,
+        "price_tier": None, "price_variant": None,
+        "attempts": 1, "truncated": False, "client_gone": False,
         "ended": "done", "client_request_id": "mine",
     }  # fmt: skip
     assert before - 1 <= measured["time"] <= time.time() + 1

@@ -1,0 +1,145 @@
+"""`gateway prices`: what each model would be charged, and why. Uses no network and no running gateway."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from gateway.config import Config, Model, ModelTable, Price, is_pattern
+from gateway.config.price_table import PriceTable, Unpriced, Wanted, price_of, provider_of
+from gateway.config.rates import ROWS, Tiers
+from gateway.reports.table import UNKNOWN, aligned, format_json
+
+from .common import fail, put
+
+CONFIGURED = "configured"
+_SHOWN = ("input", "cached_input", "output")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of the command."""
+    parser.description = "Show what models would be charged, and why."
+    parser.add_argument("model", nargs="?", metavar="MODEL", help="all rows of one model, as a client names it")
+    parser.add_argument("--config", required=True, metavar="FILE", help="the configuration, in YAML")
+    parser.add_argument("--providers", action="store_true", help="list the providers of the price table")
+    parser.add_argument("--format", default="table", choices=("table", "json"), help="default: table")
+
+
+def run(args: argparse.Namespace, config: Config) -> int:
+    """Print the prices; returns the exit code."""
+    now = datetime.now(UTC)
+    if args.providers:
+        return put("".join([f"{name}\n" for name in PriceTable(now).providers()]))
+    if args.model is None:
+        rows = [_row(config, name, model, now) for name, model in config.models.items()]
+        return put(format_json(rows) if args.format == "json" else _table(rows))
+    found = ModelTable(config.models, config.aliases).find(args.model)
+    if found is None:
+        return fail(f"the configuration serves no model {args.model!r}; it has: {', '.join(config.models)}", code=2)
+    row = _row(config, found.name, found.model, now)
+    if args.format == "json":
+        price = found.model.price
+        return put(format_json({**row, "price": None if price is None else _plain(price)}))
+    return put("".join([f"{line}\n" for line in _in_full(row, found.model.price)]))
+
+
+def summary(config: Config, now: datetime) -> str:
+    """Where the prices of all models come from, in one line for `gateway check`."""
+    sources: dict[str, list[str]] = {}
+    for name, model in config.models.items():
+        sources.setdefault(_source(model), []).append(name)
+    number = len(config.models)
+    parts = [f"{len(names)} of {number} by the {source}" for source, names in sources.items() if source not in _OTHERS]
+    if configured := sources.get(CONFIGURED):
+        parts.append(f"{len(configured)} of {number} configured")
+    if unknown := sources.get(""):
+        parts.append("unknown: " + ", ".join([f"{name} ({_why(config, name, now)})" for name in unknown]))
+    return "; ".join(parts)
+
+
+_OTHERS = (CONFIGURED, "")
+
+
+def _source(model: Model) -> str:
+    """Empty: it has no price."""
+    price = next(iter(model.table_prices.values()), None) if model.price is None else model.price
+    return "" if price is None else price.source or CONFIGURED
+
+
+def _row(config: Config, name: str, model: Model, now: datetime) -> dict[str, Any]:
+    price = model.price
+    row: dict[str, Any] = {"model": name}
+    if price is not None:
+        rates = price.plan.at(now.timestamp())[""][0]
+        given = dict([part.split("=", 1) for part in rates.spelling.split()])
+        row |= {shown: float(given[shown]) if shown in given else None for shown in _SHOWN}
+        row |= {"further": _further(price), "source": _source(model)}
+    elif model.table_prices and is_pattern(name):
+        row |= dict.fromkeys(_SHOWN)
+        row |= {"further": f"{len(model.table_prices)} models", "source": _source(model)}
+    else:
+        row |= dict.fromkeys(_SHOWN)
+        row |= {"further": "", "source": f"unknown: {_why(config, name, now)}"}
+    return row
+
+
+def _further(price: Price) -> str:
+    rows = [name for name in ROWS if name not in _SHOWN and getattr(price, name) is not None]
+    return ", ".join([
+        *rows,
+        *(["tiers"] if price.tiers else []),
+        *price.variants,
+        *(["hours"] if price.hours else []),
+        *[f"from {each.starts}" for each in price.later],
+    ])  # fmt: skip
+
+
+def _why(config: Config, name: str, now: datetime) -> str:
+    """Why a model has no price."""
+    model = config.models.get(name)
+    if model is None:
+        return "its pattern has prices only for the names that the table lists"
+    providers = []
+    for route in model.routes:
+        upstream = config.upstreams[route.upstream]
+        provider = provider_of({"provider": upstream.provider, "base_url": upstream.base_url})
+        if provider is None:
+            return f"the provider of upstream {route.upstream} is not known: set its provider, or a price"
+        providers.append((provider, route.model))
+    found = price_of(PriceTable(now), name, Wanted(providers, model.strip_prefix or ""))
+    if isinstance(found, Unpriced):
+        return found.why
+    return "unpriced: allow" if model.unpriced == "allow" else "price: null"
+
+
+def _table(rows: Sequence[Mapping[str, Any]]) -> str:
+    lines = [["model", "source", "further", *_SHOWN]]
+    for row in rows:
+        prices = [UNKNOWN if row[name] is None else f"{row[name]:.9f}".rstrip("0").rstrip(".") for name in _SHOWN]
+        lines.append([row["model"], row["source"], row["further"] or UNKNOWN, *prices])
+    return aligned(lines, 3, has_total=False) + "\n\nUSD per million tokens. `gateway prices MODEL` has all rows.\n"
+
+
+def _in_full(row: Mapping[str, Any], price: Price | None) -> Iterator[str]:
+    yield f"{row['model']}: {row['source']}"
+    if price is None:
+        return
+    for variant, tiers in price.plan.variants.items():
+        yield from _tier_lines(variant, tiers)
+    for hours, rates in zip(price.hours, price.plan.hours, strict=True):
+        yield from _tier_lines(f"from {hours.start} to {hours.until} UTC", rates.variants[""])
+    for later in price.later:
+        yield from _tier_lines(f"from {later.starts} on", later.as_price(price.source).plan.variants[""])
+
+
+def _tier_lines(title: str, tiers: Tiers) -> Iterator[str]:
+    for tier in tiers:
+        words = [title or "standard", *([f"prompts above {tier.above:,} tokens"] if tier.above else [])]
+        rows = [part for part in tier.spelling.split() if part.split("=")[0] in ROWS]
+        yield f"  {', '.join(words)}: " + ", ".join([part.replace("=", " ") for part in rows])
+
+
+def _plain(price: Price) -> dict[str, Any]:
+    return price.model_dump(mode="json", exclude_unset=True, exclude_none=True)
