@@ -540,6 +540,37 @@ class OidcSettings(Section):
         return hashlib.sha256(said.encode()).hexdigest()[:16]
 
 
+class JwtSettings(Section):
+    issuer: Annotated[str, Field(min_length=1)]
+    """The issuer of the tokens, exactly as they name it."""
+    audiences: Annotated[tuple[str, ...], Field(min_length=1)]
+    """Audiences of which a token must have one: the name of this gateway at the issuer."""
+    jwks_url: SafeUrl
+    """Where the issuer's public keys are."""
+    person_claim: Annotated[str, Field(min_length=1)] = "email"
+    """The claim that names a person; it is the owner of her record."""
+    team_claim: Annotated[str, Field(min_length=1)] | None = None
+    """The claim that names her team, which must exist; null: no claim does."""
+    models_claim: Annotated[str, Field(min_length=1)] | None = None
+    """The claim that lists the models that the token is for; null: those of her record."""
+    clock_skew_s: Annotated[float, _not_bool, Field(ge=0, le=600)] = 60
+    """How far the clocks of the issuer and the gateway may differ."""
+    ca_file: str | None = None
+    """Certificates in PEM that the issuer's is checked with, in place of the system's."""
+
+    @field_validator("issuer")
+    @classmethod
+    def _can_be_used(cls, issuer: str) -> str:
+        if not _has_joserfc():
+            raise ValueError("needs packages that are not installed: pip install 'completions-gateway[oidc]'")
+        return issuer
+
+    @field_validator("ca_file")
+    @classmethod
+    def _is_readable(cls, path: str | None) -> str | None:
+        return None if path is None else _certificates(path)
+
+
 class MetricsSettings(Section):
     token: Secret | None = None
     """Bearer token for /metrics; null leaves it open."""
@@ -1294,6 +1325,8 @@ class Config(Section):
     """The admin API."""
     oidc: OidcSettings | None = None
     """Sign-in of people by OpenID Connect."""
+    jwt: JwtSettings | None = None
+    """Signed tokens of an identity provider in place of API keys."""
     metrics: MetricsSettings = MetricsSettings()
     """/metrics."""
     upstreams: Annotated[dict[str, Upstream], Field(min_length=1)]

@@ -145,8 +145,11 @@ class KeyCache:
 
     async def look_up(self, secret: str) -> KnownSecret | None:
         """What the store says of a secret that is not among the known. Raises `Unavailable`."""
-        digest = auth.digest(secret)
-        if digest in self._unknown or not may_be_issued(secret):
+        return await self.look_up_digest(auth.digest(secret)) if may_be_issued(secret) else None
+
+    async def look_up_digest(self, digest: bytes) -> KnownSecret | None:
+        """The same for a digest of the index of secrets."""
+        if digest in self._unknown:
             return None
         if (answer := self._waiting.get(digest)) is None:
             if self._allowance.is_spent(self._clock()):

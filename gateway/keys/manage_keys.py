@@ -14,7 +14,17 @@ from gateway.chunked import in_chunks, portions
 from gateway.config import ConfigError, KeySettings, read_key, shown_key, with_key_defaults
 from gateway.config.quantities import is_duration
 from gateway.errors import Conflict, InvalidRequest
-from gateway.quota.issued import IssuedKey, SecretOf, format_secret, show_file_key, show_key, show_top_ups
+from gateway.quota.issued import (
+    IssuedKey,
+    SecretOf,
+    format_secret,
+    is_person_id,
+    person_digest,
+    person_id,
+    show_file_key,
+    show_key,
+    show_top_ups,
+)
 from gateway.quota.notation import read_moment
 from gateway.records import Key
 
@@ -57,6 +67,8 @@ class KeyManager(Documents):
         settings = await self._read_settings(with_key_defaults(wish, self._config(), now))
         if self._file_key(settings.id) is not None:
             raise exists("key", settings.id)
+        if is_person_id(settings.id):
+            raise InvalidRequest("Ids of this form belong to persons who call with tokens. Choose another.", param="id")
         warnings = await self._warnings(settings)
         secret = _new_secret(settings.id)
         made = IssuedKey(settings, (SecretOf(auth.digest(secret).hex(), now),), created_at=now, updated_at=now)
@@ -64,6 +76,18 @@ class KeyManager(Documents):
         await self._write("key", settings.id, None, made.encode(), doing, added=[auth.digest(secret).hex()])
         # No step after this one may fail: the secret is shown only in this answer.
         return CreatedKey(show_key(made, now) | {"top_ups": []}, secret, warnings)
+
+    async def create_person(self, issuer: str, name: str, team: str | None) -> None:
+        """Make the record of a person who calls with tokens of this issuer, with the settings of `defaults.keys` but
+        for an expiry: her tokens have one. Raises `Conflict` if it is there already."""
+        now, digest = self._clock(), person_digest(issuer, name).hex()
+        wish = {**with_key_defaults({"id": person_id(name), "owner": name, "team": team}, self._config(), now)}
+        settings = await self._read_settings({**wish, "expires": None})
+        if self._file_key(settings.id) is not None:
+            raise exists("key", settings.id)
+        made = IssuedKey(settings, (SecretOf(digest, now),), created_at=now, updated_at=now)
+        doing = AuditEvent(f"person {name}, first token", "create", after=shown_key(settings))
+        await self._write("key", settings.id, None, made.encode(), doing, added=[digest])
 
     async def list_keys(
         self, after: str = "", limit: int = 100, team: str | None = None, is_meant: IsMeant = every_one
@@ -123,6 +147,11 @@ class KeyManager(Documents):
         """Give a key a new secret; the old one is good for `overlap_s` seconds more."""
         if not 0 <= overlap_s <= MAX_OVERLAP_S:
             raise InvalidRequest(f"Expected a number of seconds from 0 to {MAX_OVERLAP_S}.", param="overlap_s")
+        if is_person_id(name):
+            raise Conflict(
+                f"'{name}' is the record of a person, who calls with tokens. It has no secret.",
+                code="no_secret",
+            )
         text, key = await self._changeable(name)
         _, overlay = await self._overlay(f"key:{name}")
         now, secret = self._clock(), _new_secret(name)

@@ -9,6 +9,7 @@ Times are Unix seconds.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -38,6 +39,26 @@ def format_secret(name: str, random: str) -> str:
 def may_be_issued(secret: str) -> bool:
     """Whether a secret has the form of those that are handed out; nothing else can lead to such a key."""
     return _ISSUED.fullmatch(secret) is not None
+
+
+_PERSON = re.compile("person-[a-z0-9_.-]{0,36}-[0-9a-f]{12}")
+
+
+def person_id(name: str) -> str:
+    """The id of the record of a person who calls with tokens of an identity provider."""
+    plain = re.sub("[^a-z0-9_.-]", "-", name.lower())[:36]
+    return f"person-{plain}-{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:12]}"
+
+
+def is_person_id(name: str) -> bool:
+    """Whether an id has the form of those of persons, which no key has that is made with a secret."""
+    return _PERSON.fullmatch(name) is not None
+
+
+def person_digest(issuer: str, name: str) -> bytes:
+    """What stands in the index of secrets for a person of this issuer. No request can present such a text as a secret:
+    no header has a NUL."""
+    return hashlib.sha256(f"\0person\0{issuer}\0{name}".encode("utf-8", "surrogatepass")).digest()
 
 
 class SecretOf(NamedTuple):

@@ -46,6 +46,7 @@ from .large_bodies import LargeBodies
 from .middleware import ErrorMiddleware, Handler
 from .openapi.document import route_to_document
 from .ops import Ops
+from .person_tokens import PersonTokens
 from .reference import reference
 from .refusal_log import RefusalLog
 from .status import Status
@@ -105,15 +106,18 @@ async def build(
         assemble(ready, book, Accounting(ledger, telemetry, access_log.write_record, tracer), tasks, {})
     )
     admin: AdminAPI | None = None
+    persons: PersonTokens | None = None
     try:
         status = Status()
         capacity = Capacity(config.server)
         refusals = RefusalLog(store)
         door = ErrorMiddleware(live, telemetry, access_log, status, refusals.add)
-        plane = DataPlane(status, capacity, large_bodies)
+        registry = Registry(store, lambda: live.parts.config, decisions=decisions)
+        persons = PersonTokens(registry)
+        plane = DataPlane(status, capacity, large_bodies, persons)
         ops = Ops(ledger, status, scrape, TokenAuth(telemetry))
         admin = AdminAPI(
-            Registry(store, lambda: live.parts.config, decisions=decisions),
+            registry,
             TokenAuth(telemetry),
             ask or _alone(live, telemetry),
             store,
@@ -136,6 +140,8 @@ async def build(
         await large_bodies.close()
         if admin is not None:
             await admin.close()
+        if persons is not None:
+            await persons.close()
         for pool in live.parts.pools.values():
             await pool.close()
         if left := await ledger.close(CLOSE_STORE_WITHIN_S):

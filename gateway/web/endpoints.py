@@ -35,6 +35,7 @@ from .bodies import BodyReader
 from .capacity import Capacity
 from .large_bodies import LargeBodies, Pieces
 from .middleware import CONTEXT, Handler, RequestContext
+from .person_tokens import PersonTokens, is_signed_token
 from .responses import EventStream, Whole, json_response
 from .status import Status
 
@@ -47,7 +48,8 @@ STANDINGS_WITHIN_S = 0.8
 class DataPlane:
     """The endpoints that clients call."""
 
-    def __init__(self, status: Status, capacity: Capacity, large_bodies: LargeBodies) -> None:
+    def __init__(self, status: Status, capacity: Capacity, large_bodies: LargeBodies, persons: PersonTokens) -> None:
+        self._persons = persons
         self._status = status
         self._capacity = capacity
         self._bodies = BodyReader(capacity)
@@ -185,7 +187,12 @@ class DataPlane:
         secret = auth.only_key(headers.getall(hdrs.AUTHORIZATION, []), others)
         book = visit.parts.book
         book.trust()
-        known = book.known.get(auth.digest(secret)) or await book.look_up(secret)
+        known = book.known.get(auth.digest(secret))
+        if known is None and visit.parts.config.jwt is not None and is_signed_token(secret):
+            key = await self._persons.caller(secret, visit.parts, visit.remote)
+            visit.key, visit.team = key.id, key.team
+            return key
+        known = known or await book.look_up(secret)
         key = auth.admit(known, secret, now=time.time(), remote=visit.remote)
         visit.key, visit.team = key.id, key.team
         return key

@@ -1,0 +1,177 @@
+"""Calls with signed tokens (JWT) of an identity provider in place of API keys.
+
+1. A token is checked once and its verdict kept for `KEPT_S` at most, and never beyond its expiry.
+2. The person of a token has a record, which is a key without a secret: its settings, quotas, pause and revocation hold
+   for her calls like those of any key, within the same time. The record is made at her first call, from
+   `defaults.keys`.
+3. The team of the token becomes the team of the record. Models of the token narrow those of the record, for this token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from typing import Any, NamedTuple
+
+from gateway.api import auth
+from gateway.config import JwtSettings
+from gateway.errors import Conflict, InvalidRequest, Unauthorized, Unavailable
+from gateway.identity.claims import NotAllowed, groups_of, name_of
+from gateway.identity.id_tokens import ExpectedToken, TokenRefused, check_token
+from gateway.identity.key_set import KeySet, ProviderUnavailable
+from gateway.identity.provider import HttpFetcher
+from gateway.keys.registry import Registry
+from gateway.keys.token_bucket import TokenBucket
+from gateway.pipeline import Services
+from gateway.quota.issued import person_digest, person_id
+from gateway.records import Key
+from gateway.store import StoreUnavailable
+
+log = logging.getLogger("gateway")
+
+KEPT_S = 300.0
+MAX_KEPT = 10_000
+CHANGES_PER_S, CHANGES_AT_ONCE = 5, 100
+"""Records that this worker makes or moves to another team."""
+
+
+def is_signed_token(secret: str) -> bool:
+    """Whether a secret has the form of a signed token: three parts, of which the first is JSON in base64url."""
+    return secret.startswith("eyJ") and secret.count(".") == 2
+
+
+class _Checked(NamedTuple):
+    """What a good token says."""
+
+    person: str
+    team: str | None
+    models: frozenset[str] | None
+    """None: it does not say."""
+    until: float
+    """Unix time until which the verdict holds."""
+
+
+class _Issuer(NamedTuple):
+    """The keys of the configuration that is in force."""
+
+    settings: JwtSettings
+    http: HttpFetcher
+    keys: KeySet
+
+
+class PersonTokens:
+    """Finds the key of a token. Private to a worker; to be closed."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._issuer: _Issuer | None = None
+        self._checked: OrderedDict[bytes, _Checked] = OrderedDict()
+        self._allowance = TokenBucket(CHANGES_PER_S, CHANGES_AT_ONCE)
+        self._turn = asyncio.Lock()
+
+    def __repr__(self) -> str:
+        return f"<PersonTokens {len(self._checked)} checked>"
+
+    async def close(self) -> None:
+        """Close connections."""
+        if self._issuer is not None:
+            await self._issuer.http.close()
+            self._issuer = None
+
+    async def caller(self, token: str, parts: Services, remote: str | None) -> Key:
+        """The key that calls with this token are made with. Raises `Unauthorized`, `Unavailable`."""
+        settings, book = parts.config.jwt, parts.book
+        assert settings is not None
+        said = await self._check(token, settings)
+        if said.team is not None and said.team not in book.teams:
+            raise _refused("its team does not exist here")
+        digest = person_digest(settings.issuer, said.person)
+        known = book.known.get(digest) or await book.look_up_digest(digest)
+        if known is None or (settings.team_claim is not None and known.key.team != said.team):
+            await self._record(settings.issuer, said, parts)
+            known = await book.look_up_digest(digest)
+            if known is None:
+                raise _refused("there is another key with the id of your record")
+        key = auth.admit(known, "", now=time.time(), remote=remote)
+        if settings.team_claim is not None and key.team != said.team:
+            raise Unavailable(
+                "Your record is being moved to another team. Please try again.", code="too_many_unknown_keys"
+            )
+        return key if said.models is None else replace(key, models=_narrowed(key, said.models))
+
+    async def _check(self, token: str, settings: JwtSettings) -> _Checked:
+        issuer, now, digest = await self._current(settings), time.time(), auth.digest(token)
+        known = self._checked.get(digest)
+        if known is not None and now < known.until:
+            return known
+        expected = ExpectedToken(settings.issuer, settings.audiences, settings.clock_skew_s)
+        try:
+            claims = await check_token(token, issuer.keys, expected, now)
+            said = _read(claims, settings, now)
+        except (TokenRefused, NotAllowed) as error:
+            raise _refused(str(error).rstrip(".")) from None
+        except ProviderUnavailable as error:
+            log.warning("tokens cannot be checked: %s", error)
+            raise Unavailable("Tokens cannot be checked right now.", code="identity_provider_unavailable") from None
+        self._checked[digest] = said
+        if len(self._checked) > MAX_KEPT:
+            self._checked.popitem(last=False)
+        return said
+
+    async def _current(self, settings: JwtSettings) -> _Issuer:
+        if self._issuer is None or self._issuer.settings != settings:
+            await self.close()
+            self._checked.clear()
+            http = HttpFetcher(settings.ca_file)
+            self._issuer = _Issuer(settings, http, KeySet(lambda: http.get(settings.jwks_url)))
+        return self._issuer
+
+    async def _record(self, issuer: str, said: _Checked, parts: Services) -> None:
+        """Make the record of a person, or move it to the team that her token names."""
+        async with self._turn:
+            name = person_id(said.person)
+            if self._allowance.is_spent(time.monotonic()):
+                raise Unavailable("Too many people are new here. Please try again.", code="too_many_unknown_keys")
+            self._allowance.spend(1)
+            try:
+                if await self._registry.key_facts(name) is None:
+                    await self._registry.create_person(issuer, said.person, said.team)
+                elif parts.config.jwt is not None and parts.config.jwt.team_claim is not None:
+                    await self._registry.update_key(name, {"team": said.team}, f"person {said.person}, token")
+            except Conflict:
+                pass  # another worker was faster; a revoked record is refused by its key
+            except InvalidRequest as error:
+                log.error("no record can be made for a person: %s", error.message)
+                raise Unavailable("Your record cannot be made. Inform the operator.", code="no_record") from None
+            except StoreUnavailable:
+                raise Unavailable(
+                    "The gateway cannot reach its store of keys right now.", code=StoreUnavailable.code
+                ) from None
+            await parts.book.hear()
+
+
+def _read(claims: Mapping[str, Any], settings: JwtSettings, now: float) -> _Checked:
+    """Raises `NotAllowed`, `TokenRefused`."""
+    name = name_of(claims, settings.person_claim)
+    team = None if settings.team_claim is None else claims.get(settings.team_claim)
+    if team is not None and (not isinstance(team, str) or not team):
+        raise TokenRefused("its team is no name")
+    models: frozenset[str] | None = None
+    if settings.models_claim is not None and settings.models_claim in claims:
+        models = groups_of(claims, settings.models_claim)
+    return _Checked(name, team, models, min(claims["exp"] + settings.clock_skew_s, now + KEPT_S))
+
+
+def _narrowed(key: Key, models: frozenset[str]) -> tuple[str, ...]:
+    """Of the models that a token names those that the record allows. A token names models, and no patterns."""
+    plain = [name for name in sorted(models) if not set("*?[") & set(name)]
+    return tuple(name for name in plain if any(fnmatchcase(name, pattern) for pattern in key.models))
+
+
+def _refused(why: str) -> Unauthorized:
+    return Unauthorized(f"Your token is not accepted: {why}.", code="invalid_api_key")
