@@ -19,6 +19,13 @@ from .serve import count, format_address
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the command."""
     parser.add_argument("--config", required=True, metavar="FILE", help="the configuration, in YAML")
+    parser.add_argument(
+        "--online", action="store_true",
+        help="ask every upstream for its models, Redis, the webhook (no event) and the collector (no span)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--spend", action="store_true", help="with --online: a chat of one token at every upstream, which costs money"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -35,8 +42,9 @@ def run(args: argparse.Namespace) -> int:
     server, warnings = config.server, [*doubts, *_look_at(config.store)]
     upstreams = ", ".join(f"{name} ({_where(upstream)})" for name, upstream in config.upstreams.items())
     keys = ", ".join(key.id for key in config.keys)
+    failed, answers = _ask(config, spends=args.spend) if args.online or args.spend else (0, [])
     lines = [
-        f"{args.config} can be used, but see {count(len(doubts), 'warning')}." if doubts else f"{args.config} is good.",
+        _verdict(args.config, len(doubts), failed),
         *([f"  files      {', '.join(whole.texts)}"] if len(whole.texts) > 1 else []),
         f"  serves     {format_address(server.host, server.port)} with {count(server.workers, 'worker')}",
         f"  store      {config.store.shown_url}, namespace {config.store.namespace}",
@@ -48,8 +56,24 @@ def run(args: argparse.Namespace) -> int:
         f"  admin API  {_admin(config)}",
         f"  alerts     {_alerts(config)}",
         *[f"  warning    {warning}" for warning in warnings],
+        *answers,
     ]
-    return put("".join([f"{line}\n" for line in lines]))
+    return put("".join([f"{line}\n" for line in lines])) or min(failed, 1)
+
+
+def _verdict(file: str, doubts: int, failed: int) -> str:
+    if failed:
+        warnings = f" and {count(doubts, 'warning')}" if doubts else ""
+        return f"{file} can be read, but see {count(failed, 'failed answer')}{warnings}."
+    return f"{file} can be used, but see {count(doubts, 'warning')}." if doubts else f"{file} is good."
+
+
+def _ask(config: Config, *, spends: bool) -> tuple[int, list[str]]:
+    """Ask what the configuration leads to: the number of bad answers, and every answer as it is printed."""
+    from .online import ask_all, lines_of
+
+    asked = asyncio.run(ask_all(config, spends=spends))
+    return sum(not each.is_good for each in asked), lines_of(asked)
 
 
 def _look_at(settings: StoreSettings) -> list[str]:

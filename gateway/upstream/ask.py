@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from gateway.config import Upstream
@@ -63,9 +64,18 @@ class _Collector:
 
 
 async def ask(
-    settings: Upstream, path: str, within_s: float, *, method: str = "GET", body: bytes = b"", key: int = 0
+    settings: Upstream,
+    path: str,
+    within_s: float,
+    *,
+    method: str = "GET",
+    body: bytes = b"",
+    headers: Sequence[tuple[str, str]] = (),
+    key: int = 0,
 ) -> Reply:
     """Send one request and return the answer. `key` is the position of the API key that is presented."""
+    if body and not headers:
+        headers = [("Content-Type", "application/json")]
     try:
         pool = Pool("upstream", settings, 1)
     except OSError as error:
@@ -78,10 +88,8 @@ async def ask(
                 return Reply(None, detail=got.detail)
             connection = got
             collector = _Collector()
-            headers = [("Content-Type", "application/json")] if body else []
-            connection.send(
-                pool.request(path, [("Accept", "application/json"), *headers], body, method=method, key=key), collector
-            )
+            request = pool.request(path, [("Accept", "application/json"), *headers], body, method=method, key=key)
+            connection.send(request, collector)
             failure = await collector.over
     except TimeoutError:
         return Reply(None, detail=f"no answer within {within_s:g} s")

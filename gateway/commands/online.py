@@ -1,0 +1,188 @@
+"""`gateway check --online`: asks what the configuration leads to, and says for each what was tried and what came.
+
+Upstreams get GET /models with each of their keys, and a chat of one token with `--spend` only. Redis gets PING and the
+question for its persistence. The webhook gets a connection and no event, the collector an export without a span.
+Everything is asked at once, each within `WITHIN_S`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Awaitable, Iterable, Sequence
+from typing import NamedTuple
+
+from gateway.config import Config, Upstream
+from gateway.records import Failure
+from gateway.upstream.ask import Reply, ask, model_names
+from gateway.upstream.pool import Pool
+
+WITHIN_S = 15.0
+"""For one answer."""
+
+MAX_NAMED = 3
+"""Models that are named in one line."""
+
+_NO_CHAT = re.compile(
+    r"embed|whisper|tts|dall|image|moderation|audio|realtime|transcri|gpt-3.5-turbo-instruct|babbage|davinci|rerank"
+)
+"""Parts of the names of models that serve no chat."""
+
+
+class Asked(NamedTuple):
+    """One question and its answer."""
+
+    what: str
+    """What was tried."""
+    came: str
+    is_good: bool = True
+    is_doubtful: bool = False
+    """It may be well: a list of models need not be complete."""
+
+
+async def ask_all(config: Config, *, spends: bool) -> list[Asked]:
+    """Ask everything, in the order of the file."""
+    asking: list[Awaitable[Sequence[Asked]]] = [_store(config)]
+    asking += [_upstream(name, upstream, config, spends) for name, upstream in config.upstreams.items()]
+    if config.alerts.webhook is not None:
+        asking.append(_webhook(config))
+    if config.tracing.endpoint is not None:
+        asking.append(_collector(config))
+    return [asked for several in await asyncio.gather(*asking) for asked in several]
+
+
+def lines_of(asked: Iterable[Asked]) -> list[str]:
+    """As they are printed."""
+    marks = ["FAILED" if not each.is_good else "doubtful" if each.is_doubtful else "answered" for each in asked]
+    return [f"  {mark:<10} {each.what}: {each.came}" for mark, each in zip(marks, asked, strict=True)]
+
+
+# -------------------------------------------------------------------------------------------------------- upstreams
+
+
+async def _upstream(name: str, upstream: Upstream, config: Config, spends: bool) -> Sequence[Asked]:
+    keys = len(upstream.credentials)
+    replies = await asyncio.gather(*[ask(upstream, "/models", WITHIN_S, key=place) for place in range(keys)])
+    asked = []
+    for place, reply in enumerate(replies):
+        which = f" with key {place + 1} of {keys}" if keys > 1 else ""
+        came, is_good = _judge(reply, has_key=upstream.credentials[place] is not None)
+        asked.append(Asked(f"upstream {name}, GET {upstream.base_url}/models{which}", came, is_good))
+    listed = next((names for reply in replies if (names := model_names(reply)) is not None), None)
+    wanted = _sent_names(name, config)
+    if listed is not None and (missing := [each for each in wanted if each not in listed]):
+        asked.append(Asked(f"upstream {name}, models", f"not in its list: {_few(missing)}", is_doubtful=True))
+    if spends:
+        asked.append(await _spend(name, upstream, wanted or listed or ()))
+    return asked
+
+
+def _judge(reply: Reply, *, has_key: bool) -> tuple[str, bool]:
+    """What an answer to GET /models means."""
+    if (names := model_names(reply)) is not None:
+        return f"{len(names)} models", True
+    match reply.status:
+        case None:
+            return reply.detail, False
+        case 401 | 403:
+            what = "the key is refused" if has_key else "it wants a key, and api_key is not set"
+            return f"it answered {reply.status}: {what}", False
+        case 404 | 405:
+            return f"it answered {reply.status}: base_url is wrong, or it has no list of models", False
+        case 200:
+            return "it answered 200, and not with a list of models: base_url is probably wrong", False
+    return reply.says("it"), False
+
+
+def _sent_names(upstream: str, config: Config) -> list[str]:
+    """The exact names that routes to an upstream send."""
+    names = [
+        route.model or name for name, model in config.models.items() for route in model.routes
+        if route.upstream == upstream
+    ]  # fmt: skip
+    return [name for name in dict.fromkeys(names) if "*" not in name]
+
+
+async def _spend(name: str, upstream: Upstream, models: Sequence[str]) -> Asked:
+    """A chat of one output token with the first model that looks as if it had chat."""
+    model = next((each for each in models if not _NO_CHAT.search(each)), None)
+    what = f"upstream {name}, a chat of one token"
+    if model is None:
+        return Asked(what, "not tried: no model is named that serves chat")
+    body = {
+        "model": model,
+        "messages": [{"role": "user", "content": "Hi"}],
+        upstream.capabilities.max_tokens_field: 1,
+    }
+    reply = await ask(upstream, "/chat/completions", WITHIN_S, method="POST", body=json.dumps(body).encode())
+    if reply.status == 200 and _has_choices(reply.body):
+        return Asked(f"{what} with {model}", "it works")
+    return Asked(f"{what} with {model}", reply.says("it"), is_good=False)
+
+
+def _has_choices(body: bytes) -> bool:
+    try:
+        return bool(json.loads(body)["choices"])
+    except (ValueError, LookupError, TypeError):
+        return False
+
+
+def _few(names: Sequence[str]) -> str:
+    more = len(names) - MAX_NAMED
+    return ", ".join(names[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+# -------------------------------------------------------------------------------------------------- everything else
+
+
+async def _store(config: Config) -> Sequence[Asked]:
+    from gateway.store import StoreMisconfigured, StoreUnavailable
+
+    if config.store.is_embedded:
+        return []
+    from gateway.store.redis.connection import ServerMisconfigured
+    from gateway.store.redis.store import RedisStore
+
+    what = f"store {config.store.shown_url}, PING and persistence"
+    store = RedisStore(config.store)
+    try:
+        async with asyncio.timeout(WITHIN_S):
+            doubts = await store.look()
+    except TimeoutError:
+        return [Asked(what, f"no answer within {WITHIN_S:g} s", is_good=False)]
+    except (StoreUnavailable, StoreMisconfigured, ServerMisconfigured) as error:
+        return [Asked(what, str(error), is_good=False)]
+    finally:
+        await store.close()
+    return [Asked(what, "; ".join(doubts) or "it keeps an append-only file")]
+
+
+async def _webhook(config: Config) -> Sequence[Asked]:
+    """A connection as for an event, TLS included; nothing is sent."""
+    assert config.alerts.webhook is not None
+    address = config.alerts.shown_webhook
+    settings = Upstream.model_validate({"base_url": address, "proxy": config.alerts.proxy})
+    pool = Pool("webhook", settings, 1)
+    try:
+        got = await pool.acquire()
+        if isinstance(got, Failure):
+            return [Asked(f"alerts.webhook, a connection to {address}", got.detail, is_good=False)]
+        got.abort()
+        how = "connected, with a good certificate; no event was sent" if address.startswith("https") else (
+            "connected; no event was sent"
+        )  # fmt: skip
+        return [Asked(f"alerts.webhook, a connection to {address}", how)]
+    finally:
+        await pool.close()
+
+
+async def _collector(config: Config) -> Sequence[Asked]:
+    """An export without a span, as protobuf: an empty body."""
+    address = config.tracing.address
+    headers = [(name, value.get_secret_value()) for name, value in config.tracing.headers.items()]
+    headers.append(("Content-Type", "application/x-protobuf"))
+    reply = await ask(Upstream(base_url=address), "", WITHIN_S, method="POST", headers=headers)
+    what = f"tracing.endpoint, POST {address} without a span"
+    is_good = reply.status is not None and 200 <= reply.status < 300
+    return [Asked(what, "taken" if is_good else reply.says("it"), is_good)]
