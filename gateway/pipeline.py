@@ -21,7 +21,7 @@ from .api import capabilities as able
 from .api import json_document, large_body
 from .api.capabilities import Adaptation
 from .api.prompt_tokens import FindsCounter, no_counter
-from .bridge import fan_out
+from .bridge import bridges, fan_out
 from .bridge.request import as_chat
 from .config import Capabilities, Config, Route
 from .errors import GatewayError, UpstreamFailed, UpstreamRefused
@@ -41,6 +41,8 @@ from .upstream.retry_policy import FailedAttempt, GiveUp, Try, client_timeout_s,
 from .upstream.router import Router
 
 log = logging.getLogger("gateway")
+
+_PROMPT_BY_PROMPT = frozenset({Adaptation.ONE_BY_ONE, Adaptation.VIA_CHAT})
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +121,7 @@ async def serve(
 
 def _routes(call: Call, parts: Services) -> tuple[Route, ...]:
     """The routes that can take the call. Raises `InvalidRequest` or `NotFound` if none can."""
-    routes = able.fitting(call.model, call.endpoint, call.params, parts.config.upstreams)
+    routes = able.fitting(call.model, call.endpoint, call.params, parts.config.upstreams, bridges.refusal)
     return able.beside(routes, call.other_models) if call.other_models else routes
 
 
@@ -219,7 +221,7 @@ async def _carry(
                 if after_s:
                     waited_s += after_s
                     await asyncio.sleep(after_s)
-                if not is_single and _way(call, route, parts) is not Adaptation.PLAIN:
+                if not is_single and _way(call, route, parts) in _PROMPT_BY_PROMPT:
                     return await _carry_singly(call, parts, lease, outlet, routes=routes, tried=tried)
                 key = place.key if place is not None and is_first else None
                 if place is not None and not is_first and parts.router.limits.binds(route.upstream):
@@ -353,6 +355,7 @@ async def _try(
     lease.attempts += 1
     try:
         this = prepare(call, lease.claims, route, parts, trial)
+        lease.left_out = this.left_out
         result = await relay.attempt(this, lease, outlet, parts.tasks, is_fresh=is_fresh)
     except UpstreamRefused as refused:
         trial.ended(None)
@@ -390,8 +393,14 @@ def prepare(call: Call, claims: Sequence[Claim], route: Route, parts: Services, 
     """The request for one route, on the client's own bytes: only what must change is changed."""
     upstream = parts.config.upstreams[route.upstream]
     pool = parts.pools[route.upstream]
-    if _way(call, route, parts) is Adaptation.VIA_CHAT:
-        call = as_chat(call)
+    max_bytes = parts.config.server.max_response_bytes
+    translated: bridges.Translated | None = None
+    match _way(call, route, parts):
+        case Adaptation.VIA_CHAT:
+            call = as_chat(call)
+        case Adaptation.TRANSLATED:
+            translated = bridges.translate(call, upstream.capabilities, max_bytes)
+            call = translated.call
     changes = changed_members(call, claims, route, upstream.capabilities)
     given = call.params.document
     body = json_document.replace(given, changes) if given.large is None else large_body.replace(given.large, changes)
@@ -403,10 +412,12 @@ def prepare(call: Call, claims: Sequence[Claim], route: Route, parts: Services, 
         pool=pool,
         upstream=upstream,
         request=pool.request(spec.upstream_path + call.query, call.forwarded_headers, body, key=trial.key),
-        max_response_bytes=parts.config.server.max_response_bytes,
+        max_response_bytes=max_bytes,
         output_limit=added_limits[0] if added_limits else call.params.output_limit,
         count_texts=token_rule.counting(parts.find_counter(call.model_name)),
         answered=trial.answered,
+        translation=translated.format if translated else None,
+        left_out=translated.left_out if translated else (),
     )
 
 
@@ -425,12 +436,14 @@ def changed_members(call: Call, claims: Iterable[Claim], route: Route, capabilit
 
 
 def own_headers(lease: Lease) -> tuple[tuple[str, str], ...]:
-    """The gateway's headers on an answer: the upstream of the call, and the state of the caller's quotas."""
+    """The gateway's headers on an answer: the upstream of the call, what it was not offered, and the state of the
+    caller's quotas."""
     upstream = lease.route.upstream if lease.route else ""
     model = lease.call.target
     return (
         ("x-gateway-upstream", upstream),
         *((("x-gateway-model", model),) if model is not None else ()),
         ("x-gateway-attempts", str(lease.attempts)),
+        *([("x-gateway-left-out", ", ".join(lease.left_out))] if lease.left_out else ()),
         *FORMATS[lease.call.endpoint].rate_headers(lease.standings, lease.call.started).items(),
     )

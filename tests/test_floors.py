@@ -248,8 +248,8 @@ def test_tasks_are_held(module: str) -> None:
 PURE = frozenset({
     "api", "formats", "quota", "store.rules",
     "accounting.served_models", "alerts.policy",
-    "bridge.answer", "bridge.choice", "bridge.refusal", "bridge.request", "bridge.stream", "bridge.translate",
-    "bridge.translated_scan",
+    "bridge.answer", "bridge.bridges", "bridge.choice", "bridge.refusal", "bridge.request", "bridge.stream",
+    "bridge.translate", "bridge.translated_scan",
     "config.model_names",
     "keys.restoration", "keys.token_bucket",
     "observe.span_attributes",

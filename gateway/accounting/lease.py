@@ -139,6 +139,8 @@ class Lease:
         """What attempts that did not answer the call may have cost: added to what the last one has cost."""
         self.is_cut_off = False
         """The client is gone, and the answer is not read on for its usage."""
+        self.left_out: tuple[str, ...] = ()
+        """What the client asked for and the upstream of the last attempt was not offered."""
         self.upstream_error: str | None = None
         """What went wrong with the last attempt, for the log."""
         self.trace: Trace | None = None

@@ -40,12 +40,27 @@ class Adaptation(Enum):
     """Each prompt of a completions call by itself."""
     VIA_CHAT = "via chat"
     """Each prompt of a completions call as a chat."""
+    TRANSLATED = "translated"
+    """In another format, which the upstream has."""
+
+
+CannotTranslate = Callable[[Endpoint, Params, Capabilities], InvalidRequest | None]
+"""Why a call cannot be translated for an upstream with these capabilities; None: it can be."""
+
+
+def _never_refuses(endpoint: Endpoint, params: Params, capabilities: Capabilities) -> None:
+    return None
+
+
+def is_translated(endpoint: Endpoint, capabilities: Capabilities) -> bool:
+    """Whether this upstream gets such calls in another format. Completions are adapted prompt by prompt instead."""
+    return type(getattr(capabilities, endpoint)) is str
 
 
 def adaptation(endpoint: Endpoint, params: Params, capabilities: Capabilities) -> Adaptation:
     """The way to this upstream for a call that it can take."""
     if endpoint != "completions":
-        return Adaptation.PLAIN
+        return Adaptation.TRANSLATED if is_translated(endpoint, capabilities) else Adaptation.PLAIN
     if capabilities.completions == "via_chat":
         return Adaptation.VIA_CHAT
     prompt = params.document.members["prompt"]
@@ -53,7 +68,13 @@ def adaptation(endpoint: Endpoint, params: Params, capabilities: Capabilities) -
     return Adaptation.ONE_BY_ONE if is_array and not capabilities.prompt_arrays else Adaptation.PLAIN
 
 
-def fitting(model: Model, endpoint: Endpoint, params: Params, upstreams: Mapping[str, Upstream]) -> tuple[Route, ...]:
+def fitting(
+    model: Model,
+    endpoint: Endpoint,
+    params: Params,
+    upstreams: Mapping[str, Upstream],
+    cannot_translate: CannotTranslate = _never_refuses,
+) -> tuple[Route, ...]:
     """The routes that can take this call, in their order.
 
     Raises `InvalidRequest` with `param` for what none of them can do; `NotFound` where none serves the endpoint.
@@ -70,7 +91,11 @@ def fitting(model: Model, endpoint: Endpoint, params: Params, upstreams: Mapping
         capabilities = upstreams[route.upstream].capabilities
         if not serves(endpoint, capabilities):
             continue
-        refusal = _refusal(params.document.members, capabilities) if endpoint == "completions" else None
+        refusal: GatewayError | None = None
+        if endpoint == "completions":
+            refusal = _refusal(params.document.members, capabilities)
+        elif is_translated(endpoint, capabilities):
+            refusal = cannot_translate(endpoint, params, capabilities)
         if refusal is None:
             fit.append(route)
         else:
@@ -82,8 +107,10 @@ def fitting(model: Model, endpoint: Endpoint, params: Params, upstreams: Mapping
 
 def may_rewrite(model: Model, endpoint: Endpoint, upstreams: Mapping[str, Upstream]) -> bool:
     """Whether a route of this model may need more of a call's values than to pass them on."""
-    all_plain = all(upstreams[route.upstream].capabilities.is_all for route in model.routes)
-    return endpoint == "completions" and not all_plain
+    able = [upstreams[route.upstream].capabilities for route in model.routes]
+    if endpoint == "completions":
+        return not all(each.is_all for each in able)
+    return any(is_translated(endpoint, each) for each in able)
 
 
 def beside(routes: Sequence[Route], others: Iterable[tuple[str, Model]]) -> tuple[Route, ...]:

@@ -591,10 +591,20 @@ class Timeouts(Section):
     """The whole attempt."""
 
 
-def _read_completions(value: Any) -> Any:
-    if value not in (True, False, "true", "false", "via_chat"):
-        raise ValueError("expected true, false or via_chat")
-    return value
+def _bool_or(other: str) -> BeforeValidator:
+    """A setting that is true, false or this word."""
+
+    def read(value: Any) -> Any:
+        if value not in (True, False, "true", "false", other):
+            raise ValueError(f"expected true, false or {other}")
+        return value
+
+    return BeforeValidator(read)
+
+
+def _written(value: bool | str) -> str:
+    """As in the file."""
+    return value if isinstance(value, str) else str(value).lower()
 
 
 class Capabilities(Section):
@@ -604,14 +614,14 @@ class Capabilities(Section):
     """Whether stream_options.include_usage may be sent."""
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_completion_tokens"
     """The field for an output limit that the gateway adds to a chat request."""
-    completions: Annotated[bool | Literal["via_chat"], BeforeValidator(_read_completions)] = True
+    completions: Annotated[bool | Literal["via_chat"], _bool_or("via_chat")] = True
     """Whether it has /completions; via_chat: each prompt is sent as a chat of one message; its answer is the text."""
-    chat: bool = True
-    """Whether it has /chat/completions."""
+    chat: Annotated[bool | Literal["via_messages"], _bool_or("via_messages")] = True
+    """Whether it has /chat/completions; via_messages: chats are translated to messages, and their answers back."""
     embeddings: bool = True
     """Whether it has /embeddings."""
-    messages: bool = False
-    """Whether it has Anthropic's /messages; default: true for api.anthropic.com, else false."""
+    messages: Annotated[bool | Literal["via_chat"], _bool_or("via_chat")] = False
+    """Whether it has Anthropic's /messages; via_chat: as chats; default: true for api.anthropic.com, else false."""
     count_tokens: bool = True
     """Whether it has /messages/count_tokens beside /messages."""
     logprobs: bool = True
@@ -628,9 +638,12 @@ class Capabilities(Section):
     """Whether the prompt of completions may be tokens."""
 
     @model_validator(mode="after")
-    def _chat_to_go_by(self) -> Self:
-        if self.completions == "via_chat" and not self.chat:
-            raise ValueError("completions: via_chat needs chat, which is false here")
+    def _target_to_go_by(self) -> Self:
+        for name in ("completions", "messages"):
+            if getattr(self, name) == "via_chat" and self.chat is not True:
+                raise ValueError(f"{name}: via_chat needs chat, which is {_written(self.chat)} here")
+        if self.chat == "via_messages" and self.messages is not True:
+            raise ValueError(f"chat: via_messages needs messages, which is {_written(self.messages)} here")
         return self
 
     @cached_property

@@ -11,11 +11,12 @@ from gateway import formats
 from gateway.api.capabilities import Adaptation, adaptation, fitting, served, unsupported
 from gateway.api.schema import Chat, Completion
 from gateway.config import Capabilities, Config, ConfigError, build
-from gateway.errors import GatewayError
+from gateway.errors import GatewayError, InvalidRequest
 from gateway.records import Endpoint
 
 VIA_CHAT = {"completions": "via_chat"}
 PROMPT = {"model": "m", "prompt": "x"}
+MESSAGE = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "x"}]}
 
 
 def config(*capabilities: dict[str, Any], **model: Any) -> Config:
@@ -163,11 +164,33 @@ def test_limits_of_completions_do_not_touch_chat() -> None:
         ("completions", PROMPT | {"prompt": ["a", "b"]}, VIA_CHAT | {"prompt_arrays": False}, Adaptation.VIA_CHAT),
         ("chat", BODIES["chat"], VIA_CHAT, Adaptation.PLAIN),
         ("embeddings", BODIES["embeddings"] | {"input": ["a", "b"]}, {"prompt_arrays": False}, Adaptation.PLAIN),
+        ("messages", MESSAGE, {"messages": True}, Adaptation.PLAIN),
+        ("messages", MESSAGE, {"messages": "via_chat"}, Adaptation.TRANSLATED),
+        ("chat", BODIES["chat"], {"messages": "via_chat"}, Adaptation.PLAIN),
+        ("chat", BODIES["chat"], {"messages": True, "chat": "via_messages"}, Adaptation.TRANSLATED),
     ],
 )
 def test_way(endpoint: Endpoint, body: dict[str, Any], capabilities: dict[str, Any], expected: Adaptation) -> None:
     asked = formats.read(endpoint, json.dumps(body).encode())
     assert adaptation(endpoint, asked, Capabilities(**capabilities)) is expected
+
+
+def test_what_cannot_be_translated_goes_to_a_route_with_the_format() -> None:
+    made = config({"messages": "via_chat"}, {"messages": True}, {"messages": False})
+    asked = formats.read("messages", json.dumps(MESSAGE).encode())
+
+    def fit(refused: InvalidRequest | None, upstreams: slice = slice(None)) -> str:
+        model = made.models["m"]
+        model = model.model_copy(update={"routes": model.routes[upstreams]})
+        routes = fitting(model, "messages", asked, made.upstreams, lambda *_: refused)
+        return "".join(route.upstream for route in routes)
+
+    refused = InvalidRequest("no such thing", param="container")
+    assert fit(None) == "01"
+    assert fit(refused) == "1"
+    with pytest.raises(InvalidRequest) as caught:
+        fit(refused, slice(1))
+    assert caught.value is refused
 
 
 # ------------------------------------------------------------------------------------------------------- what is shown

@@ -603,3 +603,83 @@ def test_reasoning_stays_out_where_the_client_asked_for_none() -> None:
 def test_a_thinking_budget_is_an_effort(budget: int, effort: str) -> None:
     body = asked("messages", {**WAYS["messages"], "thinking": {"type": "enabled", "budget_tokens": budget}}).body
     assert body["reasoning_effort"] == effort
+
+
+# ----------------------------------------------------------------------------------------------------- smaller matters
+
+
+@pytest.mark.parametrize(
+    ("usage", "expected"),
+    [
+        ({"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 7, "cache_write_tokens": 7}}, (0, 7, 2)),
+        ({"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 70}}, (0, 9, 0)),
+        ({"prompt_tokens": 9, "prompt_tokens_details": None}, (9, 0, 0)),
+        ({"completion_tokens": 3}, (0, 0, 0)),
+    ],
+)
+def test_parts_of_the_prompt_are_never_more_than_it(usage: dict[str, Any], expected: tuple[int, int, int]) -> None:
+    message = plain("messages", WAYS["messages"], answer_of({"content": "a"}, usage))["usage"]
+    names = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+    assert tuple(message[name] for name in names) == expected
+
+
+def answer_of(message: dict[str, Any], usage: dict[str, Any] | None = None) -> dict[str, Any]:
+    return {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}], "usage": usage}
+
+
+def test_reasoning_that_is_not_in_the_completion_is_added_to_it() -> None:
+    usage = {
+        "prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 10,
+        "completion_tokens_details": {"reasoning_tokens": 3},
+    }  # fmt: skip
+    shown_usage = plain("responses", WAYS["responses"], answer_of({"content": "a"}, usage))["usage"]
+    assert shown_usage["output_tokens"] == 5
+    assert shown_usage["output_tokens_details"] == {"reasoning_tokens": 3}
+
+
+def test_thoughts_among_the_parts_of_the_content_are_reasoning() -> None:
+    """As Mistral sends them."""
+    thinking = {"type": "thinking", "thinking": [{"type": "text", "text": "Hm."}]}
+    output = plain("responses", WAYS["responses"], answer_of({"content": [thinking, {"type": "text", "text": "Ok"}]}))[
+        "output"
+    ]
+    assert [(item["type"], item["content"][0]["text"]) for item in output] == [("reasoning", "Hm."), ("message", "Ok")]
+
+
+def test_pieces_of_two_calls_by_turns_are_no_blocks() -> None:
+    """Blocks of a message come one after the other."""
+    golden = GOLDEN["responses/stream-calls-by-turns"]
+    with pytest.raises(Unfit):
+        streamed("messages", request("messages"), golden["chunks"])
+
+
+def test_messages_in_a_row_stay_apart_unless_calls_wait_for_their_results() -> None:
+    said = {"type": "message", "role": "assistant"}
+    items = [
+        {"role": "user", "content": "x"}, {**said, "content": "one"}, {**said, "content": "two"},
+        {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}, {**said, "content": "three"},
+        {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]},
+        {"type": "function_call_output", "call_id": "c", "output": "y"},
+    ]  # fmt: skip
+    messages = asked("responses", {**WAYS["responses"], "input": items}).body["messages"]
+    assert [(each["role"], each.get("content")) for each in messages] == [
+        ("user", "x"), ("assistant", "one"), ("assistant", "two\n\nthree"), ("tool", "y"),
+    ]  # fmt: skip
+    assert messages[2]["reasoning_content"] == "hm"
+    assert [call["id"] for call in messages[2]["tool_calls"]] == ["c"]
+
+
+def test_the_input_side_of_a_messages_usage_is_one_set() -> None:
+    """Some clones count the cache in `input_tokens` of the one event and not of the other."""
+    start = {"type": "message_start", "message": {"usage": {"input_tokens": 10, "cache_read_input_tokens": 4}}}
+    delta = {
+        "type": "message_delta",
+        "delta": {"stop_reason": "end_turn"},
+        "usage": {"input_tokens": 14, "output_tokens": 2},
+    }
+    asked_usage = {**WAYS["anthropic"], "stream_options": {"include_usage": True}}
+    assert data_of(streamed("anthropic", asked_usage, [start, delta]))[-1]["usage"]["prompt_tokens"] == 14
+    delta["usage"] = {"output_tokens": 2}
+    assert data_of(streamed("anthropic", asked_usage, [start, delta]))[-1]["usage"]["prompt_tokens"] == 14
+    delta["usage"] = {"input_tokens": None, "output_tokens": 2}
+    assert data_of(streamed("anthropic", asked_usage, [start, delta]))[-1]["usage"]["prompt_tokens"] == 14

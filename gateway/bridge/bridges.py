@@ -1,0 +1,188 @@
+"""Calls in a format that their upstream lacks: the request in the upstream's format, and its answers in the client's.
+
+`WAYS` says which formats can be reached from which. The translations themselves are in `translate/`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from gateway.config import Capabilities
+from gateway.errors import GatewayError, InvalidRequest
+from gateway.formats import FORMATS
+from gateway.formats.format import Format, Scan, ScanInput, Unfit
+from gateway.quota import windows
+from gateway.records import Call, Document, Endpoint, Params, Usage
+
+from .refusal import renamed
+from .translate import (
+    anthropic_answer,
+    anthropic_request,
+    messages_answer,
+    messages_request,
+)
+from .translate.anthropic_answer import ChatFrame, ChatStream
+from .translate.chat_said import as_chunk
+from .translate.messages_answer import MessageFrame, MessageStream
+from .translated_scan import TranslatedScan, Translator
+
+ANTHROPIC_VERSION = ("anthropic-version", "2023-06-01")
+"""The version of Messages that the translation writes (platform.claude.com/docs, "Versioning")."""
+
+
+class Translated(NamedTuple):
+    """A call for an upstream with another format."""
+
+    call: Call
+    """In the upstream's format."""
+    format: Format
+    """The upstream's, with answers for the client."""
+    left_out: tuple[str, ...] = ()
+    """What the client asked for and the upstream is not offered."""
+
+
+class _Way(NamedTuple):
+    """What differs between the ways. `asked` is the translated request."""
+
+    target: Endpoint
+    ask: Callable[[Params, Capabilities, int], Any]
+    """Translates the request; the last argument is the output limit of a call that gives none."""
+    stream: Callable[[Any, Call], Translator]
+    plain: Callable[[Any, Call, dict[str, Any], Usage], dict[str, Any]]
+    as_stream: Callable[[dict[str, Any]], dict[str, Any]] | None
+    """A plain answer of the upstream as its one event; None: that is not possible."""
+    fail: Callable[[GatewayError, Scan | None, str], bytes]
+    """The client's event for an error, given what it has of the answer, and the request id."""
+    names: Mapping[str, str]
+    """Parameters of the upstream's format, as the client's has them."""
+    limits: Callable[[Any], dict[str, Any]] = lambda asked: {}
+    """Fields of `Params` for the output limit that the translation has written."""
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+def translate(call: Call, capabilities: Capabilities, max_bytes: int) -> Translated:
+    """This call for an upstream with these capabilities. Raises `InvalidRequest`, but not after `refusal` was None.
+
+    `max_bytes` bounds a streamed answer.
+    """
+    way = WAYS[call.endpoint]
+    spec = FORMATS[call.endpoint]
+    asked = way.ask(call.params, capabilities, windows.output_limit(call))
+    document = Document(json.dumps(asked.body, separators=(",", ":")), asked.body)
+    params = call.params._replace(
+        document=document, n=1, best_of=1, prompts=1, include_usage=False, **way.limits(asked)
+    )
+    headers = [each for each in call.forwarded_headers if each[0].lower() not in spec.request_headers]
+    sent = call._replace(endpoint=way.target, params=params, forwarded_headers=(*headers, *way.headers), query="")
+    return Translated(sent, _format(way, asked, call, max_bytes), asked.left_out)
+
+
+def refusal(endpoint: Endpoint, params: Params, capabilities: Capabilities) -> InvalidRequest | None:
+    """Why this call cannot be translated exactly; None: it can be."""
+    try:
+        WAYS[endpoint].ask(params, capabilities, 1)
+    except InvalidRequest as refused:
+        return refused
+    return None
+
+
+def _format(way: _Way, asked: Any, call: Call, max_bytes: int) -> Format:
+    """The upstream's format, with answers for this call's client."""
+    target = FORMATS[way.target]
+
+    def scan(given: ScanInput) -> Scan:
+        assert target.scan is not None
+        return TranslatedScan(target.scan(given._replace(shows_usage=True)), way.stream(asked, call), max_bytes)
+
+    def answer(body: bytes, usage: Usage) -> bytes:
+        return json.dumps(way.plain(asked, call, _read(body), usage), separators=(",", ":")).encode()
+
+    def as_events(body: bytes, shows_usage: bool) -> bytes:
+        assert way.as_stream is not None
+        stream = way.stream(asked, call)
+        return stream.feed(way.as_stream(_read(body))) + stream.finish(completion_tokens=0)
+
+    return replace(
+        target,
+        scan=scan,
+        answer=answer,
+        as_events=None if way.as_stream is None else as_events,
+        error_event=way.fail,
+        reword=lambda refused: renamed(refused, way.names),
+        response_headers=frozenset(),
+    )
+
+
+def _read(body: bytes) -> dict[str, Any]:
+    answer = json.loads(body)
+    if not isinstance(answer, dict):
+        raise Unfit("an answer that is no JSON object")
+    return answer
+
+
+def _base(call: Call) -> str:
+    return call.id.removeprefix("req_")
+
+
+# --------------------------------------------------------------------------------------------- Messages through chat
+
+
+def _ask_message(params: Params, capabilities: Capabilities, _: int) -> Any:
+    return messages_request.translate(params.document.members, limit_field=capabilities.max_tokens_field)
+
+
+def _message_frame(call: Call) -> MessageFrame:
+    return MessageFrame(_base(call), call.params.model, call.params.prompt_tokens)
+
+
+def _message(asked: Any, call: Call, answer: dict[str, Any], usage: Usage) -> dict[str, Any]:
+    return messages_answer.answer(
+        asked, _message_frame(call), answer, completion_tokens=usage.completion_tokens
+    )  # fmt: skip
+
+
+_MESSAGES = _Way(
+    target="chat",
+    ask=_ask_message,
+    stream=lambda asked, call: MessageStream(asked, _message_frame(call)),
+    plain=_message,
+    as_stream=as_chunk,
+    fail=lambda error, _, request_id: FORMATS["messages"].error_event(error, None, request_id),
+    names={
+        "max_completion_tokens": "max_tokens",
+        "stop": "stop_sequences",
+        "response_format": "output_config.format",
+        "reasoning_effort": "output_config.effort",
+        "user": "metadata.user_id",
+    },
+)
+
+# --------------------------------------------------------------------------------------------- chat through Messages
+
+
+def _ask_anthropic(params: Params, _: Capabilities, output_limit: int) -> Any:
+    """`output_limit` is that of the key or the model, where the client gave none."""
+    return anthropic_request.translate(params.document.members, output_limit=output_limit)
+
+
+def _chat_frame(call: Call) -> ChatFrame:
+    return ChatFrame(_base(call), int(call.started), call.params.model, call.params.include_usage)
+
+
+_CHAT = _Way(
+    target="messages",
+    ask=_ask_anthropic,
+    stream=lambda _, call: ChatStream(_chat_frame(call)),
+    plain=lambda _, call, answer, __: anthropic_answer.answer(_chat_frame(call), answer),
+    as_stream=None,
+    fail=lambda error, _, request_id: FORMATS["chat"].error_event(error, None, request_id),
+    names={"stop_sequences": "stop", "output_config.format": "response_format", "metadata.user_id": "user"},
+    limits=lambda asked: {"output_limit": asked.body["max_tokens"], "is_output_limit_added": False},
+    headers=(ANTHROPIC_VERSION,),
+)
+
+WAYS: Mapping[Endpoint, _Way] = {"messages": _MESSAGES, "chat": _CHAT}
+"""By the client's format."""
