@@ -28,6 +28,8 @@ from .errors import GatewayError, UpstreamFailed, UpstreamRefused
 from .formats import FORMATS, token_rule
 from .keys.cache import KeyCache
 from .observe.tracing import CLIENT_GONE, Trace
+from .queueing import Ticket, Waiting, WaitingRoom
+from .queueing.classes import FACTORS
 from .quota import windows
 from .records import Call, Claim, Failure, Phase, Usage
 from .relay import Answer, Streamed
@@ -45,6 +47,10 @@ log = logging.getLogger("gateway")
 _PROMPT_BY_PROMPT = frozenset({Adaptation.ONE_BY_ONE, Adaptation.VIA_CHAT})
 
 
+ANSWER_WITHIN_S = 0.5
+"""How long before a client gives up a call that waits is refused, so that the refusal arrives."""
+
+
 @dataclass(frozen=True, slots=True)
 class Services:
     """What calls are carried with. A call keeps the configuration it began with."""
@@ -55,6 +61,8 @@ class Services:
     books: Accounting
     pools: Mapping[str, Pool]
     router: Router
+    waiting: WaitingRoom
+    """Calls for which no upstream has room; outlives the configuration."""
     tasks: Tasks
     """Background work of calls: reading answers to their end after the client left, back-pressure."""
     find_counter: FindsCounter = no_counter
@@ -99,24 +107,27 @@ async def serve(
         claims = windows.dearest([claims, *[each.claims for each in fallbacks]])
     candidates = parts.router.candidates(routes, call.params.model)
     limits = parts.router.limits
-    places = (
-        _places(call, candidates, parts) if limits.is_any and limits.binds_any(_all_routes(routes, fallbacks)) else ()
-    )
-    async with Lease(parts.books, call, claims, candidates[0] if candidates else routes[0], places) as lease:
-        leased_now()
-        lease.trace = trace
-        lease.fallbacks_left = len(fallbacks)
-        keepalive_s = parts.config.server.keepalive_comment_s if call.params.stream else 0
-        keepalive = FORMATS[call.endpoint].keepalive
-        outlet = ClientStream(open_stream, partial(own_headers, lease), keepalive_s, keepalive, hold)
-        try:
+    places: Sequence[Place] = ()
+    if limits.is_any and limits.binds_any(_all_routes(routes, fallbacks)):
+        places = _places(call, candidates, parts)
+    admission = _admission(call, places, parts) if places and parts.waiting.is_open else None
+    likely = candidates[0] if candidates else routes[0]
+    waits = Lease(parts.books, call, claims, likely, places, admission)
+    keepalive_s = parts.config.server.keepalive_comment_s if call.params.stream else 0
+    keepalive = FORMATS[call.endpoint].keepalive
+    outlet = ClientStream(open_stream, partial(own_headers, waits), keepalive_s, keepalive, hold)
+    try:
+        async with waits as lease:
+            leased_now()
+            lease.trace = trace
+            lease.fallbacks_left = len(fallbacks)
             try:
                 answer = await _carry(call, parts, lease, outlet, routes=routes, tried=[])
             except (UpstreamFailed, UpstreamRefused) as error:
                 answer = await _fall_back(error, fallbacks, parts, lease, outlet)
             return Served(answer, own_headers(lease))
-        finally:
-            outlet.close()
+    finally:
+        outlet.close()
 
 
 def _routes(call: Call, parts: Services) -> tuple[Route, ...]:
@@ -188,6 +199,23 @@ def _places(call: Call, candidates: Sequence[Route], parts: Services) -> Sequenc
         return count, min(count, fan_out.AT_ONCE)
 
     return parts.router.places(call, candidates, prompts)
+
+
+def _admission(call: Call, places: Sequence[Place], parts: Services) -> Ticket:
+    """How the call waits where no place has room: in the flow of its key or team, not past its client's patience."""
+    key, document, by = call.key, call.params.document, parts.waiting.settings.by
+    owner = f"team:{key.team}" if by == "team" and key.team is not None else key.id
+    size = len(document.text) if document.large is None else sum(map(len, document.large.pieces))
+    cost = call.params.prompt_tokens + windows.output_limit(call) * call.params.candidates
+    waiting = Waiting(
+        flow=f"{owner}|{call.priority}",
+        weight=key.weight * FACTORS[call.priority],
+        cost=cost,
+        size=size,
+        windows=[frozenset(claim.window.id for claim in place.claims) for place in places],
+    )
+    patience_s = client_timeout_s(call.forwarded_headers) - (time.perf_counter() - call.arrived) - ANSWER_WITHIN_S
+    return parts.waiting.ticket({place.route.upstream for place in places}, waiting, patience_s)
 
 
 async def _carry(

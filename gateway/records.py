@@ -17,7 +17,7 @@ from ipaddress import IPv4Network, IPv6Network
 from typing import Any, Literal, NamedTuple
 
 from . import units
-from .config import Limits, Model, Quota
+from .config import Limits, Model, Priority, Quota
 
 Endpoint = Literal["completions", "chat", "embeddings", "messages", "count_tokens"]
 UsageSource = Literal["reported", "estimated", "none"]
@@ -37,6 +37,8 @@ class Key:
     limits: Limits = field(default_factory=Limits)
     quotas: tuple[Quota, ...] = ()
     is_shadow: bool = False
+    priority: Priority = "normal"
+    weight: int = 1
 
 
 class LargeBody(NamedTuple):
@@ -127,6 +129,9 @@ class Call(NamedTuple):
     def model_name(self) -> str:
         """The real name of the model that serves."""
         return self.params.model if self.target is None else self.target
+
+    priority: Priority = "normal"
+    """Its class where calls wait: the key's, or a lower one that the client asked for."""
 
 
 class Phase(Enum):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -85,6 +85,14 @@ class AttemptCost(Protocol):
     def doubts(self) -> tuple[str, ...]: ...
 
 
+class Admission(Protocol):
+    """One call's way to a place with room. Implemented by queueing/waiting_room.py."""
+
+    async def admit(self, attempt: Callable[[], Awaitable[Sequence[Refused]]]) -> Sequence[Refused]: ...
+
+    def ended(self, tokens: int, windows: Collection[str]) -> None: ...
+
+
 class AccessLogExtras(NamedTuple):
     """What the access line of a call says that its record does not."""
 
@@ -118,7 +126,8 @@ class Lease:
     `QuotaSpent`, `Unavailable`); after the block the lease has been closed exactly once.
 
     `likely` is the most probable route of the call: a lost call is counted there. `places` are the routes with limits
-    of their own: the first one with room is `place`, and drawn on with the call's windows.
+    of their own: the first one with room is `place`, and drawn on with the call's windows. With an `admission`
+    the call waits where none has room.
     """
 
     def __init__(
@@ -128,6 +137,7 @@ class Lease:
         claims: tuple[Claim, ...],
         likely: Route | None = None,
         places: Sequence[Place] = (),
+        admission: Admission | None = None,
     ) -> None:
         self.call = call
         self.standings: tuple[WindowStatus, ...] = ()
@@ -153,6 +163,9 @@ class Lease:
         """What attempts with models before this one may have cost: tokens, and billionths of a US dollar."""
         self._own = claims
         self._places = places
+        self._admission = admission
+        self._waited_s = 0.0
+        """Time spent waiting for room."""
         self._growing = asyncio.Lock() if places else None
         self._books = books
         self._draw = Draw(_if_lost(call, likely or call.model.routes[0]), claims)
@@ -161,26 +174,36 @@ class Lease:
         self._is_handed_over = False
 
     async def __aenter__(self) -> Self:
-        refused = await self._reserve_place() if self._places else await self._reserve()
+        refused = await self._find_place() if self._places else await self._reserve()
         if refused is not None:
-            raise _refusal(refused, self.call)
+            error = _refusal(refused, self.call)
+            if isinstance(error, UpstreamFailed):
+                self._books.telemetry.rejected(error.reason)
+            raise error
         return self
 
-    async def _reserve_place(self) -> Refused | None:
-        """Reserve for the first place with room. Returns the refusal that ends first, or that of the caller's own
-        limits, which no other place mends."""
-        first: Refused | None = None
+    async def _find_place(self) -> Refused | None:
+        """Reserve where there is room, now or after a wait. Returns the refusal that ends first."""
+        began = time.perf_counter()
+        admit = self._reserve_place() if self._admission is None else self._admission.admit(self._reserve_place)
+        refusals = await admit
+        self._waited_s = time.perf_counter() - began
+        return min(refusals, key=lambda refused: refused.retry_after_us or 0, default=None)
+
+    async def _reserve_place(self) -> Sequence[Refused]:
+        """Reserve for the first place with room. Returns the refusals of all; or that of the caller's own limits, which
+        no other place mends."""
+        refusals = []
         for place in self._places:
             self._draw = Draw(_if_lost(self.call, place.route), self._own + place.claims)
             refused = await self._reserve()
             if refused is None:
                 self.place, self.standings = place, self.standings[: len(self._own)]
-                return None
+                return ()
             if not windows.is_of_upstream(refused.standing.window):
-                return refused._replace(standings=refused.standings[: len(self._own)])
-            if first is None or (refused.retry_after_us or 0) < (first.retry_after_us or 0):
-                first = refused
-        return first
+                return (refused._replace(standings=refused.standings[: len(self._own)]),)
+            refusals.append(refused)
+        return refusals
 
     def fall_back(self, call: Call) -> None:
         """Another model serves from here on: this is the call for it. It has the price of that model."""
@@ -294,7 +317,11 @@ class Lease:
         if self._earlier is not None:
             record = _with_earlier(record, *self._earlier)
         self._settled = self._books.ledger.settle(Settlement(record, self._draw.claims))
-        overhead_s = max(0.0, duration_s - self.upstream_s - call.body_wait_s)
+        if self._admission is not None:
+            self._admission.ended(
+                usage.total_tokens, [claim.window.id for claim in self._draw.claims[len(self._own) :]]
+            )
+        overhead_s = max(0.0, duration_s - self.upstream_s - call.body_wait_s - self._waited_s)
         self._books.telemetry.recorded(
             record,
             estimated_prompt_tokens=call.params.prompt_tokens,

@@ -259,6 +259,9 @@ class LedgerClient:
     async def claim(self, holder: str, names: Mapping[str, float]) -> dict[str, float]:
         return await self._read(self._store.claim(holder, names))
 
+    async def exchange(self, place: str, holder: str, text: str, for_s: float) -> dict[str, str]:
+        return await self._read(self._store.exchange(place, holder, text, for_s))
+
     async def close(self, timeout_s: float) -> int:
         if self._is_closed:
             return self.pending

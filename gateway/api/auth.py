@@ -57,6 +57,8 @@ def read(key: KeySettings) -> Key:
         limits=key.limits,
         quotas=key.quotas,
         is_shadow=key.on_exceeded == "shadow",
+        priority=key.priority,
+        weight=key.weight,
     )
 
 

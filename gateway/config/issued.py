@@ -75,6 +75,8 @@ def shown_key(key: KeySettings) -> dict[str, Any]:
         "limits": key.limits.model_dump(mode="json", exclude_defaults=True),
         "quotas": shown_quotas(key.quotas),
         "on_exceeded": key.on_exceeded,
+        "priority": key.priority,
+        "weight": key.weight,
         "owner": key.owner,
         "note": key.note,
         "labels": dict(key.labels),

@@ -1202,6 +1202,10 @@ class KeySettings(Section):
     """What this key may spend."""
     on_exceeded: Literal["deny", "shadow"] = "deny"
     """deny, or shadow: count and report, never block."""
+    priority: Literal["interactive", "normal", "batch"] = "normal"
+    """Class of its calls where calls wait: an interactive one has 16 times, a normal one 4 times the share of batch."""
+    weight: Annotated[int, _not_bool, Field(ge=1, le=1000)] = 1
+    """Share of the key where calls wait, beside other keys of its class."""
     owner: Annotated[str, Field(min_length=1, max_length=256), AfterValidator(_one_line)] | None = None
     """The person whose key it is: the e-mail address or name that the sign-in gives."""
     note: Annotated[str, Field(max_length=1000), AfterValidator(_one_line)] | None = None
@@ -1327,6 +1331,23 @@ class Defaults(Section):
     """Settings of keys that are made by command or by the admin API; keys of the file have none of them."""
 
 
+Priority = Literal["interactive", "normal", "batch"]
+"""Classes of waiting calls, the most urgent first."""
+
+
+class QueueSettings(Section):
+    """Calls that wait for room at an upstream with limits, instead of being refused."""
+
+    max_wait_s: Seconds = 0
+    """How long a call may wait where no route has room; 0: it is refused at once."""
+    max_calls: Positive = 1000
+    """Calls of one worker that may wait at once; beyond, the flow with the most waiting work gives up its last one."""
+    max_bytes: Positive = 67108864
+    """Bytes of their requests that may wait at once in one worker."""
+    by: Literal["key", "team"] = "key"
+    """Who shares fairly: keys, or teams with all of their keys."""
+
+
 class Config(Section):
     """The whole file."""
 
@@ -1350,6 +1371,8 @@ class Config(Section):
     """What clients may ask for, by name or by pattern: gpt-4o*; "*" is every other model."""
     aliases: dict[str, str] = {}
     """Further names of models: {fast: gpt-4o-mini}."""
+    queue: QueueSettings = QueueSettings()
+    """Waiting for room at upstreams."""
     quotas: tuple[Quota, ...] = ()
     """What the whole gateway may spend."""
     teams: dict[str, Team] = {}

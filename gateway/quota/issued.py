@@ -70,7 +70,8 @@ class SecretOf(NamedTuple):
     """When it ceases to work; None: not before the key does."""
 
 
-_YOUNGER = ("owner", "note", "labels")
+_YOUNGER: Mapping[str, Any] = {"owner": None, "note": None, "labels": {}, "priority": "normal", "weight": 1}
+"""Settings that not every gateway knows, with their defaults."""
 
 
 class IssuedKey(NamedTuple):
@@ -86,8 +87,10 @@ class IssuedKey(NamedTuple):
     def encode(self) -> str:
         """As text, to be stored."""
         settings = shown_key(self.settings)
-        for name in _YOUNGER:
-            if not settings[name]:  # a gateway of the version before refuses a key with settings that it does not know
+        for name, default in _YOUNGER.items():
+            if (
+                not settings[name] or settings[name] == default
+            ):  # a gateway of the version before refuses a key with settings that it does not know
                 del settings[name]
         return _spell(self._asdict() | {"settings": settings})
 

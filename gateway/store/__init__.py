@@ -245,6 +245,10 @@ class Store(ReportReader, KeyStore, RequestStore, Protocol):
         free. Raises `StoreUnavailable`: then the names may have been locked or not.
         """
 
+    async def exchange(self, place: str, holder: str, text: str, for_s: float) -> dict[str, str]:
+        """Leave a text of one line under this name for so many seconds, in place of the holder's last one. Returns
+        those of the other holders that stand. A server may lose them. Raises `StoreUnavailable`."""
+
     async def told_models(self, since: str, until: str) -> list[dict[str, Any]]:
         """Sums of the calls with stored records: rows as those of `usage`, by `TOLD_GROUPS`. Raises
         `StoreUnavailable`.
@@ -313,6 +317,9 @@ class Ledger(ReportReader, Protocol):
 
     async def claim(self, holder: str, names: Mapping[str, float]) -> dict[str, float]:
         """Take hold of names, as `Store.claim`. Raises `StoreUnavailable`."""
+
+    async def exchange(self, place: str, holder: str, text: str, for_s: float) -> dict[str, str]:
+        """Exchange texts with other workers, as `Store.exchange`. Raises `StoreUnavailable`."""
 
     async def ping(self) -> None:
         """Whether draws would be answered now. Raises `StoreUnavailable`."""

@@ -32,6 +32,8 @@ class UpstreamReport(NamedTuple):
     """States of its models that are not closed."""
     last_fault: str | None = None
     last_fault_ago_s: float = 0.0
+    waiting: int = 0
+    """Calls that wait for room at this upstream, or at others with it."""
 
 
 def merged_status(
@@ -61,6 +63,7 @@ def _row(name: str, address: str, credentials: int, reports: Sequence[UpstreamRe
         "base_url": address,
         "state": STATES[max([report.state for report in reports], default=0)],
         "in_flight": sum([report.in_flight for report in reports]),
+        "waiting": sum([report.waiting for report in reports]),
         "connections": sum([report.connections for report in reports]),
         "workers": len(reports),
         "credentials": [_credential(number, cooldowns) for number in range(1, credentials + 1)],

@@ -28,6 +28,7 @@ from gateway.observe.live_numbers import summed
 from gateway.observe.metrics import Telemetry
 from gateway.observe.tracing import open_tracer
 from gateway.pipeline import CurrentServices, Services
+from gateway.queueing import WaitingRoom
 from gateway.records import Key, Record, WindowStatus
 from gateway.store import Ledger, Store, StoreUnavailable, open_store
 from gateway.tasks import Tasks
@@ -102,9 +103,9 @@ async def build(
         decisions = Decisions.of_gateway(store, config.store, telemetry.change_restored)
     book = KeyCache(store, config, restore=decisions.restore if decisions else None)
     tracer = open_tracer(config.tracing)
-    live = CurrentServices(
-        assemble(ready, book, Accounting(ledger, telemetry, access_log.write_record, tracer), tasks, {})
-    )
+    waiting = WaitingRoom(config.queue, ledger.exchange)
+    accounts = Accounting(ledger, telemetry, access_log.write_record, tracer)
+    live = CurrentServices(assemble(ready, book, accounts, waiting, tasks, {}))
     admin: AdminAPI | None = None
     persons: PersonTokens | None = None
     try:
@@ -135,6 +136,7 @@ async def build(
         await refusals.write()
     finally:
         await background.close()
+        await waiting.close()
         await tasks.cancel_all()
         await book.close()
         await large_bodies.close()
@@ -184,7 +186,11 @@ def _application(max_request_bytes: int, door: ErrorMiddleware, routes: Iterable
 def report_upstreams(live: CurrentServices) -> list[UpstreamReport]:
     """The state of the upstreams in this worker."""
     parts = live.parts
-    return [health.report(parts.pools[name].size) for name, health in parts.router.health.items()]
+    waiting = parts.waiting.waiting()
+    return [
+        health.report(parts.pools[name].size)._replace(waiting=waiting.get(name, 0))
+        for name, health in parts.router.health.items()
+    ]
 
 
 def _alone(live: CurrentServices, telemetry: Telemetry) -> Ask:

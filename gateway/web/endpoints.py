@@ -24,6 +24,7 @@ from gateway.errors import InvalidRequest, ModelNotFound, Unavailable
 from gateway.formats import FORMATS
 from gateway.formats.format import Format
 from gateway.observe.tracing import PARENT, STATE
+from gateway.queueing import classes
 from gateway.quota import window_status
 from gateway.quota.issued import may_be_issued
 from gateway.records import OTHER, Call, Key, Params
@@ -150,6 +151,9 @@ class DataPlane:
         ):
             asked = _read(spec, pieces, parts)  # with all of its values, at any cost
         client_id = request.headers.get("X-Client-Request-Id")
+        priority = key.priority
+        if (wished := request.headers.get(classes.HEADER)) is not None:
+            priority = classes.lowered(priority, wished)
         call = Call(
             id=visit.id,
             started=time.time(),
@@ -166,6 +170,7 @@ class DataPlane:
             query=_query(request) if spec.passes_query else "",
             target=None if found.alias is None else found.name,
             other_models=self._other_models(key, asked, visit) if asked.other_models else (),
+            priority=priority,
         )
         return call._replace(fallbacks=tuple(_fallbacks(call, asked, others))) if others else call
 

@@ -17,6 +17,7 @@ from gateway.api.prompt_tokens import FindsCounter
 from gateway.config import Config, build
 from gateway.keys.cache import KeyCache
 from gateway.pipeline import CurrentServices, Services
+from gateway.queueing import WaitingRoom
 from gateway.records import Key
 from gateway.tasks import Tasks
 from gateway.upstream.health import Health
@@ -52,10 +53,17 @@ def prepare(config: Config, present: Mapping[str, Pool]) -> Prepared:
     return Prepared(config, auth.index(config.keys), pools, find_counter)
 
 
-def assemble(ready: Prepared, book: KeyCache, books: Accounting, tasks: Tasks, kept: Mapping[str, Health]) -> Services:
+def assemble(
+    ready: Prepared,
+    book: KeyCache,
+    books: Accounting,
+    waiting: WaitingRoom,
+    tasks: Tasks,
+    kept: Mapping[str, Health],
+) -> Services:
     """The parts of a configuration. `kept` is what is known of upstreams already."""
     router = Router(ready.config, books.telemetry.show_upstream, kept=kept)
-    return Services(ready.config, book, books, ready.pools, router, tasks, ready.find_counter)
+    return Services(ready.config, book, books, ready.pools, router, waiting, tasks, ready.find_counter)
 
 
 class HotReload:
@@ -91,7 +99,8 @@ class HotReload:
         old = self._live.parts
         kept = {name: old.router.health[name] for name, pool in ready.pools.items() if old.pools.get(name) is pool}
         old.book.configure(ready.config, ready.keys)
-        self._live.parts = new = assemble(ready, old.book, old.books, old.tasks, kept)
+        self._live.parts = new = assemble(ready, old.book, old.books, old.waiting, old.tasks, kept)
+        new.waiting.configure(ready.config.queue)
         config = ready.config
         self._capacity.resize(config.server)
         self._access_log.style = config.server.access_log

@@ -78,3 +78,23 @@ async def test_a_hundred_names_at_once(store: Store) -> None:
     names = dict.fromkeys([f"name-{number}" for number in range(100)], HOUR_S)
     assert set((await store.claim("one", names)).values()) == {0}
     assert min((await store.claim("other", names)).values()) > 0
+
+
+# --------------------------------------------------------------------------------------------------------- exchange
+
+
+async def test_workers_exchange_texts(store: Store) -> None:
+    assert await store.exchange("here", "one", "hello world 1", HOUR_S) == {}
+    assert await store.exchange("here", "two", "", HOUR_S) == {"one": "hello world 1"}
+    assert await store.exchange("here", "one", '["x", "é|"]', HOUR_S) == {"two": ""}
+    assert await store.exchange("here", "two", "2", HOUR_S) == {"one": '["x", "é|"]'}
+    assert await store.exchange("there", "three", "3", HOUR_S) == {}
+
+
+async def test_a_text_stands_for_as_long_as_it_said(store: Store, clock: Clock) -> None:
+    await store.exchange("here", "one", "1", HOUR_S)
+    await store.exchange("here", "two", "2", 3 * HOUR_S)
+    clock.advance(2 * HOUR_S)
+    assert await store.exchange("here", "three", "3", HOUR_S) == {"two": "2"}
+    clock.advance(2 * HOUR_S)
+    assert await store.exchange("here", "one", "1", HOUR_S) == {}

@@ -16,6 +16,7 @@ The keys, all with one hash tag, so that in a cluster one node has them all; 1 i
     {namespace}:1:records          stream: one record each
     {namespace}:1:sums:DAY         hash: group -> numbers (quota/ledger_entry)
     {namespace}:1:claim:NAME       "until_us holder"; what one of all workers does
+    {namespace}:1:posts:PLACE      hash: worker -> "until_us text"; what workers with waiting calls exchange
     {namespace}:1:documents:KIND   hash: name -> document; KIND is key, team or overlay
     {namespace}:1:names:KIND       sorted set: their names, to be read in order
     {namespace}:1:secrets          hash: SHA-256 of a secret -> the key that it leads to
@@ -114,6 +115,7 @@ class RedisStore:
         self._script = Script.read(*APPLY)
         self._probe = Script.read("probe.lua")
         self._claim = Script.read("claim.lua")
+        self._exchange = Script.read("exchange.lua")
         self._find = Script.read("find.lua")
         self._change = Script.read("change.lua")
         self._writing = RedisConnection(settings.redis, BATCH_WITHIN_S, self._greet_writing)
@@ -175,6 +177,12 @@ class RedisStore:
         spans_us = [str(int(for_s * 1e6)) for for_s in names.values()]
         held_us = await self._reading.run(self._claim, keys, [holder, str(self._offset_us()), *spans_us])
         return {name: us / 1e6 for name, us in zip(names, held_us, strict=True)}
+
+    async def exchange(self, place: str, holder: str, text: str, for_s: float) -> dict[str, str]:
+        """As promised; on the connection for keys, where no report is in the way."""
+        arguments = [holder, text, str(int(for_s * 1e6)), str(self._offset_us())]
+        found = await self._finding.run(self._exchange, [f"{self._base}posts:{place}"], arguments)
+        return dict(zip(found[::2], found[1::2], strict=True))
 
     async def ping(self) -> None:
         await self._writing.run(self._probe, [f"{self._base}probe"], [])

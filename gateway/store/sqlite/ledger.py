@@ -35,9 +35,11 @@ from .schema import (
     CLAIM,
     LEASE,
     LOST,
+    POST,
     RECORD,
     REFUSAL,
     SET_CLAIM,
+    SET_POST,
     SET_WINDOW,
     SET_WORKER,
     SUM_GROUP,
@@ -116,6 +118,15 @@ class SqliteLedger:
             rows = [(name, holder, now_us + int(for_s * 1e6)) for name, for_s in names.items() if name not in held]
             insert(self.db, "claims", CLAIM, rows, SET_CLAIM)
         return {name: max(0, held.get(name, 0) - now_us) / 1e6 for name in names}
+
+    def exchange(self, place: str, holder: str, text: str, for_s: float, wished_at: float) -> dict[str, str]:
+        """Leave a text under a name for so many seconds, and read those of the other holders."""
+        with transaction(self.db, wished_at):
+            now_us = self._now()
+            self.db.execute("DELETE FROM posts WHERE until_us <= ?", (now_us,))
+            insert(self.db, "posts", POST, [(place, holder, text, now_us + int(for_s * 1e6))], SET_POST)
+            found = self.db.execute("SELECT holder, text FROM posts WHERE place = ? AND holder != ?", (place, holder))
+            return dict(found.fetchall())
 
     def change(self, change: StoreChange, wished_at: float) -> bool:
         """Apply a change, all of it or nothing. Raises `SecretTaken`."""

@@ -46,6 +46,10 @@ LATER = (
 CREATE TABLE IF NOT EXISTS claims (
     name TEXT PRIMARY KEY, holder TEXT NOT NULL, until_us INTEGER NOT NULL) WITHOUT ROWID""",
     """
+CREATE TABLE IF NOT EXISTS posts (
+    place TEXT, holder TEXT, text TEXT NOT NULL, until_us INTEGER NOT NULL,
+    PRIMARY KEY (place, holder)) WITHOUT ROWID""",
+    """
 CREATE TABLE IF NOT EXISTS documents (
     kind TEXT, name TEXT, text TEXT NOT NULL, PRIMARY KEY (kind, name)) WITHOUT ROWID""",
     """
@@ -63,6 +67,10 @@ CREATE TABLE IF NOT EXISTS refusals (
 CLAIM = ("name", "holder", "until_us")
 
 SET_CLAIM = "ON CONFLICT (name) DO UPDATE SET until_us = excluded.until_us"
+
+POST = ("place", "holder", "text", "until_us")
+
+SET_POST = "ON CONFLICT (place, holder) DO UPDATE SET text = excluded.text, until_us = excluded.until_us"
 
 DOCUMENT = ("kind", "name", "text")
 

@@ -76,6 +76,10 @@ class SqliteStore:
         wished_at = time.monotonic()
         return await self._run(self._writing, lambda: self._books.claim(holder, names, wished_at))
 
+    async def exchange(self, place: str, holder: str, text: str, for_s: float) -> dict[str, str]:
+        wished_at = time.monotonic()
+        return await self._run(self._writing, lambda: self._books.exchange(place, holder, text, for_s, wished_at))
+
     async def ping(self) -> None:
         wished_at = time.monotonic()
         await self._run(self._writing, lambda: self._books.ping(wished_at))

@@ -26,7 +26,7 @@ from gateway.config.quantities import (
     read_duration_s,
     read_per,
 )
-from gateway.config.sections import MAX_LABELS, NAME_PATTERN
+from gateway.config.sections import MAX_LABELS, NAME_PATTERN, Priority
 from gateway.errors import InvalidRequest
 
 MAX_BYTES = 65_536
@@ -77,6 +77,7 @@ Span = Annotated[
 ]
 """A period: one of `PERIODS`, a duration, or a number of seconds."""
 Names = Annotated[list[str], Field(max_length=1000, fail_fast=True)]
+Weight = Annotated[int, Field(ge=1, le=1000)]
 Owner = Annotated[str, Field(min_length=1, max_length=256)]
 Note = Annotated[str, Field(max_length=1000)]
 Labels = Annotated[dict[str, Annotated[str, Field(min_length=1, max_length=128)]], Field(max_length=MAX_LABELS)]
@@ -145,6 +146,8 @@ class CreateKey(RequestBody):
     limits: LimitsBody = LimitsBody()
     quotas: Quotas = Field(default_factory=list)
     on_exceeded: Literal["deny", "shadow"] = "deny"
+    priority: Priority = "normal"
+    weight: Weight = 1
     owner: Owner | None = None
     note: Note | None = None
     labels: Labels = Field(default_factory=dict)
@@ -161,6 +164,8 @@ class UpdateKey(RequestBody):
     limits: LimitsBody | None = None
     quotas: Quotas | None = None
     on_exceeded: Literal["deny", "shadow"] | None = None
+    priority: Priority | None = None
+    weight: Weight | None = None
     owner: Owner | None = None
     note: Note | None = None
     labels: Labels | None = None

@@ -3,12 +3,16 @@ that it reads its configuration again. Both go by way of the supervisor."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from aiohttp import web
 
 from gateway.errors import InvalidRequest
+from gateway.pipeline import Services
+from gateway.quota import window_status
+from gateway.store import StoreUnavailable
 from gateway.upstream.status import merged_status
 from gateway.web.status import shutting_down
 
@@ -40,7 +44,9 @@ class GatewayEndpoints:
         upstreams = parts_of(request).config.upstreams
         addresses = {name: upstream.base_url for name, upstream in upstreams.items()}
         credentials = {name: len(upstream.credentials) for name, upstream in upstreams.items()}
-        return await listed(merged_status(reports, addresses, credentials))
+        limits = await _limits(parts_of(request))
+        rows = [row | {"limits": limits.get(row["name"], [])} for row in merged_status(reports, addresses, credentials)]
+        return await listed(rows)
 
     async def reload(self, request: web.Request) -> web.StreamResponse:
         """Read the configuration again, and go by it in all workers."""
@@ -51,3 +57,16 @@ class GatewayEndpoints:
             faults = "\n".join(outcome["faults"])
             raise InvalidRequest(f"Nothing was reloaded, and nothing is changed:\n{faults}", code=outcome["code"])
         return shown({"object": "reload", "generation": outcome["generation"], "changed": outcome["changed"]})
+
+
+async def _limits(parts: Services) -> dict[str, list[dict[str, Any]]]:
+    """The state of every upstream's limits; nothing while the store is unavailable."""
+    now, found = time.time(), dict[str, list[dict[str, Any]]]()
+    every = list(parts.router.limits.every())
+    try:
+        told = await parts.books.ledger.standings([limit.window(now) for _, limit in every], now)
+    except StoreUnavailable:
+        return found
+    for (name, _), standing in zip(every, told, strict=True):
+        found.setdefault(name, []).append(window_status.row(standing, now))
+    return found

@@ -11,7 +11,7 @@ from typing import Any, get_args, get_type_hints
 
 from pydantic import TypeAdapter
 
-from gateway.config import Limits
+from gateway.config import Limits, Priority
 from gateway.config.rates import ROWS
 from gateway.identity.permissions import ROLES
 from gateway.quota.issued import SECRET_PATTERN
@@ -87,7 +87,8 @@ _ISSUED_KEY: Mapping[str, Schema] = {
     "object": {"const": "key"}, "id": _TEXT, "team": _TEXT_OR_NULL, "models": _list(_TEXT), "expires": _TIME_OR_NULL,
     "ips": _list(_TEXT), "max_parallel": {"type": ["integer", "null"]},
     "limits": _exact({name: {} for name in Limits.model_fields}), "quotas": _list(named("QuotaOf")),
-    "on_exceeded": {"enum": ["deny", "shadow"]}, "owner": _TEXT_OR_NULL, "note": _TEXT_OR_NULL,
+    "on_exceeded": {"enum": ["deny", "shadow"]}, "priority": {"enum": get_args(Priority)},
+    "weight": {"type": "integer"}, "owner": _TEXT_OR_NULL, "note": _TEXT_OR_NULL,
     "labels": {"type": "object", "additionalProperties": _TEXT}, **_KEPT,
     "status": {"enum": ["active", "expired", "revoked"]},
     "revoked_at": _TIME_OR_NULL,
@@ -167,7 +168,8 @@ SCHEMAS: Mapping[str, Schema] = {
     ),
     "Calls": _exact(data=_list(named("Call")), next=_TEXT_OR_NULL),
     "Upstreams": _exact(data=_list(_exact(
-        name=_TEXT, base_url=_TEXT, state={"enum": STATES}, in_flight=_COUNT, connections=_COUNT, workers=_COUNT,
+        name=_TEXT, base_url=_TEXT, state={"enum": STATES}, in_flight=_COUNT, waiting=_COUNT, connections=_COUNT,
+        workers=_COUNT, limits=_list(_exact(**_QUOTA)),
         credentials=_list(_exact(
             number=_COUNT, resting_s={"type": "number", "minimum": 0}, model=_TEXT_OR_NULL, fault=_TEXT_OR_NULL,
         )),

@@ -1,0 +1,9 @@
+"""Calls for which no route has room wait here, in a fair order, instead of being refused.
+
+`fair_queue.py` decides the order, purely; `waiting_room.py` is one worker's side of it, with timers and other workers.
+"""
+
+from .fair_queue import FairQueue, Waiting
+from .waiting_room import Ticket, WaitingRoom
+
+__all__ = ["FairQueue", "Ticket", "Waiting", "WaitingRoom"]

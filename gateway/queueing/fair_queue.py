@@ -1,0 +1,276 @@
+"""The order in which waiting calls go: weighted fair queueing over flows. Pure: no clock, no I/O.
+
+A flow is the calls of one key (or team) in one class. Each flow has a counter of the service it got: tokens divided by
+its weight. The waiting flow with the lowest counter goes next, its oldest call first. This is the virtual token counter
+of Sheng et al., "Fairness in Serving Large Language Models" (OSDI 2024), with weights; its counters are the start tags
+of start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996), computed when a call goes and not when it comes, so
+that the real use can correct them.
+
+1. A flow that begins to wait is lifted to the virtual time, the lowest counter of those that wait: idleness earns no
+   service.
+2. A call is charged its estimate when it goes. When it has ended, the difference to its real use is added.
+3. So of two flows that both wait all the time, neither gets more than two calls' worth per weight ahead of the other
+   (SFQ, theorem 1); and a flow with one call waits for at most one call of each other flow, whatever their backlogs.
+4. When the queue is full, the last call of the flow with the most waiting work per weight gives up its place (longest
+   queue drop, as in Shreedhar and Varghese, "Efficient Fair Queuing Using Deficit Round Robin", 1995).
+
+Workers on one store exchange what they served (`post`, `read`): each adds the others' service to its counters,
+and lets a call of another worker go first whose flow waits there alone and has a lower counter. Between two exchanges
+it takes that counter to have grown as fast as the virtual time did lately. So rule 3 holds over all workers but for
+what they serve between two exchanges.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from math import inf
+from typing import NamedTuple
+
+MAX_POSTED = 200
+"""Flows in one post."""
+
+HEEDED_S = 0.2
+"""How long a call of another worker goes first after that worker said that it waits: twice the time between posts."""
+
+RATE_OVER_S = 0.2
+"""Over how long the growth of the virtual time is measured."""
+
+LOOK_BEHIND = 16
+"""Calls of one flow that are looked at for one whose own limit is not in the way."""
+
+
+@dataclass(eq=False, slots=True)
+class Waiting:
+    """One waiting call."""
+
+    flow: str
+    weight: float
+    cost: int
+    """Estimated tokens."""
+    size: int = 0
+    """Bytes that it holds."""
+    windows: Collection[Collection[str]] = ()
+    """For each place where it may go, the ids of the windows that it draws on there."""
+    number: int = 0
+    """In the order in which the calls came; given by the queue."""
+
+    @property
+    def work(self) -> float:
+        """What its flow is charged."""
+        return max(1, self.cost) / self.weight
+
+
+class Ahead(NamedTuple):
+    """What another worker's post says."""
+
+    born: str
+    """The queue it is of: another one has other sums."""
+    served: dict[str, float]
+    waiting: dict[str, float]
+    """Counters of the flows that wait there."""
+    at: float
+    """When it was read, in seconds."""
+    number: int = 0
+    """Of its posts."""
+
+
+@dataclass(slots=True)
+class FairQueue:
+    """The calls of one worker that wait for the same upstreams."""
+
+    born: str = ""
+    """Distinguishes this queue from an earlier one of the same worker."""
+    virtual_time: float = 0.0
+    counters: dict[str, float] = field(default_factory=dict)
+    count: int = 0
+    """Waiting calls."""
+    size: int = 0
+    """Their bytes."""
+    _flows: dict[str, deque[Waiting]] = field(default_factory=dict)
+    _asking: Counter[str] = field(default_factory=Counter)
+    """Flows of the calls that have a turn."""
+    _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    _work: dict[str, float] = field(default_factory=dict)
+    """Waiting work of each flow."""
+    _served: dict[str, float] = field(default_factory=dict)
+    """What this worker served of each flow, ever."""
+    _told: dict[str, None] = field(default_factory=dict)
+    """Flows in the order in which their service last changed."""
+    _peers: dict[str, Ahead] = field(default_factory=dict)
+    _posts: int = 0
+    _rate: float = 0.0
+    """How fast the virtual time grew lately, by the second."""
+    _marked: tuple[float, float] = (0.0, 0.0)
+    """A moment, and the virtual time at it."""
+
+    # ------------------------------------------------------------------------------------------------------- waiting
+
+    def add(self, call: Waiting) -> None:
+        """A call begins to wait."""
+        if call.flow not in self._flows and call.flow not in self._asking:
+            self.lift(call.flow)
+        call.number = next(self._numbers)
+        self._put(call)
+
+    def _put(self, call: Waiting) -> None:
+        calls = self._flows.setdefault(call.flow, deque())
+        place = len(calls)
+        while place and calls[place - 1].number > call.number:
+            place -= 1
+        calls.insert(place, call)
+        self._work[call.flow] = self._work.get(call.flow, 0.0) + call.work
+        self.count += 1
+        self.size += call.size
+
+    def remove(self, call: Waiting) -> None:
+        """A call waits no longer."""
+        calls = self._flows[call.flow]
+        calls.remove(call)
+        if calls:
+            self._work[call.flow] -= call.work
+        else:
+            del self._flows[call.flow], self._work[call.flow]
+        self.count -= 1
+        self.size -= call.size
+
+    def begin_turn(self, call: Waiting) -> None:
+        """A waiting call asks for room now; it is charged, as if it found some."""
+        self.remove(call)
+        self._asking[call.flow] += 1
+        self.charge(call, call.cost)
+
+    def end_turn(self, call: Waiting, *, has_room: bool, waits_on: bool = False) -> None:
+        """It has found room, or not; then it keeps its place, if it `waits_on`."""
+        if not has_room:
+            self.charge(call, -call.cost)
+        if waits_on:
+            self._put(call)
+        self._asking[call.flow] -= 1
+        if not self._asking[call.flow]:
+            del self._asking[call.flow]
+
+    def lift(self, flow: str) -> float:
+        """A flow begins to wait, or asks while no call waits. Returns its counter."""
+        self._advance()
+        lifted = self.counters[flow] = max(self.counters.get(flow, 0.0), self.virtual_time)
+        return lifted
+
+    def pick(self, is_blocked: Callable[[Waiting], bool], now: float) -> Waiting | None:
+        """The call whose turn it is: None where none may go, or one of another worker goes first. It still waits."""
+        best: Waiting | None = None
+        lowest = self.goes_first(now)
+        for flow, calls in self._flows.items():
+            counter = self.counters[flow]
+            if counter > lowest or (best is not None and counter == lowest):
+                continue
+            call = next((call for call in islice(calls, LOOK_BEHIND) if not is_blocked(call)), None)
+            if call is not None:
+                best, lowest = call, counter
+        return best
+
+    def goes_first(self, now: float) -> float:
+        """The lowest counter of the flows that wait at other workers alone; inf where none does."""
+        return min(
+            [
+                counter + self._rate * (now - peer.at)
+                for peer in self._peers.values()
+                if now - peer.at < HEEDED_S
+                for flow, counter in peer.waiting.items()
+                if flow not in self._flows
+            ],
+            default=inf,
+        )
+
+    def displaced_by(self, call: Waiting) -> Waiting | None:
+        """The call that gives up its place to a new one where the queue is full; None: the new one finds none."""
+        most = max(self._work, key=lambda flow: self._work[flow], default=call.flow)
+        if most == call.flow or self._work[most] <= self._work.get(call.flow, 0.0) + call.work:
+            return None
+        return self._flows[most][-1]
+
+    def ahead_of(self, call: Waiting) -> int:
+        """About how many waiting calls go before a new one."""
+        mine = max(self.counters.get(call.flow, 0.0), self.virtual_time) + self._work.get(call.flow, 0.0)
+        total = 0.0
+        for flow, calls in self._flows.items():
+            share = (mine - self.counters[flow]) / self._work[flow]
+            total += len(calls) if flow == call.flow else len(calls) * min(1.0, max(0.0, share))
+        return round(total)
+
+    # ------------------------------------------------------------------------------------------------------- service
+
+    def charge(self, call: Waiting, tokens: float) -> None:
+        """Add to what the flow of this call was served; negative: take back."""
+        amount = tokens / call.weight
+        self.counters[call.flow] = max(0.0, self.counters.get(call.flow, self.virtual_time) + amount)
+        self._served[call.flow] = self._served.get(call.flow, 0.0) + amount
+        self._told.pop(call.flow, None)
+        self._told[call.flow] = None
+        self._advance()
+
+    def _advance(self) -> None:
+        waiting = [self.counters[flow] for flow in (*self._flows, *self._asking)]
+        waiting += [self.counters.get(flow, 0.0) for peer in self._peers.values() for flow in peer.waiting]
+        if waiting:
+            self.virtual_time = max(self.virtual_time, min(waiting))
+
+    # ------------------------------------------------------------------------------------------------- other workers
+
+    def post(self, is_blocked: Callable[[Waiting], bool]) -> str:
+        """What other workers have to know: what was served here, and who waits. `is_blocked`: by a limit of its own."""
+        waiting = {}
+        for flow in sorted(self._flows, key=self.counters.__getitem__)[:MAX_POSTED]:
+            if any(not is_blocked(call) for call in islice(self._flows[flow], LOOK_BEHIND)):
+                waiting[flow] = round(self.counters[flow], 3)
+        recent = islice(reversed(self._told), MAX_POSTED)
+        served = {flow: round(self._served[flow], 3) for flow in {*recent, *waiting} if flow in self._served}
+        self._posts += 1
+        values = [self.born, self._posts, round(self.virtual_time, 3), served, waiting]
+        return json.dumps(values, separators=(",", ":"))
+
+    def read(self, posts: Mapping[str, str], now: float) -> None:
+        """Take in the posts of other workers at this time in seconds."""
+        for name in self._peers.keys() - posts.keys():
+            del self._peers[name]
+        for name, text in posts.items():
+            born, number, virtual_time, served, waiting = _read_post(text)
+            before = self._peers.get(name)
+            if before is None or before.born != born:
+                before = Ahead(born, served, {}, now)
+                self._catch_up(virtual_time)
+            if number == before.number:
+                continue  # the same post as before
+            for flow, total in served.items():
+                if (more := total - before.served.get(flow, 0.0)) != 0.0:
+                    self.counters[flow] = max(0.0, self.counters.get(flow, self.virtual_time) + more)
+            for flow in waiting:
+                if flow not in before.waiting and flow not in self._flows:
+                    self.counters[flow] = max(self.counters.get(flow, 0.0), self.virtual_time)
+            self._peers[name] = Ahead(born, before.served | served, waiting, now, number)
+        self._advance()
+        then, virtual_then = self._marked
+        if now - then >= RATE_OVER_S:
+            self._rate = (self.virtual_time - virtual_then) / (now - then)
+            self._marked = (now, self.virtual_time)
+
+    def _catch_up(self, virtual_time: float) -> None:
+        """Move all counters to those of a queue that is older than this one."""
+        if (distance := virtual_time - self.virtual_time) > 0:
+            self.virtual_time = virtual_time
+            self._marked = (self._marked[0], self._marked[1] + distance)
+            self.counters = {flow: counter + distance for flow, counter in self.counters.items()}
+
+    def flows(self) -> Iterator[tuple[str, int]]:
+        """The waiting flows, with the number of their calls."""
+        for flow, calls in self._flows.items():
+            yield flow, len(calls)
+
+
+def _read_post(text: str) -> tuple[str, int, float, dict[str, float], dict[str, float]]:
+    born, number, virtual_time, served, waiting = json.loads(text)
+    return born, number, virtual_time, served, waiting

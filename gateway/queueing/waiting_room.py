@@ -1,0 +1,334 @@
+"""One worker's waiting calls: who gets a turn to ask the ledger for room, and when.
+
+Calls that may go to the same upstreams stand in one line. A call that finds no other waiting asks at once; if no place
+has room, it waits. The line gives turns in the order of its `FairQueue`, as soon as the windows that refused the last
+call may have room again: a rate when the refusal said, a slot when a call of this worker ends or after `POLL_S`.
+
+A call waits until its deadline; a client that leaves frees its place at once. While calls wait, the worker sends the
+others of the same store what it served and who waits (`Exchange`), every `EXCHANGE_S`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+
+from gateway.config import QueueSettings
+from gateway.quota.windows import is_of_upstream
+from gateway.records import Refused
+from gateway.store import StoreUnavailable
+from gateway.tasks import Tasks
+
+from .fair_queue import FairQueue, Waiting
+
+log = logging.getLogger("gateway")
+
+POLL_S = 0.05
+"""How often a slot of parallel calls is asked for again, which calls of other workers may have freed."""
+
+EXCHANGE_S = 0.1
+"""How often workers with waiting calls exchange what they know: two workers differ by what they serve in that time."""
+
+POSTED_S = 2.0
+"""How long a post stands, and how long a line is kept without waiting calls, so that others learn what it served."""
+
+TURNS = 8
+"""Most calls of one line that ask the ledger at the same time: it answers many as fast as one. After a refusal one call
+asks, and each that finds room lets two more ask."""
+
+MIN_WAIT_S = 0.001
+
+Exchange = Callable[[str, str, str, float], Awaitable[Mapping[str, str]]]
+"""`Ledger.exchange`."""
+
+Attempt = Callable[[], Awaitable[Sequence[Refused]]]
+"""Asks the ledger for room in every place: why not, or nothing where there was some."""
+
+
+class WaitingRoom:
+    """The lines of one worker. It outlives a reload of the configuration."""
+
+    def __init__(self, settings: QueueSettings, exchange: Exchange) -> None:
+        self.settings = settings
+        self.exchange = exchange
+        self.tasks = Tasks()
+        self.name = uuid.uuid4().hex[:12]
+        self._lines: dict[tuple[str, ...], Line] = {}
+
+    def __repr__(self) -> str:
+        return f"<WaitingRoom: {', '.join(map(repr, self._lines.values())) or 'empty'}>"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether calls may wait."""
+        return self.settings.max_wait_s > 0
+
+    def configure(self, settings: QueueSettings) -> None:
+        """Go by other settings; what waits goes on with its deadline."""
+        self.settings = settings
+
+    def ticket(self, upstreams: Collection[str], call: Waiting, patience_s: float) -> Ticket:
+        """What a call waits with for one of these upstreams, for so long at most."""
+        return Ticket(self, tuple(sorted(upstreams)), call, min(patience_s, self.settings.max_wait_s))
+
+    def line(self, upstreams: tuple[str, ...]) -> Line | None:
+        """The line for these upstreams, if anybody waits or waited there lately."""
+        return self._lines.get(upstreams)
+
+    def open_line(self, upstreams: tuple[str, ...]) -> Line:
+        """The line for these upstreams."""
+        line = self._lines.get(upstreams)
+        if line is None:
+            line = self._lines[upstreams] = Line(upstreams, self)
+            self.tasks.spawn(line.keep_in_touch(), "waiting-line")
+        return line
+
+    def close_line(self, upstreams: tuple[str, ...]) -> None:
+        """No call waits there."""
+        del self._lines[upstreams]
+
+    def waiting(self) -> dict[str, int]:
+        """How many calls wait for each upstream; one that may go to several counts at each."""
+        found: dict[str, int] = {}
+        for line in self._lines.values():
+            for upstream in line.upstreams:
+                found[upstream] = found.get(upstream, 0) + line.queue.count
+        return found
+
+    def has_place_for(self, call: Waiting) -> bool:
+        """Whether one more call may wait."""
+        queues = [line.queue for line in self._lines.values()]
+        settings = self.settings
+        return (
+            sum([queue.count for queue in queues]) < settings.max_calls
+            and sum([queue.size for queue in queues]) + call.size <= settings.max_bytes
+        )
+
+    async def close(self) -> None:
+        """End the exchange with other workers."""
+        await self.tasks.cancel_all()
+
+
+class Ticket:
+    """One call's way through the waiting room."""
+
+    def __init__(self, room: WaitingRoom, line: tuple[str, ...], call: Waiting, patience_s: float) -> None:
+        self._room = room
+        self._line = line
+        self._call = call
+        self._patience_s = patience_s
+        self._is_charged = False
+
+    async def admit(self, attempt: Attempt) -> Sequence[Refused]:
+        """Wait for room. Returns nothing, or why there was none, with the time after which to come back.
+
+        Cancelled: the client is gone, and its place free. Raises what `attempt` raises.
+        """
+        line = self._room.line(self._line)
+        if line is None or line.may_ask_at_once(self._call):
+            refusals = await attempt()
+            if not _is_full(refusals):
+                if line is not None and not refusals:
+                    self._is_charged = True
+                    line.queue.charge(self._call, self._call.cost)
+                return refusals
+            line = self._room.open_line(self._line)
+            line.note(refusals)
+            if min(map(_wait_s, refusals)) > self._patience_s:
+                return refusals
+        refusals = await line.wait(self._call, attempt, self._patience_s)
+        self._is_charged = not refusals
+        return refusals
+
+    def ended(self, tokens: int, windows: Collection[str]) -> None:
+        """The call has used so many tokens, and gives back what it held of these windows."""
+        if (line := self._room.line(self._line)) is not None:
+            if self._is_charged:
+                line.queue.charge(self._call, tokens - self._call.cost)
+            line.freed(windows)
+
+
+class Line:
+    """The calls of one worker that wait for the same upstreams."""
+
+    def __init__(self, upstreams: tuple[str, ...], room: WaitingRoom) -> None:
+        self.queue = FairQueue(uuid.uuid4().hex[:8])
+        self.upstreams = upstreams
+        self._room = room
+        self._loop = asyncio.get_running_loop()
+        self._turns: dict[Waiting, asyncio.Future[Sequence[Refused] | None]] = {}
+        """What waits. A result of None is a turn; refusals: its place went to another call."""
+        self._asking = 0
+        """Calls that have a turn."""
+        self._may_ask = 1
+        self._blocked: dict[str, float] = {}
+        """Windows that refused a call, and until when none of them is asked for."""
+        self._of_model: set[str] = set()
+        """Those of them that are one model's."""
+        self._last: Sequence[Refused] = ()
+        self._timer: asyncio.TimerHandle | None = None
+        self._news = asyncio.Event()
+
+    def __repr__(self) -> str:
+        return (
+            f"<Line {self.upstreams}: {self.queue.count} waiting, {self._asking} asking, {len(self._blocked)} blocked>"
+        )
+
+    def may_ask_at_once(self, call: Waiting) -> bool:
+        """Whether no waiting call goes before a new one."""
+        if self.queue.count or self._asking:
+            return False
+        return self.queue.lift(call.flow) <= self.queue.goes_first(self._loop.time())
+
+    async def wait(self, call: Waiting, attempt: Attempt, patience_s: float) -> Sequence[Refused]:
+        """Wait for a turn, and ask then, as often as it takes."""
+        deadline = self._loop.time() + patience_s
+        if not self._room.has_place_for(call):
+            last = self.queue.displaced_by(call)
+            if last is None:
+                return self._refusals(call)
+            turn = self._turns[last]
+            self._leave(last)
+            turn.set_result(self._refusals(last))
+        self.queue.add(call)
+        self._news.set()
+        while True:
+            turn = self._turns[call] = self._loop.create_future()
+            timer = self._loop.call_at(deadline, self._expire, call, turn)
+            self.give_turns()
+            try:
+                given = await turn
+            except asyncio.CancelledError:
+                if call in self._turns:
+                    self._leave(call)
+                elif not turn.cancelled() and turn.result() is None:
+                    self._end_turn(call, has_room=False)
+                raise
+            finally:
+                timer.cancel()
+            if given is not None:
+                return given
+            try:
+                refusals = await attempt()
+            except BaseException:
+                self._end_turn(call, has_room=False)
+                raise
+            if not _is_full(refusals):
+                self._end_turn(call, has_room=not refusals)
+                return refusals
+            self.note(refusals)
+            waits_on = self._loop.time() + min(map(_wait_s, refusals)) <= deadline
+            self._end_turn(call, has_room=False, waits_on=waits_on)
+            if not waits_on:
+                return refusals
+
+    def note(self, refusals: Sequence[Refused]) -> None:
+        """These windows have no room."""
+        now = self._loop.time()
+        self._last = refusals
+        for refused in refusals:
+            window = refused.standing.window
+            wait_s = POLL_S if window.unit == "parallel" else _wait_s(refused)
+            self._blocked[window.id] = now + max(MIN_WAIT_S, wait_s)
+            if window.model is not None:
+                self._of_model.add(window.id)
+
+    def freed(self, windows: Collection[str]) -> None:
+        """These windows may have room again."""
+        for name in windows:
+            self._blocked.pop(name, None)
+        self.give_turns()
+
+    def give_turns(self) -> None:
+        """Let calls ask whose turn it is, and look again when more may."""
+        now = self._loop.time()
+        for name in [name for name, until in self._blocked.items() if until <= now]:
+            del self._blocked[name]
+        while self._asking < self._may_ask and (call := self.queue.pick(self._is_blocked, now)) is not None:
+            self.queue.begin_turn(call)
+            self._asking += 1
+            self._turns.pop(call).set_result(None)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self.queue.count and self._blocked:
+            self._timer = self._loop.call_at(min(self._blocked.values()), self.give_turns)
+
+    async def keep_in_touch(self) -> None:
+        """Exchange with other workers as long as anybody waits, and a little longer; then close the line."""
+        idle_since: float | None = None
+        place = f"line:{'+'.join(self.upstreams)}"
+        while True:
+            self._news.clear()
+            now = self._loop.time()
+            if self.queue.count or self._asking:
+                idle_since = None
+            elif idle_since is None:
+                idle_since = now
+            elif now - idle_since > POSTED_S:
+                self._room.close_line(self.upstreams)
+                return
+            try:
+                text = self.queue.post(self._is_blocked_by_model)
+                posts = await self._room.exchange(place, self._room.name, text, POSTED_S)
+                self.queue.read(posts, self._loop.time())
+            except StoreUnavailable:
+                pass  # the draws say so to whom it concerns
+            self.give_turns()
+            await asyncio.sleep(EXCHANGE_S / 4)
+            try:
+                async with asyncio.timeout(EXCHANGE_S * 3 / 4):
+                    await self._news.wait()
+            except TimeoutError:
+                pass
+
+    def _leave(self, call: Waiting) -> None:
+        del self._turns[call]
+        self.queue.remove(call)
+
+    def _end_turn(self, call: Waiting, *, has_room: bool, waits_on: bool = False) -> None:
+        self._asking -= 1
+        self._may_ask = min(TURNS, self._may_ask + 2) if has_room else 1
+        self.queue.end_turn(call, has_room=has_room, waits_on=waits_on)
+        if not waits_on:
+            self.give_turns()
+
+    def _expire(self, call: Waiting, turn: asyncio.Future[Sequence[Refused] | None]) -> None:
+        if not turn.done():
+            self._leave(call)
+            turn.set_result(self._refusals(call))
+
+    def _refusals(self, call: Waiting) -> Sequence[Refused]:
+        """Why there was no room, the last time that a call asked. What goes before comes on top of the wait."""
+        ahead = 1 + self.queue.ahead_of(call)
+        return [
+            refused._replace(retry_after_us=max(refused.retry_after_us or 0, _time_for_us(refused, call, ahead)))
+            for refused in self._last
+        ]
+
+    def _is_blocked(self, call: Waiting) -> bool:
+        return bool(self._blocked) and all(not self._blocked.keys().isdisjoint(windows) for windows in call.windows)
+
+    def _is_blocked_by_model(self, call: Waiting) -> bool:
+        blocked = self._of_model & self._blocked.keys()
+        return bool(blocked) and all(not blocked.isdisjoint(windows) for windows in call.windows)
+
+
+def _time_for_us(refused: Refused, call: Waiting, ahead: int) -> int:
+    """How long a rate takes to refill for so many calls like this one."""
+    window = refused.standing.window
+    if not window.period_us:
+        return 0
+    each = max(1, call.cost) if window.unit == "tokens" else 1
+    return min(each * ahead, window.limit) * window.period_us // window.limit
+
+
+def _is_full(refusals: Sequence[Refused]) -> bool:
+    """Whether upstreams have no room, and not the caller's own limits."""
+    return bool(refusals) and all(is_of_upstream(refused.standing.window) for refused in refusals)
+
+
+def _wait_s(refused: Refused) -> float:
+    return POLL_S if refused.standing.window.unit == "parallel" else (refused.retry_after_us or 0) / 1e6

@@ -1,0 +1,189 @@
+"""What clients live through where calls wait for room at an upstream instead of being refused."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from tests.conftest import Stage, StartsGateways
+from tests.fakes.scripted import Behaviour, Wire, ok_json, stream
+
+from .client import Answer
+from .house import Gateway, eventually, key, settings
+
+USED = {"prompt_tokens": 10, "completion_tokens": 5}
+CHOICE = {"index": 0, "delta": {"content": "x"}, "finish_reason": "stop"}
+GOOD = ok_json({"model": "up", "usage": USED})
+WAITS_FOR = 3600
+
+
+@pytest.fixture(scope="module")
+def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
+    url = theatre.url
+
+    def limited(**limits: Any) -> dict[str, Any]:
+        return {"base_url": url, "api_key": "sk-up", "limits": limits}
+
+    upstreams = {
+        "slots": limited(parallel=1), "rate": limited(requests="5/s"), "hour": limited(requests="1/2h"),
+        "model": limited(parallel=1), "left": limited(parallel=1), "spoken": limited(parallel=1),
+        "own": limited(parallel=1),
+    }  # fmt: skip
+    models = {f"m-{name}": {"routes": [{"upstream": name}], "max_output_tokens": 50} for name in upstreams}
+    keys = [
+        key("alice"), key("batch", priority="batch"), key("human", priority="interactive"),
+        key("poor", quotas=[{"requests": 1, "per": "day"}]),
+    ]  # fmt: skip
+    queue = {"max_wait_s": WAITS_FOR, "max_calls": 6}
+    server = {"keepalive_comment_s": 0.05}
+    return gateways(settings(url, upstreams=upstreams, models=models, keys=keys, queue=queue, server=server))
+
+
+@pytest.fixture(autouse=True)
+def good_upstream(upstream: Stage) -> Iterator[None]:
+    upstream.play(always=GOOD)
+    yield
+    upstream.play()
+
+
+class Held:
+    """An upstream that serves one call at a time, when it is told to."""
+
+    def __init__(self) -> None:
+        self.turn = threading.Semaphore(0)
+        self.served: list[str] = []
+        self.inside = threading.Semaphore(0)
+
+    async def __call__(self, wire: Wire) -> None:
+        self.served.append(wire.request.json["user"])
+        self.inside.release()
+        assert await asyncio.to_thread(self.turn.acquire, timeout=30)
+        await GOOD(wire)
+
+
+def ask(house: Gateway, model: str, who: str = "alice", headers: Mapping[str, str] = {}) -> Answer:
+    body = {"model": f"m-{model}", "messages": [{"role": "user", "content": "Hello"}], "user": who}
+    return house.post("/v1/chat/completions", body, key=who, headers=headers)
+
+
+def waiting(house: Gateway) -> int:
+    return sum(row["waiting"] for row in house.admin("upstreams").json["data"])
+
+
+def test_a_call_waits_for_a_slot(house: Gateway, upstream: Stage) -> None:
+    upstream.play(always=(held := Held()))
+    with ThreadPoolExecutor(8) as crowd:
+        first = crowd.submit(ask, house, "slots")
+        assert held.inside.acquire(timeout=30)
+        second = crowd.submit(ask, house, "slots")
+        eventually(lambda: waiting(house) == 1)
+        assert len(held.served) == 1
+        held.turn.release(2)
+        assert [first.result().status, second.result().status] == [200, 200]
+    assert waiting(house) == 0
+
+
+def test_interactive_calls_go_before_a_backlog_of_batch_calls(house: Gateway, upstream: Stage) -> None:
+    upstream.play(always=(held := Held()))
+    with ThreadPoolExecutor(8) as crowd:
+        calls = [crowd.submit(ask, house, "model", "batch")]
+        assert held.inside.acquire(timeout=30)
+        for number in range(1, 5):
+            calls.append(crowd.submit(ask, house, "model", "batch"))
+            eventually(lambda number=number: waiting(house) == number)
+        calls.append(crowd.submit(ask, house, "model", "human"))
+        eventually(lambda: waiting(house) == 5)
+        held.turn.release(6)
+        assert [call.result().status for call in calls] == [200] * 6
+    assert held.served[:3] == ["batch", "batch", "human"] or held.served[:2] == ["batch", "human"]
+
+
+def test_a_full_queue_takes_a_new_flow_in_the_place_of_the_longest(house: Gateway, upstream: Stage) -> None:
+    upstream.play(always=(held := Held()))
+    with ThreadPoolExecutor(12) as crowd:
+        calls = [crowd.submit(ask, house, "slots", "batch")]
+        assert held.inside.acquire(timeout=30)
+        for number in range(1, 7):
+            calls.append(crowd.submit(ask, house, "slots", "batch"))
+            eventually(lambda number=number: waiting(house) == number)
+        assert ask(house, "slots", "batch").told == (429, "requests", None, "upstream_rate_limited")
+        human = crowd.submit(ask, house, "slots", "human")
+        eventually(lambda: any(call.done() for call in calls))
+        held.turn.release(7)
+        assert human.result().status == 200
+        assert sorted(call.result().status for call in calls) == [200] * 6 + [429]
+
+
+def test_a_client_that_leaves_frees_its_place(house: Gateway, upstream: Stage) -> None:
+    upstream.play(always=(held := Held()))
+    with ThreadPoolExecutor(4) as crowd:
+        first = crowd.submit(ask, house, "left")
+        assert held.inside.acquire(timeout=30)
+        gone = house.stream(path="/v1/chat/completions", model="m-left", messages=[{"role": "user", "content": "hi"}])
+        eventually(lambda: waiting(house) == 1)
+        gone.close()
+        eventually(lambda: waiting(house) == 0)
+        held.turn.release(2)
+        assert first.result().status == 200
+        assert ask(house, "left").status == 200
+    assert len(held.served) == 2
+
+
+def test_a_wait_that_cannot_succeed_is_refused_at_once_with_the_true_time(house: Gateway) -> None:
+    assert ask(house, "hour").status == 200
+    got = ask(house, "hour")
+    assert got.told == (429, "requests", None, "upstream_rate_limited")
+    assert 7_000_000 < int(got.headers["retry-after-ms"]) <= 7_200_000
+
+
+def test_nobody_waits_longer_than_its_client(house: Gateway, upstream: Stage) -> None:
+    upstream.play(always=(held := Held()))
+    with ThreadPoolExecutor(4) as crowd:
+        first = crowd.submit(ask, house, "own")
+        assert held.inside.acquire(timeout=30)
+        got = ask(house, "own", headers={"X-Stainless-Read-Timeout": "1"})
+        assert got.told == (429, "requests", None, "upstream_rate_limited")
+        assert int(got.headers["retry-after-ms"]) > 0
+        held.turn.release(1)
+        assert first.result().status == 200
+
+
+def test_the_callers_own_limit_is_told_at_once(house: Gateway, upstream: Stage) -> None:
+    assert ask(house, "own", "poor").status == 200
+    assert ask(house, "own", "poor").told == (429, "insufficient_quota", None, "insufficient_quota")
+    assert waiting(house) == 0
+
+
+def test_a_rate_is_used_to_its_end_and_not_beyond(house: Gateway, upstream: Stage) -> None:
+    with ThreadPoolExecutor(6) as crowd:
+        answers = list(crowd.map(lambda _: ask(house, "rate"), range(15)))
+    assert [got.status for got in answers] == [200] * 15
+
+
+def test_a_stream_that_waits_gets_comments(house: Gateway, upstream: Stage) -> None:
+    upstream.play(always=(held := Held()))
+    with ThreadPoolExecutor(4) as crowd:
+        first = crowd.submit(ask, house, "spoken")
+        assert held.inside.acquire(timeout=30)
+        chunk = {"id": "c", "object": "chat.completion.chunk", "choices": [CHOICE]}
+        told: Behaviour = stream([chunk])
+        upstream.play(always=told)
+        messages = [{"role": "user", "content": "hi"}]
+        raw = house.stream(path="/v1/chat/completions", model="m-spoken", messages=messages, stream=True)
+        eventually(lambda: waiting(house) == 1)
+        raw.read_until(b": keep")
+        held.turn.release(1)
+        assert first.result().status == 200
+        raw.read_until(b"[DONE]")
+
+
+@pytest.mark.parametrize("bad", ["urgent", ""])
+def test_an_unknown_class_is_refused(house: Gateway, bad: str) -> None:
+    got = ask(house, "rate", headers={"X-Gateway-Priority": bad})
+    assert got.status == 400
+    assert "X-Gateway-Priority" in got.error["message"]

@@ -1,0 +1,136 @@
+"""Several workers share one upstream: the scheduler as it is, a bucket in the place of the store, a clock that a test
+moves. What holds of order and shares over all workers is shown here (docs/fairness.md)."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+
+import pytest
+
+from gateway.queueing import FairQueue, Waiting
+from gateway.queueing.classes import FACTORS
+from gateway.queueing.waiting_room import EXCHANGE_S
+
+STEP_S = 0.01
+RATE = 100
+"""Units per second of the upstream."""
+
+
+def never(_: Waiting) -> bool:
+    return False
+
+
+@dataclass
+class Worker:
+    name: str
+    queue: FairQueue
+    exchanges_at: float
+    born: dict[int, float] = field(default_factory=dict)
+
+
+class World:
+    """Workers on one upstream of `RATE` tokens a second. Each may ask once in a step, in an order of chance."""
+
+    def __init__(self, workers: int, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.now = 0.0
+        self.level = 0.0
+        self.posts: dict[str, str] = {}
+        self.workers = [
+            Worker(f"w{number}", FairQueue(f"q{number}"), self.chance.uniform(0, EXCHANGE_S))
+            for number in range(workers)
+        ]
+        self.served: Counter[str] = Counter()
+        self.waits: dict[str, list[float]] = {}
+        self.total = 0
+
+    def arrive(self, flow: str, cost: int, weight: float, worker: int | None = None) -> None:
+        at = self.chance.choice(self.workers) if worker is None else self.workers[worker]
+        call = Waiting(flow, weight, cost)
+        at.queue.add(call)
+        at.born[call.number] = self.now
+
+    def step(self) -> None:
+        self.now += STEP_S
+        self.level = max(0.0, self.level - RATE * STEP_S)
+        for worker in self.workers:
+            if self.now >= worker.exchanges_at:
+                worker.exchanges_at = self.now + EXCHANGE_S
+                self.posts[worker.name] = worker.queue.post(never)
+                others = {name: text for name, text in self.posts.items() if name != worker.name}
+                worker.queue.read(others, self.now)
+        for worker in self.chance.sample(self.workers, len(self.workers)):
+            self._ask(worker)
+
+    def _ask(self, worker: Worker) -> None:
+        queue = worker.queue
+        if (call := queue.pick(never, self.now)) is None:
+            return
+        queue.begin_turn(call)
+        if self.level + call.cost > RATE:  # the bucket holds a second's worth
+            queue.end_turn(call, has_room=False, waits_on=True)
+            return
+        queue.end_turn(call, has_room=True)
+        self.level += call.cost
+        self.total += call.cost
+        self.served[call.flow] += call.cost
+        self.waits.setdefault(call.flow, []).append(self.now - worker.born.pop(call.number))
+
+    def backlog(self, flow: str) -> int:
+        return sum(dict(worker.queue.flows()).get(flow, 0) for worker in self.workers)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_shares_follow_weights_over_a_minute(workers: int, seed: int) -> None:
+    world = World(workers, seed)
+    weights = {"a": 1, "b": 2, "c": 5}
+    for _ in range(int(60 / STEP_S)):
+        for flow, weight in weights.items():
+            while world.backlog(flow) < 40:
+                world.arrive(flow, world.chance.randint(1, 9), weight)
+        world.step()
+    assert world.total > 0.95 * RATE * 60
+    for flow, weight in weights.items():
+        assert world.served[flow] / world.total == pytest.approx(weight / sum(weights.values()), rel=0.05)
+
+
+@pytest.mark.parametrize("workers", [2, 4])
+def test_shares_hold_where_the_flows_come_to_different_workers(workers: int) -> None:
+    world = World(workers, 7)
+    for _ in range(int(60 / STEP_S)):
+        for worker, (flow, weight) in enumerate([("a", 1), ("b", 3)]):
+            while world.backlog(flow) < 40:
+                world.arrive(flow, 5, weight, worker)
+        world.step()
+    assert world.total > 0.95 * RATE * 60
+    assert world.served["a"] / world.total == pytest.approx(0.25, rel=0.05)
+
+
+def test_interactive_calls_pass_a_flood_of_batch_calls_on_all_workers() -> None:
+    world = World(4, 3)
+    for step in range(int(60 / STEP_S)):
+        while world.backlog("batch") < 400:
+            world.arrive("batch", 10, FACTORS["batch"])
+        if step % 20 == 0:  # ten keys, each a call in two seconds: half of what there is
+            world.arrive(f"human-{step // 20 % 10}", 10, FACTORS["interactive"])
+        world.step()
+    waits = sorted(wait for flow, all_of in world.waits.items() if flow != "batch" for wait in all_of)
+    assert waits[len(waits) * 95 // 100] < 0.5
+    assert waits[-1] < 1.0  # the bound: two exchanges, and one call of each worker
+    assert world.total > 0.95 * RATE * 60
+    assert world.served["batch"] > 0.4 * RATE * 60  # all that is left
+
+
+def test_no_flow_starves() -> None:
+    world = World(4, 5)
+    for _ in range(int(60 / STEP_S)):
+        while world.backlog("heavy") < 100:
+            world.arrive("heavy", 5, FACTORS["interactive"] * 1000)
+        while world.backlog("light") < 3:
+            world.arrive("light", 5, FACTORS["batch"])
+        world.step()
+    assert world.served["light"] > 0
+    assert max(world.waits["heavy"]) < 60
