@@ -22,10 +22,11 @@ from tests.fakes.scripted import (
     event,
     ok_json,
     raw,
+    stalled_stream,
     stream,
 )
 
-from .client import Answer
+from .client import Answer, Raw
 from .house import Gateway, eventually, key, model, secret, settings
 
 PATHS = {"responses": "/v1/responses", "messages": "/v1/messages", "anthropic": "/v1/chat/completions"}
@@ -358,13 +359,49 @@ def test_a_stream_that_cannot_be_translated_ends_with_an_error(house: Gateway, u
     assert "answered something else" in last_event(way, given)["message"]
 
 
-@pytest.mark.parametrize("way", OF_CHAT)
+@pytest.mark.parametrize("way", WAYS)
 def test_a_large_body_is_translated_too(house: Gateway, upstream: Stage, way: str) -> None:
     text = "word " * 40_000
     upstream.play(ok_json(GOLDEN[f"{way}/plain-text"]["answer"]))
     members = {"input": text} if way == "responses" else {"messages": [{"role": "user", "content": text}]}
     assert ask(house, way, **members).status == 200
-    assert upstream.requests[0].json["messages"][-1]["content"] == text
+    content = upstream.requests[0].json["messages"][-1]["content"]
+    assert content == ([{"type": "text", "text": text}] if way == "anthropic" else text)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_upstream_gets_no_head_of_the_clients_api(house: Gateway, upstream: Stage, way: str) -> None:
+    """Not its version, nor its query; an upstream with Messages gets the version that the translation writes."""
+    upstream.play(ok_json(GOLDEN[f"{way}/plain-text"]["answer"]))
+    given = {"anthropic-version": "2026-10-21", "anthropic-beta": "x-1", "user-agent": "me"}
+    house.post(PATHS[way] + "?beta=true", SMALL[way], key="bob", headers=given)
+    (request,) = upstream.requests
+    assert request.path == SENT_TO[way]
+    assert request.headers.get("anthropic-version") == ("2023-06-01" if way == "anthropic" else None)
+    assert "anthropic-beta" not in request.headers
+    assert request.headers["user-agent"] == "me"
+
+
+def test_tokens_are_not_counted_by_a_chat(house: Gateway, upstream: Stage) -> None:
+    upstream.play()
+    given = house.post("/v1/messages/count_tokens", SMALL["messages"], key="bob")
+    assert given.status == 404
+    assert error_of("messages", given)["type"] == "not_found_error"
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_client_that_leaves_is_charged_for_what_it_has(house: Gateway, upstream: Stage, way: str) -> None:
+    chunks = GOLDEN[f"{way}/stream-text"]["chunks"]
+    chunks = chunks if way != "anthropic" else [as_event("messages", each) for each in chunks]
+    upstream.play(stalled_stream(chunks[:4] if way == "anthropic" else chunks[:3]))
+    with Raw(house.port) as client:
+        client.post(PATHS[way], json.dumps({**SMALL[way], "stream": True}).encode(), secret("alice"))
+        call_id = client.read_head().headers["x-request-id"]
+        client.read_until(b"Hi ")
+    record = house.call(call_id)
+    assert (record["endpoint"], record["ended"], record["status"]) == (ENDPOINTS[way], "client_gone", 499)
+    assert record["usage_source"] == "estimated"
+    assert record["completion_tokens"] > 0
 
 
 # ----------------------------------------------------------------------------------------- official SDKs, the simulator
