@@ -113,8 +113,8 @@ async def serve(
     admission = _admission(call, places, parts) if places and parts.waiting.is_open else None
     likely = candidates[0] if candidates else routes[0]
     waits = Lease(parts.books, call, claims, likely, places, admission)
-    keepalive_s = parts.config.server.keepalive_comment_s if call.params.stream else 0
     keepalive = FORMATS[call.endpoint].keepalive
+    keepalive_s = parts.config.server.keepalive_comment_s if call.params.stream and keepalive else 0
     outlet = ClientStream(open_stream, partial(own_headers, waits), keepalive_s, keepalive, hold)
     try:
         async with waits as lease:

@@ -19,7 +19,9 @@ from typing import Any, Literal, NamedTuple
 from . import units
 from .config import Limits, Model, Priority, Quota
 
-Endpoint = Literal["completions", "chat", "embeddings", "messages", "count_tokens"]
+Endpoint = Literal[
+    "completions", "chat", "embeddings", "messages", "count_tokens", "moderations", "rerank", "images", "speech"
+]
 UsageSource = Literal["reported", "estimated", "none"]
 Ended = Literal["done", "error", "client_gone", "lost"]
 
@@ -83,6 +85,12 @@ class Params(NamedTuple):
     prompt_param: str = "prompt"
     other_models: tuple[str, ...] = ()
     """Further models that the body names, such as fallbacks; `*`: any that the upstream chooses."""
+    units: units.Counts = ()
+    """What the request uses beside tokens, as far as it says: it is reserved."""
+    variant: str = ""
+    """The variant of the price that the request asks for, where answers do not say."""
+    known_usage: Usage | None = None
+    """What a whole answer without a report has used; None: it is estimated."""
 
     @property
     def choices(self) -> int:

@@ -392,7 +392,8 @@ def limit_failure(refused: Refused) -> Failure:
 def _if_lost(call: Call, route: Route) -> Record:
     """The record of a call whose worker was killed: its whole reservation."""
     output = windows.output_limit(call) * call.params.candidates
-    usage = Usage(call.params.prompt_tokens, output, source="estimated")
+    params = call.params
+    usage = Usage(params.prompt_tokens, output, source="estimated", more=params.units, variant=params.variant)
     record = _record(call, route, 0, usage, "lost")
     if record.price is None or (call.model.price is not None and call.model.price.spelling is not None):
         return record

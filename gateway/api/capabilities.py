@@ -26,6 +26,7 @@ PART_OF: Mapping[Endpoint, Endpoint] = {"count_tokens": "messages"}
 """Endpoints that a model has with another one, by whose name its settings list them."""
 _PLAIN_ENDPOINTS = frozenset({"completions", "chat", "embeddings"})
 """What `Capabilities.is_all` is about."""
+_NOT_SERVED = "This model is not supported in this endpoint."
 _CHAT_ONLY = (
     "This is a chat model and not supported in the v1/completions endpoint. Did you mean to use v1/chat/completions?"
 )
@@ -138,7 +139,7 @@ def serves(endpoint: Endpoint, capabilities: Capabilities) -> bool:
     """Whether this upstream has the endpoint, or another endpoint that the bridge can use instead."""
     if endpoint in PART_OF and getattr(capabilities, PART_OF[endpoint]) is not True:
         return False
-    return getattr(capabilities, endpoint) is not False
+    return getattr(capabilities, endpoint, True) is not False
 
 
 def served(model: Model, upstreams: Mapping[str, Upstream]) -> tuple[Endpoint, ...]:
@@ -159,7 +160,7 @@ def unsupported(model: Model, upstreams: Mapping[str, Upstream]) -> list[str]:
 def wrong_endpoint(endpoint: Endpoint, others: Iterable[Endpoint]) -> NotFound:
     """404 for a model that is served on these other endpoints only."""
     is_chat_only = endpoint == "completions" and "chat" in others
-    return NotFound(_CHAT_ONLY if is_chat_only else _WRONG_ENDPOINT[endpoint], param="model")
+    return NotFound(_CHAT_ONLY if is_chat_only else _WRONG_ENDPOINT.get(endpoint, _NOT_SERVED), param="model")
 
 
 # ---------------------------------------------------------------------------------------------- needs of a completion

@@ -8,11 +8,12 @@ document has placeholders for long values. It keeps the body as the received pie
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from gateway import units
 from gateway.errors import InvalidRequest
-from gateway.records import Document, LargeBody, Params
+from gateway.records import Document, LargeBody, Params, Usage
 
 from .json_document import spans
 
@@ -53,8 +54,23 @@ def brief(params: Params) -> bytes:
 def from_brief(known: Mapping[str, Any], pieces: Sequence[bytes | bytearray]) -> Params:
     """The `Params` of the body in these pieces, from what `brief` has said of it."""
     places = {name: (start, end) for name, (start, end) in known["places"].items()}
-    params = known["params"] | {"other_models": tuple(known["params"]["other_models"])}
-    return Params(Document("", known["members"], LargeBody(pieces, known["opening"], places)), **params)
+    document = Document("", known["members"], LargeBody(pieces, known["opening"], places))
+    params = Params(document, **known["params"])
+    usage = params.known_usage
+    return params._replace(
+        other_models=tuple(params.other_models),
+        units=_pairs(params.units),
+        known_usage=None if usage is None else _usage(usage),
+    )
+
+
+def _pairs(counts: Iterable[Sequence[Any]]) -> units.Counts:
+    return tuple([(name, count) for name, count in counts])
+
+
+def _usage(members: Sequence[Any]) -> Usage:
+    usage = Usage(*members)
+    return usage._replace(more=_pairs(usage.more), parts=())
 
 
 def replace(large: LargeBody, values: Mapping[str, Any]) -> list[memoryview]:

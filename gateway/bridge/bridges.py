@@ -54,7 +54,7 @@ class _Way(NamedTuple):
     plain: Callable[[Any, Call, dict[str, Any], Usage], dict[str, Any]]
     as_stream: Callable[[dict[str, Any]], dict[str, Any]] | None
     """A plain answer of the upstream as its one event; None: that is not possible."""
-    fail: Callable[[GatewayError, Scan | None, str], bytes]
+    fail: Callable[[GatewayError, Scan | None, str], bytes | None]
     """The client's event for an error, given what it has of the answer, and the request id."""
     names: Mapping[str, str]
     """Parameters of the upstream's format, as the client's has them."""

@@ -186,7 +186,7 @@ class _FanOut:
                 if isinstance(result, Answer):
                     self._take(result, number, call, share)
                 elif result.fault is not None:
-                    raise _told(result.last, share.status)
+                    raise _told(result.last or b"", share.status)
             except UpstreamRefused as refused:
                 if self._is_chat(call, share):
                     raise reword(refused, self._call.params.document.members, number) from None

@@ -238,7 +238,7 @@ def _check_models(parts: ValidParts) -> Iterator[ConfigFault]:
         price = model.price if model.price is not None and model.price.source is None else None
         if price is not None and price.input is None and not price.model_fields_set.intersection(BESIDE_TOKENS):
             yield ConfigFault(format_faults(("models", name, "price", "input")), "is required")
-        generating = [endpoint for endpoint in model.endpoints if endpoint != "embeddings"]
+        generating = [endpoint for endpoint in model.endpoints if endpoint not in WITHOUT_TEXT]
         if price is not None and price.output is None and price.input is not None and generating:
             yield ConfigFault(
                 format_faults(("models", name, "price", "output")),
@@ -325,6 +325,9 @@ def _token_quota(parts: ValidParts, model: str) -> tuple[Place, str] | None:
                 return (*path, index), COUNTED[quota.unit]
     return None
 
+
+WITHOUT_TEXT = frozenset({"embeddings", "moderations", "rerank", "images", "speech"})
+"""Endpoints whose answers are not charged as generated text."""
 
 COUNTED = {"tokens": "the tokens", "usd": "the cost"}
 """The units that depend on how many tokens a call uses, in words."""

@@ -875,7 +875,7 @@ class Route(Section):
     """Share within one priority."""
 
 
-EndpointName = Literal["completions", "chat", "embeddings", "messages"]
+EndpointName = Literal["completions", "chat", "embeddings", "messages", "moderations", "rerank", "images", "speech"]
 
 
 class Rows(Section):
@@ -959,7 +959,7 @@ _PLAIN = frozenset({"input", "cached_input", "output"})
 class FullRows(TieredRows):
     """A whole price."""
 
-    variants: dict[Annotated[str, Field(min_length=1, max_length=40)], TieredRows] = {}
+    variants: dict[Annotated[str, Field(pattern=r"^[^\s=]{1,40}$")], TieredRows] = {}
     """Rows for a service of another kind, by its name in the answer: flex, priority, batch, fast; others stay."""
     hours: tuple[PriceHours, ...] = ()
     """Whole prices for some hours of the day."""
@@ -1028,7 +1028,7 @@ class ModelSettings(Section):
     """What each model may have, and `defaults.models` for all of them."""
 
     endpoints: tuple[EndpointName, ...] = ("completions", "chat", "embeddings", "messages")
-    """The endpoints that serve this model; default: all endpoints of the upstream."""
+    """The endpoints that serve this model; moderations, rerank, images and speech have to be named."""
     max_attempts: Annotated[int, _not_bool, Field(ge=1, le=10)] = 3
     """How often one call may be tried in all."""
     repeat_when_waiting: bool = False

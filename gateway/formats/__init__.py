@@ -11,18 +11,28 @@ from .chat import CHAT
 from .completions import COMPLETIONS
 from .embeddings import EMBEDDINGS
 from .format import Format
+from .images import IMAGES
 from .messages import COUNT_TOKENS, MESSAGES
+from .moderations import MODERATIONS
+from .rerank import RERANK
+from .speech import SPEECH
 
 FORMATS: Mapping[Endpoint, Format] = {
-    each.name: each for each in (COMPLETIONS, CHAT, EMBEDDINGS, MESSAGES, COUNT_TOKENS)
+    each.name: each
+    for each in (COMPLETIONS, CHAT, EMBEDDINGS, MESSAGES, COUNT_TOKENS, MODERATIONS, RERANK, IMAGES, SPEECH)
 }
 """Every format by its name."""
 
 
 def of_path(path: str) -> Format | None:
     """The format that a path belongs to, whether it is served or not: in whose words an error on it is written."""
-    found = [each for each in FORMATS.values() if path == each.path or path.startswith(each.path + "/")]
-    return max(found, key=lambda each: len(each.path), default=None)
+    found = [
+        (len(known), each)
+        for each in FORMATS.values()
+        for known in (each.path, *each.more_paths)
+        if path == known or path.startswith(known + "/")
+    ]
+    return max(found, key=lambda pair: pair[0])[1] if found else None
 
 
 def of_client(headers: Container[str]) -> Format | None:

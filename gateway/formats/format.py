@@ -132,7 +132,7 @@ def _openai_error(error: GatewayError, request_id: str) -> bytes:
     return error.body()
 
 
-def _openai_event(error: GatewayError, scan: Scan | None, request_id: str) -> bytes:
+def _openai_event(error: GatewayError, scan: Scan | None, request_id: str) -> bytes | None:
     return sse.write_event(error.body())
 
 
@@ -157,8 +157,12 @@ class Format:
     """Reads a plain answer. Raises `ValueError` if it is not JSON."""
     usage: Callable[[Any], Usage | None]
     """Reads one usage object of an answer; None if it cannot be read."""
+    more_paths: tuple[str, ...] = ()
+    """Further paths where clients post."""
     scan: Callable[[ScanInput], Scan] | None = None
     """Scans a streamed answer; None: the format has no streams."""
+    is_binary: bool = False
+    """Whether answers are bytes of any type, which `scan` follows; an answer in JSON is an error or of another kind."""
     as_events: Callable[[bytes, bool], bytes] | None = None
     """Writes a plain answer as the events of a stream, given whether the client asked for the usage, for a client that
     has been promised events; None: that is not possible. Raises `Unfit`."""
@@ -177,11 +181,12 @@ class Format:
     """Whether answers may have reasoning that is billed and not shown."""
     error_body: Callable[[GatewayError, str], bytes] = _openai_error
     """An error as the client reads it, given the request id."""
-    error_event: Callable[[GatewayError, Scan | None, str], bytes] = _openai_event
-    """The event that ends a stream with an error, given the scan of what the client has of it, and the request id."""
+    error_event: Callable[[GatewayError, Scan | None, str], bytes | None] = _openai_event
+    """The event that ends a stream with an error, given the scan of what the client has of it, and the request id.
+    None: the connection is closed before the message is complete."""
     rate_headers: limit_headers.WritesHeaders = limit_headers.rate_headers
     keepalive: bytes = sse.KEEPALIVE
-    """An event that every client of the format ignores."""
+    """An event that every client of the format ignores; empty: there is none."""
     passed_statuses: frozenset[int] = field(default_factory=frozenset)
     """Statuses of a failed upstream that the client sees, beside 503."""
     passes_query: bool = False

@@ -29,7 +29,7 @@ def reported(report: Any, service_tier: Any = None) -> Usage | None:
     """
     if not isinstance(report, dict):
         return None
-    prompt, completion = _count(report.get("prompt_tokens")), _count(report.get("completion_tokens"))
+    prompt, completion = count(report.get("prompt_tokens")), count(report.get("completion_tokens"))
     if prompt is None and completion is None:
         return None
     of_prompt, of_completion = report.get("prompt_tokens_details"), report.get("completion_tokens_details")
@@ -96,12 +96,13 @@ def has_reasoning(data: bytes) -> bool:
     return _REASONING.search(data) is not None
 
 
-def _count(value: Any) -> int | None:
+def count(value: Any) -> int | None:
+    """A count in a report; None: it is none."""
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53 else None
 
 
 def _detail(details: Any, name: str) -> int:
-    return (_count(details.get(name)) or 0) if isinstance(details, dict) else 0
+    return (count(details.get(name)) or 0) if isinstance(details, dict) else 0
 
 
 def _more(prompt: Any, completion: Any) -> units.Counts:

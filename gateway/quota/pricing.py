@@ -107,9 +107,12 @@ class Hints(NamedTuple):
     variant: str = ""
 
 
-def most_nusd(price: Price | None, prompt_tokens: int, output_tokens: int, time: float, hints: Hints) -> int | None:
-    """The most that so many tokens can cost: each at the dearest rate that can apply to it. What is counted beside
-    tokens is not in it, because nothing limits it before the call; None if the price is unknown."""
+def most_nusd(
+    price: Price | None, prompt_tokens: int, output_tokens: int, time: float, hints: Hints, known: units.Counts = ()
+) -> int | None:
+    """The most that so many tokens can cost: each at the dearest rate that can apply to it. Of what is counted beside
+    tokens only what the request says is in it (`known`), because nothing limits the rest before the call; None if the
+    price is unknown."""
     if price is None:
         return None
     if price.nusd_per_million is not None:
@@ -128,6 +131,7 @@ def most_nusd(price: Price | None, prompt_tokens: int, output_tokens: int, time:
         prompt_tokens * dearest("prompt", _OF_PROMPT)
         + output_tokens * dearest("completion", _OF_COMPLETION)
         + rates.get("calls", 0)
+        + sum([rates.get(unit, 0) * count for unit, count in known])
     )
     return min(MAX_NUSD, -(-total // SCALE))
 

@@ -217,14 +217,14 @@ def most_nusd(call: Call, prompt_tokens: int, output_tokens: int) -> int | None:
     price = call.model.price
     if price is None or price.nusd_per_million is not None:
         return pricing.cost_nusd(price, Usage(prompt_tokens, output_tokens))
-    return pricing.most_nusd(price, prompt_tokens, output_tokens, call.started, _hints(call, price))
+    return pricing.most_nusd(price, prompt_tokens, output_tokens, call.started, _hints(call, price), call.params.units)
 
 
 def _hints(call: Call, price: Price) -> pricing.Hints:
     """What the body says of the price. A word anywhere in it will do: taking it wrongly reserves more, never less."""
     document = call.params.document
     members, text = document.members, document.text
-    variant = members.get("service_tier")
+    variant = call.params.variant or members.get("service_tier")
     if members.get("speed") == "fast":
         variant = "fast"
     if document.large is not None:  # its text was not kept

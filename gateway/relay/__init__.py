@@ -112,7 +112,8 @@ async def _finish_stream(
     await lease.acknowledged()
     exchange.open()
     end_of_event = b"\n\n" if scan.is_inside_event else b""
-    last = end_of_event + this.format.error_event(error, scan, this.call.id)
+    event = this.format.error_event(error, scan, this.call.id)
+    last = None if event is None else end_of_event + event
     if isinstance(trouble, Failure):
         return Streamed(last, trouble.fault, replace(trouble, has_begun=True), trouble.detail)
     return Streamed(last, Fault.IN_BAND, detail=trouble.detail)

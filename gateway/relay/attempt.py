@@ -31,9 +31,10 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Streamed:
-    """The answer has been sent; `last` are the bytes that end it, an error event where there was a `fault`."""
+    """The answer has been sent; `last` are the bytes that end it, an error event where there was a `fault`; None: the
+    message is left incomplete, which is how a client of bytes learns of a fault."""
 
-    last: bytes
+    last: bytes | None
     fault: Fault | None = None
     trouble: Failure | None = None
     """What went wrong, where it was the upstream's fault and not the request's."""

@@ -100,6 +100,9 @@ def estimate(sent: SentRequest, ending: Ending, shown: Shown) -> Usage:
     """The rule for an attempt without a report that counts."""
     if ending in FREE:
         return Usage()
+    known = sent.call.params.known_usage
+    if known is not None and shown.report is None:
+        return known if ending is Ending.WHOLE else known._replace(source="estimated")
     call, report = sent.call, reported_usage.coherent(shown.report or Usage())
     completion = max(shown.tokens, shown.events)
     if sent.output_limit is not None:
@@ -193,6 +196,8 @@ def _count(sent: SentRequest, texts: Iterable[bytes]) -> int:
 def _believed(call: Call, report: Usage, doubts: tuple[str, ...]) -> Charge:
     """By a report that is below the ceilings and is not a completion of nothing beside text."""
     usage = reported_usage.coherent(report)
+    if call.params.variant and not usage.variant:
+        usage = usage._replace(variant=call.params.variant)
     return Charge(_with_prompt(call, usage), doubts + _doubts(report, usage))
 
 
@@ -210,7 +215,7 @@ def _is_plausible(call: Call, report: Usage, *, has_text: bool) -> bool:
 def _with_prompt(call: Call, report: Usage) -> Usage:
     """A plausible report. What it says of the completion is believed, also where it counts no prompts."""
     is_of_something = report.completion_tokens > 0 or call.params.default_output == 0
-    if report.prompt_tokens or not is_of_something or not call.params.prompt_tokens:
+    if report.prompt_tokens or report.more or not is_of_something or not call.params.prompt_tokens:
         return report
     return report._replace(prompt_tokens=call.params.prompt_tokens, source="estimated")
 

@@ -90,9 +90,8 @@ class Exchange:
         self._alive_at = self._clock()
         if head.get("content-encoding") is not None and not self._set_decoder(head):
             return
-        is_events = (head.get("content-type") or "").lower().startswith("text/event-stream")
         params, make_scan = self._attempt.call.params, self._attempt.format.scan
-        if head.status == 200 and is_events and params.stream and make_scan is not None:
+        if head.status == 200 and params.stream and make_scan is not None and self._is_stream(head):
             clean = partial(refusal.cleaned, hide=self._attempt.hidden)
             self.scan = make_scan(
                 ScanInput(
@@ -103,6 +102,12 @@ class Exchange:
         announced = head.get("content-length") or ""
         if announced.isdecimal() and int(announced) > self._attempt.max_response_bytes:
             self._refuse_length()
+
+    def _is_stream(self, head: Head) -> bool:
+        content_type = (head.get("content-type") or "").lower()
+        if self._attempt.format.is_binary:
+            return not content_type.startswith("application/json")
+        return content_type.startswith("text/event-stream")
 
     def body_received(self, data: bytes) -> None:
         if self._decoder is not None:

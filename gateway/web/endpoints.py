@@ -55,7 +55,9 @@ class DataPlane:
         self._capacity = capacity
         self._bodies = BodyReader(capacity)
         self._large_bodies = large_bodies
-        self.calls: Mapping[str, Handler] = {each.path: partial(self.carry, spec=each) for each in FORMATS.values()}
+        self.calls: Mapping[str, Handler] = {
+            path: partial(self.carry, spec=each) for each in FORMATS.values() for path in (each.path, *each.more_paths)
+        }
         """The handlers of the calls that are carried to an upstream, by their paths."""
 
     def routes(self) -> list[web.RouteDef]:

@@ -57,7 +57,7 @@ _ELSEWHERE = {
         "/v1/fine_tuning", "/v1/images", "/v1/moderations", "/v1/realtime", "/v1/threads", "/v1/uploads",
         "/v1/vector_stores", "/v1/videos",
     ),
-    "it carries completions, chat completions and embeddings",
+    "docs/formats.md lists the endpoints that it has",
 )  # fmt: skip
 """Endpoints of the API that the gateway does not have, and what to do instead."""
 

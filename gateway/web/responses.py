@@ -133,8 +133,10 @@ class EventStream(web.StreamResponse):
     async def wait_until_writable(self) -> None:
         await self._request.writer.drain()
 
-    def finish(self, last: bytes) -> None:
-        """Send the last event, if any, and the end of the message."""
+    def finish(self, last: bytes | None) -> None:
+        """Send the last event, if any, and the end of the message; None: leave the message incomplete."""
+        if last is None:
+            return
         if last:
             self.write(last)
         transport = self._transport

@@ -462,7 +462,7 @@ def test_headers_that_go_up(house: Gateway, upstream: Stage) -> None:
     sent = {
         "Accept": "application/json", "User-Agent": "u/1", "X-Stainless-Lang": "python", "traceparent": "00-1",
         "tracestate": "a=b", "Cookie": "c=d", "X-Forwarded-For": "1.2.3.4", "OpenAI-Organization": "theirs",
-        "X-Api-Key": "k",
+        "X-Api-Key": secret("alice"),
     }  # fmt: skip
     house.post("/v1/completions", BODY, headers=sent)
     up = upstream.requests[0].headers

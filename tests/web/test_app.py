@@ -29,9 +29,9 @@ NOWHERE = "http://127.0.0.1:9/v1"
         ),
         (
             "POST",
-            "/v1/images/generations",
+            "/v1/images/edits",
             404,
-            "Invalid URL (POST /v1/images/generations). The gateway does not have this endpoint: it carries",
+            "Invalid URL (POST /v1/images/edits). The gateway does not have this endpoint: docs",
         ),
         ("GET", "/v1/completions", 405, "Not allowed to GET on /v1/completions. (HINT: Perhaps you meant to use"),
         ("DELETE", "/v1/models", 405, "Not allowed to DELETE on /v1/models."),

@@ -19,7 +19,11 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, models_jso
 
 from gateway import __version__
 from gateway.api.schema import Body, Chat, Completion, CountTokens, Embedding, Messages
+from gateway.formats.images import ImageGeneration
 from gateway.formats.messages import OVERLOADED
+from gateway.formats.moderations import Moderation
+from gateway.formats.rerank import RERANK, Rerank
+from gateway.formats.speech import Speech
 from gateway.identity.permissions import PERMISSIONS
 from gateway.web.admin.operations import ADMIN_OPERATIONS
 from gateway.web.middleware import CONTEXT
@@ -62,6 +66,15 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ),
     ("POST", "/v1/messages/count_tokens"): _of_anthropic(
         "Count the tokens of a message, in Anthropic's Messages API.", CountTokens, "TokenCount", None, (OVERLOADED,)
+    ),
+    ("POST", "/v1/moderations"): _call("Judge texts.", Moderation, "Ranked", is_streamed=False),
+    **{
+        ("POST", path): _call("Order documents by a query.", Rerank, "Ranked", is_streamed=False)
+        for path in (RERANK.path, *RERANK.more_paths)
+    },
+    ("POST", "/v1/images/generations"): _call("Make images.", ImageGeneration, "Embedded", is_streamed=False),
+    ("POST", "/v1/audio/speech"): _call("Speak a text.", Speech, "Completed")._replace(
+        answers={"audio/*": {"type": "string", "format": "binary"}}
     ),
     ("GET", "/v1/models"): Operation("The models that this key may use.", "key", {JSON: named("Models")}, (401,)),
     ("GET", "/v1/models/{model}"): Operation(

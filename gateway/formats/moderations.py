@@ -1,0 +1,55 @@
+"""OpenAI's moderations (openai-openapi, CreateModerationRequest). They report no usage: a call counts as a request."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from typing import Annotated, Any
+
+from pydantic import Field, Tag
+
+from gateway.api import prompt_tokens, validate
+from gateway.api.prompt_tokens import Counter
+from gateway.api.schema import MAX_PROMPTS, Body, one_of
+from gateway.records import Document, Params, Usage
+
+from . import openai, reported_usage
+from .format import Format
+
+DEFAULT_MODEL = "omni-moderation-latest"
+"""The API's default (openai-openapi, CreateModerationRequest)."""
+
+
+class Moderation(Body):
+    """CreateModerationRequest. The parts of an array of objects are left to the upstream."""
+
+    model: Annotated[str, Field(min_length=1, max_length=256)] = DEFAULT_MODEL
+    input: Annotated[
+        Annotated[str, Tag("<text>")]
+        | Annotated[list[Any], Field(min_length=1, max_length=MAX_PROMPTS), Tag("<array>")],
+        one_of("a string, array of strings or array of objects"),
+    ]
+
+
+def _read(document: Document, body: Moderation, count: Counter | None) -> Params:
+    text = body.input if isinstance(body.input, str) else json.dumps(body.input, ensure_ascii=False)
+    return Params(
+        document=document,
+        model=body.model,
+        prompt_tokens=prompt_tokens.prompts(text).tokens,
+        default_output=0,
+        output_param="input",
+        prompt_param="input",
+        known_usage=Usage(source="reported"),
+    )
+
+
+MODERATIONS = Format(
+    name="moderations",
+    path="/v1/moderations",
+    upstream_path="/moderations",
+    operation="moderation",
+    read=partial(validate.read, validate.Rules(Moderation, _read)),
+    facts=openai.facts,
+    usage=reported_usage.reported,
+)

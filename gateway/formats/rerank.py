@@ -1,0 +1,101 @@
+"""Rerank in the request shape that Cohere (`/v2/rerank`), Jina and vLLM share.
+
+Usage is what comes first of: `meta.billed_units.search_units` (Cohere, types/api_meta_billed_units.py),
+`usage.total_tokens` (Jina; vLLM, entrypoints/pooling/score/protocol.py), `meta.tokens`; else the estimated tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field
+
+from gateway import units
+from gateway.api import prompt_tokens, validate
+from gateway.api.prompt_tokens import Counter
+from gateway.api.schema import Body, Name
+from gateway.records import Document, Params, Usage
+
+from . import openai
+from .format import Format, PlainFacts
+
+MAX_DOCUMENTS = 10_000
+"""Cohere recommends at most 1000 and refuses more than 10,000 (its API reference, "documents")."""
+
+DOCUMENTS_A_UNIT = 100
+"""A search unit is a query with up to 100 documents (Cohere's pricing page)."""
+
+
+class Rerank(Body):
+    """The members that are checked."""
+
+    query: Name
+    documents: Annotated[list[Any], Field(min_length=1, max_length=MAX_DOCUMENTS)]
+    top_n: Annotated[int, Field(ge=1)] | None = None
+    max_tokens_per_doc: Annotated[int, Field(ge=1)] | None = None
+    return_documents: bool | None = None
+
+
+def _read(document: Document, body: Rerank, count: Counter | None) -> Params:
+    texts = [each if isinstance(each, str) else str(each) for each in body.documents]
+    # The query is read beside each document.
+    prompts = prompt_tokens.prompts(texts)
+    query = prompt_tokens.prompts(body.query)
+    search_units = math.ceil(len(texts) / DOCUMENTS_A_UNIT)
+    return Params(
+        document=document,
+        model=body.model,
+        prompt_tokens=prompts.tokens + query.tokens * len(texts),
+        default_output=0,
+        output_param="documents",
+        prompt_param="documents",
+        units=units.counts({"search_units": search_units}),
+    )
+
+
+class _Answer(BaseModel):
+    model: Any = None
+    usage: Any = None
+    meta: Any = None
+    error: Any = None
+
+
+def _facts(body: bytes) -> PlainFacts:
+    answer = _Answer.model_validate_json(body)
+    openai.refuse_constants(body)
+    usage = reported(answer.meta) or reported(answer.usage)
+    model = answer.model if isinstance(answer.model, str) else None
+    return PlainFacts(model, usage, usage is not None, bool(answer.error), b'"results"' in body)
+
+
+def reported(report: Any) -> Usage | None:
+    """The usage in a `meta` or `usage` object; None: it has none."""
+    if not isinstance(report, dict):
+        return None
+    billed = report.get("billed_units")
+    if isinstance(billed, dict) and (found := _count(billed.get("search_units"))) is not None:
+        return Usage(source="reported", more=units.counts({"search_units": found}))
+    tokens = report.get("tokens")
+    for value in (report.get("total_tokens"), tokens.get("input_tokens") if isinstance(tokens, dict) else None):
+        if (found := _count(value)) is not None:
+            return Usage(found, source="reported")
+    return None
+
+
+def _count(value: Any) -> int | None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 2**53
+    return math.ceil(value) if is_number else None
+
+
+RERANK = Format(
+    name="rerank",
+    path="/v1/rerank",
+    more_paths=("/v2/rerank", "/rerank"),
+    upstream_path="/rerank",
+    operation="rerank",
+    read=partial(validate.read, validate.Rules(Rerank, _read)),
+    facts=_facts,
+    usage=reported,
+)

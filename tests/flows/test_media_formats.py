@@ -1,0 +1,184 @@
+"""Moderations, rerank, images and speech through a whole gateway: checked, forwarded as they are, charged exactly."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.conftest import Stage, StartsGateways
+from tests.fakes.scripted import answer, error_json, ok_json, raw
+
+from .house import Gateway, eventually, key, secret, settings
+
+ROUTES = [{"upstream": "main"}]
+MODELS: dict[str, Any] = {
+    "omni-moderation-latest": {"endpoints": ["moderations"], "price": {"input": 0}},
+    "rerank-v3.5": {"endpoints": ["rerank"], "price": {"search_units_per_1000": 2}},
+    "jina-reranker": {"endpoints": ["rerank"], "price": {"input": 0.02}},
+    "dall-e-3": {"endpoints": ["images"], "price": {"image": 0.04, "variants": {"hd-1024x1792": {"image": 0.12}}}},
+    "gpt-image-1": {
+        "endpoints": ["images"], "price": {"input": 5, "image_in": 10, "output": 40, "image_out": 40},
+    },
+    "tts-1": {"endpoints": ["speech"], "price": {"characters_per_million": 15}},
+    "gpt-4o-mini-tts": {"endpoints": ["speech"], "price": {"input": 0.6, "audio_out": 12}, "unpriced": "allow"},
+    "gpt-4o": {"endpoints": ["chat"], "max_output_tokens": 100},
+}  # fmt: skip
+CHAT = {"messages": [{"role": "user", "content": "x"}]}
+WORDS = "Hello, wörld. " * 10
+
+
+@pytest.fixture(scope="module")
+def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
+    models = {name: {"routes": ROUTES, **rest} for name, rest in MODELS.items()}
+    keys = [
+        key("alice"), key("narrow", models=["gpt-*"]), key("poor", quotas=[{"usd": 0.1, "per": "month"}]),
+        key("none", quotas=[{"usd": 0.001, "per": "month"}]),
+    ]  # fmt: skip
+    return gateways(settings(theatre.url, keys=keys, models=models))
+
+
+def charged(house: Gateway, got: Any) -> tuple[int, int, dict[str, int], str, float | None]:
+    row = house.call(got.headers["x-request-id"])
+    return row["prompt_tokens"], row["completion_tokens"], row["units"], row["usage_source"], row["cost_usd"]
+
+
+MODERATED = {"id": "modr-1", "model": "omni", "results": [{"flagged": False}]}
+RANKED = {"results": [{"index": 1, "relevance_score": 0.9}]}
+IMAGES = {"created": 1, "data": [{"b64_json": "AAAA"}, {"b64_json": "BBBB"}]}
+IMAGE_USAGE = {
+    "input_tokens": 30, "input_tokens_details": {"text_tokens": 10, "image_tokens": 20}, "output_tokens": 1000,
+    "total_tokens": 1030,
+}  # fmt: skip
+RERANK = {"query": "which?", "documents": ["a"] * 250}
+
+
+@pytest.mark.parametrize(
+    ("path", "upstream_path", "body", "said", "expected"),
+    [
+        ("/v1/moderations", "/moderations", {"input": "be nice"}, MODERATED, (0, 0, {}, "reported", 0)),
+        ("/v1/moderations", "/moderations",
+         {"model": "omni-moderation-latest", "input": [{"type": "text", "text": "x"}]},
+         MODERATED, (0, 0, {}, "reported", 0)),
+        ("/v2/rerank", "/rerank", {"model": "rerank-v3.5", **RERANK},
+         RANKED | {"meta": {"billed_units": {"search_units": 3}}}, (0, 0, {"search_units": 3}, "reported", 0.006)),
+        ("/v1/rerank", "/rerank", {"model": "jina-reranker", **RERANK}, RANKED | {"usage": {"total_tokens": 5000}},
+         (5000, 0, {}, "reported", 0.0001)),
+        ("/rerank", "/rerank", {"model": "jina-reranker", **RERANK}, RANKED, (563, 0, {}, "estimated", 563 * 2e-8)),
+        ("/v1/images/generations", "/images/generations", {"model": "dall-e-3", "prompt": "a cat", "n": 3}, IMAGES,
+         (0, 0, {"images": 2}, "reported", 0.08)),
+        ("/v1/images/generations", "/images/generations",
+         {"model": "dall-e-3", "prompt": "a cat", "n": 2, "quality": "hd", "size": "1024x1792"}, IMAGES,
+         (0, 0, {"images": 2}, "reported", 0.24)),
+        ("/v1/images/generations", "/images/generations", {"model": "gpt-image-1", "prompt": "a cat"},
+         IMAGES | {"usage": IMAGE_USAGE}, (30, 1000, {"image_in": 20, "image_out": 1000}, "reported", 0.04025)),
+    ],
+)  # fmt: skip
+def test_is_forwarded_as_it_is_and_charged(
+    house: Gateway, upstream: Stage, path: str, upstream_path: str, body: Any, said: Any, expected: Any
+) -> None:
+    upstream.play(ok_json(said))
+    given = json.dumps(body, indent=1)
+    got = house.post(path, given.encode())
+    assert (got.status, got.json) == (200, said)
+    assert upstream.requests[0].path == f"/v1{upstream_path}"
+    assert upstream.requests[0].body.decode() == given
+    found = charged(house, got)
+    assert found[:4] == expected[:4]
+    assert found[4] == pytest.approx(expected[4])
+
+
+def test_speech_is_passed_on_and_its_characters_are_charged(house: Gateway, upstream: Stage) -> None:
+    sound = bytes(range(256)) * 1000
+    upstream.play(answer(sound, headers=[("Content-Type", "audio/mpeg")]))
+    got = house.post("/v1/audio/speech", {"model": "tts-1", "input": WORDS, "voice": "alloy"})
+    assert (got.status, got.body, got.headers["content-type"]) == (200, sound, "audio/mpeg")
+    assert charged(house, got) == (0, 0, {"characters": len(WORDS)}, "reported", pytest.approx(len(WORDS) * 15e-6))
+
+
+def test_speech_as_events_has_its_usage_in_the_last_one(house: Gateway, upstream: Stage) -> None:
+    done = {"type": "speech.audio.done", "usage": {"input_tokens": 20, "output_tokens": 500, "total_tokens": 520}}
+    events = b'data: {"type": "speech.audio.delta", "audio": "AAAA"}\n\ndata: ' + json.dumps(done).encode() + b"\n\n"
+    upstream.play(answer(events, headers=[("Content-Type", "text/event-stream")]))
+    body = {"model": "gpt-4o-mini-tts", "input": WORDS, "voice": {"id": "v"}, "stream_format": "sse"}
+    got = house.post("/v1/audio/speech", body)
+    assert got.body == events
+    assert charged(house, got) == (20, 500, {"audio_out": 500}, "reported", pytest.approx(20 * 0.6e-6 + 500 * 12e-6))
+
+
+def test_speech_that_breaks_off_ends_as_an_incomplete_message(house: Gateway, upstream: Stage) -> None:
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: audio/mpeg\r\nTransfer-Encoding: chunked\r\n\r\n"
+    upstream.play(raw(head + b"4\r\nAAAA\r\n", then_close=True))
+    body = json.dumps({"model": "tts-1", "input": WORDS, "voice": "alloy"}).encode()
+    with house.connect() as client:
+        client.post("/v1/audio/speech", body, secret("alice"))
+        received = client.read_until(b"AAAA\r\n")
+        with pytest.raises(AssertionError, match="hung up after b''"):
+            client.read(1)  # no error event inside audio, and no last chunk
+    assert received.endswith(b"4\r\nAAAA\r\n")
+    row = eventually(lambda: house.calls(limit=1)[0])
+    assert (row["ended"], row["truncated"], row["usage_source"]) == ("error", True, "estimated")
+    assert row["units"] == {"characters": len(WORDS)}
+
+
+def test_an_error_of_speech_is_json(house: Gateway, upstream: Stage) -> None:
+    upstream.play(error_json(400, message="no such voice", type="invalid_request_error", param="voice"))
+    got = house.post("/v1/audio/speech", {"model": "tts-1", "input": "x", "voice": "nobody"})
+    assert (got.status, got.error["param"]) == (400, "voice")
+    row = house.call(got.headers["x-request-id"])
+    assert (row["units"], row["usage_source"]) == ({}, "none")
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/v1/moderations", {}, "input"),
+        ("/v1/moderations", {"input": []}, "input"),
+        ("/v1/moderations", {"input": 5}, "input"),
+        ("/v1/rerank", {"model": "rerank-v3.5", "documents": ["a"]}, "query"),
+        ("/v1/rerank", {"model": "rerank-v3.5", "query": "q", "documents": []}, "documents"),
+        ("/v1/rerank", {"model": "rerank-v3.5", "query": "q", "documents": ["a"], "top_n": 0}, "top_n"),
+        ("/v1/images/generations", {"prompt": "a cat"}, "model"),
+        ("/v1/images/generations", {"model": "dall-e-3", "prompt": "a cat", "n": 11}, "n"),
+        ("/v1/images/generations", {"model": "dall-e-3", "prompt": "a cat", "size": "big"}, "size"),
+        ("/v1/images/generations", {"model": "dall-e-3", "prompt": "a cat", "stream": True}, "stream"),
+        ("/v1/images/generations", {"model": "dall-e-3", "prompt": ""}, "prompt"),
+        ("/v1/audio/speech", {"model": "tts-1", "input": "x" * 4097, "voice": "v"}, "input"),
+        ("/v1/audio/speech", {"model": "tts-1", "input": "x"}, "voice"),
+        ("/v1/audio/speech", {"model": "tts-1", "input": "x", "voice": "v", "speed": 5}, "speed"),
+    ],
+)
+def test_ranges_are_checked_before_money_is_spent(
+    house: Gateway, upstream: Stage, path: str, body: Any, param: str
+) -> None:
+    got = house.post(path, body)
+    assert (got.status, got.error["param"]) == (400, param)
+    assert upstream.requests == []
+
+
+@pytest.mark.parametrize(
+    ("who", "path", "body", "status", "code"),
+    [
+        ("narrow", "/v1/audio/speech", {"model": "tts-1", "input": "x", "voice": "v"}, 404, "model_not_found"),
+        ("alice", "/v1/audio/speech", {"model": "gpt-4o", "input": "x", "voice": "v"}, 404, None),
+        ("alice", "/v1/chat/completions", CHAT | {"model": "tts-1"}, 404, None),
+        ("none", "/v1/images/generations", {"model": "dall-e-3", "prompt": "a cat"}, 400, "quota_too_small"),
+        ("none", "/v1/audio/speech", {"model": "tts-1", "input": "x" * 4000, "voice": "v"}, 400, "quota_too_small"),
+    ],
+)  # fmt: skip
+def test_is_refused_before_money_is_spent(
+    house: Gateway, upstream: Stage, who: str, path: str, body: Any, status: int, code: str | None
+) -> None:
+    got = house.post(path, body, key=who)
+    assert (got.status, got.error["code"]) == (status, code)
+    assert upstream.requests == []
+
+
+def test_a_money_quota_ends_exactly(house: Gateway, upstream: Stage) -> None:
+    image = {"created": 1, "data": [{"url": "https://example.org/1.png"}]}
+    upstream.play(*[ok_json(image)] * 2)
+    body = {"model": "dall-e-3", "prompt": "a cat"}
+    assert [house.post("/v1/images/generations", body, key="poor").status for _ in range(3)] == [200, 200, 429]
+    (row,) = [each for each in house.admin("quotas", key="poor").json["data"] if each["unit"] == "usd"]
+    assert (row["used"], row["reserved"]) == (pytest.approx(0.08), 0)
