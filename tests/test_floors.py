@@ -250,7 +250,7 @@ PURE = frozenset({
     "accounting.served_models", "alerts.policy",
     "bridge.answer", "bridge.bridges", "bridge.choice", "bridge.refusal", "bridge.request", "bridge.stream",
     "bridge.translate", "bridge.translated_scan",
-    "config.model_names",
+    "config.discovered", "config.model_names",
     "keys.restoration", "keys.token_bucket",
     "observe.span_attributes", "queueing.fair_queue", "queueing.classes",
     "relay.charge", "relay.reasoning_models", "relay.sent_request",

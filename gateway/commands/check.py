@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
         f"  serves     {format_address(server.host, server.port)} with {count(server.workers, 'worker')}",
         f"  store      {config.store.shown_url}, namespace {config.store.namespace}",
         f"  upstreams  {upstreams}",
-        f"  models     {', '.join(config.models)}",
+        f"  models     {_models(config)}",
         f"  prices     {prices.summary(config, now)}",
         f"  tokens     {tokenizer.describe(config.models)}",
         f"  keys       {keys or 'none in the file; gateway keys create makes some'}",
@@ -100,6 +100,12 @@ def _look_at(settings: StoreSettings) -> list[str]:
 def _where(upstream: Upstream) -> str:
     """Its address, and its proxy, which may come from an environment variable that was set for something else."""
     return upstream.base_url if upstream.way is None else f"{upstream.base_url} through the proxy {upstream.way}"
+
+
+def _models(config: Config) -> str:
+    """The models of the file, and the upstreams whose lists are read."""
+    listing = [name for name, upstream in config.upstreams.items() if upstream.discover is not None]
+    return ", ".join([*config.models, *[f"those that {name} lists" for name in listing]])
 
 
 def _admin(config: Config) -> str:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from . import sections
+from .discovered import is_wanted
 from .faults import ConfigFault, format_faults, printable
 from .model_names import compiled, is_pattern, may_overlap, most_specific_first, with_targets
 from .rates import BESIDE_TOKENS
@@ -20,9 +21,11 @@ from .sections import (
     BAD_SIGNS,
     AdminSettings,
     Config,
+    Discovery,
     FileKey,
     KeyDefaults,
     Model,
+    ModelSettings,
     Quota,
     Section,
     ServerSettings,
@@ -89,6 +92,9 @@ class ValidParts:
     server: ServerSettings
     admin: AdminSettings
     upstreams: Sequence[str]
+    discovering: Mapping[str, Discovery]
+    """The upstreams whose models are served, with what of them."""
+    model_defaults: ModelSettings
     connections: Mapping[str, int]
     """The limit of each sound upstream."""
     models: Mapping[str, Model]
@@ -107,6 +113,10 @@ class ValidParts:
             server=config.server,
             admin=config.admin,
             upstreams=list(config.upstreams),
+            discovering={
+                name: upstream.discover for name, upstream in config.upstreams.items() if upstream.discover is not None
+            },
+            model_defaults=config.defaults.models,
             connections={name: upstream.max_connections for name, upstream in config.upstreams.items()},
             models=config.models,
             model_names=list(config.models),
@@ -131,6 +141,10 @@ class ValidParts:
             server=server,
             admin=_sound(AdminSettings, {"admin": values.get("admin", {})}).get("admin", AdminSettings()),
             upstreams=list(_named(values, "upstreams")),
+            discovering={
+                name: Discovery() for name, given in _named(values, "upstreams").items() if _is_discovering(given)
+            },
+            model_defaults=_sound(ModelSettings, _named(values, "defaults")).get("models", ModelSettings()),
             connections={name: upstream.max_connections for name, upstream in upstreams.items()},
             models=_sound(Model, _named(values, "models")),
             model_names=[name for name in _named(values, "models") if isinstance(name, str)],
@@ -144,6 +158,10 @@ class ValidParts:
             quotas=_sound(Quota, _listed(values, "quotas")),
             new_keys=_sound(KeyDefaults, _named(values, "defaults")).get("keys", KeyDefaults()),
         )
+
+
+def _is_discovering(upstream: Any) -> bool:
+    return isinstance(upstream, dict) and upstream.get("discover") not in (None, False)
 
 
 def _named(values: Any, name: str) -> dict[str, Any]:
@@ -221,6 +239,7 @@ def _check_shares(parts: ValidParts) -> Iterator[ConfigFault]:
 
 def _check_models(parts: ValidParts) -> Iterator[ConfigFault]:
     yield from _check_patterns(parts.models)
+    yield from _check_discovery(parts)
     for name, model in parts.models.items():
         for index, route in enumerate(model.routes):
             if route.upstream not in parts.upstreams:
@@ -244,6 +263,24 @@ def _check_models(parts: ValidParts) -> Iterator[ConfigFault]:
                 format_faults(("models", name, "price", "output")),
                 f"is required, because this model serves {generating[0]}",
             )
+
+
+def _check_discovery(parts: ValidParts) -> Iterator[ConfigFault]:
+    """Without a model nothing could be served; what is discovered has no settings but the default ones."""
+    if not parts.model_names and not parts.discovering:
+        yield ConfigFault(
+            "models", "is required: name at least one model, or serve those that an upstream lists with discover: true"
+        )
+    upstream = next(iter(parts.discovering), None)
+    if upstream is None or "*" in parts.model_names or parts.model_defaults.max_output_tokens is not None:
+        return
+    if "chat" in parts.model_defaults.endpoints and (found := _token_quota(parts, "*")):
+        path, what = found
+        yield ConfigFault(
+            format_faults(("defaults", "models", "max_output_tokens")),
+            f"is required, because {format_faults(path)} counts {what} of chat calls, and the models that the upstream "
+            f"{printable(upstream)!r} lists have no settings but the default ones",
+        )
 
 
 def _check_patterns(models: Mapping[str, Model]) -> Iterator[ConfigFault]:
@@ -299,6 +336,8 @@ def _missing_model(name: str, parts: ValidParts) -> str | None:
         return "leads to a pattern; name one model"
     if name in exact or any(compiled(each).match(name) for each in most_specific_first(parts.model_names)):
         return None
+    if any(is_wanted(name, settings) for settings in parts.discovering.values()):
+        return None  # an upstream may list it
     close = difflib.get_close_matches(name, exact, n=1)
     return f"there is no model {printable(name)!r}" + (f"; did you mean {printable(close[0])!r}?" if close else "")
 

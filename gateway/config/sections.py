@@ -755,6 +755,28 @@ def _with_defaults_of_host(settings: Any) -> Any:
     return _OF_ANTHROPIC | settings | {"capabilities": _OF_ANTHROPIC["capabilities"] | capabilities}
 
 
+class Discovery(Section):
+    """Which of the models that an upstream lists are served."""
+
+    include: Annotated[tuple[str, ...], Field(min_length=1)] = ("*",)
+    """Patterns of the names that are served, of those that the upstream lists (GET /models)."""
+    exclude: tuple[str, ...] = ()
+    """Patterns of the names that are not."""
+    every_s: SomeSeconds = 3600
+    """How often the list is read, besides at the start."""
+
+    @field_validator("every_s")
+    @classmethod
+    def _is_no_flood(cls, seconds: float) -> float:
+        if seconds < 1:
+            raise ValueError("expected at least 1")
+        return seconds
+
+
+def _read_discover(value: Any) -> Any:
+    return {} if value is True else None if value is False else value
+
+
 class Upstream(Section):
     base_url: str
     """Address of the API, version included: https://api.openai.com/v1."""
@@ -786,6 +808,8 @@ class Upstream(Section):
     """Name of the provider in the price table; default: by the host of base_url; see gateway prices --providers."""
     capabilities: Capabilities = Capabilities()
     """Where this upstream differs from OpenAI."""
+    discover: Annotated[Discovery | None, BeforeValidator(_read_discover)] = None
+    """Serve the models that this upstream lists; true is every one of them."""
     limits: UpstreamLimits = UpstreamLimits()
     """What may be sent to it, counted exactly over all workers and gateways that share the store."""
 
@@ -1367,7 +1391,7 @@ class Config(Section):
     """Where calls can go, by name."""
     defaults: Defaults = Defaults()
     """What models and new keys have where they say nothing."""
-    models: Annotated[dict[str, Model], Field(min_length=1)]
+    models: dict[str, Model] = {}
     """What clients may ask for, by name or by pattern: gpt-4o*; "*" is every other model."""
     aliases: dict[str, str] = {}
     """Further names of models: {fast: gpt-4o-mini}."""
@@ -1391,8 +1415,9 @@ class Config(Section):
 
     @property
     def labelled_models(self) -> list[str]:
-        """The models that come first where labels are scarce."""
-        return [name for name in self.models if not is_pattern(name)]
+        """The models that have a label before they are used: all, or none where they are too many."""
+        names = [name for name in self.models if not is_pattern(name)]
+        return names if len(names) <= self.metrics.max_models else []
 
     @property
     def has_admin_api(self) -> bool:

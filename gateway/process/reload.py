@@ -46,8 +46,17 @@ class ReloadResult(NamedTuple):
 class Reloader:
     """The configuration in use, and its successors. `source` is None where it came out of no file."""
 
-    def __init__(self, reading: Reading, source: Source | None, hand_over: HandOver) -> None:
-        self.now = reading
+    def __init__(
+        self,
+        reading: Reading,
+        source: Source | None,
+        hand_over: HandOver,
+        extend: Callable[[Reading], Reading] = lambda reading: reading,
+    ) -> None:
+        self._plain = reading
+        """As it was read, without what `extend` adds to it."""
+        self._extend = extend
+        self.now = extend(reading)
         """What a worker that starts is given."""
         self.generation = 1
         """In use by all workers."""
@@ -71,6 +80,17 @@ class Reloader:
             outcome = await self._reload()
             self._note(outcome, why)
             return outcome
+
+    async def extend_again(self, *, is_start: bool = False) -> None:
+        """What `extend` adds has changed: apply it. `is_start`: no worker has begun with anything else."""
+        async with self._turn:
+            reading = await asyncio.to_thread(self._extend, self._plain)
+            if reading.config == self.now.config:
+                return
+            self.now = reading
+            if not is_start:
+                await self._hand_over(reading.values)
+                self.generation += 1
 
     async def watch(self) -> None:
         """Reload whenever the content has changed, until cancelled."""
@@ -98,16 +118,17 @@ class Reloader:
             said = "this gateway was started without a file, so there is nothing to reload"
             return ReloadResult(self.generation, code="invalid_configuration", faults=[said])
         try:
-            reading = await asyncio.to_thread(self._source.read)
+            plain = await asyncio.to_thread(self._source.read)
         except ConfigError as error:
             return ReloadResult(
                 self.generation, code="invalid_configuration", faults=[each.located() for each in error.faults]
             )
+        reading = await asyncio.to_thread(self._extend, plain)
         before = self.now
         found = await asyncio.to_thread(changes, before.config, reading.config, before.referenced, reading.referenced)
         if stuck := [change for change in found if change.needs_restart]:
             return ReloadResult(self.generation, code="restart_required", faults=_say_restart(stuck))
-        self.now = reading  # workers that start from now on get this one
+        self._plain, self.now = plain, reading  # workers that start from now on get this one
         if found:
             await self._hand_over(reading.values)
             self.generation += 1

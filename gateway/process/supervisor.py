@@ -20,6 +20,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from prometheus_client.multiprocess import mark_process_dead
@@ -34,6 +35,7 @@ from gateway.observe.live_numbers import summed
 from gateway.tasks import Tasks
 
 from .channel import ChannelClosed, ControlChannel
+from .discovery import ModelDiscovery
 from .reload import Reloader
 
 MAX_DEATHS = 5
@@ -101,7 +103,8 @@ class Supervisor:
     """
 
     def __init__(self, reading: Reading, source: Source | None, listeners: Sequence[socket.socket]) -> None:
-        self._reloader = Reloader(reading, source, self._hand_over)
+        self._discovery = ModelDiscovery(Path(reading.config.store.journal_dir))
+        self._reloader = Reloader(reading, source, self._hand_over, self._discovery.extend)
         self._listeners = listeners
         self._metrics_dir = ""
         self._live_counters: LiveCounters
@@ -132,6 +135,7 @@ class Supervisor:
         loop.add_signal_handler(
             signal.SIGHUP, lambda: self._tasks.spawn(self._reloader.reload("SIGHUP"), "reload on SIGHUP")
         )
+        await self._discover()
         self._tasks.spawn(self._reloader.watch(), "watch-configuration")
         slots = [
             self._tasks.spawn(self._keep_alive(slot, on_ready), f"worker-{slot}")
@@ -148,6 +152,12 @@ class Supervisor:
                 self._failed.result()
         finally:
             await self._tasks.cancel_all()
+
+    async def _discover(self) -> None:
+        """Read the models of the upstreams whose models are not known from before; later, all of them now and then."""
+        await self._discovery.start(self._config)
+        await self._reloader.extend_again(is_start=True)
+        self._tasks.spawn(self._discovery.watch(lambda: self._config, self._reloader.extend_again), "discover-models")
 
     def _stop(self, delay_s: float) -> None:
         if self._stopping is not None:
