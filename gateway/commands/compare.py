@@ -73,6 +73,7 @@ async def ask(store: Store | None, question: Question, models: Mapping[str, Mode
         *question.export.notes,
         *_about_days(question.export, days, first[0]["day"] if first else None),
         *_about_upstreams(upstreams),
+        *_about_prices(models, sorted({row["model"] for row in sums})),
         *comparison_report.notes(pairs),
     ])  # fmt: skip
 
@@ -81,6 +82,19 @@ def _about_upstreams(names: list[str]) -> list[str]:
     if len(names) < 2:
         return []
     return [f"The gateway's side includes the calls to {' and '.join(names)}; --upstream selects one."]
+
+
+def _about_prices(models: Mapping[str, Model], names: Iterable[str]) -> list[str]:
+    """Which of these models have a price from a table, which may differ from what the provider bills."""
+    table, priced = ModelTable(models), dict[str, list[str]]()
+    for name in names:
+        price = found.model.price if (found := table.find(name)) is not None else None
+        if price is not None and price.source is not None:
+            priced.setdefault(price.source, []).append(name)
+    return [
+        f"Prices of {' and '.join(of)} are from the {source} now; each call keeps the price that it was charged at."
+        for source, of in priced.items()
+    ]
 
 
 def spell(shape: str, comparison: Comparison, export: Export) -> str:

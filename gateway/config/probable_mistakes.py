@@ -103,7 +103,7 @@ def _base_urls(config: Config) -> Warnings:
 
 def _prices(config: Config) -> Warnings:
     for name, model in config.models.items():
-        if model.price is None:
+        if model.price is None or model.price.source is not None:
             continue
         for field in ("input", "output"):
             usd = getattr(model.price, field)
@@ -123,7 +123,7 @@ def _unpriced_models(config: Config) -> Warnings:
             unpriced = [
                 printable(name)
                 for name, model in config.models.items()
-                if is_bound(quota, patterns, name) and model.price is None and model.unpriced == "deny"
+                if is_bound(quota, patterns, name) and not model.has_price and model.unpriced == "deny"
             ]
             if unpriced:
                 yield _warning(

@@ -1077,6 +1077,11 @@ class Model(ModelSettings):
     table_prices: dict[str, Price] = {}
     """Not for files: of a pattern, the table's prices by the names of models."""
 
+    @property
+    def has_price(self) -> bool:
+        """Whether there is a price, of a pattern at least for some names."""
+        return self.price is not None or bool(self.table_prices)
+
     @field_validator("routes")
     @classmethod
     def _lead_to_different_places(cls, routes: tuple[Route, ...]) -> tuple[Route, ...]:

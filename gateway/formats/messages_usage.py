@@ -67,7 +67,13 @@ def reported(report: Any) -> Usage | None:
             }
         )
     source: UsageSource = "reported" if is_priced_alike else "estimated"
-    return Usage(top.prompt, top.output, top.read, top.thinking, source, more)
+    return Usage(top.prompt, top.output, top.read, top.thinking, source, more, _service(report))
+
+
+def _service(report: Mapping[str, Any]) -> str:
+    """What the answer calls the service that is billed: `speed` has prices of its own, and so has `service_tier`."""
+    tier = "fast" if report.get("speed") == "fast" else report.get("service_tier")
+    return tier if isinstance(tier, str) else ""
 
 
 def merged(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
