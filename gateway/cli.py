@@ -35,7 +35,11 @@ COMMANDS = (
     Command("import", "convert the configuration of another gateway: LiteLLM's", module="import_litellm"),
     Command("demo", "try the gateway: no network, no key, no server needed"),
     Command("check", "check a configuration and report every fault at once"),
-    Command("keys", "create, list, show, update, rotate, revoke, reset and top up keys", takes_config=True),
+    Command(
+        "keys",
+        "create, list, show, update, rotate, pause, resume, revoke, delete, reset and top up keys",
+        takes_config=True,
+    ),
     Command("teams", "the same for teams", takes_config=True),
     Command("audit", "changes of keys, teams and quotas, with their author", takes_config=True),
     Command("usage", "usage by key, team, model or day; with or without a running gateway", takes_config=True),

@@ -20,8 +20,10 @@ NO_KEY = (
 )
 
 
+NEW_ONE = "Ask the operator of this gateway for a new one."
 REVOKED = "This API key has been revoked."
 REPLACED = "This API key has been replaced by a new one."
+PAUSED = "This API key is paused."
 NO_TEAM = "This API key belongs to a team that no longer exists."
 
 
@@ -109,7 +111,8 @@ def admit(known: KnownSecret | None, secret: str, *, now: float, remote: str | N
     if until is not None and now >= until:
         refusal = refusal or REPLACED
     if refusal is not None:
-        raise Unauthorized(f"{refusal} Ask the operator of this gateway for a new one.", code="invalid_api_key")
+        hint = "Ask its owner or the operator of this gateway to resume it." if refusal == PAUSED else NEW_ONE
+        raise Unauthorized(f"{refusal} {hint}", code="invalid_api_key")
     if is_expired(key.expires, now):
         raise Unauthorized(
             "This API key has expired. Ask the operator of this gateway for a new one.", code="invalid_api_key"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -81,6 +82,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     revoke = actions.add("revoke", "refuse a key from now on, for ever", _revoke)
     revoke.add_argument("name", metavar="ID")
     add_shape(revoke)
+
+    for name, what, act in (
+        ("pause", "refuse a key until it is resumed", _pause), ("resume", "let a paused key call again", _resume),
+        ("delete", "take away a key that was never used; its id is free then", _delete),
+    ):  # fmt: skip
+        action = actions.add(name, what, act)
+        action.add_argument("name", metavar="ID")
+        add_shape(action)
     add_window_actions(actions, "keys", "key", "alice")
 
 
@@ -96,6 +105,11 @@ def _add_settings(parser: argparse.ArgumentParser, quota: str) -> None:
         "--limit", action="append", metavar="NAME=N", help="such as n=4, max_tokens=1024, deny=logprobs"
     )
     parser.add_argument("--on-exceeded", choices=("deny", "shadow"), help="shadow: count and report, never block")
+    parser.add_argument("--owner", help="the person whose key it is, such as an e-mail address")
+    parser.add_argument("--note", help="text for people")
+    parser.add_argument(
+        "--label", action="append", metavar="NAME=VALUE", help="such as cost-center=x; NAME= takes away"
+    )
     add_quotas(parser, quota)
 
 
@@ -114,9 +128,25 @@ def _settings(args: argparse.Namespace) -> dict[str, Any]:
     if args.max_parallel is not None:
         is_default = args.max_parallel == NONE
         given["max_parallel"] = None if is_default else read("--max-parallel", read_count, args.max_parallel)
+    for name in ("owner", "note"):
+        if (text := getattr(args, name)) is not None:
+            given[name] = None if text == NONE else text
     if args.on_exceeded is not None:
         given["on_exceeded"] = args.on_exceeded
     return given
+
+
+def _labels(texts: Sequence[str], known: Mapping[str, str]) -> dict[str, str]:
+    """Labels with those that were named set, or without those that have no value. Raises `UsageError`."""
+    labels = dict(known)
+    for text in texts:
+        name, sign, value = text.partition("=")
+        if not sign or not name:
+            raise UsageError("argument --label: expected NAME=VALUE, such as cost-center=x")
+        labels.pop(name, None)
+        if value:
+            labels[name] = value
+    return labels
 
 
 def _create(args: argparse.Namespace, config: Config) -> str:
@@ -125,6 +155,8 @@ def _create(args: argparse.Namespace, config: Config) -> str:
         wish["quotas"] = merged(shown_quotas(config.defaults.keys.quotas), quotas)
     if args.limit:
         wish["limits"] = limits_of(args.limit)
+    if args.label:
+        wish["labels"] = _labels(args.label, {})
     for name, everything in (("models", ["*"]), ("ips", [])):  # which is what `none` means
         if name in wish and wish[name] is None:
             wish[name] = everything
@@ -145,16 +177,18 @@ def _show(args: argparse.Namespace, config: Config) -> str:
 
 def _update(args: argparse.Namespace, config: Config) -> str:
     changes, quotas = _settings(args), quotas_of(args)
-    if not (changes or quotas or args.limit):
+    if not (changes or quotas or args.limit or args.label):
         raise UsageError("nothing to change: name a setting, such as --tokens 2000000/day")
 
     async def change(registry: Registry) -> dict[str, Any]:
-        if quotas or args.limit:
+        if quotas or args.limit or args.label:
             known = await registry.show_key(args.name)
             if quotas:
                 changes["quotas"] = merged(known["quotas"], quotas)
             if args.limit:
                 changes["limits"] = limits_of(args.limit, known["limits"])
+            if args.label:
+                changes["labels"] = _labels(args.label, known["labels"])
         return await registry.update_key(args.name, changes, actor("keys"))
 
     return told_one(args, carry_out(config, change))
@@ -168,6 +202,29 @@ def _rotate(args: argparse.Namespace, config: Config) -> str:
 
 def _revoke(args: argparse.Namespace, config: Config) -> str:
     return told_one(args, carry_out(config, lambda registry: registry.revoke_key(args.name, actor("keys"))))
+
+
+def _pause(args: argparse.Namespace, config: Config) -> str:
+    return told_one(
+        args,
+        carry_out(
+            config,
+            lambda registry: registry.pause_key(args.name, "operator", lambda by: by != "operator", actor("keys")),
+        ),
+    )
+
+
+def _resume(args: argparse.Namespace, config: Config) -> str:
+    return told_one(
+        args, carry_out(config, lambda registry: registry.resume_key(args.name, lambda _: None, actor("keys")))
+    )
+
+
+def _delete(args: argparse.Namespace, config: Config) -> str:
+    carry_out(config, lambda registry: registry.delete_key(args.name, actor("keys")))
+    if args.shape == "json":
+        return format_json({"object": "key", "id": args.name, "deleted": True})
+    return f"The key {args.name} is gone.\n"
 
 
 def _told(args: argparse.Namespace, issued: CreatedKey, what: str) -> str:

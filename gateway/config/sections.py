@@ -1214,7 +1214,7 @@ class KeySettings(Section):
     """What a key may do; wherever it is kept."""
 
     id: Annotated[str, Field(pattern=f"^{NAME_PATTERN}$")]
-    """Public name of the key, never used again for another: in logs, metrics, reports."""
+    """Public name of the key, never used again once it was used: in logs, metrics, reports."""
     team: str | None = None
     """Name of a team."""
     models: tuple[str, ...] = ("*",)

@@ -35,8 +35,11 @@ GET    /admin/api/keys                     all       team  own     all     own
 POST   /admin/api/keys                     all       team  -       -       -
 GET    /admin/api/keys/{id}                all       team  own     all     own
 PATCH  /admin/api/keys/{id}                all       team  -       -       -
-DELETE /admin/api/keys/{id}                all       team  -       -       -
-POST   /admin/api/keys/{id}/rotate         all       team  -       -       -
+DELETE /admin/api/keys/{id}                all       team  own     -       -
+POST   /admin/api/keys/{id}/rotate         all       team  own     -       -
+POST   /admin/api/keys/{id}/pause          all       team  own     -       -
+POST   /admin/api/keys/{id}/resume         all       team  own     -       -
+POST   /admin/api/keys/{id}/delete         all       team  -       -       -
 POST   /admin/api/keys/{id}/reset          all       team  -       -       -
 POST   /admin/api/keys/{id}/top_up         all       team  -       -       -
 GET    /admin/api/teams                    all       team  -       all     -
@@ -124,6 +127,12 @@ def scope_of(who: Principal, operation: tuple[str, str]) -> Scope | None:
     return None if reach is None else Scope(reach, who)
 
 
+def may_resume(role: Role, paused_by: str) -> bool:
+    """Whether a role may resume a key that another one paused: not what a greater one has decided."""
+    greater = ROLES[: ROLES.index(role)]
+    return paused_by not in greater
+
+
 def not_allowed(who: Principal) -> str:
     """The message of a refusal."""
     if who.role == "viewer":
@@ -133,7 +142,7 @@ def not_allowed(who: Principal) -> str:
         )
     what = {
         "lead": "leads read and change the keys of their team, and read its reports",
-        "member": "members read and change their own keys, and read their own usage",
+        "member": "members read, rotate, pause and revoke their own keys, and read their own usage",
         "key": "an API key reads its own usage, windows and settings",
     }.get(who.role, who.role)
     return f"Your role does not allow this: {what}. Ask an operator of the gateway."

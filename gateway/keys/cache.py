@@ -241,8 +241,9 @@ class KeyCache:
         self.terms = LimitTable(config.quotas, teams, self._overlays)
         for scope, overlay in self._overlays.items():
             digest = self._file_ids.get(scope.removeprefix("key:"))
-            if overlay.revoked_at is not None and digest is not None:
-                self.known[digest] = self.known[digest]._replace(refusal=auth.REVOKED)
+            if digest is not None:
+                refusal = auth.REVOKED if overlay.revoked_at is not None else auth.PAUSED if overlay.paused else None
+                self.known[digest] = self.known[digest]._replace(refusal=refusal)
 
     # -------------------------------------------------------------------------------------------------------- look-ups
 
@@ -284,6 +285,8 @@ class KeyCache:
         refusal = None
         if issued.revoked_at is not None:
             refusal = auth.REVOKED
+        elif issued.paused is not None:
+            refusal = auth.PAUSED
         elif settings.team is not None and settings.team not in self.teams:
             refusal = auth.NO_TEAM
         return KnownSecret(auth.read(settings), secret.until, refusal)

@@ -13,7 +13,7 @@ from gateway.config import Config, ConfigError, FileKey, Team
 from gateway.errors import Conflict, InvalidRequest, NotFound
 from gateway.quota.issued import IssuedKey, IssuedTeam, Overlay, format_time
 from gateway.records import Window, WindowStatus
-from gateway.store import DocumentKind, KeyStore, StoreChange
+from gateway.store import DocumentKind, KeyStore, ReportScope, StoreChange
 
 from .decisions import Decisions
 
@@ -43,7 +43,23 @@ class DocumentStore(KeyStore, Protocol):
     """A store, as far as it is needed here."""
 
     async def standings(self, windows: Sequence[Window], now: float) -> list[WindowStatus]:
-        """As `store.Reports`."""
+        """As `store.ReportReader`."""
+
+    async def usage(
+        self,
+        group_by: Sequence[str],
+        since: str | None = None,
+        until: str | None = None,
+        limit: int | None = None,
+        after: Sequence[str] | None = None,
+        only: ReportScope | None = None,
+    ) -> list[dict[str, Any]]:
+        """As `store.ReportReader`."""
+
+    async def calls(
+        self, limit: int, key: str | None = None, before: str | None = None, only: ReportScope | None = None
+    ) -> list[Mapping[str, Any]]:
+        """As `store.ReportReader`."""
 
 
 class AuditEvent(NamedTuple):
@@ -158,7 +174,7 @@ def no_team(name: str) -> NotFound:
 def exists(kind: str, name: str) -> Conflict:
     """A name that is taken."""
     return Conflict(
-        f"There is a {kind} '{name}' already. Choose another name; that of a key is never used again.",
+        f"There is a {kind} '{name}' already. Choose another name; that of a key that was used is never used again.",
         code="already_exists",
     )
 

@@ -7,7 +7,7 @@ import secrets
 from bisect import bisect_right
 from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from gateway.api import auth
 from gateway.chunked import in_chunks, portions
@@ -16,6 +16,7 @@ from gateway.config.quantities import is_duration
 from gateway.errors import Conflict, InvalidRequest
 from gateway.quota.issued import (
     IssuedKey,
+    Pause,
     SecretOf,
     format_secret,
     is_person_id,
@@ -26,7 +27,9 @@ from gateway.quota.issued import (
     show_top_ups,
 )
 from gateway.quota.notation import read_moment
+from gateway.quota.windows import LimitTable
 from gateway.records import Key
+from gateway.store import DocumentKind, ReportScope
 
 from .documents import PAGE, READ_AT_ONCE, AuditEvent, Documents, Page, Shown, decoded, exists, in_file, invalid
 
@@ -119,7 +122,7 @@ class KeyManager(Documents):
         return Page.of(sorted(rows, key=lambda row: str(row["id"])), limit, "id")
 
     async def show_key(self, name: str) -> Shown:
-        """One key: its settings, `managed_by` (`file` or `store`), `status` (`active`, `expired`, `revoked`),
+        """One key: its settings, `managed_by` (`file` or `store`), `status` (`active`, `expired`, `revoked`, `paused`),
         `created_at`, `updated_at`, `revoked_at`, `secrets` (when made, until when good; never what they are) and
         `top_ups`."""
         _, overlay = await self._overlay(f"key:{name}")
@@ -173,6 +176,57 @@ class KeyManager(Documents):
             if key.revoked_at is None:
                 await self._write("key", name, issued, key.revoked(now).encode(), doing)
         return await self.show_key(name)
+
+    async def pause_key(self, name: str, role: str, takes_over: Callable[[str], bool], actor: str) -> Shown:
+        """Refuse a key until it is resumed; a key of the file too. To pause it again changes nothing, unless this role
+        `takes_over` from the one that paused it."""
+        pause = Pause(self._clock(), role)
+        return await self._set_pause(name, pause, lambda found: takes_over(found.by), AuditEvent(actor, "pause"))
+
+    async def resume_key(self, name: str, check: Callable[[str], None], actor: str) -> Shown:
+        """Let a paused key call again. `check` is given the role that paused it, and raises if that is not allowed."""
+
+        def is_to_change(found: Pause) -> bool:
+            check(found.by)
+            return True
+
+        return await self._set_pause(name, None, is_to_change, AuditEvent(actor, "resume"))
+
+    async def _set_pause(
+        self, name: str, pause: Pause | None, is_to_change: Callable[[Pause], bool], doing: AuditEvent
+    ) -> Shown:
+        if self._file_key(name) is not None:
+            text, overlay = await self._overlay(f"key:{name}")
+            found: Pause | None = overlay.paused
+            kind, document, changed = "overlay", f"key:{name}", overlay._replace(paused=pause).encode()
+        else:
+            text, key = await self._changeable(name)
+            found = key.paused
+            kind, document, changed = "key", name, key.with_pause(pause, self._clock()).encode()
+        if is_to_change(found) if found is not None else pause is not None:
+            await self._write(cast("DocumentKind", kind), document, text, changed, doing)
+        return await self.show_key(name)
+
+    async def delete_key(self, name: str, actor: str) -> None:
+        """Take away a key that was never used, so that its id is free. Raises `Conflict` `key_was_used`."""
+        if self._file_key(name) is not None:
+            raise in_file("key", name)
+        text, key = await self._issued_key(name)
+        now, only = self._clock(), ReportScope("key", frozenset({name}))
+        windows = [term.window(now) for term in LimitTable((), {}, {}).of(auth.read(key.settings))]
+        is_used = await self._store.usage(("key",), limit=1, only=only) or await self._store.calls(1, name)
+        standings = await self._store.standings(windows, now)
+        if is_used or any(each.used or each.reserved for each in standings):
+            raise Conflict(
+                f"The key '{name}' was used, and its usage is kept under its id. Revoke it instead.",
+                code="key_was_used",
+            )
+        overlay, _ = await self._overlay(f"key:{name}")
+        doing = AuditEvent(actor, "delete", before=shown_key(key.settings))
+        if overlay is not None:  # top-ups, which a later key of this id would inherit
+            await self._write("overlay", f"key:{name}", overlay, None, doing)
+        removed = [secret.sha256 for secret in key.secrets]
+        await self._write("key", name, text, None, doing, removed=removed)
 
     async def key_facts(self, name: str) -> KeySettings | None:
         """The settings of a key of file or store; None: there is none."""

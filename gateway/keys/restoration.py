@@ -6,7 +6,8 @@ document that the store has now:
 1. The document as it was before the change, or none: the change as it was made.
 2. A revocation is never undone: it holds with any other content of the document.
 3. A key or team: the version that was updated last.
-4. A top-up is added to what the store has now.
+4. A pause or its end, of a key of the file: as the change has it.
+5. A top-up is added to what the store has now.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ def _merged_overlay(change: StoreChange, present: str | None) -> str | None:
     before, after, now = (
         Overlay() if text is None else Overlay.decode(text) for text in (change.before, change.after, present)
     )
-    result = now._replace(revoked_at=after.revoked_at or now.revoked_at)
+    paused = after.paused if after.paused != before.paused else now.paused
+    result = now._replace(revoked_at=after.revoked_at or now.revoked_at, paused=paused)
     had = {top_up[:4]: top_up.amount for top_up in before.top_ups}
     for top_up in after.top_ups:
         if added := top_up.amount - had.get(top_up[:4], 0):

@@ -74,6 +74,23 @@ _YOUNGER: Mapping[str, Any] = {"owner": None, "note": None, "labels": {}, "prior
 """Settings that not every gateway knows, with their defaults."""
 
 
+class Pause(NamedTuple):
+    """A key is refused for the time being."""
+
+    at: float
+    by: str
+    """The role of who paused it: a lesser one may not resume it."""
+
+
+def _read_pause(found: list[Any] | None) -> Pause | None:
+    return None if found is None else Pause(*found)
+
+
+def _without_pause(values: dict[str, Any]) -> dict[str, Any]:
+    """Without the member where there is no pause: the version before does not know it."""
+    return {name: value for name, value in values.items() if name != "paused" or value is not None}
+
+
 class IssuedKey(NamedTuple):
     """A key's document."""
 
@@ -83,6 +100,7 @@ class IssuedKey(NamedTuple):
     created_at: float
     updated_at: float
     revoked_at: float | None = None
+    paused: Pause | None = None
 
     def encode(self) -> str:
         """As text, to be stored."""
@@ -92,7 +110,7 @@ class IssuedKey(NamedTuple):
                 not settings[name] or settings[name] == default
             ):  # a gateway of the version before refuses a key with settings that it does not know
                 del settings[name]
-        return _spell(self._asdict() | {"settings": settings})
+        return _spell(_without_pause(self._asdict()) | {"settings": settings})
 
     @classmethod
     def decode(cls, text: str) -> IssuedKey:
@@ -100,7 +118,8 @@ class IssuedKey(NamedTuple):
         with _unreadable():
             values = json.loads(text)
             secrets = tuple(SecretOf(*secret) for secret in values.pop("secrets"))
-            return cls(settings=KeySettings.model_validate(values.pop("settings")), secrets=secrets, **values)
+            settings = KeySettings.model_validate(values.pop("settings"))
+            return cls(settings=settings, secrets=secrets, paused=_read_pause(values.pop("paused", None)), **values)
 
     def rotated(self, sha256: str, now: float, overlap_s: float) -> IssuedKey:
         """With a new secret; the one before works for `overlap_s` more, and none that is older."""
@@ -115,6 +134,10 @@ class IssuedKey(NamedTuple):
     def with_settings(self, settings: KeySettings, now: float) -> IssuedKey:
         """The same key, allowed something else."""
         return self._replace(settings=settings, updated_at=now)
+
+    def with_pause(self, pause: Pause | None, now: float) -> IssuedKey:
+        """Refused until it is resumed, or (None) no longer."""
+        return self._replace(paused=pause, updated_at=now)
 
     def revoked(self, now: float) -> IssuedKey:
         """Refused from now on."""
@@ -163,17 +186,20 @@ class Overlay(NamedTuple):
     revoked_at: float | None = None
     """Only of a key of the file; one of the store says so itself."""
     top_ups: tuple[TopUp, ...] = ()
+    paused: Pause | None = None
+    """The same."""
 
     def encode(self) -> str:
         """As text, to be stored."""
-        return _spell(self._asdict())
+        return _spell(_without_pause(self._asdict()))
 
     @classmethod
     def decode(cls, text: str) -> Overlay:
         """Raises `ValueError` for what this gateway cannot read."""
         with _unreadable():
             values = json.loads(text)
-            return cls(values["revoked_at"], tuple(TopUp(*top_up) for top_up in values["top_ups"]))
+            top_ups = tuple(TopUp(*top_up) for top_up in values["top_ups"])
+            return cls(values["revoked_at"], top_ups, _read_pause(values.get("paused")))
 
     def topped_up(self, more: TopUp) -> Overlay:
         """With so much more; what was for earlier windows of this length is dropped."""
@@ -214,10 +240,11 @@ def show_key(key: IssuedKey, now: float) -> dict[str, Any]:
         "object": "key",
         **shown_key(key.settings),
         "managed_by": "store",
-        "status": _status(key.settings, key.revoked_at, now),
+        "status": _status(key.settings, key.revoked_at, key.paused, now),
         "created_at": format_time(key.created_at),
         "updated_at": format_time(key.updated_at),
         "revoked_at": format_time(key.revoked_at),
+        "paused_at": format_time(key.paused.at) if key.paused else None,
         "secrets": [
             {"created_at": format_time(secret.created_at), "expires_at": format_time(secret.until)}
             for secret in secrets
@@ -231,10 +258,11 @@ def show_file_key(settings: KeySettings, overlay: Overlay, now: float) -> dict[s
         "object": "key",
         **shown_key(settings),
         "managed_by": "file",
-        "status": _status(settings, overlay.revoked_at, now),
+        "status": _status(settings, overlay.revoked_at, overlay.paused, now),
         "created_at": None,
         "updated_at": None,
         "revoked_at": format_time(overlay.revoked_at),
+        "paused_at": format_time(overlay.paused.at) if overlay.paused else None,
         "secrets": [{"created_at": None, "expires_at": None}],
     }
 
@@ -265,10 +293,12 @@ def show_top_ups(overlay: Overlay) -> list[dict[str, Any]]:
     ]
 
 
-def _status(settings: KeySettings, revoked_at: float | None, now: float) -> str:
+def _status(settings: KeySettings, revoked_at: float | None, paused: Pause | None, now: float) -> str:
     if revoked_at is not None:
         return "revoked"
-    return "expired" if is_expired(settings.expires, now) else "active"
+    if is_expired(settings.expires, now):
+        return "expired"
+    return "active" if paused is None else "paused"
 
 
 def format_time(moment: float | None) -> str | None:

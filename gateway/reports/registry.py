@@ -70,6 +70,8 @@ KEYS = (
     Column("id"), Column("status"), Column("team"), Column("managed_by"), Column("models", _names),
     Column("expires", _moment), Column("max_parallel"), Column("quotas", _quotas), Column("limits", _limits),
     Column("ips", _names), Column("on_exceeded"), Column("created_at"), Column("updated_at"), Column("revoked_at"),
+    Column("paused_at"),
+    Column("owner"), Column("note"),
 )  # fmt: skip
 KEYS_IN_TABLE = (*KEYS[:6], KEYS[7])
 TEAMS = (

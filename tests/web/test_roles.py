@@ -4,7 +4,9 @@ nothing of another team or person comes back or is changed."""
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
+import time
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,9 @@ from typing import Any
 import pytest
 from aiohttp.test_utils import TestClient
 
+from gateway.config import build
 from gateway.identity.permissions import PERMISSIONS, ROLES, KeyFacts, Principal, Scope
+from gateway.identity.sessions import Session
 from gateway.web.admin.operations import ADMIN_OPERATIONS
 from tests.browser.stores import days, filled
 from tests.flows.house import key, secret
@@ -32,7 +36,7 @@ SECRETS = {
     **{name: each["token"] for name, each in TOKENS.items()},
 }  # fmt: skip
 ROLE_OF = {"admin.token": "operator", "ci": "operator", "admin.viewer_token": "viewer", "reader": "viewer",
-           "head": "lead", "key": "key"}  # fmt: skip
+           "head": "lead", "key": "key", "member": "member"}  # fmt: skip
 
 REPORTS = {("GET", f"/admin/api/{name}") for name in ("usage", "calls", "refusals", "quotas", "session", "keys")} | {
     ("GET", "/admin/api/keys/{id}"),
@@ -46,8 +50,13 @@ MAY: Mapping[str, set[tuple[str, str]]] = {
         *REPORTS, ("GET", "/admin/api/teams"), ("GET", "/admin/api/teams/{name}"), ("POST", "/admin/api/keys"),
         *((method, "/admin/api/keys/{id}") for method in ("PATCH", "DELETE")),
         *(("POST", f"/admin/api/keys/{{id}}/{what}") for what in ("rotate", "reset", "top_up")),
+        *(("POST", f"/admin/api/keys/{{id}}/{what}") for what in ("pause", "resume", "delete")),
     },
     "key": REPORTS,
+    "member": {
+        *REPORTS, ("DELETE", "/admin/api/keys/{id}"),
+        *(("POST", f"/admin/api/keys/{{id}}/{what}") for what in ("rotate", "pause", "resume")),
+    },
 }  # fmt: skip
 """Written out a second time, so that a wrong cell of the table is found."""
 
@@ -60,6 +69,27 @@ BODIES: Mapping[tuple[str, str], Mapping[str, Any]] = {
     ("POST", "/admin/api/teams/{name}/top_up"): {"tokens": 5, "per": "day"},
     ("POST", "/admin/api/quotas/top_up"): {"tokens": 5, "per": "day"},
 }
+
+ALICE = "alice@example.org"
+SESSION_KEY = "0123456789abcdef0123456789abcdef"
+OIDC = {
+    "issuer": "http://127.0.0.1:9", "client_id": "gateway", "session_key": SESSION_KEY,
+    "redirect_url": "http://127.0.0.1/admin/sign-in/callback",
+}  # fmt: skip
+MINIMUM = {
+    "upstreams": {"up": {"base_url": NOWHERE, "api_key": "k"}},
+    "models": {"m": {"routes": [{"upstream": "up"}], "max_output_tokens": 1}},
+}
+
+
+def signed_in() -> dict[str, str]:
+    """The headers of Alice's session, as test_sign_in.py gets it from a provider."""
+    rules = build({**MINIMUM, "oidc": OIDC}).oidc
+    assert rules is not None
+    session = Session("a-session", ALICE, "member", None, rules.rules, time.time() + 1000)
+    key = SESSION_KEY.encode()
+    return {"Cookie": f"gateway-session={session.encode(key)}", "X-CSRF-Token": session.csrf_token(key)}
+
 
 Client = TestClient[Any, Any]
 
@@ -78,6 +108,7 @@ async def client(request: pytest.FixtureRequest, inside: Inside, tmp_path: Path)
         ],
         "teams": {"ours": {"quotas": QUOTAS}, "rival": {"quotas": QUOTAS}},
         "quotas": QUOTAS,
+        "oidc": OIDC,
         "admin": {"token": ADMIN_TOKEN, "viewer_token": SECRETS["admin.viewer_token"], "tokens": TOKENS},
     }
     day = days(1)[0]
@@ -91,8 +122,8 @@ async def client(request: pytest.FixtureRequest, inside: Inside, tmp_path: Path)
         await asyncio.to_thread(plant, url, records)
         store = {"url": url, "journal_dir": str(tmp_path / "journal")}
         inside_client = await inside(NOWHERE, store=store, **settings)
-        body = {"id": "stored", "team": "ours", "quotas": QUOTAS}
-        for made in (body, {**body, "id": "rival-stored", "team": "rival"}):
+        body = {"id": "stored", "team": "ours", "quotas": QUOTAS, "owner": ALICE}
+        for made in (body, {**body, "id": "unused"}, {**body, "id": "rival-stored", "team": "rival", "owner": "x"}):
             assert (await ask(inside_client, "admin.token", "POST", "/admin/api/keys", made))[0] == 201
         spare = {"name": "spare", "quotas": QUOTAS}
         assert (await ask(inside_client, "admin.token", "POST", "/admin/api/teams", spare))[0] == 201
@@ -101,7 +132,7 @@ async def client(request: pytest.FixtureRequest, inside: Inside, tmp_path: Path)
 
 
 async def ask(client: Client, who: str, method: str, path: str, body: Any = None) -> tuple[int, str]:
-    headers = {"Authorization": f"Bearer {SECRETS[who]}"}
+    headers = signed_in() if who == "member" else {"Authorization": f"Bearer {SECRETS[who]}"}
     async with client.request(method, path, headers=headers, json=body) as answer:
         return answer.status, await answer.text()
 
@@ -116,7 +147,7 @@ def path_of(role: str, method: str, path: str) -> str:
         return path.format(
             id="alice", request="req_of_alice_0", name="spare" if method != "GET" and role == "operator" else "ours"
         )
-    return path.format(id="alice" if role == "key" else "stored")
+    return path.format(id="unused" if path.endswith("delete") else "stored")
 
 
 def test_the_table_is_what_is_written_here() -> None:
@@ -134,7 +165,7 @@ def test_the_table_is_what_is_written_here() -> None:
 async def test_every_operation_with_every_role(client: Client, who: str) -> None:
     role = ROLE_OF[who]
     # What destroys comes last.
-    for place in sorted(ADMIN_OPERATIONS, key=lambda place: (place[0] == "DELETE", place)):
+    for place in sorted(ADMIN_OPERATIONS, key=lambda place: (place[0] == "DELETE", place[1].endswith("delete"), place)):
         status, text = await ask(client, who, place[0], path_of(role, *place), body_of(place))
         if place in MAY[role]:
             unavailable = place == ("POST", "/admin/api/reload")  # there is no supervisor in this process
@@ -151,7 +182,7 @@ async def test_a_request_of_another_team_is_not_found(client: Client, who: str) 
     assert (await ask(client, "ci", "GET", "/admin/api/requests/req_of_rival-one_0"))[0] == 200
 
 
-@pytest.mark.parametrize("who", ["head", "key"])
+@pytest.mark.parametrize("who", ["head", "key", "member"])
 async def test_nothing_of_another_team_comes_back(client: Client, who: str) -> None:
     """However it is asked for: whole lists, pages, CSV, every grouping, and by name."""
     mine = MAY[ROLE_OF[who]]
@@ -169,11 +200,17 @@ async def test_nothing_of_another_team_comes_back(client: Client, who: str) -> N
         for query in each:
             status, text = await ask(client, who, "GET", f"/admin/api/{name}{query}")
             assert status == (200 if ("GET", f"/admin/api/{name}") in mine else 403), (name, query, text)
+            # A person's own keys are hers in every team; a key sees those of its team alone.
+            hers = ("rival-rival-two-model", "rival-two", '"rival"', ",rival,") if who == "member" else ()
+            for word in hers:
+                text = text.replace(word, "")
             assert "rival" not in text, (name, query)
             assert who == "head" or "bob" not in text, (name, query)
     for method, path in ADMIN_OPERATIONS:
         if (method, path) in mine and "{" in path:
             for foreign in ("rival-one", "rival-two", "rival-none", "rival-stored", "rival", "nobody"):
+                if (foreign, who) == ("rival-two", "member"):
+                    continue  # which is hers
                 place = path.format(id=foreign, name=foreign, request=f"req_of_{foreign}_0")
                 status, text = await ask(client, who, method, place, body_of((method, path)))
                 assert status == 404, (method, place, text)
@@ -182,7 +219,7 @@ async def test_nothing_of_another_team_comes_back(client: Client, who: str) -> N
     for query in (
         "calls?key=rival-one",
         "refusals?key=rival-one",
-        "quotas?key=rival-two",
+        "quotas?key=rival-stored",
         "quotas?team=rival",
         "keys?team=rival",
     ):
@@ -190,7 +227,9 @@ async def test_nothing_of_another_team_comes_back(client: Client, who: str) -> N
 
 
 async def test_reports_of_a_part_have_its_numbers(client: Client) -> None:
-    for who, names in (("head", ["alice", "bob", "both"]), ("key", ["alice", "both"])):
+    for who, names in (
+        ("head", ["alice", "bob", "both"]), ("key", ["alice", "both"]), ("member", ["alice", "both", "rival-two"]),
+    ):  # fmt: skip
         _, text = await ask(client, who, "GET", "/admin/api/usage?group_by=key")
         assert [(row["key"], row["requests"]) for row in json.loads(text)["data"]] == [(name, 3) for name in names]
         _, text = await ask(client, who, "GET", "/admin/api/usage?group_by=")
@@ -224,12 +263,34 @@ async def test_a_lead_cannot_lead_out_of_the_teams_limits(client: Client) -> Non
     assert (await ask(client, "head", "POST", "/admin/api/keys/made/rotate"))[0] == 404
 
 
+async def test_a_lesser_role_does_not_resume_what_a_greater_one_paused(client: Client) -> None:
+    ranks = ["ci", "head", "member"]
+    for paused_by, who in itertools.product(ranks, ranks):
+        assert (await ask(client, paused_by, "POST", "/admin/api/keys/stored/pause"))[0] == 200
+        for lesser in ranks[ranks.index(paused_by) :]:  # whose later pause does not take it over
+            assert (await ask(client, lesser, "POST", "/admin/api/keys/stored/pause"))[0] == 200
+        status, text = await ask(client, who, "POST", "/admin/api/keys/stored/resume")
+        is_allowed = ranks.index(who) <= ranks.index(paused_by)
+        assert status == (200 if is_allowed else 403), (paused_by, who, text)
+        status, text = await ask(client, "ci", "POST", "/admin/api/keys/stored/resume")
+        assert (status, json.loads(text)["status"]) == (200, "active")
+
+
+async def test_a_pause_by_a_greater_role_takes_over(client: Client) -> None:
+    for who in ("member", "head", "ci"):
+        assert (await ask(client, who, "POST", "/admin/api/keys/stored/pause"))[0] == 200
+    for who in ("member", "head"):
+        assert (await ask(client, who, "POST", "/admin/api/keys/stored/resume"))[0] == 403
+    assert (await ask(client, "ci", "POST", "/admin/api/keys/stored/resume"))[0] == 200
+
+
 async def test_the_audit_log_names_the_token(client: Client) -> None:
+    assert (await ask(client, "member", "POST", "/admin/api/keys/both/pause"))[0] == 200
     for who in ("ci", "head", "admin.token"):
         assert (await ask(client, who, "PATCH", "/admin/api/keys/stored", {"note": who}))[0] == 200
-    _, text = await ask(client, "admin.token", "GET", "/admin/api/audit?limit=3")
+    _, text = await ask(client, "admin.token", "GET", "/admin/api/audit?limit=4")
     actors = [change["actor"] for change in json.loads(text)["data"]]
-    assert actors == [f"{name} from 127.0.0.1" for name in ("admin.token", "token head", "token ci")]
+    assert actors == [f"{name} from 127.0.0.1" for name in ("admin.token", "token head", "token ci", f"person {ALICE}")]
 
 
 async def test_who_asks_is_told_what_she_may_do(client: Client) -> None:

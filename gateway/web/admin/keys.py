@@ -8,7 +8,7 @@ from aiohttp import hdrs, web
 
 from gateway.config.quantities import read_duration_s
 from gateway.errors import Forbidden
-from gateway.identity.permissions import Scope
+from gateway.identity.permissions import Scope, may_resume
 from gateway.keys.registry import CreatedKey
 
 from . import request_bodies
@@ -32,6 +32,9 @@ class KeyEndpoints:
             self._office.change(hdrs.METH_PATCH, one, self.update_key),
             self._office.change(hdrs.METH_DELETE, one, self.revoke_key),
             self._office.change(hdrs.METH_POST, f"{one}/rotate", self.rotate_key),
+            self._office.change(hdrs.METH_POST, f"{one}/pause", self.pause_key),
+            self._office.change(hdrs.METH_POST, f"{one}/resume", self.resume_key),
+            self._office.change(hdrs.METH_POST, f"{one}/delete", self.delete_key),
         ]
 
     async def list_keys(self, request: web.Request) -> web.StreamResponse:
@@ -65,6 +68,33 @@ class KeyEndpoints:
         overlap_s = (await read(request, request_bodies.RotateKey)).get("overlap_s", 0)
         overlap_s = read_duration_s(overlap_s) if isinstance(overlap_s, str) else overlap_s
         return shown(_with_secret(await self._registry.rotate_key(request.match_info["id"], overlap_s, actor(request))))
+
+    async def pause_key(self, request: web.Request) -> web.StreamResponse:
+        """Refuse it until it is resumed."""
+        role = request[SCOPE].who.role
+
+        def takes_over(paused_by: str) -> bool:
+            return paused_by != role and may_resume(role, paused_by)
+
+        return shown(await self._registry.pause_key(request.match_info["id"], role, takes_over, actor(request)))
+
+    async def resume_key(self, request: web.Request) -> web.StreamResponse:
+        """Let it call again."""
+        role = request[SCOPE].who.role
+
+        def check(paused_by: str) -> None:
+            if not may_resume(role, paused_by):
+                raise Forbidden(
+                    f"This key was paused by the role {paused_by}, which has to resume it.", code="role_not_allowed"
+                )
+
+        return shown(await self._registry.resume_key(request.match_info["id"], check, actor(request)))
+
+    async def delete_key(self, request: web.Request) -> web.StreamResponse:
+        """Take it away, if it was never used."""
+        name = request.match_info["id"]
+        await self._registry.delete_key(name, actor(request))
+        return shown({"object": "key", "id": name, "deleted": True})
 
     async def revoke_key(self, request: web.Request) -> web.StreamResponse:
         """Refuse it for ever."""

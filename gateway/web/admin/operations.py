@@ -111,6 +111,9 @@ ADMIN_OPERATIONS: Mapping[tuple[str, str], Operation] = {
         "Replace the secret of a key; the answer shows the new one once.", "NewKey", _ID,
         body=bodies.RotateKey, is_body_needed=False,
     ),
+    ("POST", f"{KEYS}/{{id}}/pause"): _change("Refuse a key until it is resumed.", "IssuedKey", _ID),
+    ("POST", f"{KEYS}/{{id}}/resume"): _change("Let a paused key call again.", "IssuedKey", _ID),
+    ("POST", f"{KEYS}/{{id}}/delete"): _change("Take away a key that was never used.", "KeyGone", _ID),
     ("GET", TEAMS): _reading(
         "Teams of the file and of the store, by name.", "Teams", _PAGE,
         in_query("after", "Only behind this name: what `next` of the page before says.", type="string"),

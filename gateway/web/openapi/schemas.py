@@ -90,8 +90,8 @@ _ISSUED_KEY: Mapping[str, Schema] = {
     "on_exceeded": {"enum": ["deny", "shadow"]}, "priority": {"enum": get_args(Priority)},
     "weight": {"type": "integer"}, "owner": _TEXT_OR_NULL, "note": _TEXT_OR_NULL,
     "labels": {"type": "object", "additionalProperties": _TEXT}, **_KEPT,
-    "status": {"enum": ["active", "expired", "revoked"]},
-    "revoked_at": _TIME_OR_NULL,
+    "status": {"enum": ["active", "expired", "paused", "revoked"]},
+    "revoked_at": _TIME_OR_NULL, "paused_at": _TIME_OR_NULL,
     "secrets": _list(_exact(created_at=_TIME_OR_NULL, expires_at=_TIME_OR_NULL)),
 }  # fmt: skip
 
@@ -139,6 +139,7 @@ SCHEMAS: Mapping[str, Schema] = {
     "Team": _exact({"top_ups": _list(named("TopUpOf"))}, object={"const": "team"}, name=_TEXT,
                    quotas=_list(named("QuotaOf")), **_KEPT),
     "Teams": _exact(data=_list(named("Team")), next=_TEXT_OR_NULL),
+    "KeyGone": _exact(object={"const": "key"}, id=_TEXT, deleted={"const": True}),
     "TeamGone": _exact(object={"const": "team"}, name=_TEXT, deleted={"const": True}),
     "Changes": _exact(
         data=_list(_exact(

@@ -1,0 +1,128 @@
+"""Keys that are paused and resumed, and keys that are deleted because they were never used."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.errors import Conflict, NotFound, Unauthorized
+from gateway.quota.issued import IssuedKey, Overlay
+from tests.browser.stores import days
+from tests.flows.planted import record
+
+from .conftest import BY, SECRET, Scene
+
+
+def nothing(_: str) -> None:
+    """Every role may resume."""
+
+
+async def refusal(scene: Scene, secret: str) -> str | None:
+    book = scene.books[-1]
+    await book.hear()
+    try:
+        await scene.caller(book, secret)
+    except Unauthorized as error:
+        return error.message
+    return None
+
+
+PAUSED = "This API key is paused. Ask its owner or the operator of this gateway to resume it."
+
+
+@pytest.mark.parametrize("kind", ["file", "store"])
+async def test_a_paused_key_is_refused_until_it_is_resumed(scene: Scene, kind: str) -> None:
+    book = scene.book()
+    await book.hear()
+    name, secret = "ci-bot", SECRET
+    if kind == "store":
+        name = "alice"
+        secret = (await scene.registry.create_key({"id": name}, BY)).secret
+    assert await refusal(scene, secret) is None
+    for _ in range(2):  # the second time changes nothing
+        shown = await scene.registry.pause_key(name, "lead", lambda _: False, BY)
+        assert (shown["status"], shown["paused_at"]) == ("paused", "2027-01-15T08:00:00Z")
+        assert await refusal(scene, secret) == PAUSED
+    if kind == "store":  # what is changed meanwhile does not resume it
+        await scene.registry.update_key(name, {"note": "x"}, BY)
+        await scene.registry.rotate_key(name, 60, BY)
+        assert await refusal(scene, secret) == PAUSED
+    asked: list[str] = []
+    shown = await scene.registry.resume_key(name, asked.append, BY)
+    assert (shown["status"], shown["paused_at"], asked) == ("active", None, ["lead"])
+    assert await refusal(scene, secret) is None
+    await scene.registry.resume_key(name, asked.append, BY)
+    actions = [row["action"] for row in (await scene.registry.audit()).rows]
+    assert (actions.count("pause"), actions.count("resume")) == (1, 1)
+
+
+async def test_a_revoked_key_stays_revoked(scene: Scene) -> None:
+    await scene.registry.create_key({"id": "alice"}, BY)
+    await scene.registry.pause_key("alice", "operator", lambda _: True, BY)
+    await scene.registry.revoke_key("alice", BY)
+    for change in (
+        scene.registry.resume_key("alice", nothing, BY),
+        scene.registry.pause_key("alice", "lead", lambda _: True, BY),
+    ):
+        with pytest.raises(Conflict):
+            await change
+    assert (await scene.registry.show_key("alice"))["status"] == "revoked"
+
+
+async def test_documents_without_a_pause_are_those_of_the_version_before(scene: Scene) -> None:
+    """So that gateways of both versions read them while one replaces the other."""
+    await scene.registry.create_key({"id": "alice"}, BY)
+    (text,) = await scene.store.read("key", ["alice"])
+    assert text is not None
+    assert not [name for name in ("paused", "owner", "note", "labels") if f'"{name}"' in text]
+    assert "paused" not in Overlay(revoked_at=1.0).encode()
+    await scene.registry.pause_key("alice", "operator", lambda _: True, BY)
+    (text,) = await scene.store.read("key", ["alice"])
+    assert text is not None
+    assert IssuedKey.decode(text).paused == (scene.now, "operator")
+
+
+async def test_a_key_that_was_never_used_is_deleted_and_made_again(scene: Scene) -> None:
+    book = scene.book()
+    await book.hear()
+    wish = {"id": "typo", "quotas": [{"tokens": 10, "per": "day"}]}
+    old = (await scene.registry.create_key(wish, BY)).secret
+    await scene.registry.top_up("key:typo", {"tokens": 5, "per": "day"}, BY)
+    assert await refusal(scene, old) is None
+    await scene.registry.delete_key("typo", BY)
+    assert "Incorrect API key" in str(await refusal(scene, old))
+    with pytest.raises(NotFound):
+        await scene.registry.show_key("typo")
+    made = await scene.registry.create_key(wish, BY)
+    assert made.key["top_ups"] == (await scene.registry.show_key("typo"))["top_ups"] == []
+    assert await refusal(scene, made.secret) is None
+    assert "Incorrect API key" in str(await refusal(scene, old))
+
+
+async def test_a_key_that_was_used_is_not_deleted(scene: Scene) -> None:
+    from gateway.quota.ledger_entry import encode
+    from gateway.records import Settlement
+    from gateway.store import Batch, Settle
+
+    secret = (await scene.registry.create_key({"id": "used"}, BY)).secret
+    call = Settlement(record(days(1)[0], "used"), ())
+    await scene.store.apply(Batch("a-worker", 1, 0, [Settle(1, call, encode(call))]))
+    with pytest.raises(Conflict) as told:
+        await scene.registry.delete_key("used", BY)
+    assert told.value.code == "key_was_used"
+    book = scene.book()
+    await book.hear()
+    assert await refusal(scene, secret) is None
+
+
+async def test_keys_of_the_file_are_not_deleted(scene: Scene) -> None:
+    with pytest.raises(Conflict) as told:
+        await scene.registry.delete_key("ci-bot", BY)
+    assert told.value.code == "managed_by_file"
+
+
+async def test_owner_note_and_labels_are_settings(scene: Scene) -> None:
+    more = {"owner": "alice@example.org", "note": "for the crawler", "labels": {"cost-center": "x"}}
+    made = await scene.registry.create_key({"id": "alice", **more}, BY)
+    assert {name: made.key[name] for name in more} == more
+    changed = await scene.registry.update_key("alice", {"labels": {}, "note": None}, BY)
+    assert (changed["owner"], changed["note"], changed["labels"]) == ("alice@example.org", None, {})
