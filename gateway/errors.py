@@ -126,6 +126,22 @@ class MethodNotAllowed(GatewayError):
     reason = "method_not_allowed"
 
 
+class UpgradeRequired(GatewayError):
+    """426: the client asked for a WebSocket, which is not served. Codex then goes on by HTTP at once; after another
+    status it tries again."""
+
+    status = 426
+    type = "invalid_request_error"
+    reason = "upgrade_required"
+
+    def __init__(self, path: str) -> None:
+        super().__init__(
+            f"The gateway does not serve WebSockets. Send POST {path} over HTTP instead.",
+            code="websocket_not_supported",
+            headers={"Upgrade": "HTTP/1.1", "Connection": "Upgrade"},
+        )
+
+
 class Conflict(GatewayError):
     """409: the request is valid, but the current state does not allow it; `code` is the reason."""
 

@@ -20,7 +20,16 @@ from . import units
 from .config import Limits, Model, Priority, Quota
 
 Endpoint = Literal[
-    "completions", "chat", "embeddings", "messages", "count_tokens", "moderations", "rerank", "images", "speech"
+    "completions",
+    "chat",
+    "embeddings",
+    "messages",
+    "count_tokens",
+    "responses",
+    "moderations",
+    "rerank",
+    "images",
+    "speech",
 ]
 UsageSource = Literal["reported", "estimated", "none"]
 Ended = Literal["done", "error", "client_gone", "lost"]

@@ -39,6 +39,9 @@ UNITS: Mapping[str, Unit] = {
     # Transcription; whole milliseconds, because seconds come with fractions.
     "audio_ms": Unit("Milliseconds of audio."),
     "images": Unit("Images generated."),
+    # OpenAI's image generation inside a response: another model, whose tokens are in neither prompt nor completion.
+    "image_tool_in": Unit("Prompt tokens of the image tool, beside the prompt."),
+    "image_tool_out": Unit("Output tokens of the image tool, beside the completion."),
     # Cohere's rerank.
     "search_units": Unit("Search units of a rerank."),
     # Task APIs with a price for each call.

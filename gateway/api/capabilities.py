@@ -21,6 +21,7 @@ _WRONG_ENDPOINT: Mapping[Endpoint, str] = {
     "embeddings": "This model is not supported in the v1/embeddings endpoint.",
     "messages": "This model is not supported in the v1/messages endpoint.",
     "count_tokens": "No upstream of this model counts tokens (v1/messages/count_tokens).",
+    "responses": "This model is not supported in the v1/responses endpoint. Did you mean to use v1/chat/completions?",
 }
 PART_OF: Mapping[Endpoint, Endpoint] = {"count_tokens": "messages"}
 """Endpoints that a model has with another one, by whose name its settings list them."""

@@ -118,6 +118,32 @@ def of_texts(texts: Sequence[str], definitions: str, count: Counter | None = Non
     return _tokens(sum(map(_bytes, texts)) + _bytes(definitions))
 
 
+_RESPONSE_DEFINITIONS = ("tools", "text")
+_NO_TEXT = frozenset({"type", "id", "call_id", "status", "role", "phase", "detail", "image_url", "file_data"})
+"""Members of an item that are no text for the model."""
+_RESPONSE_PARTS: Mapping[str, int] = {"input_audio": AUDIO_TOKENS, "input_file": FILE_TOKENS}
+
+
+def response(document: Document, count: Counter | None = None) -> Estimate:
+    """The checked body of a call of the Responses API: each item of the input counts like a message of a chat."""
+    members = document.members
+    said = _Said(members.get("model"))
+    given = [members.get("instructions"), members.get("input")]
+    items = sum([len(value) if isinstance(value, list) else 1 for value in given if value is not None])
+    for value in given:
+        said.everything(value)
+    size = 0
+    if definitions := [name for name in _RESPONSE_DEFINITIONS if members.get(name) is not None]:
+        places = spans(document)
+        size = sum(_bytes(document.text[slice(*places[name])]) for name in definitions)
+    tokens = said.other_tokens + MESSAGE_TOKENS * items
+    if count is not None and _is_short(said.texts):
+        tokens += sum(map(count, said.texts)) + REPLY_TOKENS
+    else:
+        size += sum(map(_bytes, said.texts))
+    return Estimate(tokens=tokens + _tokens(size))
+
+
 def _texts(texts: list[str], suffix: str, count: Counter | None) -> Estimate:
     if count is not None and _is_short([*texts, suffix]):
         tokens = sum(map(count, texts)) + (len(texts) * count(suffix) if suffix else 0)
@@ -170,6 +196,24 @@ class _Said:
                     self._calls(value)
                 case "function_call":
                     self._call(value)
+
+    def everything(self, value: Any) -> None:
+        """Every text at any depth, of items of any type."""
+        if isinstance(value, str):
+            self._text(value)
+        elif isinstance(value, list):
+            for each in value:
+                self.everything(each)
+        elif isinstance(value, dict):
+            kind = value.get("type")
+            if kind == "input_image":
+                self.other_tokens += self._image(value)
+            elif isinstance(kind, str) and kind in _RESPONSE_PARTS:
+                self.other_tokens += _RESPONSE_PARTS[kind]
+            else:
+                for name, each in value.items():
+                    if name not in _NO_TEXT:
+                        self.everything(each)
 
     def _text(self, value: Any) -> None:
         if isinstance(value, str) and value:

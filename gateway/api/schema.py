@@ -230,3 +230,50 @@ class Messages(CountTokens):
     stop_sequences: list[str] | None = None
     metadata: dict[str, Any] | None = None
     service_tier: Literal["auto", "standard_only"] | None = None
+
+
+MIN_RESPONSE_TOKENS = 16
+"""Smallest output limit of a response."""
+
+ResponseInput = Annotated[
+    Text | Annotated[list[dict[str, Any]], Field(fail_fast=True), Tag("<array>")] | Null,
+    one_of("a string or array of objects"),
+]
+Conversation = Annotated[Text | AnyObject | Null, one_of("a string or object")]
+
+
+class ResponseTool(Part):
+    type: Name
+
+
+class Response(Body):
+    """CreateResponse. The API takes null for every optional parameter. Values of enumerations that grow with the models
+    (`service_tier`, `reasoning.effort`) are left to the upstream."""
+
+    input: ResponseInput = None
+    instructions: Content = None
+    max_output_tokens: Annotated[int, Field(ge=MIN_RESPONSE_TOKENS, le=MAX_OUTPUT)] | None = None
+    max_tool_calls: Annotated[int, Field(ge=1)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    background: bool | None = None
+    store: bool | None = None
+    previous_response_id: str | None = None
+    conversation: Conversation = None
+    prompt: dict[str, Any] | None = None
+    tools: Annotated[list[ResponseTool], Field(fail_fast=True)] | None = None
+    tool_choice: Annotated[Text | AnyObject | Null, one_of("a string or object")] = None
+    parallel_tool_calls: bool | None = None
+    reasoning: dict[str, Any] | None = None
+    text: dict[str, Any] | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+    context_management: Annotated[list[Any], Field(min_length=1)] | None = None
+    include: list[Any] | None = None
+    metadata: dict[str, Any] | None = None
+    service_tier: str | None = None
+    safety_identifier: Annotated[str, Field(max_length=64)] | None = None
+    prompt_cache_key: str | None = None
+    user: str | None = None

@@ -128,7 +128,7 @@ _BOUNDED: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("n", ("n",)),
     ("best_of", ("best_of",)),
     ("logprobs", ("logprobs", "top_logprobs")),
-    ("max_tokens", ("max_tokens", "max_completion_tokens")),
+    ("max_tokens", ("max_tokens", "max_completion_tokens", "max_output_tokens")),
 )
 
 

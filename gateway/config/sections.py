@@ -624,6 +624,8 @@ class Capabilities(Section):
     """Whether it has Anthropic's /messages; via_chat: as chats; default: true for api.anthropic.com, else false."""
     count_tokens: bool = True
     """Whether it has /messages/count_tokens beside /messages."""
+    responses: bool = True
+    """Whether it has /responses."""
     logprobs: bool = True
     """Whether completions may ask for logprobs, which some upstreams cannot read as a number."""
     best_of: bool = True
@@ -899,7 +901,9 @@ class Route(Section):
     """Share within one priority."""
 
 
-EndpointName = Literal["completions", "chat", "embeddings", "messages", "moderations", "rerank", "images", "speech"]
+EndpointName = Literal[
+    "completions", "chat", "embeddings", "messages", "responses", "moderations", "rerank", "images", "speech"
+]
 
 
 class Rows(Section):
@@ -1051,7 +1055,7 @@ def _without_auto(price: Any) -> Any:
 class ModelSettings(Section):
     """What each model may have, and `defaults.models` for all of them."""
 
-    endpoints: tuple[EndpointName, ...] = ("completions", "chat", "embeddings", "messages")
+    endpoints: tuple[EndpointName, ...] = ("completions", "chat", "embeddings", "messages", "responses")
     """The endpoints that serve this model; moderations, rerank, images and speech have to be named."""
     max_attempts: Annotated[int, _not_bool, Field(ge=1, le=10)] = 3
     """How often one call may be tried in all."""

@@ -155,7 +155,7 @@ class EventScan:
                 self._forget_end()
             return piece
         data = sse.data_of(ended)
-        return self._event(ended) if data is None or _is_whole(data) else b""
+        return self._event(ended) if data is None or is_whole(data) else b""
 
     @property
     def has_text(self) -> bool:
@@ -239,7 +239,7 @@ class EventScan:
         self.usage = reported_usage.highest(self.usage, report)
 
 
-def _is_whole(data: bytes) -> bool:
+def is_whole(data: bytes) -> bool:
     """Whether the data of an event that ended without its blank line is all there."""
     if data.startswith(b"[DONE]"):
         return True

@@ -122,6 +122,8 @@ class PlainFacts(NamedTuple):
     is_error: bool = False
     """It reports an error, in place of an answer or beside one."""
     has_output: bool = False
+    error: dict[str, Any] | None = None
+    """The error object, where it is not simply the member `error`."""
 
 
 def _no_members(call: Call, route: Route, capabilities: Capabilities, needs_limit: bool) -> dict[str, Any]:
@@ -166,6 +168,8 @@ class Format:
     as_events: Callable[[bytes, bool], bytes] | None = None
     """Writes a plain answer as the events of a stream, given whether the client asked for the usage, for a client that
     has been promised events; None: that is not possible. Raises `Unfit`."""
+    streams_only_events: bool = False
+    """Whether a client that asked for a stream can read only events: a plain answer is always written as such."""
     answer: Callable[[bytes, Usage], bytes] | None = None
     """Writes a plain answer anew for the client, given what was charged; None: it is passed on. Raises `Unfit`."""
     reword: Callable[[UpstreamRefused], UpstreamRefused] | None = None
@@ -184,6 +188,9 @@ class Format:
     error_event: Callable[[GatewayError, Scan | None, str], bytes | None] = _openai_event
     """The event that ends a stream with an error, given the scan of what the client has of it, and the request id.
     None: the connection is closed before the message is complete."""
+    error_keeps_status: bool = False
+    """Whether an error that comes before anything of a stream has gone to the client is shown by its status, not by an
+    event behind a 200."""
     rate_headers: limit_headers.WritesHeaders = limit_headers.rate_headers
     keepalive: bytes = sse.KEEPALIVE
     """An event that every client of the format ignores; empty: there is none."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from pydantic import BaseModel
@@ -15,6 +16,9 @@ from . import reported_usage
 from .format import PlainFacts
 
 LIMIT_FIELDS = ("max_tokens", "max_completion_tokens")
+
+RESPONSE_TEXT = re.compile(rb'"(?:text|refusal|arguments|input|code)"\s*:\s*"((?:[^"\\]++|\\.)++)"')
+"""Generated texts in a plain response of the Responses API: the one group."""
 
 
 class _Body(BaseModel):

@@ -33,13 +33,13 @@ def reported(report: Any, service_tier: Any = None) -> Usage | None:
     if prompt is None and completion is None:
         return None
     of_prompt, of_completion = report.get("prompt_tokens_details"), report.get("completion_tokens_details")
-    cached, reasoning = _detail(of_prompt, "cached_tokens"), _detail(of_completion, "reasoning_tokens")
+    cached, reasoning = detail(of_prompt, "cached_tokens"), detail(of_completion, "reasoning_tokens")
     # Asked here, because most reports have none of them.
     has_more = (
         isinstance(of_prompt, dict)
         and (of_prompt.get("cache_write_tokens") or of_prompt.get("audio_tokens") or of_prompt.get("image_tokens"))
     ) or (isinstance(of_completion, dict) and (of_completion.get("audio_tokens") or of_completion.get("image_tokens")))
-    more = _more(of_prompt, of_completion) if has_more else ()
+    more = more_of(of_prompt, of_completion) if has_more else ()
     variant = service_tier if isinstance(service_tier, str) else ""
     prompt, completion = prompt or 0, completion or 0
     if reasoning and report.get("total_tokens") == prompt + completion + reasoning:
@@ -101,22 +101,24 @@ def count(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53 else None
 
 
-def _detail(details: Any, name: str) -> int:
+def detail(details: Any, name: str) -> int:
+    """A count among the details of a report; 0 if it is not there."""
     return (count(details.get(name)) or 0) if isinstance(details, dict) else 0
 
 
-def _more(prompt: Any, completion: Any) -> units.Counts:
-    """Further units of a chat report's details. `cache_write_tokens` holds writes of every duration (OpenAI)."""
-    written = _detail(prompt, "cache_write_tokens")
-    longer = _detail(prompt.get("cache_write_tokens_details"), "ttl_12h_tokens") if written else 0
+def more_of(prompt: Any, completion: Any) -> units.Counts:
+    """Further units of a report's details of prompt and completion, as OpenAI writes them: `cache_write_tokens` holds
+    writes of every duration."""
+    written = detail(prompt, "cache_write_tokens")
+    longer = detail(prompt.get("cache_write_tokens_details"), "ttl_12h_tokens") if written else 0
     longer = min(longer, written)
     return units.counts(
         {
             "cache_write": written - longer,
             "cache_write_1h": longer,
-            "audio_in": _detail(prompt, "audio_tokens"),
-            "image_in": _detail(prompt, "image_tokens"),
-            "audio_out": _detail(completion, "audio_tokens"),
-            "image_out": _detail(completion, "image_tokens"),
+            "audio_in": detail(prompt, "audio_tokens"),
+            "image_in": detail(prompt, "image_tokens"),
+            "audio_out": detail(completion, "audio_tokens"),
+            "image_out": detail(completion, "image_tokens"),
         }
     )

@@ -89,6 +89,11 @@ class EventSplitter:
         self._searched = max(0, len(self._held) - _LONGEST_END)
 
 
+def ends_event(piece: bytes) -> bool:
+    """Whether the blank line of its event is in this piece of a long event, which is then its last."""
+    return _BLANK_LINE.search(piece, max(0, len(piece) - _LONGEST_END - 1)) is not None
+
+
 def data_of(event: bytes) -> bytes | None:
     """The event's data, its lines joined by LF; None where it has none (comments, `id:`, `retry:`, a lone `event:`)."""
     if event.startswith(b"data: ") and event.find(b"\n") == len(event) - 2 and 0x0D not in event:

@@ -91,6 +91,9 @@ async def _finish_stream(
         if isinstance(judged, Failure):
             lease.add_cost(exchange.charge_stream())
             return replace(judged, has_begun=True)  # another route may still do better
+        if this.format.error_keeps_status and exchange.is_unopened:
+            lease.add_cost(exchange.charge_stream())
+            raise this.format.reword(judged) if this.format.reword else judged
     charged = exchange.charge_stream(failure)
     lease.doubt(charged.doubts)
     tokens = charged.usage
@@ -141,12 +144,13 @@ async def _finish_plain(
             raise this.format.reword(read.trouble) if this.format.reword else read.trouble
         return read.trouble
     as_events = this.format.as_events
-    if outlet.client is not None and as_events is None:  # it has been promised events
+    needs_events = outlet.client is not None or (this.call.params.stream and this.format.streams_only_events)
+    if needs_events and as_events is None:
         lease.add_cost(read.charged)
         return exchange.failure(Fault.UNFIT, "a plain answer where a stream was asked for")
     body = bytes(exchange.body)
     try:
-        if outlet.client is not None and as_events is not None:
+        if needs_events and as_events is not None:
             body = as_events(body, this.call.params.include_usage)
         elif this.format.answer is not None:
             body = this.format.answer(body, read.charged.usage)
@@ -156,7 +160,8 @@ async def _finish_plain(
     lease.doubt(read.charged.doubts)
     lease.close(status=200, usage=read.charged.usage, ended="done", returned_model=read.model)
     await lease.acknowledged()
-    if outlet.client is not None:
+    if needs_events:
+        outlet.open((("content-type", "text/event-stream"),))
         return Streamed(body)
     assert exchange.head is not None
     headers = response_headers(exchange.head, this.format)

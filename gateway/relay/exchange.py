@@ -158,6 +158,11 @@ class Exchange:
         if self._is_held_back:
             self._let_go()
 
+    @property
+    def is_unopened(self) -> bool:
+        """Whether the client has nothing yet, not even a comment."""
+        return self._outlet.client is None
+
     def open(self) -> StreamWriter:
         """The client's side of the stream, opened at the first need."""
         assert self.head is not None

@@ -26,7 +26,10 @@ from . import reasoning_models
 PROMPT_ALLOWANCE = 32_768
 """Tokens that an upstream may add to a prompt."""
 
-_PART_TOKENS: Mapping[str, int] = {"text": 0, "refusal": 0, "image_url": 65_536, "input_audio": 131_072}
+_PART_TOKENS: Mapping[str, int] = {
+    "text": 0, "refusal": 0, "image_url": 65_536, "input_audio": 131_072,
+    "input_text": 0, "output_text": 0, "summary_text": 0, "reasoning_text": 0, "input_image": 65_536,
+}  # fmt: skip
 """At most 48,000 for a picture (gpt-4o-mini: 2,833 and 8 tiles of 5,667); an hour of sound at 32 a second."""
 
 ADDED_TEXT_TOKENS = 1_048_576
@@ -118,10 +121,11 @@ def _added_tokens(call: Call) -> int:
     members = document.members
     if document.large is not None or not _ADDING_MEMBERS.isdisjoint(members) or _has_foreign_tools(members):
         return ADDED_TEXT_TOKENS
-    messages = members.get("messages")
-    contents = (
-        [each.get("content") for each in messages if isinstance(each, dict)] if isinstance(messages, list) else []
-    )
+    if isinstance(members.get("prompt"), dict):  # a template that the upstream keeps
+        return ADDED_TEXT_TOKENS
+    said = members.get("messages") or members.get("input")
+    messages = [each for each in said if isinstance(each, dict)] if isinstance(said, list) else []
+    contents = [each.get(name) for each in messages for name in ("content", "output")]
     parts = [part for content in contents if isinstance(content, list) for part in content if isinstance(part, dict)]
     return sum([_PART_TOKENS.get(str(part.get("type")), ADDED_TEXT_TOKENS) for part in parts])
 

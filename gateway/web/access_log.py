@@ -25,7 +25,7 @@ FIELDS: Mapping[str, str] = {
     "trace_id": "The trace of the call, where `tracing.endpoint` is set.",
     "key": "The id of the key.",
     "team": "The key's team.",
-    "endpoint": "completions, chat or embeddings; left out of what is no call.",
+    "endpoint": "The format of the call: completions, chat, responses ...; left out of what is no call.",
     "method": "Of a request that was not carried: its method.",
     "path": "Of a request that was not carried: its path, without a query and without what looks like a key.",
     "model": "The model as the client named it; of a request that was not carried the configured name, or other.",

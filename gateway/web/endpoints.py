@@ -20,7 +20,7 @@ from gateway import pipeline
 from gateway.api import auth, capabilities, validate
 from gateway.api.large_body import LARGE_BYTES
 from gateway.config import Config, Model, NamedModel
-from gateway.errors import InvalidRequest, ModelNotFound, Unavailable
+from gateway.errors import InvalidRequest, ModelNotFound, Unavailable, UpgradeRequired
 from gateway.formats import FORMATS
 from gateway.formats.format import Format
 from gateway.observe.tracing import PARENT, STATE
@@ -65,6 +65,7 @@ class DataPlane:
         posts = [web.post(path, handler, expect_handler=continue_later) for path, handler in self.calls.items()]
         return [
             *posts,
+            web.get(FORMATS["responses"].path, refuse_socket),
             web.get("/v1/models", self.list_models),
             web.get("/v1/models/{model:.+}", self.show_model),
             web.get("/v1/key", self.show_key),
@@ -275,6 +276,13 @@ def _may_use(key: Key, asked: str, found: NamedModel) -> bool:
 
 def _read(spec: Format, pieces: Pieces, parts: pipeline.Services) -> Params:
     return spec.read(b"".join(pieces), parts.find_counter)
+
+
+async def refuse_socket(request: web.Request) -> web.StreamResponse:
+    """426 for a WebSocket; there is no list of responses either."""
+    if "websocket" in request.headers.get(hdrs.UPGRADE, "").lower():
+        raise UpgradeRequired(request.path)
+    raise web.HTTPMethodNotAllowed(request.method, [hdrs.METH_POST])
 
 
 async def continue_later(request: web.Request) -> None:

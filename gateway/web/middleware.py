@@ -48,7 +48,7 @@ log = logging.getLogger("gateway")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _ELSEWHERE = {
-    "/v1/responses": "use POST /v1/chat/completions",
+    "/v1/responses": "use POST /v1/responses, and send the whole conversation in 'input'",
     "/v1/edits": "use POST /v1/chat/completions",
     "/v1/engines": "use POST /v1/completions with the model in the body",
 } | dict.fromkeys(

@@ -10,7 +10,7 @@ import schemathesis
 from aiohttp import web
 from aiohttp.test_utils import TestClient
 
-from gateway.api.schema import Body, Chat, Completion, CountTokens, Embedding, Messages
+from gateway.api.schema import Body, Chat, Completion, CountTokens, Embedding, Messages, Response
 from gateway.web.openapi import document as openapi
 
 from .conftest import ADMIN_TOKEN, KEY, Inside
@@ -91,7 +91,7 @@ async def test_document_says_nothing_of_the_configuration(inside: Inside) -> Non
     assert not [word for word in ("hush", KEY, ADMIN_TOKEN, "upstream-of-ours") if word in json.dumps(told)]
 
 
-@pytest.mark.parametrize("body", [Completion, Chat, Embedding, Messages, CountTokens])
+@pytest.mark.parametrize("body", [Completion, Chat, Embedding, Messages, CountTokens, Response])
 def test_bodies_are_described_by_what_checks_them(body: type[Body]) -> None:
     shown = openapi.describe([])["components"]["schemas"][body.__name__]
     assert list(shown["properties"]) == list(body.model_fields)

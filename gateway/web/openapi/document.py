@@ -18,7 +18,7 @@ from aiohttp import hdrs, web
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, models_json_schema
 
 from gateway import __version__
-from gateway.api.schema import Body, Chat, Completion, CountTokens, Embedding, Messages
+from gateway.api.schema import Body, Chat, Completion, CountTokens, Embedding, Messages, Response
 from gateway.formats.images import ImageGeneration
 from gateway.formats.messages import OVERLOADED
 from gateway.formats.moderations import Moderation
@@ -38,10 +38,13 @@ PATH = "/openapi.json"
 _CALL_ERRORS = (401, 403, 404, 408, 413, 422, 429, 502, 504)
 
 
-def _call(summary: str, body: type[Body], answer: str, *, is_streamed: bool = True) -> Operation:
+_STREAMED = "With `stream: true`: events of JSON, then `[DONE]`."
+
+
+def _call(summary: str, body: type[Body], answer: str, *, streamed: str | None = _STREAMED) -> Operation:
     answers: dict[str, Schema] = {JSON: named(answer)}
-    if is_streamed:
-        answers["text/event-stream"] = {"description": "With `stream: true`: events of JSON, then `[DONE]`."}
+    if streamed is not None:
+        answers["text/event-stream"] = {"description": streamed}
     return Operation(summary, "key", answers, _CALL_ERRORS, body)
 
 
@@ -59,7 +62,7 @@ _MODEL = in_path("model")
 OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("POST", "/v1/completions"): _call("Complete a text.", Completion, "Completed"),
     ("POST", "/v1/chat/completions"): _call("Go on with a conversation.", Chat, "ChatCompleted"),
-    ("POST", "/v1/embeddings"): _call("Turn texts into vectors.", Embedding, "Embedded", is_streamed=False),
+    ("POST", "/v1/embeddings"): _call("Turn texts into vectors.", Embedding, "Embedded", streamed=None),
     ("POST", "/v1/messages"): _of_anthropic(
         "Go on with a conversation, in Anthropic's Messages API.", Messages, "Message",
         "With `stream: true`: events from `message_start` to `message_stop`.", (OVERLOADED,),
@@ -67,14 +70,21 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("POST", "/v1/messages/count_tokens"): _of_anthropic(
         "Count the tokens of a message, in Anthropic's Messages API.", CountTokens, "TokenCount", None, (OVERLOADED,)
     ),
-    ("POST", "/v1/moderations"): _call("Judge texts.", Moderation, "Ranked", is_streamed=False),
+    ("POST", "/v1/moderations"): _call("Judge texts.", Moderation, "Ranked", streamed=None),
     **{
-        ("POST", path): _call("Order documents by a query.", Rerank, "Ranked", is_streamed=False)
+        ("POST", path): _call("Order documents by a query.", Rerank, "Ranked", streamed=None)
         for path in (RERANK.path, *RERANK.more_paths)
     },
-    ("POST", "/v1/images/generations"): _call("Make images.", ImageGeneration, "Embedded", is_streamed=False),
+    ("POST", "/v1/images/generations"): _call("Make images.", ImageGeneration, "Embedded", streamed=None),
     ("POST", "/v1/audio/speech"): _call("Speak a text.", Speech, "Completed")._replace(
         answers={"audio/*": {"type": "string", "format": "binary"}}
+    ),
+    ("POST", "/v1/responses"): _call(
+        "Create a response, in OpenAI's Responses API.", Response, "Responded",
+        streamed="With `stream: true`: events from `response.created` to `response.completed`.",
+    ),
+    ("GET", "/v1/responses"): Operation(
+        "Refused: 426 for a WebSocket, else 405.", "everybody", {JSON: named("Error")}, (405,), status=426
     ),
     ("GET", "/v1/models"): Operation("The models that this key may use.", "key", {JSON: named("Models")}, (401,)),
     ("GET", "/v1/models/{model}"): Operation(

@@ -108,6 +108,7 @@ SCHEMAS: Mapping[str, Schema] = {
     "Completed": _upstream_s("choices", {"type": "object"}),
     "ChatCompleted": _upstream_s("choices", {"type": "object"}),
     "Embedded": _upstream_s("data", {"type": "object"}),
+    "Responded": _upstream_s("output", {"type": "object"}),
     "Ranked": _upstream_s("results", {"type": "object"}),
     "Model": _exact(
         id=_TEXT, object={"const": "model"}, created=_COUNT, owned_by=_TEXT,

@@ -1,0 +1,166 @@
+"""OpenAI's Responses API (openai-openapi, CreateResponse), without state at the upstream.
+
+Parameters that refer to something kept there are refused by name, because the gateway does not know whose it is.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from typing import Any, NoReturn
+
+from pydantic import BaseModel
+
+from gateway.api import prompt_tokens, validate, validation_errors
+from gateway.api.prompt_tokens import Counter
+from gateway.api.schema import Response
+from gateway.config import Capabilities, Route
+from gateway.errors import GatewayError, InvalidRequest
+from gateway.records import Call, Document, Params, Usage
+
+from . import openai, sse
+from .format import Format, PlainFacts, Scan, Unfit
+from .responses_scan import ResponsesScan, error_of_failure, failed_event, items_of
+from .responses_usage import Used, usage_of
+
+MAX_METADATA = 16
+
+_STATE = ("previous_response_id", "conversation")
+_CLIENT_HEADERS = frozenset({
+    "openai-beta", "originator", "session_id", "session-id", "thread-id", "conversation_id", "x-client-request-id",
+    "x-codex-turn-state", "x-codex-turn-metadata", "x-codex-beta-features", "x-codex-window-id",
+})  # fmt: skip
+"""Headers of the official clients: which beta, and which turn of which conversation."""
+
+
+class _Body(BaseModel):
+    """The members of a plain answer that are read."""
+
+    model: Any = None
+    status: Any = None
+    error: Any = None
+    success: Any = None
+    usage: Any = None
+    tool_usage: Any = None
+    service_tier: Any = None
+    output: Any = None
+
+
+def _read(document: Document, body: Response, count: Counter | None) -> Params:
+    for name in _STATE:
+        if document.members.get(name) is not None:
+            _refuse_state(name, "Send the whole conversation in 'input' instead.")
+    if body.background:
+        _refuse_state("background", "Leave it out: the answer comes in this request.")
+    if isinstance(body.input, list):
+        for index, item in enumerate(body.input):
+            if item.get("type") == "item_reference" or _is_bare_id(item):
+                _refuse_state(f"input[{index}]", "Send the item itself instead of its id.")
+    if body.metadata and len(body.metadata) > MAX_METADATA:
+        raise validation_errors.wrong_value("metadata", f"It may have at most {MAX_METADATA} pairs.")
+    prompt = prompt_tokens.response(document, count)
+    return Params(
+        document=document,
+        model=body.model,
+        stream=bool(body.stream),
+        prompt_tokens=prompt.tokens,
+        is_prompt_exact=prompt.is_exact,
+        output_limit=body.max_output_tokens,
+        output_param="max_output_tokens",
+        prompt_param="input",
+    )
+
+
+def _is_bare_id(item: dict[str, Any]) -> bool:
+    """Whether an input item is nothing but an id: the type of a reference may be left out."""
+    return isinstance(item.get("id"), str) and item.keys() <= {"id", "type"} and item.get("type") is None
+
+
+def _refuse_state(param: str, advice: str) -> NoReturn:
+    raise InvalidRequest(
+        f"Unsupported parameter: '{param}' refers to state that is kept by the upstream, which the gateway does not "
+        f"carry. {advice}",
+        param=param,
+        code="unsupported_parameter",
+    )
+
+
+def facts(body: bytes) -> PlainFacts:
+    """Of a plain answer. Raises `ValueError` if it is not JSON."""
+    answer = _Body.model_validate_json(body)
+    openai.refuse_constants(body)
+    output = [item for item in answer.output if isinstance(item, dict)] if isinstance(answer.output, list) else []
+    used = Used(answer.usage, answer.tool_usage, answer.service_tier, *items_of(output))
+    has_failed = answer.status == "failed"
+    error = answer.error
+    return PlainFacts(
+        model=answer.model if isinstance(answer.model, str) else None,
+        usage=usage_of(used),
+        has_usage=answer.usage is not None,
+        is_error=bool(error) or has_failed or answer.success is False,
+        has_output=bool(output),
+        error=error_of_failure(error if isinstance(error, dict) else {}) if has_failed else None,
+    )
+
+
+def _usage(report: Any) -> Usage | None:
+    return usage_of(Used(report))
+
+
+def _changes(call: Call, route: Route, capabilities: Capabilities, needs_limit: bool) -> dict[str, Any]:
+    return openai.output_limit(call, "max_output_tokens", needs_limit=needs_limit)
+
+
+def _error_event(error: GatewayError, scan: Scan | None, request_id: str) -> bytes:
+    if isinstance(scan, ResponsesScan):
+        return scan.failed(error, request_id)
+    return failed_event(error, number=0, response_id=f"resp_{request_id}", model=None)
+
+
+def as_events(answer: bytes, shows_usage: bool) -> bytes:
+    """A whole response as the events of a stream: created, each item of the output, and the end. Raises `Unfit`."""
+    try:
+        response = json.loads(answer)
+    except (ValueError, RecursionError):
+        response = None
+    if not isinstance(response, dict):
+        raise Unfit("a plain answer that is no response")
+    output = response.get("output")
+    items = [item for item in output if isinstance(item, dict)] if isinstance(output, list) else []
+    started = response | {"status": "in_progress", "output": [], "usage": None}
+    events: list[dict[str, Any]] = [{"type": "response.created", "response": started}]
+    for index, item in enumerate(items):
+        place = {"output_index": index, "item": item}
+        events += [{"type": f"response.output_item.{what}", **place} for what in ("added", "done")]
+    end = "response.incomplete" if response.get("status") == "incomplete" else "response.completed"
+    events.append({"type": end, "response": response})
+    return b"".join([_written(number, event) for number, event in enumerate(events)])
+
+
+def _written(number: int, event: dict[str, Any]) -> bytes:
+    numbered = {"type": event["type"], "sequence_number": number} | event
+    data = json.dumps(numbered, separators=(",", ":")).encode()
+    return f"event: {event['type']}\n".encode() + sse.write_event(data)
+
+
+RESPONSES = Format(
+    name="responses",
+    path="/v1/responses",
+    upstream_path="/responses",
+    operation="chat",
+    read=partial(validate.read, validate.Rules(Response, _read)),
+    facts=facts,
+    usage=_usage,
+    scan=ResponsesScan,
+    as_events=as_events,
+    streams_only_events=True,
+    changes=_changes,
+    limit_fields=("max_output_tokens",),
+    texts=openai.RESPONSE_TEXT,
+    may_reason=True,
+    error_event=_error_event,
+    error_keeps_status=True,
+    passes_query=True,
+    request_headers=_CLIENT_HEADERS,
+    response_headers=frozenset({"x-codex-turn-state", "openai-model", "x-models-etag", "x-reasoning-included"}),
+)

@@ -1,0 +1,98 @@
+"""What a response of OpenAI's Responses API used: its tokens, and what its hosted tools used beside them.
+
+Sources: openai-python 3.54.0, `types/responses/response_usage.py` and `response.py`. `tool_usage` stands beside `usage`
+and may be missing or incomplete. Searches and containers are counted in `output` where it does not have them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from gateway import units
+from gateway.records import Usage
+
+from .reported_usage import count, detail, more_of, reported
+
+Items = Mapping[str, int]
+"""How many items of each type the `output` has."""
+
+
+class Used(NamedTuple):
+    """The members of a response that say what it used."""
+
+    usage: Any = None
+    tool_usage: Any = None
+    service_tier: Any = None
+    items: Items = MappingProxyType({})
+    containers: Collection[str] = ()
+    """Ids of the containers that the items name."""
+
+
+def usage_of(used: Used) -> Usage | None:
+    """The usage of a response; None if it has no usage object that can be read."""
+    report = used.usage
+    if not isinstance(report, dict):
+        return None
+    of_input, of_output = report.get("input_tokens_details"), report.get("output_tokens_details")
+    prompt, completion = count(report.get("input_tokens")), count(report.get("output_tokens"))
+    if prompt is None and completion is None:
+        usage = reported(report, used.service_tier)  # some clones write a chat's usage
+        if usage is None:
+            return None
+    else:
+        usage = Usage(
+            prompt or 0,
+            completion or 0,
+            detail(of_input, "cached_tokens"),
+            detail(of_output, "reasoning_tokens"),
+            "reported",
+            more_of(of_input, of_output),
+            used.service_tier if isinstance(used.service_tier, str) else "",
+        )
+    tools, is_estimate = _tools(used)
+    if not tools:
+        return usage
+    return usage._replace(
+        more=units.total((usage.more, units.counts(tools))), source="estimated" if is_estimate else usage.source
+    )
+
+
+def _tools(used: Used) -> tuple[dict[str, int], bool]:
+    """Units of the hosted tools, and whether some are counted in the output although the upstream reports them."""
+    told = used.tool_usage if isinstance(used.tool_usage, dict) else {}
+    found = {"file_searches": used.items.get("file_search_call", 0)}
+    found["containers"] = len(used.containers) or int(used.items.get("code_interpreter_call", 0) > 0)
+    is_estimate = False
+    for name, item, read in _REPORTED:
+        amounts = read(told.get(name))
+        if amounts is None:
+            shown = used.items.get(item, 0)
+            is_estimate = is_estimate or shown > 0
+            amounts = {_INSTEAD[name]: shown}
+        found.update(amounts)
+    return {name: amount for name, amount in found.items() if amount}, is_estimate
+
+
+def _web_search(told: Any) -> dict[str, int] | None:
+    number = count(told.get("num_requests")) if isinstance(told, dict) else None
+    return None if number is None else {"web_searches": number}
+
+
+def _image_generation(told: Any) -> dict[str, int] | None:
+    if not isinstance(told, dict):
+        return None
+    taken, made = count(told.get("input_tokens")), count(told.get("output_tokens"))
+    if taken is None or made is None:
+        return None
+    return {"image_tool_in": taken, "image_tool_out": made}
+
+
+# Member of `tool_usage`, the type of its items in `output`, and how it is read: None if it says nothing.
+_REPORTED: tuple[tuple[str, str, Callable[[Any], dict[str, int] | None]], ...] = (
+    ("web_search", "web_search_call", _web_search),
+    ("image_gen", "image_generation_call", _image_generation),
+)
+_INSTEAD = {"web_search": "web_searches", "image_gen": "images"}
+"""The unit that is counted in `output` where `tool_usage` does not have it."""

@@ -1,0 +1,382 @@
+"""OpenAI's Responses API through a whole gateway: what passes, how it ends, what is charged."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.conftest import Stage, StartsGateways
+from tests.fakes import responses_api as api
+from tests.fakes.scripted import CHUNKED, Behaviour, Wire, chunk, error_json, ok_json, silent
+
+from .client import Answer
+from .house import Gateway, key, model, secret, settings
+
+MODEL = "gpt-4.1"
+PRICE = {"input": 2, "cached_input": 1, "output": 8, "cache_write": 3}
+REPORTED = {"prompt_tokens": 30, "completion_tokens": 12, "cached_tokens": 10, "reasoning_tokens": 5}
+COST = (16 * 2 + 10 * 1 + 4 * 3 + 12 * 8) / 1e6
+TEXT = "All is said."
+GOOD = api.stream(TEXT)
+OUTPUT = [api.message(TEXT)]
+QUOTAS = [{"tokens": 10**9, "per": "month"}]
+
+
+def sent(*pieces: bytes, is_cut: bool = False) -> Behaviour:
+    """A stream of these bytes."""
+
+    async def behaviour(wire: Wire) -> None:
+        await wire.write(CHUNKED + b"".join(map(chunk, filter(None, pieces))) + (b"" if is_cut else b"0\r\n\r\n"))
+        if is_cut:
+            wire.close()
+
+    return behaviour
+
+
+@pytest.fixture(scope="module")
+def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
+    upstream = {"base_url": theatre.url, "timeouts": {"head_s": 0.5, "idle_s": 0.5}}
+    return gateways(
+        settings(
+            theatre.url,
+            upstreams={"main": upstream, "none": upstream | {"capabilities": {"responses": False}}},
+            models={
+                MODEL: model("responses", price=PRICE),
+                "o3": model("responses", price=PRICE),
+                "mapped": model("responses", routes=[{"upstream": "main", "model": "own-name"}]),
+                "elsewhere": model("responses", "none"),
+            },
+            keys=[
+                key("alice", quotas=QUOTAS), key("bob"), key("small", limits={"max_tokens": 100}),
+                key("spent", quotas=[{"tokens": 40, "per": "month"}]),
+            ],
+            server={"access_log": "off"},
+        )
+    )  # fmt: skip
+
+
+def ask(house: Gateway, who: str = "alice", path: str = "/v1/responses", **members: Any) -> Answer:
+    return house.post(path, {"model": MODEL, "input": "Hello", "store": False} | members, key=who)
+
+
+def ask_stream(house: Gateway, **members: Any) -> tuple[Answer, bytes]:
+    """Head and bytes of a stream, or a plain answer."""
+    raw = house.connect()
+    with raw:
+        body = json.dumps({"model": MODEL, "input": "Hello", "stream": True} | members).encode()
+        raw.post("/v1/responses", body, secret("alice"))
+        head = raw.read_head()
+        if head.headers.get("transfer-encoding") == "chunked":
+            return head, raw.read_chunks()
+        return head, raw.read(int(head.headers["content-length"]))
+
+
+def data_of(event: bytes) -> Any:
+    return json.loads(event.partition(b"data: ")[2])
+
+
+def check(record: dict[str, Any], source: str = "reported", **expected: Any) -> None:
+    wanted = {"endpoint": "responses", "usage_source": source} | expected
+    assert {name: record[name] for name in wanted} == wanted
+
+
+def test_a_plain_response(house: Gateway, upstream: Stage) -> None:
+    said = api.response(OUTPUT)
+    upstream.play(ok_json(said, headers=[("x-codex-turn-state", "abc")]))
+    given = b'{ "model":"gpt-4.1", "input":"Hello",  "unknown":{"kept":[1.50, 2e3]}, "max_output_tokens": 64}'
+    told = house.post("/v1/responses?beta=true&api_key=no", given, headers={"x-codex-turn-state": "before"})
+    assert (told.status, told.json) == (200, said)
+    assert told.headers["x-codex-turn-state"] == "abc"
+    request = upstream.requests[-1]
+    assert (request.path, request.body) == ("/v1/responses?beta=true", given)
+    assert request.headers["x-codex-turn-state"] == "before"
+    record = house.call(told.id)
+    check(record, **REPORTED, status=200, stream=False, returned_model="gpt-4o-mini-2024")
+    assert record["cost_usd"] == pytest.approx(COST)
+    assert record["units"] == {"cache_write": 4}
+
+
+@pytest.mark.parametrize("kind", ["completed", "incomplete"])
+@pytest.mark.parametrize("ends", [b"", b"data: [DONE]\n\n"])
+def test_a_stream(house: Gateway, upstream: Stage, kind: str, ends: bytes) -> None:
+    end = api.response(OUTPUT, status=kind)
+    text = api.written(api.events(OUTPUT, end, f"response.{kind}", api.response()))
+    upstream.play(sent(text[:1000], text[1000:], ends))
+    head, passed = ask_stream(house)
+    assert passed == text
+    record = house.call(head.id)
+    check(record, **REPORTED, status=200, stream=True, ended="done")
+    assert record["cost_usd"] == pytest.approx(COST)
+
+
+def test_an_end_of_megabytes(house: Gateway, upstream: Stage) -> None:
+    end = api.response(OUTPUT, instructions="y" * 3_000_000)
+    text = api.written(api.events(OUTPUT, end, start=api.response()))
+    upstream.play(sent(*[text[at : at + 50_000] for at in range(0, len(text), 50_000)]))
+    head, passed = ask_stream(house)
+    assert passed == text
+    check(house.call(head.id), **REPORTED, ended="done")
+
+
+@pytest.mark.parametrize("is_long", [False, True])
+def test_a_failed_response_is_charged_and_told_once(house: Gateway, upstream: Stage, is_long: bool) -> None:
+    error = {"code": "server_error", "message": "sorry, at sk-upstream-key-that-nobody-may-see"}
+    end = api.response(OUTPUT, status="failed", error=error, instructions="y" * (100_000 if is_long else 0))
+    text = api.written(api.events(OUTPUT, end, "response.failed", api.response()))
+    upstream.play(sent(text))
+    head, passed = ask_stream(house)
+    *events, last, rest = passed.split(b"\n\n")
+    assert rest == b""
+    assert passed.startswith(text[: text.index(b"event: response.failed")])
+    told = data_of(last)
+    assert (told["type"], told["sequence_number"]) == ("response.failed", len(events))
+    assert told["response"]["id"] == "resp_1"
+    assert told["response"]["model"] == "gpt-4o-mini-2024"
+    assert told["response"]["error"]["code"] == "upstream_error"
+    assert b"nobody-may-see" not in passed
+    check(house.call(head.id), **REPORTED, ended="error")
+
+
+def test_a_failure_without_usage_is_charged_what_was_shown(house: Gateway, upstream: Stage) -> None:
+    end = api.response([], usage=None, status="failed", error={"code": "server_error", "message": "sorry"})
+    upstream.play(sent(api.written(api.events(OUTPUT, end, "response.failed", api.response()))))
+    head, _ = ask_stream(house)
+    record = house.call(head.id)
+    check(record, "estimated", ended="error")
+    assert record["prompt_tokens"] > 0
+    assert record["completion_tokens"] >= 2
+
+
+def test_a_refusal_inside_a_stream_keeps_its_code(house: Gateway, upstream: Stage) -> None:
+    error = {"code": "context_length_exceeded", "message": "Your input exceeds the context window of this model."}
+    end = api.response([], usage=None, status="failed", error=error)
+    upstream.play(sent(api.written(api.events(OUTPUT, end, "response.failed", api.response()))))
+    _, passed = ask_stream(house)
+    assert data_of(passed.split(b"\n\n")[-2])["response"]["error"] == error
+
+
+@pytest.mark.parametrize(
+    ("code", "status"), [("context_length_exceeded", 400), ("rate_limit_exceeded", 429), ("server_error", 502)]
+)
+def test_an_error_before_anything_else_is_a_status(house: Gateway, upstream: Stage, code: str, status: int) -> None:
+    end = api.response([], usage=None, status="failed", error={"code": code, "message": "no"})
+    upstream.play(always=sent(api.one({"type": "response.failed", "sequence_number": 0, "response": end})))
+    head, body = ask_stream(house)
+    assert head.status == status
+    assert "error" in json.loads(body)
+    check(house.call(head.id), "none", status=status, prompt_tokens=0)
+    revive(house, upstream)
+
+
+@pytest.mark.parametrize("behaviour", ["cut", "ended", "silent"])
+def test_a_stream_that_breaks_ends_with_one_failure(house: Gateway, upstream: Stage, behaviour: str) -> None:
+    text = GOOD[: GOOD.index(b"event: response.completed") + 400]
+
+    async def stalled(wire: Wire) -> None:
+        await wire.write(CHUNKED + chunk(text))
+        await wire.until_gone()
+
+    before = upstream.hits
+    upstream.play(stalled if behaviour == "silent" else sent(text, is_cut=behaviour == "cut"))
+    head, passed = ask_stream(house)
+    whole = text[: text.index(b"event: response.completed")]
+    assert passed.startswith(whole)
+    last = passed.removeprefix(whole)
+    assert data_of(last)["response"]["status"] == "failed"
+    assert data_of(last)["sequence_number"] == whole.count(b"\n\n")
+    assert last.count(b"event: ") == 1
+    assert upstream.hits - before <= 1
+    check(house.call(head.id), "estimated", ended="error", truncated=True)
+    revive(house, upstream)
+
+
+def test_a_plain_answer_to_a_stream_request_becomes_events(house: Gateway, upstream: Stage) -> None:
+    upstream.play(ok_json(api.response(OUTPUT)))
+    head, passed = ask_stream(house)
+    assert head.headers["content-type"] == "text/event-stream"
+    kinds = [data_of(event)["type"] for event in passed.split(b"\n\n")[:-1]]
+    assert kinds == [
+        "response.created",
+        "response.output_item.added",
+        "response.output_item.done",
+        "response.completed",
+    ]
+    check(house.call(head.id), **REPORTED)
+
+
+def test_a_plain_answer_that_failed(house: Gateway, upstream: Stage) -> None:
+    error = {"code": "invalid_prompt", "message": "no"}
+    upstream.play(ok_json(api.response([], status="failed", error=error)))
+    told = ask(house)
+    assert told.told == (400, "invalid_request_error", None, "invalid_prompt")
+    check(house.call(told.id), **REPORTED)
+
+
+def revive(house: Gateway, upstream: Stage) -> None:
+    """Good answers until the circuit is closed again."""
+    from .house import eventually
+
+    upstream.play(always=ok_json(api.response()))
+    eventually(lambda: ask(house).status == 200)
+
+
+@pytest.mark.parametrize(
+    ("members", "param", "code"),
+    [
+        ({"max_output_tokens": 15}, "max_output_tokens", "integer_below_min_value"),
+        ({"temperature": 2.1}, "temperature", "decimal_above_max_value"),
+        ({"top_p": -0.1}, "top_p", "decimal_below_min_value"),
+        ({"top_logprobs": 21}, "top_logprobs", "integer_above_max_value"),
+        ({"safety_identifier": "x" * 65}, "safety_identifier", "string_above_max_length"),
+        ({"truncation": "some"}, "truncation", "invalid_value"),
+        ({"context_management": []}, "context_management", "empty_array"),
+        ({"metadata": {str(n): "" for n in range(17)}}, "metadata", "invalid_value"),
+        ({"input": 5}, "input", "invalid_type"),
+        ({"tools": [{}]}, "tools[0].type", "missing_required_parameter"),
+        ({"Input": "x"}, "Input", "unknown_parameter"),
+        ({"previous_response_id": "resp_1"}, "previous_response_id", "unsupported_parameter"),
+        ({"conversation": {"id": "conv_1"}}, "conversation", "unsupported_parameter"),
+        ({"background": True}, "background", "unsupported_parameter"),
+        ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input[0]", "unsupported_parameter"),
+        ({"input": [{"id": "msg_1"}]}, "input[0]", "unsupported_parameter"),
+    ],
+)
+def test_what_is_refused_before_money_is_spent(
+    house: Gateway, upstream: Stage, members: dict[str, Any], param: str, code: str
+) -> None:
+    before = upstream.hits
+    assert ask(house, **members).told == (400, "invalid_request_error", param, code)
+    long = {"instructions": "x" * 70_000} | members
+    assert ask(house, **long).told == (400, "invalid_request_error", param, code)
+    assert upstream.hits == before
+
+
+def test_the_model_has_to_be_there(house: Gateway) -> None:
+    assert house.post("/v1/responses", {"input": "x"}).told[2:] == ("model", "missing_required_parameter")
+    assert ask(house, model="elsewhere").status == 404
+
+
+def test_limits_of_a_key(house: Gateway, upstream: Stage) -> None:
+    upstream.play(always=ok_json(api.response()))
+    assert ask(house, "small", max_output_tokens=101).told[2:] == ("max_output_tokens", "integer_above_max_value")
+    ask(house, "small")
+    assert upstream.requests[-1].json["max_output_tokens"] == 100
+    ask(house, "alice")  # its tokens are counted
+    assert upstream.requests[-1].json["max_output_tokens"] == 4096
+    ask(house, "bob")
+    assert "max_output_tokens" not in upstream.requests[-1].json
+    ask(house, model="mapped")
+    assert upstream.requests[-1].json["model"] == "own-name"
+
+
+def test_a_spent_quota(house: Gateway, upstream: Stage) -> None:
+    upstream.play(always=ok_json(api.response()))
+    assert ask(house, "spent", max_output_tokens=16).status == 200
+    told = ask(house, "spent", max_output_tokens=16)
+    assert (told.status, told.error["code"], told.headers["x-should-retry"]) == (429, "insufficient_quota", "false")
+
+
+def test_a_tool_whose_use_is_not_reported_has_no_known_cost(house: Gateway, upstream: Stage) -> None:
+    items = [{"type": "web_search_call", "id": "ws_1"}, *OUTPUT]
+    upstream.play(ok_json(api.response(items)))
+    record = house.call(ask(house, tools=[{"type": "web_search"}]).id)
+    check(record, "estimated", cost_usd=None)
+    assert record["units"] == {"cache_write": 4, "web_searches": 1}
+
+
+def test_searches_of_hosted_tools_may_make_the_prompt_long(house: Gateway, upstream: Stage) -> None:
+    usage = {"input_tokens": 500_000, "output_tokens": 10}
+    upstream.play(always=ok_json(api.response(OUTPUT, usage)))
+    check(house.call(ask(house, tools=[{"type": "web_search"}]).id), prompt_tokens=500_000)
+    check(house.call(ask(house).id), "estimated")
+
+
+def test_a_socket_is_refused_by_426_and_a_list_by_405(house: Gateway) -> None:
+    told = house.get("/v1/responses", headers={"Upgrade": "websocket", "Connection": "Upgrade"})
+    assert told.told == (426, "invalid_request_error", None, "websocket_not_supported")
+    told = house.get("/v1/responses")
+    assert (told.status, told.headers["allow"]) == (405, "POST")
+    assert house.get("/v1/responses/resp_1").status == 404
+
+
+def test_a_silent_upstream_is_kept_alive_by_comments_until_the_error(
+    gateways: StartsGateways, upstream: Stage, theatre: Stage
+) -> None:
+    own = gateways(
+        settings(
+            theatre.url,
+            upstreams={"main": {"base_url": theatre.url, "timeouts": {"head_s": 0.6}}},
+            models={MODEL: model("responses")},
+            server={"keepalive_comment_s": 0.2},
+        )
+    )
+    upstream.play(always=silent)
+    head, passed = ask_stream(own)
+    assert head.status == 200
+    *comments, last = passed.split(b"\n\n")[:-1]
+    assert set(comments) == {b": keepalive"}
+    assert data_of(last)["response"]["error"]["code"] == "upstream_timeout"
+    upstream.play(always=error_json(400, message="no", code="x"))
+
+
+# -------------------------------------------------------------------------------------------------- cuts at every byte
+
+RECORDED = {
+    "completed": GOOD,
+    "incomplete": api.written(
+        api.events(OUTPUT, api.response(OUTPUT, status="incomplete"), "response.incomplete", api.response())
+    ),
+    "failed": api.written(
+        api.events(
+            OUTPUT,
+            api.response(status="failed", error={"code": "server_error", "message": "x"}),
+            "response.failed",
+            api.response(),
+        )
+    ),
+}
+AT_ONCE = 24
+
+
+async def cutter(wire: Wire) -> None:
+    """The stream that the request names, in two chunks."""
+    name, cut = wire.request.json["user"].split(":")
+    await sent(RECORDED[name][: int(cut)], RECORDED[name][int(cut) :])(wire)
+
+
+async def test_every_cut_of_every_stream(house: Gateway, upstream: Stage) -> None:
+    upstream.play(always=cutter)
+    todo: Iterator[tuple[str, int]] = iter([(name, cut) for name, text in RECORDED.items() for cut in range(len(text))])
+
+    async def work() -> int:
+        reader, writer = await asyncio.open_connection("127.0.0.1", house.port)
+        number = 0
+        for name, cut in todo:
+            body = json.dumps({"model": MODEL, "input": "Hi", "stream": True, "user": f"{name}:{cut}"}).encode()
+            head = f"Authorization: Bearer {secret('bob')}\r\nContent-Type: application/json"
+            head += f"\r\nContent-Length: {len(body)}"
+            writer.write(f"POST /v1/responses HTTP/1.1\r\nHost: x\r\n{head}\r\n\r\n".encode() + body)
+            answer = await reader.readuntil(b"\r\n\r\n")
+            assert answer.startswith(b"HTTP/1.1 200 "), answer
+            passed = b""
+            while size := int(await reader.readuntil(b"\r\n"), 16):
+                passed += (await reader.readexactly(size + 2))[:-2]
+            await reader.readexactly(2)
+            if name != "failed":
+                assert passed == RECORDED[name], (name, cut)
+            else:
+                same = RECORDED[name].index(b"event: response.failed")
+                assert passed[:same] == RECORDED[name][:same]
+                assert data_of(passed[same:])["response"]["error"]["code"] == "upstream_error"
+            number += 1
+        writer.close()
+        await writer.wait_closed()
+        return number
+
+    async with asyncio.TaskGroup() as group:
+        workers = [group.create_task(work()) for _ in range(AT_ONCE)]
+    assert sum(worker.result() for worker in workers) == sum(map(len, RECORDED.values()))
