@@ -31,7 +31,7 @@ from .observe.tracing import CLIENT_GONE, Trace
 from .queueing import Ticket, Waiting, WaitingRoom
 from .queueing.classes import FACTORS
 from .quota import windows
-from .records import Call, Claim, Failure, Phase, Usage
+from .records import Call, Claim, Failure, Fault, Phase, Usage
 from .relay import Answer, Streamed
 from .relay.client_stream import ClientStream, OpensStreams
 from .tasks import Tasks
@@ -327,6 +327,8 @@ def _failed(
     failures = [each.failure for each in tried] or [last]
     may_repeat = may_client_repeat(call.model, failures)
     error = UpstreamFailed.after(last, may_repeat=may_repeat, passed=FORMATS[call.endpoint].passed_statuses)
+    if last.fault is Fault.WRONG_URL and FORMATS[call.endpoint].is_optional:
+        error.status = 404
     error.headers = {**error.headers, **dict(own_headers(lease))}
     error.may_try_elsewhere = last.phase in (Phase.CONNECT, Phase.REFUSED) or (
         last.phase is not Phase.RELAYING and call.model.repeat_when_waiting

@@ -30,7 +30,7 @@ def of_path(path: str) -> Format | None:
     found = [
         (len(known), each)
         for each in FORMATS.values()
-        for known in (each.path, *each.more_paths)
+        for known in (each.path, *each.more_paths, *each.unserved_paths)
         if path == known or path.startswith(known + "/")
     ]
     return max(found, key=lambda pair: pair[0])[1] if found else None

@@ -7,7 +7,7 @@ is one module with one or more values of `Format`, and a row in `formats/__init_
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -204,6 +204,15 @@ class Format:
     """Further headers of the upstream's answer that the client sees, in lower case."""
     id_header: str | None = None
     """A further header for the request id, beside `x-request-id`."""
+    unserved_paths: tuple[str, ...] = ()
+    """Paths of the API that are not served: errors there are written in its words too."""
+    is_optional: bool = False
+    """Whether clients go on without it: where an upstream does not have it, they get 404 and not a server's fault."""
+    list_models: Callable[[Sequence[str], Mapping[str, str]], Any] | None = None
+    """Writes the list of these models for the API's own clients, given the query; None: as OpenAI does. Raises
+    `InvalidRequest`."""
+    show_model: Callable[[str], Any] | None = None
+    """Writes one model in the same way."""
     client_header: str | None = None
     """A request header, in lower case, that only clients of this API send: what they ask for outside of the formats'
     own paths is answered in this API's words."""

@@ -6,13 +6,13 @@ Sources: Anthropic's API reference ("Messages", "Errors", "Rate limits") and its
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel
 
 from gateway.config import Capabilities, Route
-from gateway.errors import GatewayError
+from gateway.errors import GatewayError, InvalidRequest
 from gateway.quota.limit_headers import anthropic_headers
 from gateway.records import Call, Usage
 
@@ -62,6 +62,39 @@ def error_body(error: GatewayError, request_id: str) -> bytes:
 def error_event(error: GatewayError, scan: Scan | None, request_id: str) -> bytes:
     """The event that ends a stream with an error."""
     return _event("error", error_body(error, request_id))
+
+
+# ------------------------------------------------------------------------------------------------------- the models
+
+DEFAULT_PAGE, MAX_PAGE = 20, 1000
+"""Models of one page of the list."""
+
+
+def show_model(name: str) -> dict[str, str]:
+    """One model. The gateway does not know when it was made."""
+    return {"type": "model", "id": name, "display_name": name, "created_at": "1970-01-01T00:00:00Z"}
+
+
+def list_models(names: Sequence[str], query: Mapping[str, str]) -> dict[str, Any]:
+    """A page of these models (`limit`, `after_id`, `before_id`). Raises `InvalidRequest` for a wrong limit."""
+    given = query.get("limit", str(DEFAULT_PAGE))
+    limit = int(given) if given.isdecimal() and len(given) < 5 else 0
+    if not 1 <= limit <= MAX_PAGE:
+        raise InvalidRequest(f"limit: Input should be a number from 1 to {MAX_PAGE}", param="limit")
+    left = list(names)
+    after, before = query.get("after_id"), query.get("before_id")
+    if after is not None and after in left:
+        left = left[left.index(after) + 1 :]
+    is_backwards = before is not None and before in left
+    if before is not None and is_backwards:
+        left = left[: left.index(before)]
+    page = left[-limit:] if is_backwards else left[:limit]
+    return {
+        "data": [show_model(name) for name in page],
+        "has_more": len(left) > len(page),
+        "first_id": page[0] if page else None,
+        "last_id": page[-1] if page else None,
+    }
 
 
 # ----------------------------------------------------------------------------------------------------- plain answers
@@ -196,6 +229,9 @@ MESSAGES = Format(
     passes_query=True,
     request_headers=_REQUEST_HEADERS,
     id_header="request-id",
+    unserved_paths=("/v1/complete", "/v1/skills"),
+    list_models=list_models,
+    show_model=show_model,
     client_header="anthropic-version",
 )
 
@@ -205,6 +241,7 @@ COUNT_TOKENS = Format(
     upstream_path="/messages/count_tokens",
     operation="count_tokens",
     read=messages_request.read_count,
+    is_optional=True,
     facts=_count_facts,
     usage=_no_usage,
     error_body=error_body,

@@ -21,7 +21,7 @@ from gateway.api import auth, capabilities, validate
 from gateway.api.large_body import LARGE_BYTES
 from gateway.config import Config, Model, NamedModel
 from gateway.errors import InvalidRequest, ModelNotFound, Unavailable, UpgradeRequired
-from gateway.formats import FORMATS
+from gateway.formats import FORMATS, of_client
 from gateway.formats.format import Format
 from gateway.observe.tracing import PARENT, STATE
 from gateway.queueing import classes
@@ -66,6 +66,7 @@ class DataPlane:
         return [
             *posts,
             web.get(FORMATS["responses"].path, refuse_socket),
+            web.head("/", say_nothing),
             web.get("/v1/models", self.list_models),
             web.get("/v1/models/{model:.+}", self.show_model),
             web.get("/v1/key", self.show_key),
@@ -214,7 +215,11 @@ class DataPlane:
         """What this key may use."""
         visit = request[CONTEXT]
         key, config = await self._caller(request, visit), visit.parts.config
-        models = [_model(name, config) for name in auth.offered(key, config)]
+        names = auth.offered(key, config)
+        spec = of_client(request.headers)
+        if spec is not None and spec.list_models is not None:
+            return json_response(json.dumps(spec.list_models(names, request.query)).encode())
+        models = [_model(name, config) for name in names]
         return json_response(json.dumps({"object": "list", "data": models}).encode())
 
     async def show_model(self, request: web.Request) -> web.StreamResponse:
@@ -225,6 +230,9 @@ class DataPlane:
         found = config.model(name)
         if found is None or not _may_use(key, name, found):
             raise ModelNotFound(name)
+        spec = of_client(request.headers)
+        if spec is not None and spec.show_model is not None:
+            return json_response(json.dumps(spec.show_model(name)).encode())
         return json_response(json.dumps(_model(name, config)).encode())
 
     async def show_key(self, request: web.Request) -> web.StreamResponse:
@@ -283,6 +291,12 @@ async def refuse_socket(request: web.Request) -> web.StreamResponse:
     if "websocket" in request.headers.get(hdrs.UPGRADE, "").lower():
         raise UpgradeRequired(request.path)
     raise web.HTTPMethodNotAllowed(request.method, [hdrs.METH_POST])
+
+
+async def say_nothing(request: web.Request) -> web.StreamResponse:
+    """`HEAD /`, with which Claude Code opens its connection."""
+    request[CONTEXT].is_quiet = True
+    return Whole(200, (), b"")
 
 
 async def continue_later(request: web.Request) -> None:

@@ -39,6 +39,7 @@ from gateway.records import Endpoint
 from gateway.store import RefusalEntry
 from gateway.tasks import is_cut_off
 
+from . import unknown_paths
 from .access_log import AccessLog
 from .responses import EventStream, Whole
 from .status import Status, shutting_down
@@ -46,21 +47,6 @@ from .status import Status, shutting_down
 log = logging.getLogger("gateway")
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-_ELSEWHERE = {
-    "/v1/responses": "use POST /v1/responses, and send the whole conversation in 'input'",
-    "/v1/edits": "use POST /v1/chat/completions",
-    "/v1/engines": "use POST /v1/completions with the model in the body",
-} | dict.fromkeys(
-    (
-        "/v1/assistants", "/v1/audio", "/v1/batches", "/v1/containers", "/v1/conversations", "/v1/evals", "/v1/files",
-        "/v1/fine_tuning", "/v1/images", "/v1/moderations", "/v1/realtime", "/v1/threads", "/v1/uploads",
-        "/v1/vector_stores", "/v1/videos",
-    ),
-    "docs/formats.md lists the endpoints that it has",
-)  # fmt: skip
-"""Endpoints of the API that the gateway does not have, and what to do instead."""
-
 
 _NOT_FRAMED = "The request body could not be read as HTTP. Check the sizes of its chunks."
 
@@ -231,7 +217,8 @@ def _format_of(request: web.Request, visit: RequestContext) -> Format:
     """The format in whose words an error is written."""
     if visit.endpoint is not None:
         return FORMATS[visit.endpoint]
-    return of_path(request.rel_url.raw_path) or of_client(request.headers) or FORMATS["chat"]
+    path = unknown_paths.meant(request.rel_url.raw_path)
+    return of_path(path) or of_client(request.headers) or FORMATS["chat"]
 
 
 def _translate(request: web.Request, error: web.HTTPException) -> GatewayError:
@@ -246,9 +233,8 @@ def _translate(request: web.Request, error: web.HTTPException) -> GatewayError:
         limit = request[CONTEXT].parts.config.server.max_request_bytes
         return BodyTooLarge(f"Maximum content size limit ({limit}) exceeded.")
     if error.status == 404:
-        hint = next((hint for start, hint in _ELSEWHERE.items() if path.startswith(start)), None)
-        advice = f". The gateway does not have this endpoint: {hint}." if hint else ""
-        return NotFound(f"Invalid URL ({request.method} {path}){advice}")
+        advice = unknown_paths.advice(path)
+        return NotFound(f"Invalid URL ({request.method} {path})" + (f". {advice}" if advice else ""))
     return InvalidRequest(f"The request was refused: {error.reason}.")
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.conftest import Stage, StartsGateways
-from tests.fakes.scripted import CHUNKED, answer, chunk, ok_json, raw
+from tests.fakes.scripted import CHUNKED, answer, chunk, cut_stream, ok_json, raw
 
 from .client import Answer
 from .house import COMPLETIONS, UPSTREAM_KEY, Gateway, key, model, settings
@@ -29,8 +30,8 @@ MESSAGE = {
 }  # fmt: skip
 
 
-def messages_model(**more: Any) -> dict[str, Any]:
-    return model("messages", **more)
+def messages_model(upstream: str = "main", **more: Any) -> dict[str, Any]:
+    return model("messages", upstream, **more)
 
 
 def house_settings(url: str, **changes: Any) -> dict[str, Any]:
@@ -131,3 +132,325 @@ def test_stream_is_passed_on_and_charged(house: Gateway, upstream: Stage, name: 
     assert got.headers["content-type"] == "text/event-stream"
     assert got.headers["request-id"] == got.id
     assert tuple(used(house, got).values()) == expected
+
+
+# ------------------------------------------------------------------------------------------------------------- requests
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"max_tokens": None}, "max_tokens: Field required"),
+        ({"max_tokens": -1}, "max_tokens: Input should be greater than or equal to 0"),
+        ({"max_tokens": "5"}, "max_tokens: Input should be a valid integer"),
+        ({"messages": []}, "messages: List should have at least 1 item after validation, not 0"),
+        ({"messages": [{"role": "user"}]}, "messages.0.content: Field required"),
+        (
+            {"messages": [{"role": "user", "content": 5}]},
+            "messages.0.content: Input should be a string or array of objects",
+        ),
+        ({"temperature": 1.5}, "temperature: Input should be less than or equal to 1"),
+        ({"top_p": -0.1}, "top_p: Input should be greater than or equal to 0"),
+        ({"top_k": -1}, "top_k: Input should be greater than or equal to 0"),
+        ({"service_tier": "flex"}, "service_tier: Input should be 'auto' or 'standard_only'"),
+        ({"thinking": {"type": "enabled"}}, "thinking.enabled.budget_tokens: Field required"),
+        (
+            {"thinking": {"type": "enabled", "budget_tokens": 1023}, "max_tokens": 4096},
+            "thinking.enabled.budget_tokens: Input should be greater than or equal to 1024",
+        ),
+        (
+            {"thinking": {"type": "enabled", "budget_tokens": 2048}, "max_tokens": 2048},
+            "`max_tokens` must be greater than `thinking.budget_tokens`.",
+        ),
+        ({"fallbacks": [{"model": 5}]}, "fallbacks.0.model: Input should be a valid string"),
+    ],
+    ids=lambda value: None if isinstance(value, dict) else value[:40],
+)  # fmt: skip
+def test_faults_are_found_before_money_is_spent(
+    house: Gateway, upstream: Stage, changes: dict[str, Any], message: str
+) -> None:
+    assert told(post(house, **changes)) == (400, "invalid_request_error", message)
+
+
+def test_a_body_that_is_no_json_is_refused_in_the_words_of_the_api(house: Gateway, upstream: Stage) -> None:
+    status, kind, message = told(house.post("/v1/messages", b'{"model": }', headers={}))
+    assert (status, kind) == (400, "invalid_request_error")
+    assert message.startswith("The request body is not valid JSON: Expecting value at line 1")
+    assert "OpenAI" not in message
+
+
+@pytest.mark.parametrize(
+    "thinking",
+    [{"type": "adaptive"}, {"type": "disabled"}, {"type": "between_tools"}, {"type": "enabled", "budget_tokens": 9000}],
+    ids=lambda value: str(value["type"]),
+)
+def test_thinking_that_is_allowed(house: Gateway, upstream: Stage, thinking: dict[str, Any]) -> None:
+    upstream.play(ok_json(MESSAGE))
+    tools = [{"name": "f", "input_schema": {"type": "object"}}]  # with which a budget may be that of several turns
+    assert post(house, thinking=thinking, tools=tools, max_tokens=4096).status == 200
+
+
+@pytest.mark.parametrize(
+    ("changes", "param"),
+    [({"max_tokens": 65}, "max_tokens"), ({"top_k": 5}, "top_k"), ({"stop_sequences": ["a", "b"]}, "stop_sequences")],
+)
+def test_limits_of_a_key_bind(house: Gateway, upstream: Stage, changes: dict[str, Any], param: str) -> None:
+    status, kind, message = told(post(house, who="bound", **changes))
+    assert (status, kind) == (400, "invalid_request_error")
+    assert f"'{param}'" in message
+    upstream.play(ok_json(MESSAGE))
+    assert post(house, who="bound", stop_sequences=["a"]).status == 200
+
+
+# --------------------------------------------------------------------------------------------------------------- errors
+
+
+def test_errors_of_the_gateway_have_the_shape_of_the_api(house: Gateway, upstream: Stage) -> None:
+    status, kind, message = told(post(house, model="claude-unknown"))
+    assert (status, kind) == (404, "not_found_error")
+    assert message.startswith("model: ")
+    status, kind, message = told(post(house, model=COMPLETIONS))
+    assert (status, kind, message[:7]) == (404, "not_found_error", "model: ")
+    assert told(house.post("/v1/messages", b"{}", key=None))[:2] == (401, "authentication_error")
+    assert told(house.send("GET", "/v1/messages"))[:2] == (405, "invalid_request_error")
+    assert told(post(house, path="/v1/messages/x"))[:2] == (404, "not_found_error")
+
+
+def test_a_spent_quota_ends_with_one_request_and_is_not_overloaded(house: Gateway, upstream: Stage) -> None:
+    upstream.play(ok_json(MESSAGE))
+    assert post(house, who="spent").status == 200
+    got = post(house, who="spent")
+    status, kind, message = told(got)
+    assert (status, kind, got.json["error"]["details"]) == (
+        429,
+        "rate_limit_error",
+        {"error_code": "insufficient_quota"},
+    )
+    assert got.headers["x-should-retry"] == "false"
+    assert message.startswith("You exceeded the quota of your key of requests per day")
+
+
+def test_limits_are_shown_in_the_headers_of_the_api(house: Gateway, upstream: Stage) -> None:
+    theirs = [("anthropic-ratelimit-tokens-limit", "7"), ("anthropic-organization-id", "org"), ("request-id", "theirs")]
+    upstream.play(ok_json(MESSAGE, headers=theirs))
+    got = post(house, who="paced")
+    shown = {name: value for name, value in got.headers.items() if name.startswith("anthropic-")}
+    assert sorted(shown) == sorted(
+        f"anthropic-ratelimit-{unit}-{what}"
+        for unit in ("requests", "tokens") for what in ("limit", "remaining", "reset")
+    )  # fmt: skip
+    assert (shown["anthropic-ratelimit-requests-limit"], shown["anthropic-ratelimit-requests-remaining"]) == ("5", "4")
+    assert shown["anthropic-ratelimit-tokens-limit"] == "1000000"
+    for unit in ("requests", "tokens"):
+        datetime.strptime(shown[f"anthropic-ratelimit-{unit}-reset"], "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
+    assert "x-ratelimit-limit-requests" not in got.headers
+    assert got.headers["request-id"] == got.id
+
+
+ANTHROPIC_ERRORS = {
+    "invalid_request_error": (400, (400, "invalid_request_error")),
+    "not_found_error": (404, (404, "not_found_error")),
+    "request_too_large": (413, (413, "request_too_large")),
+    "authentication_error": (401, (502, "api_error")),
+    "permission_error": (403, (502, "api_error")),
+    "billing_error": (402, (502, "api_error")),
+    "rate_limit_error": (429, (429, "rate_limit_error")),
+    "api_error": (500, (502, "api_error")),
+    "timeout_error": (504, (502, "api_error")),
+    "overloaded_error": (529, (529, "overloaded_error")),
+}
+
+
+def anthropic_error(kind: str, message: str = "scripted") -> dict[str, Any]:
+    return {"type": "error", "error": {"type": kind, "message": message}, "request_id": "req_theirs"}
+
+
+@pytest.fixture(scope="module")
+def refused(gateways: StartsGateways, theatre: Stage) -> Gateway:
+    """A gateway with an upstream for each kind of error, tried once: one error has no effect on the next."""
+    one = {"base_url": theatre.url, "api_key": UPSTREAM_KEY, "capabilities": {"messages": True}}
+    names = [*ANTHROPIC_ERRORS, "balance", "uncounted"]
+    models = {name: messages_model(name, max_attempts=1) for name in names}
+    return gateways(house_settings(theatre.url, upstreams=dict.fromkeys(names, one), models=models))
+
+
+@pytest.mark.parametrize("kind", sorted(ANTHROPIC_ERRORS))
+def test_errors_of_the_upstream(refused: Gateway, upstream: Stage, kind: str) -> None:
+    status, expected = ANTHROPIC_ERRORS[kind]
+    upstream.play(answer(json.dumps(anthropic_error(kind)).encode(), status))
+    assert told(post(refused, model=kind))[:2] == expected
+
+
+def test_a_spent_balance_at_the_upstream_is_not_the_clients_fault(refused: Gateway, upstream: Stage) -> None:
+    words = "Your credit balance is too low to access the Anthropic API."
+    upstream.play(answer(json.dumps(anthropic_error("invalid_request_error", words)).encode(), 400))
+    got = post(refused, model="balance")
+    assert told(got)[:2] == (502, "api_error")
+    assert (got.json["error"]["details"]["error_code"], got.headers["x-should-retry"]) == (
+        "upstream_quota_exceeded", "false",
+    )  # fmt: skip
+    assert words not in got.body.decode()
+
+
+# -------------------------------------------------------------------------------------------------------------- streams
+
+
+def last_event(body: bytes) -> tuple[str, Any]:
+    """Name and data of the last event."""
+    name, data = body.rpartition(b"event: ")[2].removesuffix(b"\n\n").split(b"\ndata: ")
+    return name.decode(), json.loads(data)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "charged"),
+    [("error-in-stream", "overloaded_error", 25), ("ended-early", "api_error", 25)],
+)
+def test_a_stream_that_breaks_ends_with_an_error_event(
+    house: Gateway, upstream: Stage, name: str, kind: str, charged: int
+) -> None:
+    upstream.play(raw(CHUNKED + chunk(RECORDED[name]) + b"0\r\n\r\n"))
+    got = post(house, stream=True)
+    assert got.body.startswith(RECORDED[name].partition(b"event: error")[0])
+    event, data = last_event(got.body)
+    assert (event, data["type"], data["error"]["type"], data["request_id"]) == ("error", "error", kind, got.id)
+    assert b"Overloaded" not in got.body
+    call = house.call(got.id)
+    assert (call["prompt_tokens"], call["usage_source"], call["truncated"]) == (charged, "estimated", True)
+    assert call["completion_tokens"] >= 1
+
+
+def test_a_connection_that_breaks_ends_with_an_error_event(house: Gateway, upstream: Stage) -> None:
+    upstream.play(cut_stream([RECORDED["ended-early"]]))
+    assert last_event(post(house, stream=True).body)[0] == "error"
+
+
+def test_an_error_before_the_first_event_has_the_type_of_the_api(house: Gateway, upstream: Stage) -> None:
+    error = b"event: error\ndata: " + json.dumps(anthropic_error("overloaded_error")).encode() + b"\n\n"
+    upstream.play(always=raw(CHUNKED + chunk(error) + b"0\r\n\r\n"))
+    got = post(house, stream=True)
+    event, data = last_event(got.body)
+    assert (event, data["error"]["type"]) == ("error", "overloaded_error")
+    assert house.call(got.id)["completion_tokens"] == 0
+
+
+def test_a_plain_answer_where_a_stream_was_asked_for_is_passed_on(house: Gateway, upstream: Stage) -> None:
+    upstream.play(ok_json(MESSAGE))
+    got = post(house, stream=True)
+    assert (got.status, got.json) == (200, MESSAGE)
+
+
+# --------------------------------------------------------------------------------------------------------- other models
+
+
+def test_models_named_inside_a_request_are_checked_and_mapped(gateway: StartsGateways, upstream: Stage) -> None:
+    models = {
+        CLAUDE: messages_model(),
+        "small": messages_model(routes=[{"upstream": "main", "model": "claude-haiku-4-5"}]),
+        "elsewhere": messages_model("other"),
+    }
+    one = {"base_url": upstream.url, "api_key": UPSTREAM_KEY, "capabilities": {"messages": True}}
+    keys = [key("alice"), key("bob", models=[CLAUDE])]
+    house = gateway(house_settings(upstream.url, models=models, keys=keys, upstreams={"main": one, "other": one}))
+    advisor = {"type": "advisor_20260301", "name": "advisor", "model": "small"}
+    upstream.play(ok_json(MESSAGE))
+    assert post(house, tools=[advisor, {"name": "f"}], fallbacks=[{"model": "small", "max_tokens": 5}]).status == 200
+    sent = upstream.requests[0].json
+    assert sent["tools"] == [advisor | {"model": "claude-haiku-4-5"}, {"name": "f"}]
+    assert sent["fallbacks"] == [{"model": "claude-haiku-4-5", "max_tokens": 5}]
+    upstream.play()
+    assert told(post(house, who="bob", tools=[advisor]))[:2] == (404, "not_found_error")
+    assert told(post(house, who="bob", fallbacks="default"))[:2] == (404, "not_found_error")
+    assert told(post(house, fallbacks=[{"model": "unknown"}]))[:2] == (404, "not_found_error")
+    status, kind, message = told(post(house, fallbacks=[{"model": "elsewhere"}]))
+    assert (status, kind) == (400, "invalid_request_error")
+    assert "'elsewhere' is not served by the same upstream" in message
+    # In a body that is read by another process too.
+    upstream.play(ok_json(MESSAGE))
+    long = [{"role": "user", "content": "x" * 100_000}]
+    assert post(house, tools=[advisor | {"description": "y" * 10_000}], messages=long).status == 200
+    assert upstream.requests[0].json["tools"][0]["model"] == "claude-haiku-4-5"
+
+
+# --------------------------------------------------------------------------------------------------------- count_tokens
+
+
+def test_tokens_are_counted_as_a_request_without_tokens(house: Gateway, upstream: Stage) -> None:
+    upstream.play(ok_json({"input_tokens": 14}))
+    got = post(house, "/v1/messages/count_tokens?beta=true", who="paced", max_tokens=None)
+    assert (got.status, got.json) == (200, {"input_tokens": 14})
+    assert upstream.requests[0].path == "/v1/messages/count_tokens?beta=true"
+    call = house.call(got.id)
+    assert (call["endpoint"], call["prompt_tokens"], call["completion_tokens"]) == ("count_tokens", 0, 0)
+
+
+def test_tokens_are_counted_nowhere(refused: Gateway, gateway: StartsGateways, upstream: Stage) -> None:
+    path = "/v1/messages/count_tokens"
+    upstream.play(answer(b'{"detail": "Not Found"}', 404))
+    assert told(post(refused, path, model="uncounted", max_tokens=None))[:2] == (404, "not_found_error")
+    upstreams = {
+        "main": {"base_url": upstream.url, "capabilities": {"messages": True, "count_tokens": False}},
+        "none": {"base_url": upstream.url},
+    }
+    models = {CLAUDE: messages_model(), "chatty": messages_model("none")}
+    house = gateway(house_settings(upstream.url, upstreams=upstreams, models=models))
+    upstream.play()
+    assert told(post(house, path, max_tokens=None))[:2] == (404, "not_found_error")
+    assert told(post(house, model="chatty"))[:2] == (404, "not_found_error")
+
+
+# ----------------------------------------------------------------------------------------------------- models and paths
+
+
+def test_models_are_listed_in_the_shape_that_the_client_knows(house: Gateway) -> None:
+    version = {"anthropic-version": "2023-06-01"}
+    shown = house.get("/v1/models?limit=1", headers=version)
+    model_of_page = {
+        "type": "model", "id": CLAUDE, "display_name": CLAUDE, "created_at": "1970-01-01T00:00:00Z",
+    }  # fmt: skip
+    assert shown.json == {"data": [model_of_page], "has_more": True, "first_id": CLAUDE, "last_id": CLAUDE}
+    rest = house.get(f"/v1/models?limit=1000&after_id={CLAUDE}", headers=version).json
+    assert ([each["id"] for each in rest["data"]], rest["has_more"]) == ([COMPLETIONS], False)
+    assert house.get(f"/v1/models/{CLAUDE}", headers=version).json == model_of_page
+    assert house.get("/v1/models").json["object"] == "list"
+    assert told(house.get("/v1/models?limit=0", headers=version))[:2] == (400, "invalid_request_error")
+    assert told(house.get("/v1/models/none", headers=version))[:2] == (404, "not_found_error")
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("/v1/v1/messages", "Did you mean /v1/messages? This client adds /v1 itself"),
+        ("/messages", "Did you mean /v1/messages? The base URL of this client has to end in /v1."),
+        ("/v1/messages/", "Leave out the slash"),
+        ("/v1/messages/batches", "send each message to POST /v1/messages"),
+        ("/v1/messages/batches/b_1/results", "send each message to POST /v1/messages"),
+        ("/v1/complete", "use POST /v1/messages"),
+    ],
+)
+def test_paths_that_are_not_served_name_the_remedy(house: Gateway, upstream: Stage, path: str, words: str) -> None:
+    status, kind, message = told(post(house, path, headers={}))
+    assert (status, kind) == (404, "not_found_error")
+    assert words in message
+
+
+def test_paths_of_nobody_are_answered_in_the_words_of_the_client(house: Gateway, upstream: Stage) -> None:
+    assert told(post(house, "/v1/files"))[:2] == (404, "not_found_error")
+    assert post(house, "/v1/files", headers={}).error["type"] == "invalid_request_error"
+    assert post(house, "/chat/completions", headers={}).error["message"].endswith("has to end in /v1.")
+
+
+def test_head_of_the_root_is_harmless(house: Gateway) -> None:
+    got = house.send("HEAD", "/", key=None)
+    assert (got.status, got.body) == (200, b"")
+
+
+# ------------------------------------------------------------------------------------------------------------- upstream
+
+
+def test_the_key_goes_up_where_anthropic_wants_it(gateway: StartsGateways, upstream: Stage) -> None:
+    one = {"base_url": upstream.url, "api_key": UPSTREAM_KEY, "key_header": "x-api-key"}
+    house = gateway(house_settings(upstream.url, upstreams={"main": one | {"capabilities": {"messages": True}}}))
+    upstream.play(ok_json(MESSAGE))
+    assert post(house).status == 200
+    assert upstream.requests[0].headers["x-api-key"] == UPSTREAM_KEY
+    assert "authorization" not in upstream.requests[0].headers

@@ -1,0 +1,57 @@
+"""Paths that the gateway does not serve: what the client meant, and what it should do instead."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gateway.formats import FORMATS
+
+_ONE_BY_ONE = "send each message to POST /v1/messages"
+_ELSEWHERE: Mapping[str, str] = {
+    "/v1/responses": "use POST /v1/responses, and send the whole conversation in 'input'",
+    "/v1/edits": "use POST /v1/chat/completions",
+    "/v1/engines": "use POST /v1/completions with the model in the body",
+    "/v1/messages/batches": _ONE_BY_ONE,
+    "/v1/complete": "use POST /v1/messages",
+    "/v1/skills": "send messages that need none to POST /v1/messages",
+} | dict.fromkeys(
+    (
+        "/v1/assistants", "/v1/audio", "/v1/batches", "/v1/containers", "/v1/conversations", "/v1/evals", "/v1/files",
+        "/v1/fine_tuning", "/v1/images", "/v1/moderations", "/v1/realtime", "/v1/threads", "/v1/uploads",
+        "/v1/vector_stores", "/v1/videos",
+    ),
+    "docs/formats.md lists the endpoints that it has",
+)  # fmt: skip
+"""Endpoints of the APIs that the gateway does not have, and what to do instead."""
+
+_DOUBLED = "/v1/v1/"
+
+
+def _served() -> list[str]:
+    return [path for spec in FORMATS.values() for path in (spec.path, *spec.more_paths) if path.startswith("/v1/")]
+
+
+def meant(path: str) -> str:
+    """The path that a client with a wrong base URL meant, or the same path."""
+    if path.startswith(_DOUBLED):
+        path = path.removeprefix("/v1")
+    elif path.rstrip("/") in {served.removeprefix("/v1") for served in _served()}:
+        path = f"/v1{path}"
+    return path
+
+
+def advice(path: str) -> str | None:
+    """What a client of this path should do, as the end of a sentence in brackets or behind a full stop; None: nothing
+    is known of it."""
+    wanted = meant(path)
+    if path.startswith(_DOUBLED):
+        return (
+            f"Did you mean {wanted}? This client adds /v1 itself: leave it out of its base URL (ANTHROPIC_BASE_URL "
+            "for Anthropic's clients)."
+        )
+    if wanted != path:
+        return f"Did you mean {wanted.rstrip('/')}? The base URL of this client has to end in /v1."
+    if path.endswith("/") and path.rstrip("/") in _served():
+        return f"Did you mean {path.rstrip('/')}? Leave out the slash at the end."
+    hint = next((hint for start, hint in _ELSEWHERE.items() if path == start or path.startswith(f"{start}/")), None)
+    return f"The gateway does not have this endpoint: {hint}." if hint else None
