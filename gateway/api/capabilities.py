@@ -56,7 +56,7 @@ def _never_refuses(endpoint: Endpoint, params: Params, capabilities: Capabilitie
 
 def is_translated(endpoint: Endpoint, capabilities: Capabilities) -> bool:
     """Whether this upstream gets such calls in another format. Completions are adapted prompt by prompt instead."""
-    return type(getattr(capabilities, endpoint)) is str
+    return type(getattr(capabilities, endpoint, True)) is str
 
 
 def adaptation(endpoint: Endpoint, params: Params, capabilities: Capabilities) -> Adaptation:
