@@ -8,7 +8,7 @@ that was used and has no price.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from gateway import units
@@ -72,11 +72,20 @@ def _tiers(price: Price, variant: str, time: float) -> Tiers | None:
 
 
 def _tier(tiers: Tiers, prompt_tokens: int) -> Tier:
+    if len(tiers) == 1:
+        return tiers[0]
     return next(tier for tier in reversed(tiers) if prompt_tokens > tier.above or not tier.above)
 
 
 def _scaled(rates: Rates, usage: Usage) -> int | None:
     """The cost in nano-USD times `SCALE`; None if a unit that was used has no rate."""
+    if not usage.more and rates.keys() >= _OF_PLAIN_TOKENS and "calls" not in rates:  # as below, in a third of the time
+        prompt, completion = usage.prompt_tokens, usage.completion_tokens
+        cached, reasoning = min(usage.cached_tokens, prompt), min(usage.reasoning_tokens, completion)
+        return (
+            (prompt - cached) * rates["prompt"] + cached * rates["cached"]
+            + (completion - reasoning) * rates["completion"] + reasoning * rates["reasoning"]
+        )  # fmt: skip
     amounts = dict(usage.more)
     amounts["cached"] = min(usage.cached_tokens, usage.prompt_tokens)
     amounts["reasoning"] = min(usage.reasoning_tokens, usage.completion_tokens)
@@ -93,45 +102,44 @@ def _scaled(rates: Rates, usage: Usage) -> int | None:
     return total
 
 
+_OF_PLAIN_TOKENS = frozenset({"prompt", "cached", "completion", "reasoning"})
 _OF_PROMPT = ("cached", *[name for name, unit in units.UNITS.items() if unit.part_of == "prompt"])
 _OF_COMPLETION = ("reasoning", *[name for name, unit in units.UNITS.items() if unit.part_of == "completion"])
 
 
-class Hints(NamedTuple):
-    """What the body of a call says of its cost."""
-
-    writes_cache: bool = True
-    writes_long_cache: bool = True
-    has_audio: bool = True
-    has_images: bool = True
-    variant: str = ""
+def _everything(unit: str) -> bool:
+    return True
 
 
 def most_nusd(
-    price: Price | None, prompt_tokens: int, output_tokens: int, time: float, hints: Hints, known: units.Counts = ()
+    price: Price | None,
+    prompt_tokens: int,
+    output_tokens: int,
+    time: float,
+    variant: str = "",
+    may_use: Callable[[str], bool] = _everything,
 ) -> int | None:
-    """The most that so many tokens can cost: each at the dearest rate that can apply to it. Of what is counted beside
-    tokens only what the request says is in it (`known`), because nothing limits the rest before the call; None if the
-    price is unknown."""
+    """The most that so many tokens can cost: each at the dearest rate that can apply to it. `variant` is the service
+    that was asked for; `may_use` says whether the call can use a unit. What is counted beside tokens is not in it,
+    because nothing limits it before the call. None if the price is unknown."""
     if price is None:
         return None
     if price.nusd_per_million is not None:
         return cost_nusd(price, Usage(prompt_tokens, output_tokens))
-    tiers = _tiers(price, hints.variant, time) or _tiers(price, "", time) or ()
+    tiers = _tiers(price, variant, time) or _tiers(price, "", time) or ()
     rates = _tier(tiers, prompt_tokens).rates
-    wanted = {
-        "cache_write": hints.writes_cache, "cache_write_1h": hints.writes_long_cache, "audio_in": hints.has_audio,
-        "audio_out": hints.has_audio, "image_in": hints.has_images, "image_out": hints.has_images,
-    }  # fmt: skip
 
     def dearest(whole: str, parts: Sequence[str]) -> int:
-        return max([rates.get(unit, 0) for unit in (whole, *parts) if wanted.get(unit, True)])
+        most = rates.get(whole, 0)
+        for unit in parts:
+            if (rate := rates.get(unit, 0)) > most and may_use(unit):
+                most = rate
+        return most
 
     total = (
         prompt_tokens * dearest("prompt", _OF_PROMPT)
         + output_tokens * dearest("completion", _OF_COMPLETION)
         + rates.get("calls", 0)
-        + sum([rates.get(unit, 0) * count for unit, count in known])
     )
     return min(MAX_NUSD, -(-total // SCALE))
 

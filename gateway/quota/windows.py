@@ -217,25 +217,30 @@ def most_nusd(call: Call, prompt_tokens: int, output_tokens: int) -> int | None:
     price = call.model.price
     if price is None or price.nusd_per_million is not None:
         return pricing.cost_nusd(price, Usage(prompt_tokens, output_tokens))
-    return pricing.most_nusd(price, prompt_tokens, output_tokens, call.started, _hints(call, price), call.params.units)
-
-
-def _hints(call: Call, price: Price) -> pricing.Hints:
-    """What the body says of the price. A word anywhere in it will do: taking it wrongly reserves more, never less."""
-    document = call.params.document
-    members, text = document.members, document.text
-    variant = call.params.variant or members.get("service_tier")
-    if members.get("speed") == "fast":
-        variant = "fast"
-    if document.large is not None:  # its text was not kept
-        return pricing.Hints(variant=variant if isinstance(variant, str) else "")
-    return pricing.Hints(
-        writes_cache=not price.cache_write_on_request or "cache_control" in text,
-        writes_long_cache='"1h"' in text or '"12h"' in text,
-        has_audio="audio" in text,
-        has_images="image" in text,
-        variant=variant if isinstance(variant, str) else "",
+    members = call.params.document.members
+    variant = "fast" if members.get("speed") == "fast" else members.get("service_tier")
+    if not isinstance(variant, str):
+        variant = ""
+    return pricing.most_nusd(
+        price, prompt_tokens, output_tokens, call.started, variant, lambda unit: _may_use(call, price, unit)
     )
+
+
+_WORDS: Mapping[str, tuple[str, ...]] = {
+    "cache_write": ("cache_control",), "cache_write_1h": ('"1h"', '"12h"'), "audio_in": ("audio",),
+    "audio_out": ("audio",), "image_in": ("image",), "image_out": ("image",),
+}  # fmt: skip
+"""Words of which one is in every body of a call that can use a unit. It may be there for another reason, too: then more
+is reserved, never less."""
+
+
+def _may_use(call: Call, price: Price, unit: str) -> bool:
+    document = call.params.document
+    if unit not in _WORDS or document.large is not None:  # whose text was not kept
+        return True
+    if unit == "cache_write" and not price.cache_write_on_request:
+        return True
+    return any(word in document.text for word in _WORDS[unit])
 
 
 def calendar_window(per: str, now: float) -> tuple[str, int]:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.config import Price
-from gateway.quota.pricing import Hints, PaidPrice, cost_nusd, most_nusd, read_price, spelling, total_usage
+from gateway.quota.pricing import PaidPrice, cost_nusd, most_nusd, read_price, spelling, total_usage
 from gateway.records import Usage
 from gateway.units import UNITS, counts
 
@@ -124,30 +124,30 @@ def test_a_price_that_begins_on_a_day() -> None:
 
 # ---------------------------------------------------------------------------------------------------------------- drawn
 
-PLAIN = Hints(writes_cache=False, writes_long_cache=False, has_audio=False, has_images=False)
+WRITES = {"cache_write"}
 
 
 @pytest.mark.parametrize(
-    ("prompt", "hints", "nusd"),
+    ("prompt", "units", "variant", "nusd"),
     [
-        (100, PLAIN, 100 * 3_000 + 10 * 15_000),
-        (100, PLAIN._replace(writes_cache=True), 100 * 3_750 + 10 * 15_000),
-        (100, PLAIN._replace(writes_cache=True, writes_long_cache=True), 100 * 6_000 + 10 * 15_000),
-        (200_001, PLAIN, 200_001 * 6_000 + 10 * 22_500),
-        (200_001, PLAIN._replace(writes_cache=True), 200_001 * 7_500 + 10 * 22_500),
-        (100, PLAIN._replace(variant="batch"), 100 * 1_500 + 10 * 7_500),
-        (100, PLAIN._replace(variant="priority"), 100 * 3_000 + 10 * 15_000),
+        (100, set(), "", 100 * 3_000 + 10 * 15_000),
+        (100, WRITES, "", 100 * 3_750 + 10 * 15_000),
+        (100, WRITES | {"cache_write_1h"}, "", 100 * 6_000 + 10 * 15_000),
+        (200_001, set(), "", 200_001 * 6_000 + 10 * 22_500),
+        (200_001, WRITES, "", 200_001 * 7_500 + 10 * 22_500),
+        (100, set(), "batch", 100 * 1_500 + 10 * 7_500),
+        (100, set(), "priority", 100 * 3_000 + 10 * 15_000),
     ],
 )
-def test_what_is_drawn(prompt: int, hints: Hints, nusd: int) -> None:
-    assert most_nusd(price(**CLAUDE), prompt, 10, NOON, hints) == nusd
+def test_what_is_drawn(prompt: int, units: set[str], variant: str, nusd: int) -> None:
+    assert most_nusd(price(**CLAUDE), prompt, 10, NOON, variant, units.__contains__) == nusd
 
 
 def test_what_is_drawn_of_sound_and_calls() -> None:
     made = price(input=1, output=2, audio_in=10, audio_out=20, call=1)
-    assert most_nusd(made, 3, 4, NOON, PLAIN) == 3_000 + 8_000 + 10**9
-    assert most_nusd(made, 3, 4, NOON, PLAIN._replace(has_audio=True)) == 30_000 + 80_000 + 10**9
-    assert most_nusd(None, 3, 4, NOON, PLAIN) is None
+    assert most_nusd(made, 3, 4, NOON, "", lambda unit: False) == 3_000 + 8_000 + 10**9
+    assert most_nusd(made, 3, 4, NOON) == 30_000 + 80_000 + 10**9
+    assert most_nusd(None, 3, 4, NOON) is None
 
 
 tokens = st.integers(0, 400_000)
@@ -162,7 +162,7 @@ def test_what_is_drawn_is_the_most_that_tokens_can_cost(prompt: int, completion:
     more["audio_out"] = data.draw(st.integers(0, completion))
     cached = data.draw(st.integers(0, left))
     actual = cost_nusd(made, usage(prompt, completion, cached, **more), NOON)
-    most = most_nusd(made, prompt, completion, NOON, Hints())
+    most = most_nusd(made, prompt, completion, NOON)
     assert actual is not None
     assert most is not None
     assert actual <= most

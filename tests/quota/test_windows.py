@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from typing import Any
@@ -14,7 +15,7 @@ from gateway.api.json_document import parse
 from gateway.config import Config, Model, Quota
 from gateway.errors import InvalidRequest, ModelNotPriced
 from gateway.quota import windows as limits
-from gateway.records import Call, Claim, Key, Params, Record, Refused, Usage, Window, WindowState
+from gateway.records import Call, Claim, Key, LargeBody, Params, Record, Refused, Usage, Window, WindowState
 from tests.fakes.params import SET_BY_FORMAT
 
 SECOND = 1_000_000
@@ -762,3 +763,28 @@ def test_changing_a_limit_keeps_what_was_used(old: int, new: int, used: int) -> 
     assert limits.standing(rate(limit=new).window, limits.leaked(rate(limit=new).window, state, 0), 0).used == used
     short = limits.check(rate(limit=new), limits.leaked(rate(limit=old).window, state, 0), 0)
     assert (short is None) == (used + 1 <= new)
+
+
+# ------------------------------------------------------------------------------------- money, by what the body says
+
+CACHING = {
+    "input": 1, "output": 2, "cache_write": 3, "cache_write_1h": 4, "audio_in": 9, "variants": {"flex": {"output": 1}},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("price", "body", "nusd"),
+    [
+        (CACHING, {}, 10 * 3_000 + 5 * 2_000),
+        (CACHING, {"service_tier": "flex"}, 10 * 3_000 + 5 * 1_000),
+        (CACHING, {"cache": {"ttl": "1h"}}, 10 * 4_000 + 5 * 2_000),
+        (CACHING, {"modalities": ["audio"]}, 10 * 9_000 + 5 * 2_000),
+        ({**CACHING, "cache_write_on_request": True}, {}, 10 * 1_000 + 5 * 2_000),
+        ({**CACHING, "cache_write_on_request": True}, {"cache_control": {}}, 10 * 3_000 + 5 * 2_000),
+    ],
+)
+def test_what_a_body_says_of_its_cost(price: dict[str, Any], body: dict[str, Any], nusd: int) -> None:
+    this = call(body=json.dumps({"model": "m", **body}).encode(), settings={"price": price})
+    assert limits.most_nusd(this, 10, 5) == nusd
+    unread = this.params.document._replace(text="", large=LargeBody((), 0, {}))
+    assert (limits.most_nusd(this._replace(params=this.params._replace(document=unread)), 10, 5) or 0) >= nusd
