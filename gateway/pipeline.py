@@ -206,11 +206,10 @@ def _admission(call: Call, places: Sequence[Place], parts: Services) -> Ticket:
     key, document, by = call.key, call.params.document, parts.waiting.settings.by
     owner = f"team:{key.team}" if by == "team" and key.team is not None else key.id
     size = len(document.text) if document.large is None else sum(map(len, document.large.pieces))
-    cost = call.params.prompt_tokens + windows.output_limit(call) * call.params.candidates
     waiting = Waiting(
         flow=f"{owner}|{call.priority}",
         weight=key.weight * FACTORS[call.priority],
-        cost=cost,
+        cost=call.params.prompt_tokens,
         size=size,
         windows=[frozenset(claim.window.id for claim in place.claims) for place in places],
     )

@@ -28,7 +28,7 @@ log = logging.getLogger("gateway")
 POLL_S = 0.05
 """How often a slot of parallel calls is asked for again, which calls of other workers may have freed."""
 
-EXCHANGE_S = 0.1
+EXCHANGE_S = 0.05
 """How often workers with waiting calls exchange what they know: two workers differ by what they serve in that time."""
 
 POSTED_S = 2.0
@@ -39,6 +39,12 @@ TURNS = 8
 asks, and each that finds room lets two more ask."""
 
 MIN_WAIT_S = 0.001
+
+SMOOTHING = 0.2
+"""Weight of the last call in the moving average of what calls use."""
+
+MAX_FLOWS = 20_000
+"""Flows whose use is remembered."""
 
 Exchange = Callable[[str, str, str, float], Awaitable[Mapping[str, str]]]
 """`Ledger.exchange`."""
@@ -56,6 +62,8 @@ class WaitingRoom:
         self.tasks = Tasks()
         self.name = uuid.uuid4().hex[:12]
         self._lines: dict[tuple[str, ...], Line] = {}
+        self._use: dict[str, float] = {}
+        """Tokens that calls of each flow used lately."""
 
     def __repr__(self) -> str:
         return f"<WaitingRoom: {', '.join(map(repr, self._lines.values())) or 'empty'}>"
@@ -72,6 +80,17 @@ class WaitingRoom:
     def ticket(self, upstreams: Collection[str], call: Waiting, patience_s: float) -> Ticket:
         """What a call waits with for one of these upstreams, for so long at most."""
         return Ticket(self, tuple(sorted(upstreams)), call, min(patience_s, self.settings.max_wait_s))
+
+    def expected(self, call: Waiting) -> int:
+        """How many tokens a new call will use: as calls of its flow lately, and its prompt at least."""
+        return max(call.cost, round(self._use.get(call.flow, 0.0)))
+
+    def note_use(self, flow: str, tokens: int) -> None:
+        """A call has used so many tokens."""
+        known = self._use.pop(flow, tokens)
+        self._use[flow] = known + (tokens - known) * SMOOTHING
+        if len(self._use) > MAX_FLOWS:
+            del self._use[next(iter(self._use))]
 
     def line(self, upstreams: tuple[str, ...]) -> Line | None:
         """The line for these upstreams, if anybody waits or waited there lately."""
@@ -120,6 +139,7 @@ class Ticket:
         self._call = call
         self._patience_s = patience_s
         self._is_charged = False
+        call.cost = room.expected(call)
 
     async def admit(self, attempt: Attempt) -> Sequence[Refused]:
         """Wait for room. Returns nothing, or why there was none, with the time after which to come back.
@@ -144,6 +164,7 @@ class Ticket:
 
     def ended(self, tokens: int, windows: Collection[str]) -> None:
         """The call has used so many tokens, and gives back what it held of these windows."""
+        self._room.note_use(self._call.flow, tokens)
         if (line := self._room.line(self._line)) is not None:
             if self._is_charged:
                 line.queue.charge(self._call, tokens - self._call.cost)
@@ -191,7 +212,8 @@ class Line:
                 return self._refusals(call)
             turn = self._turns[last]
             self._leave(last)
-            turn.set_result(self._refusals(last))
+            if not turn.done():
+                turn.set_result(self._refusals(last))
         self.queue.add(call)
         self._news.set()
         while True:
@@ -247,6 +269,9 @@ class Line:
         for name in [name for name, until in self._blocked.items() if until <= now]:
             del self._blocked[name]
         while self._asking < self._may_ask and (call := self.queue.pick(self._is_blocked, now)) is not None:
+            if self._turns[call].done():  # cancelled just now: its client is gone
+                self._leave(call)
+                continue
             self.queue.begin_turn(call)
             self._asking += 1
             self._turns.pop(call).set_result(None)

@@ -201,7 +201,7 @@ def test_a_post_that_is_read_again_is_not_heeded_for_longer() -> None:
     go(here)
     here.counters["a"] = 99.0
     assert go(here, now=0.1) is None
-    here.read(post, 0.15)
+    here.read(post, 0.1)
     assert go(here, now=0.25) == "a"
     here.read({}, 0.3)
     assert here.goes_first(0.3) == float("inf")

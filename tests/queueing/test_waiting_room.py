@@ -1,0 +1,148 @@
+"""One worker's waiting room: turns, deadlines, clients that leave."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+
+import pytest
+
+from gateway.config import QueueSettings
+from gateway.queueing import Waiting, WaitingRoom
+from gateway.records import Refused, Window, WindowStatus
+from tests.fakes.scripted import until
+
+SLOTS = Window("upstream:up|parallel|||", "upstream:up", "parallel", "", None, 1)
+HOURLY = Window("upstream:up|requests|hour||", "upstream:up", "requests", "hour", None, 1, 3_600_000_000)
+OWN = Window("key:k|requests|day||2026-11-20", "key:k", "requests", "day", None, 1, starts="2026-11-20")
+LONG_S = 3600.0
+
+
+def full(window: Window, after_us: int | None = 1_000_000) -> Refused:
+    return Refused(WindowStatus(window, 1, 0, 0), 1, after_us)
+
+
+class Upstream:
+    """So many slots; who asks for one gets it, or a refusal."""
+
+    def __init__(self) -> None:
+        self.free = 0
+        self.asked = 0
+        self.admitted: list[str] = []
+        self.tasks: list[asyncio.Task[Sequence[Refused]]] = []
+        self.room = WaitingRoom(QueueSettings(max_wait_s=LONG_S, max_calls=3), self.exchange)
+
+    async def exchange(self, place: str, holder: str, text: str, for_s: float) -> Mapping[str, str]:
+        return {}
+
+    def call(self, flow: str, patience_s: float = LONG_S, window: Window = SLOTS) -> asyncio.Task[Sequence[Refused]]:
+        async def attempt() -> Sequence[Refused]:
+            self.asked += 1
+            await asyncio.sleep(0)
+            if not self.free:
+                return [full(window)]
+            self.free -= 1
+            self.admitted.append(flow)
+            return ()
+
+        ticket = self.room.ticket(["up"], Waiting(flow, 1, 10, 1, [frozenset([window.id])]), patience_s)
+        task = asyncio.ensure_future(ticket.admit(attempt))
+        self.tasks.append(task)
+        return task
+
+    @property
+    def waiting(self) -> int:
+        return self.room.waiting().get("up", 0)
+
+    def release(self, slots: int = 1) -> None:
+        """A call ends."""
+        self.free += slots
+        line = self.room.line(("up",))
+        assert line is not None
+        line.freed([SLOTS.id])
+
+
+@pytest.fixture
+async def upstream() -> AsyncIterator[Upstream]:
+    made = Upstream()
+    yield made
+    for task in made.tasks:
+        task.cancel()
+    await asyncio.gather(*made.tasks, return_exceptions=True)
+    await made.room.close()
+
+
+async def test_a_call_waits_until_there_is_room(upstream: Upstream) -> None:
+    call = upstream.call("a")
+    await until(lambda: upstream.waiting == 1)
+    upstream.release()
+    assert await call == ()
+    assert upstream.waiting == 0
+
+
+async def test_a_client_that_leaves_as_room_is_found_is_in_no_way(upstream: Upstream) -> None:
+    gone, stays = upstream.call("a"), upstream.call("a")
+    await until(lambda: upstream.waiting == 2)
+    gone.cancel()
+    upstream.release()  # in the same turn of the loop
+    assert await stays == ()
+    assert (gone.cancelled() or gone.cancelling(), upstream.waiting) == (True, 0) or gone.done()
+    assert upstream.admitted == ["a"]
+
+
+async def test_a_client_that_leaves_while_it_asks_takes_no_turn_along(upstream: Upstream) -> None:
+    gone, stays = upstream.call("a"), upstream.call("a")
+    await until(lambda: upstream.waiting == 2)
+    asked = upstream.asked
+    upstream.release()
+    await until(lambda: upstream.asked > asked)
+    gone.cancel()
+    upstream.release()
+    await asyncio.wait([stays])
+    assert stays.result() == ()
+
+
+async def test_a_deadline_ends_the_wait_with_the_last_refusal(upstream: Upstream) -> None:
+    call = upstream.call("a", patience_s=0.01)
+    (refused,) = await call
+    assert refused.standing.window == SLOTS
+    assert upstream.waiting == 0
+
+
+async def test_who_cannot_be_served_in_time_does_not_wait(upstream: Upstream) -> None:
+    call = upstream.call("a", patience_s=0.5, window=HOURLY)
+    (refused,) = await call
+    assert (refused.retry_after_us, upstream.asked) == (1_000_000, 1)
+
+
+async def test_the_callers_own_limit_ends_the_wait(upstream: Upstream) -> None:
+    call = upstream.call("a", window=OWN)
+    (refused,) = await call
+    assert (refused.standing.window, upstream.asked) == (OWN, 1)
+
+
+async def test_a_full_room_takes_a_new_flow_in_the_place_of_the_longest(upstream: Upstream) -> None:
+    calls = [upstream.call("a") for _ in range(3)]
+    await until(lambda: upstream.waiting == 3)
+    assert len(await upstream.call("a")) == 1
+    new = upstream.call("b")
+    await until(lambda: any(call.done() for call in calls))
+    assert [call.done() for call in calls] == [False, False, True]
+    upstream.release(3)
+    assert await new == ()
+
+
+async def test_the_time_to_come_back_counts_what_goes_before(upstream: Upstream) -> None:
+    for _ in range(3):
+        upstream.call("a", window=HOURLY)
+    await until(lambda: upstream.waiting == 3)
+    (refused,) = await upstream.call("a", window=HOURLY)
+    assert refused.retry_after_us is not None
+    assert refused.retry_after_us >= 3_600_000_000
+
+
+async def test_what_calls_used_lately_is_what_the_next_is_charged(upstream: Upstream) -> None:
+    for tokens in (500, 500):
+        upstream.room.note_use("a", tokens)
+    assert upstream.room.expected(Waiting("a", 1, 10)) == 500
+    assert upstream.room.expected(Waiting("b", 1, 10)) == 10
