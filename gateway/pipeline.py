@@ -238,8 +238,9 @@ async def _carry(
         match Try(place.route) if place is not None and is_first else _next_step(call, routes, parts, tried, waited_s):
             case GiveUp(last):
                 error = _failed(last, tried, call, routes, parts, lease)
-                keeps_status = FORMATS[call.endpoint].error_keeps_status
-                if last is not None and last.phase is Phase.REFUSED and last.has_begun and not keeps_status:
+                may_fall_back = outlet.client is None and lease.fallbacks_left and error.may_try_elsewhere
+                is_passed_on = not may_fall_back and not FORMATS[call.endpoint].error_keeps_status
+                if last is not None and last.phase is Phase.REFUSED and last.has_begun and is_passed_on:
                     # An error as the first event of a stream: it is passed on unchanged.
                     outlet.open((("content-type", "text/event-stream"),))
                     lease.close(status=error.status, usage=Usage(), ended="error", is_truncated=True, error=error.name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
@@ -119,6 +120,35 @@ def test_a_stream_falls_back_before_its_first_byte(house: Gateway, upstream: Sta
     with house.stream(model="small") as raw:
         raw.read_head()
         raw.read_chunks()
+    assert asked(upstream) == ["small"]
+
+
+def test_an_error_as_the_first_event_of_a_stream_falls_back(house: Gateway, upstream: Stage) -> None:
+    broken = stream([{"error": {"message": "overloaded", "code": 503}}])
+    upstream.play(broken, stream([EVENT]), broken, broken, broken)
+    with house.stream(model="small") as raw:
+        assert raw.read_head().headers["x-gateway-model"] == "big"
+        assert b'"a"' in raw.read_chunks()
+    with house.stream(model="small") as raw:
+        assert raw.read_head().headers["x-gateway-model"] == "huge"
+        assert b"error" in raw.read_chunks()
+    assert asked(upstream) == ["small", "big", "small", "big", "huge"]
+
+
+def test_nothing_falls_back_behind_a_comment(gateway: StartsGateways, upstream: Stage) -> None:
+    has_begun = threading.Event()
+
+    async def fail_late(wire: Wire) -> None:
+        await asyncio.to_thread(has_begun.wait)
+        await BUSY(wire)
+
+    upstream.play(fail_late)
+    models = {"small": model("completions", fallbacks=["big"], max_attempts=1), "big": model("completions")}
+    house = gateway(settings(upstream.url, models=models, server={"keepalive_comment_s": 0.05}))
+    with house.stream(model="small") as raw:
+        assert raw.read_head().status == 200  # sent with the comment
+        has_begun.set()
+        assert b"error" in raw.read_chunks()
     assert asked(upstream) == ["small"]
 
 
