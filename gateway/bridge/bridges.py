@@ -23,10 +23,13 @@ from .translate import (
     anthropic_request,
     messages_answer,
     messages_request,
+    responses_answer,
+    responses_request,
 )
 from .translate.anthropic_answer import ChatFrame, ChatStream
 from .translate.chat_said import as_chunk
 from .translate.messages_answer import MessageFrame, MessageStream
+from .translate.responses_answer import ResponseFrame, ResponseStream
 from .translated_scan import TranslatedScan, Translator
 
 ANTHROPIC_VERSION = ("anthropic-version", "2023-06-01")
@@ -91,7 +94,7 @@ def refusal(endpoint: Endpoint, params: Params, capabilities: Capabilities) -> I
 
 def _format(way: _Way, asked: Any, call: Call, max_bytes: int) -> Format:
     """The upstream's format, with answers for this call's client."""
-    target = FORMATS[way.target]
+    target, own = FORMATS[way.target], FORMATS[call.endpoint]
 
     def scan(given: ScanInput) -> Scan:
         assert target.scan is not None
@@ -113,6 +116,8 @@ def _format(way: _Way, asked: Any, call: Call, max_bytes: int) -> Format:
         error_event=way.fail,
         reword=lambda refused: renamed(refused, way.names),
         response_headers=frozenset(),
+        streams_only_events=own.streams_only_events,
+        error_keeps_status=own.error_keeps_status,
     )
 
 
@@ -126,6 +131,40 @@ def _read(body: bytes) -> dict[str, Any]:
 def _base(call: Call) -> str:
     return call.id.removeprefix("req_")
 
+
+# -------------------------------------------------------------------------------------------- Responses through chat
+
+
+def _ask_response(params: Params, capabilities: Capabilities, _: int) -> Any:
+    return responses_request.translate(params.document.members, limit_field=capabilities.max_tokens_field)
+
+
+def _response_frame(call: Call) -> ResponseFrame:
+    return ResponseFrame(_base(call), int(call.started), call.params.model)
+
+
+def _fail_response(error: GatewayError, scan: Scan | None, request_id: str) -> bytes | None:
+    if isinstance(scan, TranslatedScan) and isinstance(scan.translator, ResponseStream):
+        return scan.translator.fail(*responses_answer.failure(error))
+    return FORMATS["responses"].error_event(error, None, request_id)
+
+
+_RESPONSES = _Way(
+    target="chat",
+    ask=_ask_response,
+    stream=lambda asked, call: ResponseStream(asked, _response_frame(call)),
+    plain=lambda asked, call, answer, _: responses_answer.answer(asked, _response_frame(call), answer),
+    as_stream=as_chunk,
+    fail=_fail_response,
+    names={
+        "messages": "input",
+        "max_tokens": "max_output_tokens",
+        "max_completion_tokens": "max_output_tokens",
+        "response_format": "text.format",
+        "reasoning_effort": "reasoning.effort",
+        "verbosity": "text.verbosity",
+    },
+)
 
 # --------------------------------------------------------------------------------------------- Messages through chat
 
@@ -184,5 +223,5 @@ _CHAT = _Way(
     headers=(ANTHROPIC_VERSION,),
 )
 
-WAYS: Mapping[Endpoint, _Way] = {"messages": _MESSAGES, "chat": _CHAT}
+WAYS: Mapping[Endpoint, _Way] = {"responses": _RESPONSES, "messages": _MESSAGES, "chat": _CHAT}
 """By the client's format."""

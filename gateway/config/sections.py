@@ -624,8 +624,8 @@ class Capabilities(Section):
     """Whether it has Anthropic's /messages; via_chat: as chats; default: true for api.anthropic.com, else false."""
     count_tokens: bool = True
     """Whether it has /messages/count_tokens beside /messages."""
-    responses: bool = True
-    """Whether it has /responses."""
+    responses: Annotated[bool | Literal["via_chat"], _bool_or("via_chat")] = True
+    """Whether it has /responses; via_chat: responses are translated to chats, and their answers back."""
     logprobs: bool = True
     """Whether completions may ask for logprobs, which some upstreams cannot read as a number."""
     best_of: bool = True
@@ -641,7 +641,7 @@ class Capabilities(Section):
 
     @model_validator(mode="after")
     def _target_to_go_by(self) -> Self:
-        for name in ("completions", "messages"):
+        for name in ("completions", "responses", "messages"):
             if getattr(self, name) == "via_chat" and self.chat is not True:
                 raise ValueError(f"{name}: via_chat needs chat, which is {_written(self.chat)} here")
         if self.chat == "via_messages" and self.messages is not True:

@@ -166,7 +166,9 @@ def test_limits_of_completions_do_not_touch_chat() -> None:
         ("embeddings", BODIES["embeddings"] | {"input": ["a", "b"]}, {"prompt_arrays": False}, Adaptation.PLAIN),
         ("messages", MESSAGE, {"messages": True}, Adaptation.PLAIN),
         ("messages", MESSAGE, {"messages": "via_chat"}, Adaptation.TRANSLATED),
-        ("chat", BODIES["chat"], {"messages": "via_chat"}, Adaptation.PLAIN),
+        ("responses", {"model": "m", "input": "x"}, {}, Adaptation.PLAIN),
+        ("responses", {"model": "m", "input": "x"}, {"responses": "via_chat"}, Adaptation.TRANSLATED),
+        ("chat", BODIES["chat"], {"messages": "via_chat", "responses": "via_chat"}, Adaptation.PLAIN),
         ("chat", BODIES["chat"], {"messages": True, "chat": "via_messages"}, Adaptation.TRANSLATED),
     ],
 )
@@ -199,12 +201,12 @@ def test_what_cannot_be_translated_goes_to_a_route_with_the_format() -> None:
 @pytest.mark.parametrize(
     ("capabilities", "model", "endpoints", "names"),
     [
-        ([{}], {}, ("completions", "chat", "embeddings"), []),
+        ([{}], {}, ("completions", "chat", "embeddings", "responses"), []),
         ([VIA_CHAT], {"endpoints": ["completions", "chat"]}, ("completions", "chat"),
          ["token_prompts", "echo", "suffix", "best_of"]),
         ([VIA_CHAT | {"logprobs": False}, {"echo": False, "logprobs": False}], {"endpoints": ["completions"]},
          ("completions",), ["echo", "logprobs"]),
-        ([{"completions": False, "embeddings": False}], {}, ("chat",), []),
+        ([{"completions": False, "embeddings": False, "responses": False}], {}, ("chat",), []),
         ([{"echo": False}], {"endpoints": ["chat"]}, ("chat",), []),
     ],
 )  # fmt: skip
@@ -228,7 +230,8 @@ def test_completions_go_by_a_chat_that_is_there() -> None:
 def test_only_the_whole_of_it_is_all() -> None:
     assert Capabilities().is_all
     assert Capabilities(stream_usage=False, max_tokens_field="max_tokens").is_all
-    assert Capabilities(messages=True, count_tokens=False).is_all  # it is about OpenAI's endpoints
-    for name in set(Capabilities.model_fields) - {"stream_usage", "max_tokens_field", "messages", "count_tokens"}:
+    assert Capabilities(messages=True, count_tokens=False, responses=False).is_all  # it is about OpenAI's endpoints
+    apart = {"stream_usage", "max_tokens_field", "messages", "count_tokens", "responses"}
+    for name in set(Capabilities.model_fields) - apart:
         assert not Capabilities.model_validate({name: False}).is_all
     assert not Capabilities(completions="via_chat").is_all

@@ -107,9 +107,9 @@ def test_what_a_model_can_do_is_shown(house: Gateway) -> None:
     listed = {each["id"]: each for each in house.get("/v1/models").json["data"]}
     endpoints = {name: each["endpoints"] for name, each in listed.items() if name in ("chat", "text", "bridge", "old")}
     assert endpoints == {
-        "chat": ["chat", "embeddings"],
-        "text": ["completions", "embeddings"],
-        "bridge": ["completions", "chat", "embeddings"],
+        "chat": ["chat", "embeddings", "responses"],
+        "text": ["completions", "embeddings", "responses"],
+        "bridge": ["completions", "chat", "embeddings", "responses"],
         "old": ["completions"],
     }
     assert listed["bridge"]["unsupported"] == ["token_prompts", "echo", "suffix", "best_of"]

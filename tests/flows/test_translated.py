@@ -8,7 +8,9 @@ from typing import Any
 
 import anthropic
 import httpx2
+import openai
 import pytest
+from openai import OpenAI
 
 from tests.bridge.translated import BASE, CREATED, GOLDEN, data_of
 from tests.conftest import Stage, StartsGateways, StartsProcesses
@@ -46,10 +48,10 @@ SMALL: dict[str, dict[str, Any]] = {
     "messages": {"model": "messages", "max_tokens": 50, "messages": [{"role": "user", "content": "Hello"}]},
     "anthropic": {"model": "anthropic", "messages": [{"role": "user", "content": "Hello"}]},
 }
-WAYS = ["anthropic", "messages"]
-TRANSLATED = ["messages"]
+WAYS = sorted(SMALL)
+TRANSLATED = ["messages", "responses"]
 OF_CHAT = [way for way in WAYS if way != "anthropic"]
-ABLE_OF_CHAT = {"messages": "via_chat"}
+ABLE_OF_CHAT = {"messages": "via_chat", "responses": "via_chat"}
 
 
 def way_of(name: str) -> str:
@@ -420,6 +422,8 @@ def test_the_official_sdks_work_with_a_chat_only_upstream(gateway: StartsGateway
     calls = 0
     with anthropic.Anthropic(base_url=made.url, api_key=secret("alice"), max_retries=0, timeout=60) as sdk:
         calls += messages_conversation(sdk)
+    with OpenAI(base_url=f"{made.url}/v1", api_key=secret("alice"), max_retries=0, timeout=60) as other:
+        calls += responses_conversation(other)
     served = httpx2.get(address.removesuffix("/v1") + "/simulator/ledger").json()
     (row,) = made.usage(group_by="month")
     assert (row["requests"], row["errors"], row["estimated_tokens"]) == (calls, 0, 0)
@@ -459,6 +463,48 @@ def messages_conversation(sdk: anthropic.Anthropic) -> int:
         short = sdk.messages.create(messages=question, **{**asked, "max_tokens": 3})
         assert short.stop_reason == "max_tokens"
         calls += 5
+    return calls
+
+
+def responses_conversation(sdk: OpenAI) -> int:
+    """Returns the number of calls."""
+    calls = 0
+    for name in MODELS:
+        asked: Any = {"model": name, "extra_body": {"seed": 7}}
+        plain = sdk.responses.create(input="Hello", **asked)
+        with sdk.responses.stream(input="Hello", **asked) as stream_:
+            events = [each.type for each in stream_]
+            streamed = stream_.get_final_response()
+        assert streamed.output_text == plain.output_text != ""
+        assert streamed.usage == plain.usage
+        assert plain.usage is not None
+        assert (plain.usage.output_tokens_details.reasoning_tokens > 0) == ("reasoner" in name)
+        assert events[0] == "response.created"
+        assert events[-1] == "response.completed"
+        assert [item.type for item in plain.output] == ["reasoning", "message"][-1 - ("reasoner" in name) :]
+        tools: Any = [{"type": "function", "name": "weather", "parameters": TOOL, "strict": False}]
+        called = sdk.responses.create(input="Hello", tools=tools, **asked)
+        call = called.output[-1]
+        assert call.type == "function_call"
+        assert set(json.loads(call.arguments)) == {"city"}
+        result: Any = {"type": "function_call_output", "call_id": call.call_id, "output": "Sunny"}
+        after: Any = [{"role": "user", "content": "Hello"}, *[item.to_dict() for item in called.output], result]
+        assert sdk.responses.create(input=after, tools=tools, **asked).output[-1].type == "message"
+        custom: Any = [{"type": "custom", "name": "apply_patch", "format": {"type": "text"}}, {"type": "web_search"}]
+        with sdk.responses.stream(input="Hello", tools=custom, store=False, **asked) as stream_:
+            deltas = [each.delta for each in stream_ if each.type == "response.custom_tool_call_input.delta"]
+            patched = stream_.get_final_response()
+        assert patched.output[-1].type == "custom_tool_call"
+        assert patched.output[-1].input == "".join(deltas) != ""
+        assert [tool.type for tool in patched.tools] == ["custom"]
+        short = sdk.responses.create(input="Hello", **asked, max_output_tokens=16)
+        assert short.status == "incomplete"
+        assert short.incomplete_details is not None
+        assert short.incomplete_details.reason == "max_output_tokens"
+        with pytest.raises(openai.BadRequestError) as caught:
+            sdk.responses.create(input="Hello", truncation="auto", **asked)
+        assert caught.value.param == "truncation"
+        calls += 6
     return calls
 
 
