@@ -1,4 +1,5 @@
-"""`gateway prices`: what each model would be charged, and why. Uses no network and no running gateway."""
+"""`gateway prices`: what each model would be charged, and why. Uses no running gateway, and no network but for
+`update`."""
 
 from __future__ import annotations
 
@@ -8,30 +9,40 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gateway.config import Config, Model, ModelTable, Price, is_pattern
-from gateway.config.price_table import PriceTable, Unpriced, Wanted, price_of, provider_of
+from gateway.config.price_table import PriceTable, Unpriced, Wanted, price_of, provider_of, table_of
 from gateway.config.rates import ROWS, Tiers
 from gateway.reports.table import UNKNOWN, aligned, format_json
 
 from .common import fail, put
+from .price_update import update
 
 CONFIGURED = "configured"
+UPDATE = "update"
+"""In place of a model: download a newer table."""
 _SHOWN = ("input", "cached_input", "output")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the command."""
     parser.description = "Show what models would be charged, and why."
-    parser.add_argument("model", nargs="?", metavar="MODEL", help="all rows of one model, as a client names it")
+    parser.add_argument(
+        "model", nargs="?", metavar="MODEL", help="all rows of one model, as a client names it; or `update`"
+    )
     parser.add_argument("--config", required=True, metavar="FILE", help="the configuration, in YAML")
     parser.add_argument("--providers", action="store_true", help="list the providers of the price table")
+    parser.add_argument(
+        "--from", dest="source", metavar="URL", help="with update: download from here, not from the package's address"
+    )
     parser.add_argument("--format", default="table", choices=("table", "json"), help="default: table")
 
 
 def run(args: argparse.Namespace, config: Config) -> int:
     """Print the prices; returns the exit code."""
     now = datetime.now(UTC)
+    if args.model == UPDATE:
+        return update(config.prices.file, args.source)
     if args.providers:
-        return put("".join([f"{name}\n" for name in PriceTable(now).providers()]))
+        return put("".join([f"{name}\n" for name in _table_of(config, now).providers()]))
     if args.model is None:
         rows = [_row(config, name, model, now) for name, model in config.models.items()]
         return put(format_json(rows) if args.format == "json" else _table(rows))
@@ -96,6 +107,10 @@ def _further(price: Price) -> str:
     ])  # fmt: skip
 
 
+def _table_of(config: Config, now: datetime) -> PriceTable:
+    return table_of(config.prices.file, now)
+
+
 def _why(config: Config, name: str, now: datetime) -> str:
     """Why a model has no price."""
     model = config.models.get(name)
@@ -108,7 +123,7 @@ def _why(config: Config, name: str, now: datetime) -> str:
         if provider is None:
             return f"the provider of upstream {route.upstream} is not known: set its provider, or a price"
         providers.append((provider, route.model))
-    found = price_of(PriceTable(now), name, Wanted(providers, model.strip_prefix or ""))
+    found = price_of(_table_of(config, now), name, Wanted(providers, model.strip_prefix or ""))
     if isinstance(found, Unpriced):
         return found.why
     return "unpriced: allow" if model.unpriced == "allow" else "price: null"

@@ -11,9 +11,11 @@ reports none of them costs what the table says.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -103,16 +105,25 @@ def provider_of(upstream: Mapping[str, Any]) -> str | None:
     return HOSTS.get(host) or next((name for end, name in HOST_ENDINGS.items() if host.endswith(end)), None)
 
 
-class PriceTable:
-    """The table of the installed package."""
+class UnreadableTable(Exception):
+    """A file that holds no price table; the text says why."""
 
-    def __init__(self, now: datetime) -> None:
+
+class PriceTable:
+    """The table of the installed package, or of the text of a file that `gateway prices update` wrote.
+
+    Raises `UnreadableTable`.
+    """
+
+    def __init__(self, now: datetime, text: str | None = None) -> None:
         from genai_prices import __version__
         from genai_prices.data_snapshot import get_snapshot
 
-        self.name = f"genai-prices {__version__}"
         self._today = now.date()
+        self.name = f"genai-prices {__version__}"
         self._snapshot: DataSnapshot = get_snapshot()
+        if text is not None:
+            self.name, self._snapshot = _read(text)
 
     def __repr__(self) -> str:
         return f"<PriceTable {self.name}>"
@@ -172,6 +183,43 @@ class PriceTable:
         if "claude" in model.id:
             document["cache_write_on_request"] = True
         return document
+
+
+def _read(text: str) -> tuple[str, DataSnapshot]:
+    from genai_prices.data_snapshot import DataSnapshot
+    from genai_prices.types import _providers_from_raw  # what the package's own updater reads its data with
+
+    try:
+        kept = json.loads(text, parse_float=Decimal)
+        day = date.fromisoformat(kept["date"])
+        snapshot = DataSnapshot(_providers_from_raw(kept["providers"]), from_auto_update=True)
+    except (ValueError, TypeError, KeyError, AttributeError, AssertionError, RecursionError) as error:
+        raise UnreadableTable(str(error).splitlines()[0] if str(error) else type(error).__name__) from None
+    return day.isoformat(), snapshot
+
+
+def read_whole(path: str) -> str:
+    """A file's text. Raises `OSError`, `UnicodeDecodeError`."""
+    return Path(path).read_text(encoding="utf-8")
+
+
+def table_of(file: str | None, now: datetime, read_file: Callable[[str], str] = read_whole) -> PriceTable:
+    """The table that counts: of the file if it is there. Raises `ConfigError`."""
+    text = None
+    if file is not None:
+        try:
+            text = read_file(file)
+        except FileNotFoundError:
+            pass  # not updated yet
+        except (OSError, UnicodeDecodeError) as error:
+            reason = (error.strerror or "").lower() if isinstance(error, OSError) else "not UTF-8 text"
+            raise ConfigError([ConfigFault("prices.file", f"cannot be read: {reason}")]) from None
+    try:
+        return PriceTable(now, text)
+    except UnreadableTable as error:
+        raise ConfigError([
+            ConfigFault("prices.file", f"holds no price table ({error}); delete it, and run gateway prices update")
+        ]) from None  # fmt: skip
 
 
 def _conditions(model: ModelInfo) -> Sequence[ConditionalPrice]:
@@ -269,8 +317,10 @@ def wanted_prices(values: Mapping[str, Any]) -> dict[str, Wanted]:
     return found
 
 
-def with_table_prices(values: Mapping[str, Any], now: datetime) -> dict[str, Any]:
-    """Plain values, with the table's price in each model that wants one and is there.
+def with_table_prices(
+    values: Mapping[str, Any], now: datetime, read_file: Callable[[str], str] = read_whole
+) -> dict[str, Any]:
+    """Plain values, with the table's price in each model that wants one and is there. `read_file` reads `prices.file`.
 
     Raises `ConfigError` for a provider that the table does not have, and for settings that only this function makes.
     """
@@ -289,7 +339,8 @@ def with_table_prices(values: Mapping[str, Any], now: datetime) -> dict[str, Any
         raise ConfigError(faults)
     if not wanted:
         return values
-    table = PriceTable(now)
+    file = _section(values, "prices").get("file")
+    table = table_of(file if isinstance(file, str) and file else None, now, read_file)
     if faults := list(_unknown_providers(values, table)):
         raise ConfigError(faults)
     models = dict(values["models"])

@@ -1381,6 +1381,11 @@ class QueueSettings(Section):
     """Who shares fairly: keys, or teams with all of their keys."""
 
 
+class PriceSettings(Section):
+    file: Annotated[str, Field(min_length=1)] | None = None
+    """File that gateway prices update writes; while it is there, its table is used instead of the package's."""
+
+
 class Config(Section):
     """The whole file."""
 
@@ -1402,6 +1407,8 @@ class Config(Section):
     """What models and new keys have where they say nothing."""
     models: dict[str, Model] = {}
     """What clients may ask for, by name or by pattern: gpt-4o*; "*" is every other model."""
+    prices: PriceSettings = PriceSettings()
+    """The price table."""
     aliases: dict[str, str] = {}
     """Further names of models: {fast: gpt-4o-mini}."""
     queue: QueueSettings = QueueSettings()

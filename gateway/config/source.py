@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from glob import glob
 from pathlib import Path
@@ -75,7 +75,7 @@ class Source:
             server = values.get("server") or {}
             if self._overrides and isinstance(server, dict):  # anything else is a fault, reported below
                 values["server"] = {**server, **self._overrides}
-            values = _with_table_prices(values)
+            values = _with_table_prices(values, read_file)
             return Reading(build(values), values, resolved.referenced, whole)
         except ConfigError as error:
             raise ConfigError([whole.locate(fault) for fault in error.faults]) from None
@@ -85,10 +85,10 @@ class Source:
         return {path: _hash_of(path) for path in self.seen}
 
 
-def _with_table_prices(values: Mapping[str, Any]) -> dict[str, Any]:
+def _with_table_prices(values: Mapping[str, Any], read_file: Callable[[str], str]) -> dict[str, Any]:
     """Raises `ConfigError`, with the faults of everything else as well."""
     try:
-        return with_table_prices(values, datetime.now(UTC))
+        return with_table_prices(values, datetime.now(UTC), read_file)
     except ConfigError as error:
         faults = error.faults
     try:
