@@ -13,12 +13,12 @@ from decimal import Decimal
 from fnmatch import fnmatchcase
 from urllib.parse import urlsplit
 
-from pydantic import SecretStr
-
 from .checks import Place, ValidParts, is_bound, quota_lists
 from .faults import ConfigFault, format_faults, printable
 from .model_names import is_pattern, may_overlap
 from .sections import Config, Limits
+from .settings_without_effect import without_effect
+from .suspicious_values import secrets_of, suspicious
 
 FOREIGN_REFERENCE = re.compile(
     r"os\.environ/\w+|env[:.]\w+|\$env:\w+|\$[A-Za-z_]\w*|%[A-Za-z_]\w*%|\{\{.*\}\}|<[\w -]+>|\$\(.*\)"
@@ -29,11 +29,13 @@ ENDPOINTS = ("/chat/completions", "/completions", "/embeddings", "/responses")
 """Paths that the gateway adds to `base_url` itself."""
 
 BASE_PATHS: Mapping[str, str] = {
+    "api.anthropic.com": "/v1",
     "api.openai.com": "/v1",
     "api.groq.com": "/openai/v1",
     "api.mistral.ai": "/v1",
     "api.together.xyz": "/v1",
     "api.yescale.io": "/v1",
+    "api.x.ai": "/v1",
     "openrouter.ai": "/api/v1",
 }
 """Providers whose API is below this path only, by the host of their documented base URL."""
@@ -59,6 +61,8 @@ def warnings_of(config: Config, now: datetime) -> list[ConfigFault]:
         *_unused_patterns(config),
         *_larger_than_the_team(config),
         *_wide_limits(config),
+        *suspicious(config),
+        *without_effect(config),
     ]
 
 
@@ -67,27 +71,9 @@ def _warning(place: Place, message: str) -> ConfigFault:
 
 
 def _foreign_references(config: Config) -> Warnings:
-    for place, secret in _secrets(config):
+    for place, secret in secrets_of(config):
         if secret is not None and FOREIGN_REFERENCE.fullmatch(secret.get_secret_value()):
             yield _warning(place, "looks like another program's form of a variable; the form here is ${NAME}")
-
-
-def _secrets(config: Config) -> Iterator[tuple[Place, SecretStr | None]]:
-    for name, upstream in config.upstreams.items():
-        yield ("upstreams", name, "api_key"), upstream.api_key
-        for index, one in enumerate(upstream.api_keys):
-            yield ("upstreams", name, "api_keys", index), one
-    for number, key in enumerate(config.keys):
-        yield ("keys", number, "secret"), key.secret
-    yield ("admin", "token"), config.admin.token
-    yield ("admin", "viewer_token"), config.admin.viewer_token
-    for name, each in config.admin.tokens.items():
-        yield ("admin", "tokens", name, "token"), each.token
-    if config.oidc is not None:
-        yield ("oidc", "client_secret"), config.oidc.client_secret
-        yield ("oidc", "session_key"), config.oidc.session_key
-    yield ("metrics", "token"), config.metrics.token
-    yield ("alerts", "webhook"), config.alerts.webhook
 
 
 def _base_urls(config: Config) -> Warnings:
@@ -164,6 +150,8 @@ def _unused_patterns(config: Config) -> Warnings:
     known = _few([printable(name) for name in config.models])
     for number, key in enumerate(config.keys):
         for index, pattern in enumerate(key.models):
+            if pattern != pattern.strip() or "," in pattern:
+                continue  # which has a warning of its own
             if not any(_may_match(pattern, name) for name in (*config.models, *config.aliases)):
                 yield _warning(("keys", number, "models", index), f"matches none of the models: {known}")
     for path, quotas, _ in quota_lists(ValidParts.of(config)):

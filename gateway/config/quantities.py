@@ -3,7 +3,7 @@
     durations  90 (seconds)   90s   500ms   15m   1h30m   7d   2w
     sizes      64MB (10^6)   64MiB (2^20)   26214400 (bytes)
     counts     1000000   1_000_000   1,000,000   100k   1.5M   2G
-    periods    second   minute   hour   day   week   month, or a duration
+    periods    second (s, sec)   minute (min)   hour (h)   day   week   month, or a duration
     rates      10/s   500/min   1k/90s
     quotas     1M tokens/day   60 requests/minute   20 USD/month   5 requests/week:gpt-4*
     moments    2027-01-01   2027-01-01T12:00:00+02:00   2027-01-01 12:00 (UTC)
@@ -28,6 +28,7 @@ PER_SECONDS: Mapping[str, int] = {"second": 1, "minute": 60, "hour": 3600}
 CALENDAR = ("day", "week", "month")
 """Periods that begin and end with the calendar in UTC; a week is an ISO week, which begins on Monday."""
 PERIODS = (*PER_SECONDS, *CALENDAR)
+_SHORT: Mapping[str, str] = {"s": "second", "sec": "second", "min": "minute", "h": "hour"}
 MAX_PER_S = 315360000
 """Ten years."""
 
@@ -141,8 +142,8 @@ def read_quota_text(text: str, example: str = QUOTA_EXAMPLE) -> QuotaText:
 def read_per(text: str) -> str | int:
     """A period: one of `PERIODS`, or a whole number of seconds. Raises `ValueError`."""
     spelt = text.strip()
-    if spelt in PERIODS:
-        return spelt
+    if (period := _SHORT.get(spelt, spelt)) in PERIODS:
+        return period
     try:
         seconds = read_duration_s(spelt)
     except ValueError:

@@ -23,7 +23,12 @@ def test_it_writes_what_it_says(
     assert "secret-of-theirs" not in said + Path("gateway.yaml").read_text()
     monkeypatch.setenv("REDIS_HOST", "127.0.0.1")
     for name in said.partition("Variables to set: ")[2].partition("\n")[0].split(", "):
-        monkeypatch.setenv(name, {"REDIS_HOST": "127.0.0.1", "OLLAMA_BASE": "http://x.example"}.get(name, "s" * 30))
+        monkeypatch.setenv(
+            name,
+            {"REDIS_HOST": "127.0.0.1", "OLLAMA_BASE": "http://x.example"}.get(
+                name, f"secret-of-{name}-0123456789".replace("_", "-")
+            ),
+        )
     text = Path("gateway.yaml").read_text()
     start = text.index("store:")
     Path("gateway.yaml").write_text(

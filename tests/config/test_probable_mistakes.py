@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from gateway.api.schema import Body, Chat, Completion, Embedding, Generation
 from gateway.config import build
 from gateway.config.faults import ConfigFault
-from gateway.config.probable_mistakes import warnings_of
+from gateway.config.probable_mistakes import API_LIMITS, warnings_of
+from gateway.config.settings_without_effect import PARAMETERS
 
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
 SECRET = "a-secret-of-28-characters-001"
@@ -141,6 +143,148 @@ MISTAKES: list[tuple[str, dict[str, Any], str, str]] = [
     ("best_of", {"key": {"limits": {"best_of": 21}}}, "keys[0].limits.best_of", "maximum is 20"),
     ("logprobs", {"key": {"limits": {"logprobs": 21}}}, "keys[0].limits.logprobs", "maximum is 20"),
     ("stop", {"model": {"limits": {"stop": 5}}}, "models.gpt-4o.limits.stop", "maximum is 4"),
+    ("GitHub's placeholder", {"upstream": {"api_key": "your-api-key-here"}}, "upstreams.up.api_key", "example's text"),
+    ("an example's key", {"upstream": {"api_key": "sk-xxxxxxxxxxxx"}}, "upstreams.up.api_key", "example's text"),
+    ("a token to change", {"admin": {"token": "change-me-please-now"}}, "admin.token", "example's text"),
+    ("1Password", {"upstream": {"api_key": "op://vault/openai/key"}}, "upstreams.up.api_key", "manager of secrets"),
+    ("Vault", {"key": {"secret": "vault:secret/data/gateway#alice"}}, "keys[0].secret", "manager of secrets"),
+    ("a header's variable", {"upstream": {"headers": {"X-Org": "$ORG"}}}, "upstreams.up.headers.X-Org", "${NAME}"),
+    (
+        "a trace header's variable",
+        {"tracing": {"headers": {"X-Token": "os.environ/TOKEN"}}},
+        "tracing.headers.X-Token",
+        "${NAME}",
+    ),
+    (
+        "one secret for two",
+        {"upstream": {"api_key": SECRET}},
+        "keys[0].secret",
+        "is the same secret as upstreams.up.api_key",
+    ),
+    ("the admin's key", {"admin": {"token": SECRET}}, "admin.token", "is the same secret as keys[0].secret"),
+    (
+        "http to a provider",
+        {"upstream": {"base_url": "http://api.openai.com/v1"}},
+        "upstreams.up.base_url",
+        "write https",
+    ),
+    (
+        "a provider without a key",
+        {"upstream": {"base_url": "https://api.openai.com/v1", "api_key": None}},
+        "upstreams.up.api_key",
+        "refuses calls without a key",
+    ),
+    (
+        "Ollama's own API",
+        {"upstream": {"base_url": "http://127.0.0.1:11434", "api_key": None}},
+        "upstreams.up.base_url",
+        "http://127.0.0.1:11434/v1",
+    ),
+    (
+        "a circle",
+        {"upstream": {"base_url": "http://localhost:8080/v1"}},
+        "upstreams.up.base_url",
+        "leads to this gateway itself",
+    ),
+    (
+        "the endpoint of models",
+        {"upstream": {"base_url": "https://api.example.com/v1/models"}},
+        "upstreams.up.base_url",
+        "ends in an endpoint",
+    ),
+    (
+        "LiteLLM's model name",
+        {
+            "upstream": {"base_url": "https://api.openai.com/v1"},
+            "model": {"routes": [{"upstream": "up", "model": "openai/gpt-4o"}]},
+        },
+        "models.gpt-4o.routes[0]",
+        "OpenAI itself does not know",
+    ),
+    (
+        "a price in cents",
+        {"model": {"price": {"input": 2, "output": 80000}}},
+        "models.gpt-4o.price.output",
+        "very high",
+    ),
+    ("money below a call", {"key": {"quotas": ["0.005 USD/day"]}}, "keys[0].quotas[0]", "reserves $0.008000"),
+    ("a budget of a context", {"model": {"max_output_tokens": "2M"}}, "models.gpt-4o.max_output_tokens", "any model"),
+    (
+        "milliseconds",
+        {"upstream": {"timeouts": {"head_s": 30000, "total_s": 40000}}},
+        "upstreams.up.timeouts.head_s",
+        "for milliseconds",
+    ),
+    ("a drain in milliseconds", {"server": {"drain_timeout_s": 30000}}, "server.drain_timeout_s", "for milliseconds"),
+    ("megabytes", {"server": {"max_request_bytes": 25}}, "server.max_request_bytes", "did you mean 25MB?"),
+    ("a space in a name", {"teams": {"crew": {}, "red ": {}}}, 'teams."red "', "ends with a space"),
+    ("two patterns in one", {"key": {"models": ["gpt-4o*,gpt-4*"]}}, "keys[0].models[0]", "one pattern per item"),
+    (
+        "a share for each of many",
+        {"store": {"on_outage": "allow", "outage_share": 0.5}, "server": {"workers": 4}},
+        "store.outage_share",
+        "2 times every limit",
+    ),
+    (
+        "more than the gateway",
+        {"key": {"quotas": ["9 requests/day"]}, "quotas": ["5 requests/day"]},
+        "keys[0].quotas[0]",
+        "larger than the same quota of the whole gateway",
+    ),
+    (
+        "a team above the gateway",
+        {"team": {"quotas": ["9 requests/day"]}, "quotas": ["5 requests/day"]},
+        "teams.crew.quotas[0]",
+        "larger than the same quota of the whole gateway",
+    ),
+    (
+        "a minute above a day",
+        {"key": {"quotas": ["500 requests/minute", "100 requests/day"]}},
+        "keys[0].quotas[0]",
+        "no effect beside the quota per day",
+    ),
+    ("no model at all", {"key": {"models": []}}, "keys[0].models", "every call with this key is refused"),
+    ("no endpoint at all", {"model": {"endpoints": []}}, "models.gpt-4o.endpoints", "every call of this model"),
+    ("a shadow of nothing", {"key": {"on_exceeded": "shadow"}}, "keys[0].on_exceeded", "shadow has no effect"),
+    ("more at once than there are", {"key": {"max_parallel": 20000}}, "keys[0].max_parallel", "has no effect"),
+    (
+        "a misspelled parameter",
+        {"model": {"limits": {"deny": ["temprature"]}}},
+        "models.gpt-4o.limits.deny[0]",
+        "did you mean 'temperature'?",
+    ),
+    (
+        "an endpoint that nobody has",
+        {"upstream": {"capabilities": {"embeddings": False}}, "model": {"endpoints": ["chat", "embeddings"]}},
+        "models.gpt-4o.endpoints[1]",
+        "no route can serve it",
+    ),
+    (
+        "a proxy of nothing",
+        {"alerts": {"proxy": "http://proxy:3128"}},
+        "alerts.proxy",
+        "no effect without alerts.webhook",
+    ),
+    (
+        "alerts of rates",
+        {"alerts": {"webhook": "https://hooks.example.com/x"}, "quotas": ["5 requests/minute"]},
+        "alerts.webhook",
+        "nothing is ever sent",
+    ),
+    ("everybody is a proxy", {"server": {"trusted_proxies": ["0.0.0.0/0"]}}, "server.trusted_proxies[0]", "everybody"),
+    ("clients behind a proxy", {"key": {"ips": ["10.0.0.0/8"]}}, "keys[0].ips", "server.trusted_proxies"),
+    (
+        "a part above the whole",
+        {"upstream": {"timeouts": {"head_s": 600, "total_s": 60}}},
+        "upstreams.up.timeouts.head_s",
+        "ends after total_s, 60 s",
+    ),
+    (
+        "a body above the buffer",
+        {"server": {"max_buffered_bytes": "100MB", "max_response_bytes": "60MB", "workers": 2}},
+        "server.max_response_bytes",
+        "holds 50000000 bytes for each worker",
+    ),
 ]
 
 GOOD: list[tuple[str, dict[str, Any]]] = [
@@ -151,7 +295,15 @@ GOOD: list[tuple[str, dict[str, Any]]] = [
     ("a free model", {"model": {"price": {"input": 0, "output": 0}}}),
     ("a cheap model", {"model": {"price": {"input": 0.001, "output": 0.002}}}),
     ("unpriced on purpose", {"model": {"price": None, "unpriced": "allow"}, "quotas": [{"usd": 5, **DAY}]}),
-    ("money for another model", {"model": {"price": None}, "key": {"models": [], "quotas": [{"usd": 5, **DAY}]}}),
+    ("quotas of several periods", {"key": {"quotas": ["5 requests/minute", "100 requests/day", "500 requests/week"]}}),
+    ("networks behind a proxy", {"key": {"ips": ["10.0.0.0/8"]}, "server": {"trusted_proxies": ["10.9.0.1"]}}),
+    ("networks on every address", {"key": {"ips": ["10.0.0.0/8"]}, "server": {"host": "0.0.0.0"}}),
+    ("a denied parameter", {"model": {"limits": {"deny": ["temperature", "vendor_thing"]}}}),
+    ("Ollama", {"upstream": {"base_url": "http://127.0.0.1:11434/v1", "api_key": None}}),
+    ("another port of this machine", {"upstream": {"base_url": "http://127.0.0.1:8081/v1", "api_key": None}}),
+    ("a webhook with a quota", {"alerts": {"webhook": "https://hooks.example.com/x"}, "quotas": ["5 requests/week"]}),
+    ("a long whole", {"upstream": {"timeouts": {"total_s": "2h"}}}),
+    ("a prefix at a reseller", {"model": {"routes": [{"upstream": "up", "model": "openai/gpt-4o"}]}}),
     ("a quota above a call", {"key": {"quotas": [{"tokens": 1001, **DAY}]}}),
     ("a key that still holds", {"key": {"expires": "2027-01-01T00:00:00Z"}}),
     ("a pattern that fits", {"key": {"models": ["gpt-4?"]}}),
@@ -178,6 +330,40 @@ def test_typical_mistake(changes: dict[str, Any], path: str, says: str) -> None:
 @pytest.mark.parametrize("changes", [row[1] for row in GOOD], ids=[row[0] for row in GOOD])
 def test_what_is_meant_has_no_warning(changes: dict[str, Any]) -> None:
     assert warned(**changes) == []
+
+
+def test_an_upstream_without_a_route() -> None:
+    values = values_with()
+    values["upstreams"]["other"] = {"base_url": "https://other.example/v1"}
+    (warning,) = warnings_of(build(values), NOW)
+    assert (warning.path, warning.message) == ("upstreams.other", "no model has a route to it")
+
+
+@pytest.mark.parametrize(
+    ("changes", "path"),
+    [({"endpoint": "http://localhost:4317"}, "endpoint"), ({"sample_ratio": 0}, "sample_ratio")],
+)
+def test_traces_that_arrive_nowhere(changes: dict[str, Any], path: str) -> None:
+    (warning,) = warned(tracing={"endpoint": "http://localhost:4318", **changes})
+    assert warning.path == f"tracing.{path}"
+
+
+def test_the_maxima_are_those_of_the_api() -> None:
+    """The tables stand below `api/schema.py` on the floors, and say the same."""
+
+    def most(body: type[Body], field: str) -> int:
+        annotation = body.model_fields[field].annotation
+        bounds = repr(annotation).split("Le(le=")[1:] or repr(annotation).split("max_length=")[1:]
+        return int(bounds[0].partition(")")[0].partition(",")[0])
+
+    assert {
+        "n": most(Generation, "n"),
+        "best_of": most(Completion, "best_of"),
+        "logprobs": max(most(Completion, "logprobs"), most(Chat, "top_logprobs")),
+        "stop": most(Generation, "stop"),
+    } == API_LIMITS
+    known = {name for body in (Completion, Chat, Embedding) for name in body.model_fields}
+    assert known == PARAMETERS
 
 
 def test_a_pattern_cannot_be_wrong_where_every_model_is_served() -> None:

@@ -56,6 +56,7 @@ READ: list[tuple[Callable[[str], Any], str, Any]] = [
     (read_amount, "none", None),
     (read_per, "week", "week"),
     (read_per, " day ", "day"),
+    (read_per, "min", "minute"),
     (read_per, "90", 90),
     (read_per, "15m", 900),
     (read_rate, "10/s", (10, 1)),

@@ -53,7 +53,7 @@ def test_from_nothing_to_the_first_call(tmp_path: Path, simulator: str, process:
     headers = {"Content-Type": "application/json", "Authorization": f"Bearer {secret}"}
     answer = request(port, "POST", "/v1/chat/completions", body, headers)
     assert answer.status == 200, answer
-    served.kill(signal.SIGTERM)
+    served.kill(signal.SIGINT)  # which does not wait for `drain_delay_s`
     assert served.wait() == 0
 
 
