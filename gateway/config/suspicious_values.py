@@ -107,7 +107,7 @@ def _examples(config: Config) -> Warnings:
 
 
 def _shared_secrets(config: Config) -> Warnings:
-    """A secret of one purpose that stands in another place as well: whoever has one has both."""
+    """A secret of one purpose that stands in another place as well: one leak opens both."""
     first: dict[str, Place] = {}
     for place, secret in secrets_of(config):
         if secret is None or place[2:3] == ("headers",) or place[0] in ("alerts", "tracing"):
