@@ -56,7 +56,8 @@ class _Way(NamedTuple):
     stream: Callable[[Any, Call], Translator]
     plain: Callable[[Any, Call, dict[str, Any], Usage], dict[str, Any]]
     as_stream: Callable[[dict[str, Any]], dict[str, Any]] | None
-    """A plain answer of the upstream as its one event; None: that is not possible."""
+    """A plain answer of the upstream as its one event, for a client that asked for a stream; None: the plain answer is
+    translated first."""
     fail: Callable[[GatewayError, Scan | None, str], bytes | None]
     """The client's event for an error, given what it has of the answer, and the request id."""
     names: Mapping[str, str]
@@ -104,7 +105,9 @@ def _format(way: _Way, asked: Any, call: Call, max_bytes: int) -> Format:
         return json.dumps(way.plain(asked, call, _read(body), usage), separators=(",", ":")).encode()
 
     def as_events(body: bytes, shows_usage: bool) -> bytes:
-        assert way.as_stream is not None
+        if way.as_stream is None:
+            assert own.as_events is not None
+            return own.as_events(answer(body, Usage()), shows_usage)
         stream = way.stream(asked, call)
         return stream.feed(way.as_stream(_read(body))) + stream.finish(completion_tokens=0)
 
@@ -112,11 +115,11 @@ def _format(way: _Way, asked: Any, call: Call, max_bytes: int) -> Format:
         target,
         scan=scan,
         answer=answer,
-        as_events=None if way.as_stream is None else as_events,
+        as_events=as_events,
         error_event=way.fail,
         reword=lambda refused: renamed(refused, way.names),
         response_headers=frozenset(),
-        streams_only_events=own.streams_only_events,
+        streams_only_events=own.streams_only_events or way.as_stream is not None,
         error_keeps_status=own.error_keeps_status,
     )
 

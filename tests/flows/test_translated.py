@@ -3,6 +3,7 @@ and failing in the client's own words."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -17,6 +18,7 @@ from tests.conftest import Stage, StartsGateways, StartsProcesses
 from tests.fakes.scripted import (
     CHUNKED,
     Behaviour,
+    Wire,
     answer,
     chunk,
     cut_stream,
@@ -404,6 +406,39 @@ def test_a_client_that_leaves_is_charged_for_what_it_has(house: Gateway, upstrea
     assert (record["endpoint"], record["ended"], record["status"]) == (ENDPOINTS[way], "client_gone", 499)
     assert record["usage_source"] == "estimated"
     assert record["completion_tokens"] > 0
+
+
+@pytest.mark.parametrize("way", OF_CHAT)
+def test_a_plain_answer_to_a_stream_becomes_events(house: Gateway, upstream: Stage, way: str) -> None:
+    """The clients of these formats cannot read anything else, once they have asked for a stream."""
+    upstream.play(ok_json(GOLDEN[f"{way}/plain-text"]["answer"]))
+    given = ask(house, way, stream=True)
+    assert given.headers["content-type"].startswith("text/event-stream")
+    events = data_of(given.body)
+    assert "Hi!" in [
+        each["delta"] if way == "responses" else each["delta"].get("text") for each in events if "delta" in each
+    ]
+    assert events[-1]["type"] == ("response.completed" if way == "responses" else "message_stop")
+    assert house.call(given.id)["usage_source"] == "reported"
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_client_that_was_promised_events_gets_events(gateway: StartsGateways, upstream: Stage, way: str) -> None:
+    """Comments have gone to the client before the plain answer came."""
+    ups = {"main": {"base_url": upstream.url, "capabilities": ABLE[way]}}
+    config = settings(upstream.url, upstreams=ups, models={way: model(ENDPOINTS[way])})
+    made = gateway({**config, "server": {**config["server"], "keepalive_comment_s": 0.05}})
+
+    async def slow(wire: Wire) -> None:
+        await asyncio.sleep(0.4)
+        await ok_json(GOLDEN[f"{way}/plain-text"]["answer"])(wire)
+
+    upstream.play(slow)
+    given = ask(made, way, "alice", stream=True)
+    assert given.headers["content-type"].startswith("text/event-stream")
+    assert given.body.startswith((b": keepalive\n\n", b"event: ping\n"))
+    assert b"Hi!" in given.body
+    assert made.call(given.id)["status"] == 200
 
 
 # ----------------------------------------------------------------------------------------- official SDKs, the simulator
