@@ -27,7 +27,7 @@ MAX_METADATA = 16
 
 _STATE = ("previous_response_id", "conversation")
 _CLIENT_HEADERS = frozenset({
-    "openai-beta", "originator", "session_id", "session-id", "thread-id", "conversation_id", "x-client-request-id",
+    "openai-beta", "originator", "session_id", "session-id", "thread-id", "conversation_id",
     "x-codex-turn-state", "x-codex-turn-metadata", "x-codex-beta-features", "x-codex-window-id",
 })  # fmt: skip
 """Headers of the official clients: which beta, and which turn of which conversation."""

@@ -1,8 +1,7 @@
-"""Decoders for answers with a Content-Encoding, which an upstream sends although the gateway asks for identity.
+"""Decoders for bodies with a Content-Encoding: of requests, and of answers of an upstream that was asked for identity.
 
-gzip and deflate are always decoded. br needs the package `brotli` (1.2 or later) or `brotlicffi`; zstd needs Python
-3.14 or the package `backports.zstd`. A decoder returns pieces of at most `PIECE_BYTES`, so that its caller can stop an
-answer that grows without end ("bomb") before it is in memory.
+br needs the package `brotli` (1.2 or later) or `brotlicffi`; the others are always there. A decoder returns pieces of
+at most `PIECE_BYTES`, so that its caller can stop a body that grows without end ("bomb") before it is in memory.
 """
 
 from __future__ import annotations
@@ -24,6 +23,10 @@ class EncodingFault(Exception):
 
 class Decoder(Protocol):
     """Decodes one body."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the body has ended where it may end."""
 
     def decode(self, data: bytes) -> Iterator[bytes]:
         """The next pieces of the decoded body. Raises `EncodingFault`."""
@@ -48,6 +51,10 @@ class _Gzip:
 
     def __init__(self) -> None:
         self._decompressor = zlib.decompressobj(self.wbits)
+
+    @property
+    def is_whole(self) -> bool:
+        return self._decompressor.eof
 
     def decode(self, data: bytes) -> Iterator[bytes]:
         piece = b""
@@ -98,6 +105,10 @@ class _Zstd:
         limit = self._module.DecompressionParameter.window_log_max
         return self._module.ZstdDecompressor(options={limit: MAX_ZSTD_WINDOW_LOG})
 
+    @property
+    def is_whole(self) -> bool:
+        return bool(self._decompressor.eof)
+
     def decode(self, data: bytes) -> Iterator[bytes]:
         while data or not (self._decompressor.eof or self._decompressor.needs_input):
             if self._decompressor.eof:
@@ -117,6 +128,10 @@ class _Brotli:
     def __init__(self, module: Any) -> None:
         self._module = module
         self._decompressor = module.Decompressor()
+
+    @property
+    def is_whole(self) -> bool:
+        return bool(self._decompressor.is_finished())
 
     def decode(self, data: bytes) -> Iterator[bytes]:
         while data or not self._decompressor.can_accept_more_data():

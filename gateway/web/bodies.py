@@ -6,12 +6,14 @@ A large body is never copied together here: to touch 25 MB once takes about as l
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Sequence
 
 from aiohttp import StreamReader, hdrs, web
 
 from gateway.config import ServerSettings
-from gateway.errors import BodyTimeout, BodyTooLarge, Unavailable
+from gateway.errors import BodyTimeout, BodyTooLarge, InvalidRequest, Unavailable
+from gateway.upstream.content_encoding import DECODERS, Decoder, EncodingFault, decoder_of
 
 from .capacity import Capacity
 from .middleware import RequestContext
@@ -63,6 +65,46 @@ class BodyReader:
                 pieces.append(bytearray(piece))
         return pieces
 
+    async def decode(
+        self, request: web.BaseRequest, visit: RequestContext, pieces: Sequence[bytes | bytearray]
+    ) -> Sequence[bytes | bytearray]:
+        """The body without the content encoding of its head. The limits are those of a body that came as it is, and
+        other requests have their turn between its pieces. Raises `GatewayError`."""
+        server = visit.parts.config.server
+        if (decoder := _decoder_of(request)) is None:
+            return pieces
+        decoded: list[bytearray] = []
+        left = deque(pieces)
+        del pieces
+        while left:
+            given = left.popleft()
+            for at in range(0, len(given), PIECE_BYTES):
+                await self._decode_piece(decoder, bytes(given[at : at + PIECE_BYTES]), decoded, visit, server)
+        if not decoder.is_whole:
+            raise InvalidRequest(_DAMAGED)
+        return decoded
+
+    async def _decode_piece(
+        self,
+        decoder: Decoder,
+        piece: bytes,
+        decoded: list[bytearray],
+        visit: RequestContext,
+        server: ServerSettings,
+    ) -> None:
+        self._capacity.let_go(len(piece))
+        visit.held_bytes -= len(piece)
+        try:
+            for part in decoder.decode(piece):
+                self._make_room(len(part), visit, server, " by the body without its content encoding")
+                if decoded and len(decoded[-1]) < PIECE_BYTES:
+                    decoded[-1] += part
+                else:
+                    decoded.append(bytearray(part))
+                    await asyncio.sleep(0)
+        except EncodingFault:  # its text is for the log
+            raise InvalidRequest(_DAMAGED) from None
+
     def _make_room(self, size: int, visit: RequestContext, server: ServerSettings, told: str = "") -> None:
         """For so many bytes more. Raises `BodyTooLarge` or `Unavailable`."""
         if visit.held_bytes + size > server.max_request_bytes:
@@ -70,6 +112,27 @@ class BodyReader:
         if not self._capacity.hold(size):
             raise Unavailable("The gateway holds too much data right now. Please try again.", code="buffers_full")
         visit.held_bytes += size
+
+
+_DAMAGED = (
+    "The request body is damaged: it does not follow its Content-Encoding. Send it again, or without compression."
+)
+
+
+def check_coding(request: web.BaseRequest) -> None:
+    """Raises `InvalidRequest` for a content encoding that is not decoded."""
+    _decoder_of(request)
+
+
+def _decoder_of(request: web.BaseRequest) -> Decoder | None:
+    try:
+        return decoder_of(",".join(request.headers.getall(hdrs.CONTENT_ENCODING, ())))
+    except EncodingFault:
+        known = ", ".join(sorted(DECODERS))
+        raise InvalidRequest(
+            f"Unsupported Content-Encoding. Send the body as it is, or with one of these: {known}.",
+            code="unsupported_content_encoding",
+        ) from None
 
 
 def tell_to_continue(request: web.BaseRequest) -> None:

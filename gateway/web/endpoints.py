@@ -32,7 +32,7 @@ from gateway.relay import Answer
 from gateway.store import StoreUnavailable
 from gateway.store.redis.timeout import StallTolerantTimeout
 
-from .bodies import BodyReader
+from .bodies import BodyReader, check_coding
 from .capacity import Capacity
 from .large_bodies import LargeBodies, Pieces
 from .middleware import CONTEXT, Handler, RequestContext
@@ -132,6 +132,8 @@ class DataPlane:
         check_type(request)
         waited_from = time.perf_counter()
         pieces = await self._bodies.read(request, visit)
+        if hdrs.CONTENT_ENCODING in request.headers:
+            pieces = await self._bodies.decode(request, visit, pieces)
         body_wait_s = time.perf_counter() - waited_from
         is_large = visit.held_bytes > LARGE_BYTES
         asked = await self._large_bodies.read(endpoint, pieces) if is_large else _read(spec, pieces, parts)
@@ -307,7 +309,7 @@ async def continue_later(request: web.Request) -> None:
 
 
 def check_type(request: web.Request) -> None:
-    """Raises `InvalidRequest` unless the body is JSON, as it is."""
+    """Raises `InvalidRequest` unless the body is JSON, in a content encoding that is decoded."""
     if request.content_type != "application/json" or hdrs.CONTENT_TYPE not in request.headers:
         given = request.headers.get(hdrs.CONTENT_TYPE, "")[:100]
         shown = given if given.isprintable() else ""
@@ -316,12 +318,8 @@ def check_type(request: web.Request) -> None:
             f"specified the header 'Content-Type: {shown}'. Please try again with a supported content type.",
             code="unsupported_content_type",
         )
-    if hdrs.CONTENT_ENCODING in request.headers and _is_encoded(request):
-        raise InvalidRequest("Unsupported Content-Encoding. Send the body as it is, without compression.")
-
-
-def _is_encoded(request: web.Request) -> bool:
-    return any(coding.lower() != "identity" for coding in request.headers.getall(hdrs.CONTENT_ENCODING))
+    if hdrs.CONTENT_ENCODING in request.headers:
+        check_coding(request)
 
 
 _KEY_PARAMETERS = frozenset({"key", "api_key", "api-key", "access_token", "token"})

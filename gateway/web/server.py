@@ -92,7 +92,7 @@ def runner_of(app: web.Application, shortcuts: Mapping[str, Handler], parts: Ser
         "keepalive_timeout": KEEP_ALIVE_S,
         "lingering_time": LINGER_S,
         "logger": logger,
-        "auto_decompress": False,  # such bodies are refused, and until then stay as small as they came
+        "auto_decompress": False,  # the gateway decodes them itself, within its limits
     }
     return Runner(app, shortcuts, limits, access_log=None, shutdown_timeout=END_WITHIN_S / 2, **more)
 

@@ -357,9 +357,9 @@ def test_options_for_the_whole_server(house: Gateway) -> None:
 
 
 @pytest.mark.parametrize("coding", ["gzip", "br", "deflate", "identity, gzip", "GZIP", "x"])
-def test_compressed_body_is_refused_and_not_unpacked(house: Gateway, upstream: Stage, coding: str) -> None:
+def test_body_that_does_not_follow_its_coding_is_refused(house: Gateway, upstream: Stage, coding: str) -> None:
     answer = house.post("/v1/completions", b"\x1f\x8b" + bytes(1000), headers={"Content-Encoding": coding})
-    assert answer.told == (400, "invalid_request_error", None, None)
+    assert answer.told[:3] == (400, "invalid_request_error", None)
     assert "Content-Encoding" in answer.error["message"]
 
 

@@ -1,0 +1,106 @@
+"""Requests with a Content-Encoding, through a whole gateway: decoded within the limits, small and large ones alike."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sys
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.conftest import Stage, StartsGateways
+from tests.fakes import responses_api as api
+from tests.fakes.scripted import ok_json
+
+from .client import Answer
+from .house import CHAT, COMPLETIONS, Gateway, model, settings
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+LIMIT = 3_000_000
+MODEL = "gpt-4.1"
+CODINGS: dict[str, Callable[[bytes], bytes]] = {
+    "gzip": gzip.compress,
+    "x-gzip": gzip.compress,
+    "deflate": zlib.compress,
+    "zstd": zstd.compress,
+    "ZSTD": zstd.compress,
+    "identity, gzip": gzip.compress,
+    "identity": bytes,
+}
+
+
+@pytest.fixture(scope="module")
+def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
+    models = {CHAT: model("chat"), COMPLETIONS: model("completions"), MODEL: model("responses")}
+    return gateways(settings(theatre.url, models=models, server={"max_request_bytes": LIMIT}))
+
+
+def send(house: Gateway, body: bytes, coding: str, path: str = "/v1/responses") -> Answer:
+    return house.post(path, body, headers={"Content-Encoding": coding})
+
+
+def body(size: int = 0, **more: Any) -> bytes:
+    return json.dumps({"model": MODEL, "input": "x" * size} | more).encode()
+
+
+@pytest.mark.parametrize("size", [1, 5000, 200_000, LIMIT - 1000])
+@pytest.mark.parametrize("coding", sorted(CODINGS))
+def test_a_compressed_body_is_carried_without_its_coding(
+    house: Gateway, upstream: Stage, coding: str, size: int
+) -> None:
+    upstream.play(ok_json(api.response()))
+    assert send(house, CODINGS[coding](body(size)), coding).status == 200
+    request = upstream.requests[-1]
+    assert request.body == body(size)
+    assert "content-encoding" not in request.headers
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+def test_every_format_takes_it(house: Gateway, upstream: Stage, path: str) -> None:
+    asked = {"model": CHAT, "messages": [{"role": "user", "content": "Hi"}]}
+    if path == "/v1/completions":
+        asked = {"model": COMPLETIONS, "prompt": "Hi"}
+    upstream.play(ok_json())
+    given = json.dumps(asked).encode()
+    assert send(house, zstd.compress(given), "zstd", path).status == 200
+    assert upstream.requests[-1].body == given
+
+
+@pytest.mark.parametrize("size", [20, 200_000])
+@pytest.mark.parametrize("coding", ["gzip", "deflate", "zstd"])
+def test_a_damaged_body_is_refused(house: Gateway, upstream: Stage, coding: str, size: int) -> None:
+    before = upstream.hits
+    whole = CODINGS[coding](body(size))
+    for damaged in (whole[:-1], whole[: len(whole) // 2], whole + b"x", b"", body(size), b"\0" * 10):
+        told = send(house, damaged, coding)
+        assert told.told[:3] == (400, "invalid_request_error", None), damaged[:50]
+    assert upstream.hits == before
+
+
+@pytest.mark.parametrize("coding", ["gzip", "deflate", "zstd"])
+def test_a_bomb_is_refused(house: Gateway, upstream: Stage, coding: str) -> None:
+    before = upstream.hits
+    told = send(house, CODINGS[coding](body(200_000_000)), coding)
+    assert told.told == (413, "server_error", None, None)
+    assert upstream.hits == before
+    upstream.play(ok_json(api.response()))
+    assert house.post("/v1/responses", body(LIMIT - 1000)).status == 200  # its room is free again
+
+
+@pytest.mark.parametrize("coding", ["compress", "gzip, gzip", "zstd;q=1", "sk-secret-of-somebody"])
+def test_other_codings_are_refused(house: Gateway, coding: str) -> None:
+    told = send(house, body(), coding)
+    assert told.told == (400, "invalid_request_error", None, "unsupported_content_encoding")
+    assert coding.encode() not in told.body
+
+
+def test_limits_apply_to_what_was_decoded(house: Gateway) -> None:
+    told = send(house, zstd.compress(body(temperature=9)), "zstd")
+    assert told.told[2:] == ("temperature", "decimal_above_max_value")
