@@ -18,7 +18,7 @@ from .house import COMPLETIONS, UPSTREAM_KEY, Gateway, key, model, settings
 RECORDED = {
     path.stem: path.read_bytes() for path in sorted((Path(__file__).parents[1] / "recorded/messages").glob("*"))
 }
-CLAUDE = "claude-sonnet-4-5"
+CLAUDE = "claude-under-test"
 USAGE = {
     "input_tokens": 4, "cache_creation_input_tokens": 1200, "cache_read_input_tokens": 3400, "output_tokens": 89,
     "cache_creation": {"ephemeral_5m_input_tokens": 200, "ephemeral_1h_input_tokens": 1000},
