@@ -58,12 +58,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     import logging  # what follows runs a command, and needs more than the parser
 
+    from .commands.common import UsageError, fail
+    from .commands.place import chosen
     from .config import ConfigError
 
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     run = _module(args.command).run
     try:
-        code: int = run(args, _read(args.config)) if args.command.takes_config else run(args)
+        code: int = run(args, chosen(args, _read)) if args.command.takes_config else run(args)
+    except UsageError as error:
+        return fail(*error.args, code=2)
     except ConfigError as error:
         for fault in error.faults:
             print(f"gateway: {fault.located(args.config)}", file=sys.stderr)

@@ -5,24 +5,24 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from gateway.config import Config
 from gateway.keys.registry import Registry
 from gateway.reports.registry import CHANGES, CHANGES_IN_TABLE, with_change
 
 from .common import read_count
-from .registry import PAGE, add_shape, carry_out, read, told_list
+from .place import add_place
+from .registry import PAGE, Place, add_shape, carry_out, read, told_list
 from .registry import run as run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the command."""
-    parser.add_argument("--config", required=True, metavar="FILE", help="the configuration, in YAML")
+    add_place(parser)
     parser.add_argument("--limit", default="100", metavar="N", help="so many at most; default: 100")
     add_shape(parser, csv=True)
     parser.set_defaults(act=_audit)
 
 
-def _audit(args: argparse.Namespace, config: Config) -> str:
+def _audit(args: argparse.Namespace, place: Place) -> str:
     limit = read("--limit", read_count, args.limit)
 
     async def newest(registry: Registry) -> list[dict[str, Any]]:
@@ -35,7 +35,7 @@ def _audit(args: argparse.Namespace, config: Config) -> str:
                 return rows
             before = page.next
 
-    changes = carry_out(config, newest, makes_store=False)
+    changes = carry_out(place, newest, makes_store=False)
     if args.shape == "table":
         changes = [with_change(change) for change in changes]
     return told_list(args, CHANGES, changes, CHANGES_IN_TABLE)

@@ -8,6 +8,7 @@ from pathlib import Path
 from gateway.config import Config
 
 from .common import fail, file_of, put
+from .place import add_config
 
 EPILOG = """\
 example:
@@ -23,7 +24,7 @@ store.
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the command."""
-    parser.add_argument("--config", required=True, metavar="FILE", help="the configuration, in YAML")
+    add_config(parser)
     parser.epilog, parser.formatter_class = EPILOG, argparse.RawDescriptionHelpFormatter
     parser.add_argument("to", metavar="TO.sqlite", type=Path, help="a file that is not there yet")
 

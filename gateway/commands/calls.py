@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from gateway.config import Config
 from gateway.records import Record
 from gateway.reports.calls import LISTED, call_members
 from gateway.reports.refusals import refusal_members
@@ -14,7 +13,8 @@ from gateway.store import RefusalEntry, Store
 from gateway.store.report_rows import call_row
 
 from .common import UsageError, ask, read_count
-from .registry import add_shape, read, told_list
+from .place import RemoteGateway, add_place, on_gateway
+from .registry import Place, add_shape, read, told_list
 from .registry import run as run
 
 AT_ONCE = 1000
@@ -22,7 +22,7 @@ AT_ONCE = 1000
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the command."""
-    parser.add_argument("--config", required=True, metavar="FILE", help="the configuration, in YAML")
+    add_place(parser)
     parser.add_argument("--id", metavar="ID", help="the request with this x-request-id: a call, or why it was refused")
     parser.add_argument("--key", metavar="ID", help="only those of this key")
     parser.add_argument("--limit", default="100", metavar="N", help="so many at most; default: 100")
@@ -30,9 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(act=_calls)
 
 
-def _calls(args: argparse.Namespace, config: Config) -> str:
+def _calls(args: argparse.Namespace, place: Place) -> str:
     if args.id is not None:
-        return _one(args, config)
+        return _one(args, place)
     limit = read("--limit", read_count, args.limit)
 
     async def newest(store: Store | None) -> list[dict[str, Any]]:
@@ -46,18 +46,30 @@ def _calls(args: argparse.Namespace, config: Config) -> str:
             before = found[-1]["position"]
         return rows
 
-    return told_list(args, LISTED, ask(config.store, newest))
+    if isinstance(place, RemoteGateway):
+        rows = on_gateway(place, lambda gateway: gateway.newest("calls", limit, key=args.key))
+    else:
+        rows = ask(place.store, newest)
+    return told_list(args, LISTED, rows)
 
 
-def _one(args: argparse.Namespace, config: Config) -> str:
+def _one(args: argparse.Namespace, place: Place) -> str:
     async def find(store: Store | None) -> Record | RefusalEntry | None:
         return None if store is None else await store.find_request(args.id)
 
-    found = ask(config.store, find)
+    if isinstance(place, RemoteGateway):
+        shown = on_gateway(place, lambda gateway: gateway.request(args.id))
+        kind = "refusal" if shown["call"] is None else "call"
+        return _format_one(args, {"is": kind, **shown[kind]})
+    found = ask(place.store, find)
     if found is None:
         raise UsageError(f"argument --id: there is no call and no refusal with the id {args.id!r}")
     if isinstance(found, Record):
         members = {"is": "call", **call_members(call_row(found, ""))}
     else:
         members = {"is": "refusal", **refusal_members(found)}
+    return _format_one(args, members)
+
+
+def _format_one(args: argparse.Namespace, members: dict[str, Any]) -> str:
     return format_json(members) if args.shape == "json" else format_members(members)

@@ -13,12 +13,13 @@ from gateway.config.probable_mistakes import warnings_of
 
 from . import prices
 from .common import put
+from .place import add_config
 from .serve import count, format_address
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the command."""
-    parser.add_argument("--config", required=True, metavar="FILE", help="the configuration, in YAML")
+    add_config(parser)
     parser.add_argument(
         "--online", action="store_true",
         help="ask every upstream for its models, Redis, the webhook (no event) and the collector (no span)",

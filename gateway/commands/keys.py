@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from gateway.config import Config, shown_quotas
+from gateway.config import shown_quotas
 from gateway.config.quantities import read_count, read_duration_s
 from gateway.keys.registry import CreatedKey, Registry
 from gateway.quota.notation import NONE, read_moment
@@ -16,9 +16,11 @@ from gateway.reports.registry import KEYS, KEYS_IN_TABLE, format_one
 from gateway.reports.table import format_json
 
 from .common import UsageError
+from .place import RemoteGateway
 from .registry import (
     PAGE,
     Actions,
+    Place,
     actor,
     add_quotas,
     add_shape,
@@ -49,7 +51,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "KEY=$(gateway keys create --config gateway.yaml --id ci --quiet)",
     )  # fmt: skip
     create.add_argument("name", nargs="?", metavar="ID", help=argparse.SUPPRESS)
-    create.add_argument("--id", dest="named", metavar="ID", help="its public name, for ever: [a-z0-9][a-z0-9_.-]*")
+    create.add_argument(
+        "--id", "--name", dest="named", metavar="ID", help="its public name, for ever: [a-z0-9][a-z0-9_.-]*"
+    )
     _add_settings(create, "a quota")
     add_shape(create, quiet="the secret alone")
 
@@ -149,10 +153,12 @@ def _labels(texts: Sequence[str], known: Mapping[str, str]) -> dict[str, str]:
     return labels
 
 
-def _create(args: argparse.Namespace, config: Config) -> str:
+def _create(args: argparse.Namespace, place: Place) -> str:
     wish = {"id": one_name(args, "--id"), **_settings(args)}
     if quotas := quotas_of(args):
-        wish["quotas"] = merged(shown_quotas(config.defaults.keys.quotas), quotas)
+        # Over the network the defaults are not known: the named quotas stand alone.
+        default = () if isinstance(place, RemoteGateway) else place.defaults.keys.quotas
+        wish["quotas"] = merged(shown_quotas(default), quotas)
     if args.limit:
         wish["limits"] = limits_of(args.limit)
     if args.label:
@@ -160,22 +166,22 @@ def _create(args: argparse.Namespace, config: Config) -> str:
     for name, everything in (("models", ["*"]), ("ips", [])):  # which is what `none` means
         if name in wish and wish[name] is None:
             wish[name] = everything
-    issued = carry_out(config, lambda registry: registry.create_key(wish, actor("keys")))
+    issued = carry_out(place, lambda registry: registry.create_key(wish, actor("keys")))
     return _told(args, issued, "is made; its secret")
 
 
-def _list(args: argparse.Namespace, config: Config) -> str:
+def _list(args: argparse.Namespace, place: Place) -> str:
     async def every(registry: Registry) -> list[dict[str, Any]]:
         return await every_row(lambda after: registry.list_keys(after, PAGE, args.team))
 
-    return told_list(args, KEYS, carry_out(config, every, makes_store=False), KEYS_IN_TABLE)
+    return told_list(args, KEYS, carry_out(place, every, makes_store=False), KEYS_IN_TABLE)
 
 
-def _show(args: argparse.Namespace, config: Config) -> str:
-    return told_one(args, carry_out(config, lambda registry: registry.show_key(args.name), makes_store=False))
+def _show(args: argparse.Namespace, place: Place) -> str:
+    return told_one(args, carry_out(place, lambda registry: registry.show_key(args.name), makes_store=False))
 
 
-def _update(args: argparse.Namespace, config: Config) -> str:
+def _update(args: argparse.Namespace, place: Place) -> str:
     changes, quotas = _settings(args), quotas_of(args)
     if not (changes or quotas or args.limit or args.label):
         raise UsageError("nothing to change: name a setting, such as --tokens 2000000/day")
@@ -191,37 +197,37 @@ def _update(args: argparse.Namespace, config: Config) -> str:
                 changes["labels"] = _labels(args.label, known["labels"])
         return await registry.update_key(args.name, changes, actor("keys"))
 
-    return told_one(args, carry_out(config, change))
+    return told_one(args, carry_out(place, change))
 
 
-def _rotate(args: argparse.Namespace, config: Config) -> str:
+def _rotate(args: argparse.Namespace, place: Place) -> str:
     overlap_s = read("--overlap", read_duration_s, args.overlap)
-    issued = carry_out(config, lambda registry: registry.rotate_key(args.name, overlap_s, actor("keys")))
+    issued = carry_out(place, lambda registry: registry.rotate_key(args.name, overlap_s, actor("keys")))
     return _told(args, issued, "has another secret, which")
 
 
-def _revoke(args: argparse.Namespace, config: Config) -> str:
-    return told_one(args, carry_out(config, lambda registry: registry.revoke_key(args.name, actor("keys"))))
+def _revoke(args: argparse.Namespace, place: Place) -> str:
+    return told_one(args, carry_out(place, lambda registry: registry.revoke_key(args.name, actor("keys"))))
 
 
-def _pause(args: argparse.Namespace, config: Config) -> str:
+def _pause(args: argparse.Namespace, place: Place) -> str:
     return told_one(
         args,
         carry_out(
-            config,
+            place,
             lambda registry: registry.pause_key(args.name, "operator", lambda by: by != "operator", actor("keys")),
         ),
     )
 
 
-def _resume(args: argparse.Namespace, config: Config) -> str:
+def _resume(args: argparse.Namespace, place: Place) -> str:
     return told_one(
-        args, carry_out(config, lambda registry: registry.resume_key(args.name, lambda _: None, actor("keys")))
+        args, carry_out(place, lambda registry: registry.resume_key(args.name, lambda _: None, actor("keys")))
     )
 
 
-def _delete(args: argparse.Namespace, config: Config) -> str:
-    carry_out(config, lambda registry: registry.delete_key(args.name, actor("keys")))
+def _delete(args: argparse.Namespace, place: Place) -> str:
+    carry_out(place, lambda registry: registry.delete_key(args.name, actor("keys")))
     if args.shape == "json":
         return format_json({"object": "key", "id": args.name, "deleted": True})
     return f"The key {args.name} is gone.\n"

@@ -14,6 +14,7 @@ from gateway.config.rates import ROWS, Tiers
 from gateway.reports.table import UNKNOWN, aligned, format_json
 
 from .common import fail, put
+from .place import add_config
 from .price_update import update
 
 CONFIGURED = "configured"
@@ -28,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "model", nargs="?", metavar="MODEL", help="all rows of one model, as a client names it; or `update`"
     )
-    parser.add_argument("--config", required=True, metavar="FILE", help="the configuration, in YAML")
+    add_config(parser)
     parser.add_argument("--providers", action="store_true", help="list the providers of the price table")
     parser.add_argument(
         "--from", dest="source", metavar="URL", help="with update: download from here, not from the package's address"

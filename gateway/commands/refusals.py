@@ -6,13 +6,13 @@ import argparse
 from datetime import UTC, datetime
 from typing import Any
 
-from gateway.config import Config
 from gateway.quota.notation import read_since
 from gateway.reports.refusals import COLUMNS, IN_TABLE, refusal_members
 from gateway.store import RefusalQuery, Store
 
 from .common import ask, read_count
-from .registry import add_shape, read, told_list
+from .place import RemoteGateway, add_place, on_gateway
+from .registry import Place, add_shape, read, told_list
 from .registry import run as run
 
 AT_ONCE = 1000
@@ -20,7 +20,7 @@ AT_ONCE = 1000
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the command."""
-    parser.add_argument("--config", required=True, metavar="FILE", help="the configuration, in YAML")
+    add_place(parser)
     parser.add_argument("--key", metavar="ID", help="only those of this key")
     parser.add_argument("--code", metavar="NAME", help="only those with this error code, such as insufficient_quota")
     parser.add_argument("--since", metavar="TIME", help="a time back from now such as 1d or 2h, a day, or a moment")
@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(act=_refusals)
 
 
-def _refusals(args: argparse.Namespace, config: Config) -> str:
+def _refusals(args: argparse.Namespace, place: Place) -> str:
     limit = read("--limit", read_count, args.limit)
     now = datetime.now(UTC)
     since = None if args.since is None else read("--since", lambda text: read_since(text, now), args.since)
@@ -46,4 +46,9 @@ def _refusals(args: argparse.Namespace, config: Config) -> str:
             before = found[-1].position
         return rows
 
-    return told_list(args, COLUMNS, ask(config.store, newest), IN_TABLE)
+    if isinstance(place, RemoteGateway):
+        filters = {"key": args.key, "code": args.code, "since": args.since}
+        rows = on_gateway(place, lambda gateway: gateway.newest("refusals", limit, **filters))
+    else:
+        rows = ask(place.store, newest)
+    return told_list(args, COLUMNS, rows, IN_TABLE)

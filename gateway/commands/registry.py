@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from gateway.config import Config
 from gateway.config.quantities import QUOTA_EXAMPLES
@@ -28,21 +28,27 @@ from gateway.reports.table import format_json
 from gateway.store import StoreMisconfigured, StoreUnavailable
 
 from .common import UsageError, fail, missing, named, on_store, put
+from .place import RemoteGateway, add_place, on_gateway
 
 T = TypeVar("T")
+Place = Config | RemoteGateway
 Action = Callable[[Registry], Awaitable[T]]
 
 PAGE = 1000
 
 
-def carry_out(config: Config, deed: Action[T], *, makes_store: bool = True) -> T:
-    """Run with the registry of the configured store. Raises `StoreUnavailable`,
-    `StoreMisconfigured`, `OSError`.
+def carry_out(place: Place, deed: Action[T], *, makes_store: bool = True) -> T:
+    """Run with the registry of the configured store, or with that of a running gateway.
+
+    Raises `GatewayError`, `StoreUnavailable`, `StoreMisconfigured`, `OSError`.
 
     If there is no embedded store yet, one is created and reported; a command that only reads uses an empty one instead,
     so that a mistyped folder is not created.
     """
+    if isinstance(place, RemoteGateway):
+        return on_gateway(place, lambda remote: deed(cast("Registry", remote)))  # which has the methods of commands
     with ExitStack() as held:
+        config = place
         settings = config.store
         if (file := missing(settings)) is not None and makes_store:
             print(f"gateway: there was no {file}; it is made now", file=sys.stderr)
@@ -67,12 +73,12 @@ async def every_row(turn: Callable[[str], Awaitable[Page]]) -> list[dict[str, An
         after = page.next
 
 
-def run(args: argparse.Namespace, config: Config) -> int:
+def run(args: argparse.Namespace, place: Place) -> int:
     """Run `args.act`, and say in plain lines what went wrong; returns the exit code."""
     # Warnings of opening a store are for `gateway serve`.
     logging.getLogger("gateway").setLevel(logging.ERROR)
     try:
-        return put(args.act(args, config))
+        return put(args.act(args, place))
     except UsageError as error:
         return fail(*error.args, code=2)
     except InvalidRequest as error:
@@ -80,11 +86,15 @@ def run(args: argparse.Namespace, config: Config) -> int:
     except GatewayError as error:
         return fail(error.message)
     except StoreUnavailable as error:
-        return fail(f"{named(config.store, str(error))}; a change may have been made or not: look, and repeat it")
+        return fail(f"{_named(place, str(error))}; a change may have been made or not: look, and repeat it")
     except StoreMisconfigured as error:
-        return fail(named(config.store, str(error)))
+        return fail(_named(place, str(error)))
     except OSError as error:
-        return fail(named(config.store, (error.strerror or str(error)).lower()))
+        return fail(_named(place, (error.strerror or str(error)).lower()))
+
+
+def _named(place: Place, why: str) -> str:
+    return f"{place.url}: {why}" if isinstance(place, RemoteGateway) else named(place.store, why)
 
 
 def actor(command: str) -> str:
@@ -107,7 +117,7 @@ class Actions:
         self._actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION")
 
     def add(
-        self, name: str, what: str, act: Callable[[argparse.Namespace, Config], str], *examples: str
+        self, name: str, what: str, act: Callable[[argparse.Namespace, Place], str], *examples: str
     ) -> argparse.ArgumentParser:
         """One action; `act` returns what is written to standard output."""
         shown = "".join([f"  {example}\n" for example in examples])
@@ -115,7 +125,7 @@ class Actions:
             name, help=what, description=f"{what[0].upper()}{what[1:]}.",
             epilog=f"examples:\n{shown}" if shown else None, formatter_class=argparse.RawDescriptionHelpFormatter,
         )  # fmt: skip
-        parser.add_argument("--config", required=True, metavar="FILE", help="the configuration, in YAML")
+        add_place(parser)
         parser.set_defaults(act=act)
         return parser
 

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 from gateway import __version__
 
+from .place import add_config
+
 if TYPE_CHECKING:
     from gateway.config.source import Reading, Source
 
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the command."""
     parser.description = "Serve until a signal."
-    parser.add_argument("--config", required=True, metavar="FILE", help="the configuration, in YAML")
+    add_config(parser)
     parser.add_argument("--host", help="listen here instead of server.host")
     parser.add_argument("--port", type=port_number, help="listen here instead of server.port; 0 takes a free one")
     parser.add_argument("--workers", type=int, help="so many instead of server.workers")

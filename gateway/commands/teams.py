@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from gateway.config import Config
 from gateway.keys.registry import Registry
 from gateway.reports.registry import TEAMS
 from gateway.reports.table import format_json
@@ -14,6 +13,7 @@ from .common import UsageError
 from .registry import (
     PAGE,
     Actions,
+    Place,
     actor,
     add_quotas,
     add_shape,
@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "gateway teams create --config gateway.yaml --name platform --usd 500/month",
     )  # fmt: skip
     create.add_argument("name", nargs="?", metavar="NAME", help=argparse.SUPPRESS)
-    create.add_argument("--name", dest="named", metavar="NAME", help="[a-z0-9][a-z0-9_.-]*")
+    create.add_argument("--name", "--id", dest="named", metavar="NAME", help="[a-z0-9][a-z0-9_.-]*")
     add_quotas(create, "a quota")
     add_shape(create)
 
@@ -62,24 +62,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_window_actions(actions, "teams", "team", "platform")
 
 
-def _create(args: argparse.Namespace, config: Config) -> str:
+def _create(args: argparse.Namespace, place: Place) -> str:
     name, quotas = one_name(args, "--name"), quotas_of(args)
     wish = {"name": name, "quotas": merged([], quotas)}
-    return told_one(args, carry_out(config, lambda registry: registry.create_team(wish, actor("teams"))))
+    return told_one(args, carry_out(place, lambda registry: registry.create_team(wish, actor("teams"))))
 
 
-def _list(args: argparse.Namespace, config: Config) -> str:
+def _list(args: argparse.Namespace, place: Place) -> str:
     async def every(registry: Registry) -> list[dict[str, Any]]:
         return await every_row(lambda after: registry.list_teams(after, PAGE))
 
-    return told_list(args, TEAMS, carry_out(config, every, makes_store=False))
+    return told_list(args, TEAMS, carry_out(place, every, makes_store=False))
 
 
-def _show(args: argparse.Namespace, config: Config) -> str:
-    return told_one(args, carry_out(config, lambda registry: registry.show_team(args.name), makes_store=False))
+def _show(args: argparse.Namespace, place: Place) -> str:
+    return told_one(args, carry_out(place, lambda registry: registry.show_team(args.name), makes_store=False))
 
 
-def _update(args: argparse.Namespace, config: Config) -> str:
+def _update(args: argparse.Namespace, place: Place) -> str:
     quotas = quotas_of(args)
     if not quotas:
         raise UsageError("nothing to change: name a quota, such as --usd 800/month")
@@ -88,11 +88,11 @@ def _update(args: argparse.Namespace, config: Config) -> str:
         known = await registry.show_team(args.name)
         return await registry.update_team(args.name, {"quotas": merged(known["quotas"], quotas)}, actor("teams"))
 
-    return told_one(args, carry_out(config, change))
+    return told_one(args, carry_out(place, change))
 
 
-def _delete(args: argparse.Namespace, config: Config) -> str:
-    carry_out(config, lambda registry: registry.delete_team(args.name, actor("teams")))
+def _delete(args: argparse.Namespace, place: Place) -> str:
+    carry_out(place, lambda registry: registry.delete_team(args.name, actor("teams")))
     if args.shape == "json":
         return format_json({"object": "team", "name": args.name, "deleted": True})
     return f"The team {args.name} is gone.\n"

@@ -12,20 +12,21 @@ from collections.abc import Sequence
 from typing import Any
 
 from gateway.config import Config
-from gateway.config import StoreSettings as Settings
+from gateway.errors import GatewayError
 from gateway.reports.invoice import NotUnderstood
 from gateway.reports.usage import format_csv, format_json, format_table, notes, read_day, read_groups
 from gateway.store import USAGE_GROUPS, Store, StoreMisconfigured, StoreUnavailable
 
 from . import compare
 from .common import UsageError, ask, fail, named, put
+from .place import RemoteGateway, add_place, on_gateway
 
 FORMATS = ("table", "csv", "json")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the command."""
-    parser.add_argument("--config", required=True, metavar="FILE", help="the configuration, in YAML")
+    add_place(parser)
     parser.add_argument("--by", metavar="NAMES", help=f"default: key; some of {','.join(USAGE_GROUPS)}")
     parser.add_argument("--since", metavar="DAY", help="the first day, such as 2026-11-20 (UTC); default: all kept")
     parser.add_argument("--until", metavar="DAY", help="the last day; default: all kept")
@@ -34,18 +35,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--upstream", metavar="NAMES", help="with --compare: only calls to these; default: all")
 
 
-def run(args: argparse.Namespace, config: Config) -> int:
+def run(args: argparse.Namespace, place: Config | RemoteGateway) -> int:
     """Print the report; returns the exit code."""
     # Warnings of opening a store are for `gateway serve`, not for a report.
     logging.getLogger("gateway").setLevel(logging.ERROR)
     try:
-        text, said = _compared(args, config) if args.compare is not None else _report(args, config.store)
+        text, said = _compared(args, place) if args.compare is not None else _report(args, place)
     except UsageError as error:
         return fail(*error.args, code=2)
+    except GatewayError as error:
+        return fail(f"cannot read the usage: {error.message}")
     except (StoreUnavailable, StoreMisconfigured) as error:
-        return fail(f"cannot read the usage: {named(config.store, str(error))}")
+        return fail(f"cannot read the usage: {_named(place, str(error))}")
     except OSError as error:
-        return fail(f"cannot read the usage: {named(config.store, (error.strerror or str(error)).lower())}")
+        return fail(f"cannot read the usage: {_named(place, (error.strerror or str(error)).lower())}")
     if args.format != "table":
         print("".join([f"gateway: {note}\n" for note in said]), end="", file=sys.stderr)
     elif said:
@@ -53,7 +56,11 @@ def run(args: argparse.Namespace, config: Config) -> int:
     return put(text)
 
 
-def _report(args: argparse.Namespace, settings: Settings) -> tuple[str, list[str]]:
+def _named(place: Config | RemoteGateway, why: str) -> str:
+    return f"{place.url}: {why}" if isinstance(place, RemoteGateway) else named(place.store, why)
+
+
+def _report(args: argparse.Namespace, place: Config | RemoteGateway) -> tuple[str, list[str]]:
     """What was used. Raises `UsageError`, and as `commands.ask`."""
     since, until = _days(args)
     try:
@@ -66,7 +73,10 @@ def _report(args: argparse.Namespace, settings: Settings) -> tuple[str, list[str
     async def question(store: Store | None) -> list[dict[str, Any]]:
         return await store.usage(groups, since, until) if store else []
 
-    rows = ask(settings, question)
+    if isinstance(place, RemoteGateway):
+        rows = on_gateway(place, lambda gateway: gateway.usage(groups, since, until))
+    else:
+        rows = ask(place.store, question)
     if args.format == "json":
         return format_json(rows) + "\n", []
     if args.format == "csv":
@@ -74,8 +84,10 @@ def _report(args: argparse.Namespace, settings: Settings) -> tuple[str, list[str
     return (format_table(groups, rows) if rows else "Nothing was used.") + "\n", notes(rows)
 
 
-def _compared(args: argparse.Namespace, config: Config) -> tuple[str, Sequence[str]]:
+def _compared(args: argparse.Namespace, config: Config | RemoteGateway) -> tuple[str, Sequence[str]]:
     """What was used, beside what a provider says. Raises `UsageError`, and as `commands.ask`."""
+    if isinstance(config, RemoteGateway):
+        raise UsageError("argument --compare: needs --config, for it reads the store itself")
     since, until = _days(args)
     if args.by is not None:
         raise UsageError("argument --by: a comparison is always by day and model")

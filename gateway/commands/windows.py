@@ -6,13 +6,12 @@ import argparse
 from functools import partial
 from typing import Any
 
-from gateway.config import Config
 from gateway.config.quantities import read_per
 from gateway.quota.notation import Named
 from gateway.reports.registry import WINDOWS
 
 from .common import UsageError
-from .registry import Actions, actor, add_quotas, add_shape, carry_out, quotas_of, read, told_list
+from .registry import Actions, Place, actor, add_quotas, add_shape, carry_out, quotas_of, read, told_list
 
 
 def add_window_actions(actions: Actions, command: str, kind: str, example: str) -> None:
@@ -38,24 +37,24 @@ def add_window_actions(actions: Actions, command: str, kind: str, example: str) 
     add_shape(top_up, csv=True)
 
 
-def _reset(command: str, kind: str, args: argparse.Namespace, config: Config) -> str:
+def _reset(command: str, kind: str, args: argparse.Namespace, place: Place) -> str:
     which: dict[str, Any] = {"unit": args.unit, "per": _per(args.per), "model": args.model}
     which = {name: value for name, value in which.items() if value is not None}
     scope = f"{kind}:{args.name}"
-    return _told(args, carry_out(config, lambda registry: registry.reset_quotas(scope, which, actor(command))))
+    return _told(args, carry_out(place, lambda registry: registry.reset_quotas(scope, which, actor(command))))
 
 
 def _per(text: str | None) -> str | int | None:
     return None if text is None else read("--per", read_per, text)
 
 
-def _top_up(command: str, kind: str, args: argparse.Namespace, config: Config) -> str:
+def _top_up(command: str, kind: str, args: argparse.Namespace, place: Place) -> str:
     grants = quotas_of(args)
     if len(grants) != 1:
         raise UsageError("expected one of --tokens, --requests, --usd, such as --tokens 100000/day")
     grant = _grant(grants[0])
     scope = f"{kind}:{args.name}"
-    return _told(args, carry_out(config, lambda registry: registry.top_up(scope, grant, actor(command))))
+    return _told(args, carry_out(place, lambda registry: registry.top_up(scope, grant, actor(command))))
 
 
 def _grant(named: Named) -> dict[str, Any]:

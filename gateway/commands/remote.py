@@ -1,0 +1,205 @@
+"""The admin API of a running gateway, with the methods of a registry and a store that commands use."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, TypeVar
+from urllib.parse import quote, urlencode, urlsplit
+
+import aiohttp
+
+from gateway.config.sections import is_safe_url
+from gateway.errors import GatewayError, InvalidRequest
+from gateway.keys.registry import CreatedKey, Page, Shown
+
+from .place import RemoteGateway
+
+T = TypeVar("T")
+
+WITHIN_S = 60.0
+PAGE = 1000
+
+
+class RemoteRefused(GatewayError):
+    """The gateway refused the request, or did not answer as one does."""
+
+
+def on_gateway(place: RemoteGateway, work: Callable[[RemoteRegistry], Awaitable[T]]) -> T:
+    """What comes of working on a running gateway. Raises `GatewayError`."""
+    if not is_safe_url(place.url):
+        print(f"gateway: {place.url} is not encrypted, and the token travels readable", file=sys.stderr)
+
+    async def run() -> T:
+        async with aiohttp.ClientSession(
+            headers={"Authorization": f"Bearer {place.token}"}, timeout=aiohttp.ClientTimeout(total=WITHIN_S),
+            trust_env=True, cookie_jar=aiohttp.DummyCookieJar(),
+        ) as session:  # fmt: skip
+            return await work(RemoteRegistry(place.url, session))
+
+    return asyncio.run(run())
+
+
+class RemoteRegistry:
+    """As `Registry`, for the operations of commands. The gateway knows the author by the token: `actor` is not sent."""
+
+    def __init__(self, url: str, session: aiohttp.ClientSession) -> None:
+        self._url = url
+        self._session = session
+
+    # ------------------------------------------------------------------------------------------------------------ keys
+
+    async def create_key(self, wish: Mapping[str, Any], actor: str) -> CreatedKey:
+        """As `Registry.create_key`."""
+        return _created(await self._ask("POST", "keys", wish))
+
+    async def list_keys(self, after: str = "", limit: int = 100, team: str | None = None) -> Page:
+        """As `Registry.list_keys`."""
+        return await self._page("keys", after=after, limit=limit, team=team)
+
+    async def show_key(self, name: str) -> Shown:
+        """As `Registry.show_key`."""
+        return await self._ask("GET", _key(name))
+
+    async def update_key(self, name: str, changes: Mapping[str, Any], actor: str) -> Shown:
+        """As `Registry.update_key`."""
+        return await self._ask("PATCH", _key(name), changes)
+
+    async def rotate_key(self, name: str, overlap_s: float, actor: str) -> CreatedKey:
+        """As `Registry.rotate_key`."""
+        return _created(await self._ask("POST", f"{_key(name)}/rotate", {"overlap_s": overlap_s}))
+
+    async def pause_key(self, name: str, role: str, takes_over: Callable[[str], bool], actor: str) -> Shown:
+        """As `Registry.pause_key`; the role is that of the token."""
+        return await self._ask("POST", f"{_key(name)}/pause")
+
+    async def resume_key(self, name: str, check: Callable[[str], None], actor: str) -> Shown:
+        """As `Registry.resume_key`; the role is that of the token."""
+        return await self._ask("POST", f"{_key(name)}/resume")
+
+    async def revoke_key(self, name: str, actor: str) -> Shown:
+        """As `Registry.revoke_key`."""
+        return await self._ask("DELETE", _key(name))
+
+    async def delete_key(self, name: str, actor: str) -> None:
+        """As `Registry.delete_key`."""
+        await self._ask("POST", f"{_key(name)}/delete")
+
+    # ----------------------------------------------------------------------------------------------------------- teams
+
+    async def create_team(self, wish: Mapping[str, Any], actor: str) -> Shown:
+        """As `Registry.create_team`."""
+        return await self._ask("POST", "teams", wish)
+
+    async def list_teams(self, after: str = "", limit: int = 100) -> Page:
+        """As `Registry.list_teams`."""
+        return await self._page("teams", after=after, limit=limit)
+
+    async def show_team(self, name: str) -> Shown:
+        """As `Registry.show_team`."""
+        return await self._ask("GET", _team(name))
+
+    async def update_team(self, name: str, changes: Mapping[str, Any], actor: str) -> Shown:
+        """As `Registry.update_team`."""
+        return await self._ask("PATCH", _team(name), changes)
+
+    async def delete_team(self, name: str, actor: str) -> None:
+        """As `Registry.delete_team`."""
+        await self._ask("DELETE", _team(name))
+
+    # --------------------------------------------------------------------------------------------- windows and reports
+
+    async def reset_quotas(self, scope: str, which: Mapping[str, Any], actor: str) -> list[Shown]:
+        """As `Registry.reset_quotas`."""
+        return _rows(await self._ask("POST", f"{_owner(scope)}/reset", which))
+
+    async def top_up(self, scope: str, grant: Mapping[str, Any], actor: str) -> list[Shown]:
+        """As `Registry.top_up`."""
+        return _rows(await self._ask("POST", f"{_owner(scope)}/top_up", grant))
+
+    async def audit(self, limit: int = 100, before: str | None = None) -> Page:
+        """As `Registry.audit`."""
+        return await self._page("audit", limit=limit, before=before)
+
+    async def usage(self, groups: Sequence[str], since: str | None, until: str | None) -> list[Shown]:
+        """Every row of a usage report."""
+        query = _query(group_by=",".join(groups), since=since, until=until)
+        return _rows(await self._ask("GET", f"usage{query}"))
+
+    async def newest(self, path: str, limit: int, **filters: str | None) -> list[Shown]:
+        """So many of the newest rows of a list that is read backwards."""
+        rows: list[Shown] = []
+        before: str | None = None
+        while len(rows) < limit:
+            page = await self._page(path, limit=min(PAGE, limit - len(rows)), before=before, **filters)
+            rows += page.rows
+            if (before := page.next) is None:
+                break
+        return rows
+
+    async def request(self, name: str) -> Shown:
+        """The call or the refusal with this id, as the API shows it."""
+        return await self._ask("GET", f"requests/{quote(name, safe='')}")
+
+    # -------------------------------------------------------------------------------------------------------- requests
+
+    async def _page(self, path: str, **query: Any) -> Page:
+        found = await self._ask("GET", path + _query(**query))
+        return Page(_rows(found), found.get("next"))
+
+    async def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Shown:
+        """The JSON of a good answer. Raises `GatewayError`."""
+        data = None if body is None else json.dumps(body, default=_plain)
+        headers = {} if data is None else {"Content-Type": "application/json"}
+        host = urlsplit(self._url).netloc.rpartition("@")[2]
+        try:
+            async with self._session.request(
+                method, f"{self._url}/admin/api/{path}", data=data, headers=headers, allow_redirects=False
+            ) as answer:
+                text = await answer.text()
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            raise RemoteRefused(f"{host} does not answer ({type(error).__name__})") from None
+        try:
+            found = json.loads(text)
+            refusal = found["error"]["message"] if answer.status >= 400 else None
+        except (ValueError, LookupError, TypeError):
+            raise RemoteRefused(f"{host} answers with status {answer.status}, and not as a gateway does") from None
+        if not isinstance(found, dict) or answer.status not in (200, 201, 400, 401, 403, 404, 409, 413, 429, 503):
+            raise RemoteRefused(f"{host} answers with status {answer.status}")
+        if refusal is not None:
+            raise (InvalidRequest if answer.status == 400 else RemoteRefused)(str(refusal))
+        return found
+
+
+def _plain(value: Any) -> str:
+    return value.isoformat() if isinstance(value, datetime) else str(value)
+
+
+def _created(found: Shown) -> CreatedKey:
+    secret, warnings = found.pop("secret"), found.pop("warnings", ())
+    return CreatedKey(found, secret, tuple(warnings))
+
+
+def _rows(found: Shown) -> list[Shown]:
+    return list(found["data"])
+
+
+def _query(**values: Any) -> str:
+    given = {name: value for name, value in values.items() if value is not None and (value != "" or name == "group_by")}
+    return f"?{urlencode(given)}" if given else ""
+
+
+def _key(name: str) -> str:
+    return f"keys/{quote(name, safe='')}"
+
+
+def _team(name: str) -> str:
+    return f"teams/{quote(name, safe='')}"
+
+
+def _owner(scope: str) -> str:
+    kind, _, name = scope.partition(":")
+    return {"key": _key, "team": _team}[kind](name) if name else "quotas"

@@ -1,0 +1,127 @@
+"""Commands over the network: `--url` and a token do what `--config` does, within the role of the token."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from pathlib import Path
+
+import pytest
+
+from gateway.commands.remote import RemoteRegistry
+from gateway.keys.registry import Registry
+from tests.conftest import Stage, StartsGateways
+from tests.fakes.scripted import dead_port, ok_json
+from tests.flows.house import ADMIN_TOKEN, Gateway, eventually, key, run, settings
+
+LEAD = "lead-token-that-nobody-may-see"
+QUOTAS = [{"requests": 100, "per": "day"}]
+
+
+@pytest.fixture(scope="module")
+def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
+    theatre.play(always=ok_json({"choices": [], "usage": {"prompt_tokens": 10, "completion_tokens": 5}}))
+    made = gateways(settings(
+        theatre.url, keys=[key("alice", team="crew", quotas=QUOTAS), key("bob")],
+        teams={"crew": {"quotas": QUOTAS}}, admin={"tokens": {"head": {"token": LEAD, "role": "lead", "team": "crew"}}},
+    ))  # fmt: skip
+    made.complete("alice")
+    assert made.complete("bob", n=1000).status == 400
+    eventually(lambda: len(made.calls()) >= 1)
+    return made
+
+
+def ask(house: Gateway, *words: str, token: str = ADMIN_TOKEN, code: int = 0) -> str:
+    """What a command says with the address and the token in the environment."""
+    done = run(*words, env={"GATEWAY_URL": house.url, "GATEWAY_TOKEN": token, "GATEWAY_CONFIG": ""})
+    assert done.returncode == code, (done.stdout, done.stderr)
+    assert token not in done.stdout + done.stderr
+    return done.stdout if code == 0 else done.stderr
+
+
+def test_every_command_with_and_without_the_network_says_the_same(house: Gateway) -> None:
+    config = str(house.folder / "gateway.yaml")
+    for words in (
+        ["keys", "list", "--json"], ["keys", "show", "alice", "--json"], ["teams", "list", "--json"],
+        ["teams", "show", "crew"], ["audit", "--json"], ["usage", "--format", "json"],
+        ["usage", "--by", "key,day,model"],
+        ["calls", "--json"], ["refusals", "--json"], ["keys", "list", "--csv"],
+    ):  # fmt: skip
+        done = run(*words, "--config", config)
+        assert done.returncode == 0, done.stderr
+        assert ask(house, *words) == done.stdout, words
+    (call,) = json.loads(ask(house, "calls", "--json"))
+    assert (
+        ask(house, "calls", "--id", call["id"], "--json")
+        == run("calls", "--id", call["id"], "--json", "--config", config).stdout
+    )
+
+
+def test_keys_and_teams_are_managed(house: Gateway) -> None:
+    secret = ask(house, "keys", "create", "--name", "carol", "--team", "crew", "--tokens", "1000/day",
+                 "--owner", "c@x.org", "--label", "cost-center=x", "--expires", "30d", "--quiet").strip()  # fmt: skip
+    assert house.get("/v1/key", key=None, headers={"Authorization": f"Bearer {secret}"}).status == 200
+    shown = json.loads(ask(house, "keys", "show", "carol", "--json"))
+    assert (shown["owner"], shown["labels"]) == ("c@x.org", {"cost-center": "x"})
+    assert json.loads(ask(house, "keys", "update", "carol", "--tokens", "2000/day", "--json"))["quotas"] == [
+        {"tokens": 2000, "per": "day"}
+    ]
+    assert "3,000" in ask(house, "keys", "top-up", "carol", "--tokens", "1000/day")
+    ask(house, "keys", "reset", "carol")
+    assert json.loads(ask(house, "keys", "pause", "carol", "--json"))["status"] == "paused"
+    assert json.loads(ask(house, "keys", "resume", "carol", "--json"))["status"] == "active"
+    assert ask(house, "keys", "rotate", "carol", "--overlap", "1h", "--quiet").startswith("sk-gw-carol-")
+    assert "is gone" in ask(house, "keys", "delete", "carol")
+    ask(house, "keys", "create", "--id", "carol", "--quiet")
+    assert json.loads(ask(house, "keys", "revoke", "carol", "--json"))["status"] == "revoked"
+    ask(house, "teams", "create", "--id", "pair", "--usd", "5/month")
+    ask(house, "teams", "update", "pair", "--usd", "8/month")
+    ask(house, "teams", "delete", "pair")
+    actors = {change["actor"] for change in json.loads(ask(house, "audit", "--json"))}
+    assert actors == {"admin.token from 127.0.0.1"}
+
+
+def test_the_role_of_the_token_decides(house: Gateway) -> None:
+    assert [each["id"] for each in json.loads(ask(house, "keys", "list", "--json", token=LEAD))] == ["alice"]
+    assert "There is no key 'bob'" in ask(house, "keys", "show", "bob", token=LEAD, code=1)
+    assert "Your role does not allow this" in ask(house, "audit", token=LEAD, code=1)
+    assert "Incorrect token" in ask(house, "keys", "list", token="wrong-token-0123456789", code=1)
+
+
+def test_faults_are_plain_lines(house: Gateway, tmp_path: Path) -> None:
+    assert "expected --config FILE or --url URL" in run("keys", "list", env={"GATEWAY_CONFIG": ""}).stderr
+    away = run("usage", "--url", f"http://127.0.0.1:{dead_port()}", env={"GATEWAY_TOKEN": "t" * 20})
+    assert (away.returncode, "does not answer" in away.stderr) == (1, True)
+    assert "Traceback" not in away.stderr
+    for words, said in (
+        (["--url", house.url], "a token is needed"),
+        (["--url", "gateway.example.org"], "expected an address"),
+        (["--url", house.url, "--token-file", str(tmp_path / "absent")], "cannot read"),
+        (["--url", house.url, "--config", "x"], "not allowed with"),
+    ):
+        done = run("keys", "list", *words, env={"GATEWAY_TOKEN": ""})
+        assert (done.returncode, said in done.stderr) == (2, True), done.stderr
+    assert run("keys", "show", "no-such", "--url", house.url, env={"GATEWAY_TOKEN": ADMIN_TOKEN}).returncode == 1
+    limit = run("keys", "create", "--id", "Not A Name", "--url", house.url, env={"GATEWAY_TOKEN": ADMIN_TOKEN})
+    assert limit.returncode == 2
+
+
+def test_a_token_file_and_a_config_of_the_environment(house: Gateway, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text(f"{ADMIN_TOKEN}\n")
+    done = run("keys", "list", "--url", house.url, "--token-file", str(token), env={"GATEWAY_TOKEN": "wrong"})
+    assert done.returncode == 0, done.stderr
+    config = {"GATEWAY_CONFIG": str(house.folder / "gateway.yaml")}
+    for words in (["keys", "list"], ["check"], ["usage"]):
+        assert run(*words, env=config).returncode == 0, words
+
+
+def test_the_methods_are_those_of_the_registry() -> None:
+    """Commands call both in the same way."""
+    for name, method in inspect.getmembers(RemoteRegistry, inspect.iscoroutinefunction):
+        if name.startswith("_") or name in ("usage", "newest", "request"):
+            continue
+        theirs = inspect.signature(getattr(Registry, name)).parameters
+        mine = inspect.signature(method).parameters
+        assert list(theirs)[: len(mine)] == list(mine), name
+        assert all(each.default is not each.empty for each in list(theirs.values())[len(mine) :]), name
