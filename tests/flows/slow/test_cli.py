@@ -63,12 +63,17 @@ def test_version() -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [[], ["dance"], ["serve"], ["check"], ["usage"], ["serve", "--config"],
+    [[], ["dance"], ["serve"], ["check"], ["serve", "--config"],
      ["serve", "--config", "x", "--port", "http"], ["check", "--config", "x", "--fix"]],
     ids=" ".join,
 )  # fmt: skip
 def test_wrong_arguments(arguments: list[str]) -> None:
     says(run(*arguments), "usage: gateway")
+
+
+@pytest.mark.parametrize("command", [["usage"], ["keys", "list"], ["audit"], ["calls"]], ids=" ".join)
+def test_a_command_without_a_place_says_what_to_name(command: list[str]) -> None:
+    says(run(*command), "gateway: expected --config FILE or --url URL")
 
 
 def test_installed_command_is_the_module() -> None:
