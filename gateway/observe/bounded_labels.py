@@ -30,7 +30,7 @@ class BoundedLabels:
     def __call__(self, name: str) -> str:
         """The name itself, or `other`, which no key may have as its id; no name has no label. Not for names that
         strangers invent."""
-        if name in self._own or not name:
+        if name in self._own or not name or name == OTHER:
             return name
         if len(self._own) < self._most:
             self._claim([name])

@@ -26,7 +26,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from gateway.quota import pricing
-from gateway.records import OTHER, Record, WindowStatus
+from gateway.records import Record, WindowStatus
 
 from .bounded_labels import BoundedLabels
 
@@ -162,13 +162,9 @@ class Telemetry:
         """The key's own id, or `other` beyond `metrics.max_keys`."""
         return self.key_labels(key)
 
-    def model_label(self, model: str) -> str:
-        """The model's own name, or `other` beyond `metrics.max_models`."""
-        return model if model == OTHER else self.model_labels(model)
-
     def answered(self, *, key: str, model: str, endpoint: str, upstream: str, status: int) -> None:
         """Any request of the data plane got its answer. `model` is a configured or served name, `other`, or empty."""
-        self._add(self._requests, (self.key_label(key), self.model_label(model), endpoint, upstream, str(status)))
+        self._add(self._requests, (self.key_label(key), self.model_labels(model), endpoint, upstream, str(status)))
 
     def recorded(
         self, record: Record, *, estimated_prompt_tokens: int, overhead_s: float, is_usage_unknown: bool
@@ -189,7 +185,7 @@ class Telemetry:
         """A call of a killed worker was found in its journal, and is charged at its estimate. It was not answered, so
         it
         has no times."""
-        key, model, upstream = self.key_label(record.key), self.model_label(record.label_model), record.upstream
+        key, model, upstream = self.key_label(record.key), self.model_labels(record.label_model), record.upstream
         self._add(self._requests, (key, model, record.endpoint, upstream, str(record.status)))
         for name, amount in zip(_KINDS, record.usage[:4], strict=True):
             if amount:
@@ -200,7 +196,7 @@ class Telemetry:
 
     def doubted(self, upstream: str, model: str, kind: str) -> bool:
         """An upstream reported more tokens of a kind than there can have been. Returns whether it is the first time."""
-        labels = (upstream, self.model_label(model), kind)
+        labels = (upstream, self.model_labels(model), kind)
         self._add(self._implausible, labels)
         is_first = labels not in self._doubted
         self._doubted.add(labels)
@@ -268,7 +264,7 @@ class Telemetry:
         for call in ended:
             record = call.record
             kind = (
-                self.key_label(record.key), self.model_label(record.label_model), record.upstream, record.endpoint,
+                self.key_label(record.key), self.model_labels(record.label_model), record.upstream, record.endpoint,
                 record.status, record.usage.source,
             )  # fmt: skip
             kinds.setdefault(kind, []).append(call)

@@ -137,12 +137,15 @@ class DataPlane:
         body_wait_s = time.perf_counter() - waited_from
         is_large = visit.held_bytes > LARGE_BYTES
         asked = await self._large_bodies.read(endpoint, pieces) if is_large else _read(spec, pieces, parts)
-        found = config.model(asked.model)
+        found = config.model_table.find(asked.model)
         if found is None or not found.is_configured:
             visit.model = OTHER if found is None else parts.books.served.group(asked.model)
         else:
             visit.model = found.name
-        if found is None or not _may_use(key, asked.model, found) or self._is_secret(asked.model, visit):
+        may_use = found is not None and (
+            auth.may_use(key, asked.model) or (found.alias is not None and auth.may_use(key, found.name))
+        )
+        if found is None or not may_use or (visit.model == OTHER and _is_secret(asked.model, visit)):
             raise ModelNotFound(asked.model)
         model = found.model
         if not capabilities.lists(model, endpoint):
@@ -208,11 +211,6 @@ class DataPlane:
         visit.key, visit.team = key.id, key.team
         return key
 
-    def _is_secret(self, model: str, visit: RequestContext) -> bool:
-        """Whether a model name that only a pattern serves is in fact a key's secret, which must not reach an upstream
-        or a record."""
-        return visit.model == OTHER and (auth.digest(model) in visit.parts.book.known or may_be_issued(model))
-
     async def list_models(self, request: web.Request) -> web.StreamResponse:
         """What this key may use."""
         visit = request[CONTEXT]
@@ -277,6 +275,12 @@ def _fallbacks(call: Call, asked: Params, others: Iterable[NamedModel]) -> Itera
         # Its tokenizer may be another one.
         params = params._replace(is_prompt_exact=False)
         yield call._replace(params=params, model=other.model, label_model=other.name, target=other.name)
+
+
+def _is_secret(model: str, visit: RequestContext) -> bool:
+    """Whether a model name that only a pattern serves is in fact a key's secret, which must not reach an upstream or a
+    record."""
+    return auth.digest(model) in visit.parts.book.known or may_be_issued(model)
 
 
 def _may_use(key: Key, asked: str, found: NamedModel) -> bool:
