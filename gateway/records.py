@@ -26,6 +26,8 @@ Endpoint = Literal[
     "messages",
     "count_tokens",
     "responses",
+    "input_tokens",
+    "compact",
     "moderations",
     "rerank",
     "images",

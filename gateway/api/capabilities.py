@@ -21,9 +21,15 @@ _WRONG_ENDPOINT: Mapping[Endpoint, str] = {
     "embeddings": "This model is not supported in the v1/embeddings endpoint.",
     "messages": "This model is not supported in the v1/messages endpoint.",
     "count_tokens": "No upstream of this model counts tokens (v1/messages/count_tokens).",
+    "input_tokens": "No upstream of this model counts tokens (v1/responses/input_tokens).",
+    "compact": "No upstream of this model compacts conversations (v1/responses/compact).",
     "responses": "This model is not supported in the v1/responses endpoint. Did you mean to use v1/chat/completions?",
 }
-PART_OF: Mapping[Endpoint, Endpoint] = {"count_tokens": "messages"}
+PART_OF: Mapping[Endpoint, Endpoint] = {
+    "count_tokens": "messages",
+    "input_tokens": "responses",
+    "compact": "responses",
+}
 """Endpoints that a model has with another one, by whose name its settings list them."""
 _PLAIN_ENDPOINTS = frozenset({"completions", "chat", "embeddings"})
 """What `Capabilities.is_all` is about."""

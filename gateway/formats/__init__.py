@@ -15,12 +15,25 @@ from .images import IMAGES
 from .messages import COUNT_TOKENS, MESSAGES
 from .moderations import MODERATIONS
 from .rerank import RERANK
-from .responses import RESPONSES
+from .responses import COMPACT, INPUT_TOKENS, RESPONSES
 from .speech import SPEECH
 
 FORMATS: Mapping[Endpoint, Format] = {
     each.name: each
-    for each in (COMPLETIONS, CHAT, EMBEDDINGS, MESSAGES, COUNT_TOKENS, RESPONSES, MODERATIONS, RERANK, IMAGES, SPEECH)
+    for each in (
+        COMPLETIONS,
+        CHAT,
+        EMBEDDINGS,
+        MESSAGES,
+        COUNT_TOKENS,
+        RESPONSES,
+        INPUT_TOKENS,
+        COMPACT,
+        MODERATIONS,
+        RERANK,
+        IMAGES,
+        SPEECH,
+    )
 }
 """Every format by its name."""
 

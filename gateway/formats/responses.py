@@ -31,6 +31,8 @@ _CLIENT_HEADERS = frozenset({
     "x-codex-turn-state", "x-codex-turn-metadata", "x-codex-beta-features", "x-codex-window-id",
 })  # fmt: skip
 """Headers of the official clients: which beta, and which turn of which conversation."""
+_UPSTREAM_HEADERS = frozenset({"x-codex-turn-state", "openai-model", "x-models-etag", "x-reasoning-included"})
+"""Headers that Codex reads."""
 
 
 class _Body(BaseModel):
@@ -47,17 +49,7 @@ class _Body(BaseModel):
 
 
 def _read(document: Document, body: Response, count: Counter | None) -> Params:
-    for name in _STATE:
-        if document.members.get(name) is not None:
-            _refuse_state(name, "Send the whole conversation in 'input' instead.")
-    if body.background:
-        _refuse_state("background", "Leave it out: the answer comes in this request.")
-    if isinstance(body.input, list):
-        for index, item in enumerate(body.input):
-            if item.get("type") == "item_reference" or _is_bare_id(item):
-                _refuse_state(f"input[{index}]", "Send the item itself instead of its id.")
-    if body.metadata and len(body.metadata) > MAX_METADATA:
-        raise validation_errors.wrong_value("metadata", f"It may have at most {MAX_METADATA} pairs.")
+    _check(document, body)
     prompt = prompt_tokens.response(document, count)
     return Params(
         document=document,
@@ -69,6 +61,31 @@ def _read(document: Document, body: Response, count: Counter | None) -> Params:
         output_param="max_output_tokens",
         prompt_param="input",
     )
+
+
+def _read_compact(document: Document, body: Response, count: Counter | None) -> Params:
+    """It is never streamed, and has no parameter for an output limit."""
+    return _read(document, body, count)._replace(stream=False, output_limit=None)
+
+
+def _read_count(document: Document, body: Response, count: Counter | None) -> Params:
+    """A count of tokens uses none."""
+    _check(document, body)
+    return Params(document=document, model=body.model, default_output=0, output_param="input", prompt_param="input")
+
+
+def _check(document: Document, body: Response) -> None:
+    for name in _STATE:
+        if document.members.get(name) is not None:
+            _refuse_state(name, "Send the whole conversation in 'input' instead.")
+    if body.background:
+        _refuse_state("background", "Leave it out: the answer comes in this request.")
+    if isinstance(body.input, list):
+        for index, item in enumerate(body.input):
+            if item.get("type") == "item_reference" or _is_bare_id(item):
+                _refuse_state(f"input[{index}]", "Send the item itself instead of its id.")
+    if body.metadata and len(body.metadata) > MAX_METADATA:
+        raise validation_errors.wrong_value("metadata", f"It may have at most {MAX_METADATA} pairs.")
 
 
 def _is_bare_id(item: dict[str, Any]) -> bool:
@@ -101,6 +118,16 @@ def facts(body: bytes) -> PlainFacts:
         has_output=bool(output),
         error=error_of_failure(error if isinstance(error, dict) else {}) if has_failed else None,
     )
+
+
+def _count_facts(body: bytes) -> PlainFacts:
+    answer = _Body.model_validate_json(body)
+    openai.refuse_constants(body)
+    return PlainFacts(usage=Usage(), is_error=bool(answer.error) or answer.success is False)
+
+
+def _no_usage(report: Any) -> None:
+    return None
 
 
 def _usage(report: Any) -> Usage | None:
@@ -162,5 +189,34 @@ RESPONSES = Format(
     error_keeps_status=True,
     passes_query=True,
     request_headers=_CLIENT_HEADERS,
-    response_headers=frozenset({"x-codex-turn-state", "openai-model", "x-models-etag", "x-reasoning-included"}),
+    response_headers=_UPSTREAM_HEADERS,
+)
+
+INPUT_TOKENS = Format(
+    name="input_tokens",
+    path="/v1/responses/input_tokens",
+    upstream_path="/responses/input_tokens",
+    operation="count_tokens",
+    read=partial(validate.read, validate.Rules(Response, _read_count)),
+    is_optional=True,
+    facts=_count_facts,
+    usage=_no_usage,
+    passes_query=True,
+    request_headers=_CLIENT_HEADERS,
+)
+
+COMPACT = Format(
+    name="compact",
+    path="/v1/responses/compact",
+    upstream_path="/responses/compact",
+    operation="chat",
+    read=partial(validate.read, validate.Rules(Response, _read_compact)),
+    is_optional=True,
+    facts=facts,
+    usage=_usage,
+    texts=openai.RESPONSE_TEXT,
+    may_reason=True,
+    passes_query=True,
+    request_headers=_CLIENT_HEADERS,
+    response_headers=_UPSTREAM_HEADERS,
 )

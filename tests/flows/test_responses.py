@@ -295,6 +295,34 @@ def test_searches_of_hosted_tools_may_make_the_prompt_long(house: Gateway, upstr
     check(house.call(ask(house).id), "estimated")
 
 
+def test_tokens_are_counted_for_nothing(house: Gateway, upstream: Stage) -> None:
+    counted = {"object": "response.input_tokens", "input_tokens": 11}
+    upstream.play(ok_json(counted))
+    told = ask(house, path="/v1/responses/input_tokens")
+    assert (told.status, told.json) == (200, counted)
+    assert upstream.requests[-1].path == "/v1/responses/input_tokens"
+    assert "max_output_tokens" not in upstream.requests[-1].json
+    record = house.call(told.id)
+    assert (record["endpoint"], record["prompt_tokens"], record["completion_tokens"]) == ("input_tokens", 0, 0)
+    assert record["cost_usd"] == 0
+    told = ask(house, path="/v1/responses/input_tokens", previous_response_id="resp_1")
+    assert told.told[2:] == ("previous_response_id", "unsupported_parameter")
+
+
+def test_a_compaction_is_charged(house: Gateway, upstream: Stage) -> None:
+    compacted = {
+        "id": "resp_2",
+        "object": "response.compaction",
+        "output": [{"type": "compaction"}],
+        "usage": api.USAGE,
+    }
+    upstream.play(ok_json(compacted))
+    told = ask(house, path="/v1/responses/compact")
+    assert (told.status, told.json) == (200, compacted)
+    assert "max_output_tokens" not in upstream.requests[-1].json
+    check(house.call(told.id), **REPORTED, endpoint="compact")
+
+
 def test_a_socket_is_refused_by_426_and_a_list_by_405(house: Gateway) -> None:
     told = house.get("/v1/responses", headers={"Upgrade": "websocket", "Connection": "Upgrade"})
     assert told.told == (426, "invalid_request_error", None, "websocket_not_supported")

@@ -83,6 +83,10 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         "Create a response, in OpenAI's Responses API.", Response, "Responded",
         streamed="With `stream: true`: events from `response.created` to `response.completed`.",
     ),
+    ("POST", "/v1/responses/input_tokens"): _call(
+        "Count the tokens of a response's input.", Response, "InputTokens", streamed=None
+    ),
+    ("POST", "/v1/responses/compact"): _call("Compact a conversation.", Response, "Responded", streamed=None),
     ("GET", "/v1/responses"): Operation(
         "Refused: 426 for a WebSocket, else 405.", "everybody", {JSON: named("Error")}, (405,), status=426
     ),

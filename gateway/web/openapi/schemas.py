@@ -108,6 +108,7 @@ SCHEMAS: Mapping[str, Schema] = {
     "Completed": _upstream_s("choices", {"type": "object"}),
     "ChatCompleted": _upstream_s("choices", {"type": "object"}),
     "Embedded": _upstream_s("data", {"type": "object"}),
+    "InputTokens": {"type": "object", "properties": {"input_tokens": _COUNT}, "required": ["input_tokens"]},
     "Responded": _upstream_s("output", {"type": "object"}),
     "Ranked": _upstream_s("results", {"type": "object"}),
     "Model": _exact(
