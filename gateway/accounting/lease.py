@@ -208,7 +208,7 @@ class Lease:
     def fall_back(self, call: Call) -> None:
         """Another model serves from here on: this is the call for it. It has the price of that model."""
         usage, nusd = self._earlier or (Usage(), 0)
-        nusd += pricing.cost_nusd(self.call.model.price, self.spent) or 0
+        nusd += pricing.cost_nusd(self.call.model.price, self.spent, self.call.started) or 0
         self._earlier, self.spent = (pricing.total_usage((usage, self.spent)), nusd), Usage()
         self.call, self.route = call, None
         self.fallbacks_left -= 1

@@ -41,6 +41,8 @@ ROWS: Mapping[str, PriceRow] = {
     "audio_out": PriceRow("audio_out", 1_000_000),
     "image_in": PriceRow("image_in", 1_000_000),
     "image_out": PriceRow("image_out", 1_000_000),
+    "image_tool_in": PriceRow("image_tool_in", 1_000_000),
+    "image_tool_out": PriceRow("image_tool_out", 1_000_000),
     "characters_per_million": PriceRow("characters", 1_000_000),
     "audio_per_hour": PriceRow("audio_ms", 3_600_000),
     "web_searches_per_1000": PriceRow("web_searches", 1_000),

@@ -930,6 +930,10 @@ class Rows(Section):
     """USD per million image tokens of the prompt; default: as input."""
     image_out: Usd | None = None
     """USD per million image tokens of the completion."""
+    image_tool_in: Usd | None = None
+    """USD per million prompt tokens of the image tool of a response."""
+    image_tool_out: Usd | None = None
+    """USD per million output tokens of the image tool of a response."""
     characters_per_million: Usd | None = None
     """USD per million characters that are spoken."""
     audio_per_hour: Usd | None = None

@@ -118,10 +118,11 @@ def most_nusd(
     time: float,
     variant: str = "",
     may_use: Callable[[str], bool] = _everything,
+    known: units.Counts = (),
 ) -> int | None:
     """The most that so many tokens can cost: each at the dearest rate that can apply to it. `variant` is the service
-    that was asked for; `may_use` says whether the call can use a unit. What is counted beside tokens is not in it,
-    because nothing limits it before the call. None if the price is unknown."""
+    that was asked for; `may_use` says whether the call can use a unit. Of what is counted beside tokens only what the
+    request says is in it (`known`), because nothing limits the rest before the call. None if the price is unknown."""
     if price is None:
         return None
     if price.nusd_per_million is not None:
@@ -140,6 +141,7 @@ def most_nusd(
         prompt_tokens * dearest("prompt", _OF_PROMPT)
         + output_tokens * dearest("completion", _OF_COMPLETION)
         + rates.get("calls", 0)
+        + sum([rates.get(unit, 0) * count for unit, count in known])
     )
     return min(MAX_NUSD, -(-total // SCALE))
 

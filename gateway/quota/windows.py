@@ -217,13 +217,14 @@ def most_nusd(call: Call, prompt_tokens: int, output_tokens: int) -> int | None:
     price = call.model.price
     if price is None or price.nusd_per_million is not None:
         return pricing.cost_nusd(price, Usage(prompt_tokens, output_tokens))
-    members = call.params.document.members
-    variant = "fast" if members.get("speed") == "fast" else members.get("service_tier")
+    params, members = call.params, call.params.document.members
+    variant = "fast" if members.get("speed") == "fast" else params.variant or members.get("service_tier")
     if not isinstance(variant, str):
         variant = ""
     return pricing.most_nusd(
-        price, prompt_tokens, output_tokens, call.started, variant, lambda unit: _may_use(call, price, unit)
-    )
+        price, prompt_tokens, output_tokens, call.started, variant, lambda unit: _may_use(call, price, unit),
+        params.units,
+    )  # fmt: skip
 
 
 _WORDS: Mapping[str, tuple[str, ...]] = {

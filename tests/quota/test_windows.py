@@ -788,3 +788,11 @@ def test_what_a_body_says_of_its_cost(price: dict[str, Any], body: dict[str, Any
     assert limits.most_nusd(this, 10, 5) == nusd
     unread = this.params.document._replace(text="", large=LargeBody((), 0, {}))
     assert (limits.most_nusd(this._replace(params=this.params._replace(document=unread)), 10, 5) or 0) >= nusd
+
+
+def test_what_a_request_says_that_it_uses_is_reserved() -> None:
+    price = {"input": 1, "characters_per_million": 15, "image": 0.04, "variants": {"hd": {"image": 0.08}}}
+    this = call(settings={"price": price}, units=(("characters", 100), ("images", 2)))
+    assert limits.most_nusd(this, 10, 0) == 10 * 1_000 + 100 * 15_000 + 80_000_000
+    this = call(settings={"price": price}, units=(("images", 2),), variant="hd")
+    assert limits.most_nusd(this, 0, 0) == 160_000_000
