@@ -35,6 +35,7 @@ from .records import Call, Claim, Failure, Fault, Phase, Usage
 from .relay import Answer, Streamed
 from .relay.client_stream import ClientStream, OpensStreams
 from .tasks import Tasks
+from .upstream.connection import Head
 from .upstream.health import AttemptHandle
 from .upstream.limits import Place
 from .upstream.pool import Pool
@@ -447,9 +448,22 @@ def prepare(call: Call, claims: Sequence[Claim], route: Route, parts: Services, 
         output_limit=added_limits[0] if added_limits else call.params.output_limit,
         count_texts=token_rule.counting(parts.find_counter(call.target or call.params.model)),
         answered=trial.answered,
+        heard=_hearing(call, route, parts, trial) if route.upstream in parts.router.limits.learning else None,
         translation=translated.format if translated else None,
         left_out=translated.left_out if translated else (),
     )
+
+
+def _hearing(call: Call, route: Route, parts: Services, trial: AttemptHandle) -> Callable[[Head], None]:
+    """What an upstream's heads say about its limits."""
+    limits, model = parts.router.limits, route.model or call.params.model
+
+    def heard(head: Head) -> None:
+        if head.status == 429:
+            limits.refused(route.upstream, model, trial.key)
+        limits.heard(route.upstream, model, trial.key, head.get)
+
+    return heard
 
 
 def changed_members(call: Call, claims: Iterable[Claim], route: Route, capabilities: Capabilities) -> dict[str, Any]:

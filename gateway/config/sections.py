@@ -719,6 +719,8 @@ class RateLimits(Section):
 class UpstreamLimits(RateLimits):
     """The limits of an upstream: of the whole, of each of its API keys, of some of its models."""
 
+    learn: bool = True
+    """Whether answers of the upstream (429, rate limit headers) lower what is assumed of these limits for a while."""
     per_key: RateLimits = RateLimits()
     """The same for each of api_keys."""
     per_model: dict[str, RateLimits] = {}

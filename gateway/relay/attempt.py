@@ -53,6 +53,8 @@ class Attempt(NamedTuple):
     max_response_bytes: int
     answered: Callable[[], None]
     """To be called when the first of a good stream has come, and as often as one likes."""
+    heard: Callable[[Head], None] | None = None
+    """To be called with the head of any answer; None: it says nothing that is heeded."""
     output_limit: int | None = None
     """The output limit of one candidate in `request`; None: it has no limit."""
     count_texts: CountsTexts = count

@@ -88,6 +88,8 @@ class Exchange:
     def head_received(self, head: Head) -> None:
         self.head = head
         self._alive_at = self._clock()
+        if self._attempt.heard is not None:
+            self._attempt.heard(head)
         if head.get("content-encoding") is not None and not self._set_decoder(head):
             return
         params, make_scan = self._attempt.call.params, self._attempt.format.scan

@@ -10,14 +10,19 @@ more.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from gateway.config import RateLimits, Route, Upstream
 from gateway.config.quantities import read_rate
 from gateway.quota.windows import Limit, output_limit
-from gateway.records import UPSTREAM, Call, Claim
+from gateway.records import UPSTREAM, Call, Claim, Window
+
+from .learned_limits import Assumed, announced
+
+MINUTE_US = 60_000_000
 
 _SPELLING: Mapping[int, str] = {1: "second", 60: "minute", 3600: "hour"}
 
@@ -32,9 +37,15 @@ class Place(NamedTuple):
 
 
 class UpstreamLimitTable:
-    """The limits of all upstreams. Private to a worker; what is used of them is in the store."""
+    """The limits of all upstreams. What is used of them is in the store; what is assumed of them beyond the
+    configuration is private to a worker."""
 
-    def __init__(self, upstreams: Mapping[str, Upstream]) -> None:
+    def __init__(self, upstreams: Mapping[str, Upstream], clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._assumed: dict[tuple[str, str, str, str | None], Assumed] = {}
+        self.learning = frozenset(name for name, up in upstreams.items() if up.limits.is_any and up.limits.learn)
+        """Upstreams whose answers are heeded."""
+        self._sole_key = frozenset(name for name, up in upstreams.items() if len(up.credentials) == 1)
         self._whole: dict[str, tuple[Limit, ...]] = {}
         self._keys: dict[str, tuple[tuple[Limit, ...], ...]] = {}
         for name, upstream in upstreams.items():
@@ -71,19 +82,46 @@ class UpstreamLimitTable:
         self, call: Call, route: Route, key: int | None = None, *, requests: int = 1, at_once: int = 1
     ) -> tuple[Claim, ...]:
         """What the call draws on by this route, with this API key. It takes so many `requests`, so many `at_once`."""
-        limits = self._whole.get(route.upstream, ())
-        if key is not None and (keys := self._keys.get(route.upstream)):
-            limits += keys[key]
-        if not limits:
-            return ()
         model = route.model or call.params.model
+        if not (limits := self._binding(route.upstream, model, key)):
+            return ()
         tokens = call.params.prompt_tokens + output_limit(call) * call.params.candidates
         amounts = {"requests": requests, "tokens": tokens, "parallel": at_once}
-        return tuple([
-            Claim(limit.window(call.started), min(amounts[limit.unit], limit.limit))
-            for limit in limits
-            if limit.model is None or fnmatchcase(model, limit.model)
-        ])  # fmt: skip
+        windows = [self.window(limit, call.started) for limit in limits]
+        return tuple([Claim(window, min(amounts[window.unit], window.limit)) for window in windows])
+
+    def _binding(self, upstream: str, model: str, key: int | None) -> list[Limit]:
+        """The limits of a request for this model (its name there) with this API key."""
+        limits = self._whole.get(upstream, ())
+        if key is not None and (keys := self._keys.get(upstream)):
+            limits += keys[key]
+        return [limit for limit in limits if limit.model is None or fnmatchcase(model, limit.model)]
+
+    def window(self, limit: Limit, started: float) -> Window:
+        """The window of a limit as it is assumed now."""
+        window = limit.window(started)
+        if self._assumed and (assumed := self._assumed.get(_name(limit))) is not None:
+            return window._replace(limit=assumed.limit(limit.limit, self._clock()))
+        return window
+
+    def refused(self, upstream: str, model: str, key: int | None) -> None:
+        """The upstream answered a request for this model with 429."""
+        now = self._clock()
+        for limit in self._binding(upstream, model, key):
+            self._assumed[_name(limit)] = self._assumed.get(_name(limit), Assumed()).refused(now)
+
+    def heard(self, upstream: str, model: str, key: int | None, header: Callable[[str], str | None]) -> None:
+        """The upstream answered a request for this model with these headers, which are about its API key."""
+        told = announced(header)
+        for limit in self._binding(upstream, model, key) if told else ():
+            is_of_key = "#" in limit.scope or upstream in self._sole_key
+            if limit.unit in told and limit.period_us == MINUTE_US and is_of_key:
+                before = self._assumed.get(_name(limit), Assumed())
+                ceiling = told[limit.unit] if told[limit.unit] < limit.limit else None
+                if (after := before._replace(ceiling=ceiling)).is_plain(self._clock()):
+                    self._assumed.pop(_name(limit), None)
+                else:
+                    self._assumed[_name(limit)] = after
 
     def every(self) -> Iterator[tuple[str, Limit]]:
         """All limits, with the upstream of each."""
@@ -99,6 +137,10 @@ def further(held: Sequence[Claim], wanted: Sequence[Claim]) -> tuple[Claim, ...]
     """Of what another attempt draws on, that which its call does not hold yet; each attempt is another request."""
     names = {claim.window.id for claim in held}
     return tuple([claim for claim in wanted if claim.window.unit == "requests" or claim.window.id not in names])
+
+
+def _name(limit: Limit) -> tuple[str, str, str, str | None]:
+    return limit.scope, limit.unit, limit.per, limit.model
 
 
 def _limits(scope: str, limits: RateLimits, model: str | None) -> Iterator[Limit]:

@@ -40,7 +40,7 @@ class Router:
     ) -> None:
         self._clock = clock
         self._chance = chance
-        self.limits = UpstreamLimitTable(config.upstreams)
+        self.limits = UpstreamLimitTable(config.upstreams, clock)
         self.health: Mapping[str, Health] = {
             name: kept.get(name) or Health(name, _models_of(config, name), len(upstream.credentials), show, clock)
             for name, upstream in config.upstreams.items()

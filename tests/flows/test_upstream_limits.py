@@ -32,12 +32,13 @@ def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
         "tokens": limited(url, tokens="150/hour"),
         "sized": limited(url, tokens="9999/hour"),
         "slots": limited(url, parallel=1),
+        "learns": limited(url, tokens="1000/min"),
         "keys": {"base_url": url, "api_keys": ["sk-1", "sk-2"], "limits": {"per_key": {"requests": "1/hour"}}},
         "fails": limited(url, requests="9/hour"),
         "helps": limited(url, requests="1/hour"),
     }
     routes = {
-        "pair": ["first", "second"], "alone": ["alone"], "tokens": ["tokens"], "sized": ["sized"],
+        "pair": ["first", "second"], "alone": ["alone"], "tokens": ["tokens"], "sized": ["sized"], "learns": ["learns"],
         "slots": ["slots"], "keys": ["keys"], "retried": ["fails", "helps"],
     }  # fmt: skip
     models = {
@@ -134,3 +135,18 @@ def test_another_attempt_needs_room_where_it_goes(house: Gateway, upstream: Stag
     assert upstream.hits == hits + 1
     (failed, worked) = house.calls(limit=2)
     assert (failed["status"], worked["status"]) == (429, 200)
+
+
+def test_a_429_lowers_what_is_assumed(house: Gateway, upstream: Stage) -> None:
+    def limit() -> tuple[int, int]:
+        (row,) = next(row["limits"] for row in house.admin("upstreams").json["data"] if row["name"] == "learns")
+        return row["configured"], row["limit"]
+
+    assert limit() == (1000, 1000)
+    good = ok_json({"model": "up", "usage": USED}, headers=[("x-ratelimit-limit-tokens", "800")])
+    upstream.play(good, error_json(429), always=good)
+    assert ask(house, "learns").status == 200
+    assert limit() == (1000, 800)
+    ask(house, "learns")
+    configured, assumed = limit()
+    assert (configured, 560 <= assumed < 800) == (1000, True)

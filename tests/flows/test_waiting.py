@@ -174,12 +174,12 @@ def test_a_stream_that_waits_gets_comments(house: Gateway, upstream: Stage) -> N
         told: Behaviour = stream([chunk])
         upstream.play(always=told)
         messages = [{"role": "user", "content": "hi"}]
-        raw = house.stream(path="/v1/chat/completions", model="m-spoken", messages=messages, stream=True)
-        eventually(lambda: waiting(house) == 1)
-        raw.read_until(b": keep")
-        held.turn.release(1)
-        assert first.result().status == 200
-        raw.read_until(b"[DONE]")
+        with house.stream(path="/v1/chat/completions", model="m-spoken", messages=messages, stream=True) as raw:
+            eventually(lambda: waiting(house) == 1)
+            raw.read_until(b": keep")
+            held.turn.release(1)
+            assert first.result().status == 200
+            raw.read_until(b"[DONE]")
 
 
 @pytest.mark.parametrize("bad", ["urgent", ""])

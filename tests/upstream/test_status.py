@@ -12,7 +12,7 @@ KEYS = {"a": 2, "b": 1}
 
 def test_the_worst_is_shown_and_amounts_are_summed() -> None:
     one = [
-        UpstreamReport("a", 0, 2, 3, [], {}),
+        UpstreamReport("a", 0, 2, 3, [], {}, waiting=4),
         UpstreamReport(
             "b", 2, 1, 1, [CredentialCooldown(1, "m", 2.34, "rate_limited")], {"m": 1, "n": 2}, "timeout", 9.96
         ),
@@ -34,16 +34,17 @@ def test_the_worst_is_shown_and_amounts_are_summed() -> None:
     rows = merged_status(json.loads(json.dumps([one, other])), ADDRESSES, KEYS)
     assert rows == [
         {
-            "name": "a", "base_url": "http://a/v1", "state": "half-open", "in_flight": 3, "connections": 5,
-            "workers": 2, "credentials": [
+            "name": "a", "base_url": "http://a/v1", "state": "half-open", "in_flight": 3, "waiting": 4,
+            "connections": 5, "workers": 2, "credentials": [
                 {"number": 1, "resting_s": 0.0, "model": None, "fault": None},
                 {"number": 2, "resting_s": 60.0, "model": None, "fault": "auth"},
             ],
             "models": [], "last_failure": {"fault": "connect", "seconds_ago": 3.0},
         },
         {
-            "name": "b", "base_url": "http://b/v1", "state": "open", "in_flight": 1, "connections": 1,
-            "workers": 2, "credentials": [{"number": 1, "resting_s": 2.3, "model": "m", "fault": "rate_limited"}],
+            "name": "b", "base_url": "http://b/v1", "state": "open", "in_flight": 1, "waiting": 0,
+            "connections": 1, "workers": 2,
+            "credentials": [{"number": 1, "resting_s": 2.3, "model": "m", "fault": "rate_limited"}],
             "models": [{"model": "m", "state": "open"}, {"model": "n", "state": "open"}],
             "last_failure": {"fault": "status", "seconds_ago": 1.0},
         },

@@ -60,13 +60,14 @@ class GatewayEndpoints:
 
 
 async def _limits(parts: Services) -> dict[str, list[dict[str, Any]]]:
-    """The state of every upstream's limits; nothing while the store is unavailable."""
+    """The state of every upstream's limits, as this worker assumes them; nothing while the store is unavailable."""
     now, found = time.time(), dict[str, list[dict[str, Any]]]()
-    every = list(parts.router.limits.every())
+    table = parts.router.limits
+    every = list(table.every())
     try:
-        told = await parts.books.ledger.standings([limit.window(now) for _, limit in every], now)
+        told = await parts.books.ledger.standings([table.window(limit, now) for _, limit in every], now)
     except StoreUnavailable:
         return found
-    for (name, _), standing in zip(every, told, strict=True):
-        found.setdefault(name, []).append(window_status.row(standing, now))
+    for (name, limit), standing in zip(every, told, strict=True):
+        found.setdefault(name, []).append(window_status.row(standing, now) | {"configured": limit.limit})
     return found

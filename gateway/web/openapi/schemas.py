@@ -173,7 +173,7 @@ SCHEMAS: Mapping[str, Schema] = {
     "Calls": _exact(data=_list(named("Call")), next=_TEXT_OR_NULL),
     "Upstreams": _exact(data=_list(_exact(
         name=_TEXT, base_url=_TEXT, state={"enum": STATES}, in_flight=_COUNT, waiting=_COUNT, connections=_COUNT,
-        workers=_COUNT, limits=_list(_exact(**_QUOTA)),
+        workers=_COUNT, limits=_list(_exact(configured=_COUNT, **_QUOTA)),
         credentials=_list(_exact(
             number=_COUNT, resting_s={"type": "number", "minimum": 0}, model=_TEXT_OR_NULL, fault=_TEXT_OR_NULL,
         )),

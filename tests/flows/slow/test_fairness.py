@@ -33,7 +33,7 @@ def test_a_flood_of_batch_calls_takes_what_is_left(tmp_path: Path, limits: dict[
         else:
             assert excess([at for at, _ in log], RATE, RATE) <= IN_TRANSIT
             assert len(log) >= 0.95 * RATE * (SECONDS - 1)
-        assert len(passed) >= 50
+        assert len(passed) >= 20
         assert {status for who, status in house.statuses if who == "human"} == {200}
         assert at_percent(passed, 95) <= RATE / 2  # of 400 waiting calls
         assert sum(who.startswith("batch") for _, who in log) > len(log) / 2
