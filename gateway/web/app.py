@@ -96,7 +96,8 @@ async def build(
     touched = ChangedWindows()
     store, ledger = await _open_books(config.store, touched, telemetry.lost)
     access_log = AccessLog(config.server.access_log)
-    tasks = Tasks()
+    tasks = Tasks()  # of calls: a drain waits for them
+    endless = Tasks()
     large_bodies = LargeBodies()
     background = Background(touched)
     with naming(Path(config.store.journal_dir)):
@@ -130,11 +131,12 @@ async def build(
         shortcuts = {path: partial(door.handle, handler=handler) for path, handler in plane.calls.items()}
         await book.begin()
         background.follow(live.parts)
-        writing = tasks.spawn(refusals.run(), "refusal-log")
+        endless.spawn(refusals.run(), "refusal-log")
         yield Worker(app, office, shortcuts, live, status, HotReload(live, capacity, access_log, background, tasks))
-        writing.cancel()
+        await endless.cancel_all()
         await refusals.write()
     finally:
+        await endless.cancel_all()
         await background.close()
         await waiting.close()
         await tasks.cancel_all()

@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gateway.config import build
+from gateway.observe.metrics import Telemetry
+from gateway.web import app
 from tests.fakes.scripted import Scripted, after, error_json, ok_json
 
 from .conftest import ADMIN_TOKEN, AUTH, KEY, Inside
@@ -137,3 +141,18 @@ async def test_prompt_that_never_fits_is_told_to_be_shorter(inside: Inside) -> N
     answer = await client.post("/v1/completions", json=body, headers=AUTH)
     error = (await answer.json())["error"]
     assert (answer.status, error["param"], error["code"]) == (400, "prompt", "quota_too_small")
+
+
+async def test_a_drain_waits_for_nothing_where_no_call_is_under_way(tmp_path: Path) -> None:
+    """An endless task among those of calls would hold up every stop for the whole of `drain_timeout_s`."""
+    values = {
+        "store": {"url": f"embedded:{tmp_path}"},
+        "upstreams": {"up": {"base_url": "http://127.0.0.1:9/v1"}},
+        "models": {"m": {"routes": [{"upstream": "up"}]}},
+    }
+
+    async def scrape() -> bytes:
+        return b""
+
+    async with app.build(build(values), Telemetry([], 0), scrape) as worker:
+        assert await worker.parts.tasks.wait_until_idle(0.0)
