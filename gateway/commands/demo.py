@@ -12,8 +12,8 @@ from .serve import port_number, supervise
 
 DEMO_MODELS: dict[str, dict[str, Any]] = {
     "gpt-3.5-turbo-instruct": {"endpoints": ["completions"], "price": {"input": 1.5, "output": 2}},
-    "gpt-4o-mini": {"endpoints": ["chat"], "price": {"input": 0.15, "output": 0.6, "cached_input": 0.075}},
-    "deepseek-reasoner": {"endpoints": ["chat"], "price": {"input": 0.55, "output": 2.19}},
+    "gpt-4o-mini": {"endpoints": ["chat", "responses"], "price": {"input": 0.15, "output": 0.6, "cached_input": 0.075}},
+    "deepseek-reasoner": {"endpoints": ["chat", "responses"], "price": {"input": 0.55, "output": 2.19}},
     "text-embedding-3-small": {"endpoints": ["embeddings"], "price": {"input": 0.02}},
 }
 

@@ -23,7 +23,7 @@ from .text import likeliest, logprob
 DONE = b"data: [DONE]\n\n"
 FINGERPRINT = "fp_simulator"
 
-_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 class SimulatedEvent(NamedTuple):
@@ -71,7 +71,7 @@ def completion_body(request: CompletionRequest, generated: Generated) -> bytes:
         for choice in generated.choices
     ]
     body = _stamp("cmpl", "text_completion", request.model)
-    return _encode({**body, "choices": choices, "usage": completion_usage(generated.usage)}).encode()
+    return encode({**body, "choices": choices, "usage": completion_usage(generated.usage)}).encode()
 
 
 def completion_events(
@@ -163,7 +163,7 @@ def chat_body(request: ChatRequest, generated: Generated) -> bytes:
         for choice in generated.choices
     ]
     body = _stamp("chatcmpl", "chat.completion", request.model)
-    return _encode({**body, "choices": choices, "usage": chat_usage(generated.usage)}).encode()
+    return encode({**body, "choices": choices, "usage": chat_usage(generated.usage)}).encode()
 
 
 def chat_events(request: ChatRequest, generated: Generated, tokens_per_event: int) -> Iterator[SimulatedEvent]:
@@ -267,14 +267,14 @@ def _events(
     stamp: dict[str, Any], choices: list[Iterator[_Piece]], usage: dict[str, Any] | None
 ) -> Iterator[SimulatedEvent]:
     """The events of several choices in turn, then the usage if it was requested."""
-    head = f"data: {_encode(stamp)[:-1]},"
+    head = f"data: {encode(stamp)[:-1]},"
     envelope = _Envelope(f'{head}"choices":[', "]}\n\n" if usage is None else '],"usage":null}\n\n')
     pieces = choices[0] if len(choices) == 1 else chain.from_iterable(zip_longest(*choices))
     for piece in pieces:
         if piece is not None:
-            yield SimulatedEvent(envelope.wrap(_encode(piece.choice)), piece.step, piece.tokens, piece.reasoning)
+            yield SimulatedEvent(envelope.wrap(encode(piece.choice)), piece.step, piece.tokens, piece.reasoning)
     if usage is not None:
-        yield SimulatedEvent(f'{head}"choices":[],"usage":{_encode(usage)}}}\n\n'.encode())
+        yield SimulatedEvent(f'{head}"choices":[],"usage":{encode(usage)}}}\n\n'.encode())
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,7 +93,9 @@ class RequestedStreamOptions(_Body):
     include_usage: bool | None = None
 
 
-class _Call(_Body):
+class SimulatedCall(_Body):
+    """What every body has."""
+
     model: str
     simulate: Simulate | None = None
 
@@ -111,7 +113,7 @@ class _Call(_Body):
         return False
 
 
-class _Generation(_Call):
+class _Generation(SimulatedCall):
     stream: bool | None = None
     stream_options: RequestedStreamOptions | None = None
     n: int | None = Field(default=None, ge=1, le=128)
@@ -170,7 +172,7 @@ class ChatRequest(_Generation):
         return found
 
 
-class EmbeddingRequest(_Call):
+class EmbeddingRequest(SimulatedCall):
     """The body of POST /v1/embeddings."""
 
     input: Prompts
@@ -179,7 +181,7 @@ class EmbeddingRequest(_Call):
 
 
 Request = CompletionRequest | ChatRequest | EmbeddingRequest
-R = TypeVar("R", bound=_Call)
+R = TypeVar("R", bound=SimulatedCall)
 
 
 def parse(kind: type[R], body: bytes) -> R:

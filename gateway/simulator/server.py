@@ -31,6 +31,7 @@ from .requests import (
     parse,
     unknown_model,
 )
+from .responses import ResponseRequest, as_chat, response_body, response_events
 from .settings import Endpoint, Settings
 
 WRITE_BYTES = 16_384
@@ -45,11 +46,15 @@ MODELS_CREATED = 1_700_000_000
 _ID = web.RequestKey("id", str)
 _STARTED = web.RequestKey("started", float)
 
-_KINDS: Mapping[Endpoint, type[Request]] = {
+_KINDS: Mapping[Endpoint, type[Request | ResponseRequest]] = {
     "completions": CompletionRequest,
     "chat": ChatRequest,
     "embeddings": EmbeddingRequest,
+    "responses": ResponseRequest,
 }
+
+_ALSO: Mapping[Endpoint, Endpoint] = {"responses": "chat"}
+"""Endpoints that the models of another one have too."""
 
 
 def build_app(settings: Settings) -> web.Application:
@@ -59,6 +64,7 @@ def build_app(settings: Settings) -> web.Application:
     app.on_response_prepare.append(_add_headers)
     app.router.add_post("/v1/completions", simulator.serving("completions"))
     app.router.add_post("/v1/chat/completions", simulator.serving("chat"))
+    app.router.add_post("/v1/responses", simulator.serving("responses"))
     app.router.add_post("/v1/embeddings", simulator.serving("embeddings"))
     app.router.add_get("/v1/models", simulator.list_models)
     app.router.add_get("/v1/models/{id:.+}", simulator.show_model)
@@ -166,7 +172,7 @@ class _Simulator:
         self._authorise(request)
         asked = parse(_KINDS[endpoint], await request.read())
         entry.model, entry.stream = asked.model, asked.is_stream
-        if self._settings.models.get(asked.model) != endpoint:
+        if self._settings.models.get(asked.model) not in (endpoint, _ALSO.get(endpoint, endpoint)):
             raise unknown_model(asked.model)
         pace = self._pace(asked.pace)
         if (failure := asked.pace.failure()) is not None:
@@ -175,7 +181,7 @@ class _Simulator:
         answer = _answer(asked, pace.tokens_per_event)
         entry.prompt_tokens = answer.usage.prompt
         if asked.is_stream:
-            return await self._stream(request, entry, answer.events(), pace)
+            return await self._stream(request, entry, answer.events(), pace, b"" if endpoint in _ALSO else answers.DONE)
         return await self._plain(entry, answer, pace)
 
     def _pace(self, asked: Simulate) -> _Pace:
@@ -205,7 +211,7 @@ class _Simulator:
         return web.Response(body=body, content_type="application/json")
 
     async def _stream(
-        self, request: web.Request, entry: ServedCall, events: Iterator[SimulatedEvent], pace: _Pace
+        self, request: web.Request, entry: ServedCall, events: Iterator[SimulatedEvent], pace: _Pace, last: bytes
     ) -> web.StreamResponse:
         if pace.delay_s:
             await asyncio.sleep(pace.delay_s)
@@ -229,7 +235,7 @@ class _Simulator:
             pending.append(event.data)
             pending_bytes += len(event.data)
         self._ledger.close(entry, "done")
-        await response.write(b"".join(pending) + answers.DONE)
+        await response.write(b"".join(pending) + last)
         return response
 
     async def _cut(
@@ -244,7 +250,7 @@ class _Simulator:
         return response
 
 
-def _answer(asked: Request, tokens_per_event: int) -> SimulatedAnswer:
+def _answer(asked: Request | ResponseRequest, tokens_per_event: int) -> SimulatedAnswer:
     """Generate the answer of any endpoint; its bytes are made on demand."""
     match asked:
         case CompletionRequest():
@@ -262,6 +268,14 @@ def _answer(asked: Request, tokens_per_event: int) -> SimulatedAnswer:
                 generated.longest,
                 lambda: answers.chat_body(asked, generated),
                 lambda: answers.chat_events(asked, generated, tokens_per_event),
+            )
+        case ResponseRequest():
+            generated = choices.chat(as_chat(asked))
+            return SimulatedAnswer(
+                generated.usage,
+                generated.longest,
+                lambda: response_body(asked, generated),
+                lambda: response_events(asked, generated, tokens_per_event),
             )
         case EmbeddingRequest():
             usage = vectors.usage_of(asked)

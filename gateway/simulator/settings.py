@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
 
-Endpoint = Literal["completions", "chat", "embeddings"]
+Endpoint = Literal["completions", "chat", "embeddings", "responses"]
 
 DEFAULT_MODELS: Mapping[str, Endpoint] = MappingProxyType(
     {

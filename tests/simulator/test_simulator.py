@@ -743,3 +743,54 @@ async def test_serving_on_a_taken_port_and_on_a_socket() -> None:
 def test_settings_refuse_nonsense(fault: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="must be"):
         Settings(**fault)
+
+
+# ----------------------------------------------------------------------------------------------------------- responses
+
+
+async def test_a_response_says_what_a_chat_says(upstream: Upstream) -> None:
+    chat = await upstream.sdk.chat.completions.create(model=CHAT, messages=HELLO)
+    made = await upstream.sdk.responses.create(model=CHAT, input="Tell me a story.")
+    assert made.output_text == chat.choices[0].message.content
+    assert (made.usage.input_tokens, made.usage.output_tokens) == (
+        chat.usage.prompt_tokens, chat.usage.completion_tokens,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("model", [CHAT, REASONER])
+@pytest.mark.parametrize("tools", [[], [{"type": "function", **WEATHER["function"]}]])
+async def test_a_streamed_response_is_the_plain_one(upstream: Upstream, model: str, tools: list[Any]) -> None:
+    asked = {"model": model, "input": "Tell me a story.", "tools": tools}
+    plain = await upstream.sdk.responses.create(**asked)
+    async with upstream.sdk.responses.stream(**asked) as stream:
+        events = [event async for event in stream]
+        whole = await stream.get_final_response()
+    assert whole.output_text == plain.output_text
+    assert [item.type for item in whole.output] == [item.type for item in plain.output]
+    assert whole.usage == plain.usage
+    assert events[-1].type == "response.completed"
+    ledger = await upstream.ledger_with(2)
+    for call in ledger["calls"]:
+        assert (call["prompt_tokens"], call["completion_tokens"], call["reasoning_tokens"], call["endpoint"]) == (
+            plain.usage.input_tokens, plain.usage.output_tokens,
+            plain.usage.output_tokens_details.reasoning_tokens, "responses",
+        )  # fmt: skip
+
+
+async def test_a_response_is_incomplete_at_its_limit(upstream: Upstream) -> None:
+    made = await upstream.sdk.responses.create(model=CHAT, input="Tell me a story.", max_output_tokens=16)
+    assert (made.status, made.incomplete_details.reason, made.usage.output_tokens) == (
+        "incomplete", "max_output_tokens", 16,
+    )  # fmt: skip
+    async with upstream.sdk.responses.stream(model=CHAT, input="Tell me a story.", max_output_tokens=16) as stream:
+        assert [event.type async for event in stream][-1] == "response.incomplete"
+
+
+async def test_the_loop_of_an_agent_ends(upstream: Upstream) -> None:
+    tools = [{"type": "function", **WEATHER["function"]}]
+    first = await upstream.sdk.responses.create(model=CHAT, input="Weather?", tools=tools)
+    (call,) = first.output
+    result = {"type": "function_call_output", "call_id": call.call_id, "output": "rain"}
+    asked = [{"role": "user", "content": "Weather?"}, call.model_dump(exclude_none=True), result]
+    second = await upstream.sdk.responses.create(model=CHAT, input=asked, tools=tools)
+    assert [item.type for item in second.output] == ["message"]
