@@ -185,7 +185,11 @@ def refusals(operation: Operation, path: str) -> set[int]:
     return {404} if "{" in path else {400}
 
 
-@pytest.mark.parametrize(("method", "path"), OPERATIONS)
+ANSWERED = [(method, path) for method, path in OPERATIONS if not path.startswith("/admin/sign-")]
+"""Sign-in needs a provider and a browser: tests/web/test_sign_in.py and tests/browser/slow/test_sign_in.py."""
+
+
+@pytest.mark.parametrize(("method", "path"), ANSWERED)
 def test_what_fits_the_document_is_answered_as_it_says(
     house: Gateway, session: requests.Session, schema: Any, method: str, path: str, there: dict[str, str]
 ) -> None:
