@@ -15,6 +15,10 @@ DEMO_MODELS: dict[str, dict[str, Any]] = {
     "gpt-4o-mini": {"endpoints": ["chat", "responses"], "price": {"input": 0.15, "output": 0.6, "cached_input": 0.075}},
     "deepseek-reasoner": {"endpoints": ["chat", "responses"], "price": {"input": 0.55, "output": 2.19}},
     "text-embedding-3-small": {"endpoints": ["embeddings"], "price": {"input": 0.02}},
+    "claude-sonnet-5": {
+        "endpoints": ["messages"],
+        "price": {"input": 3, "output": 15, "cached_input": 0.3, "cache_write": 3.75, "cache_write_1h": 6},
+    },
 }
 
 
@@ -48,7 +52,11 @@ class Demo:
             "store": {"url": f"embedded:{folder}/data", "journal_dir": f"{folder}/journal"},
             "admin": {"token": self.admin_token},
             "upstreams": {
-                "simulator": {"base_url": f"http://127.0.0.1:{upstream_port}/v1", "api_key": self._upstream_key}
+                "simulator": {
+                    "base_url": f"http://127.0.0.1:{upstream_port}/v1",
+                    "api_key": self._upstream_key,
+                    "capabilities": {"messages": True},
+                }
             },
             "models": {
                 name: {**model, "routes": [{"upstream": "simulator"}], "max_output_tokens": 4096}

@@ -1,4 +1,4 @@
-"""An OpenAI-compatible upstream without a network: for the demo, load tests and benchmarks.
+"""An upstream without a network, with OpenAI's endpoints and Anthropic's Messages API: for the demo and tests.
 
 1. It shares no code with the gateway: an upstream with the gateway's view of the API would have the same errors.
 2. Its answers depend on the request alone. The text follows from seed, model, prompt and the number of the choice; each
@@ -6,7 +6,7 @@
 3. It records the served calls, for comparison with the gateway's usage report.
 
 A call passes `requests` (body), `choices` (output as tokens), `answers` or `vectors` (wire form), `server` (pace) and
-`ledger` (record).
+`ledger` (record). `messages` has all of the Messages API.
 """
 
 from .server import build_app, serve, serve_on

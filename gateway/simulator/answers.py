@@ -285,3 +285,5 @@ class SimulatedAnswer:
     longest: int
     body: Callable[[], bytes]
     events: Callable[[], Iterator[SimulatedEvent]]
+    end: bytes = DONE
+    """What ends its stream."""

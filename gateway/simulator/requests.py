@@ -113,7 +113,9 @@ class SimulatedCall(_Body):
         return False
 
 
-class _Generation(SimulatedCall):
+class Generation(SimulatedCall):
+    """What endpoints share that generate text."""
+
     stream: bool | None = None
     stream_options: RequestedStreamOptions | None = None
     n: int | None = Field(default=None, ge=1, le=128)
@@ -130,7 +132,7 @@ class _Generation(SimulatedCall):
         return bool(self.stream_options and self.stream_options.include_usage)
 
 
-class CompletionRequest(_Generation):
+class CompletionRequest(Generation):
     """The body of POST /v1/completions."""
 
     prompt: Prompts | None
@@ -144,7 +146,7 @@ class CompletionRequest(_Generation):
         return max(self.best_of or 1, self.n or 1)
 
 
-class ChatRequest(_Generation):
+class ChatRequest(Generation):
     """The body of POST /v1/chat/completions."""
 
     messages: _Some[dict[str, Any]]

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import json
 import socket
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from uuid import uuid4
 
@@ -20,7 +21,9 @@ from aiohttp import web
 
 from . import answers, choices, vectors
 from .answers import SimulatedAnswer, SimulatedEvent
+from .choices import GeneratedUsage
 from .ledger import CallHistory, ServedCall
+from .messages import END, Message, MessageRequest, PromptCache, error_body
 from .requests import (
     APIError,
     ChatRequest,
@@ -43,14 +46,17 @@ MAX_BODY_BYTES = 26_214_400
 MODELS_CREATED = 1_700_000_000
 """The field `created` of every model, in Unix time."""
 
+MESSAGES_PATH = "/v1/messages"
+
 _ID = web.RequestKey("id", str)
 _STARTED = web.RequestKey("started", float)
 
-_KINDS: Mapping[Endpoint, type[Request | ResponseRequest]] = {
+_KINDS: Mapping[Endpoint, type[Request | ResponseRequest | MessageRequest]] = {
     "completions": CompletionRequest,
     "chat": ChatRequest,
     "embeddings": EmbeddingRequest,
     "responses": ResponseRequest,
+    "messages": MessageRequest,
 }
 
 _ALSO: Mapping[Endpoint, Endpoint] = {"responses": "chat"}
@@ -66,6 +72,8 @@ def build_app(settings: Settings) -> web.Application:
     app.router.add_post("/v1/chat/completions", simulator.serving("chat"))
     app.router.add_post("/v1/responses", simulator.serving("responses"))
     app.router.add_post("/v1/embeddings", simulator.serving("embeddings"))
+    app.router.add_post(MESSAGES_PATH, simulator.serving("messages"))
+    app.router.add_post(f"{MESSAGES_PATH}/count_tokens", simulator.count_tokens)
     app.router.add_get("/v1/models", simulator.list_models)
     app.router.add_get("/v1/models/{id:.+}", simulator.show_model)
     app.router.add_get("/simulator/ledger", simulator.show_ledger)
@@ -120,6 +128,7 @@ class _Simulator:
         self._settings = settings
         self._key = None if settings.api_key is None else settings.api_key.encode()
         self._ledger = CallHistory()
+        self._prompts = PromptCache()
 
     def serving(self, endpoint: Endpoint) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         """The handler of one generating endpoint."""
@@ -138,6 +147,13 @@ class _Simulator:
                 self._ledger.close(entry, "error")
 
         return handle
+
+    async def count_tokens(self, request: web.Request) -> web.Response:
+        """POST /v1/messages/count_tokens: generates nothing, and is no call of the ledger."""
+        self._authorise(request)
+        body = await request.json()
+        asked = parse(MessageRequest, json.dumps({"max_tokens": 0, **body}).encode())
+        return web.json_response({"input_tokens": PromptCache().bill(asked).total})
 
     async def list_models(self, request: web.Request) -> web.Response:
         """GET /v1/models."""
@@ -164,8 +180,9 @@ class _Simulator:
     def _authorise(self, request: web.Request) -> None:
         if self._key is None:
             return
-        given = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
-        if not hmac.compare_digest(given, b"Bearer " + self._key):
+        other = request.headers.get("x-api-key")
+        given = f"Bearer {other}" if other is not None else request.headers.get("Authorization", "")
+        if not hmac.compare_digest(given.encode("utf-8", "surrogateescape"), b"Bearer " + self._key):
             raise APIError(401, "Incorrect API key provided.", code="invalid_api_key")
 
     async def _serve(self, request: web.Request, endpoint: Endpoint, entry: ServedCall) -> web.StreamResponse:
@@ -178,11 +195,27 @@ class _Simulator:
         if (failure := asked.pace.failure()) is not None:
             await asyncio.sleep(pace.delay_s)
             raise failure
-        answer = _answer(asked, pace.tokens_per_event)
+        if isinstance(asked, MessageRequest):
+            answer = self._message(asked, entry, pace.tokens_per_event)
+        else:
+            answer = _answer(asked, pace.tokens_per_event)
         entry.prompt_tokens = answer.usage.prompt
         if asked.is_stream:
-            return await self._stream(request, entry, answer.events(), pace, b"" if endpoint in _ALSO else answers.DONE)
+            return await self._stream(request, entry, answer, pace)
         return await self._plain(entry, answer, pace)
+
+    def _message(self, asked: MessageRequest, entry: ServedCall, tokens_per_event: int) -> SimulatedAnswer:
+        prompt = self._prompts.bill(asked)
+        message = Message(asked, prompt)
+        entry.cached_tokens = prompt.read
+        entry.cache_write_tokens, entry.cache_write_1h_tokens = prompt.written, prompt.written_1h
+        return SimulatedAnswer(
+            GeneratedUsage(prompt.total, message.output.cost),
+            message.output.cost,
+            message.body,
+            lambda: (SimulatedEvent(*told) for told in message.events(tokens_per_event)),
+            END,
+        )
 
     def _pace(self, asked: Simulate) -> _Pace:
         settings = self._settings
@@ -211,7 +244,7 @@ class _Simulator:
         return web.Response(body=body, content_type="application/json")
 
     async def _stream(
-        self, request: web.Request, entry: ServedCall, events: Iterator[SimulatedEvent], pace: _Pace, last: bytes
+        self, request: web.Request, entry: ServedCall, answer: SimulatedAnswer, pace: _Pace
     ) -> web.StreamResponse:
         if pace.delay_s:
             await asyncio.sleep(pace.delay_s)
@@ -221,7 +254,7 @@ class _Simulator:
         started = time.monotonic()
         pending: list[bytes] = []
         pending_bytes = 0
-        for number, event in enumerate(events):
+        for number, event in enumerate(answer.events()):
             if number == pace.cut_after_events:
                 return await self._cut(request, response, entry, b"".join(pending))
             wait_s = started + pace.after(event.step) - time.monotonic() if pace.tokens_per_s else 0.0
@@ -235,7 +268,7 @@ class _Simulator:
             pending.append(event.data)
             pending_bytes += len(event.data)
         self._ledger.close(entry, "done")
-        await response.write(b"".join(pending) + last)
+        await response.write(b"".join(pending) + answer.end)
         return response
 
     async def _cut(
@@ -276,6 +309,7 @@ def _answer(asked: Request | ResponseRequest, tokens_per_event: int) -> Simulate
                 generated.longest,
                 lambda: response_body(asked, generated),
                 lambda: response_events(asked, generated, tokens_per_event),
+                b"",
             )
         case EmbeddingRequest():
             usage = vectors.usage_of(asked)
@@ -301,10 +335,13 @@ async def _error_responses(
         error = refused
     except web.HTTPException as refused:
         error = APIError(refused.status, f"{refused.reason}: {request.method} {request.path}")
-    return web.Response(status=error.status, body=error.body(), content_type="application/json")
+    body = error.body()
+    if request.path.startswith(MESSAGES_PATH):
+        body = error_body(error.status, error.error["message"] or "", request[_ID])
+    return web.Response(status=error.status, body=body, content_type="application/json")
 
 
 async def _add_headers(request: web.Request, response: web.StreamResponse) -> None:
-    response.headers["x-request-id"] = request[_ID]
+    response.headers["x-request-id"] = response.headers["request-id"] = request[_ID]
     response.headers["openai-processing-ms"] = str(int((time.monotonic() - request[_STARTED]) * 1000))
     response.headers["openai-version"] = "2020-10-01"

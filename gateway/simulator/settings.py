@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
 
-Endpoint = Literal["completions", "chat", "embeddings", "responses"]
+Endpoint = Literal["completions", "chat", "embeddings", "responses", "messages"]
 
 DEFAULT_MODELS: Mapping[str, Endpoint] = MappingProxyType(
     {
@@ -16,6 +16,7 @@ DEFAULT_MODELS: Mapping[str, Endpoint] = MappingProxyType(
         "gpt-4.1-mini": "chat",
         "deepseek-reasoner": "chat",
         "text-embedding-3-small": "embeddings",
+        "claude-sonnet-5": "messages",
     }
 )
 
