@@ -18,7 +18,7 @@ from uuid import uuid4
 from pydantic import Field
 
 from .choices import PART_TOKENS, Output, chat, compact
-from .requests import ChatRequest, Generation
+from .requests import ChatRequest, GenerationRequest
 from .text import count_tokens, key_of
 
 PREFIXES_KEPT = 1000
@@ -27,7 +27,7 @@ _REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"
 _TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error", 529: "overloaded_error"}
 
 
-class MessageRequest(Generation):
+class MessageRequest(GenerationRequest):
     """The body of POST /v1/messages."""
 
     messages: list[dict[str, Any]] = Field(min_length=1)
@@ -123,7 +123,7 @@ def _tokens(block: dict[str, Any]) -> int:
     return count_tokens(text if isinstance(text, str) else compact(block))
 
 
-class Message:
+class SimulatedMessage:
     """A generated message: its usage, its body and its events."""
 
     def __init__(self, request: MessageRequest, prompt: PromptUsage) -> None:

@@ -113,7 +113,7 @@ class SimulatedCall(_Body):
         return False
 
 
-class Generation(SimulatedCall):
+class GenerationRequest(SimulatedCall):
     """What endpoints share that generate text."""
 
     stream: bool | None = None
@@ -132,7 +132,7 @@ class Generation(SimulatedCall):
         return bool(self.stream_options and self.stream_options.include_usage)
 
 
-class CompletionRequest(Generation):
+class CompletionRequest(GenerationRequest):
     """The body of POST /v1/completions."""
 
     prompt: Prompts | None
@@ -146,7 +146,7 @@ class CompletionRequest(Generation):
         return max(self.best_of or 1, self.n or 1)
 
 
-class ChatRequest(Generation):
+class ChatRequest(GenerationRequest):
     """The body of POST /v1/chat/completions."""
 
     messages: _Some[dict[str, Any]]

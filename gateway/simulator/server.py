@@ -23,7 +23,7 @@ from . import answers, choices, vectors
 from .answers import SimulatedAnswer, SimulatedEvent
 from .choices import GeneratedUsage
 from .ledger import CallHistory, ServedCall
-from .messages import END, Message, MessageRequest, PromptCache, error_body
+from .messages import END, MessageRequest, PromptCache, SimulatedMessage, error_body
 from .requests import (
     APIError,
     ChatRequest,
@@ -206,7 +206,7 @@ class _Simulator:
 
     def _message(self, asked: MessageRequest, entry: ServedCall, tokens_per_event: int) -> SimulatedAnswer:
         prompt = self._prompts.bill(asked)
-        message = Message(asked, prompt)
+        message = SimulatedMessage(asked, prompt)
         entry.cached_tokens = prompt.read
         entry.cache_write_tokens, entry.cache_write_1h_tokens = prompt.written, prompt.written_1h
         return SimulatedAnswer(
