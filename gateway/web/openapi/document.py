@@ -88,7 +88,7 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ),
     ("POST", "/v1/responses/compact"): _call("Compact a conversation.", Response, "Responded", streamed=None),
     ("GET", "/v1/responses"): Operation(
-        "Refused: 426 for a WebSocket, else 405.", "everybody", {JSON: named("Error")}, (405,), status=426
+        "Refused: 426 for a WebSocket, else 405.", "everybody", {JSON: named("Error")}, (426,), status=405
     ),
     ("GET", "/v1/models"): Operation("The models that this key may use.", "key", {JSON: named("Models")}, (401,)),
     ("GET", "/v1/models/{model}"): Operation(
