@@ -175,6 +175,7 @@ RESPONSES = Format(
     path="/v1/responses",
     upstream_path="/responses",
     operation="chat",
+    is_optional=True,
     read=partial(validate.read, validate.Rules(Response, _read)),
     facts=facts,
     usage=_usage,

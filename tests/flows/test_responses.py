@@ -295,6 +295,17 @@ def test_searches_of_hosted_tools_may_make_the_prompt_long(house: Gateway, upstr
     check(house.call(ask(house).id), "estimated")
 
 
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_an_upstream_without_the_format_is_no_server_error(house: Gateway, upstream: Stage, is_stream: bool) -> None:
+    """Codex repeats a server's error four times."""
+    upstream.play(always=error_json(404, message="Invalid URL (POST /v1/responses)"))
+    before = upstream.hits
+    told = ask(house, stream=is_stream)
+    assert (told.status, told.error["code"]) == (404, "upstream_error")
+    assert "does not have this URL" in told.error["message"]
+    assert upstream.hits == before + 1
+
+
 def test_tokens_are_counted_for_nothing(house: Gateway, upstream: Stage) -> None:
     counted = {"object": "response.input_tokens", "input_tokens": 11}
     upstream.play(ok_json(counted))
