@@ -70,7 +70,7 @@ def test_request_id_of_a_client_is_only_recorded(house: Gateway, upstream: Stage
 
 
 UPWARDS = {
-    "Cookie": PLANTED, "X-Api-Key": PLANTED, "Api-Key": PLANTED, "OpenAI-Organization": PLANTED, "Host": PLANTED,
+    "Cookie": PLANTED, "X-Api-Key": secret("alice"), "Api-Key": secret("alice"), "OpenAI-Organization": PLANTED, "Host": PLANTED,
     "OpenAI-Project": PLANTED, "X-Forwarded-For": "192.0.2.1", "X-Forwarded-Host": PLANTED, "Forwarded": PLANTED,
     "Proxy-Authorization": PLANTED, "Connection": "X-Planted, close", "X-Planted": PLANTED, "Keep-Alive": PLANTED,
     "Trailer": PLANTED, "Upgrade": PLANTED, "TE": PLANTED, "Expect": PLANTED, "Via": PLANTED, "Accept-Encoding": "gzip",
@@ -85,6 +85,7 @@ def test_only_listed_headers_go_up(house: Gateway, upstream: Stage, name: str) -
     assert house.post("/v1/completions", members, headers={name: UPWARDS[name]}).status == 200
     (request,) = upstream.requests
     assert PLANTED.encode() not in request.head
+    assert secret("alice").encode() not in request.head
     up = request.headers
     assert up["authorization"] == f"Bearer {UPSTREAM_KEY}"
     assert up["connection"] == "keep-alive"

@@ -25,12 +25,7 @@ NOWHERE = "http://127.0.0.1:9/v1"
     ("method", "path", "status", "message"),
     [
         ("GET", "/v1/foo", 404, "Invalid URL (GET /v1/foo)"),
-        (
-            "POST",
-            "/v1/responses",
-            404,
-            "Invalid URL (POST /v1/responses). The gateway does not have this endpoint: use",
-        ),
+        ("POST", "/v1/edits", 404, "Invalid URL (POST /v1/edits). The gateway does not have this endpoint: use"),
         (
             "POST",
             "/v1/images/edits",
