@@ -67,6 +67,16 @@ GOOD: dict[str, Any] = {
         },
         {"id": "b", "sha256": "0" * 64, "on_exceeded": "shadow"},
     ],
+    "oidc": {
+        "issuer": "https://login.example.org", "client_id": "gateway", "client_secret": HIDDEN,
+        "redirect_url": "https://gateway.example.org/admin/sign-in/callback", "session_key": f"{HIDDEN}{'x' * 32}",
+        "domains": ["example.org"],
+    },
+    "jwt": {
+        "issuer": "https://login.example.org", "audiences": ["gateway"], "jwks_url": "https://login.example.org/keys",
+    },
+    "queue": {"max_wait_s": 5, "by": "team"},
+    "prices": {"file": "prices.json"},
     "alerts": {"webhook": f"https://hooks.example.com/{HIDDEN}", "proxy": f"http://user:{HIDDEN}@proxy:3128"},
     "tracing": {"endpoint": "http://127.0.0.1:4318", "sample_ratio": 0.5, "headers": {"Authorization": HIDDEN}},
 }  # fmt: skip
