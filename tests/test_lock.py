@@ -44,9 +44,9 @@ def test_the_lock_satisfies_pyproject(name: str) -> None:
     for requirement in map(Requirement, WANTED[name]):
         version, marker, _ = lock[canonicalize_name(requirement.name)]
         assert requirement.specifier.contains(version), f"{requirement}, but {name} has {version}: run `make lock`"
-        assert str(marker or None) == str(requirement.marker or None).replace("python_version", "python_full_version"), (
-            f"{requirement.name} is for other systems than pyproject says"
-        )
+        assert str(marker or None) == str(requirement.marker or None).replace(
+            "python_version", "python_full_version"
+        ), f"{requirement.name} is for other systems than pyproject says"
 
 
 @pytest.mark.parametrize("name", WANTED)

@@ -70,7 +70,8 @@ def test_request_id_of_a_client_is_only_recorded(house: Gateway, upstream: Stage
 
 
 UPWARDS = {
-    "Cookie": PLANTED, "X-Api-Key": secret("alice"), "Api-Key": secret("alice"), "OpenAI-Organization": PLANTED, "Host": PLANTED,
+    "Cookie": PLANTED, "X-Api-Key": secret("alice"), "Api-Key": secret("alice"), "Host": PLANTED,
+    "OpenAI-Organization": PLANTED,
     "OpenAI-Project": PLANTED, "X-Forwarded-For": "192.0.2.1", "X-Forwarded-Host": PLANTED, "Forwarded": PLANTED,
     "Proxy-Authorization": PLANTED, "Connection": "X-Planted, close", "X-Planted": PLANTED, "Keep-Alive": PLANTED,
     "Trailer": PLANTED, "Upgrade": PLANTED, "TE": PLANTED, "Expect": PLANTED, "Via": PLANTED, "Accept-Encoding": "gzip",

@@ -9,9 +9,11 @@ import pytest
 import schemathesis
 from aiohttp import web
 from aiohttp.test_utils import TestClient
+from pydantic.json_schema import models_json_schema
 
 from gateway.api.schema import Body, Chat, Completion, CountTokens, Embedding, Messages, Response
 from gateway.web.openapi import document as openapi
+from gateway.web.openapi.schemas import SCHEMAS
 
 from .conftest import ADMIN_TOKEN, KEY, Inside
 
@@ -54,6 +56,12 @@ def test_every_name_that_the_document_refers_to_is_there() -> None:
     assert referred == {
         f"{part}/{name}" for part, names in told["components"].items() for name in names if part != "securitySchemes"
     }
+
+
+def test_names_of_bodies_and_answers_do_not_clash() -> None:
+    bodies = [operation.body for operation in openapi.OPERATIONS.values() if operation.body is not None]
+    _, told = models_json_schema([(body, "validation") for body in bodies])
+    assert set(told["$defs"]).isdisjoint(SCHEMAS)
 
 
 async def test_every_route_is_described_and_every_description_has_its_route(inside: Inside) -> None:

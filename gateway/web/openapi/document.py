@@ -64,7 +64,7 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("POST", "/v1/chat/completions"): _call("Go on with a conversation.", Chat, "ChatCompleted"),
     ("POST", "/v1/embeddings"): _call("Turn texts into vectors.", Embedding, "Embedded", streamed=None),
     ("POST", "/v1/messages"): _of_anthropic(
-        "Go on with a conversation, in Anthropic's Messages API.", Messages, "Message",
+        "Go on with a conversation, in Anthropic's Messages API.", Messages, "MessageCreated",
         "With `stream: true`: events from `message_start` to `message_stop`.", (OVERLOADED,),
     ),
     ("POST", "/v1/messages/count_tokens"): _of_anthropic(

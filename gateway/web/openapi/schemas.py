@@ -102,7 +102,7 @@ SCHEMAS: Mapping[str, Schema] = {
         type={"const": "error"}, request_id=_TEXT,
         error=_exact({"details": _exact(error_code=_TEXT)}, type=_TEXT, message={**_TEXT, "minLength": 1}),
     ),
-    "Message": _upstream_s("content", {"type": "object"}),
+    "MessageCreated": _upstream_s("content", {"type": "object"}),
     "TokenCount": {"type": "object", "properties": {"input_tokens": _COUNT}, "required": ["input_tokens"]},
     "Health": _exact(status={"enum": ["ok", "ready"]}),
     "Completed": _upstream_s("choices", {"type": "object"}),

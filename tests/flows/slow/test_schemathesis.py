@@ -13,7 +13,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, get_args
 
 import jsonschema_rs
 import pytest
@@ -28,12 +28,13 @@ from schemathesis.core.failures import FailureGroup
 from schemathesis.core.transport import Response
 
 from gateway.api.schema import Part
+from gateway.config.sections import EndpointName
 from gateway.web.admin import request_bodies
 from gateway.web.openapi.document import OPERATIONS
 from gateway.web.openapi.operation import Operation
 from tests.conftest import Stage, StartsGateways
 from tests.fakes import responses_api as api
-from tests.fakes.scripted import Wire, ok_json, stream
+from tests.fakes.scripted import Wire, answer, ok_json, stream
 from tests.flows.client import ERROR_KEYS, TIMEOUT_S, events
 from tests.flows.house import ADMIN_TOKEN, COMPLETIONS, Gateway, key, secret, settings
 from tests.flows.steering import Operator
@@ -63,9 +64,40 @@ def most(path: str) -> int:
     return MOST_OF_ADMIN if path.startswith("/admin") else MOST
 
 
+TOKENS = {"input_tokens": 3, "output_tokens": 2}
+MESSAGE = {
+    "id": "msg_1", "type": "message", "role": "assistant", "model": "m", "stop_reason": "end_turn", "usage": TOKENS,
+    "content": [{"type": "text", "text": "Hi"}],
+}  # fmt: skip
+PLAIN_ANSWERS: dict[str, Any] = {
+    "/v1/moderations": {"results": [{"flagged": False}]},
+    "/v1/rerank": {"results": [{"index": 0, "relevance_score": 0.5}], "usage": {"total_tokens": 3}},
+    "/v1/images/generations": {"data": [{"url": "https://example.org/1.png"}]},
+    "/v1/messages": MESSAGE,
+    "/v1/messages/count_tokens": {"input_tokens": 3},
+}
+EVENTS: dict[str, list[dict[str, Any]]] = {
+    "/v1/messages": [
+        {"type": "message_start", "message": MESSAGE | {"content": [], "stop_reason": None}},
+        {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 2}},
+        {"type": "message_stop"},
+    ],
+}
+
+
 async def agreeable(wire: Wire) -> None:
     """An upstream that answers everything as it should be answered."""
-    asked, path = wire.request.json, wire.request.path
+    asked, path = wire.request.json, wire.request.path.partition("?")[0]
+    if (said := PLAIN_ANSWERS.get(path)) is not None and not (asked or {}).get("stream"):
+        await ok_json(said)(wire)
+        return
+    if path.endswith("/audio/speech"):
+        await answer(b"sound", headers=[("Content-Type", "audio/mpeg")])(wire)
+        return
+    if (told := EVENTS.get(path)) is not None:
+        text = "".join([f"event: {each['type']}\ndata: {json.dumps(each)}\n\n" for each in told])
+        await answer(text.encode(), headers=[("Content-Type", "text/event-stream")])(wire)
+        return
     if path.endswith("/embeddings"):
         await ok_json({"object": "list", "data": [{"index": 0, "embedding": [0.5]}], "usage": USAGE})(wire)
         return
@@ -91,20 +123,31 @@ async def agreeable(wire: Wire) -> None:
     await stream([{"id": "c", "choices": choices}, {"id": "c", "choices": [], "usage": USAGE}])(wire)
 
 
+ENDPOINTS = list(get_args(EndpointName))
+BESIDE = {"image": 0.04, "characters_per_million": 15, "search_units_per_1000": 2}
+
+
 @pytest.fixture(scope="module")
 def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
     theatre.play(always=agreeable)
     price = {"input": 1.5, "output": 2}
     models = {
         COMPLETIONS: {"price": price},
-        "*": {"routes": [{"upstream": "main"}], "max_output_tokens": 100, "price": price},
+        "*": {
+            "routes": [{"upstream": "main"}],
+            "max_output_tokens": 100,
+            "price": price | BESIDE,
+            "endpoints": ENDPOINTS,
+        },
+        "omni-moderation-latest": {"routes": [{"upstream": "main"}], "price": price, "endpoints": ["moderations"]},
     }
     quotas = [{unit: 10**9, "per": per} for unit in ("requests", "tokens", "usd") for per in ("minute", "month", 90)]
     quotas = [quota | ({"usd": 9000} if "usd" in quota else {}) for quota in quotas]
     keys = [key("alice", quotas=quotas, team="crew", expires="2199-01-01T00:00:00Z", limits={"deny": ["denied"]})]
     teams = {"crew": {"quotas": [{"requests": 10**9, "per": "day", "model": "gpt-*"}]}}
     shared = [quota for quota in quotas if quota["per"] != 90]
-    return gateways(settings(theatre.url, models=models, keys=keys, teams=teams, quotas=shared))
+    upstreams = {"main": {"capabilities": {"messages": True}}}
+    return gateways(settings(theatre.url, upstreams=upstreams, models=models, keys=keys, teams=teams, quotas=shared))
 
 
 UNITS = ("requests", "tokens", "usd")
@@ -119,7 +162,8 @@ def there(house: Gateway, method: str, path: str) -> dict[str, str]:
         operator.create(name, quotas=WINDOWS)
     if "{name}" in path:
         operator.done("POST", "teams", {"name": name, "quotas": WINDOWS})
-    known = {"model": "m", "file": "reference.js" if path.startswith("/docs") else "api.js"}
+    request = house.complete().headers["x-request-id"] if "{request}" in path else ""
+    known = {"model": "m", "request": request, "file": "reference.js" if path.startswith("/docs") else "api.js"}
     return {part: known.get(part, name) for part in re.findall(r"{(\w+)}", path)}
 
 
@@ -162,18 +206,26 @@ def credentials(path: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {caller}"}
 
 
+def is_of_anthropic(path: str) -> bool:
+    return path.startswith("/v1/messages")
+
+
+def error_keys(path: str) -> list[str]:
+    return ["message", "type"] if is_of_anthropic(path) else ERROR_KEYS
+
+
 def check(case: Any, answer: Response, *more: str) -> None:
     """Whether this answer is one that the document allows."""
     checks = [not_a_server_error, *(CHECKS.get_one(name) for name in (*CONFORMS, *more))]
     case.validate_response(answer, checks=checks)
     assert answer.headers["x-request-id"][0].startswith("req_")
     if answer.headers["content-type"] == ["text/event-stream"]:
-        is_response = b"event: response.completed\n" in answer.content
-        assert is_response or events(answer.content)[-1] == "[DONE]"
+        is_typed = case.path in EVENTS or case.path == "/v1/responses"
+        assert is_typed or events(answer.content)[-1] == "[DONE]"
     if answer.status_code not in (200, 201):
         error = json.loads(answer.content)
-        assert list(error) == ["error"]
-        assert sorted(error["error"]) == ERROR_KEYS
+        assert sorted(error) == (["error", "request_id", "type"] if is_of_anthropic(case.path) else ["error"])
+        assert set(error["error"]) - {"details"} == set(error_keys(case.path))
         assert error["error"]["message"]
 
 
@@ -194,8 +246,10 @@ def refusals(operation: Operation, path: str) -> set[int]:
     return {404} if "{" in path else {400}
 
 
-ANSWERED = [(method, path) for method, path in OPERATIONS if not path.startswith("/admin/sign-")]
-"""Sign-in needs a provider and a browser: tests/web/test_sign_in.py and tests/browser/slow/test_sign_in.py."""
+ANSWERED = [each for each in OPERATIONS if not each[1].startswith("/admin/sign-") and each != ("GET", "/v1/responses")]
+"""A WebSocket is refused: tests/flows/test_responses.py.
+
+Sign-in needs a provider and a browser: tests/web/test_sign_in.py and tests/browser/slow/test_sign_in.py."""
 
 
 @pytest.mark.parametrize(("method", "path"), ANSWERED)
@@ -259,9 +313,14 @@ JSON_VALUES = st.recursive(
 def plain_body(path: str) -> dict[str, Any]:
     """A good one."""
     if not path.startswith("/admin"):
-        asked = {"/v1/completions": {"prompt": "Hi"}, "/v1/embeddings": {"input": "Hi"}}
-        asked |= {path: {"input": "Hi"} for _, path in TAKES_BODY if path.startswith("/v1/responses")}
-        return {"model": "m", **asked.get(path, {"messages": [{"role": "user", "content": "Hi"}]})}
+        chat = {"messages": [{"role": "user", "content": "Hi"}]}
+        asked = {
+            "/v1/completions": {"prompt": "Hi"}, "/v1/messages": chat | {"max_tokens": 9},
+            "/v1/images/generations": {"prompt": "Hi"}, "/v1/audio/speech": {"input": "Hi", "voice": "v"},
+            **{each: {"query": "Hi", "documents": ["a"]} for each in ("/v1/rerank", "/v2/rerank", "/rerank")},
+            **dict.fromkeys(("/v1/chat/completions", "/v1/messages/count_tokens"), chat),
+        }  # fmt: skip
+        return {"model": "m", **asked.get(path, {"input": "Hi"})}
     name = f"plain-{time.monotonic_ns()}"
     return {"/admin/api/keys": {"id": name}, "/admin/api/teams": {"name": name}}.get(
         path, {"requests": 1, "per": "day"} if path.endswith("top_up") else {}
@@ -300,7 +359,7 @@ def test_nobody_else_is_let_in(
     house: Gateway, session: requests.Session, schema: Any, method: str, path: str, who: str | None
 ) -> None:
     body = {"body": {}, "media_type": "application/json"} if OPERATIONS[method, path].body else {}
-    there = {"model": "m", "id": "alice", "name": "crew"} if "{" in path else {}
+    there = {"model": "m", "id": "alice", "name": "crew", "request": "req_1"} if "{" in path else {}
     case = schema[path][method].Case(path_parameters=there, **body)
     answer = tell(house, session, case, headers={} if who is None else {"Authorization": who})
     is_guess = path.startswith("/admin") and who is not None and "sk-" in who
@@ -320,7 +379,7 @@ def test_a_method_that_the_document_does_not_have_is_refused(
         answer = session.request(method, where, headers=credentials(path), timeout=TIMEOUT_S)
         assert answer.status_code == 405, (path, answer.text)
         assert allowed <= set(answer.headers["allow"].replace(" ", "").split(",")) <= allowed | {"HEAD"}
-        assert sorted(answer.json()["error"]) == ERROR_KEYS
+        assert set(answer.json()["error"]) - {"details"} == set(error_keys(path))
         assert answer.headers["x-request-id"].startswith("req_")
 
 
