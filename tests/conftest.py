@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import shutil
 from collections.abc import Callable, Generator, Iterator
@@ -83,6 +84,15 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     return (yield from _without_redis(item))
+
+
+@pytest.fixture(autouse=True)
+def _log_level() -> Iterator[None]:
+    """Commands raise the level of the gateway's log; a test that runs one must not silence those behind it."""
+    log = logging.getLogger("gateway")
+    level = log.level
+    yield
+    log.setLevel(level)
 
 
 @pytest.fixture(scope="session", autouse=True)

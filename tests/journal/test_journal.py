@@ -26,13 +26,13 @@ def ends(journal: Journal, after: int = 0) -> list[int]:
     return [entry.number for entry in journal.undelivered(after)]
 
 
-def open_segments() -> list[str]:
-    """The segments that this process has open, deleted ones too."""
+def open_segments(folder: Path) -> list[str]:
+    """The segments of a journal that this process has open, deleted ones too."""
     found = []
     for descriptor in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):
             found.append(str(descriptor.readlink()))
-    return [path for path in found if re.search(r"/\d{6}(?: \(deleted\))?$", path)]
+    return [path for path in found if path.startswith(f"{folder}/") and re.search(r"/\d{6}(?: \(deleted\))?$", path)]
 
 
 # ------------------------------------------------------------------------------------------------- writing and reading
@@ -200,7 +200,8 @@ async def test_an_idle_journal_shrinks(desk: Desk, monkeypatch: pytest.MonkeyPat
     journal.delivered(last)
     await until(lambda: desk.bytes_of(journal) < 1000)
     await until(lambda: len(desk.segments(journal)) == 1)
-    assert open_segments() == [str(path) for path in desk.segments(journal)], "a deleted segment is still open"
+    kept = [str(path) for path in desk.segments(journal)]
+    assert open_segments(desk.folder / journal.name) == kept, "a deleted segment is still open"
     (entry,) = (await desk.after_death_of(journal)).open_entries()
     assert (entry.number, entry.lease) == (1, "long")
 
