@@ -449,7 +449,7 @@ def prepare(call: Call, claims: Sequence[Claim], route: Route, parts: Services, 
         count_texts=token_rule.counting(parts.find_counter(call.target or call.params.model)),
         answered=trial.answered,
         heard=_hearing(call, route, parts, trial) if route.upstream in parts.router.limits.learning else None,
-        translation=translated.format if translated else None,
+        format=translated.format if translated else spec,
         left_out=translated.left_out if translated else (),
     )
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from gateway.config import Route, Upstream
-from gateway.formats import FORMATS
 from gateway.formats.format import Format
 from gateway.formats.token_rule import CountsTexts, count
 from gateway.records import Call, Failure, Fault
@@ -50,6 +49,8 @@ class Attempt(NamedTuple):
     pool: Pool
     upstream: Upstream
     request: list[bytes | memoryview]
+    format: Format
+    """The client's; for an upstream that lacks it, the upstream's with answers for the client."""
     max_response_bytes: int
     answered: Callable[[], None]
     """To be called when the first of a good stream has come, and as often as one likes."""
@@ -59,8 +60,6 @@ class Attempt(NamedTuple):
     """The output limit of one candidate in `request`; None: it has no limit."""
     count_texts: CountsTexts = count
     """Counts generated text without a reported usage."""
-    translation: Format | None = None
-    """For an upstream whose format is not the client's: the upstream's format, with answers for the client."""
     left_out: tuple[str, ...] = ()
     """What the client asked for and the upstream was not offered."""
 
@@ -68,10 +67,6 @@ class Attempt(NamedTuple):
     def sent(self) -> SentRequest:
         """What its charge depends on."""
         return SentRequest(self.call, self.route.model, self.output_limit, self.count_texts, self.request)
-
-    @property
-    def format(self) -> Format:
-        return self.translation or FORMATS[self.call.endpoint]
 
     @property
     def hidden(self) -> tuple[tuple[str, str], ...]:
