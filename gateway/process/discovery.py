@@ -141,10 +141,7 @@ async def _list(upstream: Upstream, within_s: float) -> Reply:
 
 
 def _names_in(reply: Reply) -> tuple[str, ...]:
-    try:
-        return usable(model_names(reply) or ())
-    except RecursionError:  # a list of lists of lists
-        return ()
+    return usable(model_names(reply) or ())
 
 
 def _counted(names: list[str], what: str) -> list[str]:

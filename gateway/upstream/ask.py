@@ -112,5 +112,5 @@ def model_names(reply: Reply) -> list[str] | None:
     try:
         rows = json.loads(reply.body)["data"]
         return sorted({str(row["id"]) for row in rows})
-    except (ValueError, LookupError, TypeError):
+    except (ValueError, LookupError, TypeError, RecursionError):  # a list of lists of lists
         return None
