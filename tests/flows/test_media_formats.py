@@ -89,6 +89,21 @@ def test_is_forwarded_as_it_is_and_charged(
     assert found[4] == pytest.approx(expected[4])
 
 
+def test_large_bodies_are_forwarded_as_they_are_and_charged(house: Gateway, upstream: Stage) -> None:
+    documents = [f"{number}: " + "wörd " * 40 for number in range(1000)]
+    ranked = RANKED | {"meta": {"billed_units": {"search_units": 10}}}
+    upstream.play(ok_json(ranked), ok_json(RANKED), ok_json(MODERATED))
+    for model, expected in (("rerank-v3.5", {"search_units": 10}), ("jina-reranker", {})):
+        given = json.dumps({"model": model, "query": "which?", "documents": documents}, ensure_ascii=False).encode()
+        got = house.post("/v1/rerank", given)
+        assert got.status == 200
+        assert upstream.requests[-1].body == given
+        assert charged(house, got)[2] == expected
+    assert charged(house, got)[0] > 50_000
+    got = house.post("/v1/moderations", {"input": documents})
+    assert charged(house, got) == (0, 0, {}, "reported", 0)
+
+
 def test_speech_is_passed_on_and_its_characters_are_charged(house: Gateway, upstream: Stage) -> None:
     sound = bytes(range(256)) * 1000
     upstream.play(answer(sound, headers=[("Content-Type", "audio/mpeg")]))
