@@ -165,13 +165,14 @@ class ErrorMiddleware:
                 key=visit.key, model=visit.model, endpoint=visit.endpoint, upstream="", status=status
             )
         what = error.name if error is not None else CLIENT_GONE if status == 499 else None
+        path = _shown_path(request)
         told: dict[str, str | float | None] = {
             "id": visit.id,
             "trace_id": None if visit.trace is None else visit.trace.id,
             "key": visit.key or None,
             "endpoint": visit.endpoint,
             "method": request.method,
-            "path": _shown_path(request),
+            "path": path,
             "model": visit.model or None,
             "status": status,
             "error": what,
@@ -182,20 +183,20 @@ class ErrorMiddleware:
             "remote": visit.remote,
         }
         self._access_log.write(**told)
-        if error is not None and _shown_path(request).startswith(CLIENT_PATHS):
-            self._add_refusal(_entry_of(request, visit, error))
+        if error is not None and (visit.endpoint is not None or path.startswith(CLIENT_PATHS)):
+            self._add_refusal(_entry_of(path, visit, error))
         if visit.trace is not None:
             visit.trace.refused(told, what, status)
 
 
-def _entry_of(request: web.Request, visit: RequestContext, error: GatewayError) -> RefusalEntry:
+def _entry_of(path: str, visit: RequestContext, error: GatewayError) -> RefusalEntry:
     return RefusalEntry(
         id=visit.id,
         time=time.time(),
         key=visit.key or None,
         team=visit.team,
         endpoint=visit.endpoint,
-        path=_shown_path(request),
+        path=path,
         model=visit.model or None,
         status=error.status,
         code=error.name,
@@ -239,7 +240,7 @@ def _translate(request: web.Request, error: web.HTTPException) -> GatewayError:
 
 
 CLIENT_PATHS = ("/v1",)
-"""Where clients call: refusals elsewhere are not kept."""
+"""Where clients call: of other paths only refusals of calls are kept."""
 
 LIKE_A_KEY_FROM = 8
 _PARAM = re.compile(r"[a-z][a-z_]{0,23}(?:\[\d+\]|\.[a-z_]{1,24}){0,6}")

@@ -46,6 +46,7 @@ def test_each_refusal_is_found_by_its_id(house: Gateway, upstream: Stage) -> Non
         ("alice", "decimal_above_max_value", 400): house.chat("alice", temperature=9),
         (None, "invalid_api_key", 401): house.post("/v1/chat/completions", {}, key=None, headers={
             "Authorization": f"Bearer {secret('nobody')}"}),
+        ("alice", "missing_required_parameter", 400): house.post("/v2/rerank", {}),
         ("alice", "invalid_request_error", 404): house.post("/v1/audio/voices", {}),
     }  # fmt: skip
     for (owner, code, status), answer in answers.items():
