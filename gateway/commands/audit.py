@@ -8,9 +8,9 @@ from typing import Any
 from gateway.keys.registry import Registry
 from gateway.reports.registry import CHANGES, CHANGES_IN_TABLE, with_change
 
-from .common import read_count
+from .common import newest_rows, read_count
 from .place import add_place
-from .registry import PAGE, Place, add_shape, carry_out, read, told_list
+from .registry import Place, add_shape, carry_out, read, told_list
 from .registry import run as run
 
 
@@ -26,14 +26,11 @@ def _audit(args: argparse.Namespace, place: Place) -> str:
     limit = read("--limit", read_count, args.limit)
 
     async def newest(registry: Registry) -> list[dict[str, Any]]:
-        rows: list[dict[str, Any]] = []
-        before: str | None = None
-        while True:
-            page = await registry.audit(min(PAGE, limit - len(rows)), before)
-            rows += page.rows
-            if page.next is None or len(rows) >= limit:
-                return rows
-            before = page.next
+        async def turn(size: int, before: str | None) -> tuple[list[dict[str, Any]], str | None]:
+            page = await registry.audit(size, before)
+            return page.rows, page.next
+
+        return await newest_rows(limit, turn)
 
     changes = carry_out(place, newest, makes_store=False)
     if args.shape == "table":

@@ -12,12 +12,10 @@ from gateway.reports.table import format_json, format_members
 from gateway.store import RefusalEntry, Store
 from gateway.store.report_rows import call_row
 
-from .common import UsageError, ask, read_count
+from .common import UsageError, ask, newest_rows, read_count
 from .place import RemoteGateway, add_place, on_gateway
 from .registry import Place, add_shape, read, told_list
 from .registry import run as run
-
-AT_ONCE = 1000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,15 +34,11 @@ def _calls(args: argparse.Namespace, place: Place) -> str:
     limit = read("--limit", read_count, args.limit)
 
     async def newest(store: Store | None) -> list[dict[str, Any]]:
-        rows: list[dict[str, Any]] = []
-        before: str | None = None
-        while store is not None and len(rows) < limit:
-            found = await store.calls(min(AT_ONCE, limit - len(rows)), args.key, before)
-            rows += [call_members(call) for call in found]
-            if not found:
-                break
-            before = found[-1]["position"]
-        return rows
+        async def turn(size: int, before: str | None) -> tuple[list[dict[str, Any]], str | None]:
+            found = await store.calls(size, args.key, before) if store else []
+            return [call_members(call) for call in found], found[-1]["position"] if found else None
+
+        return await newest_rows(limit, turn)
 
     if isinstance(place, RemoteGateway):
         rows = on_gateway(place, lambda gateway: gateway.newest("calls", limit, key=args.key))

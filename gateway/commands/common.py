@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,6 +16,9 @@ from gateway.config import StoreSettings as Settings
 from gateway.store import Store, open_store
 
 T = TypeVar("T")
+
+PAGE = 1000
+"""Rows that a command reads at once."""
 
 
 class UsageError(Exception):
@@ -60,6 +63,21 @@ def file_of(settings: Settings) -> Path:
     from gateway.store.sqlite.database import path_of  # which a Redis store does without
 
     return path_of(settings).absolute()
+
+
+async def newest_rows(
+    limit: int, turn: Callable[[int, str | None], Awaitable[tuple[Sequence[T], str | None]]]
+) -> list[T]:
+    """So many of the newest rows of a list that is read backwards. `turn` gets a size and a position, and returns at
+    most so many rows before that position, and the position to go on from; None: there are no more."""
+    rows: list[T] = []
+    before: str | None = None
+    while len(rows) < limit:
+        some, before = await turn(min(PAGE, limit - len(rows)), before)
+        rows += some
+        if before is None:
+            break
+    return rows
 
 
 def read_count(text: str) -> int:

@@ -15,10 +15,9 @@ from gateway.quota.notation import NONE, read_moment
 from gateway.reports.registry import KEYS, KEYS_IN_TABLE, format_one
 from gateway.reports.table import format_json
 
-from .common import UsageError
+from .common import PAGE, UsageError
 from .place import RemoteGateway
 from .registry import (
-    PAGE,
     Actions,
     Place,
     actor,

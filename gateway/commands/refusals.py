@@ -10,12 +10,10 @@ from gateway.quota.notation import read_since
 from gateway.reports.refusals import COLUMNS, IN_TABLE, refusal_members
 from gateway.store import RefusalQuery, Store
 
-from .common import ask, read_count
+from .common import ask, newest_rows, read_count
 from .place import RemoteGateway, add_place, on_gateway
 from .registry import Place, add_shape, read, told_list
 from .registry import run as run
-
-AT_ONCE = 1000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,15 +34,11 @@ def _refusals(args: argparse.Namespace, place: Place) -> str:
     wanted = RefusalQuery(args.key, args.code, since)
 
     async def newest(store: Store | None) -> list[dict[str, Any]]:
-        rows: list[dict[str, Any]] = []
-        before: str | None = None
-        while store is not None and len(rows) < limit:
-            found = await store.refusals(min(AT_ONCE, limit - len(rows)), before, wanted)
-            rows += [refusal_members(each.entry) for each in found]
-            if not found:
-                break
-            before = found[-1].position
-        return rows
+        async def turn(size: int, before: str | None) -> tuple[list[dict[str, Any]], str | None]:
+            found = await store.refusals(size, before, wanted) if store else []
+            return [refusal_members(each.entry) for each in found], found[-1].position if found else None
+
+        return await newest_rows(limit, turn)
 
     if isinstance(place, RemoteGateway):
         filters = {"key": args.key, "code": args.code, "since": args.since}

@@ -34,8 +34,6 @@ T = TypeVar("T")
 Place = Config | RemoteGateway
 Action = Callable[[Registry], Awaitable[T]]
 
-PAGE = 1000
-
 
 def carry_out(place: Place, deed: Action[T], *, makes_store: bool = True) -> T:
     """Run with the registry of the configured store, or with that of a running gateway.

@@ -16,12 +16,12 @@ from gateway.config.sections import is_safe_url
 from gateway.errors import GatewayError, InvalidRequest
 from gateway.keys.registry import CreatedKey, Page, Shown
 
+from .common import newest_rows
 from .place import RemoteGateway
 
 T = TypeVar("T")
 
 WITHIN_S = 60.0
-PAGE = 1000
 
 
 class RemoteRefused(GatewayError):
@@ -131,14 +131,12 @@ class RemoteRegistry:
 
     async def newest(self, path: str, limit: int, **filters: str | None) -> list[Shown]:
         """So many of the newest rows of a list that is read backwards."""
-        rows: list[Shown] = []
-        before: str | None = None
-        while len(rows) < limit:
-            page = await self._page(path, limit=min(PAGE, limit - len(rows)), before=before, **filters)
-            rows += page.rows
-            if (before := page.next) is None:
-                break
-        return rows
+
+        async def turn(size: int, before: str | None) -> tuple[list[Shown], str | None]:
+            page = await self._page(path, limit=size, before=before, **filters)
+            return page.rows, page.next
+
+        return await newest_rows(limit, turn)
 
     async def request(self, name: str) -> Shown:
         """The call or the refusal with this id, as the API shows it."""

@@ -9,9 +9,8 @@ from gateway.keys.registry import Registry
 from gateway.reports.registry import TEAMS
 from gateway.reports.table import format_json
 
-from .common import UsageError
+from .common import PAGE, UsageError
 from .registry import (
-    PAGE,
     Actions,
     Place,
     actor,

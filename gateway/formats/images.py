@@ -75,17 +75,13 @@ def _facts(body: bytes) -> PlainFacts:
 def reported(report: Any) -> Usage | None:
     """The `usage` of an answer: tokens for all images together. Output without details is images
     (ImagesResponse.usage). None: it has no counts."""
-    if not isinstance(report, dict):
+    if (tokens := reported_usage.input_and_output(report)) is None:
         return None
-    prompt, output = reported_usage.count(report.get("input_tokens")), reported_usage.count(report.get("output_tokens"))
-    if prompt is None and output is None:
-        return None
-    asked, made = report.get("input_tokens_details"), report.get("output_tokens_details")
-    details = made if isinstance(made, dict) else {"image_tokens": output or 0}
-    images_in = reported_usage.count((asked if isinstance(asked, dict) else {}).get("image_tokens")) or 0
-    images_out = reported_usage.count(details.get("image_tokens")) or 0
-    more = units.within(units.counts({"image_in": images_in, "image_out": images_out}), prompt or 0, output or 0)
-    return Usage(prompt or 0, output or 0, source="reported", more=more)
+    made = report.get("output_tokens_details")
+    images_in = reported_usage.detail(report.get("input_tokens_details"), "image_tokens")
+    images_out = reported_usage.detail(made, "image_tokens") if isinstance(made, dict) else tokens[1]
+    more = units.within(units.counts({"image_in": images_in, "image_out": images_out}), *tokens)
+    return Usage(*tokens, source="reported", more=more)
 
 
 IMAGES = Format(

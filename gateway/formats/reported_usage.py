@@ -101,6 +101,14 @@ def count(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53 else None
 
 
+def input_and_output(report: Any) -> tuple[int, int] | None:
+    """`input_tokens` and `output_tokens` of a report, as OpenAI's newer formats write them; None: it has neither."""
+    if not isinstance(report, dict):
+        return None
+    given, made = count(report.get("input_tokens")), count(report.get("output_tokens"))
+    return None if given is None and made is None else (given or 0, made or 0)
+
+
 def detail(details: Any, name: str) -> int:
     """A count among the details of a report; 0 if it is not there."""
     return (count(details.get(name)) or 0) if isinstance(details, dict) else 0

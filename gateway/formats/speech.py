@@ -52,12 +52,9 @@ def _read(document: Document, body: Speech, count: Counter | None) -> Params:
 
 def _reported(report: Any) -> Usage | None:
     """The `usage` of `speech.audio.done`: its output is audio."""
-    if not isinstance(report, dict):
+    if (tokens := reported_usage.input_and_output(report)) is None:
         return None
-    prompt, output = reported_usage.count(report.get("input_tokens")), reported_usage.count(report.get("output_tokens"))
-    if prompt is None and output is None:
-        return None
-    return Usage(prompt or 0, output or 0, source="reported", more=units.counts({"audio_out": output or 0}))
+    return Usage(*tokens, source="reported", more=units.counts({"audio_out": tokens[1]}))
 
 
 def _scan(asked: ScanInput) -> PassedScan:
