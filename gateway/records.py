@@ -100,8 +100,13 @@ class Params(NamedTuple):
     """What the request uses beside tokens, as far as it says: it is reserved."""
     variant: str = ""
     """The variant of the price that the request asks for, where answers do not say."""
-    known_usage: Usage | None = None
-    """What a whole answer without a report has used; None: it is estimated."""
+    is_usage_known: bool = False
+    """A whole answer without a report has used `units` and nothing else; otherwise it is estimated."""
+
+    @property
+    def known_usage(self) -> Usage | None:
+        """What a whole answer without a report has used; None: that is estimated."""
+        return Usage(source="reported", more=self.units, variant=self.variant) if self.is_usage_known else None
 
     @property
     def choices(self) -> int:

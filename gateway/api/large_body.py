@@ -8,12 +8,11 @@ document has placeholders for long values. It keeps the body as the received pie
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gateway import units
 from gateway.errors import InvalidRequest
-from gateway.records import Document, LargeBody, Params, Usage
+from gateway.records import Document, LargeBody, Params
 
 from .json_document import spans
 
@@ -56,21 +55,8 @@ def from_brief(known: Mapping[str, Any], pieces: Sequence[bytes | bytearray]) ->
     places = {name: (start, end) for name, (start, end) in known["places"].items()}
     document = Document("", known["members"], LargeBody(pieces, known["opening"], places))
     params = Params(document, **known["params"])
-    usage = params.known_usage
-    return params._replace(
-        other_models=tuple(params.other_models),
-        units=_pairs(params.units),
-        known_usage=None if usage is None else _usage(usage),
-    )
-
-
-def _pairs(counts: Iterable[Sequence[Any]]) -> units.Counts:
-    return tuple([(name, count) for name, count in counts])
-
-
-def _usage(members: Sequence[Any]) -> Usage:
-    usage = Usage(*members)
-    return usage._replace(more=_pairs(usage.more), parts=())
+    counts = tuple([(name, count) for name, count in params.units])
+    return params._replace(other_models=tuple(params.other_models), units=counts)
 
 
 def replace(large: LargeBody, values: Mapping[str, Any]) -> list[memoryview]:

@@ -54,7 +54,7 @@ def _read(document: Document, body: ImageGeneration, count: Counter | None) -> P
         output_param="n",
         units=images,
         variant=variant,
-        known_usage=Usage(source="reported", more=images, variant=variant),
+        is_usage_known=True,
     )
 
 

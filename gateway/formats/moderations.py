@@ -11,7 +11,7 @@ from pydantic import Field, Tag
 from gateway.api import prompt_tokens, validate
 from gateway.api.prompt_tokens import Counter
 from gateway.api.schema import MAX_PROMPTS, Body, one_of
-from gateway.records import Document, Params, Usage
+from gateway.records import Document, Params
 
 from . import openai, reported_usage
 from .format import Format
@@ -40,7 +40,7 @@ def _read(document: Document, body: Moderation, count: Counter | None) -> Params
         default_output=0,
         output_param="input",
         prompt_param="input",
-        known_usage=Usage(source="reported"),
+        is_usage_known=True,
     )
 
 

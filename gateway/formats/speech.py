@@ -46,7 +46,7 @@ def _read(document: Document, body: Speech, count: Counter | None) -> Params:
         output_param="input",
         prompt_param="input",
         units=characters,
-        known_usage=Usage(source="reported", more=characters),
+        is_usage_known=True,
     )
 
 
