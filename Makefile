@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help demo docs chart lock test test-all check format servers bench bench-wide counts soak stack
+.PHONY: help demo docs chart lock test test-all check format servers bench bench-lone bench-wide counts soak stack
 
 help:
 	@echo "make demo    run the gateway with a simulated upstream; no network, no key, no server needed"
@@ -15,6 +15,7 @@ help:
 	@echo "make lock    pin the versions and hashes of the image's dependencies"
 	@echo "make format  put the code into shape"
 	@echo "make bench   what it costs beside nginx, in 3 minutes; needs Linux, nginx and wrk"
+	@echo "make bench-lone  a call at 50, 100 and 200 calls a second, beside a bare aiohttp proxy; 2 minutes"
 	@echo "make bench-wide  the same, one thing changed at a time: sizes, TLS, Redis, workers, keys, models; 15 minutes"
 	@echo "make counts  what a call costs, counted instead of timed, in 2 minutes; more with strace and valgrind"
 	@echo "make soak    five minutes of everything at once; memory flat and books balanced in the end; needs redis-server"
@@ -82,6 +83,9 @@ format: .venv/.installed
 
 bench: .venv/.installed
 	$(BIN)/python -m tests.bench
+
+bench-lone: .venv/.installed
+	$(BIN)/python -m tests.bench.lone
 
 bench-wide: .venv/.installed
 	$(BIN)/python -m tests.bench.wide --write

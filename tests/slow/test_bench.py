@@ -9,6 +9,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -16,7 +17,8 @@ import pytest
 
 from gateway.api.auth import digest
 from gateway.config import build
-from tests.bench import calls, carries, cases, issuing, load, ours, page, plot, sizes, wide
+from tests.bench import calls, carries, cases, issuing, load, lone, ours, page, plot, sizes, wide
+from tests.bench.lockstep import Upstream as LoneUpstream
 from tests.bench.processes import BenchError, Program
 from tests.bench.streams import Upstream, streams
 from tests.bench.table import Group, as_json, as_markdown, render
@@ -112,6 +114,32 @@ async def test_a_stream_that_is_not_whole_spoils_a_round(cut: bytes, monkeypatch
         with pytest.raises(BenchError, match="did not end whole"):
             async with streams(upstream.port, upstream, 2, 0.001):
                 pass
+
+
+# -------------------------------------------------------------------------------------------------------------- lone
+
+
+def test_a_lone_calls_time_is_what_the_program_adds() -> None:
+    took_ms = [float(number) for number in range(2, 102)]
+    seen = lone.cost(0.2, took_ms, [1.0] * 10)
+    assert seen.cpu_us == pytest.approx(2000)
+    assert (seen.p50_ms, seen.p99_ms) == pytest.approx((50.5, 99.99))
+    shown = lone.render({50: {"bare": [seen] * 2, "gateway": [seen._replace(cpu_us=3000), seen._replace(cpu_us=5000)]}})
+    assert " ".join(shown.splitlines()[2].split()) == "CPU per call, us 2000 4000 2.00 1.50 - 2.50"
+
+
+@needs_proc
+async def test_calls_at_a_rate_are_made_through_the_bare_proxy(tmp_path: Path) -> None:
+    upstream = LoneUpstream()
+    with ExitStack() as running:
+        bench = lone.Bench(running, tmp_path, "embedded")
+        async with await upstream.start():
+            proxy = bench.start(upstream.port)["bare"]
+            await asyncio.to_thread(proxy.wait_until_answered)
+            before_s = lone.cpu_s(proxy.pids)
+            took_ms = await lone.load(proxy.port, rate=200, seconds=0.5, seed=1)
+            assert 50 < len(took_ms) < 200
+            assert 0 < lone.cpu_s(proxy.pids) - before_s < 10
 
 
 # -------------------------------------------------------------------------------------------------------------- wide
