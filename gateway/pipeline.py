@@ -31,6 +31,7 @@ from .observe.tracing import CLIENT_GONE, Trace
 from .queueing import Ticket, Waiting, WaitingRoom
 from .queueing.classes import FACTORS
 from .quota import windows
+from .quota.output_fit import OutputFit, shrunk
 from .records import Call, Claim, Failure, Fault, Phase, Usage
 from .relay import Answer, Streamed
 from .relay.client_stream import ClientStream, OpensStreams
@@ -101,6 +102,10 @@ async def serve(
     Cancelled: the client is gone.
     """
     routes = _routes(call, parts)
+    fit = None
+    if OutputFit.may_shrink(call):
+        fit = _output_fit(call, parts)
+        call = fit.at_first()
     claims = windows.claims(call, parts.book.terms.of(call.key))
     fallbacks: Sequence[_Fallback] = ()
     if call.fallbacks:
@@ -113,7 +118,7 @@ async def serve(
         places = _places(call, candidates, parts)
     admission = _admission(call, places, parts) if places and parts.waiting.is_open else None
     likely = candidates[0] if candidates else routes[0]
-    waits = Lease(parts.books, call, claims, likely, places, admission)
+    waits = Lease(parts.books, call, claims, likely, places, admission, fit)
     keepalive = FORMATS[call.endpoint].keepalive
     keepalive_s = parts.config.server.keepalive_comment_s if call.params.stream and keepalive else 0
     outlet = ClientStream(open_stream, partial(own_headers, waits), keepalive_s, keepalive, hold)
@@ -121,6 +126,8 @@ async def serve(
         async with waits as lease:
             leased_now()
             lease.trace = trace
+            if fit is not None and lease.call is not call:
+                call, fallbacks = lease.call, _fallbacks(lease.call, parts)
             lease.fallbacks_left = len(fallbacks)
             try:
                 answer = await _carry(call, parts, lease, outlet, routes=routes, tried=[])
@@ -154,6 +161,18 @@ def _fallbacks(call: Call, parts: Services) -> list[_Fallback]:
         except GatewayError:
             continue
     return found
+
+
+def _output_fit(call: Call, parts: Services) -> OutputFit:
+    """How the call and those of its fallbacks that can serve it with the least output may be made smaller."""
+    possible = {other.call.target for other in _fallbacks(shrunk(call, call.model.min_output_tokens or 1), parts)}
+    fallbacks = tuple([other for other in call.fallbacks if other.target in possible])
+
+    def claims(smaller: Call) -> tuple[Claim, ...]:
+        each = (smaller, *smaller.fallbacks)
+        return windows.dearest([windows.claims(one, parts.book.terms.of(one.key)) for one in each])
+
+    return OutputFit(call._replace(fallbacks=fallbacks), claims)
 
 
 def _all_routes(routes: Sequence[Route], fallbacks: Sequence[_Fallback]) -> Sequence[Route]:
@@ -489,6 +508,7 @@ def own_headers(lease: Lease) -> tuple[tuple[str, str], ...]:
         ("x-gateway-upstream", upstream),
         *((("x-gateway-model", model),) if model is not None else ()),
         ("x-gateway-attempts", str(lease.attempts)),
+        *([("x-gateway-output-limit", str(lease.reduced_output))] if lease.reduced_output is not None else ()),
         *([("x-gateway-left-out", ", ".join(lease.left_out))] if lease.left_out else ()),
         *FORMATS[lease.call.endpoint].rate_headers(lease.standings, lease.call.started).items(),
     )

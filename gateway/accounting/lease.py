@@ -21,6 +21,7 @@ from gateway.formats import FORMATS
 from gateway.observe.metrics import Telemetry
 from gateway.observe.tracing import Trace, Tracer
 from gateway.quota import limit_headers, pricing, windows
+from gateway.quota.output_fit import OutputFit
 from gateway.records import (
     OTHER,
     UPSTREAM,
@@ -70,6 +71,9 @@ _DOUBT = {
     "reasoning": _ABOVE_WHOLE.format("reasoning", "completion"),
 }
 """What the log says of implausible counts, by their kind."""
+
+SHRINKS = 3
+"""How often the output of one call is made smaller: other calls may take what was left meanwhile."""
 
 MAX_RETURNED_MODEL = 256
 """Stored characters of it, as many as a client may send: an upstream's text must not fill the store."""
@@ -127,7 +131,7 @@ class Lease:
 
     `likely` is the most probable route of the call: a lost call is counted there. `places` are the routes with limits
     of their own: the first one with room is `place`, and drawn on with the call's windows. With an `admission`
-    the call waits where none has room.
+    the call waits where none has room. With a `fit` it gets less output where its caller's quotas have no room.
     """
 
     def __init__(
@@ -138,6 +142,7 @@ class Lease:
         likely: Route | None = None,
         places: Sequence[Place] = (),
         admission: Admission | None = None,
+        fit: OutputFit | None = None,
     ) -> None:
         self.call = call
         self.standings: tuple[WindowStatus, ...] = ()
@@ -157,6 +162,8 @@ class Lease:
         """The call's span, where there is one."""
         self.place: Place | None = None
         """What was drawn on for the first attempt, where routes have limits."""
+        self.reduced_output = call.params.output_limit if fit is not None else None
+        """The output limit that the call has because a quota had no room for its model's default; None: the default."""
         self.fallbacks_left = 0
         """Other models that may still serve the call."""
         self._earlier: tuple[Usage, int] | None = None
@@ -164,17 +171,23 @@ class Lease:
         self._own = claims
         self._places = places
         self._admission = admission
+        self._fit = fit
         self._waited_s = 0.0
         """Time spent waiting for room."""
         self._growing = asyncio.Lock() if places else None
         self._books = books
-        self._draw = Draw(_if_lost(call, likely or call.model.routes[0]), claims)
+        self._likely = likely or call.model.routes[0]
+        self._draw = Draw(_if_lost(call, self._likely), claims)
         self._first_byte_s: float | None = None
         self._settled: asyncio.Future[None] | None = None
         self._is_handed_over = False
+        self._shrinks_left = 0 if fit is None else SHRINKS
 
     async def __aenter__(self) -> Self:
         refused = await self._find_place() if self._places else await self._reserve()
+        while refused is not None and not self._places and self._shrink(refused):
+            self._draw = Draw(_if_lost(self.call, self._likely), self._own)
+            refused = await self._reserve()
         if refused is not None:
             error = _refusal(refused, self.call)
             if isinstance(error, UpstreamFailed):
@@ -201,9 +214,22 @@ class Lease:
                 self.place, self.standings = place, self.standings[: len(self._own)]
                 return ()
             if not windows.is_of_upstream(refused.standing.window):
+                if self._shrink(refused):
+                    return await self._reserve_place()
                 return (refused._replace(standings=refused.standings[: len(self._own)]),)
             refusals.append(refused)
         return refusals
+
+    def _shrink(self, refused: Refused) -> bool:
+        """Make the call's default output smaller, so that it fits into what its quotas have left. False: it cannot."""
+        if self._fit is None or not self._shrinks_left:
+            return False
+        self._shrinks_left -= 1
+        smaller = self._fit.largest(refused.standings)
+        if smaller is None or windows.output_limit(smaller) >= windows.output_limit(self.call):
+            return False
+        self.call, self._own, self.reduced_output = smaller, self._fit.claims(smaller), smaller.params.output_limit
+        return True
 
     def fall_back(self, call: Call) -> None:
         """Another model serves from here on: this is the call for it. It has the price of that model."""

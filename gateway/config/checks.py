@@ -254,6 +254,12 @@ def _check_models(parts: ValidParts) -> Iterator[ConfigFault]:
                 format_faults(("models", name, "max_output_tokens")),
                 f"is required, because {format_faults(path)} counts {what} of this model's chat calls",
             )
+        least, most = model.min_output_tokens, model.max_output_tokens
+        if least is not None and {"chat", "responses"}.intersection(model.endpoints) and (most is None or least > most):
+            yield ConfigFault(
+                format_faults(("models", name, "min_output_tokens")),
+                f"{least} needs a max_output_tokens that is not smaller: it bounds how far that default is reduced",
+            )
         price = model.price if model.price is not None and model.price.source is None else None
         if price is not None and price.input is None and not price.model_fields_set.intersection(BESIDE_TOKENS):
             yield ConfigFault(format_faults(("models", name, "price", "input")), "is required")

@@ -125,15 +125,15 @@ def _small_quotas(config: Config) -> Warnings:
             if quota.unit != "tokens":
                 continue
             for name, model in config.models.items():
-                reserved = model.max_output_tokens
+                reserved = model.min_output_tokens or model.max_output_tokens
                 if reserved is None or "chat" not in model.endpoints or not is_bound(quota, patterns, name):
                     continue
                 if reserved >= quota.limit:
                     yield _warning(
                         (*path, index),
                         f"a chat call of {printable(name)!r} without a limit of its own reserves {reserved} output "
-                        f"tokens, and this quota of {quota.limit} refuses it; lower models.*.max_output_tokens or "
-                        "raise the quota",
+                        f"tokens, and this quota of {quota.limit} refuses it; lower models.*.max_output_tokens, "
+                        "raise the quota, or let models.*.min_output_tokens reduce the call to it",
                     )
                     break
 

@@ -1069,6 +1069,9 @@ class ModelSettings(Section):
     """Whether a call that was sent and not answered may be sent again."""
     max_output_tokens: Positive | None = None
     """Output tokens reserved for a chat call without a limit; required where a token or USD quota can apply."""
+    min_output_tokens: Positive | None = None
+    """Where a quota has no room for max_output_tokens, a chat call without a limit gets what is left, at least this \
+number; default: it is refused."""
     limits: Limits = Limits()
     """Stricter limits for this model."""
     price: Annotated[Price | None, BeforeValidator(_without_auto)] = None

@@ -172,12 +172,13 @@ def _small_money(config: Config) -> Warnings:
                 price = model.price.output if model.price is not None else None
                 if not price or model.max_output_tokens is None or "chat" not in model.endpoints:
                     continue
-                reserved = price * model.max_output_tokens / Decimal(1_000_000)
+                reserved = price * (model.min_output_tokens or model.max_output_tokens) / Decimal(1_000_000)
                 if is_bound(quota, patterns, name) and quota.usd is not None and reserved >= quota.usd:
                     yield _warning(
                         (*path, index),
                         f"a chat call of {printable(name)!r} without a limit of its own reserves ${reserved:.6f}, and "
-                        f"this quota of ${quota.usd} refuses it; lower models.*.max_output_tokens or raise the quota",
+                        f"this quota of ${quota.usd} refuses it; lower models.*.max_output_tokens, raise the quota, or "
+                        "set models.*.min_output_tokens",
                     )
                     break
 
