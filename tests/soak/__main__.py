@@ -25,7 +25,7 @@ from tests.flows.books import wait_until_settled
 from tests.flows.house import Gateway, eventually
 
 from . import flat
-from .balance import differences, wrong_metrics
+from .balance import bill_of, differences, wrong_metrics
 from .crowd import Crowd
 from .faults import Faults, Toll
 from .logs import troubles
@@ -123,6 +123,7 @@ class Soak:
         _show(self._records, told, self._callers.junk, toll)
         wait_until_settled(place.house, SETTLED_S)
         self._records = place.house.calls(limit=10_000_000)
+        print(bill_of(told, place.market.sold, self._records))
         self.complaints += differences(place.house, told, place.market.sold, toll.kills, self._records)
         self.complaints += wrong_metrics(place.house, told, len(toll.kills), self._records)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Self
 
@@ -32,8 +33,12 @@ ILLNESSES = ("fails", "cuts", "stalls")
 
 
 def tokens_of(number: int, endpoint: str) -> tuple[int, int]:
-    """Prompt and completion tokens, as the upstream reports them."""
-    return 3 + number % 89, 0 if endpoint == "embeddings" else 1 + number % 31
+    """Prompt and completion tokens, as the upstream reports and bills them.
+
+    The prompt's are no more than its text has by the gateway's estimate (60 characters or more, four a token), and the
+    completion's no more than the call's limit: an upstream that bills more than was asked for is not the subject here.
+    """
+    return 3 + number % 12, 0 if endpoint == "embeddings" else 1 + number % 31
 
 
 def truth(number: int, kind: str, endpoint: str) -> Truth:
@@ -51,13 +56,13 @@ def words_of(number: int, kind: str) -> Iterator[str]:
 
 
 class Market:
-    """Two upstreams. The first is ill when it is told so, the second never; what they sell is written down once."""
+    """Two upstreams, the first with faults on demand. Each answer that was begun is billed as a whole."""
 
     def __init__(self) -> None:
         self.illness = ""
         """One of `ILLNESSES`; empty: it is well."""
-        self.sold: set[int] = set()
-        """Calls of which an answer was begun that was not an error."""
+        self.sold: Counter[int] = Counter()
+        """Answers of each call that were begun and are no errors. Each is billed as a whole, read or not."""
         self._main, self._spare = Scripted(always=self._perhaps), Scripted(always=self._sell)
 
     def __enter__(self) -> Self:
@@ -90,7 +95,7 @@ class Market:
                 await self._sell(wire, stop_after=2)
                 wire.close()
             case "stalls", 0:
-                self.sold.add(number)
+                self.sold[number] += 1
                 await _until_gone(wire)
             case "stalls", 1:
                 await self._sell(wire, stop_after=2)
@@ -102,7 +107,7 @@ class Market:
         """Answer; `stop_after`: only so many pieces of it."""
         wire.upstream.requests.clear()  # or they would be what grows
         number, kind = _marked(wire)
-        self.sold.add(number)
+        self.sold[number] += 1
         endpoint = wire.request.path.rsplit("/v1/", 1)[1]
         is_stream = b'"stream": true' in wire.request.body[-2000:] or b'"stream": true' in wire.request.body[:2000]
         pieces = _stream(number, kind, endpoint) if is_stream else _plain(number, kind, endpoint)

@@ -11,7 +11,7 @@ from typing import TypeVar
 from tests.deploy.nginx import Nginx
 from tests.flows.books import wait_until_settled
 from tests.flows.house import eventually
-from tests.soak.balance import differences, unfinished
+from tests.soak.balance import bill_of, differences, unfinished
 from tests.soak.logs import troubles
 from tests.soak.told import Told
 
@@ -98,12 +98,13 @@ class Stack:
             f"\n{len(told)} calls; {len(sold)} sold by the upstreams; {len(records)} records: "
             + ", ".join(f"{count} {ended}" for ended, count in ends.most_common())
         )
+        print(bill_of(told, sold, records))
         dying = {call.number for call in told for since, until in self._acts.deaths if call.is_under_way(since, until)}
         if twice := {number for number, count in sold.items() if count > 1} - dying:
             yield f"sold more than once: {sorted(twice)}"
         if strangers := {f"client-{number}" for number in sold} ^ {record["client_request_id"] for record in records}:
             yield f"sold and not recorded, or recorded and not sold: {sorted(strangers)[:20]}"
-        yield from differences(house, told, {*sold}, [], records)
+        yield from differences(house, told, sold, [], records, dying)
         yield from wrong_lines(place.runs, records)
         yield from wrong_totals(place.prometheus, place.runs)
 

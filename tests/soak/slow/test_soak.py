@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.soak.balance import wrong
+from tests.soak.balance import below_bill, may_be_below_bill, wrong
 from tests.soak.flat import MB, MEMORY_ROOM, MEMORY_SHARE, judge
 from tests.soak.market import truth
 from tests.soak.told import LIMIT, Told
@@ -75,3 +75,21 @@ def test_wrong_calls(told: Told, record: dict[str, Any] | None) -> None:
 
 def test_a_call_that_was_never_sold_needs_no_record() -> None:
     assert not wrong(REFUSED, None, is_sold=False)
+
+
+SHOWN = {**LOST, "ended": "error", "status": 200, "completion_tokens": COMPLETION - 1}
+
+
+@pytest.mark.parametrize(
+    ("record", "answers", "short"),
+    [(RECORD, 1, 0), (RECORD, 0, 0), (RECORD, 2, PROMPT + COMPLETION), (SHOWN, 1, 1), (ERROR, 1, PROMPT + COMPLETION)],
+)
+def test_how_far_a_charge_is_below_the_bill(record: dict[str, Any], answers: int, short: int) -> None:
+    assert below_bill(SERVED, record, answers) == short
+
+
+def test_only_a_broken_stream_or_a_lost_call_may_be_below_its_bill() -> None:
+    assert not may_be_below_bill(SERVED, {**ERROR, "status": 504})
+    assert not may_be_below_bill(CUT, RECORD)
+    assert may_be_below_bill(CUT, SHOWN)
+    assert may_be_below_bill(SERVED, LOST)
