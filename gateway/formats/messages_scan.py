@@ -1,9 +1,10 @@
 """Scans a streamed answer of Anthropic's Messages API.
 
 `message_start` brings the model and the first usage, `message_delta` the stop reason and the last usage, `message_stop`
-the end: it is held back until the call is settled. `error` events are not passed on here: the relay decides that. A
-`[DONE]` that some upstreams add is left out, because the API has none. All else leaves as it came, pings at once; pings
-and comments are no sign that an answer is being generated.
+the end: it is held back until the call is settled. Errors are not passed on here, neither `error` events nor OpenAI's
+error objects, which some upstreams write: the relay decides that. A `[DONE]` that some upstreams add is left out,
+because the API has none, and so are blocks without data, which are no events. All else leaves as it came, pings at
+once; pings and comments are no sign that an answer is being generated.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from . import messages_usage, reported_usage, sse, token_rule
 from .event_scan import EventScan
 from .format import ScanInput
 
-_MATTERS = re.compile(rb'"type"\s*:\s*"(?:message_(?:start|delta|stop)|error|ping)"')
+_MATTERS = re.compile(rb'"type"\s*:\s*"(?:message_(?:start|delta|stop)|error|ping)"|"error"\s*:')
 _THINKS = re.compile(rb'"(?:thinking_delta|signature_delta|redacted_thinking)"')
 _PING = re.compile(rb'(?:event:\s?ping|data:\s?\{\s*"type"\s*:\s*"ping"[^\r\n]*)(?:\r\n|\n|\r)')
 
@@ -62,7 +63,7 @@ class MessagesScan(EventScan):
             return b""
         data = sse.data_of(event)
         if not data:
-            return self._cleaned(event) if sse.is_comment(event) else event
+            return self._cleaned(event) if sse.is_comment(event) else b""
         if data.startswith(b"[DONE]"):
             return b""
         if not data.startswith(b"{"):
@@ -85,8 +86,8 @@ class MessagesScan(EventScan):
         match told:
             case {"type": "ping"}:
                 return event
-            case {"type": "error", **rest}:
-                error = rest.get("error")
+            case {"type": "error"} | {"error": str() | dict()}:
+                error = told.get("error")
                 self.error = error if isinstance(error, dict) else {"message": str(error)}
                 return b""
             case {"type": "message_stop"}:

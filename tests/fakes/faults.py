@@ -18,6 +18,7 @@ import asyncio
 import email.utils
 import gzip
 import json
+import re
 import socket
 import sys
 import time
@@ -27,13 +28,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
+from .good_answers import DONE, FORMS, Endpoint, Form, user_of, written
 from .scripted import Behaviour, Request, Scripted, Wire, chunk, event
 
 POISON = "POISON: this belongs to no call"
-CREATED = 1700000000
-MODEL = "scripted"
-USAGE = {"prompt_tokens": 1, "completion_tokens": 3, "total_tokens": 4}
-DONE = b"data: [DONE]\n\n"
 LAST_CHUNK = b"0\r\n\r\n"
 LONG = 70_000
 """More bytes than a head, a trailer or a chunk extension may have (64 KiB)."""
@@ -45,16 +43,23 @@ RETRY_S = 30
 class Kind:
     """What was asked for."""
 
-    endpoint: Literal["completions", "chat"]
+    endpoint: Endpoint
     is_streamed: bool
 
     def __str__(self) -> str:
         return f"{self.endpoint}-{'streamed' if self.is_streamed else 'plain'}"
 
+    @property
+    def form(self) -> Form:
+        return FORMS[self.endpoint]
 
-PLAIN = (Kind("completions", False), Kind("chat", False))
-STREAMED = (Kind("completions", True), Kind("chat", True))
+
+ENDPOINTS: tuple[Endpoint, ...] = ("completions", "chat", "messages", "responses")
+PLAIN = tuple(Kind(endpoint, False) for endpoint in ENDPOINTS)
+STREAMED = tuple(Kind(endpoint, True) for endpoint in ENDPOINTS)
 KINDS = PLAIN + STREAMED
+WITH_USAGE_EVENT = STREAMED[:2]
+"""Streams whose usage has an event of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,58 +71,67 @@ class Ask:
     request: Request | None = None
 
     @property
+    def form(self) -> Form:
+        return self.kind.form
+
+    @property
     def text(self) -> str:
         return f" hello {self.user}"
 
     @property
     def document(self) -> dict[str, Any]:
         """The good answer to a plain call."""
-        if self.kind.endpoint == "chat":
-            message = {"role": "assistant", "content": self.text, "refusal": None}
-            choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}
-            name, number = "chat.completion", "chatcmpl-1"
-        else:
-            choice = {"text": self.text, "index": 0, "logprobs": None, "finish_reason": "stop"}
-            name, number = "text_completion", "cmpl-1"
-        members = {"id": number, "object": name, "created": CREATED, "model": MODEL}
-        return {**members, "choices": [choice], "usage": USAGE}
+        return self.form.document(self.text)
 
     @property
     def events(self) -> list[dict[str, Any]]:
-        """The good answer to a streamed call: two pieces of text, the finish_reason, the usage; `[DONE]` is extra."""
-        return [self.piece(self.text), self.piece(" \u2603 "), self.piece("", "stop"), self.usage_event]
+        """The good answer to a streamed call, but for what ends it: at least two pieces, the finish reason, and where
+        that is an event of its own the usage."""
+        return [*self.form.pieces(self.text), *self.form.finish(self.text)]
 
     def piece(self, text: str, finish: str | None = None) -> dict[str, Any]:
         """One event with this text."""
-        if self.kind.endpoint == "chat":
-            delta = {"role": "assistant", "content": text} if text else {}
-            choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
-        else:
-            choice = {"text": text, "index": 0, "logprobs": None, "finish_reason": finish}
-        return {**self._event_members, "choices": [choice]}
+        return self.form.piece(text, finish)
 
     @property
-    def usage_event(self) -> dict[str, Any]:
-        return {**self._event_members, "choices": [], "usage": USAGE}
+    def unfinished(self) -> list[bytes]:
+        """The events before the finish reason, as they are written."""
+        return list(map(self.form.event, self.form.pieces(self.text)))
 
     @property
-    def _event_members(self) -> dict[str, Any]:
-        if self.kind.endpoint == "chat":
-            return {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": CREATED, "model": MODEL}
-        return {"id": "cmpl-1", "object": "text_completion", "created": CREATED, "model": MODEL}
+    def finish(self) -> bytes:
+        """The event with the finish reason."""
+        return self.form.event(self.form.finish(self.text)[0])
+
+    @property
+    def finished(self) -> list[bytes]:
+        """The events up to the finish reason."""
+        return [*self.unfinished, self.finish]
+
+    @property
+    def counted(self) -> list[bytes]:
+        """The events up to the usage."""
+        return list(map(self.form.event, self.events))
+
+    @property
+    def usage_event(self) -> bytes:
+        return self.counted[-1]
+
+    @property
+    def done(self) -> bytes:
+        """What ends a stream; `[DONE]` also where the format has nothing."""
+        return self.form.end() or DONE
 
     @property
     def body(self) -> bytes:
         """The whole good body, as JSON or as events."""
-        if self.kind.is_streamed:
-            return b"".join(map(event, self.events)) + DONE
-        return json.dumps(self.document).encode()
+        return b"".join(self.parts) if self.kind.is_streamed else written(self.document)
 
     @property
     def parts(self) -> list[bytes]:
         """The good body in the pieces in which an upstream would send it."""
         if self.kind.is_streamed:
-            return [*map(event, self.events), DONE]
+            return [*self.counted, *filter(None, [self.form.end()])]
         whole = self.body
         return [whole[:50], whole[50:]]
 
@@ -162,9 +176,13 @@ class Ask:
             f"and so does {host}."
         )
 
-    def error(self, **fields: Any) -> dict[str, Any]:
-        """An error object in OpenAI's form; the message is `gossip`."""
-        return {"error": {"message": self.gossip, "type": "server_error", "param": None, "code": None} | fields}
+    def error(self, status: int = 500, **fields: Any) -> dict[str, Any]:
+        """An error object, these fields being those of OpenAI's; the message is `gossip`."""
+        return self.form.error(self.gossip, status, fields)
+
+    def error_event(self, **fields: Any) -> bytes:
+        """An event with such an error."""
+        return self.form.error_event(self.gossip, fields)
 
 
 def _members(request: Request) -> dict[str, Any]:
@@ -177,7 +195,7 @@ def _members(request: Request) -> dict[str, Any]:
 
 def ask_of(kind: Kind, request: Request) -> Ask:
     """What this request asks for."""
-    return Ask(kind, str(_members(request).get("user")), request)
+    return Ask(kind, user_of(kind.form, _members(request)), request)
 
 
 Plays = Callable[[Ask, Wire], Awaitable[None]]
@@ -334,9 +352,9 @@ _HALVES: dict[str, tuple[Says, tuple[Kind, ...]]] = {
     "in an event": (
         lambda ask: ask.chunked_head + chunk(ask.parts[0]) + chunk(ask.parts[1][:-20]), STREAMED
     ),
-    "after a false DONE": (lambda ask: ask.chunked_head + chunk(ask.parts[0]) + chunk(DONE), STREAMED),
-    "after the finish_reason": (lambda ask: ask.chunked_head + b"".join(map(chunk, ask.parts[:3])), STREAMED),
-    "after the usage": (lambda ask: ask.chunked_head + b"".join(map(chunk, ask.parts[:4])), STREAMED),
+    "after a false DONE": (lambda ask: ask.chunked_head + chunk(ask.parts[0]) + chunk(ask.done), STREAMED),
+    "after the finish_reason": (lambda ask: ask.chunked_head + b"".join(map(chunk, ask.finished)), STREAMED),
+    "after the usage": (lambda ask: ask.chunked_head + b"".join(map(chunk, ask.counted)), WITH_USAGE_EVENT),
 }  # fmt: skip
 for _where, (_say, _kinds) in _HALVES.items():
     row(f"closed {_where}", _say, close, kinds=_kinds)
@@ -384,7 +402,7 @@ add(
 )
 add(
     "an endless stream",
-    trickles(for_ever(lambda ask: ask.chunked_head, lambda ask: chunk(event(ask.piece("more ")))), 0.01),
+    trickles(for_ever(lambda ask: ask.chunked_head, lambda ask: chunk(ask.form.event(ask.piece("more ")))), 0.01),
     kinds=STREAMED,
 )
 row("a body that is too long", lambda ask: ask.sized(json.dumps({"x": "x" * 300_000}).encode()), kinds=PLAIN)
@@ -521,7 +539,7 @@ def error(name: str, status: int, *lines: str, **fields: Any) -> None:
     """A row: an error object with its status."""
 
     def say(ask: Ask) -> bytes:
-        body = json.dumps(ask.error(**fields)).encode()
+        body = json.dumps(ask.error(status, **fields)).encode()
         head = [f"HTTP/1.1 {status} Said", "Content-Type: application/json", *lines, f"Content-Length: {len(body)}"]
         return "\r\n".join([*head, "", ""]).encode() + body
 
@@ -575,7 +593,7 @@ row(
 row("429 cut in its body", lambda ask: b"HTTP/1.1 429 Wait\r\nRetry-After: 7\r\nContent-Length: 99\r\n\r\n{", close)
 row("500 stalled in its body", lambda ask: b"HTTP/1.1 500 Oops\r\nContent-Length: 99\r\n\r\n{", stall)
 row("500 until it closes", lambda ask: b"HTTP/1.1 500 Oops\r\n\r\nTraceback: no", close)
-row("503 as a stream", lambda ask: ask.chunked([event(ask.error())]).replace(b"200 OK", b"503 No", 1))
+row("503 as a stream", lambda ask: ask.chunked([ask.error_event()]).replace(b"200 OK", b"503 No", 1))
 
 
 # Answers of another kind than was asked for.
@@ -631,8 +649,8 @@ _BODIES: dict[str, Says] = {
     "JSON without its last byte": lambda ask: ask.body[:-1],
     "JSON and then some": lambda ask: ask.body + b"}",
     "two JSON texts": lambda ask: ask.body * 2,
-    "NaN in JSON": lambda ask: ask.body.replace(b'"logprobs": null', b'"logprobs": NaN', 1),
-    "Infinity in JSON": lambda ask: ask.body.replace(b'"created": 1700000000', b'"created": -Infinity', 1),
+    "NaN in JSON": lambda ask: ask.body.replace(b": null", b": NaN", 1),
+    "Infinity in JSON": lambda ask: re.sub(rb'": \d+', b'": -Infinity', ask.body, count=1),
     "a comma too many": lambda ask: ask.body[:-1] + b",}",
     "bytes that are not UTF-8": lambda ask: ask.body.replace(b" hello", b"\xff\xfe hello", 1),
     "UTF-16": lambda ask: ask.body.decode().encode("utf-16"),
@@ -672,10 +690,10 @@ def in_band(name: str, fields: dict[str, Any]) -> None:
     """Three rows: an error as the body of a 200, as the first event of a stream, and as a later one."""
 
     def later(ask: Ask) -> bytes:
-        return ask.chunked([*ask.parts[:2], event(ask.error(**fields)), *ask.parts[2:]])
+        return ask.chunked([*ask.parts[:2], ask.error_event(**fields), *ask.parts[2:]])
 
     row(f"{name} in a 200", lambda ask: _json("200 OK", ask.error(**fields)), kinds=PLAIN)
-    row(f"{name} as the first event", lambda ask: ask.chunked([event(ask.error(**fields))]), kinds=STREAMED)
+    row(f"{name} as the first event", lambda ask: ask.chunked([ask.error_event(**fields)]), kinds=STREAMED)
     row(f"{name} as a later event", later, kinds=STREAMED)
 
 
@@ -685,54 +703,54 @@ row("an error in a 200 that is only a text", lambda ask: _json("200 OK", {"error
 row("an error in a 200 beside an answer", lambda ask: _json("200 OK", {**ask.document, **ask.error()}), kinds=PLAIN)
 row(
     "an event with an error that is only a text",
-    lambda ask: ask.chunked([ask.parts[0], event({"error": ask.gossip}), DONE]),
+    lambda ask: ask.chunked([ask.parts[0], event({"error": ask.gossip}), ask.done]),
     kinds=STREAMED,
 )
 row(
     "an event named error",
-    lambda ask: ask.chunked([ask.parts[0], b"event: error\n" + event(ask.error()), DONE]),
+    lambda ask: ask.chunked([ask.parts[0], b"event: error\n" + event({"type": "error"} | ask.error()), ask.done]),
     kinds=STREAMED,
 )
 row(
     "an error behind the finish_reason",
-    lambda ask: ask.chunked([*ask.parts[:3], event(ask.error()), DONE]),
+    lambda ask: ask.chunked([*ask.finished, ask.error_event(), ask.done]),
     kinds=STREAMED,
 )
-row("an error behind DONE", lambda ask: ask.chunked([*ask.parts, event(ask.error())]), kinds=STREAMED)
+row("an error behind DONE", lambda ask: ask.chunked([*ask.parts, ask.error_event()]), kinds=STREAMED)
 row(
     "an error, then closed",
-    lambda ask: ask.chunked_head + chunk(ask.parts[0]) + chunk(event(ask.error())),
+    lambda ask: ask.chunked_head + chunk(ask.parts[0]) + chunk(ask.error_event()),
     close,
     kinds=STREAMED,
 )
 row(
     "an error, then stalled",
-    lambda ask: ask.chunked_head + chunk(ask.parts[0]) + chunk(event(ask.error())),
+    lambda ask: ask.chunked_head + chunk(ask.parts[0]) + chunk(ask.error_event()),
     stall,
     kinds=STREAMED,
 )
 
 
 # Streams that end oddly, or are written oddly.
-def streamed(name: str, parts: Callable[[Ask], list[bytes]]) -> None:
+def streamed(name: str, parts: Callable[[Ask], list[bytes]], kinds: tuple[Kind, ...] = STREAMED) -> None:
     """A row: a stream with true framing."""
-    row(name, lambda ask: ask.chunked(parts(ask)), kinds=STREAMED)
+    row(name, lambda ask: ask.chunked(parts(ask)), kinds=kinds)
 
 
-streamed("DONE without a finish_reason", lambda ask: [*ask.parts[:2], DONE])
-streamed("only DONE", lambda ask: [DONE])
+streamed("DONE without a finish_reason", lambda ask: [*ask.parts[:2], ask.done])
+streamed("only DONE", lambda ask: [ask.done])
 streamed("only a comment", lambda ask: [b": PING\n\n"])
-streamed("only the usage", lambda ask: [event(ask.usage_event), DONE])
-streamed("an empty finish_reason", lambda ask: [event(ask.piece("x", "")), DONE])
+streamed("only the usage", lambda ask: [ask.usage_event, ask.done], WITH_USAGE_EVENT)
+streamed("an empty finish_reason", lambda ask: [event(ask.piece("x", "")), DONE], WITH_USAGE_EVENT)
 streamed("an end without a finish_reason", lambda ask: ask.parts[:2])
-streamed("an end without DONE", lambda ask: ask.parts[:4])
+streamed("an end without DONE", lambda ask: ask.counted)
 streamed("an end inside an event", lambda ask: [ask.parts[0], ask.parts[1][:-20]])
-streamed("an end inside the finish_reason", lambda ask: [*ask.parts[:2], ask.parts[2][:-20]])
-streamed("DONE without its blank line", lambda ask: [*ask.parts[:4], DONE[:-2]])
-streamed("DONE without a line end", lambda ask: [*ask.parts[:3], ask.parts[3] + DONE[:-2]])
-streamed("a finish_reason without its blank line", lambda ask: [*ask.parts[:2], ask.parts[2][:-2]])
-streamed("bytes behind DONE", lambda ask: [*ask.parts, event(ask.piece(POISON)), b"x" * 1000, DONE])
-streamed("DONE twice", lambda ask: [*ask.parts, DONE])
+streamed("an end inside the finish_reason", lambda ask: [*ask.unfinished, ask.finish[:-20]])
+streamed("DONE without its blank line", lambda ask: [*ask.counted, ask.done[:-2]])
+streamed("DONE without a line end", lambda ask: [*ask.counted[:-1], ask.counted[-1] + ask.done[:-2]])
+streamed("a finish_reason without its blank line", lambda ask: [*ask.unfinished, ask.finish[:-2]])
+streamed("bytes behind DONE", lambda ask: [*ask.parts, ask.form.event(ask.piece(POISON)), b"x" * 1000, ask.done])
+streamed("DONE twice", lambda ask: [*ask.parts, ask.done])
 streamed("CRLF", lambda ask: [part.replace(b"\n", b"\r\n") for part in ask.parts])
 streamed("bare CR", lambda ask: [part.replace(b"\n", b"\r") for part in ask.parts])
 streamed("no space behind the colon", lambda ask: [part.replace(b"data: ", b"data:") for part in ask.parts])
@@ -744,12 +762,12 @@ streamed("a chunk for every byte", lambda ask: [bytes([byte]) for part in ask.pa
 streamed("everything in one chunk", lambda ask: [b"".join(ask.parts)])
 streamed("an event that is not JSON", lambda ask: [ask.parts[0], b"data: {oops\n\n", *ask.parts[1:]])
 streamed("a page as events", lambda ask: [b"<html>\n\n<body>It works!</body>\n\n</html>\n\n"])
-streamed("an answer as one event", lambda ask: [event(Ask(PLAIN[0], ask.user).document), DONE])
+streamed("an answer as one event", lambda ask: [event(ask.form.document(ask.text)), ask.done])
 row("a stream with a length", lambda ask: ask.sized(ask.body), kinds=STREAMED)
 row("DONE, then stalled", lambda ask: ask.chunked_head + b"".join(map(chunk, ask.parts)), stall, kinds=STREAMED)
 row(
     "DONE, then bytes for ever",
-    lambda ask: ask.chunked_head + b"".join(map(chunk, ask.parts)) + chunk(event(ask.piece(POISON))) * 1000,
+    lambda ask: ask.chunked_head + b"".join(map(chunk, ask.parts)) + chunk(ask.form.event(ask.piece(POISON))) * 1000,
     stall,
     kinds=STREAMED,
 )

@@ -12,7 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tests.fakes.faults import PLAIN, RETRY_S, Ask, Kind
+from gateway.formats.messages import type_of
+from tests.fakes.faults import RETRY_S, WITH_USAGE_EVENT, Ask
+from tests.fakes.good_answers import MODEL
 
 from .client import ERROR_KEYS, Answer
 
@@ -20,26 +22,64 @@ RETRYABLE = (429, 503)
 AT_ONCE = ("1", "1000")
 """retry-after and retry-after-ms where the upstream says nothing: a second."""
 
+Events = Callable[[Ask], list[Any]]
+
+
+def shown(ask: Ask) -> list[Any]:
+    """The events that a client gets before what ends a stream: not the usage that it did not ask for."""
+    return ask.events[:-1] if ask.kind in WITH_USAGE_EVENT else ask.events
+
 
 @dataclass(frozen=True)
 class Whole:
     """Status 200 and the whole good answer."""
 
     has_done: bool = True
-    """Of a stream: whether `[DONE]` comes. It must come from the upstream."""
+    """Of a stream: whether what ends it comes. It must come from the upstream."""
     is_json: bool = False
     """Of a streamed call: the upstream has answered in JSON all the same."""
-    events: Callable[[Ask], list[Any]] = lambda ask: ask.events[:3]
-    """Of a stream: what comes before `[DONE]`. Nobody asked for the usage."""
+    events: Events = shown
+    """Of a stream: what comes before its end."""
 
     def check(self, ask: Ask, answer: Answer) -> None:
         assert answer.status == 200
         if self.is_json or not ask.kind.is_streamed:
-            assert answer.json == Ask(Kind(ask.kind.endpoint, False), ask.user).document
+            assert answer.json == ask.document
             return
         assert answer.headers["content-type"].lower().startswith("text/event-stream")
-        seen = data_of_events(answer.body)
-        assert seen == [*self.events(ask), *(["[DONE]"] if self.has_done else [])]
+        end = data_of_events(ask.form.end()) if self.has_done else []
+        assert data_of_events(answer.body) == [*self.events(ask), *end]
+
+
+@dataclass(frozen=True)
+class Told:
+    """What an error says to a program, in whatever format."""
+
+    code: Any
+    param: str | None
+    kind: str
+    message: str
+
+
+def told(ask: Ask, answer: Answer) -> Told:
+    """What an answer with an error status says. Its shape has to be that of the format."""
+    if ask.kind.endpoint != "messages":
+        error = answer.error
+        return Told(error["code"], error["param"], error["type"], error["message"])
+    assert answer.headers["content-type"].startswith("application/json")
+    assert answer.headers["request-id"] == answer.id
+    error = anthropic_error(answer.json)
+    assert error.kind == type_of(answer.status)
+    return error
+
+
+def anthropic_error(whole: dict[str, Any]) -> Told:
+    """An error as Anthropic's SDK reads it. It has no parameter."""
+    assert sorted(whole) == ["error", "request_id", "type"]
+    assert whole["type"] == "error"
+    error = whole["error"]
+    assert set(error) - {"details"} == {"type", "message"}
+    return Told(error.get("details", {}).get("error_code"), None, error["type"], error["message"])
 
 
 @dataclass(frozen=True)
@@ -57,18 +97,18 @@ class Error:
     """False: the client must not repeat the call. The models of this catalogue do not set `repeat_when_waiting`."""
 
     def check(self, ask: Ask, answer: Answer) -> None:
-        error = answer.error
-        assert (answer.status, error["code"], error["param"]) == (self.status, self.code, self.param)
-        assert error["type"]
-        assert len(error["message"]) < 250
-        assert error["message"].endswith(self.message)
-        told = answer.headers.get("retry-after"), answer.headers.get("retry-after-ms")
+        error = told(ask, answer)
+        assert (answer.status, error.code, error.param) == (self.status, self.code, self.param)
+        assert error.kind
+        assert len(error.message) < 250
+        assert error.message.endswith(self.message)
+        after = answer.headers.get("retry-after"), answer.headers.get("retry-after-ms")
         retry = self.retry or (AT_ONCE if self.status in RETRYABLE else (None, None))
         if self.retry == SOON:
-            assert 0 < int(str(told[0])) <= RETRY_S
-            assert 0 < int(str(told[1])) <= RETRY_S * 1000
+            assert 0 < int(str(after[0])) <= RETRY_S
+            assert 0 < int(str(after[1])) <= RETRY_S * 1000
         else:
-            assert told == retry
+            assert after == retry
         assert answer.headers.get("x-should-retry") == (None if self.may_repeat else "false")
 
 
@@ -77,7 +117,7 @@ class Broken:
     """A stream that has begun and ends with an error event, behind which nothing comes."""
 
     code: str | None
-    events: Callable[[Ask], list[Any]] = lambda ask: ask.events[:3]
+    events: Events = shown
     """Of which the first ones come."""
 
     def check(self, ask: Ask, answer: Answer) -> None:
@@ -86,11 +126,38 @@ class Broken:
         assert b"[DONE]" not in answer.body
         assert answer.body.endswith(b"\n\n")
         *passed, last = data_of_events(answer.body)
-        assert list(last) == ["error"]
-        assert sorted(last["error"]) == ERROR_KEYS
-        assert (last["error"]["code"], last["error"]["param"]) == (self.code, None)
-        assert len(last["error"]["message"]) < 250
+        error = error_of_event(ask, passed, last)
+        assert (error.code, error.param) == (self.code, None)
+        assert len(error.message) < 250
         assert passed == self.events(ask)[: len(passed)]
+
+
+def error_of_event(ask: Ask, passed: list[Any], last: Any) -> Told:
+    """What the event that ends a stream with an error says, whose shape has to be that of the format."""
+    match ask.kind.endpoint:
+        case "messages":
+            return anthropic_error(last)
+        case "responses":
+            assert last["type"] == "response.failed"
+            response = last["response"]
+            assert response["status"] == "failed"
+            if passed and passed[0].get("type") == "response.created":
+                assert (response["id"], response["model"]) == ("resp_1", MODEL)
+                assert last["sequence_number"] == len(passed)
+            return Told(response["error"]["code"], None, "", response["error"]["message"])
+    assert list(last) == ["error"]
+    assert sorted(last["error"]) == ERROR_KEYS
+    return Told(last["error"]["code"], last["error"]["param"], last["error"]["type"], last["error"]["message"])
+
+
+def error_at_the_end(ask: Ask, answer: Answer) -> str | None:
+    """What the error event that ends this stream calls itself, by its code or else its type; None: there is none."""
+    *passed, last = data_of_events(answer.body) or [None]
+    is_error = isinstance(last, dict) and bool(last.get("error") or last.get("type") == "response.failed")
+    if not is_error:
+        return None
+    error = error_of_event(ask, passed, last)
+    return error.code or error.kind
 
 
 Expected = Whole | Error | Broken
@@ -415,11 +482,11 @@ TABLE: dict[str, tuple[Either, Either]] = {
     "a chunk for every byte": (None, WHOLE),
     "everything in one chunk": (None, WHOLE),
     "an event that is not JSON": (
-        None, Whole(events=lambda ask: [ask.events[0], "{oops", *ask.events[1:3]])
+        None, Whole(events=lambda ask: [ask.events[0], "{oops", *shown(ask)[1:]])
     ),
     "a page as events": (None, FAILED),
     "an answer as one event": (
-        None, Whole(events=lambda ask: [{**Ask(PLAIN[0], ask.user).document, "usage": None}])
+        None, Whole(events=lambda ask: [{**ask.form.document(ask.text), "usage": None}])
     ),
     "a stream with a length": (None, WHOLE),
     "DONE, then stalled": (None, WHOLE),
@@ -427,3 +494,65 @@ TABLE: dict[str, tuple[Either, Either]] = {
     "DONE, then a bad chunk": (None, WHOLE),
     "many words in its headers": (WHOLE, WHOLE),
 }  # fmt: skip
+
+NAMELESS = Error(400, None, message=CLEANED)
+"""Anthropic's errors have a type and no code."""
+OVERLOADED, OVERLOADED_FOR_LONG = Error(529, "upstream_error", AT_ONCE), Error(529, "upstream_error", ("7", "7000"))
+
+
+def first_event_is(error: Error) -> tuple[Either, Either]:
+    """A response whose first event is an error has a true status: its clients repeat by the status."""
+    return None, error
+
+
+def events_of_a_plain_response(ask: Ask) -> list[Any]:
+    """The events that the gateway writes of one."""
+    response = ask.document
+    place = {"output_index": 0, "item": response["output"][0]}
+    started = response | {"status": "in_progress", "output": [], "usage": None}
+    return [
+        {"type": "response.created", "sequence_number": 0, "response": started},
+        {"type": "response.output_item.added", "sequence_number": 1, **place},
+        {"type": "response.output_item.done", "sequence_number": 2, **place},
+        {"type": "response.completed", "sequence_number": 3, "response": response},
+    ]
+
+
+OF_FORMAT: dict[str, dict[str, tuple[Either, Either]]] = {
+    "messages": {
+        # Clients of the API wait and repeat at 529; other gateways' clients do not know it.
+        "529": (OVERLOADED, OVERLOADED),
+        "529 with Retry-After": (OVERLOADED_FOR_LONG, OVERLOADED_FOR_LONG),
+        "400": (NAMELESS, NAMELESS),
+        "404": (Error(404, None, message=CLEANED),) * 2,
+        "413": (Error(413, None, message=CLEANED),) * 2,
+        "422": (Error(422, None, message=CLEANED),) * 2,
+        "500 that means the request": (NAMELESS, NAMELESS),
+        "400 with odd members": (Error(400, "{}"), Error(400, "{}")),  # it has no place for a parameter
+        "the client's fault in a 200": (NAMELESS, None),
+        "the client's fault as the first event": (None, Broken(None)),
+        "the client's fault as a later event": (None, Broken(None)),
+        # No event of the API, so it does not end the stream.
+        "an answer as one event": (None, Broken("upstream_error", lambda ask: [ask.form.document(ask.text)])),
+    },
+    "responses": {
+        # `[DONE]` is dropped and ends nothing.
+        "stalled after a false DONE": (None, SILENT),
+        "DONE without a finish_reason": (None, CUT),
+        # As events, because its clients read nothing else.
+        "JSON for a stream": (None, Whole(events=events_of_a_plain_response)),
+        # Its events repeat the answer, so that half of them holds a whole event.
+        "half of a gzip": (FAILED, (CUT, FAILED)),
+        "an error as the first event": first_event_is(FAILED),
+        "an error with a status as its code as the first event": first_event_is(FAILED),
+        "a spent balance as the first event": first_event_is(BALANCE),
+        "a refused credential as the first event": first_event_is(AUTH),
+        "a rate limit as the first event": first_event_is(LIMITED),
+        "the client's fault as the first event": first_event_is(Error(400, "invalid_prompt", message=CLEANED)),
+        "the client's fault as a later event": (None, Broken("invalid_prompt")),
+        # `response.completed` is the end: what follows is not read.
+        "an error behind the finish_reason": (None, WHOLE),
+        "an answer as one event": (None, Broken("upstream_error", lambda ask: [ask.form.document(ask.text)])),
+    },
+}  # fmt: skip
+"""Rows of which a format makes something else, and why."""

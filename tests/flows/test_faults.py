@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -22,7 +21,7 @@ from tests.conftest import StartsGateways
 from tests.fakes.faults import FAULTS, KINDS, POISON, Ask, Fault, Kind, Playhouse
 
 from .client import Answer, Raw
-from .faults_table import TABLE, Expected, Whole, data_of_events
+from .faults_table import OF_FORMAT, TABLE, Expected, Whole, error_at_the_end
 from .house import UPSTREAM_KEY, Gateway, eventually, key, model, secret, settings
 
 REAL_MODEL = "up-model-v2-0914"
@@ -37,7 +36,10 @@ ENDLESS = PATIENT | {"total_s": 1.5}
 
 ATTEMPTS = {"refused": 3, "used again, closes": 2, "used again, resets": 2}
 """Of a call. What was sent is not sent again, unless it is certain that nobody has read it."""
-STATUSES = {"upstream_timeout": 504, "upstream_rate_limited": 429, "some_code": 400}
+STATUSES = {
+    "upstream_timeout": 504, "upstream_rate_limited": 429, "some_code": 400, "invalid_prompt": 400,
+    "invalid_request_error": 400,
+}  # fmt: skip
 """What a stream with an error event would have had as its status: 502 where nothing stands here."""
 
 CASES = [(fault, kind) for fault in FAULTS for kind in fault.kinds]
@@ -69,7 +71,8 @@ class Story:
 
 def expected(fault: Fault, kind: Kind) -> tuple[Expected, ...]:
     """What a client may see: mostly one thing."""
-    found = TABLE[fault.name][kind.is_streamed]
+    row = OF_FORMAT.get(kind.endpoint, {}).get(fault.name) or TABLE[fault.name]
+    found = row[kind.is_streamed]
     assert found is not None
     return found if isinstance(found, tuple) else (found,)
 
@@ -115,12 +118,9 @@ class Run:
 
 def call(client: Raw, ask: Ask, model: str) -> Answer:
     """One call, whose answer has to have true framing."""
-    members: dict[str, Any] = {"model": model, "user": ask.user, "max_tokens": 20, "stream": ask.kind.is_streamed}
-    if ask.kind.endpoint == "chat":
-        path, members["messages"] = "/v1/chat/completions", [{"role": "user", "content": "Hello"}]
-    else:
-        path, members["prompt"] = "/v1/completions", "Hello"
-    client.post(path, json.dumps(members).encode(), secret(str(ask.kind)))
+    form = ask.kind.form
+    members = {"model": model, "stream": ask.kind.is_streamed, **form.asked(ask.user)}
+    client.post(form.path, json.dumps(members).encode(), secret(str(ask.kind)))
     answer = client.read_head()
     if "content-length" in answer.headers:
         answer.body = client.read(int(answer.headers["content-length"]))
@@ -140,6 +140,7 @@ def run(gateways: StartsGateways) -> Iterator[Run]:
                 "base_url": playhouse.url(fault, kind),
                 "api_key": UPSTREAM_KEY,
                 "timeouts": limits(fault, kind),
+                "capabilities": {"messages": True},
             }
             models[name] = model(kind.endpoint, routes=[{"upstream": name, "model": REAL_MODEL}])
         quotas = [{"requests": 100_000, "per": "month"}, {"tokens": 10_000_000, "per": "month"}]
@@ -149,6 +150,7 @@ def run(gateways: StartsGateways) -> Iterator[Run]:
 
 
 def test_table_has_every_row() -> None:
+    assert {name for rows in OF_FORMAT.values() for name in rows} <= set(TABLE)
     assert set(TABLE) == {fault.name for fault in FAULTS}
     assert len(TABLE) == len(FAULTS)
     for fault in FAULTS:
@@ -188,7 +190,8 @@ def is_free(fault: Fault) -> bool:
 
 
 FREE = re.compile(
-    r"refused|never accepted|[345]\d\d.*|status [69].*|a page with 50\d|.* in a 200.*|an error as JSON for a stream"
+    r"refused|never accepted|[345]\d\d.*|status [69].*|a page with 50\d|.* in a 200.*|.* as the first event"
+    r"|an error as JSON for a stream"
 )
 NOT_FREE = {
     "408", "504", "504 with Retry-After", "429 cut in its body", "500 stalled in its body",
@@ -214,10 +217,9 @@ def test_books_balance_after_all_of_it(run: Run, kind: Kind) -> None:
                 assert tokens_of == ("none", 0, 0) or tokens_of[0] == "estimated", fault.name
             else:
                 assert tokens_of == ("none", 0, 0) if is_free(fault) else tokens_of[0] != "none", fault.name
-        elif b'data: {"error": ' in story.answer.body:
-            code = data_of_events(story.answer.body)[-1]["error"]["code"]
+        elif kind.is_streamed and (code := error_at_the_end(story.ask, story.answer)):
             told = (record["status"], record["ended"], record["truncated"])
-            assert told == (STATUSES.get(code, 502), "error", True)
+            assert told == (STATUSES.get(code, 502), "error", True), fault.name
         else:
             assert (record["status"], record["ended"], record["truncated"]) == (200, "done", False)
         assert (next_record["status"], next_record["ended"], next_record["usage_source"]) == (200, "done", "reported")

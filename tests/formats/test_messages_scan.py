@@ -93,3 +93,15 @@ def test_a_report_that_cannot_be_true_does_not_count() -> None:
     _, scan = run(first, last, asked=asked)
     assert (scan.usage, scan.is_usage_final) == (Usage(5, 1, source="reported"), False)
     assert scan.excess == Usage(5, 10**9, source="reported")
+
+
+@pytest.mark.parametrize("error", ["no such key", {"message": "no such key"}], ids=["text", "object"])
+def test_an_error_object_of_another_api_is_an_error(error: Any) -> None:
+    passed, scan = run(event("message_start", message={}), b"data: " + json.dumps({"error": error}).encode() + b"\n\n")
+    assert passed == event("message_start", message={})
+    assert scan.error == {"message": "no such key"}
+
+
+def test_what_is_no_event_is_dropped_and_begins_nothing() -> None:
+    passed, scan = run(b"<html>\n\n<body>It works!</body>\n\n</html>\n\nid: 7\n\n")
+    assert (passed, scan.has_begun) == (b"", False)
