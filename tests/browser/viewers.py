@@ -27,7 +27,8 @@ CONNECTIONS = 6
 
 
 class Poll(NamedTuple):
-    """A request that a view repeats while it is open. `{1}`, `{2}`: the day so long ago; `{key}`, `{team}`: one."""
+    """A request that a view repeats while it is open. `{1}`, `{2}`: the day so long ago; `{first}`: the first
+    day of the month before, or 59 days ago; `{key}`, `{team}`: one."""
 
     path: str
     every_s: float
@@ -38,8 +39,11 @@ ALWAYS = (Poll("live", 2),)
 
 VIEWS: Mapping[str, tuple[Poll, ...]] = {
     "overview": (
-        Poll("usage?group_by=day&since={29}&until={2}", 600), Poll("usage?group_by=day&since={1}", 60),
-        Poll("usage?group_by=key&since={29}&until={2}", 600), Poll("usage?group_by=key&since={1}", 60),
+        Poll("usage?group_by=day&since={first}&until={2}", 600), Poll("usage?group_by=day&since={1}&until={0}", 60),
+        Poll("usage?group_by=model&since={29}&until={2}", 600), Poll("usage?group_by=model&since={1}&until={0}", 60),
+        Poll("usage?group_by=day%2Cmodel&since={29}&until={2}", 600),
+        Poll("usage?group_by=day%2Cmodel&since={1}&until={0}", 60),
+        Poll("quotas", 60),
     ),
     "calls": (Poll("calls?limit=200", 10),),
     "quotas": (Poll("quotas", 15),),
@@ -56,9 +60,12 @@ VIEWS: Mapping[str, tuple[Poll, ...]] = {
 
 def paths(view: str, key: str, team: str) -> Iterator[Poll]:
     """The requests of a view, of this key, of this team, and of today."""
+    today = datetime.now(UTC)
+    month_before = (today.replace(day=1) - timedelta(days=1)).replace(day=1)
+    first = min(month_before, today - timedelta(days=59)).strftime("%Y-%m-%d")
     days = [(datetime.now(UTC) - timedelta(days=ago)).strftime("%Y-%m-%d") for ago in range(30)]
     for path, every_s in VIEWS[view]:
-        yield Poll(path.format(*days, key=key, team=team), every_s)
+        yield Poll(path.format(*days, first=first, key=key, team=team), every_s)
 
 
 class Viewer:

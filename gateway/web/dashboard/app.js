@@ -1,6 +1,7 @@
 // The page: who looks, at which view, and what has gone wrong. Start here.
 
 import { Refused, SIGN_IN, endSession, get, takeFromAddress, token, useSession, whenSignedOut } from "./api.js";
+import { readAddress } from "./address.js";
 import { fill, h } from "./dom.js";
 import { Feed } from "./feed.js";
 import { rate } from "./format.js";
@@ -17,11 +18,11 @@ import { teams } from "./view_teams.js";
 // Each fills the page and may return a function that is called with what stands behind its name in the address.
 const VIEWS = { overview, calls, quotas, keys, teams, audit };
 // The operation without which a view has nothing to show.
-const NEEDS = { overview: "GET /admin/api/live", teams: "GET /admin/api/teams", audit: "GET /admin/api/audit" };
+const NEEDS = { overview: "GET /admin/api/teams", teams: "GET /admin/api/teams", audit: "GET /admin/api/audit" };
 
 const the = (id) => document.getElementById(id);
 const main = the("main");
-let session = null; // {role, may, feed, ended}
+let session = null; // {role, may, isPerson, isLive, feed, ended}
 let view = new AbortController();
 let current = { name: "", go: null };
 
@@ -43,12 +44,13 @@ async function start() {
 
 function begin({ role, operations, csrf, version }) {
   const ended = new AbortController();
+  const isLive = operations.includes("GET /admin/api/live");
   const may = (name) => !NEEDS[name] || operations.includes(NEEDS[name]);
   useSession(csrf);
-  session = { role, may, isPerson: csrf !== null, ended, feed: new Feed(ended.signal, may("overview")) };
+  session = { role, may, isPerson: csrf !== null, isLive, ended, feed: new Feed(ended.signal, isLive) };
   the("version").textContent = ` Gateway ${version}.`;
   for (const id of ["nav", "leave"]) the(id).hidden = false;
-  the("pulse").hidden = !may("overview");
+  the("pulse").hidden = !isLive;
   the("role").hidden = role === "admin";
   the("role").textContent = role;
   for (const name of Object.keys(VIEWS)) document.querySelector(`#nav a[href="#${name}"]`).hidden = !may(name);
@@ -114,9 +116,8 @@ function route() {
     return;
   }
   if (!session) return;
-  const [name, ...rest] = location.hash.slice(1).split("/");
+  const { view: name, name: address, query } = readAddress();
   const chosen = VIEWS[name] && session.may(name) ? name : Object.keys(VIEWS).find(session.may);
-  const address = decodeURIComponent(rest.join("/"));
   if (chosen === current.name && current.go) {
     current.go(address);
     return;
@@ -130,7 +131,7 @@ function route() {
   }
   document.title = `${chosen[0].toUpperCase()}${chosen.slice(1)} · Completions gateway`;
   fill(main, loading());
-  current = { name: chosen, go: VIEWS[chosen](main, { ...session, signal: view.signal, address }) };
+  current = { name: chosen, go: VIEWS[chosen](main, { ...session, signal: view.signal, address, query }) };
 }
 
 function showPulse(feed) {

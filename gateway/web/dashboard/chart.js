@@ -15,7 +15,10 @@ export function scaleTop(most) {
   return 4 * ten * STEPS.find((step) => step * ten >= rough * 0.9999999);
 }
 
-/** `parts`: [{name, class, of(row) -> number}], stacked. `spell`: for the axis. `say(row)`: the whole day in words. */
+/**
+ * `parts`: [{name, class, of(row) -> number, pick}], stacked; `pick` is called when somebody chooses one. `spell`: for
+ * the axis. `say(row)`: the whole day in words.
+ */
 export class DayChart {
   constructor() {
     this.readout = h("p", { class: "readout", "aria-live": "polite" });
@@ -42,7 +45,12 @@ export class DayChart {
     fill(
       this.legend,
       of.parts.length > 1 &&
-        of.parts.map((part) => h("span", null, h("i", { class: `swatch ${part.class}` }), part.name)),
+        of.parts.map((part) => {
+          const said = [h("i", { class: `swatch ${part.class}`, "aria-hidden": "true" }), part.name];
+          return part.pick
+            ? h("button", { type: "button", class: "pick", title: `Only ${part.name}`, onclick: part.pick }, said)
+            : h("span", null, said);
+        }),
     );
     this.draw();
   }
@@ -67,8 +75,19 @@ export class DayChart {
     this.chosen = place;
     const row = this.rows[place];
     fill(this.readout, row ? [h("b", null, dayInWords(row.day)), ` ${this.of.say(row)}`] : this.of.total);
+    if (row && this.of.parts.length > 1) this.readout.append(this.split(row));
     for (const [number, mark] of this.svg.querySelectorAll(".mark").entries())
       mark.classList.toggle("on", number === place);
+  }
+
+  /** The parts of a row in words, the largest first. */
+  split(row) {
+    return this.of.parts
+      .map((part) => [part.name, part.of(row) ?? 0])
+      .filter(([, amount]) => amount > 0)
+      .sort((one, other) => other[1] - one[1])
+      .map(([name, amount]) => ` · ${name} ${this.of.spell(amount)}`)
+      .join("");
   }
 
   draw() {

@@ -13,60 +13,55 @@ const faults = (sample) =>
   Object.entries(sample.by_status).reduce((all, [status, number]) => all + (Number(status) >= 400 ? number : 0), 0);
 const firstToken = (sample) => sample.first_token;
 
-function tile(name, title, value, more, drawing) {
+function figure(name, title, value, more, drawing) {
   return h(
     "div",
-    { class: "tile", data: { tile: name } },
-    h("h3", null, title),
-    h("p", { class: "figure" }, value),
-    h("p", { class: "more" }, more),
+    { class: "live-figure", data: { tile: name } },
+    h("span", { class: "live-title" }, title),
+    h("b", { class: "figure" }, value),
+    h("small", { class: "more" }, more),
     drawing,
   );
 }
 
-function tiles(samples) {
+function figures(samples) {
   const last = samples.at(-1);
-  const p50 = quantile(samples, firstToken, 0.5);
-  const p95 = quantile(samples, firstToken, 0.95);
   const failing = lately(samples, faults);
   const recent = lately(samples, requests);
-  const state = failing ? "bad" : "";
   return [
-    tile(
+    figure(
       "requests",
-      "Requests per second",
+      "Requests/s",
       rate(perSecond(samples, requests)),
       `${count(last.requests)} since the start`,
       spark(curve(samples, requests)),
     ),
-    tile(
+    figure(
       "first-token",
-      "Time to first token",
-      span(p50),
-      ["median · 95 % within ", h("b", null, span(p95))],
+      "First token",
+      span(quantile(samples, firstToken, 0.5)),
+      "median",
       spark(samples.map((_, place) => quantile(samples.slice(0, place + 1), firstToken, 0.5) ?? 0)),
     ),
-    tile(
+    figure(
       "tokens",
-      "Tokens per second",
+      "Tokens/s",
       rate(perSecond(samples, tokens)),
-      `generated · ${compact(last.tokens.completion)} since the start`,
+      `${compact(last.tokens.completion)} since the start`,
       spark(curve(samples, tokens)),
     ),
-    tile(
+    figure(
       "in-flight",
-      "Calls in flight",
+      "In flight",
       count(last.in_flight),
-      last.journal_pending
-        ? `${many(last.journal_pending, "record")} on the way to the store`
-        : "every record is in the store",
+      last.journal_pending ? `${many(last.journal_pending, "record")} not in the store yet` : "",
       spark(samples.map((sample) => sample.in_flight)),
     ),
-    tile(
+    figure(
       "errors",
       "Refused or failed",
-      h("span", { class: state }, failing === null ? NOTHING : count(failing)),
-      recent ? `in the last minute, ${percent(failing ?? 0, recent)} of the calls` : "in the last minute",
+      h("span", { class: failing ? "bad" : "" }, failing === null ? NOTHING : count(failing)),
+      recent ? `in a minute, ${percent(failing ?? 0, recent)}` : "in a minute",
       spark(curve(samples, faults)),
     ),
   ];
@@ -101,30 +96,25 @@ function upstream(name, samples) {
   );
 }
 
-/** The part of the page that is live. */
+/** The strip of live numbers, and the list of upstreams. */
 export function livePanel(feed, signal) {
-  const figures = h("div", { class: "tiles", "aria-label": "Live numbers", role: "group" }, bones("tile", 5));
+  const strip = h("div", { class: "live panel", "aria-label": "Live numbers", role: "group" }, bones("line", 1));
   const list = h("ul", { class: "upstreams" }, bones("line", 2));
-  const node = h(
-    "section",
-    { "aria-labelledby": "live-title" },
-    h("h2", { id: "live-title", class: "sr" }, "Right now"),
-    figures,
-    h("h2", null, "Upstreams"),
-    list,
-  );
   feed.listen(() => {
     if (!feed.last) {
-      fill(figures, failure(feed.error));
+      fill(strip, failure(feed.error));
       fill(list);
       return;
     }
-    node.classList.toggle("old", feed.error !== null);
-    fill(figures, tiles(feed.samples));
+    for (const node of [strip, list]) node.classList.toggle("old", feed.error !== null);
+    fill(strip, figures(feed.samples));
     fill(
       list,
       Object.keys(feed.last.upstreams).map((name) => upstream(name, feed.samples)),
     );
   }, signal);
-  return node;
+  return {
+    strip: h("section", { "aria-labelledby": "live-title" }, h("h2", { id: "live-title", class: "sr" }, "Right now"), strip),
+    upstreams: h("section", { "aria-labelledby": "upstreams-title" }, h("h2", { id: "upstreams-title" }, "Upstreams"), list),
+  };
 }

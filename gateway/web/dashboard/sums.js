@@ -15,21 +15,22 @@ const SUMMED = [
   "unpriced",
 ];
 
-/** The sum of rows; a cost is that of the requests whose cost is known. */
+/** The sum of rows; a cost is that of the requests whose cost is known, to the billionth of a dollar. */
 export function total(rows) {
   const sums = Object.fromEntries(SUMMED.map((name) => [name, rows.reduce((all, row) => all + row[name], 0)]));
   const known = rows.map((row) => row.cost_usd).filter((cost) => cost !== null);
-  return { ...sums, cost_usd: known.length || !rows.length ? known.reduce((all, cost) => all + cost, 0) : null };
+  const sum = Math.round(known.reduce((all, cost) => all + cost, 0) * 1e9) / 1e9;
+  const estimated_percent = share(sums.estimated_tokens, sums.total_tokens);
+  return { ...sums, estimated_percent, cost_usd: known.length || !rows.length ? sum : null };
 }
 
-/** Rows with the same name as one, exactly as the report would add them up. */
-export function added(rows, group) {
-  const named = Map.groupBy(rows, (row) => row[group]);
-  return [...named].map(([name, some]) => {
+/** Rows with the same names in `groups` as one, exactly as the report would add them up. */
+export function added(rows, groups) {
+  const named = Map.groupBy(rows, (row) => JSON.stringify(groups.map((group) => row[group])));
+  return [...named.values()].map((some) => {
     if (some.length === 1) return some[0];
-    const all = total(some);
-    const cost_usd = all.cost_usd === null ? null : Math.round(all.cost_usd * 1e9) / 1e9;
-    return { ...all, cost_usd, [group]: name, estimated_percent: share(all.estimated_tokens, all.total_tokens) };
+    const names = Object.fromEntries(groups.map((group) => [group, some[0][group]]));
+    return { ...total(some), ...names };
   });
 }
 
@@ -98,27 +99,14 @@ export function totals(row) {
   );
 }
 
-/** What the chart can show. */
+const dollars = (number) => (number >= 1000 ? `$${compact(number)}` : `$${Number(number.toPrecision(3))}`);
+
+/** What the chart and the bars of tables can show: `of` a row, spelt for an axis; a cost may be unknown (null). */
 export const MEASURES = {
-  tokens: {
-    title: "Tokens",
-    parts: [
-      { name: "prompt", class: "one", of: (row) => row.prompt_tokens },
-      { name: "completion", class: "two", of: (row) => row.completion_tokens },
-    ],
-    spell: compact,
-  },
-  requests: {
-    title: "Requests",
-    parts: [{ name: "requests", class: "one", of: (row) => row.requests }],
-    spell: compact,
-  },
-  cost: {
-    title: "Cost",
-    parts: [{ name: "USD", class: "one", of: (row) => row.cost_usd }],
-    spell: (number) => (number >= 1000 ? `$${compact(number)}` : `$${Number(number.toPrecision(3))}`),
-  },
-  errors: { title: "Failed", parts: [{ name: "failed", class: "bad", of: (row) => row.errors }], spell: compact },
+  cost: { title: "Cost", of: (row) => row.cost_usd, spell: dollars },
+  tokens: { title: "Tokens", of: (row) => row.total_tokens, spell: compact },
+  requests: { title: "Requests", of: (row) => row.requests, spell: compact },
+  errors: { title: "Failed", of: (row) => row.errors, spell: compact },
 };
 
 /** A row in words. */

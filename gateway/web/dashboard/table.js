@@ -1,12 +1,15 @@
 // A table that is sorted by its headings, filtered by a text, and shown a page at a time, however long it is.
 
+import { download, tableAsCsv } from "./csv.js";
 import { fill, h } from "./dom.js";
 import { count } from "./format.js";
 
 const PAGE = 50;
 
 /**
- * `columns`: {title, show(row) -> text or node, sort(row) -> number or text, isNumber, hint}.
+ * `columns`: {title, show(row) -> text or node, sort(row) -> number or text, isNumber, isExact (the cell holds
+ * what `sort` says as data), hint}. What is downloaded is what
+ * `sort` says, or else the text of `show`.
  * `of`: {caption, name(row) -> the row's own, sort: place, isDown, filter(row, text) -> bool, open(row), none: text}.
  */
 export class Table {
@@ -83,7 +86,13 @@ export class Table {
         .find((line) => line.dataset.name === focused)
         ?.querySelector("button, a")
         ?.focus();
-    fill(this.foot, pages > 1 && this.pager(rows.length, from, pages));
+    fill(this.foot, rows.length > 0 && this.downloadButton(), pages > 1 && this.pager(rows.length, from, pages));
+  }
+
+  downloadButton() {
+    const save = () =>
+      download(`${this.of.caption}.csv`, tableAsCsv(this.columns, this.sorted(this.found)));
+    return h("button", { type: "button", class: "quiet csv", onclick: save, title: "All rows, as CSV" }, "Download (CSV)");
   }
 
   heading(column, place) {
@@ -112,7 +121,7 @@ export class Table {
   line(row) {
     const cells = this.columns.map((column, place) => {
       const shown = column.show(row);
-      const value = column.isNumber && column.sort ? column.sort(row) : null;
+      const value = (column.isNumber || column.isExact) && column.sort ? column.sort(row) : null;
       const props = { class: column.isNumber ? "number" : column.class, data: value === null ? {} : { value } };
       if (place) return h("td", props, shown);
       const open = this.of.open;
@@ -129,7 +138,7 @@ export class Table {
     const turn = (by) => () => {
       this.page += by;
       this.draw();
-      this.foot.querySelector(`button:not([disabled])`)?.focus();
+      this.foot.querySelector(`button:not([disabled], .csv)`)?.focus();
     };
     return [
       h("button", { type: "button", class: "quiet", disabled: this.page === 0, onclick: turn(-1) }, "Previous"),

@@ -1,113 +1,118 @@
-// Who uses what, and what it costs: today and the last 30 days, from the same sums as `gateway usage`.
+// Who uses what, and what it costs: one range, metric, grouping and set of filters, all in the address.
 
+import { noteSettings } from "./address.js";
 import { DayChart } from "./chart.js";
-import { DAYS, LastDays } from "./days.js";
 import { fill, h } from "./dom.js";
-import { NOTHING, day } from "./format.js";
+import { FILTERS, chips, readFilters } from "./filters.js";
+import { day } from "./format.js";
+import { GroupTable } from "./group_table.js";
+import { Headline, firstDayOf } from "./headline.js";
 import { livePanel } from "./live.js";
 import { poll } from "./poll.js";
+import { rangeControl, rangeWords, readRange } from "./range.js";
+import { Reports } from "./reports.js";
+import { STACKED_AT_MOST, plain, stacked } from "./stack.js";
 import { into } from "./states.js";
 import { MEASURES, NUMBERS, dayInNumbers, total, totals } from "./sums.js";
 import { switcher } from "./switcher.js";
 import { Table, filterField } from "./table.js";
 
-const DAYS_EVERY_MS = 60_000;
+const EVERY_MS = 60_000;
 const TODAY_EVERY_MS = 15_000;
-const GROUPS = ["key", "team", "model", "upstream"];
-const LINKED = { key: "keys", team: "teams" };
 
-export function overview(main, { feed, signal }) {
-  const state = { period: "month", group: "key", measure: "tokens", days: null };
-  const last = new LastDays(signal);
-  const sums = h("div");
+const titles = (things) => Object.fromEntries(Object.entries(things).map(([name, { title }]) => [name, title]));
+
+export function overview(main, { feed, signal, query, isLive }) {
+  const chosen = (name, known, usual) => (known.includes(query.get(name)) ? query.get(name) : usual);
+  const state = {
+    range: readRange(query),
+    metric: chosen("metric", Object.keys(MEASURES), "cost"),
+    group: chosen("group", FILTERS, "model"),
+    filters: readFilters(query),
+    rows: null, // sums by day, of the range and what it is compared with
+    groups: null, // sums by group
+    split: null, // sums by day and group; null: too many groups
+  };
+  const reports = new Reports(signal);
+  const headline = new Headline(isLive);
+  const [sums, chartPlace, breakdown, chipPlace] = [h("div"), h("div"), h("div"), h("div")];
+  const note = h("p", { class: "note", role: "status" });
   const chart = new DayChart();
-  const chartPlace = h("div");
   const byDay = new Table([{ title: "Day", sort: (row) => row.day, show: (row) => row.day }, ...NUMBERS], {
     caption: "Usage by day",
     name: (row) => row.day,
     sort: 0,
   });
-  const breakdown = h("div");
-  let table = null;
-  let text = "";
-  const filter = filterField("Filter by name", (value) => {
-    text = value;
-    table?.filter(value);
-  });
+  const groupTable = new GroupTable(narrow);
+  const filter = filterField("Filter by name", (text) => groupTable.filter(text));
 
   function drawDays() {
-    const rows = state.days;
-    const measure = MEASURES[state.measure];
+    const known = new Map(state.rows.map((row) => [row.day, row]));
+    const rows = state.range.days.map((name) => known.get(name) ?? { day: name, ...total([]) });
+    const measure = MEASURES[state.metric];
     const all = total(rows);
-    fill(sums, totals(state.period === "today" ? rows.at(-1) : all));
+    fill(sums, totals(all));
+    headline.days(state.rows, state.range);
     if (!chartPlace.contains(chart.node))
       fill(
         chartPlace,
         chart.node,
         h("details", { class: "as-table" }, h("summary", null, "The same as a table"), byDay.node),
       );
+    const parts = state.split
+      ? stacked(state.groups, state.split, state.group, measure, (name) => narrow(state.group, name))
+      : plain(measure);
+    fill(note, state.groups && !state.split ? `More than ${STACKED_AT_MOST} of them: the chart shows their sum.` : "");
     chart.show(rows, {
-      ...measure,
+      parts,
+      spell: measure.spell,
       say: dayInNumbers,
-      total: [h("b", null, `${DAYS} days`), ` ${dayInNumbers(all)}`],
-      summary: `${measure.title} by day, ${DAYS} days: ${dayInNumbers(all)}. The table below says the same.`,
+      total: [h("b", null, rangeWords(state.range)), ` ${dayInNumbers(all)}`],
+      summary: `${measure.title} by day, ${rangeWords(state.range)}: ${dayInNumbers(all)}. The table below says the same.`,
     });
     byDay.show(rows.filter((row) => row.requests));
   }
 
-  const lookAtDays = () =>
+  let wanted = 0;
+  const look = () =>
     into(
       chartPlace,
       signal,
       async () => {
-        const known = new Map((await last.by("day")).map((row) => [row.day, row]));
-        state.days = Array.from({ length: DAYS }, (_, place) => day(DAYS - 1 - place)).map(
-          (name) => known.get(name) ?? { day: name, ...total([]), estimated_percent: 0 },
-        );
-        drawDays();
-      },
-      lookAtDays,
-    );
-
-  let wanted = 0;
-  const lookAtGroups = () =>
-    into(
-      breakdown,
-      signal,
-      async () => {
-        const { group } = state;
         const mine = ++wanted;
-        const data = await (state.period === "today" ? last.today(group) : last.by(group));
+        const { range, group, filters } = state;
+        const from = firstDayOf(range);
+        const until = range.until > day() ? range.until : day();
+        const [rows, groups] = await Promise.all([
+          reports.by(["day"], from, until, filters),
+          reports.by([group], range.since, range.until, filters),
+        ]);
+        const isFew = groups.length <= STACKED_AT_MOST;
+        const split = isFew ? await reports.by(["day", group], range.since, range.until, filters) : null;
         if (mine !== wanted) return; // something else was chosen meanwhile
-        const most = Math.max(...data.map((row) => row.total_tokens), 1);
-        if (table?.group !== group) {
-          const name = {
-            title: group[0].toUpperCase() + group.slice(1),
-            sort: (row) => row[group],
-            show: (row) => named(row, group, table.most),
-          };
-          table = Object.assign(
-            new Table([name, ...NUMBERS], {
-              caption: `Usage by ${group}`,
-              name: (row) => row[group],
-              sort: 6,
-              filter: (row, part) => row[group].toLowerCase().includes(part),
-              none: "No calls in this time.",
-            }),
-            { group },
-          );
-          fill(breakdown, table.node);
-          table.text = text.trim().toLowerCase();
-        }
-        table.most = most;
-        table.show(data);
+        Object.assign(state, { rows, groups, split });
+        drawDays();
+        fill(breakdown, groupTable.show(state));
       },
-      lookAtGroups,
+      look,
     );
 
+  /** Other settings: noted in the address, and shown. */
+  function set(settings) {
+    noteSettings("overview", settings);
+    fill(chipPlace, chips(state.filters, (name) => narrow(name, null)));
+    look();
+  }
+
+  function narrow(name, value) {
+    if (value === null) delete state.filters[name];
+    else state.filters[name] = value;
+    set({ [name]: value });
+  }
+
+  const live = isLive && livePanel(feed, signal);
   fill(
     main,
-    livePanel(feed, signal),
     h(
       "section",
       { "aria-labelledby": "usage-title" },
@@ -115,64 +120,51 @@ export function overview(main, { feed, signal }) {
         "div",
         { class: "bar" },
         h("h2", { id: "usage-title" }, "Usage"),
-        switcher("Period", { today: "Today", month: `${DAYS} days` }, state.period, (period) => {
-          state.period = period;
-          if (state.days) drawDays();
-          lookAtGroups();
+        rangeControl(state.range, (settings) => {
+          state.range = readRange(new URLSearchParams(settings));
+          set(settings);
         }),
-        switcher(
-          "What the chart shows",
-          Object.fromEntries(Object.entries(MEASURES).map(([name, { title }]) => [name, title])),
-          state.measure,
-          (measure) => {
-            state.measure = measure;
-            if (state.days) drawDays();
-          },
-        ),
+        chipPlace,
       ),
+      headline.node,
+      live && live.strip,
       sums,
+      h(
+        "div",
+        { class: "bar" },
+        switcher("What the chart shows", titles(MEASURES), state.metric, (metric) => {
+          state.metric = metric;
+          set({ metric });
+        }),
+        h("span", { class: "note" }, "by"),
+        switcher("Group by", Object.fromEntries(FILTERS.map((name) => [name, name])), state.group, (group) => {
+          state.group = group;
+          set({ group });
+        }),
+        note,
+      ),
       h("div", { class: "panel" }, chartPlace),
     ),
     h(
       "section",
       { "aria-labelledby": "who-title" },
-      h(
-        "div",
-        { class: "bar" },
-        h("h2", { id: "who-title" }, "By"),
-        switcher("Group by", Object.fromEntries(GROUPS.map((name) => [name, name])), state.group, (group) => {
-          state.group = group;
-          lookAtGroups();
-        }),
-        filter,
-      ),
+      h("div", { class: "bar" }, h("h2", { id: "who-title" }, "In this range"), filter),
       h("div", { class: "panel flush" }, breakdown),
     ),
+    live && live.upstreams,
   );
-  poll(lookAtDays, DAYS_EVERY_MS, signal);
+  fill(chipPlace, chips(state.filters, (name) => narrow(name, null)));
+  if (isLive) feed.listen(() => feed.last && headline.live(feed), signal);
   let looked = 0;
   poll(
     async () => {
-      if (state.period !== "today" && Date.now() - looked < DAYS_EVERY_MS) return true;
-      const isDone = await lookAtGroups();
+      if (state.range.name !== "today" && Date.now() - looked < EVERY_MS) return true;
+      const isDone = await look();
       if (isDone) looked = Date.now();
       return isDone;
     },
     TODAY_EVERY_MS,
     signal,
   );
-}
-
-function named(row, group, most) {
-  const share = h("span", { class: "share", "aria-hidden": "true" });
-  share.style.width = `${(100 * row.total_tokens) / most}%`;
-  const name = row[group] || NOTHING;
-  return h(
-    "span",
-    { class: "named" },
-    share,
-    group in LINKED && row[group]
-      ? h("a", { href: `#${LINKED[group]}/${encodeURIComponent(row[group])}`, class: "mono" }, name)
-      : h("span", { class: "mono" }, name),
-  );
+  poll(() => headline.look(signal), EVERY_MS, signal);
 }

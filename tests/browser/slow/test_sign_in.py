@@ -107,7 +107,7 @@ def shown_views(page: Page) -> list[str]:
     ("person", "role", "views", "keys"),
     [
         ("staff.ann", "member", ["Calls", "Quotas", "Keys"], ["hers"]),
-        ("heads.bea", "lead", ["Calls", "Quotas", "Keys", "Teams"], ["hers", "second"]),
+        ("heads.bea", "lead", ["Overview", "Calls", "Quotas", "Keys", "Teams"], ["hers", "second"]),
         ("ops.cleo", "", ["Overview", "Calls", "Quotas", "Keys", "Teams", "Audit"], ["alice", "hers", "second"]),
     ],
 )

@@ -1,0 +1,67 @@
+// Sums by key, team, model or upstream, with a bar for the chosen measure and a way to narrow the page to one of them.
+
+import { h } from "./dom.js";
+import { NOTHING } from "./format.js";
+import { MEASURES, NUMBERS } from "./sums.js";
+import { Table } from "./table.js";
+
+const LINKED = { key: "keys", team: "teams" };
+const COLUMN_OF = { cost: 6, tokens: 2, requests: 1, errors: 7 };
+
+export class GroupTable {
+  /** `narrow(group, name)` is called when somebody chooses a row. */
+  constructor(narrow) {
+    this.narrow = narrow;
+    this.text = "";
+    this.shown = "";
+    this.table = null;
+  }
+
+  filter(text) {
+    this.text = text;
+    this.table?.filter(text);
+  }
+
+  /** Show the sums of a state (`groups`, `group`, `metric`); returns the element. */
+  show({ groups, group, metric }) {
+    if (this.shown !== `${group} ${metric}`) {
+      this.shown = `${group} ${metric}`;
+      this.table = this.make(group, metric);
+      this.table.text = this.text.trim().toLowerCase();
+    }
+    this.table.most = Math.max(...groups.map((row) => MEASURES[metric].of(row) ?? 0), 0) || 1;
+    this.table.show(groups);
+    return this.table.node;
+  }
+
+  make(group, metric) {
+    const name = {
+      title: group[0].toUpperCase() + group.slice(1),
+      isExact: true,
+      sort: (row) => row[group],
+      show: (row) => this.named(row, group, (MEASURES[metric].of(row) ?? 0) / this.table.most),
+    };
+    return new Table([name, ...NUMBERS], {
+      caption: `Usage by ${group}`,
+      name: (row) => row[group],
+      sort: COLUMN_OF[metric],
+      filter: (row, part) => row[group].toLowerCase().includes(part),
+      none: "No calls in this time.",
+    });
+  }
+
+  named(row, group, part) {
+    const share = h("span", { class: "share", "aria-hidden": "true" });
+    share.style.width = `${100 * part}%`;
+    const name = row[group];
+    return h(
+      "span",
+      { class: "named" },
+      share,
+      group in LINKED && name
+        ? h("a", { href: `#${LINKED[group]}/${encodeURIComponent(name)}`, class: "mono" }, name)
+        : h("span", { class: "mono" }, name || NOTHING),
+      name && h("button", { type: "button", class: "only", "aria-label": `Only ${name}`, onclick: () => this.narrow(group, name) }, "only"),
+    );
+  }
+}

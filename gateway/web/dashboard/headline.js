@@ -1,0 +1,128 @@
+// The first row of the overview: what this month will cost, how the range went, and who is near a limit.
+
+import { get } from "./api.js";
+import { fullness } from "./bars.js";
+import { fill, h } from "./dom.js";
+import { NOTHING, compact, count, day, many, percent, quotaName, span, usd } from "./format.js";
+import { monthBefore, monthStart, rangeWords, shifted } from "./range.js";
+import { quantile } from "./rates.js";
+import { change, forecast } from "./spending.js";
+import { total } from "./sums.js";
+
+const NEAR = 0.8;
+const SHOWN = 3;
+
+const within = (rows, { since, until }) => rows.filter((row) => row.day >= since && row.day <= until);
+
+/** The first day whose sums the row needs. */
+export const firstDayOf = (range) =>
+  [range.before.since, monthBefore(day()).since, shifted(day(), -8)].reduce((one, other) => (one < other ? one : other));
+
+function tile(name, title, value, exact, ...more) {
+  return h(
+    "div",
+    { class: "tile", data: { figure: name } },
+    h("h3", null, title),
+    h("p", { class: "figure", data: { value: exact ?? "" } }, value),
+    h("p", { class: "more" }, more),
+  );
+}
+
+function spend(rows) {
+  const today = day();
+  const month = total(within(rows, { since: monthStart(today), until: today }));
+  const before = total(within(rows, monthBefore(today)));
+  const costs = new Map(rows.map((row) => [row.day, row.cost_usd ?? 0]));
+  const expected = forecast(costs, new Date());
+  const changed = change(before.cost_usd, month.cost_usd ?? 0);
+  return tile(
+    "spend",
+    "Spend this month",
+    [usd(month.cost_usd), month.unpriced > 0 && h("span", { class: "unknown" }, " + ?")],
+    month.cost_usd,
+    h("span", { title: "What is spent, and for each day that is left the mean of the last 7 whole days" }, "forecast ", h("b", { data: { value: expected } }, usd(expected))),
+    changed && [h("br"), h("span", { title: `${usd(before.cost_usd)} then` }, `${changed} on the same days of last month`)],
+  );
+}
+
+function requests(rows, range) {
+  const [now, before] = [total(within(rows, range)), total(within(rows, range.before))];
+  const changed = change(before.requests, now.requests);
+  return tile(
+    "requests-in-range",
+    `Requests, ${rangeWords(range)}`,
+    compact(now.requests),
+    now.requests,
+    changed ? `${changed} on the period before` : "none in the period before",
+  );
+}
+
+function errors(rows, range) {
+  const [now, before] = [total(within(rows, range)), total(within(rows, range.before))];
+  const rate = (sum) => percent(sum.errors, sum.requests);
+  return tile(
+    "errors-in-range",
+    `Failed, ${rangeWords(range)}`,
+    h("span", { class: now.errors ? "bad" : "" }, rate(now)),
+    now.errors,
+    `${count(now.errors)} of ${many(now.requests, "request")}`,
+    before.requests > 0 && ` · ${rate(before)} in the period before`,
+  );
+}
+
+function firstToken(samples) {
+  const found = samples.length ? quantile(samples, (sample) => sample.first_token, 0.95) : null;
+  return tile("first-token-p95", "Time to first token, p95", span(found), found, "in the last minute, all models");
+}
+
+function nearLimits(windows) {
+  const near = windows.filter((row) => fullness(row) >= NEAR).sort((one, other) => fullness(other) - fullness(one));
+  const owner = (row) => {
+    const [kind, ...rest] = row.scope.split(":");
+    return kind === "gateway" ? "gateway" : h("a", { href: `#${kind}s/${encodeURIComponent(rest.join(":"))}` }, rest.join(":"));
+  };
+  return tile(
+    "near",
+    "Near a limit",
+    near.length ? count(near.length) : "none",
+    near.length,
+    near.length
+      ? h(
+          "ul",
+          null,
+          near.slice(0, SHOWN).map((row) =>
+            h("li", { title: quotaName(row) }, owner(row), ` ${percent(row.used + row.reserved, row.limit)}`),
+          ),
+          near.length > SHOWN && h("li", null, h("a", { href: "#quotas" }, "all")),
+        )
+      : `all ${many(windows.length, "limit")} below ${NEAR * 100} %`,
+  );
+}
+
+/** The row: `days(rows, range)` shows sums by day, `look(signal)` asks for the limits, `live(feed)` for the present. */
+export class Headline {
+  constructor(hasFeed) {
+    this.hasFeed = hasFeed;
+    this.node = h("div", { class: "tiles", role: "group", "aria-label": "At a glance" });
+    this.parts = { sums: [], first: hasFeed ? firstToken([]) : null, near: tile("near", "Near a limit", NOTHING) };
+  }
+
+  days(rows, range) {
+    this.parts.sums = [spend(rows), requests(rows, range), errors(rows, range)];
+    this.draw();
+  }
+
+  live(feed) {
+    this.parts.first = firstToken(feed.samples);
+    this.draw();
+  }
+
+  async look(signal) {
+    this.parts.near = nearLimits((await get("quotas", null, signal)).data);
+    this.draw();
+  }
+
+  draw() {
+    if (this.parts.sums.length) fill(this.node, this.parts.sums, this.parts.first, this.parts.near);
+  }
+}

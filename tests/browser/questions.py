@@ -1,0 +1,82 @@
+"""Twenty questions of three people, each with the way to its answer in the page.
+
+A lead at the end of a month, an engineer with a call that failed, a member who wonders what is left. A way begins where
+sign-in leads to and has three clicks at most; tests/browser/slow/test_questions.py walks it and compares the answer
+with the admin API.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple
+
+from tests.browser.chromium import Page
+from tests.flows.house import Gateway
+
+from .conftest import ago
+
+Person = Literal["lead", "engineer", "member"]
+Answer = Callable[[Gateway], str]
+"""What has to stand there, from the admin API."""
+
+MOST_CLICKS = 3
+TABLE = "section[aria-labelledby=who-title] table"
+
+
+class Question(NamedTuple):
+    person: Person
+    text: str
+    clicks: Sequence[str]
+    """Selectors; `text=WORDS` behind a blank narrows one to the element with these words."""
+    where: str
+    """The selector of the answer."""
+    answer: Answer
+
+
+def _usage(house: Gateway, group: str, days: int = 29, **more: str) -> list[dict[str, Any]]:
+    return house.usage(group_by=group, since=ago(days), **more)
+
+
+def _most(house: Gateway, group: str, number: str) -> str:
+    return str(max(_usage(house, group), key=lambda row: row[number] or 0)[group])
+
+
+def _failed(house: Gateway) -> str:
+    (all_days,) = _usage(house, "")
+    return f"{all_days['errors']} of {all_days['requests']} requests"
+
+
+def _near(house: Gateway) -> str:
+    rows = house.admin("quotas").json["data"]
+    return str(sum((row["used"] + row["reserved"]) / row["limit"] >= 0.8 for row in rows))
+
+
+QUESTIONS = [
+    Question("lead", "What will this month cost?", [], "[data-figure=spend] .more b", lambda _: "$"),
+    Question("lead", "How much was used in the last 7 days, compared with the 7 before?", ["[data-choice='7d']"],
+             "[data-figure=requests-in-range]", lambda house: str(_usage(house, "", 6)[0]["requests"])),
+    Question("lead", "Which model costs most?", [], f"{TABLE} tbody tr:first-child th",
+             lambda house: _most(house, "model", "cost_usd")),
+    Question("lead", "Which team spends most?", ["[data-choice=team]"], f"{TABLE} tbody tr:first-child th",
+             lambda house: _most(house, "team", "cost_usd") or "\u2013"),
+    Question("lead", "Which key of the team crew uses most?",
+             ["[data-choice=team]", f"{TABLE} tr[data-name=crew] .only", "[data-choice=key]"],
+             f"{TABLE} tbody tr:first-child th", lambda _: "alice"),
+    Question("lead", "Who is near a limit?", [], "[data-figure=near] .figure", _near),
+    Question("lead", "How do I take the numbers with me?", [], "section[aria-labelledby=who-title] .csv",
+             lambda _: "Download (CSV)"),
+    Question("engineer", "How many calls failed, and was it so before?", [], "[data-figure=errors-in-range]", _failed),
+    Question("engineer", "Which upstream fails?", ["[data-choice=upstream]", "[data-choice=errors]"],
+             f"{TABLE} tbody tr:first-child th", lambda house: _most(house, "upstream", "errors")),
+    Question("engineer", "Is the upstream serving now?", [], "[data-upstream=main] .pill", lambda _: "serving"),
+    Question("engineer", "How long does the first token take?", [], "[data-figure=first-token-p95]",
+             lambda _: "in the last minute"),
+]  # fmt: skip
+
+
+def walk(page: Page, question: Question) -> None:
+    """The clicks of a question."""
+    assert len(question.clicks) <= MOST_CLICKS
+    for click in question.clicks:
+        css, _, text = click.partition(" text=")
+        page.click(css, text)

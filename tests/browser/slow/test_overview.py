@@ -1,0 +1,150 @@
+"""The overview: its settings in the address, what it compares and expects, and what it gives as files."""
+
+from __future__ import annotations
+
+import csv
+import io
+from calendar import monthrange
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.browser.chromium import Page
+from tests.browser.conftest import ago
+from tests.flows.house import ADMIN_TOKEN, Gateway, eventually
+
+TABLE = "section[aria-labelledby=who-title] table"
+
+
+def costs(house: Gateway) -> dict[str, float]:
+    return {row["day"]: row["cost_usd"] or 0 for row in house.usage(group_by="day")}
+
+
+def value(page: Page, css: str) -> float:
+    return float(page.see(css).get_attribute("data-value") or "nan")
+
+
+def names(page: Page, title: str) -> list[str]:
+    return [row[title] for row in page.rows(TABLE)]
+
+
+def test_spend_of_the_month_and_its_forecast(admin: Page, house: Gateway) -> None:
+    now, known = datetime.now(UTC), costs(house)
+    month = [cost for day, cost in known.items() if day[:7] == now.strftime("%Y-%m")]
+    admin.until(lambda: value(admin, "[data-figure=spend] .figure") == pytest.approx(sum(month)))
+    whole = [known.get(ago(back), 0) for back in range(1, 8)]
+    days = monthrange(now.year, now.month)[1]
+    ends = datetime(now.year, now.month, 1, tzinfo=UTC) + timedelta(days=days)
+    expected = sum(month) + sum(whole) / 7 * ((ends - now) / timedelta(days=1))
+    assert value(admin, "[data-figure=spend] .more b") == pytest.approx(expected, rel=0.01)
+
+
+def test_range_is_compared_with_the_period_before(admin: Page, house: Gateway) -> None:
+    admin.click("[data-choice='7d']")
+    (now,) = house.usage(group_by="", since=ago(6))
+    (before,) = house.usage(group_by="", since=ago(13), until=ago(7))
+    admin.until(lambda: value(admin, "[data-figure=requests-in-range] .figure") == now["requests"])
+    share = (now["requests"] - before["requests"]) / before["requests"] * 100
+    assert f"+{share:.0f}" in admin.text("[data-figure=requests-in-range]").replace(",", "")
+    assert f"{now['errors']} of {now['requests']} requests" in admin.text("[data-figure=errors-in-range]")
+
+
+def test_who_is_near_a_limit(admin: Page, house: Gateway) -> None:
+    rows = house.admin("quotas").json["data"]
+    near = [row for row in rows if (row["used"] + row["reserved"]) / row["limit"] >= 0.8]
+    admin.until(lambda: value(admin, "[data-figure=near] .figure") == len(near))
+    admin.click("[data-figure=near] a", "bob")
+    admin.see("dialog h2", "bob")
+
+
+def test_a_link_shows_what_its_sender_saw(admin: Page, house: Gateway) -> None:
+    admin.see(f"{TABLE} tbody tr")
+    for choice in ("7d", "tokens", "team"):
+        admin.click(f"[data-choice='{choice}']")
+    admin.click(f"{TABLE} tr[data-name=crew] .only")
+    admin.see(".chip", "team: crew")
+    admin.until(lambda: names(admin, "Team") == ["crew"])
+    link = admin.driver.current_url
+    assert link.endswith("#overview?range=7d&metric=tokens&group=team&team=crew")
+    (known,) = [row for row in house.usage(group_by="team", since=ago(6)) if row["team"] == "crew"]
+    seen = admin.text(".sums")
+    admin.driver.get("about:blank")
+    admin.driver.get(link)
+    admin.see(".chip", "team: crew")
+    admin.until(lambda: names(admin, "Team") == ["crew"])
+    assert admin.text(".sums") == seen
+    assert value(admin, '[data-sum="requests"] b') == known["requests"]
+    for pressed in ("7d", "tokens", "team"):
+        assert admin.see(f"[data-choice='{pressed}']").get_attribute("aria-pressed") == "true"
+    admin.click(".chip")
+    admin.until(lambda: len(admin.rows(TABLE)) > 1)
+    assert admin.driver.current_url.endswith("#overview?range=7d&metric=tokens&group=team")
+
+
+def test_own_dates(page: Page, house: Gateway) -> None:
+    page.open(f"overview?range=custom&since={ago(12)}&until={ago(12)}", ADMIN_TOKEN)
+    page.until(lambda: names(page, "Model"))
+    (known,) = house.usage(group_by="", since=ago(12), until=ago(12))
+    page.until(lambda: value(page, '[data-sum="requests"] b') == known["requests"])
+    assert page.see("input[name=since]").get_attribute("value") == ago(12)
+    assert len(page.all("svg.chart .mark")) == 1
+
+
+def test_chart_is_stacked_by_the_group_and_narrows_the_page(admin: Page, house: Gateway) -> None:
+    admin.click("[data-choice=requests]")
+    admin.click("[data-choice=key]")
+    known = {row["key"]: row["requests"] for row in house.usage(group_by="key", since=ago(29))}
+    admin.until(lambda: {each.text for each in admin.all(".legend .pick")} == set(known))
+    heights: dict[str, float] = admin.run(
+        """
+        const sums = {};
+        for (const bar of document.querySelectorAll("svg.chart .bar"))
+          sums[bar.classList[1]] = (sums[bar.classList[1]] ?? 0) + bar.height.baseVal.value;
+        return Object.fromEntries([...document.querySelectorAll(".legend .pick")].map((pick) =>
+          [pick.textContent, sums[pick.querySelector("i").classList[1]]]));
+        """
+    )
+    assert set(heights) == set(known)
+    assert max(heights, key=heights.__getitem__) == max(known, key=known.__getitem__)
+    admin.click(".legend .pick", "carol")
+    admin.see(".chip", "key: carol")
+    admin.until(lambda: value(admin, '[data-sum="requests"] b') == known["carol"])
+
+
+def test_bars_of_the_table_follow_the_metric(admin: Page, house: Gateway) -> None:
+    admin.click("[data-choice=upstream]")
+    for metric, column in (("requests", "requests"), ("tokens", "total_tokens"), ("errors", "errors")):
+        admin.click(f"[data-choice={metric}]")
+        rows = {row["upstream"]: row[column] for row in house.usage(group_by="upstream", since=ago(29))}
+        most = max(rows.values())
+
+        def widths() -> Any:
+            return admin.run(
+                f"return [...document.querySelectorAll('{TABLE} tbody tr')].map((row) =>"
+                "[row.dataset.name, parseFloat(row.querySelector('.share').style.width)])"
+            )
+
+        wanted = {name: round(100 * number / most, 3) for name, number in rows.items()}
+        admin.until(lambda: {name: round(width, 3) for name, width in widths()} == wanted)  # noqa: B023
+
+
+def test_every_table_is_downloaded_as_it_is_shown(admin: Page, house: Gateway, tmp_path: Path) -> None:
+    admin.driver.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)})
+    admin.see(f"{TABLE} tbody tr")
+    admin.click("section[aria-labelledby=who-title] .csv")
+    eventually((tmp_path / "usage-by-model.csv").exists)
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "usage-by-model.csv").read_text())))
+    known = {row["model"]: row for row in house.usage(group_by="model", since=ago(29))}
+    assert {row["Model"]: int(row["Prompt"]) for row in rows} == {
+        name: row["prompt_tokens"] for name, row in known.items()
+    }
+    assert {row["Model"]: row["Cost"] for row in rows if not row["Cost"]} == {
+        name: "" for name, row in known.items() if row["cost_usd"] is None
+    }
+    for view in ("calls", "quotas", "keys", "teams", "audit"):
+        admin.go(view)
+        admin.see("main table tbody tr, main .none")
+        if admin.all("main table tbody tr[data-name]"):
+            admin.see("main .csv", "Download (CSV)")

@@ -1,0 +1,16 @@
+"""Each of the questions in tests/browser/questions.py is answered in the page, within three clicks."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.browser.chromium import Page
+from tests.browser.questions import QUESTIONS, Question, walk
+from tests.flows.house import Gateway
+
+
+@pytest.mark.parametrize("question", QUESTIONS, ids=[each.text for each in QUESTIONS])
+def test_the_answer_is_at_most_three_clicks_away(admin: Page, house: Gateway, question: Question) -> None:
+    admin.see("section[aria-labelledby=who-title] table tbody tr[data-name]")
+    walk(admin, question)
+    admin.see(question.where, question.answer(house))
