@@ -14,7 +14,7 @@ from typing import Any
 from gateway.config import Config
 from gateway.errors import GatewayError
 from gateway.reports.invoice import NotUnderstood
-from gateway.reports.usage import format_csv, format_json, format_table, notes, read_day, read_groups
+from gateway.reports.usage import format_csv, format_json, format_table, notes, read_day, read_groups, read_period
 from gateway.store import USAGE_GROUPS, Store, StoreMisconfigured, StoreUnavailable
 
 from . import compare
@@ -28,8 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the command."""
     add_place(parser)
     parser.add_argument("--by", metavar="NAMES", help=f"default: key; some of {','.join(USAGE_GROUPS)}")
-    parser.add_argument("--since", metavar="DAY", help="the first day, such as 2026-11-20 (UTC); default: all kept")
-    parser.add_argument("--until", metavar="DAY", help="the last day; default: all kept")
+    parser.add_argument("--since", metavar="TIME", help="the first day, or hour: 2026-11-20, 2026-11-20T14 (UTC)")
+    parser.add_argument("--until", metavar="TIME", help="the last day or hour; default: all kept")
     parser.add_argument("--format", default="table", choices=FORMATS, help="default: table")
     parser.add_argument("--compare", metavar="FILE", help="hold it against a provider's usage export (CSV)")
     parser.add_argument("--upstream", metavar="NAMES", help="with --compare: only calls to these; default: all")
@@ -110,9 +110,9 @@ def _days(args: argparse.Namespace) -> tuple[str | None, str | None]:
     for name in ("since", "until"):
         day = getattr(args, name)
         try:
-            _ = day is None or read_day(day)
+            _ = day is None or (read_day if args.compare is not None else read_period)(day)
         except ValueError as error:
             raise UsageError(f"argument --{name}: {error}") from None
-    if args.since and args.until and args.since > args.until:
+    if args.since and args.until and args.since[: len(args.until)] > args.until:
         raise UsageError(f"argument --until: {args.until} is before --since {args.since}")
     return args.since, args.until

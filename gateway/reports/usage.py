@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Iterable, Sequence
 from datetime import date
 from typing import Any
@@ -37,6 +38,15 @@ def read_groups(text: str) -> list[str]:
     if unknown := check_groups(groups):
         raise ValueError(f"{unknown[0]!r} is not one of {', '.join(USAGE_GROUPS)}")
     return groups
+
+
+def read_period(text: str) -> str:
+    """A day, or an hour such as 2026-11-20T14, in the store's form. Raises `ValueError`."""
+    day, hour = (text[:10], text[10:]) if re.fullmatch(r".{10}T([01][0-9]|2[0-3])", text) else (text, "")
+    try:
+        return read_day(day) + hour
+    except ValueError as error:
+        raise ValueError(f"{error}, or an hour such as 2026-11-20T14") from None
 
 
 def read_day(text: str) -> str:

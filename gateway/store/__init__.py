@@ -20,6 +20,7 @@ from .key_store import ChangeFeed, DocumentKind, KeyStore, SecretTaken, StoreCha
 from .refusals import RefusalEntry, RefusalQuery, RequestStore, StoredRefusal
 
 __all__ = [
+    "HOURS_KEPT_DAYS",
     "MAX_GAP_S",
     "REAPED_AT_ONCE",
     "SIGN_OF_LIFE_S",
@@ -176,6 +177,9 @@ class ReportReader(Protocol):
     ) -> list[dict[str, Any]]:
         """Daily sums, grouped by some of `USAGE_GROUPS`, in the order of their groups; days as 2026-11-20, both
         included. `after`: only the rows behind these groups. Raises `StoreUnavailable`.
+
+        With the group `hour`, or with `since` or `until` as an hour (2026-11-20T14, UTC), hourly sums are read instead,
+        of which `HOURS_KEPT_DAYS` are kept.
         """
 
     def usage_portions(
@@ -332,8 +336,11 @@ class Ledger(ReportReader, Protocol):
 USAGE_AT_ONCE = 5000
 """Rows of a usage report that are in memory at a time: each takes about a kilobyte."""
 
-USAGE_GROUPS = ("key", "team", "model", "upstream", "endpoint", "day", "month")
+USAGE_GROUPS = ("key", "team", "model", "upstream", "endpoint", "day", "month", "hour")
 """What a usage report may be grouped by."""
+
+HOURS_KEPT_DAYS = 14
+"""Days for which sums of single hours are kept, unless `store.sums_days` is less."""
 
 USAGE_COLUMNS = (
     "requests", "errors", "prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from operator import add
-from typing import Any
+from typing import Any, NamedTuple
 
 from gateway.chunked import in_chunks, in_order
 from gateway.quota.ledger_entry import SEPARATOR, SUMS
@@ -27,14 +27,35 @@ in the
 order of `SUMS`."""
 
 
+class ReportRange(NamedTuple):
+    """The periods that a report reads: days, or hours."""
+
+    is_hourly: bool
+    first: str
+    last: str
+
+    def has(self, period: str) -> bool:
+        """Whether the sums of this day, week, month or hour are read."""
+        return len(period) == len("2026-11-20T14" if self.is_hourly else "2026-11-20") and (
+            self.first <= period <= self.last
+        )
+
+
+def range_of(group_by: Sequence[str], since: str | None, until: str | None) -> ReportRange:
+    """The range of a report: of hours where it is grouped by them, or where it begins or ends at one."""
+    is_hourly = "hour" in group_by or "T" in (since or "") or "T" in (until or "")
+    last = until or "9999"
+    return ReportRange(is_hourly, since or "", f"{last}T23" if is_hourly and "T" not in last else last)
+
+
 class UsageReport:
-    """A usage report: daily sums, grouped by some of `USAGE_GROUPS`, as they are added up portion by portion."""
+    """A usage report: sums of days or hours, grouped by some of `USAGE_GROUPS`, added up portion by portion."""
 
     def __init__(self, group_by: Sequence[str], only: ReportScope | None = None) -> None:
         assert set(group_by) <= set(USAGE_GROUPS)
         self._only = only
         self._group_by = group_by
-        self._is_of_days = {"day", "month"}.issuperset(group_by)
+        self._is_of_days = {"hour", "day", "month"}.issuperset(group_by)
         self._totals: dict[tuple[str, ...], list[Sequence[int]]] = {}
         """By the names of the groups: sums, in a list that holds nothing else."""
         self._known: dict[str, dict[str, list[Sequence[int]]]] = {}
@@ -42,7 +63,7 @@ class UsageReport:
         days of a month."""
 
     def add(self, day: str, sums: Sequence[Sums]) -> None:
-        """Some of the sums of a day, each once."""
+        """Some of the sums of a day (2026-11-20) or an hour (2026-11-20T14), each once."""
         if self._only is not None:
             place, names = _PLACES[self._only.group], self._only.names
             sums = [each for each in sums if each[0].split(SEPARATOR)[place] in names]
@@ -52,7 +73,7 @@ class UsageReport:
             total = self._total(day, "")
             total[0] = tuple(map(sum, zip(total[0], *[each[1] for each in sums], strict=True)))
             return
-        known = {} if "day" in self._group_by else self._known.setdefault(day[:7], {})
+        known = {} if {"hour", "day"}.intersection(self._group_by) else self._known.setdefault(day[:7], {})
         for group, numbers in sums:
             if (found := known.get(group)) is None:
                 found = known[group] = self._total(day, group)
@@ -60,7 +81,7 @@ class UsageReport:
 
     def _total(self, day: str, group: str) -> list[Sequence[int]]:
         parts = group.split(SEPARATOR)
-        whens = {"day": day, "month": day[:7]}
+        whens = {"hour": day, "day": day[:10], "month": day[:7]}
         names = tuple([whens[name] if name in whens else parts[_PLACES[name]] for name in self._group_by])
         return self._totals.setdefault(names, [NOTHING])
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gateway.reports.usage import format_csv, format_json, format_table, notes, read_day, read_groups
+from gateway.reports.usage import format_csv, format_json, format_table, notes, read_day, read_groups, read_period
 from gateway.store import USAGE_COLUMNS, USAGE_GROUPS
 from gateway.store.report_rows import percent
 
@@ -43,7 +43,7 @@ total     1,206       3  1,000,010      50,001       7          8    210,000  20
     ("text", "groups"),
     [
         ("key", ["key"]),
-        ("key,team,model,upstream,endpoint,day,month", list(USAGE_GROUPS)),
+        ("key,team,model,upstream,endpoint,day,month,hour", list(USAGE_GROUPS)),
         ("day, key", ["day", "key"]),
         ("key,key,day,key", ["key", "day"]),
         ("", []),
@@ -56,7 +56,7 @@ def test_groups_stand_as_they_were_asked_for(text: str, groups: list[str]) -> No
 
 @pytest.mark.parametrize("text", ["colour", "key,colour", "Key", "secret", "key;day"])
 def test_group_that_nobody_knows(text: str) -> None:
-    with pytest.raises(ValueError, match=r"is not one of key, team, model, upstream, endpoint, day, month$"):
+    with pytest.raises(ValueError, match=r"is not one of key, team, model, upstream, endpoint, day, month, hour$"):
         read_groups(text)
 
 
@@ -68,6 +68,17 @@ def test_day_that_is_none(text: str) -> None:
 
 def test_day() -> None:
     assert read_day("2024-02-29") == "2024-02-29"
+
+
+def test_period() -> None:
+    assert read_period("2024-02-29") == "2024-02-29"
+    assert read_period("2024-02-29T23") == "2024-02-29T23"
+
+
+@pytest.mark.parametrize("text", ["", "2026-11-20T24", "2026-11-31T10", "2026-11-20T1", "2026-11-20T10:00", "T10"])
+def test_period_that_is_none(text: str) -> None:
+    with pytest.raises(ValueError, match="or an hour such as 2026-11-20T14"):
+        read_period(text)
 
 
 # -------------------------------------------------------------------------------------------------------------- tables

@@ -94,7 +94,7 @@ class Model:
         return [line.record for line in self.lines if line.is_charged]
 
     def sums(self, places: Sequence[int]) -> dict[tuple[str, ...], tuple[int, ...]]:
-        """The sums over the records, by some of the places of `entries.group_of`."""
+        """The sums over the records, by some of the places of `entries.group_of`, its hour as a day."""
         return sums(self.records(), places)
 
     def progress(self, worker: str) -> Progress:
@@ -222,10 +222,11 @@ class Model:
 
 
 def sums(records: Iterable[Record], places: Sequence[int]) -> dict[tuple[str, ...], tuple[int, ...]]:
-    """The sums over records, by some of the places of `entries.group_of`."""
+    """The sums over records, by some of the places of `entries.group_of`, its hour as a day."""
     found: dict[tuple[str, ...], Counter[str]] = {}
     for record in records:
-        group = ledger_entry.group_of(record)
+        hour, *names = ledger_entry.group_of(record)
+        group = (hour[:10], *names)
         total = found.setdefault(tuple(group[place] for place in places), Counter())
         usage = record.usage
         total["requests"] += 1

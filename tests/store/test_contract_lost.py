@@ -52,6 +52,7 @@ async def test_a_report_that_was_told_before_is_as_fresh_as_a_new_one(
     async def sums() -> list[tuple[int, int]]:
         for store in (worker.store, other.store):
             assert await store.usage(["key"], "2026-11-01") == await other.store.usage(["key"])
+            assert await store.usage(["key"], "2026-11-01T00") == await other.store.usage(["key"])
         return [(row["requests"], row["total_tokens"]) for row in await worker.store.usage(["key"], "2026-11-01")]
 
     assert await sums() == []

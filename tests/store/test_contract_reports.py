@@ -90,6 +90,53 @@ async def test_usage_of_some_days(
     assert [row["day"] for row in await store.usage(["day"], since, until, limit)] == days
 
 
+@pytest.mark.parametrize(
+    ("group_by", "since", "until", "requests"),
+    [
+        (["hour"], None, None, {("2026-11-20T12",): 2, ("2026-11-20T13",): 1, ("2026-11-21T00",): 3}),
+        (["hour", "key"], "2026-11-21", None, {("2026-11-21T00", "a"): 1, ("2026-11-21T00", "b"): 2}),
+        (["hour"], None, "2026-11-20", {("2026-11-20T12",): 2, ("2026-11-20T13",): 1}),
+        (["key"], "2026-11-20T13", "2026-11-21T00", {("a",): 2, ("b",): 2}),
+        (["day"], "2026-11-20T13", None, {("2026-11-20",): 1, ("2026-11-21",): 3}),
+        (["month"], "2026-11-20T13", "2026-11-20T13", {("2026-11",): 1}),
+        ([], "2026-11-20T13", None, {(): 4}),
+        (["day"], None, None, {("2026-11-20",): 3, ("2026-11-21",): 3}),
+    ],
+)
+async def test_usage_by_hour(
+    worker: Worker, store: Store, group_by: list[str], since: str | None, until: str | None,
+    requests: dict[tuple[str, ...], int],
+) -> None:  # fmt: skip
+    for hours, key in ((0, "a"), (0.9, "b"), (1, "a"), (12, "a"), (12.5, "b"), (12.99, "b")):
+        await worker.settle(await worker.granted(), time=NOON / SECOND + hours * HOUR_S, key=key)
+    rows = await store.usage(group_by, since, until)
+    assert {tuple(row[name] for name in group_by): row["requests"] for row in rows} == requests
+
+
+async def test_a_batch_over_midnight_counts_in_both_days(worker: Worker, store: Store) -> None:
+    wishes = [draw() for _ in range(4)]
+    await worker.draw_all(wishes)
+    await worker.settle_all(
+        settlement(wish, 1, time=NOON / SECOND + 11.5 * HOUR_S + number * HOUR_S / 4)
+        for number, wish in enumerate(wishes)
+    )
+    assert [(row["day"], row["requests"]) for row in await store.usage(["day"])] == [
+        ("2026-11-20", 2), ("2026-11-21", 2),
+    ]  # fmt: skip
+    assert [row["requests"] for row in await store.usage(["hour"])] == [2, 2]
+
+
+async def test_hours_are_kept_for_two_weeks(open_store: OpensStores, clock: Clock) -> None:
+    store = await open_store(sums_days=100)
+    worker = Worker(store)
+    for days in (0, 10, 10):
+        await pass_days(worker, clock, days)
+        await worker.settle(await worker.granted(), time=clock.now)
+    await pass_days(worker, clock, 1)
+    assert [row["day"] for row in await store.usage(["day"])] == ["2026-11-20", "2026-11-30", "2026-12-10"]
+    assert [row["hour"][:10] for row in await store.usage(["hour"])] == ["2026-11-30", "2026-12-10"]
+
+
 async def test_a_cost_that_nobody_knows_is_not_nothing(worker: Worker, store: Store) -> None:
     for key, cost in (("a", 1_500_000_000), ("a", None), ("a", 1), ("b", None), ("c", 0)):
         await worker.settle(await worker.granted(), key=key, cost_nusd=cost)

@@ -123,7 +123,7 @@ async def test_all_keys_of_a_store_have_its_tag(server: RedisServer, opens: Open
     await other.granted()
     await store.ping()
     keys = server.cli("KEYS", "*").split()
-    assert len(keys) == 11
+    assert len(keys) == 12
     assert all(key.startswith("{books.of-ours_1}:") for key in keys)
 
 

@@ -10,7 +10,7 @@
 --           voided_at_once, is_forgotten]
 --        2: [windows, shown, groups, items], so that what many items share is read once:
 --             a window is [id, starts, unit, limit, period_us, is_enforced], the first `shown` are those of openings,
---             a group is [day, group], and an item one of, counting windows and groups from 1:
+--             a group is [day, group, hour], and an item one of, counting windows and groups from 1:
 --               ["o" or "f" (forced), lease, window, amount, window, amount, ...]
 --               ["c", lease, number, began_us, group, nine sums, window, amount, actual, ...]
 --               ["v", lease, number]

@@ -4,7 +4,7 @@ local touched = {} -- windows, by id
 local leases_of = {} -- changes of leases: by worker, then by lease
 local records, dropped = {}, {} -- texts to add; ids to delete
 local unburied = {} -- lost leases that are settled now
-local sums = {} -- by day, then by group: what to add
+local sums = {} -- by day or hour, then by group: what to add
 
 local function change_lease(whose, lease, text)
   local changed = leases_of[whose]
@@ -18,7 +18,13 @@ local function change_lease(whose, lease, text)
   changed[lease] = text
 end
 
--- Adds `sign` times nine numbers, which stand in `from` behind that place, to the sums of a day and group.
+-- The hour of a call, whose record begins with its id and its time: ["req_1",1795182301.25,...
+local function hour_of(day, record)
+  local seconds = match(record, '^%["[^"]*",(%d+)')
+  return day .. format('T%02d', floor((seconds or 0) % 86400 / 3600))
+end
+
+-- Adds `sign` times nine numbers, which stand in `from` behind that place, to the sums of a day or hour and a group.
 local function add(day, group, from, place, sign)
   local groups = sums[day]
   if not groups then
@@ -99,6 +105,7 @@ local function end_lost(lease, item)
     correct(claim, touch(claim), claim[8], actual[claim[1]] or 0, now - drawn)
   end
   add(head[2], head[3], head[4], 0, -1)
+  add(hour_of(head[2], record_of(lost[lease], from)), head[3], head[4], 0, -1)
   insert(dropped, id)
   insert(unburied, lease)
   lost[lease] = false
@@ -127,6 +134,7 @@ local function close(item, record)
   end
   local group = groups[item[5]]
   add(group[1], group[2], item, 5, 1)
+  add(group[3], group[2], item, 5, 1)
   records[#records + 1] = record
 end
 

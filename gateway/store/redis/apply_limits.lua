@@ -110,9 +110,16 @@ local function days_until_after(year, month, day)
   return days + day - 719468
 end
 
+local HOURS_KEPT_S = 14 * 86400 -- HOURS_KEPT_DAYS of gateway/store/__init__.py
+
 -- The Unix time in seconds at which a day (2026-11-20), ISO week (2026-W47) or month (2026-11) is forgotten: `sums_s`
--- after its end.
+-- after its end; an hour (2026-11-20T14) earlier, `HOURS_KEPT_S` after its day.
 local function forgotten_at(starts)
+  local day_of_hour = match(starts, '^(.*)T')
+  if day_of_hour then
+    local y, m, d = match(day_of_hour, '^(%d+)-(%d+)-(%d+)$')
+    return days_until_after(y + 0, m + 0, d + 0) * 86400 + min(sums_s, HOURS_KEPT_S)
+  end
   local year, week = match(starts, '^(%d+)-W(%d+)$')
   if week then
     -- The first week has 4 January in it. 1970 began on a Thursday, so this is the number of days before its Monday + 7.

@@ -17,6 +17,7 @@ local function bury(whose, lease, text)
     settle(claim, touch(claim), claim[7], claim[8], age)
   end
   add(head[2], head[3], head[4], 0, 1)
+  add(hour_of(head[2], record_of(text, from)), head[3], head[4], 0, 1)
   change_lease(whose, lease, false)
   insert(buried, { whose, lease, text, record_of(text, from) })
 end

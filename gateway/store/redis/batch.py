@@ -91,17 +91,17 @@ class _Windows:
 
 
 class _Groups:
-    """The days and groups in whose sums the calls of a batch count, as `_Windows`."""
+    """The days, hours and groups in whose sums the calls of a batch count, as `_Windows`."""
 
     def __init__(self) -> None:
         self.spelt: list[str] = []
         self._known: dict[tuple[str, ...], int] = {}
 
     def place(self, record: Record) -> int:
-        day, *names = group = group_of(record)
+        hour, *names = group = group_of(record)
         place = self._known.get(group)
         if place is None:
-            self.spelt.append(f"[{quote(day)},{quote(SEPARATOR.join(names))}]")
+            self.spelt.append(f'["{hour[:10]}",{quote(SEPARATOR.join(names))},"{hour}"]')
             place = self._known[group] = len(self.spelt)
         return place
 

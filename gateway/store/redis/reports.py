@@ -9,7 +9,7 @@ from typing import Any
 
 from gateway.quota import ledger_entry
 from gateway.store import TOLD_GROUPS, ReportScope
-from gateway.store.report_rows import UsageReport, call_row, reported_name, storable, usage_row
+from gateway.store.report_rows import UsageReport, call_row, range_of, reported_name, storable, usage_row
 
 from .connection import RedisConnection, Script
 from .daily_sums import BETWEEN
@@ -30,7 +30,7 @@ async def usage(
 ) -> UsageReport:
     """The usage report. Raises `StoreUnavailable`."""
     (days,) = await link.ask(("ZRANGE", f"{base}days", 0, -1))
-    wanted = sorted(day for day in days if len(day) == len("2026-11-20") and (since or "") <= day <= (until or "9999"))
+    wanted = sorted(filter(range_of(group_by, since, until).has, days))
     return await cache.report(group_by, wanted, only)
 
 
@@ -81,7 +81,8 @@ async def told_models(link: RedisConnection, base: str, since: str, until: str) 
         found, last, texts = await link.run(NEWEST, [f"{base}records"], [newest, str(CALLS_AT_ONCE)])
         for text in texts.split(BETWEEN) if found else []:
             record = storable(ledger_entry.decode_record(text.partition(" ")[2]))
-            day, _, _, model, upstream, _ = ledger_entry.group_of(record)
+            hour, _, _, model, upstream, _ = ledger_entry.group_of(record)
+            day = hour[:10]
             if since <= day <= until and record.id not in known:
                 known.add(record.id)
                 group, numbers = (day, model, upstream, reported_name(record)), ledger_entry.sums_of(record)

@@ -14,7 +14,7 @@ The keys, all with one hash tag, so that in a cluster one node has them all; 1 i
     {namespace}:1:alive            sorted set: workers by the time of their last batch, in microseconds; times in which
                                    no worker could be heard are added to it
     {namespace}:1:records          stream: one record each
-    {namespace}:1:sums:DAY         hash: group -> numbers (quota/ledger_entry)
+    {namespace}:1:sums:DAY         hash: group -> numbers (quota/ledger_entry); DAY is an hour, too (2026-11-20T14)
     {namespace}:1:claim:NAME       "until_us holder"; what one of all workers does
     {namespace}:1:posts:PLACE      hash: worker -> "until_us text"; what workers with waiting calls exchange
     {namespace}:1:documents:KIND   hash: name -> document; KIND is key, team or overlay
@@ -23,7 +23,7 @@ The keys, all with one hash tag, so that in a cluster one node has them all; 1 i
     {namespace}:1:decisions        hash: decision journal of a gateway -> number of its last change
     {namespace}:1:refusals         stream: one refused request each
     {namespace}:1:audit            stream: one change of a document each
-    {namespace}:1:days             sorted set: days, weeks and months that are kept, by when they are deleted
+    {namespace}:1:days             sorted set: hours, days, weeks and months, by when they are deleted
     {namespace}:1:retention        "wall_h clock_h cursor": the last look of retention (store/rules/retention.py)
 
 What a Redis user needs (ACL), with the real namespace:

@@ -6,7 +6,7 @@ Nothing here reads a clock or a file. The caller reads the state that the items 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from operator import add, sub
 from typing import NamedTuple
 
@@ -62,7 +62,17 @@ class LedgerTransaction:
         """Lost leases that are so no longer: what was written for them goes."""
         self.records: list[Record] = []
         self.sums: dict[tuple[str, ...], list[int]] = {}
-        """What is added to the daily sums; less than nothing, where something is taken back."""
+        """What is added to the sums of hours and so of days; less than nothing, where something is taken back."""
+
+    def daily_sums(self) -> Mapping[tuple[str, ...], Sequence[int]]:
+        """`sums`, by the days of their hours."""
+        if len({group[0] for group in self.sums}) < 2:
+            return {(group[0][:10], *group[1:]): numbers for group, numbers in self.sums.items()}
+        days: dict[tuple[str, ...], Sequence[int]] = {}
+        for group, numbers in self.sums.items():
+            day = (group[0][:10], *group[1:])
+            days[day] = tuple(map(add, days[day], numbers)) if day in days else numbers
+        return days
 
     def take(self, items: Sequence[Item]) -> list[Granted | Refused | None]:
         """The items of a batch, in their order."""

@@ -31,8 +31,10 @@ from .keys import apply_change
 from .reader import record_row
 from .retention import Trimmer
 from .schema import (
+    ADD_HOURS,
     ADD_SUMS,
     CLAIM,
+    HOUR_GROUP,
     LEASE,
     LOST,
     POST,
@@ -252,7 +254,8 @@ class SqliteLedger:
             insert(db, "records", RECORD, [record_row(record) for record in turn.records])
             self._trimmer.count(len(turn.records))
         if turn.sums:
-            insert(db, "sums", SUM_GROUP + SUMS, [(*group, *row) for group, row in turn.sums.items()], ADD_SUMS)
+            insert(db, "sums", SUM_GROUP + SUMS, [(*day, *row) for day, row in turn.daily_sums().items()], ADD_SUMS)
+            insert(db, "hours", HOUR_GROUP + SUMS, [(*hour, *row) for hour, row in turn.sums.items()], ADD_HOURS)
         self._trimmer.trim(db, self._clock_us())
 
     # ------------------------------------------------------------------------------------------------- lost workers

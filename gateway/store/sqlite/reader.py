@@ -15,12 +15,16 @@ from gateway.quota.ledger_entry import SUMS
 from gateway.records import Record, Usage, WindowState
 from gateway.store import TOLD_GROUPS, USAGE_GROUPS, Progress, ReportScope
 from gateway.store.refusals import RefusalEntry, RefusalQuery, StoredRefusal, decode_refusal
-from gateway.store.report_rows import ROWS_AT_ONCE, call_row, storable, usage_row
+from gateway.store.report_rows import ROWS_AT_ONCE, call_row, range_of, storable, usage_row
 
 from .database import connect, path_of
 from .schema import RECORD
 
-_GROUP_SQL = {name: name for name in USAGE_GROUPS} | {"month": "substr(day, 1, 7)"}
+_GROUP_OF_DAYS = {name: name for name in USAGE_GROUPS} | {"month": "substr(day, 1, 7)"}
+_GROUP_OF_HOURS = _GROUP_OF_DAYS | {
+    "day": "substr(hour, 1, 10)", "month": "substr(hour, 1, 7)",
+}  # fmt: skip
+"""The groups of a report in SQL, of the tables `sums` and `hours`."""
 
 _TOLD = """
 SELECT date(CAST(time AS INTEGER), 'unixepoch') AS day, label_model, upstream,
@@ -71,18 +75,22 @@ class Reader:
     ) -> list[dict[str, Any]]:
         if after is not None and not group_by:
             return []  # the only row is the one that the caller has
-        groups = [_GROUP_SQL[name] for name in group_by]
+        range_ = range_of(group_by, since, until)
+        names_sql = _GROUP_OF_HOURS if range_.is_hourly else _GROUP_OF_DAYS
+        groups = [names_sql[name] for name in group_by]
         columns = ", ".join([*groups, *(f"sum({name})" for name in SUMS)])
         groups_sql = ", ".join(groups) or "''"
-        days = (since or "", until or "9999")
         behind = f"AND ({groups_sql}) > ({', '.join('?' * len(after))}) " if after else ""
         meant, names = _part(only)
+        table, period = ("hours", "hour") if range_.is_hourly else ("sums", "day")
         # What was counted and taken back leaves zeros.
         text = (
-            f"SELECT {columns} FROM sums WHERE day >= ? AND day <= ? {behind}{meant}GROUP BY {groups_sql} "  # noqa: S608 - names from a table
-            f"HAVING sum(requests) > 0 ORDER BY {groups_sql} LIMIT ?"
+            f"SELECT {columns} FROM {table} WHERE {period} >= ? AND {period} <= ? {behind}{meant}"  # noqa: S608 - names from a table
+            f"GROUP BY {groups_sql} HAVING sum(requests) > 0 ORDER BY {groups_sql} LIMIT ?"
         )
-        rows = self._db.execute(text, (*days, *(after or ()), *names, -1 if limit is None else limit))
+        rows = self._db.execute(
+            text, (range_.first, range_.last, *(after or ()), *names, -1 if limit is None else limit)
+        )
         return _usage_rows(group_by, rows)
 
     def calls(

@@ -11,6 +11,7 @@ import sqlite3
 from datetime import UTC, datetime, timedelta
 
 from gateway.records import WindowState
+from gateway.store import HOURS_KEPT_DAYS
 from gateway.store.rules.retention import HOUR_S, RetentionLook, is_idle, next_look
 
 from .database import among
@@ -86,6 +87,9 @@ class Trimmer:
 def _delete_before(db: sqlite3.Connection, day: str, clock_h: int, sums_days: int) -> None:
     clock_us, kept_us = clock_h * HOUR_S * 1_000_000, sums_days * 86_400_000_000
     db.execute("DELETE FROM sums WHERE day < ?", (day,))
+    kept_days = min(HOURS_KEPT_DAYS, sums_days)
+    first = datetime.fromtimestamp(clock_h * HOUR_S, UTC) - timedelta(days=kept_days)
+    db.execute("DELETE FROM hours WHERE hour < ?", (first.strftime("%Y-%m-%d"),))
     db.execute("DELETE FROM lost WHERE drawn_us < ?", (clock_us - kept_us,))
     # A month is named by the first letters of its days, a week by its number (2026-W47).
     week = datetime.fromisoformat(day).strftime("%G-W%V")

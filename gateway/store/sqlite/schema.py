@@ -61,6 +61,11 @@ CREATE TABLE IF NOT EXISTS audit (
 CREATE TABLE IF NOT EXISTS refusals (
     seq INTEGER PRIMARY KEY, id TEXT NOT NULL, time REAL NOT NULL, text TEXT NOT NULL)""",
     "CREATE INDEX IF NOT EXISTS refusals_by_id ON refusals (id)",
+    f"""
+CREATE TABLE IF NOT EXISTS hours (
+    hour TEXT, key TEXT, team TEXT, model TEXT, upstream TEXT, endpoint TEXT,
+    {", ".join(f"{name} INTEGER NOT NULL" for name in SUMS)},
+    PRIMARY KEY (hour, key, team, model, upstream, endpoint)) WITHOUT ROWID""",
 )
 """Tables that files of this schema may lack, too."""
 
@@ -103,6 +108,10 @@ RECORD = (
 
 SUM_GROUP = ("day", "key", "team", "model", "upstream", "endpoint")
 
-ADD_SUMS = f"ON CONFLICT ({', '.join(SUM_GROUP)}) DO UPDATE SET " + ", ".join(
-    f"{name} = {name} + excluded.{name}" for name in SUMS
-)
+HOUR_GROUP = ("hour", *SUM_GROUP[1:])
+
+_ADDED_SUMS = ", ".join(f"{name} = {name} + excluded.{name}" for name in SUMS)
+
+ADD_SUMS = f"ON CONFLICT ({', '.join(SUM_GROUP)}) DO UPDATE SET {_ADDED_SUMS}"
+
+ADD_HOURS = f"ON CONFLICT ({', '.join(HOUR_GROUP)}) DO UPDATE SET {_ADDED_SUMS}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gateway.config.sections import NAME_PATTERN
+from gateway.store import HOURS_KEPT_DAYS
 from gateway.web.openapi.operation import JSON, Operation, Schema, in_path, in_query, named
 
 from . import request_bodies as bodies
@@ -18,7 +19,13 @@ MAX_ROWS = 1000
 PAGE_ROWS = 100
 """Of a page, if the request names no `limit`."""
 
-_DAY = {"type": "string", "format": "date"}
+_PERIOD: Mapping[str, object] = {"type": "string", "pattern": "^[0-9]{4}-[0-9]{2}-[0-9]{2}(T([01][0-9]|2[0-3]))?$"}
+_SINCE = in_query(
+    "since",
+    "The first day (2026-11-20), or the first hour (2026-11-20T14, UTC); default: the oldest that is kept.",
+    **_PERIOD,
+)
+_UNTIL = in_query("until", "The last day or hour, included.", **_PERIOD)
 _LIMIT = {"type": "integer", "minimum": 1, "maximum": MAX_ROWS}
 _ROWS = {"type": "string", "description": "The same rows, with a line of names before them."}
 _PAGE = in_query("limit", "At most so many rows.", **_LIMIT, default=PAGE_ROWS)
@@ -56,12 +63,13 @@ _OWNERS: Mapping[str, tuple[tuple[Mapping[str, object], ...], str]] = {
 
 ADMIN_OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("GET", "/admin/api/usage"): Operation(
-        "What was used, summed by day and grouped.", "viewer", {JSON: named("Usage"), "text/csv": _ROWS}, _READING,
+        "What was used, summed by day or hour and grouped.", "viewer",
+        {JSON: named("Usage"), "text/csv": _ROWS}, _READING,
         parameters=(
-            in_query("group_by", "Names with commas between: key, team, model, upstream, endpoint, day, month.",
-                     type="string", default="key"),
-            in_query("since", "The first day; default: the oldest that is kept.", **_DAY),
-            in_query("until", "The last day, included.", **_DAY),
+            in_query("group_by", "Names with commas between: key, team, model, upstream, endpoint, day, month, "
+                     f"hour. Sums of hours are kept for {HOURS_KEPT_DAYS} days.", type="string", default="key"),
+            _SINCE,
+            _UNTIL,
             in_query("limit", "A page of at most so many rows; default: all rows.", **_LIMIT),
             in_query("after", "Only rows behind this one: `next` of the page before.", type="string"),
             _FORMAT,

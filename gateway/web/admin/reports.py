@@ -17,7 +17,7 @@ from gateway.pipeline import Services
 from gateway.quota import window_status
 from gateway.records import WindowStatus
 from gateway.reports.calls import call_members, format_calls_csv
-from gateway.reports.usage import format_csv, read_day, read_groups
+from gateway.reports.usage import format_csv, read_groups, read_period
 from gateway.store import Ledger, ReportScope
 
 from .common import (
@@ -56,14 +56,14 @@ class ReportEndpoints:
         ]
 
     async def show_usage(self, request: web.Request) -> web.StreamResponse:
-        """Daily sums: `group_by=key,model,day&since=2026-11-01&until=2026-11-30&format=json|csv`; all rows, or a page:
-        `limit=1000&after=NEXT`."""
+        """Sums of days or hours: `group_by=key,model,day&since=2026-11-01&until=2026-11-20T14&format=json|csv`; all
+        rows, or a page: `limit=1000&after=NEXT`."""
         query = request.query
         try:
             groups = read_groups(query.get("group_by", "key"))
         except ValueError as error:
             raise bad("group_by", str(error)) from None
-        since, until = _day(query, "since"), _day(query, "until")
+        since, until = _period(query, "since"), _period(query, "until")
         shape, limit, after = shape_of(query), limit_of(query), _groups_behind(query, len(groups))
         ledger, only = parts_of(request).books.ledger, await self._office.reach(request)
         if limit is None and after is None:
@@ -193,8 +193,8 @@ def _groups_behind(query: Mapping[str, str], number: int) -> list[str] | None:
     return groups
 
 
-def _day(query: Mapping[str, str], name: str) -> str | None:
+def _period(query: Mapping[str, str], name: str) -> str | None:
     try:
-        return read_day(query[name]) if name in query else None
+        return read_period(query[name]) if name in query else None
     except ValueError as error:
         raise bad(name, str(error)) from None
