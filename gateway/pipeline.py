@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
 from . import relay
+from .accounting.bonds import Bonds
 from .accounting.lease import Accounting, Lease, limit_failure
 from .api import capabilities as able
 from .api import json_document, large_body
@@ -24,7 +25,7 @@ from .api.prompt_tokens import FindsCounter, no_counter
 from .bridge import bridges, fan_out
 from .bridge.request import as_chat
 from .config import Capabilities, Config, Route
-from .errors import GatewayError, UpstreamFailed, UpstreamRefused
+from .errors import GatewayError, InvalidRequest, UpstreamFailed, UpstreamRefused
 from .formats import FORMATS, token_rule
 from .keys.cache import KeyCache
 from .observe.tracing import CLIENT_GONE, Trace
@@ -32,10 +33,11 @@ from .queueing import Ticket, Waiting, WaitingRoom
 from .queueing.classes import FACTORS
 from .quota import windows
 from .quota.output_fit import OutputFit, shrunk
-from .records import Call, Claim, Failure, Fault, Phase, Usage
+from .records import Bond, Call, Claim, Failure, Fault, Phase, Usage
 from .relay import Answer, Streamed
 from .relay.client_stream import ClientStream, OpensStreams
 from .tasks import Tasks
+from .upstream.account import account_of, position_of
 from .upstream.connection import Head
 from .upstream.health import AttemptHandle
 from .upstream.limits import Place
@@ -65,6 +67,8 @@ class Services:
     router: Router
     waiting: WaitingRoom
     """Calls for which no upstream has room; outlives the configuration."""
+    bonds: Bonds
+    """To whom the ids belong of what upstreams keep."""
     tasks: Tasks
     """Background work of calls: reading answers to their end after the client left, back-pressure."""
     find_counter: FindsCounter = no_counter
@@ -102,6 +106,8 @@ async def serve(
     Cancelled: the client is gone.
     """
     routes = _routes(call, parts)
+    if call.params.refers_to is not None:
+        call, routes = await _continued(call, routes, parts)
     fit = None
     if OutputFit.may_shrink(call):
         fit = _output_fit(call, parts)
@@ -142,6 +148,22 @@ def _routes(call: Call, parts: Services) -> tuple[Route, ...]:
     """The routes that can take the call. Raises `InvalidRequest` or `NotFound` if none can."""
     routes = able.fitting(call.model, call.endpoint, call.params, parts.config.upstreams, bridges.refusal)
     return able.beside(routes, call.other_models) if call.other_models else routes
+
+
+async def _continued(call: Call, routes: Sequence[Route], parts: Services) -> tuple[Call, tuple[Route, ...]]:
+    """The call with its bond, and the routes to what it continues. Raises `NotFound` or `InvalidRequest`."""
+    params = call.params
+    bond = await parts.bonds.require(call.key.id, params.refers_to or "", params.refers_param, parts.config.upstreams)
+    found = tuple([route for route in routes if route.upstream == bond.upstream])
+    if not found:
+        raise InvalidRequest(
+            f"'{bond.id}' cannot be continued with the model `{params.model}`, which another provider serves. Use the "
+            "model that made it, or send the whole conversation.",
+            param="model",
+            code="model_mismatch",
+        )
+    params = params._replace(prompt_tokens=params.prompt_tokens + bond.tokens, is_prompt_exact=False)
+    return call._replace(params=params, bond=bond, fallbacks=()), found
 
 
 class _Fallback(NamedTuple):
@@ -218,7 +240,10 @@ def _places(call: Call, candidates: Sequence[Route], parts: Services) -> Sequenc
         count = 1 if _way(call, route, parts) is Adaptation.PLAIN else call.params.prompts
         return count, min(count, fan_out.AT_ONCE)
 
-    return parts.router.places(call, candidates, prompts)
+    places, key = parts.router.places(call, candidates, prompts), _bound_key(call, parts)
+    if key is None:
+        return places
+    return [place._replace(key=key) for place in places if place.key in (None, key)]
 
 
 def _admission(call: Call, places: Sequence[Place], parts: Services) -> Ticket:
@@ -272,9 +297,10 @@ async def _carry(
                     await asyncio.sleep(after_s)
                 if not is_single and _way(call, route, parts) in _PROMPT_BY_PROMPT:
                     return await _carry_singly(call, parts, lease, outlet, routes=routes, tried=tried)
-                key = place.key if place is not None and is_first else None
+                key = place.key if place is not None and is_first else _bound_key(call, parts)
                 if place is not None and not is_first and parts.router.limits.binds(route.upstream):
-                    key = parts.router.next_key(route, call.params.model, tried)
+                    if call.bond is None:
+                        key = parts.router.next_key(route, call.params.model, tried)
                     refused = await lease.extend(parts.router.limits.claims(call, route, key))
                     if refused is not None:
                         tried.append(FailedAttempt(route, limit_failure(refused), key or 0))
@@ -285,6 +311,11 @@ async def _carry(
                 if not isinstance(result, Failure):
                     return result
                 tried.append(FailedAttempt(route, result, trial.key))
+
+
+def _bound_key(call: Call, parts: Services) -> int | None:
+    """The only API key that can serve the call; None: any."""
+    return None if call.bond is None else position_of(parts.config.upstreams[call.bond.upstream], call.bond.account)
 
 
 async def _carry_singly(
@@ -327,7 +358,8 @@ def _next_step(
     return next_step(
         call.model, candidates, tried,
         waited_s=waited_s, left_s=left_s,
-        has_other_credential=router.with_other_credential(name, tried), spent=router.spent(tried),
+        has_other_credential=router.with_other_credential(name, tried) if call.bond is None else set(),
+        spent=router.spent(tried),
     )  # fmt: skip
 
 
@@ -469,8 +501,23 @@ def prepare(call: Call, claims: Sequence[Claim], route: Route, parts: Services, 
         answered=trial.answered,
         heard=_hearing(call, route, parts, trial) if route.upstream in parts.router.limits.learning else None,
         format=translated.format if translated else spec,
+        bind=_binding(call, route, parts, trial.key) if call.params.is_kept and translated is None else None,
         left_out=translated.left_out if translated else (),
     )
+
+
+def _binding(
+    call: Call, route: Route, parts: Services, position: int
+) -> Callable[[str, int], Coroutine[Any, Any, None]]:
+    """Binds the id of an answer of this attempt to its caller."""
+    account = account_of(parts.config.upstreams[route.upstream], position)
+    model = route.model or call.params.model
+
+    async def bind(kept_id: str, tokens: int) -> None:
+        key = call.key
+        await parts.bonds.keep(Bond(kept_id, key.id, key.team, route.upstream, account, model, tokens, call.started))
+
+    return bind
 
 
 def _hearing(call: Call, route: Route, parts: Services, trial: AttemptHandle) -> Callable[[Head], None]:

@@ -100,6 +100,12 @@ class Params(NamedTuple):
     """What the request uses beside tokens, as far as it says: it is reserved."""
     variant: str = ""
     """The variant of the price that the request asks for, where answers do not say."""
+    refers_to: str | None = None
+    """The id of what an upstream keeps and the call continues; the caller has to have a `Bond` with it."""
+    refers_param: str = ""
+    """The parameter that names it."""
+    is_kept: bool = False
+    """The upstream keeps the answer under its id, which the gateway binds to the caller."""
     is_usage_known: bool = False
     """A whole answer without a report has used `units` and nothing else; otherwise it is estimated."""
 
@@ -117,6 +123,25 @@ class Params(NamedTuple):
     def candidates(self) -> int:
         """How many outputs are generated, and so paid for."""
         return self.prompts * max(self.n, self.best_of)
+
+
+class Bond(NamedTuple):
+    """What an id belongs to that an upstream has given to something it keeps, such as a stored response."""
+
+    id: str
+    key: str
+    """The id of the only key that may use it."""
+    team: str | None
+    """The team of that key when the bond was made. For reports; it permits nothing."""
+    upstream: str
+    account: str
+    """Which of the upstream's API keys: `upstream/account.py` writes it. Empty: the upstream has none."""
+    model: str
+    """The model's name at the upstream."""
+    tokens: int
+    """Context that a continuation repeats, in tokens; 0: not known (yet)."""
+    made: float
+    """Unix time in seconds."""
 
 
 class Call(NamedTuple):
@@ -148,6 +173,8 @@ class Call(NamedTuple):
     """The same call for other models, which serve it in this order where this one cannot. They have no fallbacks."""
     other_models: tuple[tuple[str, Model], ...] = ()
     """The further models that the body names, each with its settings."""
+    bond: Bond | None = None
+    """Of what the call continues: only its upstream, with its API key, can serve."""
 
     @property
     def model_name(self) -> str:

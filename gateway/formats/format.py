@@ -124,6 +124,8 @@ class PlainFacts(NamedTuple):
     has_output: bool = False
     error: dict[str, Any] | None = None
     """The error object, where it is not simply the member `error`."""
+    kept_id: str | None = None
+    """The id under which the upstream keeps it, if it does."""
 
 
 def _no_members(call: Call, route: Route, capabilities: Capabilities, needs_limit: bool) -> dict[str, Any]:
@@ -163,6 +165,8 @@ class Format:
     """Further paths where clients post."""
     scan: Callable[[ScanInput], Scan] | None = None
     """Scans a streamed answer; None: the format has no streams."""
+    kept_id: Callable[[Scan], str | None] | None = None
+    """The id under which the upstream keeps a streamed answer, as soon as `scan` has seen it; None: nothing is kept."""
     is_binary: bool = False
     """Whether answers are bytes of any type, which `scan` follows; an answer in JSON is an error or of another kind."""
     as_events: Callable[[bytes, bool], bytes] | None = None

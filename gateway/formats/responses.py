@@ -1,6 +1,7 @@
-"""OpenAI's Responses API (openai-openapi, CreateResponse), without state at the upstream.
+"""OpenAI's Responses API (openai-openapi, CreateResponse).
 
-Parameters that refer to something kept there are refused by name, because the gateway does not know whose it is.
+A response that its upstream keeps is bound to the key that made it (`Params.is_kept`), and a call may continue one
+(`Params.refers_to`). Input items by their ids are refused by name: those of a response are not bound one by one.
 """
 
 from __future__ import annotations
@@ -25,7 +26,6 @@ from .responses_usage import Used, usage_of
 
 MAX_METADATA = 16
 
-_STATE = ("previous_response_id", "conversation")
 _CLIENT_HEADERS = frozenset({
     "openai-beta", "originator", "session_id", "session-id", "thread-id", "conversation_id",
     "x-codex-turn-state", "x-codex-turn-metadata", "x-codex-beta-features", "x-codex-window-id",
@@ -46,10 +46,13 @@ class _Body(BaseModel):
     tool_usage: Any = None
     service_tier: Any = None
     output: Any = None
+    id: Any = None
+    store: Any = None
 
 
 def _read(document: Document, body: Response, count: Counter | None) -> Params:
     _check(document, body)
+    refers_to, refers_param = _reference(body)
     prompt = prompt_tokens.response(document, count)
     return Params(
         document=document,
@@ -60,24 +63,33 @@ def _read(document: Document, body: Response, count: Counter | None) -> Params:
         output_limit=body.max_output_tokens,
         output_param="max_output_tokens",
         prompt_param="input",
+        refers_to=refers_to,
+        refers_param=refers_param,
+        is_kept=body.store is not False,
     )
 
 
 def _read_compact(document: Document, body: Response, count: Counter | None) -> Params:
     """It is never streamed, and has no parameter for an output limit."""
-    return _read(document, body, count)._replace(stream=False, output_limit=None)
+    return _read(document, body, count)._replace(stream=False, output_limit=None, is_kept=False)
 
 
 def _read_count(document: Document, body: Response, count: Counter | None) -> Params:
     """A count of tokens uses none."""
     _check(document, body)
-    return Params(document=document, model=body.model, default_output=0, output_param="input", prompt_param="input")
+    refers_to, refers_param = _reference(body)
+    return Params(
+        document=document,
+        model=body.model,
+        default_output=0,
+        output_param="input",
+        prompt_param="input",
+        refers_to=refers_to,
+        refers_param=refers_param,
+    )
 
 
 def _check(document: Document, body: Response) -> None:
-    for name in _STATE:
-        if document.members.get(name) is not None:
-            _refuse_state(name, "Send the whole conversation in 'input' instead.")
     if body.background:
         _refuse_state("background", "Leave it out: the answer comes in this request.")
     if isinstance(body.input, list):
@@ -86,6 +98,25 @@ def _check(document: Document, body: Response) -> None:
                 _refuse_state(f"input[{index}]", "Send the item itself instead of its id.")
     if body.metadata and len(body.metadata) > MAX_METADATA:
         raise validation_errors.wrong_value("metadata", f"It may have at most {MAX_METADATA} pairs.")
+
+
+def _reference(body: Response) -> tuple[str | None, str]:
+    """What the call continues, and the parameter that names it."""
+    conversation = body.conversation
+    if isinstance(conversation, dict):
+        conversation = conversation.get("id")
+        if not isinstance(conversation, str):
+            raise validation_errors.wrong_value("conversation", "It needs the id of a conversation as 'id'.")
+    if body.previous_response_id is None:
+        return conversation, "conversation"
+    if conversation is not None:
+        raise InvalidRequest(
+            "Mutually exclusive parameters: 'conversation' and 'previous_response_id'. Ensure you are only providing "
+            "one of them.",
+            param="conversation",
+            code="mutually_exclusive_parameters",
+        )
+    return body.previous_response_id, "previous_response_id"
 
 
 def _is_bare_id(item: dict[str, Any]) -> bool:
@@ -117,6 +148,7 @@ def facts(body: bytes) -> PlainFacts:
         is_error=bool(error) or has_failed or answer.success is False,
         has_output=bool(output),
         error=error_of_failure(error if isinstance(error, dict) else {}) if has_failed else None,
+        kept_id=answer.id if isinstance(answer.id, str) and answer.store is not False else None,
     )
 
 
@@ -136,6 +168,10 @@ def _usage(report: Any) -> Usage | None:
 
 def _changes(call: Call, route: Route, capabilities: Capabilities, needs_limit: bool) -> dict[str, Any]:
     return openai.output_limit(call, "max_output_tokens", needs_limit=needs_limit)
+
+
+def _kept_id(scan: Scan) -> str | None:
+    return scan.id if isinstance(scan, ResponsesScan) else None
 
 
 def _error_event(error: GatewayError, scan: Scan | None, request_id: str) -> bytes:
@@ -180,6 +216,7 @@ RESPONSES = Format(
     facts=facts,
     usage=_usage,
     scan=ResponsesScan,
+    kept_id=_kept_id,
     as_events=as_events,
     streams_only_events=True,
     changes=_changes,

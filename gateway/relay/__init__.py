@@ -79,6 +79,7 @@ async def _finish_stream(
     if exchange.is_ended and failure is None:
         exchange.pass_rest()
         failure = exchange.trouble
+    await exchange.until_bound()
     if not exchange.has_passed and scan.error is None and not scan.is_complete:
         # Not one byte has left: this may still become a true status, or another route.
         exchange.stop()
@@ -99,6 +100,7 @@ async def _finish_stream(
     tokens = charged.usage
     if scan.error is None and scan.is_complete and not scan.is_inside_event:
         lease.close(status=200, usage=tokens, ended="done", returned_model=scan.model)
+        exchange.bind_again(tokens.total_tokens)
         await lease.acknowledged()
         exchange.open()
         return Streamed(scan.last)
@@ -157,6 +159,8 @@ async def _finish_plain(
     except Unfit as unfit:
         lease.add_cost(read.charged)
         return exchange.failure(Fault.UNFIT, str(unfit))
+    if this.bind is not None and read.kept_id is not None:
+        await this.bind(read.kept_id, read.charged.usage.total_tokens)
     lease.doubt(read.charged.doubts)
     lease.close(status=200, usage=read.charged.usage, ended="done", returned_model=read.model)
     await lease.acknowledged()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gateway.config import Route, Upstream
 from gateway.formats.format import Format
@@ -60,6 +60,9 @@ class Attempt(NamedTuple):
     """The output limit of one candidate in `request`; None: it has no limit."""
     count_texts: CountsTexts = count
     """Counts generated text without a reported usage."""
+    bind: Callable[[str, int], Coroutine[Any, Any, None]] | None = None
+    """Binds the id of an answer that the upstream keeps to the caller, before the caller sees it; with the tokens that
+    a continuation repeats, 0 while they are not known. None: nothing is kept."""
     left_out: tuple[str, ...] = ()
     """What the client asked for and the upstream was not offered."""
 

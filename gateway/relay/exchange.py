@@ -48,6 +48,10 @@ class Exchange:
         self._decoder: Decoder | None = None
         self._decoded_bytes = 0
         self._is_held_back = False
+        self._binding: asyncio.Task[None] | None = None
+        """Binds the answer's id to the caller; until it is done nothing is passed on."""
+        self._unbound = bytearray()
+        """What waits for that."""
         self._alive_at = 0.0
         """When something other than a comment came last, on the loop's clock."""
 
@@ -142,6 +146,23 @@ class Exchange:
             self._pass_on(rest)
             self._look_for_life(self.scan, rest)
 
+    async def until_bound(self) -> None:
+        """Until an answer that the upstream keeps belongs to the caller, and what has come of it has been passed on."""
+        if self._binding is not None:
+            await asyncio.shield(self._binding)
+            self._flush()
+
+    def bind_again(self, tokens: int) -> None:
+        """The answer's tokens are known now."""
+        bind, kept_id = self._attempt.bind, self._kept_id
+        if bind is not None and kept_id is not None:
+            self._tasks.spawn(bind(kept_id, tokens), "bind-answer")
+
+    @property
+    def _kept_id(self) -> str | None:
+        find = self._attempt.format.kept_id
+        return None if find is None or self.scan is None else find(self.scan)
+
     def stop(self) -> None:
         """Discard the answer."""
         if self.connection is not None:
@@ -216,13 +237,26 @@ class Exchange:
         except Unfit as unfit:
             self._give_up(Fault.UNFIT, str(unfit))
             return
+        if self._attempt.bind is not None and self._binding is None and (kept_id := self._kept_id) is not None:
+            self._binding = self._tasks.spawn(self._attempt.bind(kept_id, 0), "bind-answer")
+            self._binding.add_done_callback(lambda _: self._flush())
         if passed:
             self._pass_on(passed)
         self._look_for_life(scan, passed)
         if is_over:
             self._finish(None)
 
+    def _flush(self) -> None:
+        if self._unbound:
+            self._pass_on(b"")
+
     def _pass_on(self, data: bytes) -> None:
+        if self._binding is not None and not self._binding.done():
+            self._unbound += data
+            return
+        if self._unbound:
+            data = bytes(self._unbound) + data
+            self._unbound.clear()
         outlet = self._outlet
         client = outlet.client
         if client is None or not self.has_passed:

@@ -37,7 +37,7 @@ ADDED_TEXT_TOKENS = 1_048_576
 
 _ADDING_MEMBERS = frozenset({
     "web_search_options", "search_parameters", "plugins", "data_sources", "documents", "file_ids",
-    "previous_response_id",
+    "previous_response_id", "conversation",
 })  # fmt: skip
 """Members with which an upstream reads more than the request (OpenAI, xAI, OpenRouter, Azure, Cohere)."""
 

@@ -20,6 +20,7 @@ class PlainAnswer(NamedTuple):
     charged: charge.Charge
     model: str | None = None
     trouble: Failure | UpstreamRefused | None = None
+    kept_id: str | None = None
 
 
 def read_plain(this: Attempt, exchange: Exchange, failure: Failure | None) -> PlainAnswer:
@@ -45,7 +46,7 @@ def read_plain(this: Attempt, exchange: Exchange, failure: Failure | None) -> Pl
         else:
             charged = charge.of_broken(sent, _ending_of(in_band))
         return PlainAnswer(charged, model, in_band)
-    return PlainAnswer(charge.of_plain(sent, answer.usage, body, model), model)
+    return PlainAnswer(charge.of_plain(sent, answer.usage, body, model), model, None, answer.kept_id)
 
 
 def _ending_of(judged: Failure | UpstreamRefused) -> charge.Ending:

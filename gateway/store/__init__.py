@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 from gateway.config import StoreSettings as Settings
 from gateway.records import Draw, Granted, Refused, Settlement, Window, WindowStatus
 
+from .bonds import BondStore
 from .key_store import ChangeFeed, DocumentKind, KeyStore, SecretTaken, StoreChange, StoredAudit
 from .refusals import RefusalEntry, RefusalQuery, RequestStore, StoredRefusal
 
@@ -31,6 +32,7 @@ __all__ = [
     "USAGE_GROUPS",
     "Applied",
     "Batch",
+    "BondStore",
     "ChangeFeed",
     "DocumentKind",
     "Item",
@@ -198,9 +200,9 @@ class ReportReader(Protocol):
         `StoreUnavailable`, and `ValueError` for what is no position."""
 
 
-class Store(ReportReader, KeyStore, RequestStore, Protocol):
-    """The store of accounts, keys and refusals. Used from one event loop, one batch at a time; shared with any number
-    of other workers.
+class Store(ReportReader, KeyStore, RequestStore, BondStore, Protocol):
+    """The store of accounts, keys, refusals and bonds. Used from one event loop, one batch at a time; shared with any
+    number of other workers.
 
     Guarantees, for every batch:
 

@@ -1,7 +1,7 @@
 """One request to an upstream outside of any call, over the same connections as calls: TLS, proxy and headers count.
 
-For the commands `init` and `check --online`, which want to know what an upstream answers. Never raises for what the
-upstream does; the time and the size of the answer are bounded.
+`ask` is for the commands `init` and `check --online`, which want to know what an upstream answers; `fetch` is for what
+upstreams keep. Neither raises for what the upstream does; the time and the size of the answer are bounded.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from gateway.config import Upstream
-from gateway.records import Failure
+from gateway.records import Failure, Fault, Phase
 
 from .connection import Head
 from .pool import Pool
@@ -40,10 +40,18 @@ class Reply(NamedTuple):
         return f"{where} answered {self.status}{target}"
 
 
+class Fetched(NamedTuple):
+    """A whole answer of an upstream."""
+
+    head: Head
+    body: bytes
+
+
 class _Collector:
     """Receives one answer."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
         self.over: asyncio.Future[Failure | None] = asyncio.get_running_loop().create_future()
         self.head: Head | None = None
         self.body = bytearray()
@@ -54,7 +62,7 @@ class _Collector:
 
     def body_received(self, data: bytes) -> None:
         self.body += data
-        if len(self.body) > MAX_BYTES and not self.over.done():
+        if len(self.body) > self.max_bytes and not self.over.done():
             self.is_too_large = True
             self.over.set_result(None)
 
@@ -87,7 +95,7 @@ async def ask(
             if isinstance(got, Failure):
                 return Reply(None, detail=got.detail)
             connection = got
-            collector = _Collector()
+            collector = _Collector(MAX_BYTES)
             request = pool.request(path, [("Accept", "application/json"), *headers], body, method=method, key=key)
             connection.send(request, collector)
             failure = await collector.over
@@ -103,6 +111,33 @@ async def ask(
         return Reply(None, detail=failure.detail if failure and failure.detail else "the connection was closed")
     location = next((value for name, value in collector.head.headers if name == "location"), "")
     return Reply(collector.head.status, bytes(collector.body), location=location)
+
+
+async def fetch(
+    name: str, pool: Pool, request: list[bytes | memoryview], within_s: float, max_bytes: int
+) -> Fetched | Failure:
+    """Send one request over this pool, of the upstream `name`, and return the whole answer."""
+    collector, connection = _Collector(max_bytes), None
+    try:
+        async with asyncio.timeout(within_s):
+            got = await pool.acquire()
+            if isinstance(got, Failure):
+                return got
+            connection = got
+            connection.send(request, collector)
+            failure = await collector.over
+            if failure is None and not collector.is_too_large:
+                connection = None  # it goes back to the pool by itself
+    except TimeoutError:
+        return Failure(name, Phase.WAITING, Fault.TIMEOUT, f"no answer within {within_s:g} s")
+    finally:
+        if connection is not None:
+            connection.abort()
+    if failure is not None:
+        return failure
+    if collector.is_too_large or collector.head is None:
+        return Failure(name, Phase.WAITING, Fault.TOO_LARGE, f"more than {max_bytes} bytes")
+    return Fetched(collector.head, bytes(collector.body))
 
 
 def model_names(reply: Reply) -> list[str] | None:

@@ -15,6 +15,7 @@ from typing import Any
 from aiohttp import web
 
 from gateway.accounting import LedgerClient
+from gateway.accounting.bonds import Bonds
 from gateway.accounting.changed_windows import ChangedWindows
 from gateway.accounting.lease import Accounting
 from gateway.config import Config
@@ -106,7 +107,8 @@ async def build(
     tracer = open_tracer(config.tracing)
     waiting = WaitingRoom(config.queue, ledger.exchange)
     accounts = Accounting(ledger, telemetry, access_log.write_record, tracer)
-    live = CurrentServices(assemble(ready, book, accounts, waiting, tasks, {}))
+    bonds = Bonds(store)
+    live = CurrentServices(assemble(ready, book, accounts, waiting, bonds, tasks, {}))
     admin: AdminAPI | None = None
     persons: PersonTokens | None = None
     try:
@@ -140,6 +142,7 @@ async def build(
         await background.close()
         await waiting.close()
         await tasks.cancel_all()
+        await bonds.close()
         await book.close()
         await large_bodies.close()
         if admin is not None:

@@ -10,9 +10,8 @@ import asyncio
 import json
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
-from urllib.parse import unquote
 
 from aiohttp import hdrs, web
 
@@ -37,10 +36,11 @@ from .capacity import Capacity
 from .large_bodies import LargeBodies, Pieces
 from .middleware import CONTEXT, Handler, RequestContext
 from .person_tokens import PersonTokens, is_signed_token
+from .requests import forwarded_headers, forwarded_query
 from .responses import EventStream, Whole, json_response
 from .status import Status
+from .stored import StoredResponses
 
-_FORWARDED = frozenset({"content-type", "accept", "user-agent", "traceparent", "tracestate"})
 MAX_CLIENT_ID = 512
 STANDINGS_WITHIN_S = 0.8
 """Time limit for a caller's own limits: an unavailable store is reported within a second. Reports may take longer."""
@@ -66,6 +66,7 @@ class DataPlane:
         return [
             *posts,
             web.get(FORMATS["responses"].path, refuse_socket),
+            *StoredResponses(self._caller, self._status).routes(),
             web.head("/", say_nothing),
             web.get("/v1/models", self.list_models),
             web.get("/v1/models/{model:.+}", self.show_model),
@@ -173,10 +174,10 @@ class DataPlane:
             label_model=visit.model,
             arrived=visit.arrived,
             body_wait_s=body_wait_s,
-            forwarded_headers=_forwarded(request, spec.request_headers),
+            forwarded_headers=forwarded_headers(request, spec.request_headers),
             client_request_id=client_id[:MAX_CLIENT_ID] if client_id else None,
             remote=visit.remote,
-            query=_query(request) if spec.passes_query else "",
+            query=forwarded_query(request) if spec.passes_query else "",
             target=None if found.alias is None else found.name,
             other_models=self._other_models(key, asked, visit) if asked.other_models else (),
             priority=priority,
@@ -324,27 +325,6 @@ def check_type(request: web.Request) -> None:
         )
     if hdrs.CONTENT_ENCODING in request.headers:
         check_coding(request)
-
-
-_KEY_PARAMETERS = frozenset({"key", "api_key", "api-key", "access_token", "token"})
-"""Parameters of a query in which some clients put their key."""
-
-
-def _query(request: web.Request) -> str:
-    """The query as the client wrote it, with its question mark, without what may be the key."""
-    parts = [part for part in request.rel_url.raw_query_string.split("&") if part]
-    kept = [part for part in parts if unquote(part.partition("=")[0]).lower() not in _KEY_PARAMETERS]
-    return f"?{'&'.join(kept)}" if kept else ""
-
-
-def _forwarded(request: web.Request, more: frozenset[str]) -> tuple[tuple[str, str], ...]:
-    return tuple([(name, value) for name, value in request.headers.items() if _is_forwarded(name, more)])
-
-
-@lru_cache(maxsize=256)
-def _is_forwarded(name: str, more: frozenset[str]) -> bool:
-    name = name.lower()
-    return name in _FORWARDED or name in more or name.startswith("x-stainless-")
 
 
 def _model(name: str, config: Config) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from gateway.accounting.bonds import Bonds
 from gateway.accounting.lease import Accounting
 from gateway.api import auth, tokenizer
 from gateway.api.prompt_tokens import FindsCounter
@@ -58,12 +59,13 @@ def assemble(
     book: KeyCache,
     books: Accounting,
     waiting: WaitingRoom,
+    bonds: Bonds,
     tasks: Tasks,
     kept: Mapping[str, Health],
 ) -> Services:
     """The parts of a configuration. `kept` is what is known of upstreams already."""
     router = Router(ready.config, books.telemetry.show_upstream, kept=kept)
-    return Services(ready.config, book, books, ready.pools, router, waiting, tasks, ready.find_counter)
+    return Services(ready.config, book, books, ready.pools, router, waiting, bonds, tasks, ready.find_counter)
 
 
 class HotReload:
@@ -99,7 +101,7 @@ class HotReload:
         old = self._live.parts
         kept = {name: old.router.health[name] for name, pool in ready.pools.items() if old.pools.get(name) is pool}
         old.book.configure(ready.config, ready.keys)
-        self._live.parts = new = assemble(ready, old.book, old.books, old.waiting, old.tasks, kept)
+        self._live.parts = new = assemble(ready, old.book, old.books, old.waiting, old.bonds, old.tasks, kept)
         new.waiting.configure(ready.config.queue)
         config = ready.config
         self._capacity.resize(config.server)

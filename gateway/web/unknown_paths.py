@@ -8,7 +8,8 @@ from gateway.formats import FORMATS
 
 _ONE_BY_ONE = "send each message to POST /v1/messages"
 _ELSEWHERE: Mapping[str, str] = {
-    "/v1/responses": "use POST /v1/responses, and send the whole conversation in 'input'",
+    "/v1/responses": "docs/formats.md lists what is served of a stored response",
+    "/v1/conversations": "use 'previous_response_id' in POST /v1/responses",
     "/v1/edits": "use POST /v1/chat/completions",
     "/v1/engines": "use POST /v1/completions with the model in the body",
     "/v1/messages/batches": _ONE_BY_ONE,
@@ -16,7 +17,7 @@ _ELSEWHERE: Mapping[str, str] = {
     "/v1/skills": "send messages that need none to POST /v1/messages",
 } | dict.fromkeys(
     (
-        "/v1/assistants", "/v1/audio", "/v1/batches", "/v1/containers", "/v1/conversations", "/v1/evals", "/v1/files",
+        "/v1/assistants", "/v1/audio", "/v1/batches", "/v1/containers", "/v1/evals", "/v1/files",
         "/v1/fine_tuning", "/v1/images", "/v1/moderations", "/v1/realtime", "/v1/threads", "/v1/uploads",
         "/v1/vector_stores", "/v1/videos",
     ),

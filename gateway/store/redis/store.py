@@ -22,6 +22,8 @@ The keys, all with one hash tag, so that in a cluster one node has them all; 1 i
     {namespace}:1:secrets          hash: SHA-256 of a secret -> the key that it leads to
     {namespace}:1:decisions        hash: decision journal of a gateway -> number of its last change
     {namespace}:1:refusals         stream: one refused request each
+    {namespace}:1:bond:ID          "until_s bond": to whom an id belongs that an upstream has given (store/bonds.py)
+    {namespace}:1:bonds:KEY        sorted set: ids of a key's bonds, by when they end
     {namespace}:1:audit            stream: one change of a document each
     {namespace}:1:days             sorted set: hours, days, weeks and months, by when they are deleted
     {namespace}:1:retention        "wall_h clock_h cursor": the last look of retention (store/rules/retention.py)
@@ -46,7 +48,7 @@ from redis.exceptions import ResponseError
 
 from gateway.config import StoreSettings as Settings
 from gateway.quota import windows as limits
-from gateway.records import Record, Window, WindowState, WindowStatus
+from gateway.records import Bond, Record, Window, WindowState, WindowStatus
 from gateway.store import (
     REAPED_AT_ONCE,
     SILENT_S,
@@ -63,8 +65,8 @@ from gateway.store.refusals import RefusalEntry, RefusalQuery, StoredRefusal
 from gateway.store.report_rows import UsageReport
 from gateway.store.rules.batch import MAX_GAP_US
 
+from . import bonds, refusals, reports
 from . import keys as redis_keys
-from . import refusals, reports
 from .batch import NOTHING, header, read_answer, spell_items
 from .connection import Ask, Command, RedisConnection, Script, ServerMisconfigured
 from .daily_sums import DailySumReader
@@ -118,6 +120,7 @@ class RedisStore:
         self._exchange = Script.read("exchange.lua")
         self._find = Script.read("find.lua")
         self._change = Script.read("change.lua")
+        self._bond = Script.read("bond.lua")
         self._writing = RedisConnection(settings.redis, BATCH_WITHIN_S, self._greet_writing)
         self._finding = RedisConnection(settings.redis, FIND_WITHIN_S, self._greet)
         self._reading = RedisConnection(settings.redis, READ_WITHIN_S, self._greet)
@@ -273,6 +276,17 @@ class RedisStore:
 
     async def find_request(self, request_id: str) -> Record | RefusalEntry | None:
         return await refusals.find_request(self._reading, self._base, request_id)
+
+    # ----------------------------------------------------------------------------------------------------------- bonds
+
+    async def add_bond(self, bond: Bond, now: float) -> None:
+        await bonds.add_bond(self._finding, self._bond, self._base, bond, now)
+
+    async def find_bond(self, bond_id: str, now: float) -> Bond | None:
+        return await bonds.find_bond(self._finding, self._base, bond_id, now)
+
+    async def remove_bond(self, bond: Bond) -> None:
+        await bonds.remove_bond(self._finding, self._base, bond)
 
     # ------------------------------------------------------------------------------------------------------------ keys
 

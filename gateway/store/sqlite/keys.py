@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from gateway.chunked import portions
 from gateway.config import StoreSettings
-from gateway.records import Window
+from gateway.records import Bond, Window
 from gateway.store.key_store import (
     AUDIT_KEPT,
     NEWS_AT_ONCE,
@@ -23,6 +23,7 @@ from gateway.store.key_store import (
     StoredAudit,
 )
 
+from .bonds import find_bond
 from .database import among, connect, insert, path_of
 from .schema import AUDIT, DOCUMENT, SECRET, SET_DOCUMENT
 
@@ -88,6 +89,9 @@ class KeyReader:
             "SELECT seq, kind, name, text FROM audit WHERE seq < ? ORDER BY seq DESC LIMIT ?", (end, limit)
         )
         return [StoredAudit(str(seq), kind, name, text) for seq, kind, name, text in rows]
+
+    def find_bond(self, bond_id: str, now: float) -> Bond | None:
+        return find_bond(self._db, bond_id, now)
 
     def close(self) -> None:
         self._db.close()

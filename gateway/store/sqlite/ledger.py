@@ -9,7 +9,7 @@ from typing import Any
 from gateway.config import StoreSettings
 from gateway.quota import windows as limits
 from gateway.quota.ledger_entry import SUMS, decode
-from gateway.records import Claim, Granted, Refused, Settlement, Window, WindowState
+from gateway.records import Bond, Claim, Granted, Refused, Settlement, Window, WindowState
 from gateway.store import (
     REAPED_AT_ONCE,
     SILENT_S,
@@ -26,6 +26,7 @@ from gateway.store.key_store import StoreChange
 from gateway.store.refusals import REFUSALS_KEPT, REFUSALS_KEPT_S, RefusalEntry, encode_refusal
 from gateway.store.rules.batch import LedgerTransaction, LostCalls, unheard_us
 
+from .bonds import add_bond
 from .database import among, create, insert, transaction
 from .keys import apply_change
 from .reader import record_row
@@ -145,6 +146,16 @@ class SqliteLedger:
                 "(SELECT seq FROM (SELECT seq, time FROM refusals ORDER BY seq LIMIT ?) WHERE time < ?)",
                 (REFUSALS_KEPT, OLD_REFUSALS_AT_ONCE, now - REFUSALS_KEPT_S),
             )
+
+    def add_bond(self, bond: Bond, now: float, wished_at: float) -> None:
+        """Write a bond, and delete old ones."""
+        with transaction(self.db, wished_at):
+            add_bond(self.db, bond, now)
+
+    def remove_bond(self, bond: Bond, wished_at: float) -> None:
+        """Delete a bond."""
+        with transaction(self.db, wished_at):
+            self.db.execute("DELETE FROM bonds WHERE id = ? AND key = ?", (bond.id, bond.key))
 
     def ping(self, wished_at: float) -> None:
         """Write something, to see whether that is possible."""

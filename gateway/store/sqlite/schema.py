@@ -66,6 +66,11 @@ CREATE TABLE IF NOT EXISTS hours (
     hour TEXT, key TEXT, team TEXT, model TEXT, upstream TEXT, endpoint TEXT,
     {", ".join(f"{name} INTEGER NOT NULL" for name in SUMS)},
     PRIMARY KEY (hour, key, team, model, upstream, endpoint)) WITHOUT ROWID""",
+    """
+CREATE TABLE IF NOT EXISTS bonds (
+    seq INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, key TEXT NOT NULL, until REAL NOT NULL, text TEXT NOT NULL)""",
+    "CREATE INDEX IF NOT EXISTS bonds_by_key ON bonds (key, seq)",
+    "CREATE INDEX IF NOT EXISTS bonds_by_until ON bonds (until)",
 )
 """Tables that files of this schema may lack, too."""
 

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from gateway.config import StoreSettings as Settings
 from gateway.quota import windows as limits
-from gateway.records import Record, Window, WindowStatus
+from gateway.records import Bond, Record, Window, WindowStatus
 from gateway.store import USAGE_AT_ONCE, Applied, Batch, Progress, ReportScope, StoreMisconfigured, StoreUnavailable
 from gateway.store.key_store import ChangeFeed, DocumentKind, StoreChange, StoredAudit
 from gateway.store.refusals import RefusalEntry, RefusalQuery, StoredRefusal
@@ -132,6 +132,19 @@ class SqliteStore:
 
     async def find_request(self, request_id: str) -> Record | RefusalEntry | None:
         return await self._run(self._reading, lambda: self._reader.find_request(request_id))
+
+    # ----------------------------------------------------------------------------------------------------------- bonds
+
+    async def add_bond(self, bond: Bond, now: float) -> None:
+        wished_at = time.monotonic()
+        await self._run(self._writing, lambda: self._books.add_bond(bond, now, wished_at))
+
+    async def find_bond(self, bond_id: str, now: float) -> Bond | None:
+        return await self._run(self._finding, lambda: self._key_reader.find_bond(bond_id, now))
+
+    async def remove_bond(self, bond: Bond) -> None:
+        wished_at = time.monotonic()
+        await self._run(self._writing, lambda: self._books.remove_bond(bond, wished_at))
 
     # ------------------------------------------------------------------------------------------------------------ keys
 

@@ -59,6 +59,12 @@ def _of_anthropic(
 
 _MODEL = in_path("model")
 
+
+def _stored(summary: str, answer: str = "Responded") -> Operation:
+    errors = (401, 404, 408, 413, 422, 429, 502, 504)
+    return Operation(summary, "key", {JSON: named(answer)}, errors, parameters=(in_path("response"),))
+
+
 OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("POST", "/v1/completions"): _call("Complete a text.", Completion, "Completed"),
     ("POST", "/v1/chat/completions"): _call("Go on with a conversation.", Chat, "ChatCompleted"),
@@ -90,6 +96,10 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("GET", "/v1/responses"): Operation(
         "Refused: 426 for a WebSocket, else 405.", "everybody", {JSON: named("Error")}, (426,), status=405
     ),
+    ("GET", "/v1/responses/{response}"): _stored("A stored response of this key."),
+    ("DELETE", "/v1/responses/{response}"): _stored("Delete a stored response of this key.", "Stored"),
+    ("POST", "/v1/responses/{response}/cancel"): _stored("Cancel a background response of this key."),
+    ("GET", "/v1/responses/{response}/input_items"): _stored("The input of a stored response of this key.", "Stored"),
     ("GET", "/v1/models"): Operation("The models that this key may use.", "key", {JSON: named("Models")}, (401,)),
     ("GET", "/v1/models/{model}"): Operation(
         "One model, if this key may use it.", "key", {JSON: named("Model")}, (401, 404), parameters=(_MODEL,)

@@ -87,7 +87,7 @@ EVENTS: dict[str, list[dict[str, Any]]] = {
 
 async def agreeable(wire: Wire) -> None:
     """An upstream that answers everything as it should be answered."""
-    asked, path = wire.request.json, wire.request.path.partition("?")[0]
+    asked, path = wire.request.json if wire.request.body else {}, wire.request.path.partition("?")[0]
     if (said := PLAIN_ANSWERS.get(path)) is not None and not (asked or {}).get("stream"):
         await ok_json(said)(wire)
         return
@@ -163,7 +163,13 @@ def there(house: Gateway, method: str, path: str) -> dict[str, str]:
     if "{name}" in path:
         operator.done("POST", "teams", {"name": name, "quotas": WINDOWS})
     request = house.complete().headers["x-request-id"] if "{request}" in path else ""
-    known = {"model": "m", "request": request, "file": "reference.js" if path.startswith("/docs") else "api.js"}
+    stored = house.post("/v1/responses", {"model": "m", "input": "Hi"}).json["id"] if "{response}" in path else ""
+    known = {
+        "model": "m",
+        "request": request,
+        "response": stored,
+        "file": "reference.js" if path.startswith("/docs") else "api.js",
+    }
     return {part: known.get(part, name) for part in re.findall(r"{(\w+)}", path)}
 
 
@@ -239,10 +245,12 @@ def refusals(operation: Operation, path: str) -> set[int]:
     """What beside success is told to whoever keeps to the document.
 
     Some rules are between fields (best_of and n), which the document cannot say; a group that is none is refused; of a
-    model "../x" a client makes another path; and keys, teams and quotas are there or not.
+    model "../x" a client makes another path; and keys, teams, quotas and stored responses are there or not.
     """
     if operation.caller == "admin" and operation.body is not None:
         return {400, 404, 409}
+    if path.startswith("/v1/responses") and operation.body is not None:
+        return {400, 404}
     return {404} if "{" in path else {400}
 
 
@@ -359,7 +367,9 @@ def test_nobody_else_is_let_in(
     house: Gateway, session: requests.Session, schema: Any, method: str, path: str, who: str | None
 ) -> None:
     body = {"body": {}, "media_type": "application/json"} if OPERATIONS[method, path].body else {}
-    there = {"model": "m", "id": "alice", "name": "crew", "request": "req_1"} if "{" in path else {}
+    there = (
+        {"model": "m", "id": "alice", "name": "crew", "request": "req_1", "response": "resp_1"} if "{" in path else {}
+    )
     case = schema[path][method].Case(path_parameters=there, **body)
     answer = tell(house, session, case, headers={} if who is None else {"Authorization": who})
     is_guess = path.startswith("/admin") and who is not None and "sk-" in who

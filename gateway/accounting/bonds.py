@@ -1,0 +1,133 @@
+"""One worker's access to bonds: to whom the ids belong that upstreams have given to what they keep.
+
+A bond is in the store before its client sees the id. While the store is away an answer, which is paid, is not held:
+its bond waits in this worker, which alone knows the id until then, and is written when the store is back. A worker
+that ends before that loses it, and the id is unknown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+
+from gateway.config import Upstream
+from gateway.errors import NotFound, Unavailable
+from gateway.records import Bond
+from gateway.store import BondStore, StoreUnavailable
+from gateway.store.bonds import is_bond_id
+from gateway.tasks import Tasks
+from gateway.upstream.account import position_of
+
+log = logging.getLogger("gateway")
+
+WRITTEN_WITHIN_S = 1.0
+"""How long an answer waits for its bond."""
+
+TRY_AGAIN_S = 1.0
+MAX_UNWRITTEN = 10_000
+"""Bonds that wait for the store; beyond that the oldest are lost."""
+
+MAX_SHOWN_ID = 64
+"""Characters of an unknown id that an error repeats."""
+
+_AWAY = "The gateway cannot reach its store, so it cannot look up whose this id is. Please try again in a moment."
+_ACCOUNT_GONE = (
+    "'{}' is kept by a provider account that the gateway no longer uses. Send the whole conversation instead."
+)
+_NOT_FOUND = {
+    "previous_response_id": ("Previous response with id '{}' not found.", "previous_response_not_found"),
+    "conversation": ("Conversation with id '{}' not found.", None),
+    "": ("Response with id '{}' not found.", None),
+}
+"""OpenAI's message and code for what is not there, by the parameter that names it."""
+
+
+class Bonds:
+    """To be closed."""
+
+    def __init__(self, store: BondStore, clock: Callable[[], float] = time.time) -> None:
+        self._store = store
+        self._clock = clock
+        self._unwritten: OrderedDict[str, Bond] = OrderedDict()
+        self._changed = asyncio.Condition()
+        self._is_away = False
+        self._tasks = Tasks()
+        self._writing: asyncio.Task[None] | None = None
+
+    async def find(self, key: str, bond_id: str) -> Bond | None:
+        """The bond of this id, if it is one of the key with this id. Raises `StoreUnavailable`."""
+        if not is_bond_id(bond_id):
+            return None
+        bond = self._unwritten.get(bond_id) or await self._store.find_bond(bond_id, self._clock())
+        return bond if bond is not None and bond.key == key else None
+
+    async def require(self, key: str, bond_id: str, param: str, upstreams: Mapping[str, Upstream]) -> Bond:
+        """The bond of an id that the key with this id has sent in this parameter (empty: in the path).
+
+        Raises `NotFound` if it is unknown or another key's, and the error does not show which; or if the upstream's
+        account is no longer configured. Raises `Unavailable`.
+        """
+        try:
+            bond = await self.find(key, bond_id)
+        except StoreUnavailable:
+            raise Unavailable(_AWAY, code=StoreUnavailable.code) from None
+        if bond is None:
+            message, code = _NOT_FOUND[param]
+            raise NotFound(message.format(bond_id[:MAX_SHOWN_ID]), param=param or None, code=code)
+        upstream = upstreams.get(bond.upstream)
+        if upstream is None or position_of(upstream, bond.account) is None:
+            raise NotFound(_ACCOUNT_GONE.format(bond.id), param=param or None, code="account_not_configured")
+        return bond
+
+    async def keep(self, bond: Bond) -> None:
+        """Write a bond. Returns when it is in the store, or will be when the store is back."""
+        if not is_bond_id(bond.id):
+            return
+        self._unwritten[bond.id] = bond
+        if len(self._unwritten) > MAX_UNWRITTEN:
+            self._unwritten.popitem(last=False)
+        if self._writing is None or self._writing.done():
+            self._writing = self._tasks.spawn(self._write(), "write-bonds")
+        if self._is_away:
+            return
+        try:
+            async with asyncio.timeout(WRITTEN_WITHIN_S), self._changed:
+                await self._changed.wait_for(lambda: self._is_away or self._unwritten.get(bond.id) is not bond)
+        except TimeoutError:
+            pass
+
+    async def forget(self, bond: Bond) -> None:
+        """Delete a bond. Raises `StoreUnavailable`."""
+        self._unwritten.pop(bond.id, None)
+        await self._store.remove_bond(bond)
+
+    async def close(self) -> None:
+        """End; bonds that are not written by now are lost."""
+        await self._tasks.cancel_all()
+        if self._unwritten:
+            log.warning("%d stored responses were not bound to their keys: their ids are unknown", len(self._unwritten))
+
+    async def _write(self) -> None:
+        while self._unwritten:
+            bond = next(iter(self._unwritten.values()))
+            try:
+                await self._store.add_bond(bond, self._clock())
+            except StoreUnavailable as away:
+                if not self._is_away:
+                    log.warning("bonds of stored responses wait for the store: %s", away)
+                await self._note(is_away=True)
+                await asyncio.sleep(TRY_AGAIN_S)
+                continue
+            except Exception:
+                log.exception("the store cannot take the bond of %s", bond.id)
+            if self._unwritten.get(bond.id) is bond:
+                del self._unwritten[bond.id]
+            await self._note(is_away=False)
+
+    async def _note(self, *, is_away: bool) -> None:
+        async with self._changed:
+            self._is_away = is_away
+            self._changed.notify_all()

@@ -1,0 +1,33 @@
+"""Bonds in the embedded store's file."""
+
+from __future__ import annotations
+
+import sqlite3
+
+from gateway.records import Bond
+from gateway.store.bonds import BOND_KEPT_S, BONDS_KEPT, decode_bond, encode_bond
+
+from .database import insert
+
+COLUMNS = ("id", "key", "until", "text")
+
+_IN_PLACE = "ON CONFLICT (id) DO UPDATE SET until = excluded.until, text = excluded.text WHERE bonds.key = excluded.key"
+
+DELETED_AT_ONCE = 100
+"""Bonds that one transaction deletes, so that it stays short."""
+
+
+def add_bond(db: sqlite3.Connection, bond: Bond, now: float) -> None:
+    """As `BondStore.add_bond`, in a transaction that the caller has begun."""
+    insert(db, "bonds", COLUMNS, [(bond.id, bond.key, now + BOND_KEPT_S, encode_bond(bond))], _IN_PLACE)
+    db.execute("DELETE FROM bonds WHERE seq IN (SELECT seq FROM bonds WHERE until < ? LIMIT ?)", (now, DELETED_AT_ONCE))
+    db.execute(
+        "DELETE FROM bonds WHERE seq IN (SELECT seq FROM bonds WHERE key = ? ORDER BY seq DESC LIMIT ? OFFSET ?)",
+        (bond.key, DELETED_AT_ONCE, BONDS_KEPT),
+    )
+
+
+def find_bond(db: sqlite3.Connection, bond_id: str, now: float) -> Bond | None:
+    """As `BondStore.find_bond`."""
+    row = db.execute("SELECT text FROM bonds WHERE id = ? AND until >= ?", (bond_id, now)).fetchone()
+    return decode_bond(row[0]) if row else None

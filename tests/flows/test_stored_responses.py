@@ -1,0 +1,246 @@
+"""Responses that the upstream keeps: each belongs to the key that made it, at every worker and gateway of a store."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.conftest import Stage, StartsGateways
+from tests.fakes import responses_api as api
+from tests.fakes.redis_servers import RedisServer
+from tests.fakes.scripted import CHUNKED, Behaviour, Wire, chunk, error_json, ok_json
+
+from .client import Answer
+from .house import Gateway, eventually, key, model, secret, settings
+
+MODEL = "gpt-4.1"
+TEXT = "All is said."
+KEYS = ["sk-upstream-key-that-nobody-may-see", "sk-upstream-second-that-nobody-may-see"]
+FOREIGN = "sk-upstream-other-that-nobody-may-see"
+_NUMBERS = itertools.count(1)
+
+
+def config(upstream: str, store: str) -> dict[str, Any]:
+    both = {"base_url": upstream, "api_keys": KEYS, "api_key": None}
+    return settings(
+        upstream,
+        upstreams={"main": both, "other": {"base_url": upstream, "api_key": FOREIGN}},
+        models={
+            MODEL: model("responses", routes=[{"upstream": "main"}, {"upstream": "other", "priority": 2}]),
+            "elsewhere": model("responses", "other"),
+        },
+        teams={"red": {}},
+        keys=[
+            key("alice", team="red"), key("bob", team="red"),
+            key("counted", quotas=[{"tokens": 10**9, "per": "month"}]),
+        ],
+        server={"workers": 2, "access_log": "off"},
+        store={"url": store},
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=["embedded", "redis"])
+def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("store")
+    if request.param == "embedded":
+        yield f"embedded:{folder / 'data'}"
+        return
+    with RedisServer(folder) as server:
+        yield server.url
+
+
+@pytest.fixture(scope="module")
+def houses(gateways: StartsGateways, theatre: Stage, url: str) -> list[Gateway]:
+    """Two gateways on one Redis, or twice the one that an embedded store permits."""
+    first = gateways(config(theatre.url, url))
+    return [first, first if url.startswith("embedded") else gateways(config(theatre.url, url))]
+
+
+def new_id() -> str:
+    return f"resp_{next(_NUMBERS):048x}"
+
+
+def ask(house: Gateway, who: str = "alice", **members: Any) -> Answer:
+    return house.post("/v1/responses", {"model": MODEL, "input": "Hello"} | members, key=who)
+
+
+def make(house: Gateway, upstream: Stage, who: str = "alice", **members: Any) -> str:
+    """A stored response; its id."""
+    made = new_id()
+    upstream.play(ok_json(api.response([api.message(TEXT)], id=made)))
+    assert ask(house, who, **members).json["id"] == made
+    return made
+
+
+def used_key(upstream: Stage) -> str:
+    return upstream.requests[-1].headers["authorization"].removeprefix("Bearer ")
+
+
+def sent(*events: bytes) -> Behaviour:
+    async def behaviour(wire: Wire) -> None:
+        await wire.write(CHUNKED + b"".join(map(chunk, events)) + b"0\r\n\r\n")
+
+    return behaviour
+
+
+def test_it_is_continued_where_it_is_kept(houses: list[Gateway], upstream: Stage) -> None:
+    for _ in range(4):  # the keys of the upstream take turns
+        made = make(houses[0], upstream)
+        kept_by = used_key(upstream)
+        for house in houses * 2:
+            upstream.play(ok_json(api.response(id=new_id())))
+            assert ask(house, previous_response_id=made).status == 200
+            assert used_key(upstream) == kept_by
+            assert upstream.requests[-1].json["previous_response_id"] == made
+
+
+def test_a_streamed_one_is_bound_before_its_id_is_seen(houses: list[Gateway], upstream: Stage) -> None:
+    made = new_id()
+    output = [api.message(TEXT)]
+    text = api.written(api.events(output, api.response(output, id=made), start=api.response(id=made)))
+    may_end = threading.Event()
+
+    async def paused(wire: Wire) -> None:
+        if wire.request.method == "GET":
+            await ok_json(api.response(id=made))(wire)
+            return
+        cut = text.index(b"event: response.output_item")
+        await wire.write(CHUNKED + chunk(text[:cut]))
+        await asyncio.to_thread(may_end.wait, 30)
+        await wire.write(chunk(text[cut:]) + b"0\r\n\r\n")
+
+    upstream.play(always=paused)
+    with houses[0].connect() as raw:
+        body = json.dumps({"model": MODEL, "input": "Hello", "stream": True}).encode()
+        raw.post("/v1/responses", body, secret("alice"))
+        head = raw.read_head()
+        assert head.status == 200
+        begun = raw.read_until(made.encode())
+        assert houses[1].get(f"/v1/responses/{made}").json["id"] == made
+        assert houses[1].get(f"/v1/responses/{made}", key="bob").status == 404
+        may_end.set()
+        rest = raw.read_until(b"\r\n0\r\n\r\n")
+    assert b"response.completed" in begun + rest
+
+
+@pytest.mark.parametrize("who", ["bob", "counted"])
+@pytest.mark.parametrize("place", ["known", "unknown"])
+def test_another_key_finds_nothing(houses: list[Gateway], upstream: Stage, who: str, place: str) -> None:
+    made = make(houses[0], upstream) if place == "known" else new_id()
+    before = upstream.hits
+    house = houses[1]
+    answers = [
+        house.get(f"/v1/responses/{made}", key=who),
+        house.send("DELETE", f"/v1/responses/{made}", key=who),
+        house.post(f"/v1/responses/{made}/cancel", b"", key=who),
+        house.get(f"/v1/responses/{made}/input_items", key=who),
+    ]
+    for answer in answers:
+        assert answer.told == (404, "invalid_request_error", None, None)
+        assert answer.error["message"] == f"Response with id '{made[:64]}' not found."
+    told = ask(house, who, previous_response_id=made)
+    assert told.told == (404, "invalid_request_error", "previous_response_id", "previous_response_not_found")
+    assert told.error["message"] == f"Previous response with id '{made[:64]}' not found."
+    told = ask(house, who, conversation={"id": made})
+    assert told.told == (404, "invalid_request_error", "conversation", None)
+    long = ask(house, who, previous_response_id=made, instructions="x" * 70_000)
+    assert long.status == 404
+    counted = house.post("/v1/responses/input_tokens", {"model": MODEL, "previous_response_id": made}, key=who)
+    assert counted.status == 404
+    assert upstream.hits == before
+
+
+def test_without_a_key_nothing_is_looked_up(houses: list[Gateway], upstream: Stage) -> None:
+    made = make(houses[0], upstream)
+    assert houses[0].get(f"/v1/responses/{made}", key=None).status == 401
+    assert houses[0].get(f"/v1/responses/{made}", key="nobody").status == 401
+
+
+def test_it_is_read_and_deleted(houses: list[Gateway], upstream: Stage) -> None:
+    made = make(houses[0], upstream)
+    kept_by = used_key(upstream)
+    shown = api.response([api.message(TEXT)], id=made)
+    items = {"object": "list", "data": [], "has_more": False}
+    deleted = {"id": made, "object": "response", "deleted": True}
+    upstream.play(ok_json(shown), ok_json(items), error_json(400, message="Not in the background."), ok_json(deleted))
+    house = houses[1]
+    told = house.get(f"/v1/responses/{made}?include[]=reasoning.encrypted_content")
+    assert (told.status, told.json) == (200, shown)
+    assert house.get(f"/v1/responses/{made}/input_items?limit=2").json == items
+    refused = house.post(f"/v1/responses/{made}/cancel", b"")
+    assert (refused.status, refused.error["message"]) == (400, "Not in the background.")
+    assert house.send("DELETE", f"/v1/responses/{made}").json == deleted
+    assert [(each.method, each.path) for each in upstream.requests] == [
+        ("GET", f"/v1/responses/{made}?include[]=reasoning.encrypted_content"),
+        ("GET", f"/v1/responses/{made}/input_items?limit=2"),
+        ("POST", f"/v1/responses/{made}/cancel"),
+        ("DELETE", f"/v1/responses/{made}"),
+    ]
+    assert {each.headers["authorization"] for each in upstream.requests} == {f"Bearer {kept_by}"}
+    for each in houses:
+        assert each.get(f"/v1/responses/{made}").status == 404
+
+
+def test_what_is_not_kept_is_not_bound(houses: list[Gateway], upstream: Stage) -> None:
+    asked = make(houses[0], upstream, store=False)
+    told = new_id()
+    upstream.play(ok_json(api.response(id=told, store=False)))  # an organisation that keeps nothing
+    assert ask(houses[0]).status == 200
+    for made in (asked, told):
+        assert houses[0].get(f"/v1/responses/{made}").status == 404
+
+
+def test_another_provider_cannot_continue_it(houses: list[Gateway], upstream: Stage) -> None:
+    made = make(houses[0], upstream)
+    told = ask(houses[0], model="elsewhere", previous_response_id=made)
+    assert told.told == (400, "invalid_request_error", "model", "model_mismatch")
+
+
+def test_a_continuation_never_goes_elsewhere(houses: list[Gateway], upstream: Stage) -> None:
+    made = make(houses[0], upstream)
+    kept_by = used_key(upstream)
+    upstream.play(always=error_json(429, message="slow down"))
+    assert ask(houses[0], previous_response_id=made).status == 429
+    assert {each.headers["authorization"] for each in upstream.requests} == {f"Bearer {kept_by}"}
+
+
+def test_the_context_is_reserved(houses: list[Gateway], upstream: Stage) -> None:
+    made = make(houses[0], upstream, "counted")
+    upstream.play(ok_json(api.response([api.message(TEXT)], usage=None, id=new_id())))
+    told = ask(houses[0], "counted", previous_response_id=made)
+    assert houses[0].call(told.id)["prompt_tokens"] > api.USAGE["total_tokens"]
+
+
+def test_resuming_a_stream_is_refused_by_name(houses: list[Gateway], upstream: Stage) -> None:
+    made = make(houses[0], upstream)
+    told = houses[0].get(f"/v1/responses/{made}?stream=true&starting_after=3")
+    assert told.told == (400, "invalid_request_error", "stream", "unsupported_parameter")
+
+
+def test_a_store_that_is_away(
+    gateway: StartsGateways, theatre: Stage, upstream: Stage, redis_server: RedisServer
+) -> None:
+    """The paid answer is passed on, and its id is known as soon as the store is back."""
+    own = gateway(config(theatre.url, redis_server.url) | {"server": {"port": 0, "workers": 1, "drain_delay_s": 0}})
+    made = make(own, upstream)
+    later = new_id()
+
+    async def meanwhile(wire: Wire) -> None:
+        redis_server.stop()
+        await ok_json(api.response(id=later))(wire)
+
+    upstream.play(meanwhile)
+    assert ask(own).json["id"] == later
+    told = own.get(f"/v1/responses/{made}")
+    assert (told.status, told.error["code"]) == (503, "store_unavailable")
+    redis_server.cont()
+    upstream.play(always=ok_json(api.response(id=later)))
+    eventually(lambda: own.get(f"/v1/responses/{made}").status == 200)
+    assert eventually(lambda: own.get(f"/v1/responses/{later}").status == 200)
+    assert eventually(lambda: "bond" in redis_server.cli("KEYS", f"*{later}"))

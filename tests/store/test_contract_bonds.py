@@ -1,0 +1,66 @@
+"""The promises of every store about bonds (gateway/store/bonds.py)."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from gateway.records import Bond
+from gateway.store import Store
+from gateway.store import bonds as under_test
+from gateway.store.redis import bonds as redis_bonds
+from gateway.store.sqlite import bonds as sqlite_bonds
+
+from .conftest import OpensStores
+
+NOW = time.time()
+
+
+def bond(number: int = 1, **more: object) -> Bond:
+    values = {
+        "id": f"resp_{number}", "key": "alice", "team": "réd", "upstream": "main", "account": "1f", "model": "m",
+        "tokens": 7, "made": NOW, **more,
+    }  # fmt: skip
+    return Bond(**values)  # type: ignore[arg-type]
+
+
+async def test_every_instance_finds_a_bond_until_it_is_removed(store: Store, open_store: OpensStores) -> None:
+    await store.add_bond(bond(), NOW)
+    other = await open_store()
+    assert await other.find_bond("resp_1", NOW) == bond()
+    assert await other.find_bond("resp_2", NOW) is None
+    await other.remove_bond(bond())
+    assert await store.find_bond("resp_1", NOW) is None
+
+
+async def test_its_own_key_may_write_it_again_and_no_other(store: Store) -> None:
+    await store.add_bond(bond(), NOW)
+    await store.add_bond(bond(tokens=9), NOW)
+    await store.add_bond(bond(key="bob", team=None), NOW)
+    assert await store.find_bond("resp_1", NOW) == bond(tokens=9)
+    await store.remove_bond(bond(key="bob"))
+
+
+async def test_it_ends_after_its_time(store: Store) -> None:
+    await store.add_bond(bond(), NOW)
+    assert await store.find_bond("resp_1", NOW + under_test.BOND_KEPT_S - 2)
+    assert await store.find_bond("resp_1", NOW + under_test.BOND_KEPT_S + 2) is None
+    await store.add_bond(bond(2), NOW + under_test.BOND_KEPT_S + 2)
+    assert await store.find_bond("resp_1", NOW) is None  # deleted
+
+
+async def test_only_the_newest_of_a_key_are_kept(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    for place in (redis_bonds, sqlite_bonds):
+        monkeypatch.setattr(place, "BONDS_KEPT", 3)
+    await store.add_bond(bond(100, key="bob"), NOW)
+    for number in range(6):
+        await store.add_bond(bond(number), NOW + number)
+    found = [number for number in (*range(6), 100) if await store.find_bond(f"resp_{number}", NOW)]
+    assert found == [3, 4, 5, 100]
+
+
+@pytest.mark.parametrize("text", ["", "a b", "resp/1", "x" * 257, "ré", "a\n"])
+def test_what_is_no_id(text: str) -> None:
+    assert not under_test.is_bond_id(text)
+    assert under_test.is_bond_id("resp_68af4030592c81938ec0a5fbab4a3e9f05438e46b5f69a3b")
