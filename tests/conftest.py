@@ -21,15 +21,15 @@ from tests.flows.house import Gateway, Process
 settings.register_profile("full", deadline=None)
 settings.register_profile("fast", deadline=None, max_examples=25)
 
-TIERS = ("fast", "slow", "all")
+TIERS = ("fast", "slow", "alone", "all")
 
 StartsGateways = Callable[..., Gateway]
 StartsProcesses = Callable[..., Process]
 
 
-def is_slow(path: Path) -> bool:
-    """Whether a test file belongs to the slow tier: every file below a folder named `slow`."""
-    return "slow" in path.parts
+def tier_of(path: Path) -> str:
+    """The tier of a test file: `alone` below a folder of that name, else `slow` below a folder `slow`, else `fast`."""
+    return next((tier for tier in ("alone", "slow") if tier in path.parts), "fast")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -37,7 +37,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--tier",
         choices=TIERS,
         default="all",
-        help="fast: no root, no installed servers but one Redis if there is one; slow: files in folders named slow",
+        help="fast: no root, no installed servers but one Redis if there is one; slow: files in folders named slow; "
+        "alone: files in folders named alone, which judge timing or memory",
     )
     parser.addoption(
         "--all-redis", action="store_true", help="in the fast tier, use every installed Redis and Valkey, not only one"
@@ -63,7 +64,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     tier = config.getoption("tier")
     if tier == "all" or collection_path.suffix != ".py" or not collection_path.name.startswith("test_"):
         return None
-    return True if is_slow(collection_path.relative_to(config.rootpath)) != (tier == "slow") else None
+    return True if tier_of(collection_path.relative_to(config.rootpath)) != tier else None
 
 
 def _without_redis(item: pytest.Item) -> Generator[None, object, object]:

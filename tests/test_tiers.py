@@ -1,4 +1,4 @@
-"""The two tiers of tests are folders: every test file belongs to exactly one of them, and together they are all."""
+"""The tiers of tests are folders: every test file belongs to exactly one of them, and together they are all."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from tests.conftest import TIERS, is_slow, pytest_ignore_collect
+from tests.conftest import TIERS, pytest_ignore_collect, tier_of
 
 ROOT = Path(__file__).parent.parent
 FILES = sorted((ROOT / "tests").rglob("test_*.py"))
@@ -34,14 +34,14 @@ def collected(tier: str) -> list[Path]:
 def test_the_tiers_add_up_to_all_files() -> None:
     of = {tier: collected(tier) for tier in TIERS}
     assert of["all"] == FILES
-    assert sorted(of["fast"] + of["slow"]) == FILES
-    assert of["fast"]
-    assert of["slow"]
+    assert sorted(of["fast"] + of["slow"] + of["alone"]) == FILES
+    assert all(of.values())
 
 
-def test_a_slow_file_is_one_below_a_folder_named_slow() -> None:
-    assert is_slow(Path("tests/flows/slow/test_kills.py"))
-    assert not is_slow(Path("tests/flows/test_slow.py"))
+def test_the_folders_of_a_file_name_its_tier() -> None:
+    assert tier_of(Path("tests/flows/slow/test_kills.py")) == "slow"
+    assert tier_of(Path("tests/flows/slow/alone/test_memory.py")) == "alone"
+    assert tier_of(Path("tests/flows/test_slow.py")) == "fast"
 
 
 def test_slow_folders_are_packages() -> None:

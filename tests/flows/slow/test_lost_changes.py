@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Stage, StartsGateways
-from tests.fakes.redis_servers import RedisServer
+from tests.fakes.redis_servers import RedisServer, wait_until
 from tests.fakes.scripted import ok_json
 from tests.flows.house import Gateway, key, secret, settings
 from tests.flows.steering import Operator, until_all_know, until_all_say
@@ -100,3 +100,26 @@ def test_a_revoked_key_of_the_file_stays_revoked_after_an_empty_redis_and_a_rest
     come_back(redis, None)
     again = gateway(config)
     assert Operator(again).use(secret("filed")).status == 401
+
+
+NOT_REPLICATED = "is on no replica of the store yet"
+
+
+def test_a_change_that_no_replica_has_is_in_the_log(
+    gateway: StartsGateways, config: dict[str, Any], redis: RedisServer, tmp_path: Path
+) -> None:
+    house = gateway(config)
+    operator = Operator(house)
+    operator.create("without-replica")
+    with RedisServer(tmp_path / "replica", extra=[f"replicaof 127.0.0.1 {redis.port}"]) as replica:
+        wait_until(lambda: "state=online" in redis.cli("INFO", "replication"), "the replica follows")
+        operator.create("on-the-replica")
+        wait_until(
+            lambda: "on-the-replica" in replica.cli("ZRANGE", "{gateway}:1:names:key", 0, -1), "it has the change"
+        )
+        assert NOT_REPLICATED not in house.stderr
+        replica.stop()
+        operator.create("not-on-the-replica")
+        assert house.stderr.count(NOT_REPLICATED) == 1
+        assert f"the change of key not-on-the-replica {NOT_REPLICATED}" in house.stderr
+        replica.cont()
