@@ -109,7 +109,7 @@ async def serve(
     if call.params.refers_to is not None:
         call, routes = await _continued(call, routes, parts)
     fit = None
-    if OutputFit.may_shrink(call):
+    if call.model.min_output_tokens is not None and OutputFit.may_shrink(call):
         fit = _output_fit(call, parts)
         call = fit.at_first()
     claims = windows.claims(call, parts.book.terms.of(call.key))

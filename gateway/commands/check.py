@@ -33,9 +33,11 @@ def run(args: argparse.Namespace) -> int:
     """Print what the configuration says; returns the exit code. Raises `ConfigError`."""
     from gateway.api import tokenizer
     from gateway.config.source import Source
+    from gateway.process.discovery import ModelDiscovery
 
     reading = Source(args.config, os.environ).read()
     config, whole = reading.config, reading.whole
+    listed = ModelDiscovery(Path(config.store.journal_dir)).extend(reading).config
     assert whole is not None
     now = datetime.now(UTC)
     doubts = [whole.locate(each).located() for each in warnings_of(config, now)]
@@ -50,9 +52,9 @@ def run(args: argparse.Namespace) -> int:
         f"  serves     {format_address(server.host, server.port)} with {count(server.workers, 'worker')}",
         f"  store      {config.store.shown_url}, namespace {config.store.namespace}",
         f"  upstreams  {upstreams}",
-        f"  models     {_models(config)}",
-        f"  prices     {prices.summary(config, now)}",
-        f"  tokens     {tokenizer.describe(config.models)}",
+        f"  models     {_models(config, len(listed.models))}",
+        f"  prices     {prices.summary(listed, now)}",
+        f"  tokens     {tokenizer.describe(listed.models)}",
         f"  keys       {keys or 'none in the file; gateway keys create makes some'}",
         f"  admin API  {_admin(config)}",
         f"  alerts     {_alerts(config)}",
@@ -103,10 +105,11 @@ def _where(upstream: Upstream) -> str:
     return upstream.base_url if upstream.way is None else f"{upstream.base_url} through the proxy {upstream.way}"
 
 
-def _models(config: Config) -> str:
-    """The models of the file, and the upstreams whose lists are read."""
+def _models(config: Config, known: int) -> str:
+    """The models of the file, and the upstreams whose lists are read; `known`: how many there are with them."""
     listing = [name for name, upstream in config.upstreams.items() if upstream.discover is not None]
-    return ", ".join([*config.models, *[f"those that {name} lists" for name in listing]])
+    models = ", ".join([*config.models, *[f"those that {name} lists" for name in listing]])
+    return f"{models} ({known} in all when they were last read)" if known > len(config.models) else models
 
 
 def _admin(config: Config) -> str:

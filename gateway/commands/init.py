@@ -41,6 +41,16 @@ PATHS = ("", "/v1", "/api/v1", "/openai/v1")
 MAX_OUTPUT_TOKENS = 4096
 """The smallest maximum of the chat models that are in use: a larger limit would be refused by some."""
 
+JOURNAL_DIR = "./gateway-journal"
+
+_DISCOVERED = f"""\
+defaults: {{models: {{max_output_tokens: {MAX_OUTPUT_TOKENS}}}}}   # for chats that set no limit
+# models: {{gpt-4o-mini: ...}}   # a name or pattern of its own has its own settings"""
+_BY_PATTERN = f"""\
+models:   # "*" is every model of the upstream; a name or pattern of its own has its own settings
+  "*": {{routes: [{{upstream: "NAME"}}], max_output_tokens: {MAX_OUTPUT_TOKENS}}}   # for chats that set no limit"""
+"""For an upstream whose list could not be read."""
+
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
 _ENDPOINT = re.compile(r"/(?:chat/completions|completions|embeddings|responses|models)/?$")
 
@@ -96,6 +106,8 @@ def _asked(question: str, default: str) -> str:
 
 
 def _init(args: argparse.Namespace, ask: Ask | None) -> int:
+    from gateway.process.discovery import ModelDiscovery
+
     file = Path(args.config)
     if file.exists() and not args.force:
         raise UsageError(f"{file} is there already; name another with --config, or replace it with --force")
@@ -118,6 +130,8 @@ def _init(args: argparse.Namespace, ask: Ask | None) -> int:
                         "all the same: --anyway")  # fmt: skip
     try:
         _write(file, text_of(name, found, variable), args.force)
+        if found.models:
+            ModelDiscovery(Path(JOURNAL_DIR)).learn(name, found.base_url, found.models)
     except OSError as error:
         return fail(f"cannot write {file}: {(error.strerror or str(error)).lower()}")
     return _finish(args, ask, file, found)
@@ -175,7 +189,7 @@ async def find_models(url: str, key: str | None) -> Found:
 
     from gateway.config import Upstream
     from gateway.config.probable_mistakes import BASE_PATHS
-    from gateway.upstream.ask import ask, model_names
+    from gateway.upstream.ask import list_models
 
     problems = []
     parts = urlsplit(url)
@@ -187,8 +201,8 @@ async def find_models(url: str, key: str | None) -> Found:
             settings = Upstream.model_validate({"base_url": base, "api_key": key or None, **_environment_proxy(base)})
         except ValidationError:
             return Found(url, (), ["the address or the key holds characters that cannot be sent"])
-        reply = await ask(settings, "/models", WITHIN_S)
-        if (names := model_names(reply)) is not None:
+        reply, names = await list_models(settings, WITHIN_S)
+        if names is not None:
             return Found(base, names, ())
         if reply.status in (401, 403):
             what = "the key was refused" if key else "it wants a key: name its variable with --key-variable"
@@ -218,14 +232,16 @@ def text_of(name: str, found: Found, variable: str | None) -> str:
         upstream += f', api_key: "${{{variable}}}"'
     if urlsplit(found.base_url).hostname in LOCAL_HOSTS:
         upstream += ", capabilities: {max_tokens_field: max_tokens}"
-    models = f"{len(found.models)} models when this was written" if found.models else "not asked yet"
+    if found.models:
+        upstream += ", discover: true"
+    shown = f"serves what it lists: {len(found.models)} models when this was written" if found.models else "not asked"
+    models = _DISCOVERED if found.models else _BY_PATTERN.replace("NAME", name)
     return f"""\
 # Made by gateway init. Every setting: docs/configuration.md. After a change: gateway check --config FILE
-store: {{url: "embedded:./gateway-data", journal_dir: ./gateway-journal}}   # or redis://host:6379/0
+store: {{url: "embedded:./gateway-data", journal_dir: {JOURNAL_DIR}}}   # or redis://host:6379/0
 upstreams:
-  "{name}": {{{upstream}}}   # {models}
-models:   # "*" is every model of the upstream; a name or pattern of its own has its own settings
-  "*": {{routes: [{{upstream: "{name}"}}], max_output_tokens: {MAX_OUTPUT_TOKENS}}}   # for chats that set no limit
+  "{name}": {{{upstream}}}   # {shown}
+{models}
 # admin: {{token: "${{GATEWAY_ADMIN_TOKEN}}"}}   # the admin API, and the dashboard at /dashboard
 """
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from gateway.config import Config, Upstream
 from gateway.records import Failure
-from gateway.upstream.ask import Reply, ask, model_names
+from gateway.upstream.ask import Listing, ask, list_models
 from gateway.upstream.pool import Pool
 
 WITHIN_S = 15.0
@@ -63,13 +63,13 @@ def lines_of(asked: Iterable[Asked]) -> list[str]:
 
 async def _upstream(name: str, upstream: Upstream, config: Config, spends: bool) -> Sequence[Asked]:
     keys = len(upstream.credentials)
-    replies = await asyncio.gather(*[ask(upstream, "/models", WITHIN_S, key=place) for place in range(keys)])
+    listings = await asyncio.gather(*[list_models(upstream, WITHIN_S, key=place) for place in range(keys)])
     asked = []
-    for place, reply in enumerate(replies):
+    for place, listing in enumerate(listings):
         which = f" with key {place + 1} of {keys}" if keys > 1 else ""
-        came, is_good = _judge(reply, has_key=upstream.credentials[place] is not None)
+        came, is_good = _judge(listing, has_key=upstream.credentials[place] is not None)
         asked.append(Asked(f"upstream {name}, GET {upstream.base_url}/models{which}", came, is_good))
-    listed = next((names for reply in replies if (names := model_names(reply)) is not None), None)
+    listed = next((listing.names for listing in listings if listing.names is not None), None)
     wanted = _sent_names(name, config)
     if listed is not None and (missing := [each for each in wanted if each not in listed]):
         asked.append(Asked(f"upstream {name}, models", f"not in its list: {_few(missing)}", is_doubtful=True))
@@ -78,9 +78,10 @@ async def _upstream(name: str, upstream: Upstream, config: Config, spends: bool)
     return asked
 
 
-def _judge(reply: Reply, *, has_key: bool) -> tuple[str, bool]:
+def _judge(listing: Listing, *, has_key: bool) -> tuple[str, bool]:
     """What an answer to GET /models means."""
-    if (names := model_names(reply)) is not None:
+    reply, names = listing
+    if names is not None:
         return f"{len(names)} models", True
     match reply.status:
         case None:

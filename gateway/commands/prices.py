@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from gateway.config import Config, Model, ModelTable, Price, is_pattern
@@ -20,6 +22,8 @@ from .price_update import update
 CONFIGURED = "configured"
 UPDATE = "update"
 """In place of a model: download a newer table."""
+MAX_NAMED = 5
+"""Models that `gateway check` names for each reason why they have no price."""
 _SHOWN = ("input", "cached_input", "output")
 
 
@@ -39,9 +43,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, config: Config) -> int:
     """Print the prices; returns the exit code."""
+    from gateway.config.source import Source
+    from gateway.process.discovery import ModelDiscovery
+
     now = datetime.now(UTC)
     if args.model == UPDATE:
         return update(config.prices.file, args.source)
+    if any(upstream.discover is not None for upstream in config.upstreams.values()):
+        lists = ModelDiscovery(Path(config.store.journal_dir))
+        config = lists.extend(Source(args.config, os.environ).read()).config
     if args.providers:
         return put("".join([f"{name}\n" for name in _table_of(config, now).providers()]))
     if args.model is None:
@@ -67,8 +77,16 @@ def summary(config: Config, now: datetime) -> str:
     if configured := sources.get(CONFIGURED):
         parts.append(f"{len(configured)} of {number} configured")
     if unknown := sources.get(""):
-        parts.append("unknown: " + ", ".join([f"{name} ({_why(config, name, now)})" for name in unknown]))
-    return "; ".join(parts)
+        reasons: dict[str, list[str]] = {}
+        for name in unknown:
+            reasons.setdefault(_why(config, name, now), []).append(name)
+        parts.append("unknown: " + ", ".join([f"{_few(names)} ({why})" for why, names in reasons.items()]))
+    return "; ".join(parts) or "looked up when the models are known"
+
+
+def _few(names: Sequence[str]) -> str:
+    more = len(names) - MAX_NAMED
+    return ", ".join(names[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 _OTHERS = (CONFIGURED, "")

@@ -9,6 +9,7 @@ import argparse
 import logging
 import sys
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from gateway.config import Config
@@ -28,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the command."""
     add_place(parser)
     parser.add_argument("--by", metavar="NAMES", help=f"default: key; some of {','.join(USAGE_GROUPS)}")
-    parser.add_argument("--since", metavar="TIME", help="the first day, or hour: 2026-11-20, 2026-11-20T14 (UTC)")
+    parser.add_argument("--since", metavar="TIME", help="first day or hour (UTC): 2026-11-20, 2026-11-20T14, 7d, 24h")
     parser.add_argument("--until", metavar="TIME", help="the last day or hour; default: all kept")
     parser.add_argument("--format", default="table", choices=FORMATS, help="default: table")
     parser.add_argument("--compare", metavar="FILE", help="hold it against a provider's usage export (CSV)")
@@ -77,11 +78,12 @@ def _report(args: argparse.Namespace, place: Config | RemoteGateway) -> tuple[st
         rows = on_gateway(place, lambda gateway: gateway.usage(groups, since, until))
     else:
         rows = ask(place.store, question)
+    span = _shown_period(args, since, until)
     if args.format == "json":
-        return format_json(rows) + "\n", []
+        return format_json(rows) + "\n", span
     if args.format == "csv":
-        return format_csv(groups, rows, line_end="\n"), []
-    return (format_table(groups, rows) if rows else "Nothing was used.") + "\n", notes(rows)
+        return format_csv(groups, rows, line_end="\n"), span
+    return (format_table(groups, rows) if rows else "Nothing was used.") + "\n", [*span, *notes(rows)]
 
 
 def _compared(args: argparse.Namespace, config: Config | RemoteGateway) -> tuple[str, Sequence[str]]:
@@ -107,12 +109,22 @@ def _compared(args: argparse.Namespace, config: Config | RemoteGateway) -> tuple
 
 def _days(args: argparse.Namespace) -> tuple[str | None, str | None]:
     """The first and the last day. Raises `UsageError`."""
+    now, days = datetime.now(UTC), []
     for name in ("since", "until"):
-        day = getattr(args, name)
+        text = getattr(args, name)
         try:
-            _ = day is None or (read_day if args.compare is not None else read_period)(day)
+            read = read_day if args.compare is not None else read_period
+            days.append(None if text is None else read(text, now))
         except ValueError as error:
             raise UsageError(f"argument --{name}: {error}") from None
-    if args.since and args.until and args.since[: len(args.until)] > args.until:
-        raise UsageError(f"argument --until: {args.until} is before --since {args.since}")
-    return args.since, args.until
+    since, until = days
+    if since and until and since[: len(until)] > until:
+        raise UsageError(f"argument --until: {until} is before --since {since}")
+    return since, until
+
+
+def _shown_period(args: argparse.Namespace, since: str | None, until: str | None) -> list[str]:
+    """What a duration means: usage is summed by whole days and hours."""
+    spans = [f"from {since} on"] if since and since != args.since else []
+    spans += [f"until {until}"] if until and until != args.until else []
+    return [f"{' and '.join(spans)} (UTC)"] if spans else []

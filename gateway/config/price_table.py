@@ -137,7 +137,7 @@ class PriceTable:
         try:
             found_at, found = self._snapshot.find_provider_model(model, None, provider, None)
         except LookupError:
-            return Unpriced(f"the table has no model {printable(model)!r} of {provider}")
+            return Unpriced(f"the table has no such model of {provider}")
         if (found_at.id, found.id) in MINIMUM_CHARGE:
             return Unpriced(f"each call of {found.id} has a minimum charge")
         # As the package does it: variants are those of the provider itself, not of one that it resells.

@@ -145,8 +145,8 @@ def _expired_keys(config: Config, now: datetime) -> Warnings:
 
 
 def _unused_patterns(config: Config) -> Warnings:
-    if "*" in config.models:
-        return
+    if "*" in config.models or any(upstream.discover is not None for upstream in config.upstreams.values()):
+        return  # any name may be served
     known = _few([printable(name) for name in config.models])
     for number, key in enumerate(config.keys):
         for index, pattern in enumerate(key.models):

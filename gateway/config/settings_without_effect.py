@@ -139,8 +139,8 @@ def _endpoints_without_a_route(config: Config) -> Warnings:
 
 def _unused_upstreams(config: Config) -> Warnings:
     used = {route.upstream for model in config.models.values() for route in model.routes}
-    for name in config.upstreams:
-        if name not in used:
+    for name, upstream in config.upstreams.items():
+        if name not in used and upstream.discover is None:
             yield _warning(("upstreams", name), "no model has a route to it")
 
 

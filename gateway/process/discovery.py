@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from gateway.config import Config, ConfigError, Upstream, build
 from gateway.config.discovered import discovering, usable, with_discovered, with_prices
 from gateway.config.source import Reading
-from gateway.upstream.ask import Reply, ask, model_names
+from gateway.upstream.ask import Listing, Reply, list_models
 
 FILE = "discovered-models.json"
 MAX_FILE_BYTES = 64 * 2**20
@@ -86,6 +86,12 @@ class ModelDiscovery:
                 await changed()
             await asyncio.sleep(LOOK_EVERY_S)
 
+    def learn(self, name: str, base_url: str, names: Iterable[str]) -> None:
+        """Keep a list that was read elsewhere. Raises `OSError`."""
+        self._known = {**self._known, name: KnownList(base_url, usable(names))}
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        _write(self._path, self._known)
+
     def _is_known(self, name: str, upstream: Upstream) -> bool:
         return name in self._known and self._known[name].base_url == upstream.base_url
 
@@ -106,8 +112,8 @@ class ModelDiscovery:
 
     async def _ask_one(self, name: str, upstream: Upstream, within_s: float) -> bool:
         assert upstream.discover is not None
-        reply = await _list(upstream, within_s)
-        names = await asyncio.to_thread(_names_in, reply)
+        reply, listed = await _list(upstream, within_s)
+        names = usable(listed or ()) if reply.status == 200 else ()  # a list that ends early looks like models gone
         every_s, now = upstream.discover.every_s, self._clock()
         self._due[name, upstream.base_url] = now + (every_s if names else min(every_s, TRY_AGAIN_S))
         before = self._known[name].names if self._is_known(name, upstream) else None
@@ -129,19 +135,15 @@ class ModelDiscovery:
         return True
 
 
-async def _list(upstream: Upstream, within_s: float) -> Reply:
-    """The answer to GET /models, with the first API key that is not refused."""
-    reply = Reply(None)
+async def _list(upstream: Upstream, within_s: float) -> Listing:
+    """What the upstream lists for the first API key that is not refused."""
+    listing = Listing(Reply(None), None)
     until = time.monotonic() + within_s
     for key in range(len(upstream.credentials)):
-        reply = await ask(upstream, "/models", max(0.0, until - time.monotonic()), key=key)
-        if reply.status not in REFUSED_KEY:
+        listing = await list_models(upstream, max(0.0, until - time.monotonic()), key=key)
+        if listing.reply.status not in REFUSED_KEY:
             break
-    return reply
-
-
-def _names_in(reply: Reply) -> tuple[str, ...]:
-    return usable(model_names(reply) or ())
+    return listing
 
 
 def _counted(names: list[str], what: str) -> list[str]:

@@ -12,10 +12,11 @@ import io
 import json
 import re
 from collections.abc import Iterable, Sequence
-from datetime import date
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 from gateway.chunked import in_chunks
+from gateway.config.quantities import is_duration, read_duration_s
 from gateway.store import USAGE_COLUMNS, USAGE_GROUPS, check_groups
 from gateway.store.report_rows import percent
 
@@ -40,23 +41,37 @@ def read_groups(text: str) -> list[str]:
     return groups
 
 
-def read_period(text: str) -> str:
-    """A day, or an hour such as 2026-11-20T14, in the store's form. Raises `ValueError`."""
+def read_period(text: str, now: datetime) -> str:
+    """A day, or an hour such as 2026-11-20T14, in the store's form. A duration counts back from now: to the UTC day of
+    that moment if it is of days or weeks, else to the hour. Raises `ValueError`."""
+    if is_duration(text) and not text.strip().lower().endswith(("d", "w")):
+        return _back(text, now).strftime("%Y-%m-%dT%H")
     day, hour = (text[:10], text[10:]) if re.fullmatch(r".{10}T([01][0-9]|2[0-3])", text) else (text, "")
     try:
-        return read_day(day) + hour
+        return read_day(day, now) + hour
     except ValueError as error:
         raise ValueError(f"{error}, or an hour such as 2026-11-20T14") from None
 
 
-def read_day(text: str) -> str:
-    """A day in the store's form. Raises `ValueError`."""
+def _back(duration: str, now: datetime) -> datetime:
+    """So long before now. Raises `ValueError` where no calendar begins so early."""
+    try:
+        return (now - timedelta(seconds=read_duration_s(duration))).astimezone(UTC)
+    except OverflowError:
+        raise ValueError("expected a time back from now such as 7d, which is not before the year 1") from None
+
+
+def read_day(text: str, now: datetime) -> str:
+    """A day in the store's form. A duration such as 7d counts back from now: the UTC day of that moment. Raises
+    `ValueError`."""
+    if is_duration(text):
+        return _back(text, now).date().isoformat()
     try:
         is_day = date.fromisoformat(text).isoformat() == text
     except ValueError:
         is_day = False
     if not is_day:
-        raise ValueError("expected a day such as 2026-11-20")
+        raise ValueError("expected a day such as 2026-11-20, or a time back from now such as 7d")
     return text
 
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Sequence
 from typing import NamedTuple
+from urllib.parse import urlencode
 
 from gateway.config import Upstream
 from gateway.records import Failure, Fault, Phase
@@ -19,6 +21,10 @@ from .pool import Pool
 
 MAX_BYTES = 16 * 2**20
 """Of an answer: the largest list of models known has less than 1 MB."""
+
+
+MAX_PAGES = 50
+"""Of one list. Anthropic's pages have 20 models unless more are asked for."""
 
 
 class Reply(NamedTuple):
@@ -140,6 +146,39 @@ async def fetch(
     return Fetched(collector.head, bytes(collector.body))
 
 
+class Listing(NamedTuple):
+    """The models that an upstream lists."""
+
+    reply: Reply
+    """The last answer."""
+    names: list[str] | None
+    """Sorted; None: the first answer is no list of models."""
+
+
+async def list_models(settings: Upstream, within_s: float, *, key: int = 0) -> Listing:
+    """GET /models, page by page, within so many seconds, `MAX_PAGES` pages and `MAX_BYTES` in all.
+
+    A page that cannot be read ends the list: `names` has those of the pages before, and `reply` says why.
+    """
+    until, size, query = time.monotonic() + within_s, 0, ""
+    found: set[str] | None = None
+    for _ in range(MAX_PAGES):
+        reply = await ask(settings, f"/models{query}", max(0.0, until - time.monotonic()), key=key)
+        names, query = await asyncio.to_thread(_read_page, reply)
+        size += len(reply.body)
+        is_new = names is not None and (found is None or not found.issuperset(names))
+        if names is not None:
+            found = {*(found or ()), *names}
+        if not is_new or not query or size > MAX_BYTES:
+            break
+    return Listing(reply, None if found is None else sorted(found))
+
+
+def _read_page(reply: Reply) -> tuple[list[str] | None, str]:
+    query = next_page(reply)
+    return model_names(reply), f"?{query}" if query else ""
+
+
 def model_names(reply: Reply) -> list[str] | None:
     """The names in an answer to GET /models; None where it is no such list."""
     if reply.status != 200:
@@ -149,3 +188,19 @@ def model_names(reply: Reply) -> list[str] | None:
         return sorted({str(row["id"]) for row in rows})
     except (ValueError, LookupError, TypeError, RecursionError):  # a list of lists of lists
         return None
+
+
+def next_page(reply: Reply) -> str | None:
+    """The query of the page behind this one; None: there is none.
+
+    Anthropic (Models API, "List Models"): `has_more` and `last_id` lead to `after_id`. OpenAI's lists, which have
+    `object: list` as well, call the parameter `after`. Google (AIP-158): `nextPageToken` leads to `pageToken`.
+    """
+    try:
+        page = json.loads(reply.body)
+        last, token = page.get("last_id"), page.get("nextPageToken")
+    except (ValueError, AttributeError, RecursionError):
+        return None
+    if page.get("has_more") is True and isinstance(last, str) and last:
+        return urlencode({"after" if page.get("object") == "list" else "after_id": last})
+    return urlencode({"pageToken": token}) if isinstance(token, str) and token else None

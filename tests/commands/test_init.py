@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.commands.init import find_models, name_of, text_of
+from gateway.commands.init import Found, find_models, name_of, text_of
 from gateway.config import build, resolve
 from tests.fakes.scripted import Scripted, Wire, answer, error_json, ok_json
 
@@ -99,9 +99,12 @@ async def test_the_file_is_a_good_one(variable: str | None) -> None:
     async with Scripted(always=ok_json(LISTS["openai"])) as upstream:
         found = await find_models(upstream.url, None)
     text = text_of("openai", found, variable)
+    by_pattern = build(resolve(text_of("openai", Found(upstream.url, (), ["away"]), None), {}).values)
+    assert by_pattern.models["*"].max_output_tokens  # whose upstream could not be asked
     config = build(resolve(text, {"OPENAI_API_KEY": KEY}).values)
     assert len([line for line in text.splitlines() if line and not line.startswith("#")]) <= 6
     assert config.upstreams["openai"].base_url == upstream.url
     assert (config.upstreams["openai"].api_key is None) == (variable is None)
-    assert config.models["*"].max_output_tokens
+    assert config.upstreams["openai"].discover is not None
+    assert config.defaults.models.max_output_tokens
     assert KEY not in text

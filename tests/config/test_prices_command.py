@@ -48,7 +48,7 @@ def test_check_says_how_many_models_the_table_prices(file: str, capsys: pytest.C
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  prices ")]
     assert line.split(maxsplit=1)[1] == (
         f"3 of 8 by the {TABLE}; 1 of 8 configured; unknown: gpt-4.1 (price: null), gpt-4o (unpriced: allow), "
-        "typo (the table has no model 'typo' of openai), "
+        "typo (the table has no such model of openai), "
         "elsewhere (the provider of upstream reseller is not known: set its provider, or a price)"
     )
 
@@ -60,7 +60,7 @@ def test_the_prices_of_all_models(file: str, capsys: pytest.CaptureFixture[str])
         "model": "own", "input": 1, "cached_input": None, "output": 2, "further": "tiers", "source": "configured",
     }  # fmt: skip
     assert (rows["gpt-4o-mini"]["input"], rows["gpt-4o-mini"]["source"]) == (0.15, TABLE)
-    assert rows["typo"]["source"] == "unknown: the table has no model 'typo' of openai"
+    assert rows["typo"]["source"] == "unknown: the table has no such model of openai"
     assert cli.main(["prices", "--config", file]) == 0
     table = capsys.readouterr().out.splitlines()
     assert table[0].split() == ["model", "source", "further", "input", "cached_input", "output"]
@@ -72,7 +72,7 @@ def test_the_prices_of_all_models(file: str, capsys: pytest.CaptureFixture[str])
     [
         ("own", ["own: configured", "  standard: input 1, output 2",
                  "  standard, prompts above 100 tokens: input 3, output 2"]),
-        ("typo", ["typo: unknown: the table has no model 'typo' of openai"]),
+        ("typo", ["typo: unknown: the table has no such model of openai"]),
         ("o3", [f"o3: {TABLE}"]),
         ("o-unheard-of", ["o-unheard-of: unknown: its pattern has prices only for the names that the table lists"]),
         ("fast", [f"gpt-4o-mini: {TABLE}"]),

@@ -339,6 +339,14 @@ def test_an_upstream_without_a_route() -> None:
     assert (warning.path, warning.message) == ("upstreams.other", "no model has a route to it")
 
 
+def test_an_upstream_whose_list_is_served_needs_no_model() -> None:
+    values = {
+        "upstreams": {"up": {"base_url": "https://up.example/v1", "discover": True}},
+        "keys": [{"id": "a", "secret": SECRET, "models": ["gpt-*"]}],
+    }
+    assert warnings_of(build(values), NOW) == []
+
+
 @pytest.mark.parametrize(
     ("changes", "path"),
     [({"endpoint": "http://localhost:4317"}, "endpoint"), ({"sample_ratio": 0}, "sample_ratio")],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ import pytest
 from gateway.reports.usage import format_csv, format_json, format_table, notes, read_day, read_groups, read_period
 from gateway.store import USAGE_COLUMNS, USAGE_GROUPS
 from gateway.store.report_rows import percent
+
+NOW = datetime(2026, 11, 23, 10, tzinfo=UTC)
 
 
 def row(key: str = "alice", **more: Any) -> dict[str, Any]:
@@ -63,22 +66,32 @@ def test_group_that_nobody_knows(text: str) -> None:
 @pytest.mark.parametrize("text", ["", "yesterday", "2026-1-1", "20261120", "2026-11-31", "2026-11", "2026-W47-5"])
 def test_day_that_is_none(text: str) -> None:
     with pytest.raises(ValueError, match="expected a day such as 2026-11-20"):
-        read_day(text)
+        read_day(text, NOW)
 
 
 def test_day() -> None:
-    assert read_day("2024-02-29") == "2024-02-29"
+    assert read_day("2024-02-29", NOW) == "2024-02-29"
+
+
+@pytest.mark.parametrize(
+    ("text", "day"), [("7d", "2026-11-16"), ("24h", "2026-11-22"), ("9h", "2026-11-23"), ("11h", "2026-11-22")]
+)
+def test_a_duration_is_the_day_of_that_moment(text: str, day: str) -> None:
+    assert read_day(text, NOW) == day
 
 
 def test_period() -> None:
-    assert read_period("2024-02-29") == "2024-02-29"
-    assert read_period("2024-02-29T23") == "2024-02-29T23"
+    assert read_period("2024-02-29", NOW) == "2024-02-29"
+    assert read_period("2024-02-29T23", NOW) == "2024-02-29T23"
+    assert read_period("2d", NOW) == "2026-11-21"
+    assert read_period("24h", NOW) == "2026-11-22T10"
+    assert read_period("1h30m", NOW) == "2026-11-23T08"
 
 
 @pytest.mark.parametrize("text", ["", "2026-11-20T24", "2026-11-31T10", "2026-11-20T1", "2026-11-20T10:00", "T10"])
 def test_period_that_is_none(text: str) -> None:
     with pytest.raises(ValueError, match="or an hour such as 2026-11-20T14"):
-        read_period(text)
+        read_period(text, NOW)
 
 
 # -------------------------------------------------------------------------------------------------------------- tables

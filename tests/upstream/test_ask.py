@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import pytest
 
-from gateway.upstream.ask import Reply, model_names
+from gateway.config import Upstream
+from gateway.upstream.ask import MAX_PAGES, Reply, list_models, model_names, next_page
+from tests.fakes.scripted import Scripted, error_json, ok_json
 
 
 @pytest.mark.parametrize(
@@ -24,3 +29,49 @@ from gateway.upstream.ask import Reply, model_names
 def test_names(body: bytes, names: list[str] | None) -> None:
     assert model_names(Reply(200, body)) == names
     assert model_names(Reply(401, body)) is None
+
+
+def page(*names: str, **more: Any) -> dict[str, Any]:
+    return {"data": [{"id": name} for name in names], **more}
+
+
+@pytest.mark.parametrize(
+    ("answer", "query"),
+    [
+        (page("a", has_more=True, first_id="a", last_id="a b"), "after_id=a+b"),
+        (page("a", has_more=True, last_id="a", object="list"), "after=a"),
+        (page("a", nextPageToken="x&y"), "pageToken=x%26y"),
+        (page("a", has_more=False, last_id="a"), None),
+        (page("a", has_more=True, last_id=None), None),
+        (page("a", has_more=True, last_id=["a"]), None),
+        (page("a", nextPageToken=""), None),
+        ([], None),
+        ("text", None),
+    ],
+    ids=range(9),
+)
+def test_next_page(answer: Any, query: str | None) -> None:
+    assert next_page(Reply(200, json.dumps(answer).encode())) == query
+
+
+async def test_pages_are_followed_to_the_last() -> None:
+    more = {"has_more": True, "last_id": "b"}
+    async with Scripted(ok_json(page("b", "a", **more)), ok_json(page("c", has_more=False))) as upstream:
+        reply, names = await list_models(Upstream(base_url=upstream.url), 5)
+        assert (reply.status, names) == (200, ["a", "b", "c"])
+        assert [request.path for request in upstream.requests] == ["/v1/models", "/v1/models?after_id=b"]
+
+
+async def test_a_page_that_fails_is_told_with_what_came_before() -> None:
+    async with Scripted(ok_json(page("a", has_more=True, last_id="a")), error_json(503)) as upstream:
+        reply, names = await list_models(Upstream(base_url=upstream.url), 5)
+        assert (reply.status, names) == (503, ["a"])
+
+
+async def test_pages_that_never_end_are_bounded() -> None:
+    async with Scripted(always=ok_json(page("a", has_more=True, last_id="a"))) as upstream:
+        assert (await list_models(Upstream(base_url=upstream.url), 5)).names == ["a"]
+        assert len(upstream.requests) == 2  # the second has nothing new
+    pages = [ok_json(page(str(number), has_more=True, last_id=str(number))) for number in range(MAX_PAGES + 5)]
+    async with Scripted(*pages) as upstream:
+        assert len((await list_models(Upstream(base_url=upstream.url), 30)).names or ()) == MAX_PAGES

@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -195,6 +196,6 @@ def _groups_behind(query: Mapping[str, str], number: int) -> list[str] | None:
 
 def _period(query: Mapping[str, str], name: str) -> str | None:
     try:
-        return read_period(query[name]) if name in query else None
+        return read_period(query[name], datetime.now(UTC)) if name in query else None
     except ValueError as error:
         raise bad(name, str(error)) from None

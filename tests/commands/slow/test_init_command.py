@@ -46,7 +46,9 @@ def test_from_nothing_to_the_first_call(tmp_path: Path, simulator: str, process:
     # The store of the file is relative to where the gateway runs.
     text = Path(file).read_text().replace("./", f"{tmp_path}/")
     Path(file).write_text(text)
-    assert run("check", "--config", file, env=env).stdout.startswith(f"{file} is good.")
+    checked = run("check", "--config", file, env=env).stdout
+    assert checked.startswith(f"{file} is good.")
+    assert re.search(r"models     those that local lists \((\d\d?) in all", checked), checked
     served = process("serve", "--config", file, "--port", "0", env=env)
     port = int(served.wait_for(r"serves http://127\.0\.0\.1:(\d+)")[1])
     body = json.dumps({"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "Hi"}]}).encode()

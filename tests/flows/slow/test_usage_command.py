@@ -203,6 +203,7 @@ def test_empty_folder_stays_empty(tmp_path: Path) -> None:
         (["--since", "yesterday"], "argument --since: expected a day such as 2026-11-20"),
         (["--since", ""], "argument --since: expected a day such as 2026-11-20"),
         (["--until", "2026-1-1"], "argument --until: expected a day such as 2026-11-20"),
+        (["--since", "3000000d"], "argument --since: expected a time back from now such as 7d"),
         (["--since", "2026-11-20", "--until", "2026-11-19"], "argument --until: 2026-11-19 is before --since"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
