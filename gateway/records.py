@@ -263,8 +263,11 @@ class Usage(NamedTuple):
     variant: str = ""
     """What the answer calls the service (`flex`, `priority`, `batch`): it may have prices of its own. Not stored."""
     parts: tuple[Usage, ...] = ()
-    """If this is a sum of several upstream requests: each of them, because a long prompt of one may have other prices.
-    Not stored."""
+    """If this is a sum of several upstream requests, or of runs of models inside one: each of them, because a long
+    prompt of one may have other prices. Not stored."""
+    model: str = ""
+    """Of a part that another model than the call's ran: what the answer calls it. It has that model's prices. Not
+    stored."""
 
     @property
     def total_tokens(self) -> int:

@@ -43,6 +43,7 @@ from gateway.store import JournalFull, Ledger, StoreUnavailable
 from gateway.tasks import is_cut_off
 from gateway.upstream.limits import Place, further
 
+from .other_prices import other_prices
 from .served_models import ServedModels
 
 log = logging.getLogger("gateway")
@@ -234,7 +235,7 @@ class Lease:
     def fall_back(self, call: Call) -> None:
         """Another model serves from here on: this is the call for it. It has the price of that model."""
         usage, nusd = self._earlier or (Usage(), 0)
-        nusd += pricing.cost_nusd(self.call.model.price, self.spent, self.call.started) or 0
+        nusd += _cost_nusd(self.call, self.route, self.spent) or 0
         self._earlier, self.spent = (pricing.total_usage((usage, self.spent)), nusd), Usage()
         self.call, self.route = call, None
         self.fallbacks_left -= 1
@@ -460,13 +461,25 @@ def _record(
         upstream=route.upstream if route else "",
         status=status,
         stream=call.params.stream,
-        usage=usage._replace(parts=()) if usage.parts else usage,
+        usage=_without_parts(call, route, usage) if usage.parts else usage,
         ended=ended,
         first_byte_s=first_byte_s,
         duration_s=duration_s,
         attempts=attempts,
         truncated=is_truncated,
         client_request_id=call.client_request_id,
-        cost_nusd=pricing.cost_nusd(price, usage, call.started),
+        cost_nusd=_cost_nusd(call, route, usage),
         price=None if price is None else price.spelling or pricing.spelling(price, usage, call.started),
     )
+
+
+def _cost_nusd(call: Call, route: Route | None, usage: Usage) -> int | None:
+    others = other_prices(call, route, usage) if usage.parts else {}
+    return pricing.cost_nusd(call.model.price, usage, call.started, others)
+
+
+def _without_parts(call: Call, route: Route | None, usage: Usage) -> Usage:
+    """The usage as it is stored: an estimate where a model ran whose price is not known."""
+    ran = {part.model for part in usage.parts if part.model}
+    is_known = not ran or ran <= other_prices(call, route, usage).keys()
+    return usage._replace(parts=(), source=usage.source if is_known else "estimated")

@@ -8,18 +8,18 @@
    zeros replaces none. A count that is left out or null is as before, and so is the part that lasts an hour, which only
    the first report names.
 3. `iterations` lists the runs of models inside one call. Compactions are not in the counts at the top (anthropic-sdk,
-   BetaUsage), so each count is the sum over the list, if that is more. A run of another model than the answer's has
-   another price, which one record of usage cannot say: the usage is then marked as an estimate.
+   BetaUsage), so each count is the sum over the list, if that is more. Each run is then a part of the usage, with the
+   `model` that it names, because each has the price of its model and of its own length.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gateway import units
-from gateway.records import Usage, UsageSource
+from gateway.records import Usage
 
 TEXT = re.compile(rb'"(?:text|thinking|partial_json|name)"\s*:\s*"((?:[^"\\]++|\\.)++)"')
 """Generated texts in an answer or an event that are not empty: its one group."""
@@ -27,6 +27,8 @@ TEXT = re.compile(rb'"(?:text|thinking|partial_json|name)"\s*:\s*"((?:[^"\\]++|\
 _INPUT = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
 _OTHER_MODELS = frozenset({"advisor_message", "fallback_message"})
 """Iterations of a model of their own."""
+UNNAMED_MODEL = "?"
+"""The model of a part whose iteration has one of its own and does not name it."""
 
 
 class _Counts(NamedTuple):
@@ -55,19 +57,42 @@ def reported(report: Any) -> Usage | None:
         summed = _Counts(*map(sum, zip(*map(_counts, runs), strict=True)))
         output, thinking = max(summed.output, top.output), max(summed.thinking, top.thinking)
         top = (summed if summed.prompt > top.prompt else top)._replace(output=output, thinking=thinking)
-    is_priced_alike = not any(run.get("type") in _OTHER_MODELS for run in runs)
     searches = _detail(report.get("server_tool_use"), "web_search_requests")
+    usage = _usage(top, searches, _service(report))
+    return usage if len(runs) < 2 else _with_parts(usage, runs, searches)
+
+
+def _usage(counted: _Counts, searches: int, service: str) -> Usage:
     more: units.Counts = ()
-    if top.written or searches:
+    if counted.written or searches:
         more = units.counts(
             {
-                "cache_write": top.written - top.written_1h,
-                "cache_write_1h": top.written_1h,
+                "cache_write": counted.written - counted.written_1h,
+                "cache_write_1h": counted.written_1h,
                 "web_searches": searches,
             }
         )
-    source: UsageSource = "reported" if is_priced_alike else "estimated"
-    return Usage(top.prompt, top.output, top.read, top.thinking, source, more, _service(report))
+    return Usage(counted.prompt, counted.output, counted.read, counted.thinking, "reported", more, service)
+
+
+def _with_parts(usage: Usage, runs: Sequence[Mapping[str, Any]], searches: int) -> Usage:
+    """The usage with its runs as parts. Runs that are not all of it have no price of their own: where another model ran
+    among them, the usage is an estimate."""
+    parts = [_usage(_counts(run), 0, usage.variant)._replace(model=_model(run)) for run in runs]
+    if searches:
+        parts.append(Usage(source="reported", more=units.counts({"web_searches": searches}), variant=usage.variant))
+    whole = [sum(counts) for counts in zip(*[part[:2] for part in parts], strict=True)]
+    if whole == list(usage[:2]):
+        return usage._replace(parts=tuple(parts))
+    return usage._replace(source="estimated") if any(part.model for part in parts) else usage
+
+
+def _model(run: Mapping[str, Any]) -> str:
+    """The model that ran, where it is not certainly the call's."""
+    model = run.get("model")
+    if isinstance(model, str) and model:
+        return model
+    return UNNAMED_MODEL if run.get("type") in _OTHER_MODELS else ""
 
 
 def _service(report: Mapping[str, Any]) -> str:

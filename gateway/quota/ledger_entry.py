@@ -52,7 +52,7 @@ def encode(settlement: Settlement) -> str:
         name, time, key, team, endpoint, model, label_model, routed_model, returned_model, upstream, status, stream,
         usage, ended, first_byte_s, duration_s, attempts, truncated, client_id, cost_nusd, price,
     ) = record  # fmt: skip
-    prompt, completion, cached, reasoning, source, more, _, _ = usage
+    prompt, completion, cached, reasoning, source, more = usage[:6]
     name = quote(name)
     place, names = _spelt(
         int(time // 86400), key, team, endpoint, model, label_model, routed_model, returned_model, upstream

@@ -25,13 +25,19 @@ SOURCE = " from "
 """What stands before the name of the table in the spelling of a price."""
 
 
-def cost_nusd(price: Price | None, usage: Usage, time: float = 0) -> int | None:
-    """The cost of this usage at a Unix time in seconds; None if it is unknown."""
+Prices = Mapping[str, Price | None]
+
+_NO_PRICES: Prices = {}
+
+
+def cost_nusd(price: Price | None, usage: Usage, time: float = 0, others: Prices = _NO_PRICES) -> int | None:
+    """The cost of this usage at a Unix time in seconds; None if it is unknown. `others` are the prices of the further
+    models that parts of the usage name; a part of a model that is not among them has `price`."""
     if price is None:
         return None
     plain = price.nusd_per_million
-    if plain is None or usage.more or (price.output is None and usage.completion_tokens):
-        return _cost_by_plan(price, usage, time)
+    if plain is None or usage.more or others or (price.output is None and usage.completion_tokens):
+        return _cost_by_plan(price, usage, time, others)
     prompt, cached, output = plain
     cached_tokens = min(usage.cached_tokens, usage.prompt_tokens)
     total = (
@@ -46,16 +52,17 @@ def spelling(price: Price | None, usage: Usage, time: float = 0) -> str | None:
         return None
     if price.spelling is not None:
         return price.spelling
-    last = (usage.parts or (usage,))[-1]
+    last = ([part for part in usage.parts if not part.model] or [usage])[-1]
     tiers = _tiers(price, last.variant, time) or _tiers(price, "", time)
     spelt = _tier(tiers or (), last.prompt_tokens).spelling
     return spelt if price.source is None else f"{spelt}{SOURCE}{price.source}"
 
 
-def _cost_by_plan(price: Price, usage: Usage, time: float) -> int | None:
+def _cost_by_plan(price: Price, usage: Usage, time: float, others: Prices) -> int | None:
     total = 0
     for part in usage.parts or (usage,):
-        tiers = _tiers(price, part.variant, time)
+        of_part = others.get(part.model, price) if part.model else price
+        tiers = None if of_part is None else _tiers(of_part, part.variant, time)
         cost = None if tiers is None else _scaled(_tier(tiers, part.prompt_tokens).rates, part)
         if cost is None:
             return None

@@ -213,8 +213,13 @@ def _amount(call: Call, unit: Unit, prompt_tokens: int, output_tokens: int) -> i
 
 
 def most_nusd(call: Call, prompt_tokens: int, output_tokens: int) -> int | None:
-    """The most that so many tokens of this call can cost; None if the price is unknown."""
+    """The most that so many tokens of this call can cost, with the dearest of the models that its body names; None if
+    the price is unknown."""
     price = call.model.price
+    if call.other_models and price is not None:
+        models = call.model, *[model for _, model in call.other_models]
+        alone = [call._replace(model=model, other_models=()) for model in models]
+        return max([most_nusd(each, prompt_tokens, output_tokens) or 0 for each in alone])
     if price is None or price.nusd_per_million is not None:
         return pricing.cost_nusd(price, Usage(prompt_tokens, output_tokens))
     params, members = call.params, call.params.document.members

@@ -108,7 +108,7 @@ class SentRequest(NamedTuple):
                 output = min(output, self.output_ceiling(count_shown(), reasons=reasons))
         if (prompt, output) == (report.prompt_tokens, report.completion_tokens):
             return report
-        return report._replace(prompt_tokens=prompt, completion_tokens=output, source="estimated")
+        return report._replace(prompt_tokens=prompt, completion_tokens=output, source="estimated", parts=())
 
     @property
     def _bytes(self) -> int:

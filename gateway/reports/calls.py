@@ -18,6 +18,8 @@ from .table import plain_usd
 ROWS_AT_ONCE = 25
 """Rows that are formatted without a pause; about half a millisecond."""
 
+_NO_COUNTS = frozenset({"source", "more", "variant", "parts", "model"})
+"""Fields of a usage that are no counts of tokens."""
 _MONEY = ("cost_usd", "price_input", "price_cached_input", "price_output")
 COLUMNS = (
     "id", "time", "key", "team", "endpoint", "model", "routed_model", "returned_model", "upstream", "status", "stream",
@@ -41,7 +43,7 @@ def call_members(call: Mapping[str, Any]) -> dict[str, Any]:
     price, cost_nusd = call["price"], call["cost_nusd"]
     return {
         **{name: value for name, value in call.items() if name not in stored},
-        **{name: value for name, value in call["usage"].items() if name not in ("source", "more", "variant", "parts")},
+        **{name: value for name, value in call["usage"].items() if name not in _NO_COUNTS},
         "usage_source": call["usage"]["source"],
         "units": dict(call["usage"]["more"]),
         "cost_usd": None if cost_nusd is None else usd(cost_nusd),

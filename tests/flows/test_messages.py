@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Stage, StartsGateways
-from tests.fakes.scripted import CHUNKED, answer, chunk, cut_stream, ok_json, raw
+from tests.fakes.scripted import CHUNKED, answer, chunk, cut_stream, ok_json, raw, stream
 
 from .client import Answer
 from .house import COMPLETIONS, UPSTREAM_KEY, Gateway, key, model, settings
@@ -369,6 +369,76 @@ def test_models_named_inside_a_request_are_checked_and_mapped(gateway: StartsGat
     long = [{"role": "user", "content": "x" * 100_000}]
     assert post(house, tools=[advisor | {"description": "y" * 10_000}], messages=long).status == 200
     assert upstream.requests[0].json["tools"][0]["model"] == "claude-haiku-4-5"
+
+
+def iteration(kind: str, prompt: int, output: int, **more: Any) -> dict[str, Any]:
+    return {"type": kind, "input_tokens": prompt, "output_tokens": output} | more
+
+
+@pytest.mark.parametrize("is_stream", [False, True], ids=["plain", "stream"])
+@pytest.mark.parametrize(
+    ("iterations", "cost_usd", "source"),
+    [
+        # Dollars per million: the large model has 5 and 25, above 200,000 tokens 10 and 40; the small one 1 and 5.
+        ([iteration("message", 1000, 100)], 0.0075, "reported"),
+        ([iteration("message", 1000, 100), iteration("advisor_message", 2000, 200, model="claude-haiku-4-5")],
+         0.0075 + 0.003, "reported"),
+        ([iteration("message", 1000, 100), iteration("fallback_message", 2000, 200, model="claude-haiku-4-5-20251001")],
+         0.0075 + 0.003, "reported"),
+        # Each run has the price of its own length.
+        ([iteration("compaction", 150_000, 100), iteration("message", 150_000, 100)], 1.505, "reported"),
+        ([iteration("compaction", 150_000, 100, model="claude-haiku-4-5"), iteration("message", 1000, 100)],
+         0.1505 + 0.0075, "reported"),
+        # A model that the request does not name: its price is not known, so it has the one of the model that was asked.
+        ([iteration("message", 1000, 100), iteration("fallback_message", 2000, 200, model="claude-other")],
+         0.0075 + 0.015, "estimated"),
+    ],
+    ids=["one", "advisor", "fallback-version", "compaction", "compaction-by-model", "unnamed"],
+)  # fmt: skip
+def test_iterations_of_another_model_have_its_price(
+    priced: Gateway, upstream: Stage, is_stream: bool, iterations: list[dict[str, Any]], cost_usd: float, source: str
+) -> None:
+    own = iterations[-1] if iterations[0]["type"] == "compaction" else iterations[0]
+    usage = {"input_tokens": own["input_tokens"], "output_tokens": own["output_tokens"], "iterations": iterations}
+    if is_stream:
+        events = [
+            {"type": "message_start", "message": MESSAGE | {"content": [], "usage": {"input_tokens": 1}}},
+            {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": usage},
+            {"type": "message_stop"},
+        ]
+        upstream.play(stream(events, done=False))
+    else:
+        upstream.play(ok_json(MESSAGE | {"usage": usage}))
+    tools = [{"type": "advisor_20260301", "name": "advisor", "model": "small"}]
+    got = post(priced, tools=tools, fallbacks=[{"model": "small"}], stream=is_stream, max_tokens=4096)
+    assert got.status == 200
+    call = priced.call(got.id)
+    assert (call["cost_usd"], call["usage_source"]) == (pytest.approx(cost_usd, abs=1e-9), source)
+    tokens = [sum(each[name] for each in iterations) for name in ("input_tokens", "output_tokens")]
+    assert [call["prompt_tokens"], call["completion_tokens"]] == tokens
+
+
+def test_the_dearest_model_of_a_request_is_reserved(priced: Gateway, upstream: Stage) -> None:
+    asked = {"model": "small", "max_tokens": 3000, "fallbacks": [{"model": CLAUDE}]}
+    upstream.play(ok_json(MESSAGE | {"usage": {"input_tokens": 1, "output_tokens": 1}}))
+    assert post(priced, who="poor", model="small", max_tokens=3000).status == 200  # $0.015
+    status, _, message = told(post(priced, who="poor", **asked))  # $0.075
+    assert status == 400
+    assert "$0.05" in message
+    assert "$0.075" in message
+
+
+@pytest.fixture(scope="module")
+def priced(gateways: StartsGateways, theatre: Stage) -> Gateway:
+    long = {"above": 200_000, "input": 10, "output": 40}
+    models = {
+        CLAUDE: messages_model(price={"input": 5, "output": 25, "tiers": [long]}),
+        "small": messages_model(
+            routes=[{"upstream": "main", "model": "claude-haiku-4-5"}], price={"input": 1, "output": 5}
+        ),
+    }
+    keys = [key("alice"), key("poor", quotas=[{"usd": 0.05, "per": "month"}])]
+    return gateways(house_settings(theatre.url, models=models, keys=keys))
 
 
 # --------------------------------------------------------------------------------------------------------- count_tokens

@@ -17,6 +17,10 @@ def run(kind: str, prompt: int, output: int, **more: Any) -> dict[str, Any]:
     return {"type": kind, "input_tokens": prompt, "output_tokens": output} | more
 
 
+def part(prompt: int, output: int, model: str = "") -> Usage:
+    return Usage(prompt, output, source="reported", model=model)
+
+
 @pytest.mark.parametrize(
     ("report", "expected"),
     [
@@ -47,7 +51,7 @@ def run(kind: str, prompt: int, output: int, **more: Any) -> dict[str, Any]:
         ),
         (
             {"input_tokens": 10, "output_tokens": 2, "iterations": [run("message", 10, 2), run("compaction", 90, 8)]},
-            Usage(100, 10, source="reported"),
+            Usage(100, 10, source="reported", parts=(part(10, 2), part(90, 8))),
         ),
         (
             {
@@ -55,7 +59,32 @@ def run(kind: str, prompt: int, output: int, **more: Any) -> dict[str, Any]:
                 "output_tokens": 2,
                 "iterations": [run("message", 10, 2), run("advisor_message", 5, 1)],
             },
-            Usage(15, 3, source="estimated"),  # another model's tokens have another price
+            Usage(15, 3, source="reported", parts=(part(10, 2), part(5, 1, "?"))),
+        ),
+        (
+            {
+                "input_tokens": 10,
+                "output_tokens": 2,
+                "iterations": [run("message", 4, 2), run("advisor_message", 5, 1, model="claude-haiku-4-5")],
+            },
+            Usage(10, 3, source="estimated"),  # not all of it is among the runs, so that nothing says whose the rest is
+        ),
+        (
+            {
+                "input_tokens": 10, "output_tokens": 2, "speed": "fast", "server_tool_use": {"web_search_requests": 1},
+                "iterations": [
+                    run("message", 10, 2, cache_read_input_tokens=3),
+                    run("fallback_message", 20, 5, model="claude-haiku-4-5", cache_creation_input_tokens=7),
+                ],
+            },
+            Usage(
+                40, 7, 3, source="reported", more=(("cache_write", 7), ("web_searches", 1)), variant="fast",
+                parts=(
+                    Usage(13, 2, 3, source="reported", variant="fast"),
+                    Usage(27, 5, 0, 0, "reported", (("cache_write", 7),), "fast", model="claude-haiku-4-5"),
+                    Usage(source="reported", more=(("web_searches", 1),), variant="fast"),
+                ),
+            ),
         ),
         ({"input_tokens": 9, "output_tokens": 2, "iterations": [run("message", 4, 1)]}, Usage(9, 2, source="reported")),
         ({"input_tokens": 10, "output_tokens": 2, "iterations": []}, Usage(10, 2, source="reported")),

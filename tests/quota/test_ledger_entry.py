@@ -22,7 +22,7 @@ moments = st.floats(1.7e9, 4e9, allow_nan=False)
 usages = st.builds(
     Usage, counts, counts, counts, counts, st.sampled_from(["reported", "estimated", "none"]),
     st.just(()) | st.dictionaries(st.sampled_from(sorted(units.UNITS)), counts).map(units.counts),
-    variant=st.just(""), parts=st.just(()),
+    variant=st.just(""), parts=st.just(()), model=st.just(""),
 )  # fmt: skip
 records = st.builds(
     Record,

@@ -158,7 +158,7 @@ SCHEMAS: Mapping[str, Schema] = {
     )), next=_TEXT_OR_NULL),
     "Call": _exact(
         **_fields(Record, "usage", "label_model", "cost_nusd", "price"),
-        **_fields(Usage, "source", "more", "variant", "parts"),
+        **_fields(Usage, "source", "more", "variant", "parts", "model"),
         served_model=_TEXT, usage_source={"enum": get_args(UsageSource)}, cost_usd=_USD,
         client_gone={"type": "boolean"},
         units=_counts("Further units that were used, by name, without zeros: " + ", ".join(UNITS) + "."),
