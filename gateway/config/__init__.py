@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from .checks import ValidParts, cross_check, explain
 from .defaults import with_key_defaults, with_model_defaults
 from .faults import ConfigError, ConfigFault, format_faults, printable
-from .issued import read_key, read_quota, read_team, shown_key, shown_quotas
+from .issued import read_key, read_quota, read_team, shown_key, shown_quotas, shown_team
 from .model_names import ModelTable, NamedModel, is_pattern
 from .proxies import Proxy, apply_environment
 from .redis_url import RedisURL
@@ -32,6 +32,7 @@ from .sections import (
     JwtSettings,
     KeySettings,
     Limits,
+    MemberKeys,
     Model,
     ModelSettings,
     OidcSettings,
@@ -65,6 +66,7 @@ __all__ = [
     "JwtSettings",
     "KeySettings",
     "Limits",
+    "MemberKeys",
     "Model",
     "ModelSettings",
     "ModelTable",
@@ -99,6 +101,7 @@ __all__ = [
     "resolve_values",
     "shown_key",
     "shown_quotas",
+    "shown_team",
     "with_key_defaults",
 ]
 

@@ -83,6 +83,12 @@ def shown_key(key: KeySettings) -> dict[str, Any]:
     }
 
 
+def shown_team(team: Team) -> dict[str, Any]:
+    """The settings of a team in the form of the configuration file."""
+    members = None if team.members is None else team.members.model_dump(mode="json")
+    return {"quotas": shown_quotas(team.quotas), "members": members}
+
+
 def shown_quotas(quotas: tuple[Quota, ...]) -> list[dict[str, Any]]:
     """Quotas in the form of the configuration file."""
     return [

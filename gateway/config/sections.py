@@ -204,6 +204,18 @@ class Section(BaseModel):
 # -------------------------------------------------------------------------------------------------------- sections
 
 
+def _public_url(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname
+    except ValueError:
+        host = None
+    is_plain = host and parts.username is None and not parts.query and not parts.fragment
+    if not is_plain or parts.scheme not in ("http", "https") or not (url.isascii() and url.isprintable()):
+        raise ValueError("expected an address such as https://gateway.example.org, without user, query and fragment")
+    return url.rstrip("/")
+
+
 class ServerSettings(Section):
     host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
     """Address to listen on."""
@@ -231,6 +243,8 @@ class ServerSettings(Section):
     """Send a comment to streaming clients while the upstream is silent for this long; 0 is off."""
     trusted_proxies: tuple[Network, ...] = ()
     """Networks of the proxies whose X-Forwarded-For is trusted, for keys[].ips and the access log."""
+    public_url: Annotated[str, AfterValidator(_public_url)] | None = None
+    """The address of the gateway for clients, without /v1; the dashboard shows it. Null: that of the dashboard."""
     access_log: Annotated[Literal["json", "text", "off"], BeforeValidator(_read_off)] = "json"
     """One line per call on standard output; never prompts, never secrets."""
 
@@ -1183,9 +1197,18 @@ day, week and month are calendar windows in UTC."""
         return self.model is None or fnmatchcase(model, self.model)
 
 
+class MemberKeys(Section):
+    max_keys: Annotated[int, _not_bool, Field(ge=1, le=100)] = 3
+    """Keys that one person may have in the team; a revoked one counts for a day."""
+    models: tuple[str, ...] = ("*",)
+    """What these keys may call at most."""
+
+
 class Team(Section):
     quotas: tuple[Quota, ...] = ()
     """What the whole team may spend."""
+    members: MemberKeys | None = None
+    """Keys that members of the team may make by themselves; null: none."""
 
 
 def _read_moment(value: Any) -> Any:

@@ -32,7 +32,7 @@ POST   /admin/api/reload                   all       -     -       -       -
 GET    /admin/api/session                  all       team  own     all     own
 GET    /admin/api/live                     all       -     -       all     -
 GET    /admin/api/keys                     all       team  own     all     own
-POST   /admin/api/keys                     all       team  -       -       -
+POST   /admin/api/keys                     all       team  own     -       -
 GET    /admin/api/keys/{id}                all       team  own     all     own
 PATCH  /admin/api/keys/{id}                all       team  -       -       -
 DELETE /admin/api/keys/{id}                all       team  own     -       -
@@ -142,7 +142,7 @@ def not_allowed(who: Principal) -> str:
         )
     what = {
         "lead": "leads read and change the keys of their team, and read its reports",
-        "member": "members read, rotate, pause and revoke their own keys, and read their own usage",
+        "member": "members make keys within what their team allows, and read, rotate, pause and revoke their own",
         "key": "an API key reads its own usage, windows and settings",
     }.get(who.role, who.role)
     return f"Your role does not allow this: {what}. Ask an operator of the gateway."

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gateway.config import ConfigError, Team, read_team, shown_quotas
+from gateway.config import ConfigError, Team, read_team, shown_team
 from gateway.config.sections import NAME_PATTERN
 from gateway.errors import Conflict, InvalidRequest
 from gateway.quota.issued import IssuedTeam, show_team, show_top_ups
@@ -33,7 +33,7 @@ class TeamManager(Documents):
         return Page.of(sorted(rows, key=lambda row: str(row["name"])), limit, "name")
 
     async def show_team(self, name: str) -> Shown:
-        """One team: `name`, `quotas`, `managed_by`, `created_at`, `updated_at`, `top_ups`."""
+        """One team: `name`, `quotas`, `members`, `managed_by`, `created_at`, `updated_at`, `top_ups`."""
         if (of_file := self._config().teams.get(name)) is not None:
             shown = show_team(name, of_file)
         else:
@@ -56,7 +56,7 @@ class TeamManager(Documents):
             raise exists("team", name)
         now = self._clock()
         made = IssuedTeam(team, created_at=now, updated_at=now)
-        doing = AuditEvent(actor, "create", after=_shown(team))
+        doing = AuditEvent(actor, "create", after=shown_team(team))
         # A team of this name that was deleted may have left windows and top-ups.
         (known,) = await self._store.read("team", [name])
         text, _ = await self._overlay(f"team:{name}")
@@ -70,11 +70,13 @@ class TeamManager(Documents):
         text, team = await self._changeable_team(name)
         if changes.get("name", name) != name:
             raise InvalidRequest("The name of a team stays. Create another team.", param="name")
-        before = _shown(team.settings)
+        before = shown_team(team.settings)
         wish = {field: value for field, value in {**before, **changes}.items() if field != "name" and value is not None}
         settings = self._read_team(wish)
         changed = IssuedTeam(settings, team.created_at, self._clock())
-        await self._write("team", name, text, changed.encode(), AuditEvent(actor, "update", before, _shown(settings)))
+        await self._write(
+            "team", name, text, changed.encode(), AuditEvent(actor, "update", before, shown_team(settings))
+        )
         return await self.show_team(name)
 
     async def delete_team(self, name: str, actor: str) -> None:
@@ -90,7 +92,7 @@ class TeamManager(Documents):
                 f"{len(members)} keys belong to the team '{name}' ({some}). Move or revoke them first.",
                 code="team_in_use",
             )
-        doing = AuditEvent(actor, "delete", before=_shown(team.settings))
+        doing = AuditEvent(actor, "delete", before=shown_team(team.settings))
         await self._write("team", name, text, None, doing, resets=self._own_windows(name, team.settings))
 
     def _own_windows(self, name: str, team: Team) -> list[Window]:
@@ -108,7 +110,3 @@ class TeamManager(Documents):
             return read_team(wish, self._config())
         except ConfigError as error:
             raise invalid(error) from None
-
-
-def _shown(team: Team) -> Shown:
-    return {"quotas": shown_quotas(team.quotas)}

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from gateway.config import KeySettings, Team, is_expired, shown_key, shown_quotas
+from gateway.config import KeySettings, Team, is_expired, shown_key, shown_team
 from gateway.config.sections import NAME_PATTERN
 from gateway.records import Unit
 
@@ -158,7 +158,10 @@ class IssuedTeam(NamedTuple):
 
     def encode(self) -> str:
         """As text, to be stored."""
-        return _spell(self._asdict() | {"settings": {"quotas": shown_quotas(self.settings.quotas)}})
+        settings = shown_team(self.settings)
+        if settings["members"] is None:  # a gateway of the version before refuses a setting that it does not know
+            del settings["members"]
+        return _spell(self._asdict() | {"settings": settings})
 
     @classmethod
     def decode(cls, text: str) -> IssuedTeam:
@@ -272,7 +275,7 @@ def show_team(name: str, settings: Team, issued: IssuedTeam | None = None) -> di
     return {
         "object": "team",
         "name": name,
-        "quotas": shown_quotas(settings.quotas),
+        **shown_team(settings),
         "managed_by": "file" if issued is None else "store",
         "created_at": format_time(issued.created_at) if issued else None,
         "updated_at": format_time(issued.updated_at) if issued else None,

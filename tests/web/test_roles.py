@@ -54,7 +54,7 @@ MAY: Mapping[str, set[tuple[str, str]]] = {
     },
     "key": REPORTS,
     "member": {
-        *REPORTS, ("DELETE", "/admin/api/keys/{id}"),
+        *REPORTS, ("POST", "/admin/api/keys"), ("DELETE", "/admin/api/keys/{id}"),
         *(("POST", f"/admin/api/keys/{{id}}/{what}") for what in ("rotate", "pause", "resume")),
     },
 }  # fmt: skip
@@ -106,7 +106,10 @@ async def client(request: pytest.FixtureRequest, inside: Inside, tmp_path: Path)
             key("rival-two", team="rival", quotas=QUOTAS, owner="alice@example.org"),
             key("rival-none"),
         ],
-        "teams": {"ours": {"quotas": QUOTAS}, "rival": {"quotas": QUOTAS}},
+        "teams": {
+            "ours": {"quotas": QUOTAS, "members": {"max_keys": 5, "models": ["m", "small-*"]}},
+            "rival": {"quotas": QUOTAS},
+        },
         "quotas": QUOTAS,
         "oidc": OIDC,
         "admin": {"token": ADMIN_TOKEN, "viewer_token": SECRETS["admin.viewer_token"], "tokens": TOKENS},
@@ -353,3 +356,35 @@ def test_what_a_scope_covers(who: Principal, key: KeyFacts, is_covered: bool) ->
     reach = PERMISSIONS["GET", "/admin/api/usage"][who.role]
     assert Scope(reach, who).covers(key) is is_covered
     assert who.role in ROLES
+
+
+async def test_a_member_makes_keys_within_what_her_team_allows(client: Client) -> None:
+    async def make(body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        status, text = await ask(client, "member", "POST", "/admin/api/keys", body)
+        return status, json.loads(text)
+
+    for param, more in {
+        "team": {"team": "rival"}, "owner": {"owner": "bob@example.org"}, "on_exceeded": {"on_exceeded": "shadow"},
+        "priority": {"priority": "interactive"}, "weight": {"weight": 9}, "labels": {"labels": {"cost-center": "x"}},
+        "models[0]": {"models": ["*"]}, "models[1]": {"models": ["m", "large-one"]},
+    }.items():  # fmt: skip
+        status, answer = await make({"id": "climber", **more})
+        assert (status, answer["error"]["param"], answer["error"]["code"]) == (403, param, "role_not_allowed")
+    assert (await ask(client, "admin.token", "GET", "/admin/api/keys/climber"))[0] == 404
+
+    status, made = await make({"id": "hers", "models": ["small-one"], "quotas": [{"usd": 1, "per": "day"}]})
+    assert (status, made["team"], made["owner"], made["models"]) == (201, "ours", ALICE, ["small-one"])
+    _, text = await ask(client, "admin.token", "GET", "/admin/api/audit?limit=1")
+    assert json.loads(text)["data"][0]["actor"] == f"person {ALICE} from 127.0.0.1"
+    # She has alice, both, stored, unused and this one in the team: as many as it allows, revoked today or not.
+    for _ in range(2):
+        status, answer = await make({"id": "one-more"})
+        assert (status, "as many keys" in answer["error"]["message"]) == (403, True)
+        assert (await ask(client, "member", "DELETE", "/admin/api/keys/hers"))[0] == 200
+
+
+async def test_a_person_without_an_active_key_in_a_team_makes_none_there(client: Client) -> None:
+    for name in ("alice", "both", "stored", "unused"):
+        assert (await ask(client, "head", "POST", f"/admin/api/keys/{name}/pause"))[0] == 200
+    status, text = await ask(client, "member", "POST", "/admin/api/keys", {"id": "hers"})
+    assert (status, "No team of yours" in text) == (403, True)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from typing import Any
 
 from aiohttp import hdrs, web
 
+from gateway.config import Config
 from gateway.config.quantities import read_duration_s
 from gateway.errors import Forbidden
 from gateway.identity.permissions import Scope, may_resume
+from gateway.keys.member_keys import with_member_settings
 from gateway.keys.registry import CreatedKey
 
 from . import request_bodies
-from .common import SCOPE, AdminAccess, actor, page_limit_of, paged, read, shown
+from .common import SCOPE, AdminAccess, actor, page_limit_of, paged, parts_of, read, shown
+from .operations import MAX_ROWS
 
 
 class KeyEndpoints:
@@ -21,6 +26,7 @@ class KeyEndpoints:
     def __init__(self, office: AdminAccess) -> None:
         self._office = office
         self._registry = office.registry
+        self._turn = asyncio.Lock()
 
     def routes(self) -> list[web.RouteDef]:
         """Every route."""
@@ -48,10 +54,22 @@ class KeyEndpoints:
 
     async def create_key(self, request: web.Request) -> web.StreamResponse:
         """201, with the secret beside what the key may do."""
-        wish = await read(request, request_bodies.CreateKey)
-        check_settings(wish, request[SCOPE], is_new=True)
-        made = await self._registry.create_key(wish, actor(request))
+        wish, scope = await read(request, request_bodies.CreateKey), request[SCOPE]
+        async with self._turn:  # one after the other: each counts the keys that there are
+            if scope.reach == "own":
+                wish = await self._of_member(wish, scope, parts_of(request).config)
+            else:
+                check_settings(wish, scope, is_new=True)
+            made = await self._registry.create_key(wish, actor(request))
         return shown(_with_secret(made) | ({"warnings": made.warnings} if made.warnings else {}), 201)
+
+    async def _of_member(self, wish: dict[str, Any], scope: Scope, config: Config) -> dict[str, Any]:
+        assert scope.who.owner is not None  # a key may not make keys
+        own = (await self._registry.list_keys("", MAX_ROWS, None, scope.covers)).rows
+        defaults = config.defaults.keys.model_dump(mode="json", exclude_unset=True)
+        if "expires_after_s" in defaults:
+            defaults["expires"] = None
+        return with_member_settings(wish, scope.who.owner, own, await self._registry.teams(), defaults, time.time())
 
     async def show_key(self, request: web.Request) -> web.StreamResponse:
         """One key."""

@@ -51,10 +51,12 @@ class LiveEndpoints:
         who = request[SCOPE].who
         role = "admin" if who.role == "operator" else who.role
         operations = [f"{method} {path}" for (method, path), roles in PERMISSIONS.items() if who.role in roles]
-        oidc, session = request[CONTEXT].parts.config.oidc, request.get(SESSION)
+        config, session = request[CONTEXT].parts.config, request.get(SESSION)
+        oidc = config.oidc
         return shown({
             "role": role, "name": who.name, "team": who.team, "operations": operations,
             "csrf": None if session is None or oidc is None else csrf_token(session, oidc), "version": __version__,
+            "public_url": config.server.public_url,
         })  # fmt: skip
 
     async def show_live(self, request: web.Request) -> web.StreamResponse:

@@ -171,17 +171,26 @@ class UpdateKey(RequestBody):
     labels: Labels | None = None
 
 
+class MembersBody(RequestBody):
+    """Keys that members of a team may make by themselves."""
+
+    max_keys: Annotated[int, Field(ge=1, le=100)] = 3
+    models: Names = Field(default_factory=lambda: ["*"])
+
+
 class CreateTeam(RequestBody):
     """A new team."""
 
     name: Annotated[str, Field(min_length=1, max_length=256)]
     quotas: Quotas = Field(default_factory=list)
+    members: MembersBody | None = None
 
 
 class UpdateTeam(RequestBody):
     """Settings that are replaced."""
 
     quotas: Quotas | None = None
+    members: MembersBody | None = None
 
 
 class RotateKey(RequestBody):

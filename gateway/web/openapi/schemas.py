@@ -140,7 +140,8 @@ SCHEMAS: Mapping[str, Schema] = {
         unit={"enum": get_args(Unit)}, per=_TEXT, model=_TEXT_OR_NULL, window=_TEXT, amount=_AMOUNT,
     ),
     "Team": _exact({"top_ups": _list(named("TopUpOf"))}, object={"const": "team"}, name=_TEXT,
-                   quotas=_list(named("QuotaOf")), **_KEPT),
+                   quotas=_list(named("QuotaOf")), members={"anyOf": [named("MemberKeys"), {"type": "null"}]}, **_KEPT),
+    "MemberKeys": _exact(max_keys=_COUNT, models=_list(_TEXT)),
     "Teams": _exact(data=_list(named("Team")), next=_TEXT_OR_NULL),
     "KeyGone": _exact(object={"const": "key"}, id=_TEXT, deleted={"const": True}),
     "TeamGone": _exact(object={"const": "team"}, name=_TEXT, deleted={"const": True}),
@@ -184,7 +185,7 @@ SCHEMAS: Mapping[str, Schema] = {
     "Reload": _exact(object={"const": "reload"}, generation=_COUNT, changed=_list(_TEXT)),
     "Session": _exact(
         role={"enum": ["admin", *ROLES[1:]]}, name=_TEXT, team=_TEXT_OR_NULL, operations=_list(_TEXT),
-        csrf=_TEXT_OR_NULL, version=_TEXT,
+        csrf=_TEXT_OR_NULL, version=_TEXT, public_url=_TEXT_OR_NULL,
     ),
     "SignOut": _exact(object={"const": "sign_out"}, provider_url=_TEXT_OR_NULL),
     "Live": _exact(

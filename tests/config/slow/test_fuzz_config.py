@@ -33,7 +33,8 @@ ENV = {"SECRET": HIDDEN, "STRAY": STRAY, "EMPTY": "", "PROXY": f"http://u:{HIDDE
 BOUNDED = rules(deadline=None, max_examples=250, suppress_health_check=list(HealthCheck))
 
 GOOD: dict[str, Any] = {
-    "server": {"host": "127.0.0.1", "port": 0, "workers": 2, "trusted_proxies": ["10.0.0.0/8"], "access_log": "text"},
+    "server": {"host": "127.0.0.1", "port": 0, "workers": 2, "trusted_proxies": ["10.0.0.0/8"], "access_log": "text",
+               "public_url": "https://gateway.example.org"},
     "store": {"url": f"redis://user:{HIDDEN}@127.0.0.1:6379/0", "namespace": "ours", "on_outage": "allow"},
     "admin": {"token": HIDDEN},
     "metrics": {"token": "${SECRET}", "max_keys": 5},
@@ -59,7 +60,7 @@ GOOD: dict[str, Any] = {
         "keys": {"models": ["m*"], "expires_after_s": 60, "quotas": [{"requests": 1, "per": "day"}]},
     },
     "quotas": [{"requests": 5, "per": "second"}],
-    "teams": {"crew": {"quotas": [{"usd": 5, "per": "month"}]}},
+    "teams": {"crew": {"quotas": [{"usd": 5, "per": "month"}], "members": {"max_keys": 2, "models": ["m*"]}}},
     "keys": [
         {
             "id": "a", "secret": HIDDEN, "team": "crew", "models": ["m*"], "expires": "2027-01-01T00:00:00Z",

@@ -1,0 +1,84 @@
+"""Keys that people make for themselves, within what their team allows. Pure.
+
+A person belongs to the teams in which she has an active key. A team says in `members` how many keys she may have there
+and what they may call. All else that a key may do comes from `defaults.keys`; what they leave open she may narrow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from fnmatch import fnmatchcase
+from typing import Any
+
+from gateway.config import Team
+from gateway.errors import Forbidden
+
+EVERY_MODEL = ("*",)
+"""What a team allows without a word of its own; then `defaults.keys` counts."""
+_HERS = frozenset({"id", "team", "note"})
+_NARROWING = frozenset({"models", "expires", "ips", "max_parallel", "limits", "quotas"})
+_REVOKED_COUNTS_S = 86_400
+"""Otherwise a person could make and revoke keys without an end, and each is kept."""
+
+
+def with_member_settings(
+    wish: Mapping[str, Any],
+    person: str,
+    own_keys: Iterable[Mapping[str, Any]],
+    teams: Mapping[str, Team],
+    defaults: Mapping[str, Any],
+    now: float,
+) -> dict[str, Any]:
+    """The settings of a key that a person makes for herself: hers, and in her team. `own_keys`: her keys, as they are
+    shown; `defaults`: the settings of `defaults.keys`; `now`: a Unix time. Raises `Forbidden`."""
+    keys = list(own_keys)
+    team = _team_of(wish, keys, teams)
+    allowed = teams[team].members
+    assert allowed is not None
+    for name in wish:
+        if name not in _HERS and (name not in _NARROWING or name in defaults) and name != "models":
+            raise _refused(f"'{name}' of your keys is set by the gateway. Leave it out.", name)
+    if sum(key["team"] == team and _counts(key, now) for key in keys) >= allowed.max_keys:
+        raise _refused(
+            f"You have as many keys in the team '{team}' as it allows ({allowed.max_keys}; one that is revoked counts "
+            "for a day). Use or rotate one of them, or ask an operator.",
+            None,
+        )
+    models = defaults.get("models", allowed.models) if allowed.models == EVERY_MODEL else allowed.models
+    return {**wish, "team": team, "owner": person, "models": _models(wish, models)}
+
+
+def _team_of(wish: Mapping[str, Any], keys: Iterable[Mapping[str, Any]], teams: Mapping[str, Team]) -> str:
+    mine: set[str] = {key["team"] for key in keys if key["status"] == "active" and key["team"] is not None}
+    open_to_her = sorted(name for name in mine if name in teams and teams[name].members is not None)
+    if not open_to_her:
+        raise _refused("No team of yours lets its members make keys. Ask its lead or an operator for a key.", None)
+    if (team := wish.get("team")) is None and len(open_to_her) == 1:
+        return open_to_her[0]
+    if not isinstance(team, str) or team not in open_to_her:
+        raise _refused(f"Name a team that lets you make keys: {', '.join(open_to_her)}.", "team")
+    return team
+
+
+def _counts(key: Mapping[str, Any], now: float) -> bool:
+    if key["status"] != "revoked":
+        return True
+    revoked_at = key["revoked_at"]
+    return revoked_at is not None and now - datetime.fromisoformat(revoked_at).timestamp() < _REVOKED_COUNTS_S
+
+
+def _models(wish: Mapping[str, Any], allowed: Sequence[str]) -> list[str]:
+    wanted = list(wish.get("models") or allowed)
+    for place, model in enumerate(wanted):
+        is_pattern = bool(set("*?[") & set(model))
+        if model not in allowed and (is_pattern or not any(fnmatchcase(model, each) for each in allowed)):
+            raise _refused(
+                f"Your keys may call {', '.join(allowed)}. Name one of these, or a model that they match.",
+                f"models[{place}]",
+            )
+    return wanted
+
+
+def _refused(message: str, param: str | None) -> Forbidden:
+    return Forbidden(message, param=param, code="role_not_allowed")
