@@ -19,8 +19,9 @@ from . import relay
 from .accounting.bonds import Bonds
 from .accounting.lease import Accounting, Lease, limit_failure
 from .api import capabilities as able
-from .api import json_document, large_body
+from .api import form, json_document, large_body
 from .api.capabilities import Adaptation
+from .api.form import Upload
 from .api.prompt_tokens import FindsCounter, no_counter
 from .bridge import bridges, fan_out
 from .bridge.request import as_chat
@@ -33,7 +34,7 @@ from .queueing import Ticket, Waiting, WaitingRoom
 from .queueing.classes import FACTORS
 from .quota import windows
 from .quota.output_fit import OutputFit, shrunk
-from .records import Bond, Call, Claim, Failure, Fault, Phase, Usage
+from .records import Bond, Call, Claim, Document, Failure, Fault, Phase, Usage
 from .relay import Answer, Streamed
 from .relay.client_stream import ClientStream, OpensStreams
 from .tasks import Tasks
@@ -250,7 +251,7 @@ def _admission(call: Call, places: Sequence[Place], parts: Services) -> Ticket:
     """How the call waits where no place has room: in the flow of its key or team, not past its client's patience."""
     key, document, by = call.key, call.params.document, parts.waiting.settings.by
     owner = f"team:{key.team}" if by == "team" and key.team is not None else key.id
-    size = len(document.text) if document.large is None else sum(map(len, document.large.pieces))
+    size = _size(document)
     waiting = Waiting(
         flow=f"{owner}|{call.priority}",
         weight=key.weight * FACTORS[call.priority],
@@ -260,6 +261,13 @@ def _admission(call: Call, places: Sequence[Place], parts: Services) -> Ticket:
     )
     patience_s = client_timeout_s(call.forwarded_headers) - (time.perf_counter() - call.arrived) - ANSWER_WITHIN_S
     return parts.waiting.ticket({place.route.upstream for place in places}, waiting, patience_s)
+
+
+def _size(document: Document) -> int:
+    """Bytes of the body that are held in memory."""
+    if document.form is not None:
+        return 0
+    return len(document.text) if document.large is None else sum(map(len, document.large.pieces))
 
 
 async def _carry(
@@ -485,8 +493,7 @@ def prepare(call: Call, claims: Sequence[Claim], route: Route, parts: Services, 
             translated = bridges.translate(call, upstream.capabilities, max_bytes)
             call = translated.call
     changes = changed_members(call, claims, route, upstream.capabilities)
-    given = call.params.document
-    body = json_document.replace(given, changes) if given.large is None else large_body.replace(given.large, changes)
+    body = _body(call.params.document, changes)
     spec = FORMATS[call.endpoint]
     added_limits = [changes[name] for name in spec.limit_fields if name in changes]
     return relay.Attempt(
@@ -503,6 +510,7 @@ def prepare(call: Call, claims: Sequence[Claim], route: Route, parts: Services, 
         format=translated.format if translated else spec,
         bind=_binding(call, route, parts, trial.key) if call.params.is_kept and translated is None else None,
         left_out=translated.left_out if translated else (),
+        upload=body if isinstance(body, Upload) else None,
     )
 
 
@@ -518,6 +526,13 @@ def _binding(
         await parts.bonds.keep(Bond(kept_id, key.id, key.team, route.upstream, account, model, tokens, call.started))
 
     return bind
+
+
+def _body(given: Document, changes: Mapping[str, Any]) -> bytes | Sequence[memoryview] | Upload:
+    """The client's own body with these members."""
+    if given.form is not None:
+        return form.replace(given.form, changes)
+    return json_document.replace(given, changes) if given.large is None else large_body.replace(given.large, changes)
 
 
 def _hearing(call: Call, route: Route, parts: Services, trial: AttemptHandle) -> Callable[[Head], None]:

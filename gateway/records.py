@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
 from ipaddress import IPv4Network, IPv6Network
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 from . import units
 from .config import Limits, Model, Priority, Quota
@@ -32,6 +32,8 @@ Endpoint = Literal[
     "rerank",
     "images",
     "speech",
+    "transcriptions",
+    "translations",
 ]
 UsageSource = Literal["reported", "estimated", "none"]
 Ended = Literal["done", "error", "client_gone", "lost"]
@@ -64,6 +66,26 @@ class LargeBody(NamedTuple):
     """The positions of its members' values, in bytes."""
 
 
+class StoredBytes(Protocol):
+    """Bytes in memory or in a file."""
+
+    size: int
+
+    def read(self, start: int, size: int) -> bytes:
+        """So many bytes from this position; fewer where they end. Raises `OSError`."""
+
+    def close(self) -> None:
+        """Delete them."""
+
+
+class FormBody(NamedTuple):
+    """A multipart form as the client wrote it."""
+
+    stored: StoredBytes
+    places: Mapping[str, tuple[int, int]]
+    """The positions of the text fields that came once, in bytes."""
+
+
 class Document(NamedTuple):
     """A JSON object as the client wrote it, and its parsed values."""
 
@@ -71,6 +93,8 @@ class Document(NamedTuple):
     members: dict[str, Any]
     large: LargeBody | None = None
     """Then `text` is empty, and long values are placeholders: see `api/large_body.py`."""
+    form: FormBody | None = None
+    """Then the body is a form: `text` is empty, and files are placeholders: see `api/form.py`."""
 
 
 class Params(NamedTuple):
@@ -108,11 +132,16 @@ class Params(NamedTuple):
     """The upstream keeps the answer under its id, which the gateway binds to the caller."""
     is_usage_known: bool = False
     """A whole answer without a report has used `units` and nothing else; otherwise it is estimated."""
+    are_units_estimated: bool = False
+    """`units` are not exact."""
 
     @property
     def known_usage(self) -> Usage | None:
         """What a whole answer without a report has used; None: that is estimated."""
-        return Usage(source="reported", more=self.units, variant=self.variant) if self.is_usage_known else None
+        if not self.is_usage_known:
+            return None
+        source: UsageSource = "estimated" if self.are_units_estimated else "reported"
+        return Usage(source=source, more=self.units, variant=self.variant)
 
     @property
     def choices(self) -> int:

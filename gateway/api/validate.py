@@ -48,10 +48,10 @@ class Rules:
 def read(rules: Rules, raw: bytes, find_counter: FindsCounter = prompt_tokens.no_counter) -> Params:
     """The parameters of the body, checked by the API's own rules, and the number of its prompt tokens."""
     document = parse(raw)
-    _refuse_other_case(document.members, rules.names)
+    refuse_other_case(document.members, rules.names)
     options = document.members.get("stream_options")
     if isinstance(options, dict) and "stream_options" in rules.names:
-        _refuse_other_case(options, _STREAM_OPTIONS, "stream_options.")
+        refuse_other_case(options, _STREAM_OPTIONS, "stream_options.")
     try:
         body = rules.schema.model_validate(document.members)
     except ValidationError as error:
@@ -68,6 +68,8 @@ def restrict(params: Params, key: Limits, model: Limits) -> Params:
     for limits, owner in ((key, "key"), (model, "model")):
         if limits.model_fields_set:  # nearly always none
             _refuse_beyond(params.document.members, limits, owner)
+            if limits.max_audio_s is not None:
+                _refuse_long_audio(params, limits.max_audio_s, owner)
     bounds = [limits.max_tokens for limits in (key, model) if limits.max_tokens is not None]
     if bounds and params.output_limit is None and params.default_output != 0:
         return params._replace(output_limit=min(bounds), is_output_limit_added=True)
@@ -106,10 +108,29 @@ def _check_bias(bias: Mapping[str, Any]) -> None:
         raise validation_errors.above(path, value, 100.0) if value > 0 else validation_errors.below(path, value, -100.0)
 
 
+def _refuse_long_audio(params: Params, bound_s: float, owner: str) -> None:
+    audio_ms = dict(params.units).get("audio_ms")
+    if audio_ms is None:
+        return
+    if params.are_units_estimated:
+        raise validation_errors.wrong_value(
+            "file",
+            f"This {owner} allows audio of at most {bound_s:g} seconds, and the length of the file cannot be read. "
+            "Send wav, mp3, flac, ogg or m4a.",
+        )
+    if audio_ms > bound_s * 1000:
+        raise InvalidRequest(
+            f"Invalid 'file': audio too long. This {owner} allows at most {bound_s:g} seconds, but the file has "
+            f"{audio_ms / 1000:g} seconds.",
+            param="file",
+            code="audio_too_long",
+        )
+
+
 _STREAM_OPTIONS = frozenset(StreamOptions.model_fields)
 
 
-def _refuse_other_case(given: Iterable[str], known: frozenset[str], inside: str = "") -> None:
+def refuse_other_case(given: Iterable[str], known: frozenset[str], inside: str = "") -> None:
     """All known names are lower case, so one that folds to a known name is that name, in other letters."""
     for name in given:
         if name not in known and (meant := name.casefold()) in known:

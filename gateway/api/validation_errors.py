@@ -31,6 +31,7 @@ _KINDS: Mapping[type, str] = {
     dict: "an object",
     list: "an array",
     type(None): "null",
+    bytes: "a file",
 }
 
 _EXPECTED: Mapping[str, str] = {
@@ -42,6 +43,7 @@ _EXPECTED: Mapping[str, str] = {
     "model_type": "an object",
     "list_type": "an array",
     "literal_error": "a string",
+    "bytes_type": "a file",
 }
 
 

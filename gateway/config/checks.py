@@ -371,7 +371,9 @@ def _token_quota(parts: ValidParts, model: str) -> tuple[Place, str] | None:
     return None
 
 
-WITHOUT_TEXT = frozenset({"embeddings", "moderations", "rerank", "images", "speech"})
+WITHOUT_TEXT = frozenset({
+    "embeddings", "moderations", "rerank", "images", "speech", "transcriptions", "translations",
+})  # fmt: skip
 """Endpoints whose answers are not charged as generated text."""
 
 COUNTED = {"tokens": "the tokens", "usd": "the cost"}

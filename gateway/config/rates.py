@@ -45,6 +45,7 @@ ROWS: Mapping[str, PriceRow] = {
     "image_tool_out": PriceRow("image_tool_out", 1_000_000),
     "characters_per_million": PriceRow("characters", 1_000_000),
     "audio_per_hour": PriceRow("audio_ms", 3_600_000),
+    "audio_per_minute": PriceRow("audio_ms", 60_000),
     "web_searches_per_1000": PriceRow("web_searches", 1_000),
     "file_searches_per_1000": PriceRow("file_searches", 1_000),
     "search_units_per_1000": PriceRow("search_units", 1_000),

@@ -267,6 +267,30 @@ def _store_url(url: str) -> str:
     return url
 
 
+class UploadSettings(Section):
+    """Multipart forms, such as the files of /v1/audio/transcriptions."""
+
+    max_bytes: Size = 104857600
+    """A longer form is refused with 413, on its announced length already."""
+    max_file_bytes: Size = 52428800
+    """A longer file in a form is refused with 413."""
+    memory_bytes: Size = 1048576
+    """A form up to this size is held in memory; a longer one is written to a temporary file."""
+    max_stored_bytes: Size = 4294967296
+    """Temporary files of forms at once, split over the workers; beyond: 503."""
+    timeout_s: SomeSeconds = 300
+    """How long a whole form may take to arrive; then 408."""
+    folder: Annotated[str, Field(min_length=1)] | None = None
+    """Folder of the temporary files; default: the system's (TMPDIR)."""
+
+    @field_validator("folder")
+    @classmethod
+    def _is_folder(cls, folder: str | None) -> str | None:
+        if folder is not None and not Path(folder).is_dir():
+            raise ValueError("is no folder")
+        return folder
+
+
 class StoreSettings(Section):
     url: Annotated[str, AfterValidator(_store_url), Field(repr=False)] = "embedded:./gateway-data"
     """Where keys, quotas and usage live: embedded:FOLDER, redis://, rediss://, redis+sentinel:// or redis+cluster://."""
@@ -902,6 +926,8 @@ class Limits(Section):
     """Largest number of stop sequences."""
     max_tokens: Positive | None = None
     """Largest max_tokens and max_completion_tokens; sent along where the client gave none."""
+    max_audio_s: SomeSeconds | None = None
+    """Longest audio of a transcription or translation; a file whose length cannot be read is refused then."""
     deny: tuple[str, ...] = ()
     """Parameters that are refused by name."""
 
@@ -918,8 +944,9 @@ class Route(Section):
 
 
 EndpointName = Literal[
-    "completions", "chat", "embeddings", "messages", "responses", "moderations", "rerank", "images", "speech"
-]
+    "completions", "chat", "embeddings", "messages", "responses", "moderations", "rerank", "images", "speech",
+    "transcriptions", "translations",
+]  # fmt: skip
 
 
 class Rows(Section):
@@ -954,6 +981,8 @@ class Rows(Section):
     """USD per million characters that are spoken."""
     audio_per_hour: Usd | None = None
     """USD per hour of audio."""
+    audio_per_minute: Usd | None = None
+    """USD per minute of audio, in place of audio_per_hour."""
     web_searches_per_1000: Usd | None = None
     """USD per thousand web searches of the upstream."""
     file_searches_per_1000: Usd | None = None
@@ -966,6 +995,12 @@ class Rows(Section):
     """USD per generated image."""
     call: Usd | None = None
     """USD per call, besides all else."""
+
+    @model_validator(mode="after")
+    def _has_one_price_of_audio(self) -> Self:
+        if self.audio_per_hour is not None and self.audio_per_minute is not None:
+            raise ValueError("has audio_per_hour and audio_per_minute; keep one")
+        return self
 
 
 class PriceTier(Rows):
@@ -1076,7 +1111,7 @@ class ModelSettings(Section):
     """What each model may have, and `defaults.models` for all of them."""
 
     endpoints: tuple[EndpointName, ...] = ("completions", "chat", "embeddings", "messages", "responses")
-    """The endpoints that serve this model; moderations, rerank, images and speech have to be named."""
+    """The endpoints that serve this model; moderations, rerank and those of images and audio have to be named."""
     max_attempts: Annotated[int, _not_bool, Field(ge=1, le=10)] = 3
     """How often one call may be tried in all."""
     repeat_when_waiting: bool = False
@@ -1423,6 +1458,8 @@ class Config(Section):
 
     server: ServerSettings = ServerSettings()
     """Where and how to serve."""
+    uploads: UploadSettings = UploadSettings()
+    """Multipart forms."""
     store: StoreSettings = StoreSettings()
     """What outlives a request."""
     admin: AdminSettings = AdminSettings()

@@ -17,6 +17,7 @@ from .moderations import MODERATIONS
 from .rerank import RERANK
 from .responses import COMPACT, INPUT_TOKENS, RESPONSES
 from .speech import SPEECH
+from .transcriptions import TRANSCRIPTIONS, TRANSLATIONS
 
 FORMATS: Mapping[Endpoint, Format] = {
     each.name: each
@@ -33,6 +34,8 @@ FORMATS: Mapping[Endpoint, Format] = {
         RERANK,
         IMAGES,
         SPEECH,
+        TRANSCRIPTIONS,
+        TRANSLATIONS,
     )
 }
 """Every format by its name."""

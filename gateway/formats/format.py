@@ -11,11 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
+from gateway.api.multipart import FormPart
 from gateway.api.prompt_tokens import FindsCounter
 from gateway.config import Capabilities, Route
-from gateway.errors import GatewayError, UpstreamRefused
+from gateway.errors import GatewayError, InvalidRequest, UpstreamRefused
 from gateway.quota import limit_headers
-from gateway.records import Call, Endpoint, Params, Usage
+from gateway.records import Call, Endpoint, Params, StoredBytes, Usage
 
 from . import sse, token_rule
 
@@ -140,6 +141,11 @@ def _openai_event(error: GatewayError, scan: Scan | None, request_id: str) -> by
     return sse.write_event(error.body())
 
 
+def no_json(*body: object) -> Params:
+    """A `read` of a format that takes forms only. Raises `InvalidRequest`."""
+    raise InvalidRequest("This API method takes a form: send 'multipart/form-data'.", code="unsupported_content_type")
+
+
 NO_TEXT = re.compile(rb"(?!)")
 
 
@@ -163,6 +169,11 @@ class Format:
     """Reads one usage object of an answer; None if it cannot be read."""
     more_paths: tuple[str, ...] = ()
     """Further paths where clients post."""
+    read_form: Callable[[StoredBytes, Sequence[FormPart], FindsCounter], Params] | None = None
+    """Checks a multipart form in the same way; None: the format takes JSON only. With `no_json` as `read` it takes
+    forms only."""
+    is_text: Callable[[Params], bool] | None = None
+    """Whether a whole answer to this request is text and not JSON; None: never."""
     scan: Callable[[ScanInput], Scan] | None = None
     """Scans a streamed answer; None: the format has no streams."""
     kept_id: Callable[[Scan], str | None] | None = None

@@ -242,7 +242,7 @@ is reserved, never less."""
 
 def _may_use(call: Call, price: Price, unit: str) -> bool:
     document = call.params.document
-    if unit not in _WORDS or document.large is not None:  # whose text was not kept
+    if unit not in _WORDS or document.large is not None or document.form is not None:  # whose text was not kept
         return True
     if unit == "cache_write" and not price.cache_write_on_request:
         return True

@@ -45,7 +45,7 @@ async def attempt(
     exchange = outlet.speaker = Exchange(this, outlet, lease, tasks)
     exchange.connection = connection
     try:
-        connection.send(this.request, exchange)
+        connection.send(this.request, exchange, None if this.upload is None else this.upload.open())
         failure = await exchange.wait_until_over()
         lease.upstream_s += time.perf_counter() - began
         if exchange.scan is not None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from gateway.api.form import Upload
 from gateway.config import Route, Upstream
 from gateway.formats.format import Format
 from gateway.formats.token_rule import CountsTexts, count
@@ -65,11 +66,14 @@ class Attempt(NamedTuple):
     a continuation repeats, 0 while they are not known. None: nothing is kept."""
     left_out: tuple[str, ...] = ()
     """What the client asked for and the upstream was not offered."""
+    upload: Upload | None = None
+    """The body, where it is sent in pieces behind `request`."""
 
     @property
     def sent(self) -> SentRequest:
         """What its charge depends on."""
-        return SentRequest(self.call, self.route.model, self.output_limit, self.count_texts, self.request)
+        size = 0 if self.upload is None else self.upload.size
+        return SentRequest(self.call, self.route.model, self.output_limit, self.count_texts, self.request, size)
 
     @property
     def hidden(self) -> tuple[tuple[str, str], ...]:

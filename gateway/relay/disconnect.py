@@ -12,7 +12,7 @@ import asyncio
 import time
 
 from gateway.accounting.lease import Lease
-from gateway.records import Ended
+from gateway.records import Ended, Usage
 from gateway.tasks import Tasks
 
 from . import charge
@@ -27,7 +27,9 @@ LEFT_TO_END_S = 1.0
 def client_left(this: Attempt, exchange: Exchange, lease: Lease, tasks: Tasks) -> None:
     """See to it that the call is accounted for, now or when the answer has ended."""
     exchange.forget_client()
-    if not lease.is_open:
+    if exchange.is_sending:
+        _stop_sending(exchange, lease, 499, "client_gone")
+    elif not lease.is_open:
         exchange.stop()
     elif lease.is_cut_off:
         exchange.stop()
@@ -44,9 +46,19 @@ def client_left(this: Attempt, exchange: Exchange, lease: Lease, tasks: Tasks) -
 def end_at_once(this: Attempt, exchange: Exchange, lease: Lease) -> None:
     """The gateway ends. The client is still connected and gets an error."""
     exchange.end_event()
+    if exchange.is_sending:
+        _stop_sending(exchange, lease, 503, "error", "shutting_down")
+        return
     exchange.stop()
     if lease.is_open:
         _close(this, exchange, lease, 503, "error", "shutting_down")
+
+
+def _stop_sending(exchange: Exchange, lease: Lease, status: int, ended: Ended, error: str | None = None) -> None:
+    """The upstream does not have the whole request, so nothing was generated for it."""
+    exchange.stop()
+    if lease.is_open:
+        lease.close(status=status, usage=Usage(), ended=ended, error=error)
 
 
 def let_end(exchange: Exchange, tasks: Tasks) -> None:

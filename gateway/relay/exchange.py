@@ -69,6 +69,11 @@ class Exchange:
         return not (is_inside_event or self._is_held_back or self.is_over)
 
     @property
+    def is_sending(self) -> bool:
+        """Whether the request is still being sent."""
+        return self.connection is not None and self.connection.is_sending
+
+    @property
     def elapsed_s(self) -> float:
         """Seconds since the request was sent."""
         return self._clock() - self._began

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gateway.formats import FORMATS, token_rule
+from gateway.formats.format import NO_TEXT
 from gateway.quota import windows
 from gateway.records import Call, Usage
 
@@ -65,6 +66,8 @@ class SentRequest(NamedTuple):
     count_texts: token_rule.CountsTexts = token_rule.count
     pieces: Sequence[bytes | memoryview] = ()
     """The bytes of the request."""
+    uploaded_bytes: int = 0
+    """The size of a body that is sent in pieces."""
 
     @property
     def reserved_output(self) -> int:
@@ -73,7 +76,8 @@ class SentRequest(NamedTuple):
 
     def texts_of(self, body: bytes) -> list[bytes]:
         """The generated texts in an answer to it, as in its JSON."""
-        return FORMATS[self.call.endpoint].texts.findall(body)
+        texts = FORMATS[self.call.endpoint].texts
+        return [] if texts is NO_TEXT else texts.findall(body)
 
     def prompt_ceiling(self) -> int:
         """The most prompt tokens that the request can have."""
@@ -112,14 +116,19 @@ class SentRequest(NamedTuple):
 
     @property
     def _bytes(self) -> int:
-        return sum([len(piece) for piece in self.pieces])
+        return sum([len(piece) for piece in self.pieces]) + self.uploaded_bytes
 
 
 def _added_tokens(call: Call) -> int:
     """Tokens of a prompt that are not in the bytes of the request."""
     document = call.params.document
     members = document.members
-    if document.large is not None or not _ADDING_MEMBERS.isdisjoint(members) or _has_foreign_tools(members):
+    if (
+        document.large is not None
+        or document.form is not None
+        or not _ADDING_MEMBERS.isdisjoint(members)
+        or _has_foreign_tools(members)
+    ):
         return ADDED_TEXT_TOKENS
     if isinstance(members.get("prompt"), dict):  # a template that the upstream keeps
         return ADDED_TEXT_TOKENS

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import NamedTuple
 
 from gateway.errors import UpstreamRefused
+from gateway.formats.format import PlainFacts
 from gateway.records import Failure, Fault
 from gateway.upstream import provider_errors
 
 from . import charge
 from .attempt import Attempt
 from .exchange import Exchange
+
+_HTML = re.compile(rb"\s*<(?:!doctype|html)\b", re.IGNORECASE)
+"""A page of something in front of the upstream."""
 
 
 class PlainAnswer(NamedTuple):
@@ -34,7 +39,7 @@ def read_plain(this: Attempt, exchange: Exchange, failure: Failure | None) -> Pl
         judged = provider_errors.judge(this.route.upstream, head, body, now=time.time(), hide=this.hidden)
         return PlainAnswer(charge.of_broken(sent, _ending_of(judged)), None, judged)
     try:
-        answer = this.format.facts(body)
+        answer = _facts(this, body)
     except ValueError:  # ValidationError is one
         failure = exchange.failure(Fault.NOT_JSON, f"content-type {head.get('content-type')}"[:200])
         return PlainAnswer(charge.of_broken(sent, charge.ending_of(failure), body), None, failure)
@@ -47,6 +52,16 @@ def read_plain(this: Attempt, exchange: Exchange, failure: Failure | None) -> Pl
             charged = charge.of_broken(sent, _ending_of(in_band))
         return PlainAnswer(charged, model, in_band)
     return PlainAnswer(charge.of_plain(sent, answer.usage, body, model), model, None, answer.kept_id)
+
+
+def _facts(this: Attempt, body: bytes) -> PlainFacts:
+    """Raises `ValueError` if the answer is not what was asked for."""
+    is_text = this.format.is_text
+    if is_text is None or not is_text(this.call.params) or body.lstrip()[:1] == b"{":
+        return this.format.facts(body)
+    if _HTML.match(body) is not None:
+        raise ValueError("a page in HTML")
+    return PlainFacts(has_output=True)
 
 
 def _ending_of(judged: Failure | UpstreamRefused) -> charge.Ending:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from math import inf
@@ -40,6 +40,9 @@ which bounds trailers and chunk extensions."""
 
 READ_BUFFER_BYTES = 65536
 """Size of the read buffer, which the connections of a pool share (see `Connection`)."""
+
+PIECES_AT_ONCE = 4
+"""Pieces of an upload that are written in one callback."""
 
 STALE_S = 1.0
 """If a reused connection ends this soon after a request, without one byte, the upstream was already closing it."""
@@ -144,6 +147,7 @@ class Connection(asyncio.BufferedProtocol):
         "_headers",
         "_interim_bytes",
         "_is_chunked",
+        "_is_full",
         "_is_head",
         "_is_paused",
         "_loop",
@@ -161,6 +165,8 @@ class Connection(asyncio.BufferedProtocol):
         "_timer_at",
         "_transport",
         "_unproductive",
+        "_upload",
+        "_uploaded_at",
         "_was_paused",
     )
 
@@ -184,7 +190,9 @@ class Connection(asyncio.BufferedProtocol):
         self._is_paused = False
         self._was_paused = False  # during this exchange
         self._exchanges = 0
-        self._connected_at = self._expires_at = self._sent_at = self._active_at = 0.0
+        self._upload: Iterator[bytes] | None = None  # what of the request's body is not written yet
+        self._is_full = False  # the transport's buffer
+        self._connected_at = self._expires_at = self._sent_at = self._active_at = self._uploaded_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = inf
         self._parser: Any = HttpResponseParser(
@@ -223,8 +231,19 @@ class Connection(asyncio.BufferedProtocol):
     def is_closed(self) -> bool:
         return self._state is ConnectionState.CLOSED
 
-    def send(self, request: Sequence[bytes | memoryview], receiver: Receiver) -> None:
+    @property
+    def is_sending(self) -> bool:
+        """Whether the upload of a request is not written to its end."""
+        return self._upload is not None
+
+    def send(
+        self, request: Sequence[bytes | memoryview], receiver: Receiver, upload: Iterator[bytes] | None = None
+    ) -> None:
         """Begin one exchange; all time limits on the answer start here.
+
+        `upload` is a body to be written behind `request`, piece by piece as the upstream takes it. The limit for the
+        head then runs from the last piece that it took. A request that was not sent whole fails as one that was not
+        sent at all (`Phase.CONNECT`).
 
         Does not call the receiver before it returns: if the connection was lost since it was acquired, `ended` follows
         in a later iteration of the loop. Raises RuntimeError unless the connection is held and has no exchange.
@@ -236,10 +255,13 @@ class Connection(asyncio.BufferedProtocol):
             self._unproductive = self._interim_bytes = 0
             self._may_stay = self._is_chunked = self._was_paused = False
             self._is_head = request[0][:5] == b"HEAD "
-            now = self._sent_at = self._loop.time()
+            now = self._sent_at = self._uploaded_at = self._loop.time()
             limit_s = min(self._timeouts.head_s, self._timeouts.total_s)
             self._arm(now + limit_s)
             self._transport.writelines(request)
+            if upload is not None:
+                self._upload, self._is_full = upload, False
+                self._loop.call_soon(self._write_more)
             return
         if state not in (ConnectionState.HELD, ConnectionState.CLOSED) or self._receiver is not None:
             raise RuntimeError(f"cannot send on {self!r}")
@@ -255,6 +277,31 @@ class Connection(asyncio.BufferedProtocol):
         self._receiver = None
         if self._state is not ConnectionState.IDLE:
             self._close()
+
+    def pause_writing(self) -> None:
+        self._is_full = True
+
+    def resume_writing(self) -> None:
+        self._is_full = False
+        if self._upload is not None:
+            self._write_more()
+
+    def _write_more(self) -> None:
+        """Some pieces of the upload; other connections have their turn between them."""
+        for _ in range(PIECES_AT_ONCE):
+            if self._upload is None or self._transport is None or self._is_full:
+                return
+            try:
+                piece = next(self._upload, None)
+            except OSError as error:
+                self._fail(Fault.CUT, f"cannot read the stored request: {error.strerror or error}", Phase.CONNECT)
+                return
+            if piece is None:
+                self._upload = None
+                return
+            self._uploaded_at = self._loop.time()
+            self._transport.write(piece)
+        self._loop.call_soon(self._write_more)
 
     def pause_reading(self) -> None:
         """Stop reading the socket. Bytes that were already read (at most one buffer) are still delivered."""
@@ -445,6 +492,7 @@ class Connection(asyncio.BufferedProtocol):
             self._may_stay
             and transport is not None
             and not transport.is_closing()
+            and self._upload is None
             and not transport.get_write_buffer_size()  # it answered before it had read the request
             and self._loop.time() < self._expires_at
         ):
@@ -464,6 +512,8 @@ class Connection(asyncio.BufferedProtocol):
     def _fail(self, fault: Fault, detail: str, phase: Phase = Phase.WAITING) -> None:
         receiver, self._receiver = self._receiver, None
         has_begun = self._state in _IN_BODY
+        if self._upload is not None and not has_begun and phase is not Phase.STALE:
+            phase, detail = Phase.CONNECT, f"{detail}, before the whole request was sent"
         self._close()
         if receiver is not None:
             failure = Failure(self._name, phase, fault, detail, has_begun=has_begun, was_held_back=self._was_paused)
@@ -474,6 +524,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._state is ConnectionState.CLOSED:
             return
         self._state = ConnectionState.CLOSED
+        self._upload = None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -529,7 +580,7 @@ class Connection(asyncio.BufferedProtocol):
         total_at = self._sent_at + limits.total_s
         match self._state:
             case ConnectionState.WAITING:
-                when, what = self._sent_at + limits.head_s, f"no complete head within {limits.head_s:g} s"
+                when, what = self._uploaded_at + limits.head_s, f"no complete head within {limits.head_s:g} s"
             case ConnectionState.BODY | ConnectionState.BODY_UNTIL_EOF if self._is_paused:
                 when, what = inf, ""
             case ConnectionState.BODY | ConnectionState.BODY_UNTIL_EOF:

@@ -25,6 +25,7 @@ from aiohappyeyeballs import AddrInfoType
 from pydantic import SecretStr
 
 from gateway import config
+from gateway.api.form import Upload
 from gateway.records import Failure, Fault, Phase
 from gateway.tasks import Tasks
 
@@ -132,13 +133,13 @@ class Pool:
         self,
         path: str,
         headers: Iterable[tuple[str, str]],
-        body: bytes | Sequence[memoryview],
+        body: bytes | Sequence[memoryview] | Upload,
         *,
         method: str = "POST",
         key: int = 0,
     ) -> list[bytes | memoryview]:
-        """The bytes of a request, for `Connection.send`. `path` is appended to that of the base URL; `key` is the
-        position of the API key to use.
+        """The bytes of a request, for `Connection.send`; of an upload only the head. `path` is appended to that of the
+        base URL; `key` is the position of the API key to use.
 
         A line break or NUL inside `path` or a header becomes a space, so that no argument can inject a header line.
         """
@@ -149,8 +150,11 @@ class Pool:
             lines = "".join([f"{_UNSAFE.sub(' ', name)}: {_UNSAFE.sub(' ', value)}\r\n" for name, value in given])
         if not path.isprintable() or " " in path:
             path = re.sub(r"[\s\0]+", "%20", path)
-        size = len(body) if isinstance(body, bytes) else sum(map(len, body))
-        length = f"Content-Length: {size}\r\n" if body or method != "GET" else ""
+        if isinstance(body, Upload):
+            size, body = body.size, ()
+        else:
+            size = len(body) if isinstance(body, bytes) else sum(map(len, body))
+        length = f"Content-Length: {size}\r\n" if size or method != "GET" else ""
         # aiohttp decodes bytes that are not UTF-8 as surrogates; this restores the bytes of the client.
         text = f"{method} {self._base_path}{path}{self._static_heads[key]}{lines}{length}\r\n"
         head = text.encode("utf-8", "surrogateescape")

@@ -113,7 +113,7 @@ async def build(
     persons: PersonTokens | None = None
     try:
         status = Status()
-        capacity = Capacity(config.server)
+        capacity = Capacity(config.server, config.uploads)
         refusals = RefusalLog(store)
         door = ErrorMiddleware(live, telemetry, access_log, status, refusals.add)
         registry = Registry(store, lambda: live.parts.config, decisions=decisions)

@@ -6,18 +6,21 @@ workers.
 
 from __future__ import annotations
 
-from gateway.config import ServerSettings
+from gateway.config import ServerSettings, UploadSettings
 
 
 class Capacity:
-    """How many calls may be under way; and the bytes of request bodies and of answers that are not streamed."""
+    """How many calls may be under way; the bytes of request bodies and of answers that are not streamed; and the bytes
+    of forms in temporary files."""
 
-    def __init__(self, server: ServerSettings) -> None:
+    def __init__(self, server: ServerSettings, uploads: UploadSettings) -> None:
         self._bytes = 0
-        self.resize(server)
+        self._stored_bytes = 0
+        self.resize(server, uploads)
 
-    def resize(self, server: ServerSettings) -> None:
+    def resize(self, server: ServerSettings, uploads: UploadSettings) -> None:
         """These are the limits from now on. What is held stays counted."""
+        self._max_stored_bytes = max(uploads.max_stored_bytes // server.workers, uploads.max_bytes)
         self.max_calls = server.max_in_flight // server.workers
         # A request that is allowed has to be possible, however small the share.
         self._max_bytes = max(server.max_buffered_bytes // server.workers, server.max_request_bytes)
@@ -38,3 +41,14 @@ class Capacity:
 
     def let_go(self, size: int) -> None:
         self._bytes -= size
+
+    def store(self, size: int) -> bool:
+        """Whether there is room for so many bytes more in temporary files; then `remove` gives it back."""
+        if self._stored_bytes + size > self._max_stored_bytes:
+            return False
+        self._stored_bytes += size
+        return True
+
+    def remove(self, size: int) -> None:
+        """So many bytes of temporary files are deleted."""
+        self._stored_bytes -= size

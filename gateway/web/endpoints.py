@@ -18,10 +18,11 @@ from aiohttp import hdrs, web
 from gateway import pipeline
 from gateway.api import auth, capabilities, validate
 from gateway.api.large_body import LARGE_BYTES
+from gateway.api.multipart import content_type
 from gateway.config import Config, Model, NamedModel
 from gateway.errors import InvalidRequest, ModelNotFound, Unavailable, UpgradeRequired
 from gateway.formats import FORMATS, of_client
-from gateway.formats.format import Format
+from gateway.formats.format import Format, no_json
 from gateway.observe.tracing import PARENT, STATE
 from gateway.queueing import classes
 from gateway.quota import window_status
@@ -33,6 +34,7 @@ from gateway.store.redis.timeout import StallTolerantTimeout
 
 from .bodies import BodyReader, check_coding
 from .capacity import Capacity
+from .forms import FormReader, boundary_of
 from .large_bodies import LargeBodies, Pieces
 from .middleware import CONTEXT, Handler, RequestContext
 from .person_tokens import PersonTokens, is_signed_token
@@ -54,6 +56,7 @@ class DataPlane:
         self._status = status
         self._capacity = capacity
         self._bodies = BodyReader(capacity)
+        self._forms = FormReader(capacity)
         self._large_bodies = large_bodies
         self.calls: Mapping[str, Handler] = {
             path: partial(self.carry, spec=each) for each in FORMATS.values() for path in (each.path, *each.more_paths)
@@ -92,6 +95,8 @@ class DataPlane:
             calls.discard(task)
             telemetry.left()
             self._capacity.let_go(visit.held_bytes)
+            if visit.form is not None:
+                visit.form.close()
 
     async def _answer(self, request: web.Request, visit: RequestContext, call: Call) -> web.StreamResponse:
         def open_stream(headers: Sequence[tuple[str, str]]) -> EventStream:
@@ -130,14 +135,20 @@ class DataPlane:
         key = await self._caller(request, visit)
         self._status.refuse_when_draining()
         config = parts.config
-        check_type(request)
+        is_form = check_type(request, spec)
         waited_from = time.perf_counter()
-        pieces = await self._bodies.read(request, visit)
-        if hdrs.CONTENT_ENCODING in request.headers:
-            pieces = await self._bodies.decode(request, visit, pieces)
+        pieces: Pieces = ()
+        if is_form:
+            boundary = boundary_of(request)
+            asked = await self._forms.read(request, visit, spec, boundary, parts.find_counter)
+        else:
+            pieces = await self._bodies.read(request, visit)
+            if hdrs.CONTENT_ENCODING in request.headers:
+                pieces = await self._bodies.decode(request, visit, pieces)
         body_wait_s = time.perf_counter() - waited_from
         is_large = visit.held_bytes > LARGE_BYTES
-        asked = await self._large_bodies.read(endpoint, pieces) if is_large else _read(spec, pieces, parts)
+        if not is_form:
+            asked = await self._large_bodies.read(endpoint, pieces) if is_large else _read(spec, pieces, parts)
         found = config.model_table.find(asked.model)
         if found is None or not found.is_configured:
             visit.model = OTHER if found is None else parts.books.served.group(asked.model)
@@ -164,6 +175,10 @@ class DataPlane:
         priority = key.priority
         if (wished := request.headers.get(classes.HEADER)) is not None:
             priority = classes.lowered(priority, wished)
+        forwarded = forwarded_headers(request, spec.request_headers)
+        if is_form:
+            kept = [(name, value) for name, value in forwarded if name.lower() != "content-type"]
+            forwarded = (*kept, ("Content-Type", content_type(boundary)))
         call = Call(
             id=visit.id,
             started=time.time(),
@@ -174,7 +189,7 @@ class DataPlane:
             label_model=visit.model,
             arrived=visit.arrived,
             body_wait_s=body_wait_s,
-            forwarded_headers=forwarded_headers(request, spec.request_headers),
+            forwarded_headers=forwarded,
             client_request_id=client_id[:MAX_CLIENT_ID] if client_id else None,
             remote=visit.remote,
             query=forwarded_query(request) if spec.passes_query else "",
@@ -313,18 +328,25 @@ async def continue_later(request: web.Request) -> None:
     """
 
 
-def check_type(request: web.Request) -> None:
-    """Raises `InvalidRequest` unless the body is JSON, in a content encoding that is decoded."""
-    if request.content_type != "application/json" or hdrs.CONTENT_TYPE not in request.headers:
+def check_type(request: web.Request, spec: Format | None = None) -> bool:
+    """Whether the body is a form. Raises `InvalidRequest` for a type that the format does not take, and for JSON in a
+    content encoding that is not decoded."""
+    given_type = request.content_type
+    takes_json = spec is None or spec.read is not no_json
+    if spec is not None and spec.read_form is not None and given_type == "multipart/form-data":
+        return True
+    if given_type != "application/json" or hdrs.CONTENT_TYPE not in request.headers or not takes_json:
         given = request.headers.get(hdrs.CONTENT_TYPE, "")[:100]
         shown = given if given.isprintable() else ""
+        taken = "application/json" if takes_json else "multipart/form-data"
         raise InvalidRequest(
-            f"Unsupported content type: '{shown}'. This API method only accepts 'application/json' requests, but you "
+            f"Unsupported content type: '{shown}'. This API method only accepts '{taken}' requests, but you "
             f"specified the header 'Content-Type: {shown}'. Please try again with a supported content type.",
             code="unsupported_content_type",
         )
     if hdrs.CONTENT_ENCODING in request.headers:
         check_coding(request)
+    return False
 
 
 def _model(name: str, config: Config) -> dict[str, Any]:

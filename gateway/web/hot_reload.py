@@ -104,7 +104,7 @@ class HotReload:
         self._live.parts = new = assemble(ready, old.book, old.books, old.waiting, old.bonds, old.tasks, kept)
         new.waiting.configure(ready.config.queue)
         config = ready.config
-        self._capacity.resize(config.server)
+        self._capacity.resize(config.server, config.uploads)
         self._access_log.style = config.server.access_log
         telemetry = new.books.telemetry
         telemetry.key_labels.configure((key.id for key in config.keys), config.metrics.max_keys)

@@ -35,7 +35,7 @@ from gateway.formats.format import Format
 from gateway.observe.metrics import Telemetry
 from gateway.observe.tracing import CLIENT_GONE, Trace
 from gateway.pipeline import CurrentServices, Services
-from gateway.records import Endpoint
+from gateway.records import Endpoint, StoredBytes
 from gateway.store import RefusalEntry
 from gateway.tasks import is_cut_off
 
@@ -85,6 +85,8 @@ class RequestContext:
     """Not worth a line: probes and scrapes."""
     trace: Trace | None = None
     """The call's span, where there is one."""
+    form: StoredBytes | None = None
+    """Its multipart form."""
     stream: EventStream | None = None
     """The answer, once it has begun to be streamed."""
 

@@ -38,7 +38,9 @@ class Scene:
 
     def attempt(self, **facts: Any) -> Attempt:
         """One without what is not named, so that asking for it is a fault."""
-        return cast(Attempt, SimpleNamespace(call=self.call, request=[], sent=SentRequest(self.call), **facts))
+        return cast(
+            Attempt, SimpleNamespace(call=self.call, request=[], upload=None, sent=SentRequest(self.call), **facts)
+        )
 
     @property
     def told(self) -> tuple[Any, ...]:
@@ -71,7 +73,7 @@ async def test_a_call_that_cannot_be_read_on_is_closed(
 
 async def test_after_an_error_of_the_gateway_a_sent_call_is_charged_its_reservation(scene: Scene) -> None:
     class Connection:
-        def send(self, request: Any, receiver: Exchange) -> None:
+        def send(self, request: Any, receiver: Exchange, upload: Any = None) -> None:
             raise RuntimeError("a fault of ours")
 
         def abort(self) -> None:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from gateway.config import ServerSettings
+from gateway.config import ServerSettings, UploadSettings
 from gateway.web.capacity import Capacity
 
 
 def test_what_is_held_stays_counted_when_the_limits_change() -> None:
-    capacity = Capacity(ServerSettings(max_buffered_bytes=1000, max_request_bytes=100, max_in_flight=10, workers=2))
+    capacity = Capacity(
+        ServerSettings(max_buffered_bytes=1000, max_request_bytes=100, max_in_flight=10, workers=2), UploadSettings()
+    )
     assert capacity.max_calls == 5
     assert capacity.hold(400)
-    capacity.resize(ServerSettings(max_buffered_bytes=600, max_request_bytes=100, max_in_flight=4, workers=2))
+    capacity.resize(
+        ServerSettings(max_buffered_bytes=600, max_request_bytes=100, max_in_flight=4, workers=2), UploadSettings()
+    )
     assert capacity.max_calls == 2
     assert not capacity.hold(1)
     capacity.let_go(200)
     assert capacity.hold(100)
-    capacity.resize(ServerSettings(max_buffered_bytes=2000, max_request_bytes=100, workers=2))
+    capacity.resize(ServerSettings(max_buffered_bytes=2000, max_request_bytes=100, workers=2), UploadSettings())
     assert capacity.hold(700)
     assert not capacity.hold(1)

@@ -58,6 +58,9 @@ _USD = {"type": "number", "exclusiveMinimum": 0, "description": "US dollars."}
 Positive = Annotated[int, Field(ge=1, le=MAX_COUNT), *_written(read_count, _ONE, "4k", "1M")]
 Count = Annotated[int, Field(ge=0, le=MAX_COUNT), *_written(read_count, _NONE, "4")]
 Usd = Annotated[float, *_written(_read_usd, _USD, "20")]
+SomeSeconds = Annotated[
+    float, Field(gt=0), *_written(read_duration_s, {"type": "number", "exclusiveMinimum": 0}, "1h", "90s")
+]
 Seconds = Annotated[float, Field(ge=0), *_written(read_duration_s, {"type": "number", "minimum": 0}, "1h", "90s")]
 Name = Annotated[str, Field(json_schema_extra={"pattern": f"^{NAME_PATTERN}$"})]
 _PERIODS = {"enum": [*PERIODS]}
@@ -131,6 +134,7 @@ class LimitsBody(RequestBody):
     logprobs: Count | None = None
     stop: Count | None = None
     max_tokens: Positive | None = None
+    max_audio_s: SomeSeconds | None = None
     deny: Names = Field(default_factory=list)
 
 

@@ -7,7 +7,14 @@ import { choice, field, input, quotasField } from "./fields.js";
 import { settingsForm } from "./form.js";
 import { quotaList } from "./quota_rows.js";
 
-const LIMITS = { n: "n", best_of: "best_of", logprobs: "logprobs", stop: "stop sequences", max_tokens: "max_tokens" };
+const LIMITS = {
+  n: "n",
+  best_of: "best_of",
+  logprobs: "logprobs",
+  stop: "stop sequences",
+  max_tokens: "max_tokens",
+  max_audio_s: "seconds of audio",
+};
 
 const parts = (text) => text.split(/[\s,]+/).filter(Boolean);
 const numberOf = (text) => (text.trim() === "" ? null : Number(text));

@@ -24,6 +24,7 @@ from gateway.formats.messages import OVERLOADED
 from gateway.formats.moderations import Moderation
 from gateway.formats.rerank import RERANK, Rerank
 from gateway.formats.speech import Speech
+from gateway.formats.transcriptions import Transcription, Translation
 from gateway.identity.permissions import PERMISSIONS
 from gateway.web.admin.operations import ADMIN_OPERATIONS
 from gateway.web.middleware import CONTEXT
@@ -33,6 +34,8 @@ from .operation import JSON, SCHEMES, SECURITY, Operation, Schema, in_path, name
 from .schemas import SCHEMAS
 
 PATH = "/openapi.json"
+
+FORM = "multipart/form-data"
 
 
 _CALL_ERRORS = (401, 403, 404, 408, 413, 422, 429, 502, 504)
@@ -85,6 +88,13 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("POST", "/v1/audio/speech"): _call("Speak a text.", Speech, "Completed")._replace(
         answers={"audio/*": {"type": "string", "format": "binary"}}
     ),
+    ("POST", "/v1/audio/transcriptions"): _call(
+        "Write down what is said.", Transcription, "Transcribed",
+        streamed="With `stream: true`: events of JSON, `transcript.text.done` at the end.",
+    )._replace(body_type=FORM),
+    ("POST", "/v1/audio/translations"): _call(
+        "Write down in English what is said.", Translation, "Transcribed", streamed=None
+    )._replace(body_type=FORM),
     ("POST", "/v1/responses"): _call(
         "Create a response, in OpenAI's Responses API.", Response, "Responded",
         streamed="With `stream: true`: events from `response.created` to `response.completed`.",
@@ -179,7 +189,7 @@ def _spell(place: tuple[str, str], operation: Operation) -> dict[str, Any]:
     if operation.body is not None:
         spelt["requestBody"] = {
             "required": operation.is_body_needed,
-            "content": {JSON: {"schema": named(operation.body.__name__)}},
+            "content": {operation.body_type: {"schema": named(operation.body.__name__)}},
         }
     errors = {status: {JSON: named(operation.error)} for status in sorted({400, 503, *operation.errors})}
     spelt["responses"] = {
@@ -187,6 +197,13 @@ def _spell(place: tuple[str, str], operation: Operation) -> dict[str, Any]:
         for status, content in {operation.status: operation.answers, **errors}.items()
     }
     return spelt
+
+
+def _name_lists(schema: dict[str, Any]) -> None:
+    """In forms the names of lists end in `[]`."""
+    given = schema["properties"]
+    is_list = {name for name, field in given.items() if any("items" in arm for arm in field.get("anyOf", (field,)))}
+    schema["properties"] = {f"{name}[]" if name in is_list else name: field for name, field in given.items()}
 
 
 def describe(routes: Iterable[tuple[str, str]]) -> dict[str, Any]:
@@ -197,6 +214,9 @@ def describe(routes: Iterable[tuple[str, str]]) -> dict[str, Any]:
         ref_template="#/components/schemas/{model}",
         schema_generator=_Spelling,
     )
+    for each in OPERATIONS.values():
+        if each.body is not None and each.body_type == FORM:
+            _name_lists(told["$defs"][each.body.__name__])
     paths: dict[str, dict[str, Any]] = {}
     for method, path in routes:
         if (operation := OPERATIONS.get((method, path))) is not None:

@@ -28,6 +28,8 @@ class Operation(NamedTuple):
     status: int = 200
     """Of success."""
     is_body_needed: bool = True
+    body_type: str = JSON
+    """The media type of `body`."""
     error: str = "Error"
     """The schema of an answer with an error status."""
 

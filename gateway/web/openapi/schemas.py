@@ -112,6 +112,12 @@ SCHEMAS: Mapping[str, Schema] = {
     "Responded": _upstream_s("output", {"type": "object"}),
     "Stored": {"type": "object"},
     "Ranked": _upstream_s("results", {"type": "object"}),
+    "Transcribed": {
+        "type": "object",
+        "description": "As the upstream returns it; with a response_format of text, srt or vtt it is text.",
+        "properties": {"text": _TEXT, "usage": {"type": ["object", "null"]}},
+        "required": ["text"],
+    },
     "Model": _exact(
         id=_TEXT, object={"const": "model"}, created=_COUNT, owned_by=_TEXT,
         endpoints=_list({"enum": get_args(Endpoint)}), unsupported=_list(_TEXT),

@@ -77,6 +77,10 @@ GOOD: dict[str, Any] = {
         "issuer": "https://login.example.org", "audiences": ["gateway"], "jwks_url": "https://login.example.org/keys",
     },
     "queue": {"max_wait_s": 5, "by": "team"},
+    "uploads": {
+        "max_bytes": 1000, "max_file_bytes": "1MiB", "memory_bytes": 10, "max_stored_bytes": 5000, "timeout_s": 5,
+        "folder": ".",
+    },
     "prices": {"file": "prices.json"},
     "alerts": {"webhook": f"https://hooks.example.com/{HIDDEN}", "proxy": f"http://user:{HIDDEN}@proxy:3128"},
     "tracing": {"endpoint": "http://127.0.0.1:4318", "sample_ratio": 0.5, "headers": {"Authorization": HIDDEN}},

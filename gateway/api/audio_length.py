@@ -1,0 +1,260 @@
+"""The length of an audio file by its own header: wav, flac, ogg, mp3, m4a and mp4, webm.
+
+Libraries that read tags (tinytag, mutagen) follow a file as far as it leads them, and none reads webm. Here a bounded
+number of short pieces is read, whatever the file says, and nothing is decoded. A header may be false; where the format
+has a highest bit rate, the length is at least what the bytes take at that rate.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Callable, Iterator
+
+Reads = Callable[[int, int], bytes]
+"""So many bytes from a position; fewer at the end of the file."""
+
+HEAD_BYTES = 65_536
+"""How far the first header is looked for, and how much of the end is read."""
+
+MAX_BOXES = 512
+"""Chunks, boxes or elements of one file that are looked at."""
+
+MAX_MS = 7 * 24 * 3_600_000
+"""A week: a longer one is not believed."""
+
+
+def length_ms(read: Reads, size: int) -> int | None:
+    """Milliseconds, rounded up; None if they cannot be read. `size` is that of the file in bytes."""
+    head = read(0, HEAD_BYTES)
+    start = _behind_id3(head)
+    if start:
+        head = read(start, HEAD_BYTES)
+    for begins, find in _KINDS:
+        if begins(head):
+            try:
+                found = find(read, start, size, head)
+            except (struct.error, IndexError):
+                return None
+            return -(-found[0] // found[1]) if found and found[1] and 0 < found[0] <= MAX_MS * found[1] else None
+    return None
+
+
+Fraction = tuple[int, int]
+"""Milliseconds as dividend and divisor."""
+
+
+def _behind_id3(head: bytes) -> int:
+    """Where the file begins behind an ID3v2 tag (id3.org, ID3v2.4 structure 3.1), which has its size in 7-bit bytes."""
+    if head[:3] != b"ID3" or len(head) < 10:
+        return 0
+    a, b, c, d = [byte & 0x7F for byte in head[6:10]]
+    return 10 + (a << 21 | b << 14 | c << 7 | d) + (10 if head[5] & 0x10 else 0)
+
+
+# ------------------------------------------------------------------------------------------------------------ wav
+
+
+_PCM = frozenset({1, 3, 0xFFFE})
+
+
+def _of_wav(read: Reads, start: int, size: int, head: bytes) -> Fraction | None:
+    """RIFF WAVE: the bytes of `data` by the rate in `fmt `. A length of 0 or of all ones is unknown: up to the end."""
+    at, rate = start + 12, 0
+    for _ in range(MAX_BOXES):
+        chunk = read(at, 32)
+        name, length = struct.unpack_from("<4sI", chunk)
+        if name == b"fmt ":
+            kind, _, samples, rate, align = struct.unpack_from("<HHIIH", chunk, 8)
+            rate = samples * align if kind in _PCM else rate
+        elif name == b"data":
+            rest = max(0, size - at - 8)
+            return 1000 * (min(length, rest) if length not in (0, 0xFFFFFFFF) else rest), rate
+        at += 8 + length + length % 2
+    return None
+
+
+# ----------------------------------------------------------------------------------------------------------- flac
+
+
+def _of_flac(read: Reads, start: int, size: int, head: bytes) -> Fraction | None:
+    """STREAMINFO, always the first block (RFC 9639, 8.2): 20 bits of sample rate, later 36 bits of samples."""
+    info = int.from_bytes(head[18:26], "big")
+    return 1000 * (info & (1 << 36) - 1), info >> 44
+
+
+# ------------------------------------------------------------------------------------------------------------ ogg
+
+
+OPUS_BITS_PER_S = 512_000
+
+
+def _of_ogg(read: Reads, start: int, size: int, head: bytes) -> Fraction | None:
+    """The position in samples of the last page (RFC 3533, section 6). Opus counts at 48 kHz (RFC 7845, section 4)."""
+    vorbis = head.find(b"\x01vorbis", 0, 1024)
+    rate = 48_000 if b"OpusHead" in head[:1024] else 0
+    if vorbis >= 0:
+        rate = int(struct.unpack_from("<I", head, vorbis + 12)[0])
+    tail = read(max(start, size - HEAD_BYTES), HEAD_BYTES)
+    page = tail.rfind(b"OggS\0")
+    if not rate or page < 0:
+        return None
+    samples = struct.unpack_from("<q", tail, page + 6)[0]
+    return max((1000 * samples, rate), _at_least(size - start, OPUS_BITS_PER_S), key=_value)
+
+
+# ------------------------------------------------------------------------------------------------------------ mp3
+
+
+_SYNC = re.compile(rb"\xff[\xe2-\xff]", re.DOTALL)
+_MP3_KBITS = {
+    (1, 1): (0, 32, 64, 96, 128, 160, 192, 224, 256, 288, 320, 352, 384, 416, 448),
+    (1, 2): (0, 32, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384),
+    (1, 3): (0, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320),
+    (2, 1): (0, 32, 48, 56, 64, 80, 96, 112, 128, 144, 160, 176, 192, 224, 256),
+    (2, 2): (0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160),
+    (2, 3): (0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160),
+}
+"""Kilobits per second by MPEG version (2: also 2.5) and layer (ISO/IEC 11172-3, 2.4.2.3; 13818-3)."""
+_MP3_HZ = (44_100, 48_000, 32_000)
+MP3_BITS_PER_S = 320_000
+
+
+def _of_mp3(read: Reads, start: int, size: int, head: bytes) -> Fraction | None:
+    """Frames of the Xing or VBRI header, else the bytes at the rate of the first frame."""
+    for found in _SYNC.finditer(head, 0, len(head) - 4):
+        at = found.start()
+        version, layer = {3: 1, 2: 2, 0: 4}.get(head[at + 1] >> 3 & 3, 0), 4 - (head[at + 1] >> 1 & 3)
+        kbits, hz = head[at + 2] >> 4, head[at + 2] >> 2 & 3
+        if not version or layer == 4 or kbits in (0, 15) or hz == 3:
+            continue
+        per_second = 1000 * _MP3_KBITS[min(version, 2), layer][kbits]
+        rate = _MP3_HZ[hz] // version
+        samples = 384 if layer == 1 else 576 if layer == 3 and version > 1 else 1152
+        slot = 4 if layer == 1 else 1
+        following = at + (samples // 8 // slot * per_second // rate + (head[at + 2] >> 1 & 1)) * slot
+        if head[following : following + 1] not in (b"\xff", b""):
+            continue
+        least = _at_least(size - start - at, MP3_BITS_PER_S)
+        if frames := _frames(head[at : at + 256]):
+            return max((1000 * frames * samples, rate), least, key=_value)
+        return 8000 * (size - start - at), per_second
+    return None
+
+
+def _frames(frame: bytes) -> int:
+    """Frames as the first one has them (Xing, Info or VBRI); 0: it does not."""
+    for name in (b"Xing", b"Info"):
+        at = frame.find(name)
+        if at >= 0 and len(frame) >= at + 12 and frame[at + 7] & 1:
+            return int.from_bytes(frame[at + 8 : at + 12], "big")
+    at = frame.find(b"VBRI")
+    return int.from_bytes(frame[at + 14 : at + 18], "big") if at >= 0 else 0
+
+
+# ------------------------------------------------------------------------------------------------------------ mp4
+
+
+def _of_mp4(read: Reads, start: int, size: int, head: bytes) -> Fraction | None:
+    """`mvhd` in `moov`; of a fragmented file `mehd` in `mvex` (ISO/IEC 14496-12, 8.2.2 and 8.8.2)."""
+    for name, at, end in _boxes(read, start, size):
+        if name == b"moov":
+            return _of_movie(read, at, end)
+    return None
+
+
+def _of_movie(read: Reads, start: int, end: int) -> Fraction | None:
+    scale, length = 0, 0
+    for name, at, box_end in _boxes(read, start, end):
+        if name == b"mvhd":
+            body = read(at, 32)
+            scale, length = struct.unpack_from(">IQ", body, 20) if body[0] else struct.unpack_from(">II", body, 12)
+        elif name == b"mvex" and not length:
+            for inner, place, _ in _boxes(read, at, box_end):
+                if inner == b"mehd":
+                    body = read(place, 12)
+                    length = int(struct.unpack_from(">Q" if body[0] else ">I", body, 4)[0])
+    return 1000 * length, scale
+
+
+def _boxes(read: Reads, at: int, end: int) -> Iterator[tuple[bytes, int, int]]:
+    """Name, content and end of each box."""
+    for _ in range(MAX_BOXES):
+        header = read(at, 16)
+        if at + 8 > end or len(header) < 8:
+            return
+        length, name = struct.unpack_from(">I4s", header)
+        begin = at + 8
+        if length == 1:
+            length, begin = int(struct.unpack_from(">Q", header, 8)[0]), at + 16
+        box_end = end if length == 0 else at + length
+        if box_end < begin or box_end > end:
+            return
+        yield name, begin, box_end
+        at = box_end
+
+
+# ----------------------------------------------------------------------------------------------------------- webm
+
+
+_SEGMENT, _INFO, _SCALE, _DURATION, _CLUSTER = 0x18538067, 0x1549A966, 0x2AD7B1, 0x4489, 0x1F43B675
+
+
+def _of_webm(read: Reads, start: int, size: int, head: bytes) -> Fraction | None:
+    """Duration in `Info` of the segment, in units of its scale in nanoseconds (RFC 9559, 5.1.2). Browsers that record
+    write none."""
+    for name, at, end in _elements(read, start, size):
+        if name == _SEGMENT:
+            for inner, place, inner_end in _elements(read, at, end):
+                if inner == _INFO:
+                    return _of_info(read, place, inner_end)
+                if inner == _CLUSTER:
+                    return None
+    return None
+
+
+def _of_info(read: Reads, start: int, end: int) -> Fraction | None:
+    scale, length = 1_000_000, 0.0
+    for name, at, stop in _elements(read, start, end):
+        value = read(at, min(8, stop - at))
+        if name == _SCALE:
+            scale = int.from_bytes(value, "big")
+        elif name == _DURATION and len(value) in (4, 8):
+            length = struct.unpack(">f" if len(value) == 4 else ">d", value)[0]
+    return (int(length * scale), 1_000_000) if 0 < length < 1e15 and scale < 1e12 else None
+
+
+def _elements(read: Reads, at: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """Id, content and end of each element (RFC 8794, section 4); one of unknown size extends to the end."""
+    for _ in range(MAX_BOXES):
+        header = read(at, 12)
+        if at >= end or not header or not header[0]:
+            return
+        id_size = 9 - header[0].bit_length()
+        if id_size > 4 or len(header) <= id_size or not header[id_size]:
+            return
+        size_size = 9 - header[id_size].bit_length()
+        begin = at + id_size + size_size
+        length = int.from_bytes(header[id_size : id_size + size_size], "big") & (1 << 7 * size_size) - 1
+        is_unknown = length == (1 << 7 * size_size) - 1
+        stop = end if is_unknown else min(end, begin + length)
+        yield int.from_bytes(header[:id_size], "big"), begin, stop
+        at = stop
+
+
+def _at_least(size: int, bits_per_s: int) -> Fraction:
+    return 8000 * max(0, size), bits_per_s
+
+
+def _value(of: Fraction) -> float:
+    return of[0] / of[1] if of[1] else 0.0
+
+
+_KINDS: tuple[tuple[Callable[[bytes], bool], Callable[[Reads, int, int, bytes], Fraction | None]], ...] = (
+    (lambda head: head[:4] in (b"RIFF", b"RF64") and head[8:12] == b"WAVE", _of_wav),
+    (lambda head: head[:4] == b"fLaC", _of_flac),
+    (lambda head: head[:4] == b"OggS", _of_ogg),
+    (lambda head: head[4:8] == b"ftyp", _of_mp4),
+    (lambda head: head[:4] == b"\x1aE\xdf\xa3", _of_webm),
+    (lambda head: True, _of_mp3),
+)

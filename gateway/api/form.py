@@ -1,0 +1,174 @@
+"""From a multipart form to checked `Params`, and back to the bytes for an upstream.
+
+Text fields are read as the types of the schema and then checked by the rules of JSON bodies (`validate.py`), in
+OpenAI's words. Names that end in `[]` are lists (openai-python, `array_format="brackets"`); every other name may come
+once. What is forwarded is the client's own bytes; only a field that has to change, such as the model's alias, is
+written anew.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import UnionType
+from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
+
+from pydantic import ValidationError, WithJsonSchema
+
+from gateway.errors import InvalidRequest
+from gateway.records import Document, FormBody, Params, StoredBytes
+
+from . import prompt_tokens, validation_errors
+from .multipart import FormPart, shown
+from .prompt_tokens import FindsCounter
+from .validate import Rules, refuse_other_case
+
+PIECE_BYTES = 65_536
+"""Bytes that are read at once from a stored form."""
+
+_INTEGER = re.compile(r"-?[0-9]{1,18}")
+_DECIMAL = re.compile(r"-?[0-9]{1,18}(\.[0-9]{1,18})?([eE][+-]?[0-9]{1,2})?")
+_BOOLEANS: Mapping[str, bool] = {"true": True, "True": True, "false": False, "False": False}
+"""As JavaScript and Python write them. Upstreams read other words differently."""
+
+File = Annotated[bytes, WithJsonSchema({"type": "string", "format": "binary"})]
+"""In a schema: an uploaded file. Its value is a placeholder."""
+
+
+class Upload(NamedTuple):
+    """A body that is sent in pieces."""
+
+    size: int
+    """In bytes."""
+    open: Callable[[], Iterator[bytes]]
+    """The pieces from the beginning, as often as it is called."""
+
+
+class UploadedFile(NamedTuple):
+    """One file of a form."""
+
+    name: str
+    """Of its field."""
+    size: int
+    """In bytes."""
+    read: Callable[[int, int], bytes]
+    """So many bytes from this position in the file; fewer at its end."""
+
+
+FormRules = Callable[[Document, Any, Sequence[UploadedFile]], Params]
+"""The rules of a format between the fields and files of a form."""
+
+
+def read(
+    rules: Rules,
+    finish: FormRules,
+    stored: StoredBytes,
+    parts: Sequence[FormPart],
+    find_counter: FindsCounter = prompt_tokens.no_counter,
+) -> Params:
+    """The parameters of a form, checked by the API's own rules. Raises `InvalidRequest` for the first fault."""
+    members, places = _members(rules, parts)
+    refuse_other_case(members, rules.names)
+    document = Document("", members, form=FormBody(stored, places))
+    try:
+        body = rules.schema.model_validate(members)
+    except ValidationError as error:
+        raise rules.explain(error) from None
+    return finish(document, body, [_file(stored, part) for part in parts if part.value is None])
+
+
+def replace(form: FormBody, values: Mapping[str, Any]) -> Upload:
+    """The form with these text fields set; every other byte stays the client's own. The fields have to be there."""
+    changes = sorted((*form.places[name], str(value).encode()) for name, value in values.items())
+    size = form.stored.size + sum([len(value) - (end - start) for start, end, value in changes])
+
+    def pieces() -> Iterator[bytes]:
+        at = 0
+        for start, end, value in (*changes, (form.stored.size, form.stored.size, b"")):
+            while at < start:
+                piece = form.stored.read(at, min(PIECE_BYTES, start - at))
+                if not piece:
+                    raise OSError("a stored form ended early")
+                at += len(piece)
+                yield piece
+            if value:
+                yield value
+            at = end
+
+    return Upload(size, pieces)
+
+
+def _members(rules: Rules, parts: Sequence[FormPart]) -> tuple[dict[str, Any], dict[str, tuple[int, int]]]:
+    members: dict[str, Any] = {}
+    places: dict[str, tuple[int, int]] = {}
+    lists: set[str] = set()
+    for part in parts:
+        name = part.name.removesuffix("[]")
+        value = b"file" if part.value is None else _typed(part.value, _kinds(rules, name))
+        if name != part.name:
+            if name in members and name not in lists:
+                raise _duplicate(part.name)
+            lists.add(name)
+            members.setdefault(name, []).append(value)
+            continue
+        if name in members:
+            raise _duplicate(part.name)
+        members[name] = value
+        if part.value is not None:
+            places[name] = (part.start, part.end)
+    return members, places
+
+
+def _file(stored: StoredBytes, part: FormPart) -> UploadedFile:
+    size = part.end - part.start
+
+    def read_file(start: int, wanted: int) -> bytes:
+        start = max(0, start)
+        return stored.read(part.start + start, max(0, min(wanted, size - start)))
+
+    return UploadedFile(part.name.removesuffix("[]"), size, read_file)
+
+
+def _duplicate(name: str) -> InvalidRequest:
+    known = shown(name)
+    return InvalidRequest(
+        f"Duplicate parameter: '{known}' is given more than once in the form. Give it once; lists are sent as "
+        f"'{known.removesuffix('[]')}[]'.",
+        param=known.removesuffix("[]"),
+        code="duplicate_parameter",
+    )
+
+
+def _kinds(rules: Rules, name: str) -> frozenset[Any]:
+    """The plain types that the schema allows for a field or for the items of a list."""
+    field = rules.schema.model_fields.get(name)
+    return frozenset() if field is None else frozenset(_plain_types(field.annotation))
+
+
+def _plain_types(annotation: Any) -> Iterator[Any]:
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        yield from _plain_types(get_args(annotation)[0])
+    elif origin in (Union, UnionType, list):
+        for each in get_args(annotation):
+            yield from _plain_types(each)
+    else:
+        yield annotation
+
+
+def _typed(value: str, kinds: frozenset[Any]) -> Any:
+    """The value in the schema's type, if it is written as one; else the text, which the schema then refuses."""
+    if bool in kinds and value in _BOOLEANS:
+        return _BOOLEANS[value]
+    if int in kinds and _INTEGER.fullmatch(value):
+        return int(value)
+    if float in kinds and _DECIMAL.fullmatch(value):
+        return float(value)
+    return value
+
+
+def no_empty_file(files: Sequence[UploadedFile]) -> None:
+    """Raises `InvalidRequest` for a file without content."""
+    for file in files:
+        if not file.size:
+            raise validation_errors.wrong_value(file.name, "The file is empty.")

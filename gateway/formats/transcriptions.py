@@ -1,0 +1,171 @@
+"""OpenAI's transcriptions and translations of audio (openai-openapi, CreateTranscriptionRequest): a form in; JSON,
+text, subtitles or events out.
+
+Seconds are what the answer reports (`usage.seconds`, or `duration` of verbose_json), else those of the file's header.
+Of a file without a length there, they are estimated from its size, and so is the usage of an answer without a report.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from gateway import units
+from gateway.api import audio_length, form, prompt_tokens, validate
+from gateway.api.form import File, UploadedFile
+from gateway.api.multipart import FormPart
+from gateway.api.prompt_tokens import FindsCounter
+from gateway.api.schema import Body
+from gateway.api.validation_errors import wrong_value
+from gateway.records import Document, Params, StoredBytes, Usage
+
+from . import reported_usage, sse
+from .format import Format, PlainFacts, ScanInput, Unfit, no_json
+from .typed_scan import TypedScan
+
+LOWEST_BYTES_PER_S = 2_000
+"""Of audio in a file without a length: 16 kbit/s, the lowest usual bit rate of speech."""
+
+AUDIO_TOKENS_PER_S, TEXT_TOKENS_PER_S = 10, 5
+"""What is reserved for models that charge tokens. OpenAI counts a token for 100 ms of audio; fast speech has four words
+a second."""
+
+TEXTS = frozenset({"text", "srt", "vtt"})
+"""Values of `response_format` whose answer is no JSON."""
+
+ENDS = frozenset({"transcript.text.done"})
+
+
+class Translation(Body):
+    """CreateTranslationRequest."""
+
+    file: File
+    prompt: Annotated[str, Field(max_length=32_000)] | None = None
+    response_format: Literal["json", "text", "srt", "verbose_json", "vtt", "diarized_json"] | None = None
+    temperature: Annotated[float, Field(ge=0, le=1)] | None = None
+
+
+class Transcription(Translation):
+    """CreateTranscriptionRequest."""
+
+    language: Annotated[str, Field(max_length=64)] | None = None
+    stream: bool | None = None
+    timestamp_granularities: Annotated[list[Literal["word", "segment"]], Field(max_length=2)] | None = None
+    include: Annotated[list[str], Field(max_length=16)] | None = None
+    known_speaker_names: Annotated[list[str], Field(max_length=4)] | None = None
+    known_speaker_references: Annotated[list[str], Field(max_length=4)] | None = None
+
+
+def _finish(document: Document, body: Translation, files: Sequence[UploadedFile]) -> Params:
+    form.no_empty_file(files)
+    if [file.name for file in files] != ["file"]:
+        other = next(file.name for file in files if file.name != "file")
+        raise wrong_value(other, "This parameter is no file.")
+    measured = audio_length.length_ms(files[0].read, files[0].size)
+    audio_ms = measured or -(-1000 * files[0].size // LOWEST_BYTES_PER_S)
+    seconds = -(-audio_ms // 1000)
+    text = prompt_tokens.prompts(body.prompt).tokens if body.prompt else 0
+    return Params(
+        document=document,
+        model=body.model,
+        stream=isinstance(body, Transcription) and bool(body.stream),
+        prompt_tokens=text + AUDIO_TOKENS_PER_S * seconds,
+        default_output=TEXT_TOKENS_PER_S * seconds,
+        output_param="file",
+        prompt_param="file",
+        units=units.counts({"audio_ms": audio_ms}),
+        is_usage_known=True,
+        are_units_estimated=measured is None,
+    )
+
+
+def _read(rules: validate.Rules, stored: StoredBytes, parts: Sequence[FormPart], find_counter: FindsCounter) -> Params:
+    return form.read(rules, _finish, stored, parts, find_counter)
+
+
+def _is_text(params: Params) -> bool:
+    return params.document.members.get("response_format") in TEXTS
+
+
+def reported(report: Any) -> Usage | None:
+    """The `usage` of a transcription: seconds (`type: duration`) or tokens."""
+    if isinstance(report, dict) and (audio_ms := _milliseconds(report.get("seconds"))) is not None:
+        return Usage(source="reported", more=units.counts({"audio_ms": audio_ms}))
+    if (tokens := reported_usage.input_and_output(report)) is None:
+        return None
+    details = report.get("input_token_details") or report.get("input_tokens_details")
+    audio = reported_usage.detail(details, "audio_tokens")
+    return Usage(*tokens, source="reported", more=units.within(units.counts({"audio_in": audio}), *tokens))
+
+
+def _milliseconds(seconds: Any) -> int | None:
+    """Rounded up; None: it is no length."""
+    try:
+        value = float(seconds) if isinstance(seconds, int | float | str) and not isinstance(seconds, bool) else -1.0
+    except ValueError:
+        return None
+    if not math.isfinite(value) or not 0 <= value * 1000 <= audio_length.MAX_MS:
+        return None
+    return math.ceil(round(value * 1000, 3))
+
+
+def _facts(body: bytes) -> PlainFacts:
+    answer = json.loads(body)
+    if not isinstance(answer, dict):
+        return PlainFacts()
+    usage = reported(answer.get("usage"))
+    if usage is None and (audio_ms := _milliseconds(answer.get("duration"))):
+        usage = Usage(source="reported", more=units.counts({"audio_ms": audio_ms}))
+    model = answer.get("model")
+    return PlainFacts(
+        model if isinstance(model, str) else None,
+        usage,
+        answer.get("usage") is not None,
+        bool(answer.get("error")),
+        isinstance(answer.get("text"), str),
+    )
+
+
+def _as_events(body: bytes, shows_usage: bool) -> bytes:
+    try:
+        answer = json.loads(body)
+        event = {"type": "transcript.text.done", "text": answer["text"]}
+    except (ValueError, TypeError, KeyError):
+        raise Unfit("a plain answer without a text, where a stream was asked for") from None
+    event |= {name: answer[name] for name in ("usage", "logprobs") if answer.get(name) is not None}
+    return sse.write_event(json.dumps(event, separators=(",", ":")).encode())
+
+
+def _scan(asked: ScanInput) -> TypedScan:
+    return TypedScan(asked._replace(choices=1), ENDS, reported)
+
+
+TRANSCRIPTIONS = Format(
+    name="transcriptions",
+    path="/v1/audio/transcriptions",
+    upstream_path="/audio/transcriptions",
+    operation="transcription",
+    read=no_json,
+    read_form=partial(_read, validate.Rules(Transcription, no_json)),
+    facts=_facts,
+    usage=reported,
+    scan=_scan,
+    as_events=_as_events,
+    is_text=_is_text,
+)
+TRANSLATIONS = Format(
+    name="translations",
+    path="/v1/audio/translations",
+    upstream_path="/audio/translations",
+    operation="translation",
+    read=no_json,
+    read_form=partial(_read, validate.Rules(Translation, no_json)),
+    facts=_facts,
+    usage=reported,
+    is_text=_is_text,
+)

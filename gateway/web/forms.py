@@ -1,0 +1,165 @@
+"""Multipart forms: read while they arrive, and stored for as long as their call lasts.
+
+A short form is held in memory. A longer one is written to a temporary file without a name, which the kernel deletes
+when it is closed or when the process ends in any way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import tempfile
+import threading
+
+from aiohttp import hdrs, web
+
+from gateway.api import multipart
+from gateway.api.prompt_tokens import FindsCounter
+from gateway.config import UploadSettings
+from gateway.errors import BodyTimeout, BodyTooLarge, InvalidRequest, Unavailable
+from gateway.formats.format import Format
+from gateway.records import Params
+
+from .bodies import tell_to_continue
+from .capacity import Capacity
+from .middleware import RequestContext
+
+log = logging.getLogger("gateway")
+
+WRITE_BYTES = 262_144
+"""So much is written to a file at once, by a thread."""
+
+
+class StoredForm:
+    """The bytes of one form. To be closed."""
+
+    def __init__(self, settings: UploadSettings, capacity: Capacity) -> None:
+        self.size = 0
+        self._settings = settings
+        self._capacity = capacity
+        self._memory = bytearray()
+        """What is not written to the file: all, as long as there is none."""
+        self._file: int | None = None
+        self._written = 0
+        self._held = 0
+        self._lock = threading.Lock()
+        """Of the file: it must not be closed while a thread writes."""
+        self._is_closed = False
+
+    def __repr__(self) -> str:
+        return f"<StoredForm of {self.size} bytes, {'in memory' if self._file is None else 'in a file'}>"
+
+    async def add(self, data: bytes) -> None:
+        """Store these bytes behind the others. Raises `Unavailable` where there is no room."""
+        self.size += len(data)
+        self._memory += data
+        if self._file is None and self.size <= self._settings.memory_bytes:
+            self._hold(len(data))
+        elif self._file is None or len(self._memory) >= WRITE_BYTES:
+            await self._write_memory()
+
+    async def end(self) -> None:
+        """All of the form was added."""
+        if self._file is not None and self._memory:
+            await self._write_memory()
+
+    def read(self, start: int, size: int) -> bytes:
+        """So many bytes from this position. After `end` only."""
+        if self._file is None:
+            return bytes(memoryview(self._memory)[start : start + size])
+        return os.pread(self._file, size, start)
+
+    def close(self) -> None:
+        """Delete all of it."""
+        with self._lock:
+            self._is_closed = True
+            if self._file is not None:
+                os.close(self._file)
+                self._file = None
+        self._capacity.remove(self._written)
+        self._capacity.let_go(self._held)
+        self._memory, self._written, self._held = bytearray(), 0, 0
+
+    def _hold(self, size: int) -> None:
+        if not self._capacity.hold(size):
+            raise Unavailable("The gateway holds too much data right now. Please try again.", code="buffers_full")
+        self._held += size
+
+    async def _write_memory(self) -> None:
+        data, self._memory = self._memory, bytearray()
+        if not self._capacity.store(len(data)):
+            raise Unavailable("The gateway stores too many uploads right now. Please try again.", code="uploads_full")
+        self._written += len(data)
+        self._capacity.let_go(self._held)
+        self._held = 0
+        try:
+            await asyncio.to_thread(self._write, data)
+        except OSError as error:
+            log.error("uploads: cannot write to %s: %s", self._folder, error.strerror or error)
+            raise Unavailable("The gateway cannot store uploads right now.", code="uploads_full") from None
+
+    @property
+    def _folder(self) -> str:
+        return self._settings.folder or tempfile.gettempdir()
+
+    def _write(self, data: bytearray) -> None:
+        with self._lock:
+            if self._is_closed:
+                return
+            if self._file is None:
+                with tempfile.TemporaryFile(dir=self._folder, buffering=0) as file:
+                    self._file = os.dup(file.fileno())
+            left = memoryview(data)
+            while left:
+                left = left[os.write(self._file, left) :]
+
+
+class FormReader:
+    """Reads forms, and stores them in the name of a visit."""
+
+    def __init__(self, capacity: Capacity) -> None:
+        self._capacity = capacity
+
+    async def read(
+        self, request: web.BaseRequest, visit: RequestContext, spec: Format, boundary: str, find_counter: FindsCounter
+    ) -> Params:
+        """The checked parameters of a form. Raises `GatewayError`, and aiohttp's errors for a body that is not framed
+        as HTTP."""
+        settings = visit.parts.config.uploads
+        announced = request.content_length
+        if announced is not None and announced > settings.max_bytes:
+            raise _too_large(settings, f" ({announced} bytes announced)")
+        if hdrs.EXPECT in request.headers and not request.content.is_eof():
+            tell_to_continue(request)
+        stored = visit.form = StoredForm(settings, self._capacity)
+        parser = multipart.FormParser(boundary, settings.max_file_bytes)
+        try:
+            async with asyncio.timeout(settings.timeout_s):
+                while piece := await request.content.readany():
+                    if stored.size + len(piece) > settings.max_bytes:
+                        raise _too_large(settings)
+                    parser.feed(piece)
+                    await stored.add(piece)
+                await stored.end()
+        except TimeoutError:
+            raise BodyTimeout(f"The form did not arrive within {settings.timeout_s:g} seconds.") from None
+        parts = parser.parts()
+        assert spec.read_form is not None
+        return spec.read_form(stored, parts, find_counter)
+
+
+def _too_large(settings: UploadSettings, detail: str = "") -> BodyTooLarge:
+    return BodyTooLarge(f"Maximum content size limit ({settings.max_bytes}) exceeded{detail}")
+
+
+def boundary_of(request: web.BaseRequest) -> str:
+    """The boundary of a form. Raises `InvalidRequest`."""
+    given = request.headers.getall(hdrs.CONTENT_TYPE)
+    if len(given) > 1:
+        raise InvalidRequest("The request has several Content-Type headers. Send one.", code="invalid_form")
+    if request.headers.get(hdrs.CONTENT_ENCODING, "identity").lower() != "identity":
+        raise InvalidRequest(
+            "Unsupported Content-Encoding. Send forms without compression.", code="unsupported_content_encoding"
+        )
+    return multipart.boundary_of(given[0])
