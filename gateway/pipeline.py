@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 from . import relay
 from .accounting.bonds import Bonds
@@ -496,12 +497,16 @@ def prepare(call: Call, claims: Sequence[Claim], route: Route, parts: Services, 
     body = _body(call.params.document, changes)
     spec = FORMATS[call.endpoint]
     added_limits = [changes[name] for name in spec.limit_fields if name in changes]
+    path = spec.upstream_path + call.query
+    if spec.has_model_in_path:
+        path = model_path(call, route)
+        added_limits = [windows.output_limit(call)] if changes else []
     return relay.Attempt(
         call=call,
         route=route,
         pool=pool,
         upstream=upstream,
-        request=pool.request(spec.upstream_path + call.query, call.forwarded_headers, body, key=trial.key),
+        request=pool.request(path, call.forwarded_headers, body, key=trial.key),
         max_response_bytes=max_bytes,
         output_limit=added_limits[0] if added_limits else call.params.output_limit,
         count_texts=token_rule.counting(parts.find_counter(call.target or call.params.model)),
@@ -551,14 +556,22 @@ def changed_members(call: Call, claims: Iterable[Claim], route: Route, capabilit
     """What has to be different in the forwarded body: the model's name, and what the format adds, such as an output
     limit where tokens or money are counted."""
     changes: dict[str, Any] = {}
-    if route.model is not None and route.model != call.params.model:
+    spec = FORMATS[call.endpoint]
+    if route.model is not None and route.model != call.params.model and not spec.has_model_in_path:
         changes["model"] = route.model
     needs_limit = (
         call.params.output_limit is None
         and any(claim.window.unit in ("tokens", "usd") for claim in claims)
         and windows.output_limit(call) > 0
     )
-    return changes | FORMATS[call.endpoint].changes(call, route, capabilities, needs_limit)
+    return changes | spec.changes(call, route, capabilities, needs_limit)
+
+
+def model_path(call: Call, route: Route) -> str:
+    """Where a call goes whose model is named in the path."""
+    spec = FORMATS[call.endpoint]
+    path = spec.upstream_stream_path if call.params.stream else spec.upstream_path
+    return path.replace("{model}", quote(route.model or call.params.model, safe="/"))
 
 
 def own_headers(lease: Lease) -> tuple[tuple[str, str], ...]:

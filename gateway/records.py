@@ -34,6 +34,8 @@ Endpoint = Literal[
     "speech",
     "transcriptions",
     "translations",
+    "generate_content",
+    "count_content_tokens",
 ]
 UsageSource = Literal["reported", "estimated", "none"]
 Ended = Literal["done", "error", "client_gone", "lost"]

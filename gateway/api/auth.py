@@ -77,8 +77,8 @@ def bearer(authorization: list[str]) -> str:
     return token
 
 
-KEY_HEADERS = ("x-api-key", "api-key")
-"""Where Anthropic's and Azure's clients put the key, in lower case."""
+KEY_HEADERS = ("x-api-key", "api-key", "x-goog-api-key")
+"""Where Anthropic's, Azure's and Google's clients put the key, in lower case."""
 
 
 def only_key(authorization: list[str], others: list[str]) -> str:
@@ -93,7 +93,8 @@ def only_key(authorization: list[str], others: list[str]) -> str:
         given.add(bearer(authorization))
     if len(given) > 1:
         raise Unauthorized(
-            "The request has different keys in Authorization, x-api-key or api-key. Send one key, in one header."
+            "The request has different keys in Authorization, x-api-key, api-key, x-goog-api-key or its address. Send "
+            "one key, in one place."
         )
     if not (key := given.pop()):
         raise Unauthorized(NO_KEY)

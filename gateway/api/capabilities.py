@@ -23,12 +23,15 @@ _WRONG_ENDPOINT: Mapping[Endpoint, str] = {
     "count_tokens": "No upstream of this model counts tokens (v1/messages/count_tokens).",
     "input_tokens": "No upstream of this model counts tokens (v1/responses/input_tokens).",
     "compact": "No upstream of this model compacts conversations (v1/responses/compact).",
+    "generate_content": "This model is not supported for generateContent. Did you mean to use v1/chat/completions?",
+    "count_content_tokens": "No upstream of this model counts tokens (countTokens).",
     "responses": "This model is not supported in the v1/responses endpoint. Did you mean to use v1/chat/completions?",
 }
 PART_OF: Mapping[Endpoint, Endpoint] = {
     "count_tokens": "messages",
     "input_tokens": "responses",
     "compact": "responses",
+    "count_content_tokens": "generate_content",
 }
 """Endpoints that a model has with another one, by whose name its settings list them."""
 _PLAIN_ENDPOINTS = frozenset({"completions", "chat", "embeddings"})

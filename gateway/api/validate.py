@@ -67,7 +67,7 @@ def restrict(params: Params, key: Limits, model: Limits) -> Params:
     """
     for limits, owner in ((key, "key"), (model, "model")):
         if limits.model_fields_set:  # nearly always none
-            _refuse_beyond(params.document.members, limits, owner)
+            _refuse_beyond(_with_config(params.document.members), limits, owner)
             if limits.max_audio_s is not None:
                 _refuse_long_audio(params, limits.max_audio_s, owner)
     bounds = [limits.max_tokens for limits in (key, model) if limits.max_tokens is not None]
@@ -146,18 +146,33 @@ def refuse_other_case(given: Iterable[str], known: frozenset[str], inside: str =
 # Setting -> the parameters it bounds. By name and on every endpoint: a parameter that only another endpoint of the API
 # has is passed on as unknown, and an upstream may obey it.
 _BOUNDED: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("n", ("n",)),
+    ("n", ("n", "candidateCount", "candidate_count")),
     ("best_of", ("best_of",)),
     ("logprobs", ("logprobs", "top_logprobs")),
-    ("max_tokens", ("max_tokens", "max_completion_tokens", "max_output_tokens")),
+    ("max_tokens", ("max_tokens", "max_completion_tokens", "max_output_tokens", "maxOutputTokens")),
 )
+
+
+_CONFIGS = ("generationConfig", "generation_config")
+"""Members in which Gemini's API has its parameters."""
+
+
+def _with_config(members: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The members, and those of a generation's configuration beside them."""
+    inner = [members[name] for name in _CONFIGS if isinstance(members.get(name), dict)]
+    return {**inner[0], **members} if inner else members
+
+
+def _folded(name: str) -> str:
+    """The same for all spellings of a name: `top_k` and `topK`."""
+    return name.casefold().replace("_", "")
 
 
 def _refuse_beyond(members: Mapping[str, Any], limits: Limits, owner: str) -> None:
     if limits.deny:
-        denied = {name.casefold() for name in limits.deny}
+        denied = set(map(_folded, limits.deny))
         for name in members:
-            if name.casefold() in denied:
+            if _folded(name) in denied:
                 raise InvalidRequest(
                     f"Unsupported parameter: '{name}' is not allowed with this {owner}. Leave it out.",
                     param=name,
@@ -172,7 +187,7 @@ def _refuse_beyond(members: Mapping[str, Any], limits: Limits, owner: str) -> No
             if isinstance(value, int | float) and not isinstance(value, bool) and value > bound:
                 raise validation_errors.above(name, value, bound, f"This {owner} allows")
     if limits.stop is not None:
-        for name in ("stop", "stop_sequences"):
+        for name in ("stop", "stop_sequences", "stopSequences"):
             stop = members.get(name)
             count = len(stop) if isinstance(stop, list) else int(isinstance(stop, str))
             if count > limits.stop:

@@ -664,6 +664,8 @@ class Capabilities(Section):
     """Whether it has /messages/count_tokens beside /messages."""
     responses: Annotated[bool | Literal["via_chat"], _bool_or("via_chat")] = True
     """Whether it has /responses; via_chat: responses are translated to chats, and their answers back."""
+    generate_content: bool = False
+    """Whether it has Gemini's /models/{model}:generateContent; default: true for Google's native API, else false."""
     logprobs: bool = True
     """Whether completions may ask for logprobs, which some upstreams cannot read as a number."""
     best_of: bool = True
@@ -780,21 +782,36 @@ class UpstreamLimits(RateLimits):
 
 
 ANTHROPIC_HOST = "api.anthropic.com"
+GOOGLE_HOST = "generativelanguage.googleapis.com"
 _OF_ANTHROPIC: dict[str, Any] = {"key_header": "x-api-key", "capabilities": {"messages": True}}
+_OF_GOOGLE: dict[str, Any] = {
+    "key_header": "x-goog-api-key",
+    "capabilities": {
+        "generate_content": True, "completions": False, "chat": False, "embeddings": False, "responses": False,
+    },
+}  # fmt: skip
+
+
+def _defaults_of(url: str) -> dict[str, Any]:
+    """Defaults of an upstream by its address. Google has its API in OpenAI's format below `/openai`."""
+    parts = urlsplit(url)
+    if parts.hostname == GOOGLE_HOST and not parts.path.rstrip("/").endswith("/openai"):
+        return _OF_GOOGLE
+    return _OF_ANTHROPIC if parts.hostname == ANTHROPIC_HOST else {}
 
 
 def _with_defaults_of_host(settings: Any) -> Any:
-    """The settings of an upstream as they stand in the file, with the defaults for Anthropic's own API."""
+    """The settings of an upstream as they stand in the file, with the defaults for Anthropic's and Google's APIs."""
     if not isinstance(settings, dict) or not isinstance(url := settings.get("base_url"), str):
         return settings
     try:
-        host = urlsplit(url).hostname
+        defaults = _defaults_of(url)
     except ValueError:
         return settings
     capabilities = settings.get("capabilities", {})
-    if host != ANTHROPIC_HOST or not isinstance(capabilities, dict):
+    if not defaults or not isinstance(capabilities, dict):
         return settings
-    return _OF_ANTHROPIC | settings | {"capabilities": _OF_ANTHROPIC["capabilities"] | capabilities}
+    return defaults | settings | {"capabilities": defaults["capabilities"] | capabilities}
 
 
 class Discovery(Section):
@@ -826,8 +843,8 @@ class Upstream(Section):
     """Bearer key that the gateway presents; null sends none."""
     api_keys: tuple[Secret, ...] = ()
     """Several keys instead of api_key, used in turn; a refused one is not used during its cooldown."""
-    key_header: Literal["authorization", "x-api-key"] = "authorization"
-    """Header with the key; x-api-key is Anthropic's, and the default for api.anthropic.com."""
+    key_header: Literal["authorization", "x-api-key", "api-key", "x-goog-api-key"] = "authorization"
+    """Header with the key; default: x-api-key for api.anthropic.com, x-goog-api-key for Google's native API."""
     headers: dict[str, SecretStr] = {}
     """Added to every request, for instance OpenAI-Organization."""
     proxy: Annotated[SecretStr | None, AfterValidator(_proxy_address)] = None
@@ -944,8 +961,8 @@ class Route(Section):
 
 
 EndpointName = Literal[
-    "completions", "chat", "embeddings", "messages", "responses", "moderations", "rerank", "images", "speech",
-    "transcriptions", "translations",
+    "completions", "chat", "embeddings", "messages", "responses", "generate_content", "moderations", "rerank", "images",
+    "speech", "transcriptions", "translations",
 ]  # fmt: skip
 
 
@@ -1110,7 +1127,9 @@ def _without_auto(price: Any) -> Any:
 class ModelSettings(Section):
     """What each model may have, and `defaults.models` for all of them."""
 
-    endpoints: tuple[EndpointName, ...] = ("completions", "chat", "embeddings", "messages", "responses")
+    endpoints: tuple[EndpointName, ...] = (
+        "completions", "chat", "embeddings", "messages", "responses", "generate_content"
+    )  # fmt: skip
     """The endpoints that serve this model; moderations, rerank and those of images and audio have to be named."""
     max_attempts: Annotated[int, _not_bool, Field(ge=1, le=10)] = 3
     """How often one call may be tried in all."""

@@ -11,6 +11,7 @@ from .chat import CHAT
 from .completions import COMPLETIONS
 from .embeddings import EMBEDDINGS
 from .format import Format
+from .gemini import COUNT_CONTENT_TOKENS, GENERATE_CONTENT
 from .images import IMAGES
 from .messages import COUNT_TOKENS, MESSAGES
 from .moderations import MODERATIONS
@@ -36,6 +37,8 @@ FORMATS: Mapping[Endpoint, Format] = {
         SPEECH,
         TRANSCRIPTIONS,
         TRANSLATIONS,
+        GENERATE_CONTENT,
+        COUNT_CONTENT_TOKENS,
     )
 }
 """Every format by its name."""

@@ -228,6 +228,20 @@ class Format:
     `InvalidRequest`."""
     show_model: Callable[[str], Any] | None = None
     """Writes one model in the same way."""
+    has_model_in_path: bool = False
+    """Whether the model is named in the path instead of the body: `{model}` in all of its paths stands for it."""
+    stream_paths: tuple[str, ...] = ()
+    """Further paths, whose calls are streams."""
+    upstream_stream_path: str = ""
+    """As `upstream_path`, for streams, where those have a path of their own."""
+    needs_all: Callable[[Params], bool] | None = None
+    """Whether a large body that was read has to be read again with all of its values; None: never."""
+    is_array: Callable[[Mapping[str, str]], bool] | None = None
+    """Whether a client with this query gets its stream as one JSON array instead of events; None: never."""
+    query_key: str | None = None
+    """A parameter of the query in which clients of this API may put the key."""
+    lists_own: bool = False
+    """Whether `list_models` gets only the models that are served in this format."""
     client_header: str | None = None
     """A request header, in lower case, that only clients of this API send: what they ask for outside of the formats'
     own paths is answered in this API's words."""

@@ -16,7 +16,7 @@ TEXT = re.compile(
     rb'"(?:content|text|arguments|reasoning_content|reasoning|refusal|name|input)"\s*:\s*"((?:[^"\\]++|\\.)++)"'
 )
 _REASONING = re.compile(rb'"reasoning(?:_content)?"\s*:\s*"(?!")')
-_USAGE = re.compile(rb'"usage"\s*+:\s*+(\{(?:[^{}]++|\{[^{}]*+\})*+\})')
+_USAGE = re.compile(rb'"usage(?:Metadata)?"\s*+:\s*+(\{(?:[^{}]++|\{[^{}]*+\})*+\})')
 _USAGE_WITHIN = 8192
 """Bytes at the end of an answer."""
 

@@ -33,12 +33,15 @@ _PART_TOKENS: Mapping[str, int] = {
 }  # fmt: skip
 """At most 48,000 for a picture (gpt-4o-mini: 2,833 and 8 tiles of 5,667); an hour of sound at 32 a second."""
 
+_MEDIA_TOKENS: Mapping[str, int] = {"inlinedata": 131_072, "filedata": 1_048_576}
+"""By the name of a part of Gemini's contents, in lower case without underscores."""
+
 ADDED_TEXT_TOKENS = 1_048_576
 """A file, a film, or the results of a search: the largest context of common models."""
 
 _ADDING_MEMBERS = frozenset({
     "web_search_options", "search_parameters", "plugins", "data_sources", "documents", "file_ids",
-    "previous_response_id", "conversation",
+    "previous_response_id", "conversation", "cachedContent", "cached_content",
 })  # fmt: skip
 """Members with which an upstream reads more than the request (OpenAI, xAI, OpenRouter, Azure, Cohere)."""
 
@@ -136,7 +139,16 @@ def _added_tokens(call: Call) -> int:
     messages = [each for each in said if isinstance(each, dict)] if isinstance(said, list) else []
     contents = [each.get(name) for each in messages for name in ("content", "output")]
     parts = [part for content in contents if isinstance(content, list) for part in content if isinstance(part, dict)]
-    return sum([_PART_TOKENS.get(str(part.get("type")), ADDED_TEXT_TOKENS) for part in parts])
+    tokens = sum([_PART_TOKENS.get(str(part.get("type")), ADDED_TEXT_TOKENS) for part in parts])
+    return tokens + _media_tokens(members["contents"]) if "contents" in members else tokens
+
+
+def _media_tokens(contents: Any) -> int:
+    """Tokens of the parts of Gemini's contents that are not text."""
+    given = [each.get("parts") for each in contents if isinstance(each, dict)] if isinstance(contents, list) else []
+    parts = [part for each in given for part in (each if isinstance(each, list) else [each])]
+    names = [name for part in parts if isinstance(part, dict) for name in part]
+    return sum([_MEDIA_TOKENS.get(name.replace("_", "").lower(), 0) for name in names])
 
 
 def _has_foreign_tools(members: Mapping[str, Any]) -> bool:

@@ -107,6 +107,7 @@ TABLE: tuple[Row, ...] = (
     Row(Fault.AUTH, message=_starts(
         "无效的令牌", "该令牌已过期", "该令牌状态不可用", "令牌验证失败", "用户已被封禁", "未提供令牌",
         r"invalid token\Z",
+        r"api key (?:not valid|expired)\. ",  # Google's 400
     ), is_of_credential=True),
     Row(Fault.AUTH, frozenset({401, 403})),
     Row(Fault.AUTH, words=frozenset({
@@ -115,7 +116,7 @@ TABLE: tuple[Row, ...] = (
     })),
     Row(Fault.AUTH, message=_starts(
         "(?:this )?organization has been (?:disabled|restricted)", "your access was terminated",
-        "普通用户不支持指定渠道",
+        "普通用户不支持指定渠道", "user location is not supported",
     )),
     Row(Fault.RATE_LIMITED, frozenset({429})),
     Row(Fault.RATE_LIMITED, words=frozenset({"rate_limit_exceeded", "rate_limit_error", "slow_down"})),
@@ -170,6 +171,18 @@ def retry_after_s(head: Head, now: float) -> float | None:
     return max(0.0, seconds) if math.isfinite(seconds) else None
 
 
+_DELAY = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)s")
+
+
+def _retry_delay_s(error: Mapping[str, Any] | None) -> float | None:
+    """Seconds until a retry that Google's errors name (error_details.proto, RetryInfo)."""
+    details = error.get("details") if error is not None else None
+    for detail in details if isinstance(details, list) else ():
+        if isinstance(detail, dict) and (found := _DELAY.fullmatch(str(detail.get("retryDelay")))):
+            return float(found[1])
+    return None
+
+
 def error_of(body: bytes) -> dict[str, Any] | None:
     """The error object of an answer; None if it has none.
 
@@ -180,6 +193,8 @@ def error_of(body: bytes) -> dict[str, Any] | None:
         answer = json.loads(body)
     except (ValueError, RecursionError):
         return None
+    if isinstance(answer, list) and len(answer) == 1:  # Google's, where a stream was asked for
+        answer = answer[0]
     if not isinstance(answer, dict):
         return None
     error = answer.get("error")
@@ -205,7 +220,8 @@ def judge(
         detail += ", the upstream has no such URL: check the setting base_url"
     if row.fault is not None:
         return Failure(
-            upstream, Phase.REFUSED, row.fault, detail, head.status, retry_after_s(head, now),
+            upstream, Phase.REFUSED, row.fault, detail, head.status,
+            _retry_delay_s(error) if (wait_s := retry_after_s(head, now)) is None else wait_s,
             is_of_credential=row.is_of_credential,
         )  # fmt: skip
     return shown(head.status if head.status in RELAYED else 400, error or {}, hide, detail=detail)

@@ -11,7 +11,7 @@ import json
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from aiohttp import hdrs, web
 
@@ -27,7 +27,7 @@ from gateway.observe.tracing import PARENT, STATE
 from gateway.queueing import classes
 from gateway.quota import window_status
 from gateway.quota.issued import may_be_issued
-from gateway.records import OTHER, Call, Key, Params
+from gateway.records import OTHER, Call, Endpoint, Key, Params
 from gateway.relay import Answer
 from gateway.store import StoreUnavailable
 from gateway.store.redis.timeout import StallTolerantTimeout
@@ -39,7 +39,7 @@ from .large_bodies import LargeBodies, Pieces
 from .middleware import CONTEXT, Handler, RequestContext
 from .person_tokens import PersonTokens, is_signed_token
 from .requests import forwarded_headers, forwarded_query
-from .responses import EventStream, Whole, json_response
+from .responses import ArrayStream, EventStream, Whole, json_response
 from .status import Status
 from .stored import StoredResponses
 
@@ -59,15 +59,29 @@ class DataPlane:
         self._forms = FormReader(capacity)
         self._large_bodies = large_bodies
         self.calls: Mapping[str, Handler] = {
-            path: partial(self.carry, spec=each) for each in FORMATS.values() for path in (each.path, *each.more_paths)
+            path: partial(self.carry, spec=each)
+            for each in FORMATS.values()
+            if not each.has_model_in_path
+            for path in (each.path, *each.more_paths)
         }
         """The handlers of the calls that are carried to an upstream, by their paths."""
+        self._named_calls: Mapping[str, Handler] = {
+            path.replace("{model}", "{model:.+}"): partial(self._carry_named, spec=each, is_stream=is_stream)
+            for each in FORMATS.values()
+            if each.has_model_in_path
+            for paths, is_stream in (((each.path, *each.more_paths), False), (each.stream_paths, True))
+            for path in paths
+        }
+        """The same for paths that name the model."""
 
     def routes(self) -> list[web.RouteDef]:
         """Every route, with the handler of its endpoint."""
-        posts = [web.post(path, handler, expect_handler=continue_later) for path, handler in self.calls.items()]
+        calls = [*self.calls.items(), *self._named_calls.items()]
+        google = partial(self.list_models, spec=FORMATS["generate_content"])
         return [
-            *posts,
+            *[web.post(path, handler, expect_handler=continue_later) for path, handler in calls],
+            web.get("/v1beta/models", google),
+            web.get("/v1beta/models/{model:.+}", partial(self.show_model, spec=FORMATS["generate_content"])),
             web.get(FORMATS["responses"].path, refuse_socket),
             *StoredResponses(self._caller, self._status).routes(),
             web.head("/", say_nothing),
@@ -76,7 +90,14 @@ class DataPlane:
             web.get("/v1/key", self.show_key),
         ]
 
-    async def carry(self, request: web.Request, spec: Format) -> web.StreamResponse:
+    async def _carry_named(self, request: web.Request, spec: Format, is_stream: bool) -> web.StreamResponse:
+        """A call whose path names the model."""
+        model = request.match_info["model"]
+        if {".", ".."} & set(model.split("/")):
+            raise ModelNotFound(model)
+        return await self.carry(request, spec, _Address(model, is_stream))
+
+    async def carry(self, request: web.Request, spec: Format, address: _Address | None = None) -> web.StreamResponse:
         """One call: check it, serve it."""
         visit = request[CONTEXT]
         visit.endpoint = endpoint = spec.name
@@ -90,7 +111,7 @@ class DataPlane:
         telemetry.entered()
         calls.add(task)
         try:
-            return await self._answer(request, visit, await self._check(request, visit, spec))
+            return await self._answer(request, visit, await self._check(request, visit, spec, address))
         finally:
             calls.discard(task)
             telemetry.left()
@@ -102,9 +123,12 @@ class DataPlane:
         def open_stream(headers: Sequence[tuple[str, str]]) -> EventStream:
             is_last = not self._status.is_ready
             ids = [("x-request-id", visit.id)]
-            if (id_header := FORMATS[call.endpoint].id_header) is not None:
-                ids.append((id_header, visit.id))
-            visit.stream = EventStream(request, (*headers, *ids), is_last=is_last)
+            spec = FORMATS[call.endpoint]
+            if spec.id_header is not None:
+                ids.append((spec.id_header, visit.id))
+            is_array = spec.is_array is not None and spec.is_array(request.query)
+            make = ArrayStream if is_array else EventStream
+            visit.stream = make(request, (*headers, *ids), is_last=is_last)
             return visit.stream
 
         def begin() -> None:
@@ -129,10 +153,10 @@ class DataPlane:
         headers = (*answer.headers, *served.headers)
         return Whole(answer.status, headers, answer.body, on_sent=partial(self._capacity.let_go, size))
 
-    async def _check(self, request: web.Request, visit: RequestContext, spec: Format) -> Call:
+    async def _check(self, request: web.Request, visit: RequestContext, spec: Format, address: _Address | None) -> Call:
         endpoint = spec.name
         parts = visit.parts
-        key = await self._caller(request, visit)
+        key = await self._caller(request, visit, spec.query_key)
         self._status.refuse_when_draining()
         config = parts.config
         is_form = check_type(request, spec)
@@ -148,7 +172,7 @@ class DataPlane:
         body_wait_s = time.perf_counter() - waited_from
         is_large = visit.held_bytes > LARGE_BYTES
         if not is_form:
-            asked = await self._large_bodies.read(endpoint, pieces) if is_large else _read(spec, pieces, parts)
+            asked = await self._read_json(spec, pieces, parts, address, is_large=is_large)
         found = config.model_table.find(asked.model)
         if found is None or not found.is_configured:
             visit.model = OTHER if found is None else parts.books.served.group(asked.model)
@@ -170,7 +194,7 @@ class DataPlane:
                 for each in (model, *[other.model for other in others])
             )
         ):
-            asked = _read(spec, pieces, parts)  # with all of its values, at any cost
+            asked = _read(spec, pieces, parts, address)  # with all of its values, at any cost
         client_id = request.headers.get("X-Client-Request-Id")
         priority = key.priority
         if (wished := request.headers.get(classes.HEADER)) is not None:
@@ -199,6 +223,17 @@ class DataPlane:
         )
         return call._replace(fallbacks=tuple(_fallbacks(call, asked, others))) if others else call
 
+    async def _read_json(
+        self, spec: Format, pieces: Pieces, parts: pipeline.Services, address: _Address | None, *, is_large: bool
+    ) -> Params:
+        """The checked parameters of a body of JSON and of its path. A large one is read by another process."""
+        if not is_large:
+            return _read(spec, pieces, parts, address)
+        asked = await self._large_bodies.read(spec.name, pieces)
+        if spec.needs_all is not None and spec.needs_all(asked):
+            return _read(spec, pieces, parts, address)
+        return asked if address is None else address.applied(asked)
+
     def _other_models(self, key: Key, asked: Params, visit: RequestContext) -> tuple[tuple[str, Model], ...]:
         """The further models of a request. Raises `ModelNotFound` for one that this key may not use."""
         models = []
@@ -211,9 +246,11 @@ class DataPlane:
             models.append((name, found.model))
         return tuple(models)
 
-    async def _caller(self, request: web.Request, visit: RequestContext) -> Key:
+    async def _caller(self, request: web.Request, visit: RequestContext, query_key: str | None = None) -> Key:
         headers = request.headers
         others = [value for name in auth.KEY_HEADERS for value in headers.getall(name, ())]
+        if query_key is not None:
+            others += filter(None, request.query.getall(query_key, ()))
         secret = auth.only_key(headers.getall(hdrs.AUTHORIZATION, []), others)
         book = visit.parts.book
         book.trust()
@@ -227,26 +264,30 @@ class DataPlane:
         visit.key, visit.team = key.id, key.team
         return key
 
-    async def list_models(self, request: web.Request) -> web.StreamResponse:
-        """What this key may use."""
+    async def list_models(self, request: web.Request, spec: Format | None = None) -> web.StreamResponse:
+        """What this key may use, in the words of this format; None: in those of the client's API."""
         visit = request[CONTEXT]
-        key, config = await self._caller(request, visit), visit.parts.config
+        spec = spec or _of_client(request)
+        key = await self._caller(request, visit, None if spec is None else spec.query_key)
+        config = visit.parts.config
         names = auth.offered(key, config)
-        spec = of_client(request.headers)
         if spec is not None and spec.list_models is not None:
+            if spec.lists_own:
+                names = [name for name in names if _serves(config, name, spec.name)]
             return json_response(json.dumps(spec.list_models(names, request.query)).encode())
         models = [_model(name, config) for name in names]
         return json_response(json.dumps({"object": "list", "data": models}).encode())
 
-    async def show_model(self, request: web.Request) -> web.StreamResponse:
-        """One model, if this key may use it."""
+    async def show_model(self, request: web.Request, spec: Format | None = None) -> web.StreamResponse:
+        """One model, if this key may use it, in the words of this format or of the client's API."""
         visit = request[CONTEXT]
-        key, config = await self._caller(request, visit), visit.parts.config
+        spec = spec or _of_client(request)
+        key = await self._caller(request, visit, None if spec is None else spec.query_key)
+        config = visit.parts.config
         name = request.match_info["model"]
         found = config.model(name)
         if found is None or not _may_use(key, name, found):
             raise ModelNotFound(name)
-        spec = of_client(request.headers)
         if spec is not None and spec.show_model is not None:
             return json_response(json.dumps(spec.show_model(name)).encode())
         return json_response(json.dumps(_model(name, config)).encode())
@@ -304,8 +345,32 @@ def _may_use(key: Key, asked: str, found: NamedModel) -> bool:
     return auth.may_use(key, asked) or (found.alias is not None and auth.may_use(key, found.name))
 
 
-def _read(spec: Format, pieces: Pieces, parts: pipeline.Services) -> Params:
-    return spec.read(b"".join(pieces), parts.find_counter)
+class _Address(NamedTuple):
+    """What the path of a call says."""
+
+    model: str
+    is_stream: bool = False
+
+    def applied(self, asked: Params) -> Params:
+        """The parameters of the body with those of the path."""
+        return asked._replace(model=self.model, stream=self.is_stream)
+
+
+def _read(spec: Format, pieces: Pieces, parts: pipeline.Services, address: _Address | None) -> Params:
+    if address is None:
+        return spec.read(b"".join(pieces), parts.find_counter)
+    return address.applied(spec.read(b"".join(pieces), lambda _: parts.find_counter(address.model)))
+
+
+def _of_client(request: web.Request) -> Format | None:
+    """The format of a client that asks for models."""
+    google = FORMATS["generate_content"]
+    return google if google.query_key in request.query else of_client(request.headers)
+
+
+def _serves(config: Config, name: str, endpoint: Endpoint) -> bool:
+    found = config.model(name)
+    return found is not None and endpoint in capabilities.served(found.model, config.upstreams)
 
 
 async def refuse_socket(request: web.Request) -> web.StreamResponse:

@@ -228,8 +228,11 @@ def _translate(request: web.Request, error: web.HTTPException) -> GatewayError:
     """aiohttp's own errors in OpenAI's words."""
     path = request.rel_url.raw_path[:200]
     if isinstance(error, web.HTTPMethodNotAllowed):
+        is_custom = ":" in path.rpartition("/")[2]  # a custom method of Google's API (google.aip.dev/136)
+        hint = unknown_paths.advice(path) if is_custom else None
         return MethodNotAllowed(
-            f"Not allowed to {request.method} on {path}. (HINT: Perhaps you meant to use a different HTTP method?)",
+            f"Not allowed to {request.method} on {path}. "
+            f"{hint or '(HINT: Perhaps you meant to use a different HTTP method?)'}",
             headers={"Allow": ", ".join(sorted(error.allowed_methods))},
         )
     if isinstance(error, web.HTTPRequestEntityTooLarge):

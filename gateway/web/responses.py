@@ -15,6 +15,8 @@ from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.helpers import rfc822_formatted_time
 
+from gateway.formats import sse
+
 CONGESTED_BYTES = 65536
 """Bytes that may wait for a slow client before reading from its upstream pauses."""
 
@@ -157,6 +159,44 @@ class EventStream(web.StreamResponse):
             self._transport.close()
         elif self._transport is not None and not self._transport.is_closing():
             await self._request.writer.drain()
+
+
+class ArrayStream(EventStream):
+    """A stream of server-sent events as one JSON array: each event's data is an item.
+
+    What is written to it has to be whole events of one line of data, or pieces of them.
+    """
+
+    def __init__(self, request: web.BaseRequest, headers: Iterable[tuple[str, str]], *, is_last: bool = False) -> None:
+        kept = [(name, value) for name, value in headers if name.lower() != "content-type"]
+        super().__init__(request, [("content-type", "application/json; charset=UTF-8"), *kept], is_last=is_last)
+        self._splitter = sse.EventSplitter()
+        self._opening = b"["
+        self._is_inside = False
+        """A part of the present item has been written."""
+
+    def write(self, data: bytes) -> bool:  # type: ignore[override] # as above
+        items = b"".join([self._item(piece, is_whole) for piece, is_whole in self._splitter.split(data)])
+        return super().write(items) if items else self.is_congested
+
+    def finish(self, last: bytes | None) -> None:
+        if last is None:
+            return
+        if last:
+            self.write(last)
+        super().write(b"[]" if self._opening == b"[" else b"]")
+        super().finish(b"")
+
+    def _item(self, piece: bytes, is_whole: bool) -> bytes:
+        if self._is_inside:
+            self._is_inside = is_inside = not sse.ends_event(piece)
+            return piece if is_inside else piece.rstrip(b"\r\n")
+        data = sse.data_of(piece) if is_whole else piece.partition(b"data:")[2]
+        if not data:
+            return b""
+        self._is_inside = not is_whole
+        opening, self._opening = self._opening, b",\r\n"
+        return opening + data
 
 
 def json_response(body: bytes, status: int = 200, headers: Iterable[tuple[str, str]] = ()) -> Whole:

@@ -14,6 +14,7 @@ _ELSEWHERE: Mapping[str, str] = {
     "/v1/engines": "use POST /v1/completions with the model in the body",
     "/v1/messages/batches": _ONE_BY_ONE,
     "/v1/complete": "use POST /v1/messages",
+    "/v1beta": "of Google's API it has generateContent, streamGenerateContent and countTokens, and the list of models",
     "/v1/skills": "send messages that need none to POST /v1/messages",
 } | dict.fromkeys(
     (

@@ -18,7 +18,8 @@ from aiohttp import hdrs, web
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, models_json_schema
 
 from gateway import __version__
-from gateway.api.schema import Body, Chat, Completion, CountTokens, Embedding, Messages, Response
+from gateway.api.schema import Body, Chat, Completion, CountTokens, Embedding, Messages, Part, Response
+from gateway.formats.gemini_request import CountContentTokens, GenerateContent
 from gateway.formats.images import ImageGeneration
 from gateway.formats.messages import OVERLOADED
 from gateway.formats.moderations import Moderation
@@ -30,7 +31,7 @@ from gateway.web.admin.operations import ADMIN_OPERATIONS
 from gateway.web.middleware import CONTEXT
 from gateway.web.responses import Whole, json_response
 
-from .operation import JSON, SCHEMES, SECURITY, Operation, Schema, in_path, named
+from .operation import JSON, SCHEMES, SECURITY, Operation, Schema, in_path, in_query, named
 from .schemas import SCHEMAS
 
 PATH = "/openapi.json"
@@ -68,6 +69,40 @@ def _stored(summary: str, answer: str = "Responded") -> Operation:
     return Operation(summary, "key", {JSON: named(answer)}, errors, parameters=(in_path("response"),))
 
 
+def _of_google(
+    summary: str, answer: str, body: type[Part] | None = None, *, parameters: tuple[Mapping[str, Any], ...] = (_MODEL,)
+) -> Operation:
+    errors = _CALL_ERRORS if body is not None else (401, 404)
+    return Operation(summary, "key", {JSON: named(answer)}, errors, body, parameters=parameters, error="GoogleError")
+
+
+_ALT = in_query("alt", "`sse`: events; else one JSON array.", enum=["sse", "json"])
+_STREAMED_CONTENT: Mapping[str, Schema] = {
+    JSON: {"type": "array", "items": named("ContentGenerated")},
+    "text/event-stream": {"description": "With `alt=sse`: chunks, each an answer of its own."},
+}
+
+
+def _google_methods(version: str) -> Mapping[tuple[str, str], Operation]:
+    """The calls of Gemini's native API below this version."""
+    model = f"/{version}/models/{{model}}"
+    stream = _of_google("The same, in pieces.", "ContentGenerated", GenerateContent, parameters=(_MODEL, _ALT))
+    return {
+        ("POST", f"{model}:generateContent"): _of_google(
+            "Go on with a conversation, in Gemini's native API.", "ContentGenerated", GenerateContent
+        ),
+        ("POST", f"{model}:streamGenerateContent"): stream._replace(answers=_STREAMED_CONTENT),
+        ("POST", f"{model}:countTokens"): _of_google(
+            "Count tokens, in Gemini's native API.", "ContentTokens", CountContentTokens
+        ),
+    }
+
+
+_PAGE = (
+    in_query("pageSize", "Models of a page.", type="integer", minimum=0, maximum=1000),
+    in_query("pageToken", "`nextPageToken` of the page before.", type="string", pattern="^[0-9]{0,7}$"),
+)
+
 OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("POST", "/v1/completions"): _call("Complete a text.", Completion, "Completed"),
     ("POST", "/v1/chat/completions"): _call("Go on with a conversation.", Chat, "ChatCompleted"),
@@ -79,6 +114,12 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("POST", "/v1/messages/count_tokens"): _of_anthropic(
         "Count the tokens of a message, in Anthropic's Messages API.", CountTokens, "TokenCount", None, (OVERLOADED,)
     ),
+    **_google_methods("v1beta"),
+    **_google_methods("v1"),
+    ("GET", "/v1beta/models"): _of_google(
+        "The models of this key that have Gemini's native API.", "GoogleModels", parameters=_PAGE
+    ),
+    ("GET", "/v1beta/models/{model}"): _of_google("One model, if this key may use it.", "GoogleModel"),
     ("POST", "/v1/moderations"): _call("Judge texts.", Moderation, "Ranked", streamed=None),
     **{
         ("POST", path): _call("Order documents by a query.", Rerank, "Ranked", streamed=None)

@@ -102,6 +102,13 @@ SCHEMAS: Mapping[str, Schema] = {
         type={"const": "error"}, request_id=_TEXT,
         error=_exact({"details": _exact(error_code=_TEXT)}, type=_TEXT, message={**_TEXT, "minLength": 1}),
     ),
+    "GoogleError": _exact(error=_exact(
+        code=_COUNT, message={**_TEXT, "minLength": 1}, status=_TEXT, details=_list({"type": "object"}),
+    )),
+    "ContentGenerated": _upstream_s("candidates", {"type": "object"}),
+    "ContentTokens": {"type": "object", "properties": {"totalTokens": _COUNT}, "required": ["totalTokens"]},
+    "GoogleModel": _exact(name=_TEXT, displayName=_TEXT, supportedGenerationMethods=_list(_TEXT)),
+    "GoogleModels": _exact({"nextPageToken": _TEXT}, models=_list(named("GoogleModel"))),
     "MessageCreated": _upstream_s("content", {"type": "object"}),
     "TokenCount": {"type": "object", "properties": {"input_tokens": _COUNT}, "required": ["input_tokens"]},
     "Health": _exact(status={"enum": ["ok", "ready"]}),

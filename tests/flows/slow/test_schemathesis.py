@@ -76,6 +76,10 @@ PLAIN_ANSWERS: dict[str, Any] = {
     "/v1/messages": MESSAGE,
     "/v1/messages/count_tokens": {"input_tokens": 3},
 }
+GENERATED = {
+    "candidates": [{"content": {"parts": [{"text": "Hi"}]}, "finishReason": "STOP", "index": 0}],
+    "usageMetadata": {"promptTokenCount": 3, "candidatesTokenCount": 2},
+}  # fmt: skip
 EVENTS: dict[str, list[dict[str, Any]]] = {
     "/v1/messages": [
         {"type": "message_start", "message": MESSAGE | {"content": [], "stop_reason": None}},
@@ -94,6 +98,14 @@ async def of_form(wire: Wire) -> None:
     await ok_json({"text": "Hi"})(wire)
 
 
+async def of_google(wire: Wire, method: str) -> None:
+    if method == "streamGenerateContent":
+        event = f"data: {json.dumps(GENERATED)}\r\n\r\n".encode()
+        await answer(event, headers=[("Content-Type", "text/event-stream")])(wire)
+    else:
+        await ok_json({"totalTokens": 3} if method == "countTokens" else GENERATED)(wire)
+
+
 async def agreeable(wire: Wire) -> None:
     """An upstream that answers everything as it should be answered."""
     path = wire.request.path.partition("?")[0]
@@ -101,6 +113,9 @@ async def agreeable(wire: Wire) -> None:
         await of_form(wire)
         return
     asked = wire.request.json if wire.request.body else {}
+    if path.startswith("/v1/models/"):
+        await of_google(wire, path.rpartition(":")[2])
+        return
     if (said := PLAIN_ANSWERS.get(path)) is not None and not (asked or {}).get("stream"):
         await ok_json(said)(wire)
         return
@@ -159,7 +174,7 @@ def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
     keys = [key("alice", quotas=quotas, team="crew", expires="2199-01-01T00:00:00Z", limits={"deny": ["denied"]})]
     teams = {"crew": {"quotas": [{"requests": 10**9, "per": "day", "model": "gpt-*"}]}}
     shared = [quota for quota in quotas if quota["per"] != 90]
-    upstreams = {"main": {"capabilities": {"messages": True}}}
+    upstreams = {"main": {"capabilities": {"messages": True, "generate_content": True}}}
     return gateways(settings(theatre.url, upstreams=upstreams, models=models, keys=keys, teams=teams, quotas=shared))
 
 
@@ -229,7 +244,13 @@ def is_of_anthropic(path: str) -> bool:
     return path.startswith("/v1/messages")
 
 
+def is_of_google(path: str) -> bool:
+    return path.startswith("/v1beta/") or (path.startswith("/v1/models/") and ":" in path)
+
+
 def error_keys(path: str) -> list[str]:
+    if is_of_google(path):
+        return ["code", "message", "status"]
     return ["message", "type"] if is_of_anthropic(path) else ERROR_KEYS
 
 
@@ -240,6 +261,7 @@ def check(case: Any, answer: Response, *more: str) -> None:
     assert answer.headers["x-request-id"][0].startswith("req_")
     if answer.headers["content-type"] == ["text/event-stream"]:
         is_typed = case.path in EVENTS or case.path in ("/v1/responses", "/v1/audio/transcriptions")
+        is_typed = is_typed or is_of_google(case.path)
         assert is_typed or events(answer.content)[-1] == "[DONE]"
     if answer.status_code not in (200, 201):
         error = json.loads(answer.content)
@@ -264,6 +286,8 @@ def refusals(operation: Operation, path: str) -> set[int]:
         return {400, 404, 409}
     if path.startswith("/v1/responses") and operation.body is not None:
         return {400, 404}
+    if is_of_google(path):
+        return {400, 404}  # what is kept at the upstream is refused
     return {404} if "{" in path else {400}
 
 
@@ -335,6 +359,8 @@ JSON_VALUES = st.recursive(
 
 def plain_body(path: str) -> dict[str, Any]:
     """A good one."""
+    if is_of_google(path):
+        return {"contents": [{"parts": [{"text": "Hi"}]}]}
     if not path.startswith("/admin"):
         chat = {"messages": [{"role": "user", "content": "Hi"}]}
         asked = {

@@ -1,0 +1,242 @@
+"""Gemini's native API: generateContent, streamGenerateContent, countTokens and models.
+
+Sources: Google's API reference ("Generating content", "Counting tokens", "Models"), its error model (google.rpc.Status,
+error_details.proto) and its official SDK, google-genai.
+
+A stream is always asked for as events (`alt=sse`). A client that did not ask for events gets them as one JSON array.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from pydantic import BaseModel
+
+from gateway.config import Capabilities, Route
+from gateway.errors import GatewayError, InvalidRequest, QuotaSpent
+from gateway.quota import windows
+from gateway.records import Call, Usage
+
+from . import gemini_request, gemini_usage, openai
+from .format import Format, PlainFacts, Scan
+from .gemini_scan import GeminiScan
+
+_STATUSES: Mapping[int, str] = {
+    401: "UNAUTHENTICATED",
+    402: "FAILED_PRECONDITION",
+    403: "PERMISSION_DENIED",
+    404: "NOT_FOUND",
+    405: "UNIMPLEMENTED",
+    408: "DEADLINE_EXCEEDED",
+    409: "ABORTED",
+    429: "RESOURCE_EXHAUSTED",
+    500: "INTERNAL",
+    504: "DEADLINE_EXCEEDED",
+}
+"""Names of errors by their status; else `INVALID_ARGUMENT` below 500 and `UNAVAILABLE` from there."""
+
+_DETAIL = "type.googleapis.com/google.rpc."
+
+
+def status_of(status: int) -> str:
+    """The name of an error with this status."""
+    return _STATUSES.get(status) or ("INVALID_ARGUMENT" if status < 500 else "UNAVAILABLE")
+
+
+def error_body(error: GatewayError, request_id: str) -> bytes:
+    """Google's error object. The gateway's code is the reason of its `ErrorInfo`."""
+    told = {
+        "code": error.status,
+        "message": error.message,
+        "status": status_of(error.status),
+        "details": list(_details(error, request_id)),
+    }
+    return json.dumps({"error": told}, ensure_ascii=False).encode("utf-8", "replace")
+
+
+def _details(error: GatewayError, request_id: str) -> Iterator[dict[str, Any]]:
+    """What Google's clients read of an error. A spent quota is one of a day: they do not try again then."""
+    yield {"@type": f"{_DETAIL}ErrorInfo", "reason": error.name.upper(), "domain": "gateway"}
+    yield {"@type": f"{_DETAIL}RequestInfo", "requestId": request_id}
+    if error.param is not None:
+        fault = {"field": error.param, "description": error.message}
+        yield {"@type": f"{_DETAIL}BadRequest", "fieldViolations": [fault]}
+    if isinstance(error, QuotaSpent):
+        spent = {"subject": "key", "description": error.message, "quotaId": "GatewayQuotaPerDay"}
+        yield {"@type": f"{_DETAIL}QuotaFailure", "violations": [spent]}
+    elif (ms := error.headers.get("Retry-After-Ms")) is not None:
+        yield {"@type": f"{_DETAIL}RetryInfo", "retryDelay": f"{int(ms) / 1000:g}s"}
+
+
+def error_event(error: GatewayError, scan: Scan | None, request_id: str) -> bytes | None:
+    """The chunk that ends a stream with an error. Without a scan nothing is known of what the client has."""
+    return None if scan is None else b"data: %b\r\n\r\n" % error_body(error, request_id)
+
+
+# ------------------------------------------------------------------------------------------------------- the models
+
+DEFAULT_PAGE, MAX_PAGE = 50, 1000
+"""Models of one page of the list."""
+
+
+def show_model(name: str) -> dict[str, Any]:
+    """One model."""
+    return {
+        "name": f"models/{name}",
+        "displayName": name,
+        "supportedGenerationMethods": ["generateContent", "countTokens"],
+    }
+
+
+def list_models(names: Sequence[str], query: Mapping[str, str]) -> dict[str, Any]:
+    """A page of these models (`pageSize`, `pageToken`). Raises `InvalidRequest` for a wrong one."""
+    size = _number(query, "pageSize", DEFAULT_PAGE)
+    start = _number(query, "pageToken", 0)
+    page = names[start : start + min(size or DEFAULT_PAGE, MAX_PAGE)]
+    end = start + len(page)
+    more = {"nextPageToken": str(end)} if end < len(names) else {}
+    return {"models": [show_model(name) for name in page], **more}
+
+
+def _number(query: Mapping[str, str], name: str, default: int) -> int:
+    given = query.get(name) or str(default)
+    if not (given.isascii() and given.isdecimal() and len(given) < 8):
+        raise InvalidRequest(f"Invalid value for '{name}'. It has to be a number.", param=name, code="invalid_value")
+    return int(given)
+
+
+# ----------------------------------------------------------------------------------------------------- plain answers
+
+
+class _Generated(BaseModel):
+    """The members of a plain answer that are read."""
+
+    candidates: Any = None
+    promptFeedback: Any = None  # noqa: N815 # as it stands there
+    usageMetadata: Any = None  # noqa: N815 # as it stands there
+    modelVersion: Any = None  # noqa: N815 # as it stands there
+    error: Any = None
+
+
+def _facts(body: bytes) -> PlainFacts:
+    answer = _Generated.model_validate_json(body)
+    openai.refuse_constants(body)
+    found = gemini_usage.candidates({"candidates": answer.candidates})
+    return PlainFacts(
+        model=answer.modelVersion if isinstance(answer.modelVersion, str) else None,
+        usage=gemini_usage.reported(answer.usageMetadata, sum(map(gemini_usage.searches, found))),
+        has_usage=answer.usageMetadata is not None,
+        is_error=bool(answer.error),
+        has_output=bool(found),
+    )
+
+
+def _as_events(answer: bytes, shows_usage: bool) -> bytes:
+    """A whole answer as the one chunk of a stream."""
+    return b"data: %b\r\n\r\n" % b" ".join(answer.splitlines())
+
+
+class _TokenTotal(BaseModel):
+    """The answer of countTokens."""
+
+    totalTokens: Any = None  # noqa: N815 # as it stands there
+    error: Any = None
+
+
+def _count_facts(body: bytes) -> PlainFacts:
+    """A count of tokens uses none."""
+    answer = _TokenTotal.model_validate_json(body)
+    openai.refuse_constants(body)
+    return PlainFacts(usage=Usage(), is_error=bool(answer.error))
+
+
+def _no_usage(report: Any) -> None:
+    return None
+
+
+# -------------------------------------------------------------------------------------------------------- the formats
+
+
+def _changes(call: Call, route: Route, capabilities: Capabilities, needs_limit: bool) -> dict[str, Any]:
+    """The configuration with an output limit, where one has to be added."""
+    params = call.params
+    if not (params.is_output_limit_added or needs_limit):
+        return {}
+    name, config = gemini_request.config_of(params.document.members)
+    limit = params.output_limit if params.is_output_limit_added else windows.output_limit(call)
+    return {name: config | {gemini_request.spelled(config, "maxOutputTokens"): limit}}
+
+
+def _count_changes(call: Call, route: Route, capabilities: Capabilities, needs_limit: bool) -> dict[str, Any]:
+    """The request whose tokens are counted names its model too."""
+    members = call.params.document.members
+    name = gemini_request.spelled(members, gemini_request.COUNTED)
+    if not isinstance(asked := members.get(name), dict):
+        return {}
+    return {name: asked | {"model": f"models/{route.model or call.params.model}"}}
+
+
+def _is_array(query: Mapping[str, str]) -> bool:
+    return query.get("alt") != "sse" and query.get("$alt") != "sse"
+
+
+def _paths(method: str) -> tuple[str, str]:
+    """Google's own address, and the one that google-genai uses with a base URL of another host."""
+    return f"/v1beta/models/{{model}}:{method}", f"/v1/models/{{model}}:{method}"
+
+
+_REQUEST_HEADERS = frozenset({"x-goog-api-client"})
+
+GENERATE_CONTENT = Format(
+    name="generate_content",
+    path=_paths("generateContent")[0],
+    more_paths=_paths("generateContent")[1:],
+    stream_paths=_paths("streamGenerateContent"),
+    upstream_path="/models/{model}:generateContent",
+    upstream_stream_path="/models/{model}:streamGenerateContent?alt=sse",
+    operation="generate_content",
+    has_model_in_path=True,
+    read=gemini_request.read,
+    needs_all=gemini_request.needs_all,
+    facts=_facts,
+    usage=gemini_usage.reported,
+    scan=GeminiScan,
+    is_array=_is_array,
+    as_events=_as_events,
+    streams_only_events=True,
+    changes=_changes,
+    texts=gemini_usage.TEXT,
+    may_reason=True,
+    error_body=error_body,
+    error_event=error_event,
+    error_keeps_status=True,
+    keepalive=b"",
+    request_headers=_REQUEST_HEADERS,
+    unserved_paths=("/v1beta",),
+    list_models=list_models,
+    show_model=show_model,
+    lists_own=True,
+    query_key="key",
+    client_header="x-goog-api-key",
+)
+
+COUNT_CONTENT_TOKENS = Format(
+    name="count_content_tokens",
+    path=_paths("countTokens")[0],
+    more_paths=_paths("countTokens")[1:],
+    upstream_path="/models/{model}:countTokens",
+    operation="count_tokens",
+    has_model_in_path=True,
+    is_optional=True,
+    read=gemini_request.read_count,
+    needs_all=gemini_request.needs_all,
+    facts=_count_facts,
+    usage=_no_usage,
+    changes=_count_changes,
+    error_body=error_body,
+    error_event=error_event,
+    request_headers=_REQUEST_HEADERS,
+    query_key="key",
+)

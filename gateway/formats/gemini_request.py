@@ -1,0 +1,275 @@
+"""Checks a request of Gemini's API, and estimates its prompt.
+
+Google's JSON reader takes each name in camelCase and in snake_case, and so do these rules; both spellings of one name
+in one object are refused, because only one would be obeyed. Ranges: Google's API reference ("GenerationConfig") and
+the types of google-genai.
+
+The prompt is estimated as that of chat is (api/prompt_tokens.py). Pictures count `IMAGE_TOKENS`; other media the flat
+rate of a file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, TypeVar
+
+from pydantic import ConfigDict, Field, ValidationError
+from pydantic.alias_generators import to_camel
+
+from gateway.api import prompt_tokens, validation_errors
+from gateway.api.json_document import parse, spans
+from gateway.api.prompt_tokens import Counter, FindsCounter
+from gateway.api.schema import MAX_OUTPUT, Part, Penalty, Seed
+from gateway.errors import InvalidRequest
+from gateway.records import Document, Params
+
+CONFIG = "generationConfig"
+COUNTED = "generateContentRequest"
+"""The member of a countTokens body that holds a whole request."""
+
+IMAGE_TOKENS = 1120
+"""A picture at the highest resolution (Google, "Media resolution")."""
+MAX_CANDIDATES = 8
+MAX_STOPS = 5
+
+_Schema = TypeVar("_Schema", bound=Part)
+_UNDERSCORE = re.compile(r"_+([A-Za-z0-9])")
+
+
+class Camel(Part):
+    """Names in camelCase, as Google's reference has them."""
+
+    model_config = ConfigDict(alias_generator=to_camel)
+
+
+class GenerationConfig(Camel):
+    """What bounds the generation."""
+
+    candidate_count: Annotated[int, Field(ge=1, le=MAX_CANDIDATES)] | None = None
+    max_output_tokens: Annotated[int, Field(ge=1, le=MAX_OUTPUT)] | None = None
+    stop_sequences: Annotated[list[str], Field(max_length=MAX_STOPS, fail_fast=True)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    top_k: Annotated[float, Field(ge=0)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    response_logprobs: bool | None = None
+    logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    seed: Seed | None = None
+    response_mime_type: str | None = None
+    response_modalities: list[str] | None = None
+    thinking_config: dict[str, Any] | None = None
+
+
+class Contents(Camel):
+    """A turn of the conversation."""
+
+    role: str | None = None
+    parts: list[dict[str, Any]] | None = None
+
+
+class GenerateContent(Camel):
+    """GenerateContentRequest. The model stands in the path."""
+
+    contents: Annotated[list[Contents], Field(min_length=1, max_length=100_000, fail_fast=True)]
+    system_instruction: dict[str, Any] | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_config: dict[str, Any] | None = None
+    safety_settings: list[dict[str, Any]] | None = None
+    generation_config: GenerationConfig | None = None
+    cached_content: str | None = None
+
+
+class CountContentTokens(Camel):
+    """CountTokensRequest: either contents, or a whole request."""
+
+    contents: Annotated[list[Contents], Field(min_length=1, max_length=100_000, fail_fast=True)] | None = None
+    generate_content_request: dict[str, Any] | None = None
+
+
+_TOP, _CONFIG, _COUNT = [
+    frozenset({"model", *map(to_camel, schema.model_fields)})
+    for schema in (GenerateContent, GenerationConfig, CountContentTokens)
+]
+
+
+def camel(name: str) -> str:
+    """The name in the form of Google's reference: `max_output_tokens` is `maxOutputTokens`."""
+    return _UNDERSCORE.sub(lambda found: found[1].upper(), name)
+
+
+def read(raw: bytes, find_counter: FindsCounter = prompt_tokens.no_counter) -> Params:
+    """The checked parameters of a generateContent body, without its model. Raises `InvalidRequest`."""
+    document = parse(raw)
+    members = _named(document.members, _TOP)
+    _refuse_model(members)
+    if isinstance(config := members.get(CONFIG), dict):
+        members[CONFIG] = _named(config, _CONFIG, f"{CONFIG}.")
+    body = _checked(GenerateContent, members)
+    _refuse_kept(members)
+    config = body.generation_config or GenerationConfig()
+    return Params(
+        document=document,
+        model="",
+        include_usage=True,
+        n=config.candidate_count or 1,
+        prompt_tokens=_prompt(document, members, find_counter("")),
+        output_limit=config.max_output_tokens,
+        output_param="maxOutputTokens",
+        prompt_param="contents",
+    )
+
+
+def read_count(raw: bytes, find_counter: FindsCounter = prompt_tokens.no_counter) -> Params:
+    """The checked parameters of a countTokens body, without its model. Raises `InvalidRequest`."""
+    document = parse(raw)
+    members = _named(document.members, _COUNT)
+    _refuse_model(members)
+    body = _checked(CountContentTokens, members)
+    if (body.contents is None) == (body.generate_content_request is None):
+        raise validation_errors.missing("contents")
+    return Params(
+        document=document,
+        model="",
+        is_prompt_exact=True,  # nothing is generated or charged
+        default_output=0,
+        output_param="contents",
+        prompt_param="contents",
+    )
+
+
+def needs_all(params: Params) -> bool:
+    """Whether a large body has to be read with all of its values: of a long configuration the limits are unknown."""
+    document = params.document
+    if document.large is None:
+        return False
+    return any(camel(name) in (CONFIG, COUNTED) and not value for name, value in document.members.items())
+
+
+def config_of(members: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The name of the configuration as the client spelled it, and a copy of its members."""
+    name = next((name for name in members if camel(name) == CONFIG), CONFIG)
+    return name, dict(members.get(name) or {})
+
+
+def spelled(members: Mapping[str, Any], name: str) -> str:
+    """The name as the client spelled it, or as the reference does."""
+    return next((each for each in members if camel(each) == name), name)
+
+
+def _checked(schema: type[_Schema], members: Mapping[str, Any]) -> _Schema:
+    try:
+        return schema.model_validate(members)
+    except ValidationError as error:
+        raise validation_errors.explain(error) from None
+
+
+def _refuse_model(members: Mapping[str, Any]) -> None:
+    if members.get("model") is not None:
+        raise InvalidRequest(
+            "Unknown parameter: 'model'. The model is named in the path of the request; leave it out of the body.",
+            param="model",
+            code="unknown_parameter",
+        )
+
+
+_KEPT_FILE = re.compile(r"(?:https://generativelanguage\.googleapis\.com/\w+/)?files/", re.IGNORECASE)
+
+
+def _refuse_kept(members: Mapping[str, Any]) -> None:
+    """Refuse what the upstream keeps for the gateway's account: it may be another key's."""
+    if members.get("cachedContent") is not None:
+        raise _not_kept("cachedContent", "Send the content itself")
+    for part in _parts(members["contents"]):
+        for name, value in part.items():
+            if camel(name) == "fileData" and isinstance(value, dict):
+                uri = value.get("fileUri", value.get("file_uri"))
+                if isinstance(uri, str) and _KEPT_FILE.match(uri):
+                    raise _not_kept("fileData", "Send the file as inlineData, or name a public address")
+
+
+def _not_kept(param: str, remedy: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"Unsupported parameter: '{param}' names something that the upstream keeps, which the gateway does not serve. "
+        f"{remedy}.",
+        param=param,
+        code="unsupported_parameter",
+    )
+
+
+def _named(members: Mapping[str, Any], known: frozenset[str], inside: str = "") -> dict[str, Any]:
+    """These members by their names in camelCase. Raises `InvalidRequest` for two spellings of one name, and for a
+    known name in other letters, which some readers would obey."""
+    folded = {name.casefold(): name for name in known}
+    found: dict[str, Any] = {}
+    for given, value in members.items():
+        name = camel(given)
+        meant = folded.get(given.casefold().replace("_", ""))
+        if meant is not None and name != meant:
+            raise InvalidRequest(
+                f"Unknown parameter: '{inside}{given}'. Did you mean '{inside}{meant}'?",
+                param=inside + meant,
+                code="unknown_parameter",
+            )
+        if name in found:
+            raise InvalidRequest(
+                f"Duplicate parameter: '{inside}{name}' is given in two spellings. Give it once.",
+                param=inside + name,
+                code="duplicate_parameter",
+            )
+        found[name] = value
+    return found
+
+
+# ---------------------------------------------------------------------------------------------------------- the prompt
+
+
+def _prompt(document: Document, members: Mapping[str, Any], count: Counter | None) -> int:
+    texts: list[str] = []
+    other = 0
+    turns = members["contents"]
+    for part in _parts([members.get("systemInstruction"), *turns]):
+        other += _take_part(part, texts)
+    tools = document.text[slice(*spans(document)["tools"])] if members.get("tools") else ""
+    tokens = other + prompt_tokens.MESSAGE_TOKENS * len(turns)
+    return tokens + prompt_tokens.of_texts(texts, tools, count)
+
+
+def _parts(turns: list[Any]) -> Iterator[Mapping[str, Any]]:
+    for turn in turns:
+        parts = turn.get("parts") if isinstance(turn, dict) else None
+        if isinstance(parts, dict):  # a single one
+            parts = [parts]
+        for part in parts if isinstance(parts, list) else ():
+            if isinstance(part, dict):
+                yield part
+
+
+def _take_part(part: Mapping[str, Any], texts: list[str]) -> int:
+    """Add the texts of a part; return the tokens of what is not text."""
+    tokens = 0
+    for given, value in part.items():
+        match camel(given), value:
+            case ("text", str()):
+                texts.append(value)
+            case ("inlineData" | "fileData", dict()):
+                kind = str(value.get("mimeType") or value.get("mime_type"))
+                tokens += IMAGE_TOKENS if kind.startswith("image/") else prompt_tokens.FILE_TOKENS
+            case ("functionCall" | "functionResponse" | "executableCode" | "codeExecutionResult", dict()):
+                texts += _values(value)
+    return tokens
+
+
+def _values(value: Any) -> Iterator[str]:
+    """Every name and text of a JSON value; numbers count as their digits."""
+    pending = [value]
+    while pending:
+        each = pending.pop()
+        if isinstance(each, dict):
+            yield from each
+            pending += each.values()
+        elif isinstance(each, list):
+            pending += each
+        elif each is not None:
+            yield each if isinstance(each, str) else repr(each)
