@@ -1,0 +1,1 @@
+"""Tests that run the commands and examples of the README and the pages of docs."""

@@ -1,0 +1,1 @@
+"""Tests that run examples against a whole gateway."""

@@ -1,0 +1,35 @@
+"""Every `gateway` command in the README and the docs is one that the program has, with its options."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+import pytest
+
+from gateway import cli
+
+from .pages import ROOT, Snippet, snippets
+
+COMMANDS = [
+    (snippet, line)
+    for snippet in snippets("console", "sh")
+    for line in snippet.commands
+    if line.strip().startswith("gateway ")
+]
+
+
+@pytest.mark.parametrize(("snippet", "line"), COMMANDS, ids=[f"{snippet!r} {line}" for snippet, line in COMMANDS])
+def test_a_command_is_understood(snippet: Snippet, line: str) -> None:
+    words = shlex.split(line, comments=True)[1:]
+    if words == ["--version"]:
+        return
+    assert cli._parser(words[:1]).parse_args(words)
+
+
+def test_inline_commands_exist() -> None:
+    """Of commands within a sentence: at least the name."""
+    known = {command.name for command in cli.COMMANDS}
+    for page in {snippet.page for snippet in snippets("console", "sh")}:
+        named = set(re.findall(r"`gateway ([a-z]+)", (ROOT / page).read_text()))
+        assert named <= known, page
