@@ -124,7 +124,7 @@ async def serve(
     places: Sequence[Place] = ()
     if limits.is_any and limits.binds_any(_all_routes(routes, fallbacks)):
         places = _places(call, candidates, parts)
-    admission = _admission(call, places, parts) if places and parts.waiting.is_open else None
+    admission = _admission(call, places, parts) if places else None
     likely = candidates[0] if candidates else routes[0]
     waits = Lease(parts.books, call, claims, likely, places, admission, fit)
     keepalive = FORMATS[call.endpoint].keepalive
@@ -248,8 +248,12 @@ def _places(call: Call, candidates: Sequence[Route], parts: Services) -> Sequenc
     return [place._replace(key=key) for place in places if place.key in (None, key)]
 
 
-def _admission(call: Call, places: Sequence[Place], parts: Services) -> Ticket:
-    """How the call waits where no place has room: in the flow of its key or team, not past its client's patience."""
+def _admission(call: Call, places: Sequence[Place], parts: Services) -> Ticket | None:
+    """How the call waits where no place has room: in the flow of its key or team, not past its client's patience. None:
+    it does not."""
+    wait_s = parts.waiting.longest_wait_s(call.key.max_wait_s, call.model.max_wait_s)
+    if not wait_s:
+        return None
     key, document, by = call.key, call.params.document, parts.waiting.settings.by
     owner = f"team:{key.team}" if by == "team" and key.team is not None else key.id
     size = _size(document)
@@ -259,9 +263,10 @@ def _admission(call: Call, places: Sequence[Place], parts: Services) -> Ticket:
         cost=call.params.prompt_tokens,
         size=size,
         windows=[frozenset(claim.window.id for claim in place.claims) for place in places],
+        priority=call.priority,
     )
     patience_s = client_timeout_s(call.forwarded_headers) - (time.perf_counter() - call.arrived) - ANSWER_WITHIN_S
-    return parts.waiting.ticket({place.route.upstream for place in places}, waiting, patience_s)
+    return parts.waiting.ticket({place.route.upstream for place in places}, waiting, min(patience_s, wait_s))
 
 
 def _size(document: Document) -> int:

@@ -56,6 +56,7 @@ class Key:
     is_shadow: bool = False
     priority: Priority = "normal"
     weight: int = 1
+    max_wait_s: float | None = None
 
 
 class LargeBody(NamedTuple):

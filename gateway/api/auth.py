@@ -61,6 +61,7 @@ def read(key: KeySettings) -> Key:
         is_shadow=key.on_exceeded == "shadow",
         priority=key.priority,
         weight=key.weight,
+        max_wait_s=key.max_wait_s,
     )
 
 

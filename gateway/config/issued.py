@@ -77,6 +77,7 @@ def shown_key(key: KeySettings) -> dict[str, Any]:
         "on_exceeded": key.on_exceeded,
         "priority": key.priority,
         "weight": key.weight,
+        "max_wait_s": key.max_wait_s,
         "owner": key.owner,
         "note": key.note,
         "labels": dict(key.labels),

@@ -1140,6 +1140,8 @@ class ModelSettings(Section):
     min_output_tokens: Positive | None = None
     """Where a quota has no room for max_output_tokens, a chat call without a limit gets what is left, at least this \
 number; default: it is refused."""
+    max_wait_s: Seconds | None = None
+    """How long its calls may wait for room at an upstream; default: as queue.max_wait_s."""
     limits: Limits = Limits()
     """Stricter limits for this model."""
     price: Annotated[Price | None, BeforeValidator(_without_auto)] = None
@@ -1325,6 +1327,8 @@ class KeySettings(Section):
     """Class of its calls where calls wait: an interactive one has 16 times, a normal one 4 times the share of batch."""
     weight: Annotated[int, _not_bool, Field(ge=1, le=1000)] = 1
     """Share of the key where calls wait, beside other keys of its class."""
+    max_wait_s: Seconds | None = None
+    """How long its calls may wait for room at an upstream; default: as the model and queue.max_wait_s say."""
     owner: Annotated[str, Field(min_length=1, max_length=256), AfterValidator(_one_line)] | None = None
     """The person whose key it is: the e-mail address or name that the sign-in gives."""
     note: Annotated[str, Field(max_length=1000), AfterValidator(_one_line)] | None = None
@@ -1472,6 +1476,15 @@ class PriceSettings(Section):
     """File that gateway prices update writes; while it is there, its table is used instead of the package's."""
 
 
+def _refuse_from(models: Any) -> Any:
+    if isinstance(models, dict) and isinstance(names := models.get("from"), str | list):
+        listed = names if isinstance(names, str) else ", ".join(map(str, names))
+        raise ValueError(
+            f"from is no model; to serve what {listed} lists, set discover: true beside base_url of that upstream"
+        )
+    return models
+
+
 class Config(Section):
     """The whole file."""
 
@@ -1493,7 +1506,7 @@ class Config(Section):
     """Where calls can go, by name."""
     defaults: Defaults = Defaults()
     """What models and new keys have where they say nothing."""
-    models: dict[str, Model] = {}
+    models: Annotated[dict[str, Model], BeforeValidator(_refuse_from)] = {}
     """What clients may ask for, by name or by pattern: gpt-4o*; "*" is every other model."""
     prices: PriceSettings = PriceSettings()
     """The price table."""

@@ -118,6 +118,14 @@ class Telemetry:
             "Whether an upstream or a model of it is avoided by a worker: 0 no, 1 a call may probe it, 2 yes.",
             ["upstream"], registry=self.registry, multiprocess_mode="livemax",
         )  # fmt: skip
+        self._queue = Gauge(
+            "gateway_queue_depth", "Calls that wait for room at an upstream; one for several counts at each.",
+            ["upstream"], registry=self.registry, multiprocess_mode="livesum",
+        )  # fmt: skip
+        self._waits = self._histogram(
+            "gateway_queue_wait_seconds", "Waits for room at upstreams, by the key's class and how they ended.",
+            _SECONDS, "priority", "outcome",
+        )  # fmt: skip
         self._rejections = self._counter("gateway_rejections_total", "Calls refused by the gateway itself.", "reason")
         self._in_flight = Gauge(
             "gateway_in_flight_requests", "Calls under way.", registry=self.registry, multiprocess_mode="livesum"
@@ -217,6 +225,17 @@ class Telemetry:
     def show_upstream(self, upstream: str, state: int) -> None:
         """This is the state of an upstream now: 0 closed, 1 half-open, 2 open."""
         self._state.labels(upstream).set(state)
+
+    def wait_began(self, upstreams: Iterable[str]) -> None:
+        """A call waits for room at one of these upstreams."""
+        for upstream in upstreams:
+            self._queue.labels(upstream).inc()
+
+    def wait_ended(self, upstreams: Iterable[str], priority: str, outcome: str, seconds: float) -> None:
+        """It does so no longer."""
+        for upstream in upstreams:
+            self._queue.labels(upstream).dec()
+        self._waits.labels(priority, outcome).observe(seconds)
 
     def entered(self) -> None:
         """A call has begun."""

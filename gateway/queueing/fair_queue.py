@@ -57,6 +57,8 @@ class Waiting:
     """Bytes that it holds."""
     windows: Collection[Collection[str]] = ()
     """For each place where it may go, the ids of the windows that it draws on there."""
+    priority: str = "normal"
+    """Its class, for metrics."""
     number: int = 0
     """In the order in which the calls came; given by the queue."""
 

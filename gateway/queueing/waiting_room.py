@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 import uuid
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Literal, NamedTuple, Protocol
 
 from gateway.config import QueueSettings
 from gateway.quota.windows import is_of_upstream
@@ -49,6 +51,28 @@ MAX_FLOWS = 20_000
 Exchange = Callable[[str, str, str, float], Awaitable[Mapping[str, str]]]
 """`Ledger.exchange`."""
 
+Outcome = Literal["admitted", "refused", "expired", "displaced", "full", "client_gone", "failed"]
+"""How a wait ends: with room; by a limit of the caller's own; at its deadline; for a call of another flow, or for want
+of a place, where the queue is full; the client left; the store is unavailable."""
+
+
+class QueueObserver(Protocol):
+    """Counts waits. Implemented by observe/metrics.py."""
+
+    def wait_began(self, upstreams: Collection[str]) -> None:
+        """A call waits for one of these upstreams."""
+
+    def wait_ended(self, upstreams: Collection[str], priority: str, outcome: str, seconds: float) -> None:
+        """It does so no longer."""
+
+
+class _Over(NamedTuple):
+    """The end of a wait, other than by a turn."""
+
+    outcome: Outcome
+    refusals: Sequence[Refused]
+
+
 Attempt = Callable[[], Awaitable[Sequence[Refused]]]
 """Asks the ledger for room in every place: why not, or nothing where there was some."""
 
@@ -56,8 +80,9 @@ Attempt = Callable[[], Awaitable[Sequence[Refused]]]
 class WaitingRoom:
     """The lines of one worker. It outlives a reload of the configuration."""
 
-    def __init__(self, settings: QueueSettings, exchange: Exchange) -> None:
+    def __init__(self, settings: QueueSettings, exchange: Exchange, observer: QueueObserver | None = None) -> None:
         self.settings = settings
+        self.observer = observer
         self.exchange = exchange
         self.tasks = Tasks()
         self.name = uuid.uuid4().hex[:12]
@@ -68,10 +93,9 @@ class WaitingRoom:
     def __repr__(self) -> str:
         return f"<WaitingRoom: {', '.join(map(repr, self._lines.values())) or 'empty'}>"
 
-    @property
-    def is_open(self) -> bool:
-        """Whether calls may wait."""
-        return self.settings.max_wait_s > 0
+    def longest_wait_s(self, *of_call: float | None) -> float:
+        """How long a call may wait whose key and model say this: the shortest of what they say, else the default."""
+        return min([wait_s for wait_s in of_call if wait_s is not None], default=self.settings.max_wait_s)
 
     def configure(self, settings: QueueSettings) -> None:
         """Go by other settings; what waits goes on with its deadline."""
@@ -79,7 +103,7 @@ class WaitingRoom:
 
     def ticket(self, upstreams: Collection[str], call: Waiting, patience_s: float) -> Ticket:
         """What a call waits with for one of these upstreams, for so long at most."""
-        return Ticket(self, tuple(sorted(upstreams)), call, min(patience_s, self.settings.max_wait_s))
+        return Ticket(self, tuple(sorted(upstreams)), call, patience_s)
 
     def expected(self, call: Waiting) -> int:
         """How many tokens a new call will use: as calls of its flow lately, and its prompt at least."""
@@ -158,9 +182,24 @@ class Ticket:
             line.note(refusals)
             if min(map(_wait_s, refusals)) > self._patience_s:
                 return refusals
-        refusals = await line.wait(self._call, attempt, self._patience_s)
+        refusals = await self._wait(line, attempt)
         self._is_charged = not refusals
         return refusals
+
+    async def _wait(self, line: Line, attempt: Attempt) -> Sequence[Refused]:
+        observer = self._room.observer
+        if observer is None:
+            return (await line.wait(self._call, attempt, self._patience_s)).refusals
+        began, outcome = time.monotonic(), "failed"
+        observer.wait_began(line.upstreams)
+        try:
+            outcome, refusals = await line.wait(self._call, attempt, self._patience_s)
+            return refusals
+        except asyncio.CancelledError:
+            outcome = "client_gone"
+            raise
+        finally:
+            observer.wait_ended(line.upstreams, self._call.priority, outcome, time.monotonic() - began)
 
     def ended(self, tokens: int, windows: Collection[str]) -> None:
         """The call has used so many tokens, and gives back what it held of these windows."""
@@ -179,8 +218,8 @@ class Line:
         self.upstreams = upstreams
         self._room = room
         self._loop = asyncio.get_running_loop()
-        self._turns: dict[Waiting, asyncio.Future[Sequence[Refused] | None]] = {}
-        """What waits. A result of None is a turn; refusals: its place went to another call."""
+        self._turns: dict[Waiting, asyncio.Future[_Over | None]] = {}
+        """What waits. A result of None is a turn."""
         self._asking = 0
         """Calls that have a turn."""
         self._may_ask = 1
@@ -203,17 +242,17 @@ class Line:
             return False
         return self.queue.lift(call.flow) <= self.queue.goes_first(self._loop.time())
 
-    async def wait(self, call: Waiting, attempt: Attempt, patience_s: float) -> Sequence[Refused]:
+    async def wait(self, call: Waiting, attempt: Attempt, patience_s: float) -> _Over:
         """Wait for a turn, and ask then, as often as it takes."""
         deadline = self._loop.time() + patience_s
         if not self._room.has_place_for(call):
             last = self.queue.displaced_by(call)
             if last is None:
-                return self._refusals(call)
+                return _Over("full", self._refusals(call))
             turn = self._turns[last]
             self._leave(last)
             if not turn.done():
-                turn.set_result(self._refusals(last))
+                turn.set_result(_Over("displaced", self._refusals(last)))
         self.queue.add(call)
         self._news.set()
         while True:
@@ -239,12 +278,12 @@ class Line:
                 raise
             if not _is_full(refusals):
                 self._end_turn(call, has_room=not refusals)
-                return refusals
+                return _Over("refused" if refusals else "admitted", refusals)
             self.note(refusals)
             waits_on = self._loop.time() + min(map(_wait_s, refusals)) <= deadline
             self._end_turn(call, has_room=False, waits_on=waits_on)
             if not waits_on:
-                return refusals
+                return _Over("expired", refusals)
 
     def note(self, refusals: Sequence[Refused]) -> None:
         """These windows have no room."""
@@ -320,10 +359,10 @@ class Line:
         if not waits_on:
             self.give_turns()
 
-    def _expire(self, call: Waiting, turn: asyncio.Future[Sequence[Refused] | None]) -> None:
+    def _expire(self, call: Waiting, turn: asyncio.Future[_Over | None]) -> None:
         if not turn.done():
             self._leave(call)
-            turn.set_result(self._refusals(call))
+            turn.set_result(_Over("expired", self._refusals(call)))
 
     def _refusals(self, call: Waiting) -> Sequence[Refused]:
         """Why there was no room, the last time that a call asked. What goes before comes on top of the wait."""

@@ -70,7 +70,9 @@ class SecretOf(NamedTuple):
     """When it ceases to work; None: not before the key does."""
 
 
-_YOUNGER: Mapping[str, Any] = {"owner": None, "note": None, "labels": {}, "priority": "normal", "weight": 1}
+_YOUNGER: Mapping[str, Any] = {
+    "owner": None, "note": None, "labels": {}, "priority": "normal", "weight": 1, "max_wait_s": None,
+}  # fmt: skip
 """Settings that not every gateway knows, with their defaults."""
 
 
@@ -106,9 +108,8 @@ class IssuedKey(NamedTuple):
         """As text, to be stored."""
         settings = shown_key(self.settings)
         for name, default in _YOUNGER.items():
-            if (
-                not settings[name] or settings[name] == default
-            ):  # a gateway of the version before refuses a key with settings that it does not know
+            # A gateway of the version before refuses a key with settings that it does not know.
+            if settings[name] in (None, "", default):
                 del settings[name]
         return _spell(_without_pause(self._asdict()) | {"settings": settings})
 

@@ -105,7 +105,7 @@ async def build(
         decisions = Decisions.of_gateway(store, config.store, telemetry.change_restored)
     book = KeyCache(store, config, restore=decisions.restore if decisions else None)
     tracer = open_tracer(config.tracing)
-    waiting = WaitingRoom(config.queue, ledger.exchange)
+    waiting = WaitingRoom(config.queue, ledger.exchange, telemetry)
     accounts = Accounting(ledger, telemetry, access_log.write_record, tracer)
     bonds = Bonds(store)
     live = CurrentServices(assemble(ready, book, accounts, waiting, bonds, tasks, {}))

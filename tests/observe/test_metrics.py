@@ -34,6 +34,8 @@ METRICS = {
     "gateway_overhead_seconds": {"endpoint"},
     "gateway_upstream_attempts_total": {"upstream", "outcome"},
     "gateway_upstream_state": {"upstream"},
+    "gateway_queue_depth": {"upstream"},
+    "gateway_queue_wait_seconds": {"priority", "outcome"},
     "gateway_rejections_total": {"reason"},
     "gateway_in_flight_requests": set(),
     "gateway_journal_pending_records": set(),
@@ -52,6 +54,7 @@ TYPES = {
     "requests": "gauge",
     "records": "gauge",
     "state": "gauge",
+    "depth": "gauge",
 }
 
 CALL = record(
@@ -72,6 +75,8 @@ def everything(made: Telemetry) -> None:
     made.rejected("rate_limited")
     made.attempted("up", "ok")
     made.show_upstream("up", 2)
+    made.wait_began(["up"])
+    made.wait_ended(["up"], "normal", "admitted", 0.2)
     made.entered()
     made.store_failed()
     made.doubted("up", "m", "prompt")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 
 import pytest
 
@@ -22,15 +22,34 @@ def full(window: Window, after_us: int | None = 1_000_000) -> Refused:
     return Refused(WindowStatus(window, 1, 0, 0), 1, after_us)
 
 
+class Waits:
+    """The waits that were counted."""
+
+    def __init__(self) -> None:
+        self.depth = 0
+        self.ended: list[tuple[str, str]] = []
+
+    def wait_began(self, upstreams: Collection[str]) -> None:
+        assert tuple(upstreams) == ("up",)
+        self.depth += 1
+
+    def wait_ended(self, upstreams: Collection[str], priority: str, outcome: str, seconds: float) -> None:
+        assert tuple(upstreams) == ("up",)
+        assert seconds >= 0
+        self.depth -= 1
+        self.ended.append((priority, outcome))
+
+
 class Upstream:
     """So many slots; who asks for one gets it, or a refusal."""
 
     def __init__(self) -> None:
+        self.waits = Waits()
         self.free = 0
         self.asked = 0
         self.admitted: list[str] = []
         self.tasks: list[asyncio.Task[Sequence[Refused]]] = []
-        self.room = WaitingRoom(QueueSettings(max_wait_s=LONG_S, max_calls=3), self.exchange)
+        self.room = WaitingRoom(QueueSettings(max_wait_s=LONG_S, max_calls=3), self.exchange, self.waits)
 
     async def exchange(self, place: str, holder: str, text: str, for_s: float) -> Mapping[str, str]:
         return {}
@@ -146,3 +165,30 @@ async def test_what_calls_used_lately_is_what_the_next_is_charged(upstream: Upst
         upstream.room.note_use("a", tokens)
     assert upstream.room.expected(Waiting("a", 1, 10)) == 500
     assert upstream.room.expected(Waiting("b", 1, 10)) == 10
+
+
+async def test_every_wait_is_counted_with_its_end(upstream: Upstream) -> None:
+    gone, displaced, served = upstream.call("a"), upstream.call("a"), upstream.call("a")
+    await until(lambda: upstream.waiting == 3)
+    full = upstream.call("a")
+    await full
+    other = upstream.call("b")
+    await until(served.done)  # the last of its flow
+    gone.cancel()
+    await asyncio.wait([gone])
+    late = upstream.call("c", patience_s=0.01)
+    await late
+    upstream.release(2)
+    await asyncio.wait([displaced, other])
+    assert upstream.waits.depth == 0
+    outcomes = sorted(outcome for _, outcome in upstream.waits.ended)
+    assert outcomes == ["admitted", "admitted", "client_gone", "displaced", "expired", "full"]
+
+
+@pytest.mark.parametrize(
+    ("key_s", "model_s", "wait_s"), [(None, None, LONG_S), (0, None, 0), (None, 7, 7), (5, 7, 5), (9, 7, 7)]
+)
+async def test_the_shortest_wait_of_key_and_model_replaces_the_default(
+    upstream: Upstream, key_s: float | None, model_s: float | None, wait_s: float
+) -> None:
+    assert upstream.room.longest_wait_s(key_s, model_s) == wait_s

@@ -116,3 +116,10 @@ def test_an_allowance_refills_up_to_its_most() -> None:
     assert not allowance.is_spent(10_000)
     allowance.spend(20)
     assert allowance.is_spent(10_000)
+
+
+@pytest.mark.parametrize("wait_s", [0, 1.5, None])
+def test_a_wait_is_the_same_after_it_was_stored(wait_s: float | None) -> None:
+    before = key(max_wait_s=wait_s)
+    assert IssuedKey.decode(before.encode()) == before
+    assert ("max_wait_s" in before.encode()) == (wait_s is not None)  # an older gateway does not know it

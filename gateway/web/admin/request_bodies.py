@@ -152,6 +152,7 @@ class CreateKey(RequestBody):
     on_exceeded: Literal["deny", "shadow"] = "deny"
     priority: Priority = "normal"
     weight: Weight = 1
+    max_wait_s: Seconds | None = None
     owner: Owner | None = None
     note: Note | None = None
     labels: Labels = Field(default_factory=dict)
@@ -170,6 +171,7 @@ class UpdateKey(RequestBody):
     on_exceeded: Literal["deny", "shadow"] | None = None
     priority: Priority | None = None
     weight: Weight | None = None
+    max_wait_s: Seconds | None = None
     owner: Owner | None = None
     note: Note | None = None
     labels: Labels | None = None

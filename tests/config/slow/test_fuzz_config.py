@@ -49,7 +49,8 @@ GOOD: dict[str, Any] = {
     "models": {
         "m": {
             "endpoints": ["completions", "chat"], "routes": [{"upstream": "up", "priority": 1}, {"upstream": "other"}],
-            "max_output_tokens": 100, "min_output_tokens": 10, "limits": {"max_tokens": 50, "deny": ["n"]},
+            "max_output_tokens": 100, "min_output_tokens": 10, "max_wait_s": "5s",
+            "limits": {"max_tokens": 50, "deny": ["n"]},
             "price": {"input": "0.5", "output": 2, "cached_input": 0.1},
         },
         "*": {"routes": [{"upstream": "up", "model": "their-m"}], "max_output_tokens": 9},
