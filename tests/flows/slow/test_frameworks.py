@@ -1,0 +1,170 @@
+"""Frameworks as people have them, default retries and all, through a gateway, on Responses and Messages: LangChain,
+OpenAI's Agents SDK and Vercel's AI SDK answer, stream, call a tool, wait for a rate and end at a spent quota."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.conftest import Stage, StartsGateways
+from tests.fakes import responses_api as api
+from tests.fakes.redis_servers import ROOT
+from tests.fakes.scripted import CHUNKED, Wire, chunk, ok_json
+from tests.flows.house import Gateway, key, model, secret, settings
+
+SERVERS = ROOT / ".venv/servers"
+HERE = Path(__file__).parent.parent
+MODEL = "gpt-4.1"
+WITHIN_S = 90.0
+"""For the calls of one process. Each imports for seconds, and AI SDK waits up to six between attempts."""
+pytestmark = pytest.mark.timeout(150)
+
+TEXT = "It is rain in Oslo, and it will stay so."
+CITY = {"city": "Oslo"}
+RESPONSES_USED, MESSAGES_USED = (30, 12), (40, 9)
+"""Input and output tokens of every answer."""
+
+Told = dict[str, Any]
+
+
+class Framework(NamedTuple):
+    """How it is started, where it has to be installed, and what it asks for."""
+
+    command: Sequence[Path | str]
+    package: Path
+    used: tuple[int, int] = RESPONSES_USED
+    spent_requests: int = 1
+    """How often it asks for what a spent quota refuses."""
+    reads_code: bool = True
+    """Whether its error shows the code of a spent quota."""
+
+
+PYTHON = SERVERS / "python-clients"
+NODE, AI_SDK = SERVERS / "node-sdk/node", SERVERS / "ai-sdk/node_modules"
+FRAMEWORKS = {
+    "langchain": Framework([sys.executable, HERE / "langchain_client.py"], PYTHON / "langchain_openai"),
+    "agents": Framework([sys.executable, HERE / "agents_client.py"], PYTHON / "agents"),
+    "ai-sdk-openai": Framework(
+        [NODE, HERE / "ai_sdk_node.mjs", AI_SDK, "openai"], AI_SDK / "@ai-sdk/openai", spent_requests=3
+    ),
+    "ai-sdk-anthropic": Framework(
+        [NODE, HERE / "ai_sdk_node.mjs", AI_SDK, "anthropic"], AI_SDK / "@ai-sdk/anthropic", MESSAGES_USED,
+        spent_requests=3, reads_code=False,
+    ),
+}  # fmt: skip
+
+
+def ask(house: Gateway, name: str, *tasks: tuple[str, str]) -> list[Told]:
+    """One process that makes these calls: each by a key, and of a kind."""
+    framework = FRAMEWORKS[name]
+    assert framework.package.exists(), f"{framework.package} is not there, and this test needs it: run `make servers`."
+    asked = [{"url": f"{house.url}/v1", "key": secret(who), "model": MODEL, "kind": kind} for who, kind in tasks]
+    done = subprocess.run(
+        [*framework.command], input=json.dumps(asked), capture_output=True, text=True, timeout=WITHIN_S, check=False,
+        env={**os.environ, "PYTHONPATH": str(PYTHON), "NO_PROXY": "127.0.0.1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    answers: list[Told] = json.loads(done.stdout)
+    return answers
+
+
+# --------------------------------------------------------------------------------------------------------- the upstream
+
+
+async def upstream_with_a_tool(wire: Wire) -> None:
+    """Calls the tool if there is one, and then says what it said."""
+    asked = wire.request.json
+    writes = _message if wire.request.path == "/v1/messages" else _response
+    is_done = "rain in Oslo" in json.dumps(asked)
+    whole, events = writes(calls_tool=bool(asked.get("tools")) and not is_done)
+    if asked.get("stream"):
+        await wire.write(CHUNKED + b"".join(map(chunk, events)) + b"0\r\n\r\n")
+    else:
+        await ok_json(whole)(wire)
+
+
+def _response(*, calls_tool: bool) -> tuple[Told, Iterable[bytes]]:
+    item = api.function_call("weather", json.dumps(CITY)) if calls_tool else api.message(TEXT)
+    whole = api.response([item])
+    return whole, map(api.one, api.events([item], whole))
+
+
+def _message(*, calls_tool: bool) -> tuple[Told, Iterable[bytes]]:
+    prompt, output = MESSAGES_USED
+    block: Told = {"type": "text", "text": TEXT}
+    if calls_tool:
+        block = {"type": "tool_use", "id": "toolu_1", "name": "weather", "input": CITY}
+    whole = {
+        "id": "msg_1", "type": "message", "role": "assistant", "model": MODEL, "stop_sequence": None,
+        "stop_reason": "tool_use" if calls_tool else "end_turn", "content": [block],
+        "usage": {"input_tokens": prompt, "output_tokens": output},
+    }  # fmt: skip
+    words = [{"type": "text_delta", "text": f"{word} "} for word in TEXT.split()]
+    events = [
+        {"type": "message_start", "message": whole | {"content": [], "stop_reason": None}},
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+        *[{"type": "content_block_delta", "index": 0, "delta": delta} for delta in words],
+        {"type": "content_block_stop", "index": 0},
+        {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": output}},
+        {"type": "message_stop"},
+    ]
+    return whole, map(api.one, events)
+
+
+@pytest.fixture(scope="module")
+def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
+    keys = [key("alice")]
+    for name in FRAMEWORKS:
+        keys.append(key(f"paced-{name}", quotas=[{"requests": 1, "per": "second"}]))
+        keys.append(key(f"spent-{name}", quotas=[{"requests": 1, "per": "month"}]))
+    config = settings(theatre.url, keys=keys, upstreams={"main": {"capabilities": {"messages": True}}})
+    endpoint = {"endpoints": ["responses", "messages"]}
+    return gateways(config | {"models": {MODEL: model("responses") | endpoint}})
+
+
+# ------------------------------------------------------------------------------------------------------------ the tests
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_answers_streams_and_tools(house: Gateway, upstream: Stage, name: str) -> None:
+    upstream.play(always=upstream_with_a_tool)
+    plain, stream, tool = ask(house, name, ("alice", "plain"), ("alice", "stream"), ("alice", "tool"))
+    assert [told.get("error") for told in (plain, stream, tool)] == [None] * 3
+    assert plain["text"] == tool["text"] == stream["text"].strip() == TEXT
+    assert stream["pieces"] > 3
+    prompt, output = FRAMEWORKS[name].used
+    for told, calls in ((plain, 1), (stream, 1)):
+        assert (told["usage"]["input_tokens"], told["usage"]["output_tokens"]) == (prompt * calls, output * calls)
+    assert upstream.hits == 4
+    records = house.calls("alice", limit=4)
+    found = {(each["status"], each["ended"], each["prompt_tokens"], each["completion_tokens"]) for each in records}
+    assert found == {(200, "done", prompt, output)}
+    assert sum(each["stream"] for each in records) == 1
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_a_rate_is_waited_for(house: Gateway, upstream: Stage, name: str) -> None:
+    upstream.play(always=upstream_with_a_tool)
+    answers = ask(house, name, *[(f"paced-{name}", "plain")] * 2)
+    assert [told.get("text") for told in answers] == [TEXT] * 2
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_a_spent_quota_is_told(house: Gateway, upstream: Stage, name: str) -> None:
+    framework = FRAMEWORKS[name]
+    upstream.play(always=upstream_with_a_tool)
+    before = house.metric("gateway_rejections_total", reason="quota_spent")
+    first, refused = ask(house, name, *[(f"spent-{name}", "plain")] * 2)
+    assert first["text"] == TEXT
+    assert "exceeded the quota of your key of requests per month" in refused["error"]["message"]
+    if framework.reads_code:
+        assert refused["error"]["code"] == "insufficient_quota"
+    asked = house.metric("gateway_rejections_total", reason="quota_spent") - before
+    assert (asked, upstream.hits) == (framework.spent_requests, 1)
