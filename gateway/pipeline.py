@@ -470,6 +470,7 @@ async def _try(
     if isinstance(result, Failure):
         trial.ended(result)
         lease.upstream_error = f"{result.fault.value}: {result.detail}"
+        lease.failed.append(f"{route.upstream}:{result.fault.value}")
         telemetry.attempted(route.upstream, result.fault.value)
         log.warning(
             "upstream %s: %s while %s (%s), call %s",
@@ -480,6 +481,7 @@ async def _try(
     trial.ended(result.trouble if isinstance(result, Streamed) else None)
     telemetry.attempted(route.upstream, fault.value if fault else "ok")
     if isinstance(result, Streamed) and fault is not None:
+        lease.failed.append(f"{route.upstream}:{fault.value}")
         log.warning(
             "upstream %s: %s inside a stream (%s), call %s", route.upstream, fault.value, result.detail, call.id
         )

@@ -338,6 +338,8 @@ class Record(NamedTuple):
     """What the model's tokens cost when the call was charged, in USD per million: input, cached input and output with a
     space between (`1.5 0.75 2`). It explains the cost after the configuration has changed. None where no price is
     known, and in records of gateways that did not keep it."""
+    failed: str = ""
+    """The attempts that failed, in their order, each as `UPSTREAM:FAULT` (`Fault`), with spaces between."""
 
 
 OTHER = "other"

@@ -155,6 +155,8 @@ class Lease:
         """What attempts that did not answer the call may have cost: added to what the last one has cost."""
         self.is_cut_off = False
         """The client is gone, and the answer is not read on for its usage."""
+        self.failed: list[str] = []
+        """The attempts that failed, as `Record.failed` has them."""
         self.left_out: tuple[str, ...] = ()
         """What the client asked for and the upstream of the last attempt was not offered."""
         self.upstream_error: str | None = None
@@ -340,6 +342,7 @@ class Lease:
             duration_s=duration_s,
             attempts=self.attempts,
             is_truncated=is_truncated,
+            failed=" ".join(self.failed) if self.failed else "",
         )  # fmt: skip
         if self._earlier is not None:
             record = _with_earlier(record, *self._earlier)
@@ -445,6 +448,7 @@ def _record(
     duration_s: float = 0.0,
     attempts: int = 0,
     is_truncated: bool = False,
+    failed: str = "",
 ) -> Record:
     """A call and what became of it on this route; None: it was tried on none."""
     price = call.model.price
@@ -470,6 +474,7 @@ def _record(
         client_request_id=call.client_request_id,
         cost_nusd=_cost_nusd(call, route, usage),
         price=None if price is None else price.spelling or pricing.spelling(price, usage, call.started),
+        failed=failed,
     )
 
 

@@ -37,6 +37,7 @@ from gateway.store import (
     Batch,
     Item,
     JournalFull,
+    Measures,
     Progress,
     ReportScope,
     Reserve,
@@ -250,6 +251,9 @@ class LedgerClient:
         except StoreUnavailable:
             self.errors += 1
             raise
+
+    async def measures(self, group_by: Sequence[str], since: str | None = None, until: str | None = None) -> Measures:
+        return await self._read(self._store.measures(group_by, since, until))
 
     async def calls(
         self, limit: int, key: str | None = None, before: str | None = None, only: ReportScope | None = None

@@ -11,7 +11,8 @@ Two JSON arrays with a tab between them:
 - `claims`: one array for each window, `[id, starts, unit, limit, period_us, is_enforced, amount, actual]`: what was
   drawn, and what is charged in the end.
 - `record`: the usage record, its fields in the order of `Record`, those of its usage in their place; behind them
-  `Usage.more` as a text (`cache_write=100`), left out where it is empty. No store looks into it.
+  `Usage.more` as a text (`cache_write=100`), and the fields of `Record` behind the price, all left out where they are
+  empty. No store looks into it.
 
 The first array holds whole numbers below 2^53 and texts only, which Lua can read exactly. The second is opaque to the
 scripts, so that a record may gain a field without a new script.
@@ -50,7 +51,7 @@ def encode(settlement: Settlement) -> str:
     record, claims = settlement
     (
         name, time, key, team, endpoint, model, label_model, routed_model, returned_model, upstream, status, stream,
-        usage, ended, first_byte_s, duration_s, attempts, truncated, client_id, cost_nusd, price,
+        usage, ended, first_byte_s, duration_s, attempts, truncated, client_id, cost_nusd, price, failed,
     ) = record  # fmt: skip
     prompt, completion, cached, reasoning, source, more = usage[:6]
     name = quote(name)
@@ -68,7 +69,7 @@ def encode(settlement: Settlement) -> str:
         f'"{source}","{ended}",{"null" if first_byte_s is None else f"{first_byte_s:.6f}"},{duration_s:.6f},{attempts},'
         f"{_flag(truncated)},{'null' if client_id is None else quote(client_id)},"
         f"{'null' if cost_nusd is None else cost_nusd},{'null' if price is None else quote(price)}"
-        + (f",{quote(units.spell(more))}]" if more else "]")
+        + (f",{quote(units.spell(more))},{quote(failed)}]" if more or failed else "]")
     )
 
 

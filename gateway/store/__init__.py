@@ -23,6 +23,7 @@ from .refusals import RefusalEntry, RefusalQuery, RequestStore, StoredRefusal
 __all__ = [
     "HOURS_KEPT_DAYS",
     "MAX_GAP_S",
+    "MEASURE_GROUPS",
     "REAPED_AT_ONCE",
     "SIGN_OF_LIFE_S",
     "SILENT_S",
@@ -39,6 +40,7 @@ __all__ = [
     "JournalFull",
     "KeyStore",
     "Ledger",
+    "Measures",
     "Progress",
     "RefusalEntry",
     "RefusalQuery",
@@ -155,6 +157,10 @@ class Applied(NamedTuple):
     """Leases of silent workers that were closed on this occasion."""
 
 
+Measures = Mapping[tuple[str, ...], Mapping[int, int]]
+"""Counters and their numbers, by groups."""
+
+
 class ReportScope(NamedTuple):
     """The part of all usage that a report is about: that of these keys, or of these teams."""
 
@@ -192,6 +198,10 @@ class ReportReader(Protocol):
         only: ReportScope | None = None,
     ) -> AsyncIterator[list[dict[str, Any]]]:
         """The rows of `usage`, at most `USAGE_AT_ONCE` in memory at a time. Raises `StoreUnavailable`."""
+
+    async def measures(self, group_by: Sequence[str], since: str | None = None, until: str | None = None) -> Measures:
+        """What was measured (`quota/measures.py`), by some of `MEASURE_GROUPS`; days or hours as `usage`. Raises
+        `StoreUnavailable`."""
 
     async def calls(
         self, limit: int, key: str | None = None, before: str | None = None, only: ReportScope | None = None
@@ -340,6 +350,9 @@ USAGE_AT_ONCE = 5000
 
 USAGE_GROUPS = ("key", "team", "model", "upstream", "endpoint", "day", "month", "hour")
 """What a usage report may be grouped by."""
+
+MEASURE_GROUPS = ("model", "upstream", "day", "month", "hour")
+"""What a report of latency may be grouped by."""
 
 HOURS_KEPT_DAYS = 14
 """Days for which sums of single hours are kept, unless `store.sums_days` is less."""

@@ -34,11 +34,14 @@ class ReportRange(NamedTuple):
     first: str
     last: str
 
+    @property
+    def width(self) -> int:
+        """Characters of the names of its periods."""
+        return len("2026-11-20T14" if self.is_hourly else "2026-11-20")
+
     def has(self, period: str) -> bool:
         """Whether the sums of this day, week, month or hour are read."""
-        return len(period) == len("2026-11-20T14" if self.is_hourly else "2026-11-20") and (
-            self.first <= period <= self.last
-        )
+        return len(period) == self.width and self.first <= period <= self.last
 
 
 def range_of(group_by: Sequence[str], since: str | None, until: str | None) -> ReportRange:

@@ -307,6 +307,22 @@ def test_stream_goes_elsewhere_before_its_first_byte(place: Place) -> None:
         assert events(got.body)[-1] == "[DONE]"
 
 
+def test_failed_attempts_are_reported_of_the_upstream_that_failed(place: Place) -> None:
+    place.near.play(error_json(503))
+    place.far.play(always=ok_json())
+    got = place.ask()
+    (call,) = [row for row in place.house.calls() if row["id"] == got.headers["x-request-id"]]
+    assert (call["upstream"], call["failed"]) == (
+        place.name("far"), [{"upstream": place.name("near"), "fault": "status"}],
+    )  # fmt: skip
+    found = place.house.admin("latency", group_by="upstream,hour").json["data"]
+    rows = {row["upstream"]: row for row in found}
+    near, far = rows[place.name("near")], rows[place.name("far")]
+    assert (near["requests"], near["failed_attempts"], near["duration_p50_s"]) == (0, 1, None)
+    assert (far["requests"], far["failed_attempts"], far["duration_count"]) == (1, 0, 1)
+    assert far["duration_p99_s"] > 0
+
+
 def test_stream_that_has_begun_goes_nowhere_else(place: Place) -> None:
     place.near.play(cut_stream([EVENT]))
     got = place.ask("again", stream=True)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
+from gateway.quota.measures import FAILED
 from gateway.records import Settlement, Usage, WindowStatus
 from gateway.store import TOLD_GROUPS, USAGE_COLUMNS, USAGE_GROUPS, Store
 
@@ -137,6 +139,60 @@ async def test_hours_are_kept_for_two_weeks(open_store: OpensStores, clock: Cloc
     assert [row["hour"][:10] for row in await store.usage(["hour"])] == ["2026-11-30", "2026-12-10"]
 
 
+async def measured(worker: Worker, hours: float = 0, **changes: Any) -> None:
+    """A stream of 101 tokens: the first after 0.5 s, the others in 2 s."""
+    values = {
+        "stream": True, "first_byte_s": 0.5, "duration_s": 2.5, "usage": Usage(9, 101, source="reported"),
+        "time": NOON / SECOND + hours * HOUR_S, **changes,
+    }  # fmt: skip
+    await worker.settle(await worker.granted(), **values)
+
+
+async def test_what_is_measured_by_model_upstream_hour_and_day(worker: Worker, other: Worker, store: Store) -> None:
+    assert await store.measures(["model"]) == {}
+    await measured(worker)
+    await measured(other)
+    await measured(worker, 1, upstream="second", failed="up:timeout up:status")
+    await measured(worker, 12, label_model="gpt-z", first_byte_s=8.0, duration_s=10.0)
+    one = {136: 1, 236: 1, 346: 1}
+    slow_one = {152: 1, 236: 1, 354: 1}
+    twice = dict.fromkeys(one, 2)
+    assert await store.measures(["upstream", "hour"]) == {
+        ("up", "2026-11-20T12"): twice,
+        ("up", "2026-11-20T13"): {FAILED: 2},
+        ("second", "2026-11-20T13"): one,
+        ("up", "2026-11-21T00"): slow_one,
+    }
+    assert await store.measures(["model", "day"]) == {
+        ("gpt-x", "2026-11-20"): {FAILED: 2, 136: 3, 236: 3, 346: 3},
+        ("gpt-z", "2026-11-21"): slow_one,
+    }
+    assert await store.measures([], "2026-11-20T13", "2026-11-20T13") == {(): {FAILED: 2, **one}}
+    assert await store.measures(["month"], "2026-11-21") == {("2026-11",): slow_one}
+
+
+async def test_measures_are_of_whole_answers_only(worker: Worker, store: Store) -> None:
+    await measured(worker, ended="error", status=502, failed="up:timeout")
+    await measured(worker, ended="client_gone")
+    await measured(worker, status=400)
+    assert await store.measures([]) == {(): {FAILED: 1}}
+    await measured(worker, stream=False, first_byte_s=2.4, usage=Usage(9, 1, source="reported"))
+    await measured(worker, stream=False, usage=Usage(9, 50, source="estimated"))
+    await measured(worker, stream=False, usage=Usage(9, 50, source="reported"))
+    assert await store.measures([]) == {(): {FAILED: 1, 231: 1, 346: 3}}
+
+
+async def test_measures_of_hours_are_kept_for_two_weeks(open_store: OpensStores, clock: Clock) -> None:
+    store = await open_store(sums_days=30)
+    worker = Worker(store)
+    for days in (0, 10, 10, 15):
+        await pass_days(worker, clock, days)
+        await measured(worker, time=clock.now)
+    await pass_days(worker, clock, 1)
+    assert sorted(await store.measures(["day"])) == [("2026-11-30",), ("2026-12-10",), ("2026-12-25",)]
+    assert [hour[:10] for (hour,) in await store.measures(["hour"])] == ["2026-12-25"]
+
+
 async def test_a_cost_that_nobody_knows_is_not_nothing(worker: Worker, store: Store) -> None:
     for key, cost in (("a", 1_500_000_000), ("a", None), ("a", 1), ("b", None), ("c", 0)):
         await worker.settle(await worker.granted(), key=key, cost_nusd=cost)
@@ -235,6 +291,7 @@ async def test_a_record_is_kept_as_it_was(worker: Worker, store: Store) -> None:
         wish.record.id, model='od"d \u2028 \0', returned_model="gpt-z \ud800", team=None, stream=True,
         ended="client_gone", usage=Usage(9, 2, 3, 4, "estimated", (("cache_write", 2), ("calls", 1))),
         first_byte_s=None, truncated=True, client_request_id="theirs", cost_nusd=5, price="1.5 0.75 2",
+        failed="up:timeout other:status",
     )  # fmt: skip
     await worker.send(worker.closing(Settlement(told, wish.claims)))
     (row,) = await store.calls(1)

@@ -123,7 +123,7 @@ async def test_all_keys_of_a_store_have_its_tag(server: RedisServer, opens: Open
     await other.granted()
     await store.ping()
     keys = server.cli("KEYS", "*").split()
-    assert len(keys) == 12
+    assert len(keys) == 14
     assert all(key.startswith("{books.of-ours_1}:") for key in keys)
 
 
@@ -132,7 +132,7 @@ async def test_large_hashes_are_no_lists(server: RedisServer, opens: Opens) -> N
     await worker.settle(await worker.granted(daily(), rate()), 5)
     await worker.granted()
     for key in server.cli("KEYS", "*").split():
-        if server.cli("TYPE", key) == "hash":
+        if server.cli("TYPE", key) == "hash" and ":latency-" not in key:  # it is one while it has few counters
             assert server.cli("OBJECT", "ENCODING", key) == "hashtable", key
 
 

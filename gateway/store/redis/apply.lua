@@ -8,12 +8,14 @@
 -- KEYS   the keys that every batch touches; the others begin with the same {tag}, and so lie in the same slot
 -- ARGV   1: [base, worker, seq, acked, silent_us, max_gap_us, reaped_at_once, records_max, sums_s, offset_us,
 --           voided_at_once, is_forgotten]
---        2: [windows, shown, groups, items], so that what many items share is read once:
+--        2: [windows, shown, groups, items, fields, measured], so that what many items share is read once:
 --             a window is [id, starts, unit, limit, period_us, is_enforced], the first `shown` are those of openings,
 --             a group is [day, group, hour], and an item one of, counting windows and groups from 1:
 --               ["o" or "f" (forced), lease, window, amount, window, amount, ...]
 --               ["c", lease, number, began_us, group, nine sums, window, amount, actual, ...]
 --               ["v", lease, number]
+--             a field is of measures: model and upstream, parted by 0x1f; and of each closing `measured` has what adds
+--             one to a counter of a field: [field, counter, field, counter, ...]
 --        3...: for each item what is kept of it: of an opening its entry (gateway/quota/ledger_entry.py), of a closing its
 --           record, of a voiding nothing
 --
@@ -32,7 +34,7 @@ local base, worker, seq, acked, silent_us, max_gap_us, reaped_at_once, records_m
   is_forgotten = unpack(cjson.decode(ARGV[1]))
 
 local floor, max, min = math.floor, math.max, math.min
-local format, find, sub, match = string.format, string.find, string.sub, string.match
+local format, find, sub, match, gmatch = string.format, string.find, string.sub, string.match, string.gmatch
 local call, decode, insert, tonumber, unpack = redis.call, cjson.decode, table.insert, tonumber, unpack
 
 local EXACT = 9007199254740992 -- 2^53

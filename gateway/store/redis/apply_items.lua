@@ -41,6 +41,25 @@ local function add(day, group, from, place, sign)
   end
 end
 
+local measures = {} -- by day or hour, then by field, then by counter: what to add
+
+local function measure(period, of_call)
+  local by_field = measures[period]
+  if not by_field then
+    by_field = {}
+    measures[period] = by_field
+  end
+  for i = 1, #of_call, 2 do
+    local field, counter = fields[of_call[i]], of_call[i + 1]
+    local counters = by_field[field]
+    if not counters then
+      counters = {}
+      by_field[field] = counters
+    end
+    counters[counter] = (counters[counter] or 0) + 1
+  end
+end
+
 local function touch(kind)
   local window = window_of(kind)
   touched[kind[1]] = window
@@ -111,7 +130,7 @@ local function end_lost(lease, item)
   lost[lease] = false
 end
 
-local function close(item, record)
+local function close(item, record, of_call)
   local lease = item[2]
   local text = leases[lease]
   if text then
@@ -135,6 +154,8 @@ local function close(item, record)
   local group = groups[item[5]]
   add(group[1], group[2], item, 5, 1)
   add(group[3], group[2], item, 5, 1)
+  measure(group[1], of_call)
+  measure(group[3], of_call)
   records[#records + 1] = record
 end
 
@@ -158,7 +179,7 @@ for i = 1, #items do
     if item[3] > mark then
       mark = item[3]
       if kind == 'c' then
-        close(item, ARGV[i + 2])
+        close(item, ARGV[i + 2], measured[i])
       else
         void(item[2])
       end

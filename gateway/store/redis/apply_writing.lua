@@ -36,6 +36,27 @@ for day, names_of in pairs(sums) do
   end
   totals[day] = { written, gone }
 end
+local counted = {} -- by day or hour: fields and their texts
+for period, by_field in pairs(measures) do
+  local names, written = {}, {}
+  for name in pairs(by_field) do
+    insert(names, name)
+  end
+  local known = fetch(base .. 'sums:latency-' .. period, names)
+  for _, name in ipairs(names) do
+    local counters, parts = by_field[name], {}
+    for counter, number in gmatch(known[name] or '', '(%d+):(%d+)') do
+      counters[counter + 0] = (counters[counter + 0] or 0) + number
+    end
+    for counter, number in pairs(counters) do
+      insert(parts, format('%.0f:%.0f', counter, number))
+    end
+    insert(written, name)
+    insert(written, table.concat(parts, ' '))
+    written.is_new = written.is_new or not known[name]
+  end
+  counted[period] = written
+end
 if #records + #buried > 0 then
   call('XLEN', RECORDS) -- whatever keeps us from a key shows itself before anything is written
 end
@@ -125,6 +146,13 @@ for day, total in pairs(totals) do
   write('HDEL', key, total[2])
   if is_new[day] then
     remember(day)
+  end
+end
+
+for period, written in pairs(counted) do
+  write('HSET', base .. 'sums:latency-' .. period, written)
+  if written.is_new then
+    call('ZADD', DAYS, forgotten_at(period), 'latency-' .. period)
   end
 end
 

@@ -13,10 +13,11 @@ from typing import NamedTuple
 
 from gateway.quota import windows as limits
 from gateway.quota.ledger_entry import SEPARATOR, SUMS, encode_window, group_of, sums_of
+from gateway.quota.measures import measures_of
 from gateway.records import Claim, Draw, Granted, Record, Refused, Window, WindowState, WindowStatus
 from gateway.store import Applied, Batch, Item, Progress, Reserve, Settle, StoreLostWrites, StoreUnavailable
 
-NOTHING = "[[],0,[],[]]"
+NOTHING = "[[],0,[],[],[],[]]"
 """The script's second argument where there are no items."""
 
 _SUMS = ",".join(["%d"] * len(SUMS))
@@ -33,9 +34,10 @@ class Spelt(NamedTuple):
 
 def spell_items(items: Sequence[Item]) -> Spelt:
     """The items as the script takes them."""
-    windows, groups = _Windows(), _Groups()
+    windows, groups, fields = _Windows(), _Groups(), dict[str, int]()
     spelt = [""] * len(items)
     texts = [""] * len(items)
+    measured = ["0"] * len(items)
     drawn: list[list[int]] = []
     # Reservations first, so that their windows, which the answer reports, have the first numbers.
     for i, item in enumerate(items):
@@ -61,10 +63,23 @@ def spell_items(items: Sequence[Item]) -> Spelt:
                 f"{_SUMS % sums_of(record)}{charges}]"
             )
             texts[i] = item.text.partition("\t")[2]
+            measured[i] = _measured(record, fields)
         elif not isinstance(item, Reserve):
             spelt[i] = f'["v",{quote(item.lease)},{item.number}]'
-    first = f"[[{','.join(windows.spelt)}],{shown},[{','.join(groups.spelt)}],[{','.join(spelt)}]]"
+    first = (
+        f"[[{','.join(windows.spelt)}],{shown},[{','.join(groups.spelt)}],[{','.join(spelt)}],"
+        f"[{','.join(map(quote, fields))}],[{','.join(measured)}]]"
+    )
     return Spelt([first, *texts], drawn)
+
+
+def _measured(record: Record, fields: dict[str, int]) -> str:
+    """What was measured of a call: the places of fields, counted from 1, each with one counter."""
+    found: list[int] = []
+    for upstream, counter in measures_of(record):
+        place = fields.setdefault(record.label_model + SEPARATOR + upstream, len(fields) + 1)
+        found += (place, counter)
+    return str(found)
 
 
 class _Windows:

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from json.encoder import encode_basestring_ascii as quote
 from typing import Any
 
+from gateway.chunked import portions
 from gateway.quota import ledger_entry
-from gateway.store import TOLD_GROUPS, ReportScope
-from gateway.store.report_rows import UsageReport, call_row, range_of, reported_name, storable, usage_row
+from gateway.store import TOLD_GROUPS, Measures, ReportScope
+from gateway.store.report_rows import ReportRange, UsageReport, call_row, range_of, reported_name, storable, usage_row
 
 from .connection import RedisConnection, Script
 from .daily_sums import BETWEEN
 from .report_cache import ReportCache
 
 CALLS_AT_ONCE = 100
+
+LATENCY = "latency-"
+"""How the names of days and hours begin under which measures are kept. An older gateway deletes them when it deletes
+the days of their names, and does not read them."""
+
+PERIODS_AT_ONCE = 8
+"""Days or hours of measures that are read at once: of 20 models about 40 kB."""
+
 NEWEST = Script.read("newest.lua")
 
 
@@ -32,6 +42,24 @@ async def usage(
     (days,) = await link.ask(("ZRANGE", f"{base}days", 0, -1))
     wanted = sorted(filter(range_of(group_by, since, until).has, days))
     return await cache.report(group_by, wanted, only)
+
+
+async def measures(link: RedisConnection, base: str, range_: ReportRange, group_by: Sequence[str]) -> Measures:
+    """As `ReportReader.measures`."""
+    (names,) = await link.ask(("ZRANGE", f"{base}days", 0, -1))
+    periods = [name.removeprefix(LATENCY) for name in names if name.startswith(LATENCY)]
+    found: dict[tuple[str, ...], dict[int, int]] = {}
+    for some in portions(sorted(filter(range_.has, periods)), PERIODS_AT_ONCE):
+        replies = await link.ask(*[("HGETALL", f"{base}sums:{LATENCY}{period}") for period in some])
+        for period, (fields, texts) in zip(some, [(reply[::2], reply[1::2]) for reply in replies], strict=True):
+            for field, text in zip(fields, texts, strict=True):
+                model, _, upstream = field.partition(ledger_entry.SEPARATOR)
+                parts = {"model": model, "upstream": upstream, "hour": period, "day": period[:10], "month": period[:7]}
+                total = found.setdefault(tuple([parts[name] for name in group_by]), {})
+                for counter, number in [each.split(":") for each in text.split()]:
+                    total[int(counter)] = total.get(int(counter), 0) + int(number)
+            await asyncio.sleep(0)
+    return found
 
 
 async def calls(

@@ -15,6 +15,7 @@ The keys, all with one hash tag, so that in a cluster one node has them all; 1 i
                                    no worker could be heard are added to it
     {namespace}:1:records          stream: one record each
     {namespace}:1:sums:DAY         hash: group -> numbers (quota/ledger_entry); DAY is an hour, too (2026-11-20T14)
+    {namespace}:1:sums:latency-DAY hash: model, upstream -> "counter:number counter:number" (quota/measures); the same
     {namespace}:1:claim:NAME       "until_us holder"; what one of all workers does
     {namespace}:1:posts:PLACE      hash: worker -> "until_us text"; what workers with waiting calls exchange
     {namespace}:1:documents:KIND   hash: name -> document; KIND is key, team or overlay
@@ -55,6 +56,7 @@ from gateway.store import (
     USAGE_AT_ONCE,
     Applied,
     Batch,
+    Measures,
     Progress,
     ReportScope,
     StoreMisconfigured,
@@ -62,7 +64,7 @@ from gateway.store import (
 )
 from gateway.store.key_store import ChangeFeed, DocumentKind, StoreChange, StoredAudit
 from gateway.store.refusals import RefusalEntry, RefusalQuery, StoredRefusal
-from gateway.store.report_rows import UsageReport
+from gateway.store.report_rows import UsageReport, range_of
 from gateway.store.rules.batch import MAX_GAP_US
 
 from . import bonds, refusals, reports
@@ -255,6 +257,9 @@ class RedisStore:
         self, group_by: Sequence[str], since: str | None, until: str | None, only: ReportScope | None
     ) -> UsageReport:
         return await reports.usage(self._reading, self._cache, self._base, group_by, since, until, only)
+
+    async def measures(self, group_by: Sequence[str], since: str | None = None, until: str | None = None) -> Measures:
+        return await reports.measures(self._reading, self._base, range_of(group_by, since, until), group_by)
 
     async def calls(
         self, limit: int, key: str | None = None, before: str | None = None, only: ReportScope | None = None

@@ -6,12 +6,13 @@ Nothing here reads a clock or a file. The caller reads the state that the items 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from operator import add, sub
 from typing import NamedTuple
 
 from gateway.quota import windows
 from gateway.quota.ledger_entry import group_of, sums_of
+from gateway.quota.measures import measures_of
 from gateway.records import Claim, Granted, Record, Refused, Settlement, Window, WindowState
 from gateway.store import MAX_GAP_S, Item, Reserve, Settle, Void
 
@@ -63,16 +64,8 @@ class LedgerTransaction:
         self.records: list[Record] = []
         self.sums: dict[tuple[str, ...], list[int]] = {}
         """What is added to the sums of hours and so of days; less than nothing, where something is taken back."""
-
-    def daily_sums(self) -> Mapping[tuple[str, ...], Sequence[int]]:
-        """`sums`, by the days of their hours."""
-        if len({group[0] for group in self.sums}) < 2:
-            return {(group[0][:10], *group[1:]): numbers for group, numbers in self.sums.items()}
-        days: dict[tuple[str, ...], Sequence[int]] = {}
-        for group, numbers in self.sums.items():
-            day = (group[0][:10], *group[1:])
-            days[day] = tuple(map(add, days[day], numbers)) if day in days else numbers
-        return days
+        self.measures: dict[tuple[str, str, str, int], int] = {}
+        """What is added to the counters of hours and so of days: by hour, model, upstream and counter."""
 
     def take(self, items: Sequence[Item]) -> list[Granted | Refused | None]:
         """The items of a batch, in their order."""
@@ -185,12 +178,17 @@ class LedgerTransaction:
 
     def _count(self, record: Record) -> None:
         self.records.append(record)
-        self._sum_up(record, 1)
+        hour = self._sum_up(record, 1)
+        measures = self.measures
+        for upstream, counter in measures_of(record):
+            place = (hour, record.label_model, upstream, counter)
+            measures[place] = measures.get(place, 0) + 1
 
-    def _sum_up(self, record: Record, sign: int) -> None:
+    def _sum_up(self, record: Record, sign: int) -> str:
         group, numbers = group_of(record), sums_of(record)
         known = self.sums.get(group) or [0] * len(numbers)
         self.sums[group] = list(map(add if sign > 0 else sub, known, numbers))
+        return group[0]
 
     def _set(self, window: Window, state: WindowState) -> None:
         # An empty rate has nothing left to leak: what has leaked of the next unit is no credit for the next draw.

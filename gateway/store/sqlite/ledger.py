@@ -33,11 +33,13 @@ from .reader import record_row
 from .retention import Trimmer
 from .schema import (
     ADD_HOURS,
+    ADD_MEASURE,
     ADD_SUMS,
     CLAIM,
     HOUR_GROUP,
     LEASE,
     LOST,
+    MEASURE,
     POST,
     RECORD,
     REFUSAL,
@@ -265,8 +267,13 @@ class SqliteLedger:
             insert(db, "records", RECORD, [record_row(record) for record in turn.records])
             self._trimmer.count(len(turn.records))
         if turn.sums:
-            insert(db, "sums", SUM_GROUP + SUMS, [(*day, *row) for day, row in turn.daily_sums().items()], ADD_SUMS)
-            insert(db, "hours", HOUR_GROUP + SUMS, [(*hour, *row) for hour, row in turn.sums.items()], ADD_HOURS)
+            insert(db, "hours", HOUR_GROUP + SUMS, [(*group, *row) for group, row in turn.sums.items()], ADD_HOURS)
+            days = [(group[0][:10], *group[1:], *row) for group, row in turn.sums.items()]
+            insert(db, "sums", SUM_GROUP + SUMS, days, ADD_SUMS)
+        if turn.measures:
+            hours = [(*place, number) for place, number in turn.measures.items()]
+            days = [(place[0][:10], *place[1:], number) for place, number in turn.measures.items()]
+            insert(db, "measures", MEASURE, [*hours, *days], ADD_MEASURE)
         self._trimmer.trim(db, self._clock_us())
 
     # ------------------------------------------------------------------------------------------------- lost workers

@@ -13,7 +13,7 @@ from gateway.chunked import in_chunks
 from gateway.config import StoreSettings
 from gateway.quota.ledger_entry import SUMS
 from gateway.records import Record, Usage, WindowState
-from gateway.store import TOLD_GROUPS, USAGE_GROUPS, Progress, ReportScope
+from gateway.store import TOLD_GROUPS, USAGE_GROUPS, Measures, Progress, ReportScope
 from gateway.store.refusals import RefusalEntry, RefusalQuery, StoredRefusal, decode_refusal
 from gateway.store.report_rows import ROWS_AT_ONCE, call_row, range_of, storable, usage_row
 
@@ -24,7 +24,11 @@ _GROUP_OF_DAYS = {name: name for name in USAGE_GROUPS} | {"month": "substr(day, 
 _GROUP_OF_HOURS = _GROUP_OF_DAYS | {
     "day": "substr(hour, 1, 10)", "month": "substr(hour, 1, 7)",
 }  # fmt: skip
-"""The groups of a report in SQL, of the tables `sums` and `hours`."""
+_GROUP_OF_PERIODS = {
+    "model": "model", "upstream": "upstream", "hour": "period", "day": "substr(period, 1, 10)",
+    "month": "substr(period, 1, 7)",
+}  # fmt: skip
+"""The groups of a report in SQL, of the tables `sums`, `hours` and `measures`."""
 
 _TOLD = """
 SELECT date(CAST(time AS INTEGER), 'unixepoch') AS day, label_model, upstream,
@@ -92,6 +96,20 @@ class Reader:
             text, (range_.first, range_.last, *(after or ()), *names, -1 if limit is None else limit)
         )
         return _usage_rows(group_by, rows)
+
+    def measures(self, group_by: Sequence[str], since: str | None, until: str | None) -> Measures:
+        """As `ReportReader.measures`."""
+        range_ = range_of(group_by, since, until)
+        groups = ", ".join([*[_GROUP_OF_PERIODS[name] for name in group_by], "counter"])
+        text = (
+            f"SELECT {groups}, sum(number) FROM measures WHERE period >= ? AND period <= ? AND length(period) = ? "  # noqa: S608 - names from a table
+            f"GROUP BY {groups}"
+        )
+        found: dict[tuple[str, ...], dict[int, int]] = {}
+        rows = self._db.execute(text, (range_.first, range_.last, range_.width)).fetchall()
+        for *names, counter, number in in_chunks(rows, ROWS_AT_ONCE):
+            found.setdefault(tuple(names), {})[counter] = number
+        return found
 
     def calls(
         self, limit: int, key: str | None, before: str | None = None, only: ReportScope | None = None

@@ -90,6 +90,8 @@ def _delete_before(db: sqlite3.Connection, day: str, clock_h: int, sums_days: in
     kept_days = min(HOURS_KEPT_DAYS, sums_days)
     first = datetime.fromtimestamp(clock_h * HOUR_S, UTC) - timedelta(days=kept_days)
     db.execute("DELETE FROM hours WHERE hour < ?", (first.strftime("%Y-%m-%d"),))
+    hourly = "period < ? AND length(period) > length('2026-11-20')"
+    db.execute(f"DELETE FROM measures WHERE period < ? OR {hourly}", (day, first.strftime("%Y-%m-%d")))  # noqa: S608 - a constant
     db.execute("DELETE FROM lost WHERE drawn_us < ?", (clock_us - kept_us,))
     # A month is named by the first letters of its days, a week by its number (2026-W47).
     week = datetime.fromisoformat(day).strftime("%G-W%V")

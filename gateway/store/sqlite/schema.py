@@ -29,7 +29,7 @@ CREATE TABLE records (
     completion_tokens INTEGER NOT NULL, cached_tokens INTEGER NOT NULL, reasoning_tokens INTEGER NOT NULL,
     usage_source TEXT NOT NULL, ended TEXT NOT NULL, first_byte_s REAL, duration_s REAL NOT NULL,
     attempts INTEGER NOT NULL, truncated INTEGER NOT NULL, client_request_id TEXT, cost_nusd INTEGER,
-    price TEXT, more TEXT NOT NULL DEFAULT '');
+    price TEXT, more TEXT NOT NULL DEFAULT '', failed TEXT NOT NULL DEFAULT '');
 CREATE INDEX records_by_key ON records (key, seq);
 CREATE TABLE sums (
     day TEXT, key TEXT, team TEXT, model TEXT, upstream TEXT, endpoint TEXT,
@@ -37,7 +37,9 @@ CREATE TABLE sums (
     PRIMARY KEY (day, key, team, model, upstream, endpoint)) WITHOUT ROWID;
 """
 
-ADDED = {"records": {"price": "TEXT", "more": "TEXT NOT NULL DEFAULT ''"}}
+ADDED = {
+    "records": {"price": "TEXT", "more": "TEXT NOT NULL DEFAULT ''", "failed": "TEXT NOT NULL DEFAULT ''"},
+}  # fmt: skip
 """Columns that files of this schema may lack: they are added when such a file is opened. A gateway without them works
 beside one with them, because every statement names its columns."""
 
@@ -71,6 +73,10 @@ CREATE TABLE IF NOT EXISTS bonds (
     seq INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, key TEXT NOT NULL, until REAL NOT NULL, text TEXT NOT NULL)""",
     "CREATE INDEX IF NOT EXISTS bonds_by_key ON bonds (key, seq)",
     "CREATE INDEX IF NOT EXISTS bonds_by_until ON bonds (until)",
+    """
+CREATE TABLE IF NOT EXISTS measures (
+    period TEXT, model TEXT, upstream TEXT, counter INTEGER, number INTEGER NOT NULL,
+    PRIMARY KEY (period, model, upstream, counter)) WITHOUT ROWID""",
 )
 """Tables that files of this schema may lack, too."""
 
@@ -108,10 +114,15 @@ RECORD = (
     "id", "time", "key", "team", "endpoint", "model", "label_model", "routed_model", "returned_model", "upstream",
     "status", "stream", "prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens", "usage_source",
     "ended", "first_byte_s", "duration_s", "attempts", "truncated", "client_request_id", "cost_nusd", "price",
-    "more",
+    "failed", "more",
 )  # fmt: skip
 
 SUM_GROUP = ("day", "key", "team", "model", "upstream", "endpoint")
+
+MEASURE = ("period", "model", "upstream", "counter", "number")
+"""`period`: a day or an hour. `counter`: of quota/measures.py."""
+
+ADD_MEASURE = "ON CONFLICT (period, model, upstream, counter) DO UPDATE SET number = number + excluded.number"
 
 HOUR_GROUP = ("hour", *SUM_GROUP[1:])
 

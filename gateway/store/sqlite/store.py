@@ -18,7 +18,16 @@ from typing import Any, TypeVar
 from gateway.config import StoreSettings as Settings
 from gateway.quota import windows as limits
 from gateway.records import Bond, Record, Window, WindowStatus
-from gateway.store import USAGE_AT_ONCE, Applied, Batch, Progress, ReportScope, StoreMisconfigured, StoreUnavailable
+from gateway.store import (
+    USAGE_AT_ONCE,
+    Applied,
+    Batch,
+    Measures,
+    Progress,
+    ReportScope,
+    StoreMisconfigured,
+    StoreUnavailable,
+)
 from gateway.store.key_store import ChangeFeed, DocumentKind, StoreChange, StoredAudit
 from gateway.store.refusals import RefusalEntry, RefusalQuery, StoredRefusal
 
@@ -110,6 +119,9 @@ class SqliteStore:
         while rows := await self.usage(group_by, since, until, USAGE_AT_ONCE, after, only):
             yield rows
             after = [rows[-1][name] for name in group_by]
+
+    async def measures(self, group_by: Sequence[str], since: str | None = None, until: str | None = None) -> Measures:
+        return await self._run(self._reading, lambda: self._reader.measures(group_by, since, until))
 
     async def calls(
         self, limit: int, key: str | None = None, before: str | None = None, only: ReportScope | None = None

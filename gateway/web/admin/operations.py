@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gateway.config.sections import NAME_PATTERN
-from gateway.store import HOURS_KEPT_DAYS
+from gateway.store import HOURS_KEPT_DAYS, MEASURE_GROUPS
 from gateway.web.openapi.operation import JSON, Operation, Schema, in_path, in_query, named
 
 from . import request_bodies as bodies
@@ -72,6 +72,17 @@ ADMIN_OPERATIONS: Mapping[tuple[str, str], Operation] = {
             _UNTIL,
             in_query("limit", "A page of at most so many rows; default: all rows.", **_LIMIT),
             in_query("after", "Only rows behind this one: `next` of the page before.", type="string"),
+            _FORMAT,
+        ),
+    ),
+    ("GET", "/admin/api/latency"): Operation(
+        "Percentiles of time to first token, tokens per second and duration, and failed attempts.", "viewer",
+        {JSON: named("Latency"), "text/csv": _ROWS}, _READING,
+        parameters=(
+            in_query("group_by", f"Names with commas between: {', '.join(MEASURE_GROUPS)}.", type="string",
+                     default="model"),
+            _SINCE,
+            _UNTIL,
             _FORMAT,
         ),
     ),

@@ -18,6 +18,7 @@ from gateway.pipeline import Services
 from gateway.quota import window_status
 from gateway.records import WindowStatus
 from gateway.reports.calls import call_members, format_calls_csv
+from gateway.reports.latency import format_latency_csv, latency_rows, read_measure_groups
 from gateway.reports.usage import format_csv, read_groups, read_period
 from gateway.store import Ledger, ReportScope
 
@@ -28,6 +29,7 @@ from .common import (
     bad,
     csv_response,
     limit_of,
+    listed,
     page_limit_of,
     page_of,
     parts_of,
@@ -42,7 +44,7 @@ WINDOWS_AT_ONCE = 50
 
 
 class ReportEndpoints:
-    """`/admin/api/usage`, `/calls` and `/quotas`."""
+    """`/admin/api/usage`, `/latency`, `/calls` and `/quotas`."""
 
     def __init__(self, office: AdminAccess) -> None:
         self._office = office
@@ -52,6 +54,7 @@ class ReportEndpoints:
         get = self._office.get
         return [
             get("/admin/api/usage", self.show_usage),
+            get("/admin/api/latency", self.show_latency),
             get("/admin/api/calls", self.list_calls),
             get("/admin/api/quotas", self.list_quotas),
         ]
@@ -78,6 +81,22 @@ class ReportEndpoints:
             return csv_response(await asyncio.to_thread(format_csv, groups, rows[:limit]))
         follows = json.dumps([rows[limit - 1][name] for name in groups]) if len(rows) > limit else None
         return await page_of(rows[:limit], follows)
+
+    async def show_latency(self, request: web.Request) -> web.StreamResponse:
+        """Percentiles and failed attempts: `group_by=upstream,hour&since=2026-11-20T00&format=json|csv`."""
+        query = request.query
+        try:
+            groups = read_measure_groups(query.get("group_by", "model"))
+        except ValueError as error:
+            raise bad("group_by", str(error)) from None
+        since, until, shape = _period(query, "since"), _period(query, "until"), shape_of(query)
+        ledger = parts_of(request).books.ledger
+        measures = await ledger.measures(groups, since, until)
+        usage = [row async for some in ledger.usage_portions(groups, since, until) for row in some]
+        rows = await asyncio.to_thread(latency_rows, groups, usage, measures)
+        if shape == "csv":
+            return csv_response(await asyncio.to_thread(format_latency_csv, groups, rows))
+        return await listed(rows)
 
     async def list_calls(self, request: web.Request) -> web.StreamResponse:
         """Usage records, the newest first: `limit=100&before=NEXT&key=ID&format=json|csv`. A CSV without a limit has

@@ -16,7 +16,8 @@ from gateway.config.rates import ROWS
 from gateway.identity.permissions import ROLES
 from gateway.quota.issued import SECRET_PATTERN
 from gateway.records import Endpoint, Record, Unit, Usage, UsageSource
-from gateway.store import USAGE_COLUMNS, USAGE_GROUPS, RefusalEntry
+from gateway.reports import latency
+from gateway.store import MEASURE_GROUPS, USAGE_COLUMNS, USAGE_GROUPS, RefusalEntry
 from gateway.units import UNITS
 from gateway.upstream.status import STATES
 
@@ -170,8 +171,14 @@ SCHEMAS: Mapping[str, Schema] = {
         **{name: _COUNT for name in USAGE_COLUMNS if name not in ("cost_usd", "estimated_percent")},
         cost_usd=_USD, estimated_percent={"type": "number", "minimum": 0, "maximum": 100},
     )), next=_TEXT_OR_NULL),
+    "Latency": _exact(data=_list(_exact(
+        dict.fromkeys(MEASURE_GROUPS, _TEXT),
+        **dict.fromkeys(("requests", "errors", "failed_attempts", *latency.COUNTS), _COUNT),
+        **{name: {"type": ["number", "null"], "minimum": 0} for name in latency.PERCENTILES},
+    ))),
     "Call": _exact(
-        **_fields(Record, "usage", "label_model", "cost_nusd", "price"),
+        **_fields(Record, "usage", "label_model", "cost_nusd", "price", "failed"),
+        failed=_list(_exact(upstream=_TEXT, fault=_TEXT)),
         **_fields(Usage, "source", "more", "variant", "parts", "model"),
         served_model=_TEXT, usage_source={"enum": get_args(UsageSource)}, cost_usd=_USD,
         client_gone={"type": "boolean"},
