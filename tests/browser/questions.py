@@ -71,6 +71,14 @@ QUESTIONS = [
     Question("engineer", "Is the upstream serving now?", [], "[data-upstream=main] .pill", lambda _: "serving"),
     Question("engineer", "How long does the first token take?", [], "[data-figure=first-token-p95]",
              lambda _: "in the last minute"),
+    Question("member", "What have I spent this month?", [], "[data-figure=spend] .figure", lambda _: "$"),
+    Question("member", "What is left, and when is it free again?", [], "[data-key=alice] .quota[data-unit=requests]",
+             lambda _: "resets in"),
+    Question("member", "Why was I refused?", [], "section[aria-labelledby=refused-title] tbody tr td:last-child",
+             lambda house: house.admin("refusals", key="alice").json["data"][0]["message"][:40]),
+    Question("member", "How do I connect Claude Code?", ["[data-choice=claude]"], ".snippet",
+             lambda house: f"ANTHROPIC_BASE_URL={house.url}"),
+    Question("member", "Does my key work at all?", [".test-call button"], "[data-test]", lambda _: ""),
 ]  # fmt: skip
 
 

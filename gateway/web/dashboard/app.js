@@ -10,19 +10,20 @@ import { failed, loading } from "./states.js";
 import { attempt } from "./dialog.js";
 import { audit } from "./view_audit.js";
 import { calls } from "./view_calls.js";
+import { mine } from "./view_mine.js";
 import { keys } from "./view_keys.js";
 import { overview } from "./view_overview.js";
 import { quotas } from "./view_quotas.js";
 import { teams } from "./view_teams.js";
 
 // Each fills the page and may return a function that is called with what stands behind its name in the address.
-const VIEWS = { overview, calls, quotas, keys, teams, audit };
+const VIEWS = { overview, mine, calls, quotas, keys, teams, audit };
 // The operation without which a view has nothing to show.
 const NEEDS = { overview: "GET /admin/api/teams", teams: "GET /admin/api/teams", audit: "GET /admin/api/audit" };
 
 const the = (id) => document.getElementById(id);
 const main = the("main");
-let session = null; // {role, may, isPerson, isLive, feed, ended}
+let session = null; // {role, may, can, publicUrl, isPerson, isLive, feed, ended}
 let view = new AbortController();
 let current = { name: "", go: null };
 
@@ -42,12 +43,14 @@ async function start() {
   }
 }
 
-function begin({ role, operations, csrf, version }) {
+function begin({ role, operations, csrf, version, public_url }) {
   const ended = new AbortController();
   const isLive = operations.includes("GET /admin/api/live");
-  const may = (name) => !NEEDS[name] || operations.includes(NEEDS[name]);
+  const can = (operation) => operations.includes(operation);
+  const isOwn = role === "member" || role === "key";
+  const may = (name) => (name === "mine" ? isOwn : !NEEDS[name] || can(NEEDS[name]));
   useSession(csrf);
-  session = { role, may, isPerson: csrf !== null, isLive, ended, feed: new Feed(ended.signal, isLive) };
+  session = { role, may, can, publicUrl: public_url, isPerson: csrf !== null, isLive, ended, feed: new Feed(ended.signal, isLive) };
   the("version").textContent = ` Gateway ${version}.`;
   for (const id of ["nav", "leave"]) the(id).hidden = false;
   the("pulse").hidden = !isLive;
@@ -129,7 +132,7 @@ function route() {
     if (isOurs) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
-  document.title = `${chosen[0].toUpperCase()}${chosen.slice(1)} · Completions gateway`;
+  document.title = `${document.querySelector(`#nav a[href="#${chosen}"]`).textContent} · Completions gateway`;
   fill(main, loading());
   current = { name: chosen, go: VIEWS[chosen](main, { ...session, signal: view.signal, address, query }) };
 }

@@ -86,8 +86,8 @@ export async function attempt(button, trouble, act) {
   }
 }
 
-/** A new secret, the only time that anybody sees it. */
-export function showSecret(title, id, secret) {
+/** A new secret, the only time that anybody sees it; `more` is shown below it. */
+export function showSecret(title, id, secret, ...more) {
   openDialog(
     title,
     (close) => {
@@ -114,9 +114,10 @@ export function showSecret(title, id, secret) {
           ". It is shown once; nobody can read it again, not even the gateway.",
         ),
         code,
+        more,
         h("footer", null, copied, copy, h("button", { type: "button", onclick: close }, "Done")),
       );
     },
-    { kind: "small" },
+    { kind: more.length ? "wide" : "small" },
   );
 }

@@ -9,8 +9,8 @@ const LINKED = { key: "keys", team: "teams" };
 const COLUMN_OF = { cost: 6, tokens: 2, requests: 1, errors: 7 };
 
 export class GroupTable {
-  /** `narrow(group, name)` is called when somebody chooses a row. */
-  constructor(narrow) {
+  /** `narrow(group, name)`, if given, is called when somebody chooses a row. */
+  constructor(narrow = null) {
     this.narrow = narrow;
     this.text = "";
     this.shown = "";
@@ -61,7 +61,7 @@ export class GroupTable {
       group in LINKED && name
         ? h("a", { href: `#${LINKED[group]}/${encodeURIComponent(name)}`, class: "mono" }, name)
         : h("span", { class: "mono" }, name || NOTHING),
-      name && h("button", { type: "button", class: "only", "aria-label": `Only ${name}`, onclick: () => this.narrow(group, name) }, "only"),
+      name && this.narrow && h("button", { type: "button", class: "only", "aria-label": `Only ${name}`, onclick: () => this.narrow(group, name) }, "only"),
     );
   }
 }

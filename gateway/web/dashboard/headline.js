@@ -99,7 +99,8 @@ function nearLimits(windows) {
   );
 }
 
-/** The row: `days(rows, range)` shows sums by day, `look(signal)` asks for the limits, `live(feed)` for the present. */
+/** The row: `days(rows, range)` shows sums by day, `look(signal)` asks for the limits, `windows(rows)` shows
+ * them, `live(feed)` shows the present. */
 export class Headline {
   constructor(hasFeed) {
     this.hasFeed = hasFeed;
@@ -117,9 +118,13 @@ export class Headline {
     this.draw();
   }
 
-  async look(signal) {
-    this.parts.near = nearLimits((await get("quotas", null, signal)).data);
+  windows(windows) {
+    this.parts.near = nearLimits(windows);
     this.draw();
+  }
+
+  async look(signal) {
+    this.windows((await get("quotas", null, signal)).data);
   }
 
   draw() {

@@ -3,7 +3,7 @@
 import { keyPath, post, remove } from "./api.js";
 import { attempt, confirmFirst, openDialog, showSecret } from "./dialog.js";
 import { h } from "./dom.js";
-import { amount, isCalendar, quotaName } from "./format.js";
+import { amount, isCalendar, minute, quotaName } from "./format.js";
 
 const OVERLAPS = [
   [0, "not at all: it is dead at once"],
@@ -19,14 +19,17 @@ function pathOf(scope, action) {
   return kind === "gateway" ? `quotas/${action}` : `${kind}s/${name}/${action}`;
 }
 
+const PLACES = { gateway: "quotas", key: "keys/{id}", team: "teams/{name}" };
+
 const ownerOf = (scope) => (scope === "gateway" ? "the whole gateway" : scope.replace(":", " "));
 
-/** Buttons of one window: more of it, if it ends by the calendar; and counting anew. */
-export function windowActions(row, then) {
+/** Buttons of one window: more of it, if it ends by the calendar; and counting anew; of these what `can` be done. */
+export function windowActions(row, then, can) {
   if (row.unit === "parallel") return [];
+  const may = (action) => can(`POST /admin/api/${PLACES[row.scope.split(":")[0]]}/${action}`);
   return [
-    isCalendar(row) && h("button", { type: "button", class: "quiet", onclick: () => askTopUp(row, then) }, "Top up"),
-    row.used > 0 && h("button", { type: "button", class: "quiet", onclick: () => askReset(row, then) }, "Reset"),
+    may("top_up") && isCalendar(row) && h("button", { type: "button", class: "quiet", onclick: () => askTopUp(row, then) }, "Top up"),
+    may("reset") && row.used > 0 && h("button", { type: "button", class: "quiet", onclick: () => askReset(row, then) }, "Reset"),
   ].filter(Boolean);
 }
 
@@ -127,6 +130,40 @@ export function askRotate(key, then) {
     { kind: "small" },
   );
 }
+
+/** Pause a key, or let it call again. */
+export async function setPaused(key, then) {
+  const isPaused = key.status === "paused";
+  const act = async () => {
+    await post(keyPath(key.id, isPaused ? "resume" : "pause"));
+    then();
+  };
+  if (isPaused) confirmFirst("Resume this key", ["Let ", h("b", null, key.id), " call again?"], "Resume", act);
+  else
+    confirmFirst(
+      "Pause this key",
+      ["Refuse calls with ", h("b", null, key.id), " until it is resumed? They get 401 within seconds."],
+      "Pause",
+      act,
+    );
+}
+
+const STATUS = { active: "fine", paused: "near", expired: "near", revoked: "full" };
+
+export const statusPill = (key) => h("span", { class: `pill ${STATUS[key.status] ?? ""}` }, key.status);
+
+/** A key in one line: its id, whether it works, its team, what it may call, until when. */
+export const keyLine = (key) =>
+  h(
+    "p",
+    { class: "key-line" },
+    h("b", { class: "mono" }, key.id),
+    " ",
+    statusPill(key),
+    key.team && [" · ", key.team],
+    ` · ${key.models.join(", ")}`,
+    key.expires && ` · expires ${minute(key.expires)}`,
+  );
 
 export function askRevoke(key, then) {
   confirmFirst(

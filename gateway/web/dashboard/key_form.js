@@ -1,11 +1,13 @@
 // Making a key, and changing what it may do: the settings of the file, as a form.
 
 import { every, keyPath, patch, post } from "./api.js";
+import { connectPanel } from "./connect.js";
 import { openDialog, showSecret } from "./dialog.js";
 import { fill, h } from "./dom.js";
 import { choice, field, input, quotasField } from "./fields.js";
 import { settingsForm } from "./form.js";
 import { quotaList } from "./quota_rows.js";
+import { testCall } from "./test_call.js";
 
 const LIMITS = {
   n: "n",
@@ -28,8 +30,9 @@ async function teamNames() {
 }
 
 /** The form for a new key (`key` is null), or for one that is there. */
-export function editKey(key, then) {
+export function editKey(key, then, { role, publicUrl }) {
   const isNew = key === null;
+  const isOwn = role === "member";
   const old = key ?? { models: ["*"], limits: {}, quotas: [], ips: [], on_exceeded: "deny" };
   openDialog(
     isNew ? "New key" : `Edit ${key.id}`,
@@ -98,10 +101,12 @@ export function editKey(key, then) {
           close();
           return;
         }
-        const known = Object.fromEntries(Object.entries(wish).filter(([, value]) => value !== null));
-        const issued = await post("keys", { id: controls.id.value.trim(), ...known });
+        // What was not touched comes from the defaults of the configuration.
+        const named = Object.entries(wish).filter(([name, value]) => JSON.stringify(value) !== JSON.stringify(before[name]));
+        const issued = await post("keys", { id: controls.id.value.trim(), ...Object.fromEntries(named) });
         close();
-        showSecret("The key is made", issued.id, issued.secret);
+        const model = issued.models.find((each) => !/[*?[]/.test(each));
+        showSecret("The key is made", issued.id, issued.secret, connectPanel({ publicUrl, secret: issued.secret, model }), testCall(issued.secret, model));
       }
 
       const form = settingsForm(
@@ -116,7 +121,7 @@ export function editKey(key, then) {
           field("expires", "Expires (UTC)", controls.expires),
           field("ips", "From networks", controls.ips, "10.0.0.0/8, 2001:db8::/32"),
           field("max_parallel", "Calls at once", controls.max_parallel),
-          field("on_exceeded", "When a quota is spent", controls.on_exceeded),
+          !isOwn && field("on_exceeded", "When a quota is spent", controls.on_exceeded),
         ),
         quotasField("Quotas", quotas),
         h(
@@ -133,7 +138,7 @@ export function editKey(key, then) {
         trouble,
         h("footer", null, h("button", { type: "button", onclick: close }, "Cancel"), save),
       );
-      const before = isNew ? null : read();
+      const before = read();
       return form;
     },
     { kind: "wide" },

@@ -15,7 +15,7 @@ const EVERY_MS = 30_000;
  * Returns how to open one by its name.
  */
 export function listing(main, context, what) {
-  const { role, signal, address } = context;
+  const { can, signal, address } = context;
   const place = h("div");
   const note = h("p", { class: "note", role: "status" });
   const table = new Table(what.columns, {
@@ -60,10 +60,10 @@ export function listing(main, context, what) {
           text = value.trim().toLowerCase();
           table.filter(value);
         }),
-        role === "admin" &&
+        can(`POST /admin/api/${what.list}`) &&
           h(
             "button",
-            { type: "button", class: "primary", id: `new-${what.one}`, onclick: () => what.edit(null, look) },
+            { type: "button", class: "primary", id: `new-${what.one}`, onclick: () => what.edit(null, look, context) },
             `New ${what.one}`,
           ),
       ),

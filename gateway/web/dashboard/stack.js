@@ -11,7 +11,7 @@ export const plain = (measure) => [{ name: measure.title, class: "c1", of: measu
  * The parts of a chart of `measure`, from sums by `group` and from sums by day and `group`. `pick` is given the name of
  * a part that somebody chooses.
  */
-export function stacked(byGroup, byDayAndGroup, group, measure, pick) {
+export function stacked(byGroup, byDayAndGroup, group, measure, pick = null) {
   const size = (row) => measure.of(row) ?? 0;
   const names = [...byGroup].sort((one, other) => size(other) - size(one)).map((row) => row[group]);
   const shown = names.slice(0, names.length > SHOWN + 1 ? SHOWN : SHOWN + 1);
@@ -21,7 +21,7 @@ export function stacked(byGroup, byDayAndGroup, group, measure, pick) {
     name: name || `no ${group}`,
     class: `c${place + 1}`,
     of: of(name),
-    pick: name ? () => pick(name) : null,
+    pick: name && pick ? () => pick(name) : null,
   }));
   const others = names.slice(shown.length);
   if (others.length)

@@ -6,7 +6,7 @@ import { openOne } from "./dialog.js";
 import { h, refill } from "./dom.js";
 import { facts, keptIn, teamLink, times } from "./facts.js";
 import { NOTHING, count, minute } from "./format.js";
-import { askRevoke, askRotate, windowActions } from "./key_actions.js";
+import { askRevoke, askRotate, setPaused, windowActions } from "./key_actions.js";
 import { editKey } from "./key_form.js";
 import { poll } from "./poll.js";
 import { into } from "./states.js";
@@ -69,8 +69,11 @@ function refusals(id, sample, windows) {
 }
 
 /** Open a key by its id; closing leads back to the list. */
-export function openKey(id, { role, feed, signal }, changed) {
+export function openKey(id, context, changed) {
+  const { can, feed, signal } = context;
   const { place, buttons, both } = openOne(id, "#keys", signal);
+
+  const may = (method, action) => can(`${method} /admin/api/keys/{id}${action}`);
 
   const look = () =>
     into(
@@ -91,16 +94,17 @@ export function openKey(id, { role, feed, signal }, changed) {
             h(
               "p",
               { class: "why bad" },
-              key.status === "revoked"
-                ? "This key is revoked: calls with it get 401."
-                : "This key has expired: calls with it get 401.",
+              {
+                revoked: "This key is revoked: calls with it get 401.",
+                paused: "This key is paused: calls with it get 401 until it is resumed.",
+              }[key.status] ?? "This key has expired: calls with it get 401.",
             ),
           refusals(id, feed.last, windows),
           windows.length
             ? h(
                 "div",
                 { class: "quotas" },
-                windows.map((row) => quotaBar(row, role === "admin" ? windowActions(row, redo) : [])),
+                windows.map((row) => quotaBar(row, windowActions(row, redo, can))),
               )
             : h(
                 "p",
@@ -112,13 +116,18 @@ export function openKey(id, { role, feed, signal }, changed) {
         refill(
           buttons,
           h("a", { class: "button quiet", href: `#calls/${encodeURIComponent(id)}` }, "Its calls"),
-          role === "admin" &&
-            key.status !== "revoked" && [
-              key.managed_by === "store" && h("button", { type: "button", onclick: () => editKey(key, redo) }, "Edit"),
+          key.status !== "revoked" && [
+            may("PATCH", "") &&
               key.managed_by === "store" &&
-                h("button", { type: "button", onclick: () => askRotate(key, redo) }, "Rotate"),
+              h("button", { type: "button", onclick: () => editKey(key, redo, context) }, "Edit"),
+            may("POST", "/rotate") &&
+              key.managed_by === "store" &&
+              h("button", { type: "button", onclick: () => askRotate(key, redo) }, "Rotate"),
+            may("POST", "/pause") &&
+              h("button", { type: "button", onclick: () => setPaused(key, redo) }, key.status === "paused" ? "Resume" : "Pause"),
+            may("DELETE", "") &&
               h("button", { type: "button", class: "danger", onclick: () => askRevoke(key, redo) }, "Revoke"),
-            ],
+          ],
         );
       },
       look,

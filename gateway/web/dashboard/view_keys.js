@@ -3,18 +3,17 @@
 import { h } from "./dom.js";
 import { NOTHING, count, many, minute, quotaWords } from "./format.js";
 import { teamLink } from "./facts.js";
+import { statusPill } from "./key_actions.js";
 import { editKey } from "./key_form.js";
 import { listing } from "./listing.js";
 import { openKey } from "./view_key.js";
-
-const STATUS = { active: "fine", expired: "near", revoked: "full" };
 
 const COLUMNS = [
   { title: "Key", class: "mono", sort: (key) => key.id, show: (key) => key.id },
   {
     title: "Status",
     sort: (key) => key.status,
-    show: (key) => h("span", { class: `pill ${STATUS[key.status] ?? ""}` }, key.status),
+    show: statusPill,
   },
   { title: "Team", class: "mono", sort: (key) => key.team ?? "", show: (key) => (key.team ? teamLink(key.team) : NOTHING) },
   {
@@ -53,7 +52,7 @@ export function keys(main, context) {
         : `The first ${count(found.length)} keys by id; for the others, ask the admin API or gateway keys.`,
     none: [
       "No keys yet",
-      context.role === "admin" ? "Make one: its secret is shown once." : "Whoever has the admin token can make one.",
+      context.can("POST /admin/api/keys") ? "Make one: its secret is shown once." : "Whoever has the admin token can make one.",
     ],
     edit: editKey,
     open: openKey,

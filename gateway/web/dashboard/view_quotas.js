@@ -56,7 +56,7 @@ const COLUMNS = [
   },
 ];
 
-export function quotas(main, { role, signal }) {
+export function quotas(main, { can, signal }) {
   const whole = h("div");
   const place = h("div");
   const note = h("p", { class: "note", role: "status" });
@@ -93,7 +93,7 @@ export function quotas(main, { role, signal }) {
                 null,
                 scope === "gateway" ? "The whole gateway" : ["Team ", teamLink(scope.slice(5))],
               ),
-              owned.get(scope).map((row) => quotaBar(row, role === "admin" ? windowActions(row, look) : [])),
+              owned.get(scope).map((row) => quotaBar(row, windowActions(row, look, can))),
             ),
           ),
         );

@@ -47,7 +47,7 @@ function askDelete(team, then) {
 }
 
 /** Open a team by its name; closing leads back to the list. */
-export function openTeam(name, { role, signal }, changed) {
+export function openTeam(name, { can, signal }, changed) {
   const { place, buttons, close, both } = openOne(`Team ${name}`, "#teams", signal);
 
   const look = () =>
@@ -71,7 +71,7 @@ export function openTeam(name, { role, signal }, changed) {
             ? h(
                 "div",
                 { class: "quotas" },
-                own.map((row) => quotaBar(row, role === "admin" ? windowActions(row, redo) : [])),
+                own.map((row) => quotaBar(row, windowActions(row, redo, can))),
               )
             : h("p", { class: "note" }, "This team has no quotas; those of its keys and of the gateway bind all the same."),
           h("h3", null, `${isWhole ? "" : "More than "}${many(keys.length, "key")}`),
@@ -80,7 +80,7 @@ export function openTeam(name, { role, signal }, changed) {
         );
         refill(
           buttons,
-          role === "admin" &&
+          can("PATCH /admin/api/teams/{name}") &&
             team.managed_by === "store" && [
               h("button", { type: "button", onclick: () => editTeam(team, redo) }, "Edit"),
               h(

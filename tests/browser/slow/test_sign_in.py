@@ -11,7 +11,7 @@ import pytest
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 
-from tests.browser.chromium import Page
+from tests.browser.chromium import ESCAPE, Page
 from tests.conftest import Stage, StartsGateways
 from tests.fakes.redis_servers import ROOT, RedisServer
 from tests.flows.house import Gateway, eventually, key, settings
@@ -71,7 +71,7 @@ def houses(
         yield [
             gateways(settings(
                 theatre.url, server={"port": each}, store={"url": server.url}, oidc=oidc, keys=keys,
-                teams={"crew": {}, "rival": {}},
+                teams={"crew": {"members": {"max_keys": 2}}, "rival": {}},
             ))
             for each in (port, 0)
         ]  # fmt: skip
@@ -106,7 +106,7 @@ def shown_views(page: Page) -> list[str]:
 @pytest.mark.parametrize(
     ("person", "role", "views", "keys"),
     [
-        ("staff.ann", "member", ["Calls", "Quotas", "Keys"], ["hers"]),
+        ("staff.ann", "member", ["Your usage", "Calls", "Quotas", "Keys"], ["hers"]),
         ("heads.bea", "lead", ["Overview", "Calls", "Quotas", "Keys", "Teams"], ["hers", "second"]),
         ("ops.cleo", "", ["Overview", "Calls", "Quotas", "Keys", "Teams", "Audit"], ["alice", "hers", "second"]),
     ],
@@ -137,6 +137,43 @@ def test_people_see_what_is_theirs_at_every_gateway(
         assert house.get("/admin/api/session", key=None, headers={"Cookie": stolen}).status == 401
     page.open()
     page.see("#sign-in")
+
+
+def test_a_member_makes_pauses_rotates_and_revokes_a_key_of_her_own(page: Page, houses: list[Gateway]) -> None:
+    sign_in(page, "staff.ann")
+    page.see("[data-key=hers]")
+    page.click("#new-key")
+    page.type("#field-id", "hers-too")
+    assert not page.all("#field-on_exceeded")
+    page.click("dialog button[type=submit]")
+    secret = page.text("#secret")
+    assert secret in page.text("dialog .snippet")
+    page.click("dialog button", "Done")
+    page.gone("dialog")
+    made = houses[1].admin("keys/hers-too").json
+    assert (made["owner"], made["team"], made["status"]) == ("staff.ann@example.org", "crew", "active")
+    page.click("[data-key=hers-too] button", "Pause")
+    page.click("dialog button.danger", "Pause")
+    page.see("[data-key=hers-too]", "paused")
+    assert houses[1].admin("keys/hers-too").json["status"] == "paused"
+    page.click("[data-key=hers-too] button", "Resume")
+    page.click("dialog button.danger", "Resume")
+    page.see("[data-key=hers-too]", "active")
+    page.click("[data-key=hers-too] button", "Rotate")
+    page.click("dialog button[type=submit]")
+    assert page.text("#secret") != secret
+    page.click("dialog button", "Done")
+    page.click("#new-key")
+    page.type("#field-id", "hers-three")
+    page.click("dialog button[type=submit]")
+    page.see("dialog .trouble", "as many keys in the team 'crew' as it allows (2")
+    page.press(ESCAPE)
+    page.gone("dialog")
+    page.click("[data-key=hers-too] button", "Revoke")
+    page.click("dialog button.danger", "Revoke")
+    page.see("[data-key=hers-too]", "revoked")
+    actors = [each["actor"].partition(" from ")[0] for each in houses[0].admin("audit", limit="5").json["data"]]
+    assert actors == ["person staff.ann@example.org"] * 5
 
 
 def test_who_is_in_no_group_is_told_so(page: Page) -> None:

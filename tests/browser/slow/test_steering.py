@@ -139,7 +139,7 @@ def test_a_spent_quota_is_topped_up_and_counted_anew(admin: Page, house: Gateway
 def test_keys_of_the_file_are_not_edited_here(admin: Page) -> None:
     admin.go("keys/alice")
     admin.see("dialog footer button", "Revoke")
-    assert [each.text for each in admin.all("dialog footer button")] == ["Revoke"]
+    assert [each.text for each in admin.all("dialog footer button")] == ["Pause", "Revoke"]
     assert "the configuration file" in admin.text("dialog .facts")
 
 

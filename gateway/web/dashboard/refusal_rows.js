@@ -1,0 +1,16 @@
+// A refused request as a line of a table: when, whose, why.
+
+import { h } from "./dom.js";
+import { NOTHING, moment } from "./format.js";
+
+export const REFUSAL_COLUMNS = [
+  { title: "Time (UTC)", sort: (row) => row.at, show: (row) => moment(row.at) },
+  { title: "Key", class: "mono", sort: (row) => row.key ?? "", show: (row) => row.key ?? "unknown" },
+  { title: "Model", class: "mono clip", sort: (row) => row.model ?? "", show: (row) => row.model ?? NOTHING },
+  {
+    title: "Refused with",
+    sort: (row) => row.code,
+    show: (row) => [h("span", { class: "pill full" }, row.status), " ", h("code", null, row.code ?? NOTHING)],
+  },
+  { title: "Why", class: "why-cell", sort: (row) => row.message, show: (row) => row.message },
+];

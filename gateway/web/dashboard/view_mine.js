@@ -1,0 +1,169 @@
+// A member's own page: what is spent, what is left and when it is free again, the own keys, refusals, how to connect.
+
+import { noteSettings } from "./address.js";
+import { get, keyPath, token } from "./api.js";
+import { quotaBar } from "./bars.js";
+import { DayChart } from "./chart.js";
+import { connectPanel } from "./connect.js";
+import { fill, h, refill } from "./dom.js";
+import { day } from "./format.js";
+import { GroupTable } from "./group_table.js";
+import { Headline, firstDayOf } from "./headline.js";
+import { askRevoke, askRotate, keyLine, setPaused } from "./key_actions.js";
+import { editKey } from "./key_form.js";
+import { poll } from "./poll.js";
+import { rangeControl, rangeWords, readRange } from "./range.js";
+import { REFUSAL_COLUMNS } from "./refusal_rows.js";
+import { Reports } from "./reports.js";
+import { stacked } from "./stack.js";
+import { empty, into } from "./states.js";
+import { MEASURES, dayInNumbers, total, totals } from "./sums.js";
+import { switcher } from "./switcher.js";
+import { Table } from "./table.js";
+import { testCall } from "./test_call.js";
+
+const EVERY_MS = 30_000;
+const REFUSALS_SHOWN = 20;
+const METRICS = { cost: "Cost", tokens: "Tokens", requests: "Requests" };
+
+/** One key: its windows, and what may be done to it. */
+function keyPanel(key, windows, can, redo) {
+  const one = (action) => can(`POST /admin/api/keys/{id}/${action}`) && key.status !== "revoked";
+  return h(
+    "section",
+    { class: "panel own-key", data: { key: key.id } },
+    keyLine(key),
+    windows.length
+      ? windows.map((row) => quotaBar(row))
+      : h("p", { class: "note" }, "No limits of its own; those of the team and of the gateway bind it all the same."),
+    h(
+      "footer",
+      null,
+      one("rotate") &&
+        key.managed_by === "store" &&
+        h("button", { type: "button", onclick: () => askRotate(key, redo) }, "Rotate"),
+      one("pause") &&
+        h("button", { type: "button", onclick: () => setPaused(key, redo) }, key.status === "paused" ? "Resume" : "Pause"),
+      can("DELETE /admin/api/keys/{id}") &&
+        key.status !== "revoked" &&
+        h("button", { type: "button", class: "danger", onclick: () => askRevoke(key, redo) }, "Revoke"),
+    ),
+  );
+}
+
+export function mine(main, context) {
+  const { signal, query, can, publicUrl } = context;
+  const state = { range: readRange(query), metric: query.get("metric") in METRICS ? query.get("metric") : "cost" };
+  const reports = new Reports(signal);
+  const headline = new Headline(false);
+  const chart = new DayChart();
+  const groups = new GroupTable();
+  const [sums, chartPlace, models, keysPlace, refusalPlace] = Array.from({ length: 5 }, () => h("div"));
+  const refusals = new Table(REFUSAL_COLUMNS, {
+    caption: "Your refused calls",
+    name: (row) => row.id,
+    sort: null,
+    none: "None of your calls was refused in the last 7 days.",
+  });
+
+  const lookAtUsage = () =>
+    into(
+      chartPlace,
+      signal,
+      async () => {
+        const { range, metric } = state;
+        const [rows, byModel, split] = await Promise.all([
+          reports.by(["day"], firstDayOf(range), range.until > day() ? range.until : day()),
+          reports.by(["model"], range.since, range.until),
+          reports.by(["day", "model"], range.since, range.until),
+        ]);
+        const known = new Map(rows.map((row) => [row.day, row]));
+        const shown = range.days.map((name) => known.get(name) ?? { day: name, ...total([]) });
+        const all = total(shown);
+        fill(sums, totals(all));
+        headline.days(rows, range);
+        if (!chartPlace.contains(chart.node)) fill(chartPlace, chart.node);
+        chart.show(shown, {
+          parts: stacked(byModel, split, "model", MEASURES[metric]),
+          spell: MEASURES[metric].spell,
+          say: dayInNumbers,
+          total: [h("b", null, rangeWords(range)), ` ${dayInNumbers(all)}`],
+          summary: `${MEASURES[metric].title} by day and model, ${rangeWords(range)}: ${dayInNumbers(all)}.`,
+        });
+        fill(models, groups.show({ groups: byModel, group: "model", metric }));
+      },
+      lookAtUsage,
+    );
+
+  const lookAtKeys = () =>
+    into(
+      keysPlace,
+      signal,
+      async () => {
+        const [{ data: keys }, { data: windows }] = await Promise.all([get("keys", null, signal), get("quotas", null, signal)]);
+        headline.windows(windows);
+        const of = (key) => windows.filter((row) => row.scope === `key:${key.id}`);
+        refill(
+          keysPlace,
+          keys.length
+            ? keys.map((key) => keyPanel(key, of(key), can, lookAtKeys))
+            : empty("No key yet", "A key with you as its owner appears here. Ask your lead or an operator for one."),
+        );
+      },
+      lookAtKeys,
+    );
+
+  const lookAtRefusals = () =>
+    into(
+      refusalPlace,
+      signal,
+      async () => {
+        if (!refusalPlace.contains(refusals.node)) fill(refusalPlace, refusals.node);
+        refusals.show((await get("refusals", { limit: REFUSALS_SHOWN }, signal)).data);
+      },
+      lookAtRefusals,
+    );
+
+  const set = (settings) => {
+    noteSettings("mine", settings);
+    lookAtUsage();
+  };
+  const section = (name, title, ...more) =>
+    h("section", { "aria-labelledby": `${name}-title` }, h("div", { class: "bar" }, h("h2", { id: `${name}-title` }, title), more[0]), more.slice(1));
+  fill(
+    main,
+    section(
+      "usage",
+      "Your usage",
+      rangeControl(state.range, (settings) => {
+        state.range = readRange(new URLSearchParams(settings));
+        set(settings);
+      }),
+      headline.node,
+      sums,
+      switcher("What the chart shows", METRICS, state.metric, (metric) => {
+        state.metric = metric;
+        set({ metric });
+      }),
+      h("div", { class: "panel" }, chartPlace),
+      h("div", { class: "panel flush" }, models),
+    ),
+    section(
+      "keys",
+      "Your keys, and what is left",
+      can("POST /admin/api/keys") &&
+        h("button", { type: "button", class: "primary", id: "new-key", onclick: () => editKey(null, lookAtKeys, context) }, "New key"),
+      h("div", { class: "own-keys" }, keysPlace),
+    ),
+    section("refused", "Your last refusals", null, h("div", { class: "panel flush" }, refusalPlace)),
+    section(
+      "connect",
+      "Connect a tool",
+      null,
+      h("div", { class: "panel" }, connectPanel({ publicUrl }), token.get() && testCall(token.get())),
+    ),
+  );
+  poll(lookAtUsage, EVERY_MS, signal);
+  poll(lookAtKeys, EVERY_MS, signal);
+  poll(lookAtRefusals, EVERY_MS, signal);
+}

@@ -1,0 +1,99 @@
+"""The page of a member: what is hers alone, and what she can do, signed in with her key or with her account."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.browser.chromium import Page
+from tests.browser.conftest import ago
+from tests.conftest import Stage
+from tests.fakes.scripted import ok_json
+from tests.flows.house import Gateway, secret
+
+VIEWS = ["Your usage", "Calls", "Quotas", "Keys"]
+TABLE = "section[aria-labelledby=usage-title] table"
+
+
+@pytest.fixture
+def alice(page: Page) -> Page:
+    """Signed in with her key."""
+    page.open(token=secret("alice"))
+    page.see(f"{TABLE} tbody tr[data-name]")
+    return page
+
+
+def hers(house: Gateway, path: str) -> Any:
+    """What the admin API gives to the key itself."""
+    answer = house.get(f"/admin/api/{path}", key="alice")
+    assert answer.status == 200
+    return answer.json
+
+
+def test_numbers_are_those_of_the_own_key(alice: Page, house: Gateway) -> None:
+    assert [each.text for each in alice.all("#nav a") if each.is_displayed()] == VIEWS
+    (known,) = hers(house, f"usage?group_by=&since={ago(29)}")["data"]
+    assert known["requests"] < house.usage(group_by="", since=ago(29))[0]["requests"]
+    for name in ("requests", "prompt_tokens", "completion_tokens", "cost_usd"):
+        shown = alice.see(f'[data-sum="{name}"] b').get_attribute("data-value") or "nan"
+        assert round(float(shown), 9) == known[name]
+    by_model = {
+        row["model"]: row["prompt_tokens"] for row in hers(house, f"usage?since={ago(29)}&group_by=model")["data"]
+    }
+    assert {row["Model"]: int(row["Prompt"]) for row in alice.rows(TABLE)} == by_model
+    assert {each.text for each in alice.all(".legend span")} == set(by_model)
+    assert "bob" not in alice.driver.page_source
+
+
+def test_what_is_left_and_when_it_is_free(alice: Page, house: Gateway) -> None:
+    rows = [row for row in hers(house, "quotas")["data"] if row["scope"] == "key:alice"]
+    assert len(rows) == 2
+    for row in rows:
+        bar = alice.see(f"[data-key=alice] .quota[data-unit={row['unit']}]")
+        assert f"{row['used']}" in [each.get_attribute("data-value") for each in alice.all(".quota-foot b")]
+        assert "left" in bar.text
+        assert "resets in" in bar.text
+
+
+def test_last_refusals_have_their_reason(alice: Page, house: Gateway) -> None:
+    known = hers(house, "refusals?limit=20")["data"]
+    assert known
+    found = alice.until(lambda: alice.rows("section[aria-labelledby=refused-title] table"))
+    assert [row["Why"] for row in found] == [row["message"] for row in known]
+    assert known[0]["code"] in found[0]["Refused with"]
+
+
+def test_every_tool_has_its_settings(alice: Page, house: Gateway) -> None:
+    assert alice.text(".base-url") == f"{house.url}/v1"
+    for tool, sign in {
+        "curl": f"curl {house.url}/v1/chat/completions", "python": f'base_url="{house.url}/v1"',
+        "node": f'baseURL: "{house.url}/v1"', "environment": f"OPENAI_BASE_URL={house.url}/v1",
+        "codex": 'wire_api = "responses"', "claude": f"ANTHROPIC_BASE_URL={house.url} ",
+        "continue": f"apiBase: {house.url}/v1", "webui": f"OPENAI_API_BASE_URL={house.url}/v1",
+    }.items():  # fmt: skip
+        alice.click(f"[data-choice={tool}]")
+        alice.see(".snippet", sign)
+        assert secret("alice") not in alice.text(".snippet")
+
+
+def test_a_test_call_turns_green_or_says_why_not(alice: Page, house: Gateway, upstream: Stage) -> None:
+    upstream.play(always=ok_json({"model": "m", "choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 1}}))
+    alice.click(".test-call button")
+    said = alice.see("[data-test].good", "It works").text
+    request_id = said.rpartition("(")[2].rstrip(").")
+    alice.until(lambda: house.admin(f"requests/{request_id}").status == 200)
+    assert hers(house, f"requests/{request_id}")["call"]["key"] == "alice"
+    alice.click("#leave")
+    alice.see("#token")
+    alice.open(token=secret("bob"))  # whose quota of the day is spent
+    alice.click(".test-call button")
+    alice.see("[data-test].bad", "quota")
+
+
+def test_a_key_changes_nothing(alice: Page) -> None:
+    alice.see("[data-key=alice]")
+    assert not alice.all("#new-key, .own-key footer button")
+    alice.go("keys/alice")
+    alice.see("dialog .quota")
+    assert not alice.all("dialog footer button, dialog .quota button")
