@@ -119,6 +119,8 @@ class LedgerClient:
     ) -> None:
         self.errors = 0
         """Batches and reads that failed, since the start of this worker."""
+        self.closed_calls = 0
+        """Calls of silent workers that this worker closed at their estimates, since its start."""
         self._store = store
         self._journal = journal
         self._settings = settings
@@ -386,6 +388,7 @@ class LedgerClient:
             self._time_away.end(time.monotonic())
             lost, held = self._release()  # of a single lost batch, which was no outage
             self._draws.extend([*lost, *held])
+        self.closed_calls += applied.lost
         if applied.lost:
             log.warning("%d calls of a silent worker are charged at their estimates and lost", applied.lost)
         for opening in sent.forced:

@@ -137,6 +137,11 @@ class Telemetry:
             multiprocess_mode="livesum",
         )
         self._store_errors = self._counter("gateway_store_errors_total", "Failed requests to the store.")
+        self._closed_calls = self._counter(
+            "gateway_closed_calls_total",
+            "Calls of silent workers, of any gateway on the store, that this gateway closed at their estimates. "
+            "Records and reports have their tokens, gateway_tokens_total does not.",
+        )
         self._restored_changes = self._counter(
             "gateway_lost_changes_total",
             "Changes of keys, teams and quotas that the store has lost, by what became of them: restored, failed.",
@@ -250,6 +255,11 @@ class Telemetry:
     def store_failed(self) -> None:
         """The store did not answer, or refused."""
         self._add(self._store_errors)
+
+    def calls_closed(self, number: int) -> None:
+        """So many calls of silent workers were closed at their estimates."""
+        if number:
+            self._closed_calls.inc(number)
 
     def alerted(self, *, key: str, team: str, unit: str, per: str, level: int) -> None:
         """An alert was sent for a quota of this key or this team; neither: of the whole gateway."""

@@ -197,12 +197,14 @@ class WorkerProcess:
 
     async def _watch_store(self, ledger: Ledger) -> None:
         """Show how the store is doing, also while no call comes."""
-        shown = 0
+        shown = closed = 0
         while True:
             self._telemetry.show_pending(ledger.pending)
             for _ in range(ledger.errors - shown):
                 self._telemetry.store_failed()
             shown = ledger.errors
+            self._telemetry.calls_closed(ledger.closed_calls - closed)
+            closed = ledger.closed_calls
             await asyncio.sleep(WATCH_STORE_S)
 
 

@@ -310,6 +310,10 @@ class Ledger(ReportReader, Protocol):
     def errors(self) -> int:
         """Requests to the store that failed, since the start of this worker."""
 
+    @property
+    def closed_calls(self) -> int:
+        """Calls of silent workers, of any gateway, that this worker closed at their estimates, since its start."""
+
     def draw(self, draw: Draw) -> Future[Granted | Refused]:
         """Draw on every window of a call, or on none. The future raises `StoreUnavailable`.
 

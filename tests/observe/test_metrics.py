@@ -40,6 +40,7 @@ METRICS = {
     "gateway_in_flight_requests": set(),
     "gateway_journal_pending_records": set(),
     "gateway_store_errors_total": set(),
+    "gateway_closed_calls_total": set(),
     "gateway_lost_changes_total": {"outcome"},
     "gateway_quota_alerts_total": {"key", "team", "unit", "per", "level"},
     "gateway_usage_unknown_total": set(),

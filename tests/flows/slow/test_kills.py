@@ -450,7 +450,9 @@ def stop_a_worker_and_let_it_go_on(place: Place) -> None:
     assert place.callers.call(place.house.port, "single").status == 429
     wait_until(lambda: place.callers.call(place.house.port, "single").is_served, SILENT_S + 30)
     eventually(lambda: place.house.calls("single")[0]["ended"] == "done")
-    assert place.check()["lost"] == len(held.told + single.told)  # at their estimates, and nothing is in their way
+    lost = len(held.told + single.told)
+    assert place.check()["lost"] == lost  # at their estimates, and nothing is in their way
+    eventually(lambda: place.house.metric("gateway_closed_calls_total") == lost)
     time.sleep(max(0.0, began + SILENT_S + 5 - time.monotonic()))
     place.seller.let_go()
     os.kill(stopped, signal.SIGCONT)
