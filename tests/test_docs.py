@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 from pydantic import BaseModel
 
 from gateway import cli, errors
+from gateway.accounting import bonds
 from gateway.config import Config, Limits, ModelSettings, Quota, build, resolve
 from gateway.config.sections import FullRows, LaterPrice, Price, PriceHours, PriceTier, Rows, TieredRows
 from gateway.observe.exposition import Reloads, SupervisorMetrics
@@ -91,6 +92,7 @@ def test_the_readmes_configuration_is_a_good_one() -> None:
 def error_codes() -> set[str]:
     """Every `code="..."` in the package, and every class attribute `code`."""
     codes = {code for _, code, _ in errors._UPSTREAM.values()}
+    codes |= {code for _, code in bonds._NOT_FOUND.values() if code is not None}
     for path in (ROOT / "gateway").rglob("*.py"):
         if "simulator" in path.parts:
             continue
