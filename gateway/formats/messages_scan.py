@@ -118,7 +118,9 @@ class MessagesScan(EventScan):
             return
         self._report = known
         self.usage: Usage | None = usage
-        self.is_usage_final = self._has_stopped and "output_tokens" in report
+        last = reported_usage.count(report.get("output_tokens"))
+        # The report at the start has a few tokens: without one at the end, or one below it, the output is not known.
+        self.is_usage_final = self._has_stopped and last is not None and last >= (known.get("output_tokens") or 0)
 
     def _long_piece(self, piece: bytes) -> bytes:
         """A piece of an event too long to hold, such as the result of a search. All of it counts as text."""

@@ -1,0 +1,378 @@
+"""What users of other gateways complained of, as far as it concerns Responses and Messages, each with its tests here.
+
+`COMPLAINTS` names the tests by number; those that no other file had are below, with the number in their names.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from gateway.formats import FORMATS
+from tests.conftest import Stage, StartsGateways
+from tests.fakes import responses_api as api
+from tests.fakes.forms import TYPE, form, wav
+from tests.fakes.scripted import CHUNKED, Behaviour, Wire, answer, chunk, ok_json
+
+from .client import Answer
+from .house import Gateway, eventually, key, model, secret, settings
+
+HERE = Path(__file__).parent.parent
+OURS = "flows/test_complaints.py"
+
+
+class Complaint(NamedTuple):
+    """A fault of another gateway, where it was reported, and the tests of it: `file::function` below tests/."""
+
+    what: str
+    reported: str
+    tests: tuple[str, ...]
+
+
+COMPLAINTS: dict[int, Complaint] = {
+    1: Complaint(
+        "usage inside `response` was not seen, and a close behind the end was a client that left: nothing was charged",
+        "rainway-ai-gateway/ai-gateway-api#195, bfenetworks/bfe#1381",
+        (f"{OURS}::test_1_a_client_that_closes_behind_the_end_is_charged_the_report",
+         "flows/test_responses.py::test_a_stream"),
+    ),
+    2: Complaint(
+        "incomplete and failed responses were charged nothing", "envoyproxy/ai-gateway#2184, openclaw/openclaw#101608",
+        ("flows/test_responses.py::test_a_stream",
+         "flows/test_responses.py::test_a_failed_response_is_charged_and_told_once",
+         "flows/test_responses.py::test_a_failure_without_usage_is_charged_what_was_shown"),
+    ),
+    5: Complaint(
+        "a cut stream had no terminal event, so that Codex asked five times more",
+        "openai/codex#41340, caidaoli/ccLoad#59",
+        ("flows/test_responses.py::test_a_stream_that_breaks_ends_with_one_failure",
+         "flows/slow/test_codex.py::test_a_stream_that_breaks_is_asked_for_once_more",
+         f"{OURS}::test_5_a_cut_stream_is_one_call_of_the_upstream"),
+    ),
+    6: Complaint(
+        "compressed bodies were refused, small ones forwarded compressed",
+        "james-6-23/codex2api#388, BYK/loreai#1049, zyycn/codex-proxy-rs#66",
+        ("flows/test_compressed_requests.py::test_a_compressed_body_is_carried_without_its_coding",
+         "flows/test_compressed_requests.py::test_a_bomb_is_refused",
+         "flows/test_compressed_requests.py::test_a_damaged_body_is_refused",
+         "flows/test_compressed_requests.py::test_other_codings_are_refused",
+         f"{OURS}::test_6_identity_is_no_coding"),
+    ),
+    7: Complaint(
+        "a WebSocket was refused by 404, and clients repeated it", "BYK/loreai#515, openai/codex#19821",
+        ("flows/test_responses.py::test_a_socket_is_refused_by_426_and_a_list_by_405",),
+    ),
+    8: Complaint(
+        "a budget was checked on one format only", "headroomlabs-ai/headroom#3579",
+        (f"{OURS}::test_8_a_spent_key_is_refused_on_every_path",),
+    ),
+    9: Complaint(
+        "cache reads of streams were charged as input, writes twice, and those of an hour as those of 5 minutes",
+        "BerriAI/litellm#11789, BerriAI/litellm#9812, maximhq/bifrost#5510, Wei-Shaw/sub2api#5700",
+        (f"{OURS}::test_9_a_stream_costs_what_its_plain_twin_costs",
+         "formats/test_messages_usage.py::test_reports_of_a_stream_are_cumulative"),
+    ),
+    10: Complaint(
+        "pings were swallowed or late, so that clients gave up", "bitrouter/bitrouter#422, BerriAI/litellm#39431",
+        ("flows/test_message_silence.py::test_silence_is_filled_with_pings",
+         "flows/test_message_silence.py::test_pings_of_the_upstream_do_not_keep_it_alive",
+         "formats/test_messages_scan.py::test_pings_and_comments_pass_and_are_no_sign_of_life",
+         "flows/test_responses.py::test_a_silent_upstream_is_kept_alive_by_comments_until_the_error"),
+    ),
+    11: Complaint(
+        "unknown members were refused or dropped",
+        "anthropics/claude-code#21612, anthropics/claude-code#31033, maximhq/bifrost#5684, BerriAI/litellm#26240",
+        (f"{OURS}::test_11_what_the_gateway_does_not_know_goes_up_as_it_came",
+         "flows/test_messages.py::test_request_goes_up_as_it_came"),
+    ),
+    12: Complaint(
+        "count_tokens was answered 404, or 500 in OpenAI's shape",
+        "anthropics/claude-code#12208, maximhq/bifrost#2902",
+        ("flows/test_messages.py::test_tokens_are_counted_as_a_request_without_tokens",
+         "flows/test_messages.py::test_tokens_are_counted_nowhere"),
+    ),
+    13: Complaint(
+        "a model named inside a tool was neither mapped nor checked, nor had its price; `tool_choice` was rewritten",
+        "maximhq/bifrost#3383, maximhq/bifrost#3596",
+        ("flows/test_messages.py::test_models_named_inside_a_request_are_checked_and_mapped",
+         "flows/test_messages.py::test_iterations_of_another_model_have_its_price",
+         f"{OURS}::test_11_what_the_gateway_does_not_know_goes_up_as_it_came"),
+    ),
+    14: Complaint(
+        "an error inside a 200 before any content was relayed as a success", "musistudio/claude-code-router#1759",
+        ("flows/test_faults.py::test_client_sees_the_truth_and_the_next_call_is_good",
+         "flows/test_responses.py::test_an_error_before_anything_else_is_a_status",
+         "flows/test_messages.py::test_an_error_before_the_first_event_has_the_type_of_the_api"),
+    ),
+    20: Complaint(
+        "the tier and the speed that the answer names were ignored", "BerriAI/litellm#39861",
+        (f"{OURS}::test_20_the_service_that_the_answer_names_is_charged",),
+    ),
+    24: Complaint(
+        "the list of models refused a user's key, or showed all models", "BerriAI/litellm#1062",
+        ("flows/test_messages.py::test_models_are_listed_in_the_shape_that_the_client_knows",
+         "flows/test_keys.py::test_models_that_a_key_may_use"),
+    ),
+    26: Complaint(
+        "a zero where nothing was measured became a free call", "bircex/llmr#10",
+        (f"{OURS}::test_26_an_answer_without_a_report_is_not_free",),
+    ),
+    27: Complaint(
+        "a wrong base URL was answered by a bare 404", "router-for-me/CLIProxyAPI#2410",
+        ("flows/test_messages.py::test_paths_that_are_not_served_name_the_remedy",),
+    ),
+}  # fmt: skip
+"""Of the 27 that were collected: 3, 4, 23 and 25 are of stored responses, 15 of Gemini, the others of other formats."""
+
+
+@pytest.mark.parametrize("number", COMPLAINTS)
+def test_every_complaint_has_its_tests(number: int) -> None:
+    for name in COMPLAINTS[number].tests:
+        file, _, function = name.partition("::")
+        tree = ast.parse((HERE / file).read_text())
+        assert function in {each.name for each in tree.body if isinstance(each, ast.FunctionDef)}, name
+
+
+# ----------------------------------------------------------------------------------------------- those of no other file
+
+MODEL, OF_ALL = "under-test", "of-all-formats"
+PRICE = {
+    "input": 2, "cached_input": 0.5, "cache_write": 2.5, "cache_write_1h": 4, "output": 8,
+    "variants": {"priority": {"input": 20, "output": 80}},
+}  # fmt: skip
+RESPONSES_USAGE = {
+    "input_tokens": 1000, "output_tokens": 100, "total_tokens": 1100,
+    "input_tokens_details": {
+        "cached_tokens": 400, "cache_write_tokens": 200, "cache_write_tokens_details": {"ttl_12h_tokens": 50},
+    },
+}  # fmt: skip
+MESSAGES_USAGE = {
+    "input_tokens": 400, "cache_read_input_tokens": 400, "cache_creation_input_tokens": 200, "output_tokens": 100,
+    "cache_creation": {"ephemeral_5m_input_tokens": 150, "ephemeral_1h_input_tokens": 50},
+}  # fmt: skip
+COST = (400 * 2 + 400 * 0.5 + 150 * 2.5 + 50 * 4 + 100 * 8) / 1e6
+"""Of either."""
+TEXT = "All is said."
+
+
+class Api(NamedTuple):
+    """One of the two formats."""
+
+    path: str
+    asked: dict[str, Any]
+    usage: dict[str, Any]
+
+
+APIS = {
+    "responses": Api("/v1/responses", {"input": "Hello", "store": False, "max_output_tokens": 500}, RESPONSES_USAGE),
+    "messages": Api(
+        "/v1/messages", {"max_tokens": 500, "messages": [{"role": "user", "content": "Hello"}]}, MESSAGES_USAGE
+    ),
+}  # fmt: skip
+each_api = pytest.mark.parametrize("name", APIS)
+
+
+def plain(name: str, usage: dict[str, Any] | None, **more: Any) -> dict[str, Any]:
+    """A whole answer."""
+    if name == "responses":
+        return api.response([api.message(TEXT)], usage, **more)
+    return {
+        "id": "msg_1", "type": "message", "role": "assistant", "model": MODEL, "stop_reason": "end_turn",
+        "stop_sequence": None, "content": [{"type": "text", "text": TEXT}], "usage": usage,
+    } | more  # fmt: skip
+
+
+def events(name: str, usage: dict[str, Any] | None, **more: Any) -> list[bytes]:
+    """The same as a stream; the last event ends it."""
+    whole = plain(name, usage, **more)
+    if name == "responses":
+        return list(map(api.one, api.events(whole["output"], whole)))
+    at_first = None if usage is None else usage | {"output_tokens": 1}
+    at_last = {"output_tokens": usage["output_tokens"]} if usage else {}
+    return list(map(api.one, [
+        {"type": "message_start", "message": whole | {"content": [], "stop_reason": None, "usage": at_first}},
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": TEXT}},
+        {"type": "content_block_stop", "index": 0},
+        {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": at_last},
+        {"type": "message_stop"},
+    ]))  # fmt: skip
+
+
+def streamed(parts: list[bytes], *, is_cut: bool = False) -> Behaviour:
+    async def behaviour(wire: Wire) -> None:
+        await wire.write(CHUNKED + b"".join(map(chunk, parts)) + (b"" if is_cut else b"0\r\n\r\n"))
+        if is_cut:
+            wire.close()
+
+    return behaviour
+
+
+@pytest.fixture(scope="module")
+def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
+    every = sorted({"completions", "chat", "embeddings", "messages", "responses", "moderations", "rerank", "images",
+                    "speech", "transcriptions", "translations", "generate_content"})  # fmt: skip
+    spent = [{"requests": 1, "per": "month"}]
+    config = settings(
+        theatre.url,
+        keys=[key("alice"), *[key(f"spent-{name}", quotas=spent) for name in FORMATS]],
+        upstreams={"main": {"capabilities": {"messages": True, "generate_content": True}}},
+    )
+    priced = model("responses", price=PRICE) | {"endpoints": ["responses", "messages"], "max_attempts": 1}
+    return gateways(config | {"models": {MODEL: priced, OF_ALL: model("chat") | {"endpoints": every}}})
+
+
+def post(house: Gateway, name: str, **members: Any) -> Answer:
+    return house.post(APIS[name].path, {"model": MODEL, **APIS[name].asked, **members})
+
+
+@each_api
+def test_1_a_client_that_closes_behind_the_end_is_charged_the_report(
+    house: Gateway, upstream: Stage, name: str
+) -> None:
+    async def stays_open(wire: Wire) -> None:
+        await wire.write(CHUNKED + b"".join(map(chunk, events(name, APIS[name].usage))))
+        await wire.until_gone()
+
+    upstream.play(stays_open)
+    end = b"response.completed" if name == "responses" else b"message_stop"
+    with house.connect() as client:
+        body = json.dumps({"model": MODEL, **APIS[name].asked, "stream": True}).encode()
+        client.post(APIS[name].path, body, secret("alice"))
+        head = client.read_head()
+        while end not in client.read_chunk():
+            pass
+    record = house.call(head.id)
+    assert (record["ended"], record["usage_source"]) == ("done", "reported")
+    assert record["cost_usd"] == pytest.approx(COST, abs=1e-12)
+
+
+@each_api
+def test_5_a_cut_stream_is_one_call_of_the_upstream(house: Gateway, upstream: Stage, name: str) -> None:
+    upstream.play(streamed(events(name, APIS[name].usage)[:3], is_cut=True))
+    got = post(house, name, stream=True)
+    last = got.body.rstrip(b"\n").rpartition(b"\n\n")[2]
+    assert last.startswith(b"event: response.failed\n" if name == "responses" else b"event: error\n")
+    assert upstream.hits == 1
+    assert house.call(got.id)["attempts"] == 1
+
+
+@each_api
+def test_6_identity_is_no_coding(house: Gateway, upstream: Stage, name: str) -> None:
+    upstream.play(ok_json(plain(name, APIS[name].usage)))
+    body = json.dumps({"model": MODEL, **APIS[name].asked}).encode()
+    assert house.post(APIS[name].path, body, headers={"Content-Encoding": "identity"}).status == 200
+    assert upstream.requests[0].body == body
+    assert "content-encoding" not in upstream.requests[0].headers
+
+
+BODIES: dict[str, dict[str, Any]] = {
+    "completions": {"prompt": "Hello"},
+    "chat": {"messages": [{"role": "user", "content": "Hello"}]},
+    "embeddings": {"input": "Hello"},
+    "messages": {"max_tokens": 5, "messages": [{"role": "user", "content": "Hello"}]},
+    "count_tokens": {"messages": [{"role": "user", "content": "Hello"}]},
+    "responses": {"input": "Hello"},
+    "input_tokens": {"input": "Hello"},
+    "compact": {"input": "Hello"},
+    "moderations": {"input": "Hello"},
+    "rerank": {"query": "Hello", "documents": ["Hello"]},
+    "images": {"prompt": "Hello"},
+    "speech": {"input": "Hello", "voice": "alloy"},
+    "generate_content": {"contents": [{"role": "user", "parts": [{"text": "Hello"}]}]},
+    "count_content_tokens": {"contents": [{"role": "user", "parts": [{"text": "Hello"}]}]},
+}
+FORMS = ("transcriptions", "translations")
+"""Formats whose requests are forms."""
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_8_a_spent_key_is_refused_on_every_path(house: Gateway, upstream: Stage, name: str) -> None:
+    """A format that is new has to stand in `BODIES` or `FORMS`."""
+    upstream.play(answer(b"{}"))
+    who = f"spent-{name}"
+    house.post("/v1/chat/completions", {"model": OF_ALL, **BODIES["chat"]}, key=who)
+    before = upstream.hits
+    sound = form(("model", OF_ALL), ("file", wav(0.1)))
+    for path in [path.replace("{model}", OF_ALL) for path in (FORMATS[name].path, *FORMATS[name].more_paths)]:
+        if name in FORMS:
+            refused = house.post(path, sound, key=who, headers=TYPE)
+        else:
+            members = BODIES[name] if FORMATS[name].has_model_in_path else {"model": OF_ALL} | BODIES[name]
+            refused = house.post(path, members, key=who)
+        assert refused.status == 429, (path, refused)
+        assert b"exceeded the quota of your key" in refused.body
+    assert upstream.hits == before
+
+
+@each_api
+def test_9_a_stream_costs_what_its_plain_twin_costs(house: Gateway, upstream: Stage, name: str) -> None:
+    usage = APIS[name].usage
+    upstream.play(ok_json(plain(name, usage)), streamed(events(name, usage)))
+    records = [house.call(post(house, name, stream=is_stream).id) for is_stream in (False, True)]
+    for record in records:
+        assert record["cost_usd"] == pytest.approx(COST, abs=1e-12)
+        assert (record["prompt_tokens"], record["cached_tokens"], record["completion_tokens"]) == (1000, 400, 100)
+        assert record["units"] == {"cache_write": 150, "cache_write_1h": 50}
+
+
+@each_api
+def test_11_what_the_gateway_does_not_know_goes_up_as_it_came(house: Gateway, upstream: Stage, name: str) -> None:
+    new: dict[str, Any] = {
+        "a_member_of_next_year": {"x": [1.50, None]},
+        "context_management": {"edits": [{"type": "clear_of_next_year"}]},
+        "tools": [{
+            "type": "function" if name == "responses" else "custom", "name": "f", "defer_loading": True, "strict": None,
+            "input_schema": {"type": "object"}, "parameters": {"type": "object"}, "provider_specific_fields": {"a": 1},
+        }],
+        "tool_choice": {"type": "web_search_of_next_year"},
+    }  # fmt: skip
+    if name == "responses":
+        new["context_management"] = [{"type": "compaction_of_next_year", "threshold": 1}]
+        new["input"] = [{"role": "user", "content": "Hi", "phase": "x"}, {"type": "item_of_next_year", "z": {}}]
+    else:
+        new["messages"] = [{"role": "user", "content": [{"type": "block_of_next_year", "z": {}}]}]
+    upstream.play(ok_json(plain(name, APIS[name].usage)))
+    body = json.dumps({"model": MODEL, **APIS[name].asked, **new}, indent=1).encode()
+    got = house.post(APIS[name].path, body)
+    assert got.status == 200, got
+    assert upstream.requests[0].body == body
+
+
+@each_api
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_20_the_service_that_the_answer_names_is_charged(
+    house: Gateway, upstream: Stage, name: str, is_stream: bool
+) -> None:
+    usage: dict[str, Any] = {"input_tokens": 100, "output_tokens": 10}
+    more = {"service_tier": "priority"} if name == "responses" else {}
+    if name == "messages":
+        usage["service_tier"] = "priority"
+    upstream.play(streamed(events(name, usage, **more)) if is_stream else ok_json(plain(name, usage, **more)))
+    record = house.call(post(house, name, service_tier="auto", stream=is_stream).id)
+    assert record["cost_usd"] == pytest.approx((100 * 20 + 10 * 80) / 1e6, abs=1e-12)
+    assert record["price_variant"] == "priority"
+
+
+@each_api
+@pytest.mark.parametrize("is_stream", [False, True])
+@pytest.mark.parametrize(
+    "reported", [None, {}, {"input_tokens": 0, "output_tokens": 0}], ids=["none", "empty", "zeros"]
+)
+def test_26_an_answer_without_a_report_is_not_free(
+    house: Gateway, upstream: Stage, name: str, is_stream: bool, reported: dict[str, Any] | None
+) -> None:
+    if is_stream and reported == {}:
+        reported = {"output_tokens": None}
+    upstream.play(streamed(events(name, reported)) if is_stream else ok_json(plain(name, reported)))
+    got = post(house, name, stream=is_stream)
+    assert got.status == 200
+    record = eventually(lambda: house.call(got.id))
+    assert record["usage_source"] == "estimated"
+    assert record["prompt_tokens"] >= 1
+    assert record["completion_tokens"] >= 3
+    assert record["cost_usd"] > 0
