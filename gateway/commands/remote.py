@@ -138,6 +138,10 @@ class RemoteRegistry:
 
         return await newest_rows(limit, turn)
 
+    async def upstreams(self) -> list[Shown]:
+        """How each upstream is doing."""
+        return _rows(await self._ask("GET", "upstreams"))
+
     async def request(self, name: str) -> Shown:
         """The call or the refusal with this id, as the API shows it."""
         return await self._ask("GET", f"requests/{quote(name, safe='')}")

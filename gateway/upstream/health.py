@@ -62,6 +62,9 @@ class Health:
         self._unnamed: OrderedDict[str, Circuit] = OrderedDict()
         self._show = show
         self._shown = CircuitState.CLOSED
+        self._shown_at = clock()
+        self._moved: dict[str, float] = {}
+        """When the circuits of models that are not closed came to their state."""
         show(upstream, CircuitState.CLOSED)
 
     def __repr__(self) -> str:
@@ -87,8 +90,9 @@ class Health:
         models = {model: int(circuit.state) for model, circuit in self._models.items() if circuit.state}
         fault, at = self._last_failure or (None, now)
         return UpstreamReport(
-            self._upstream, int(self.state), self.in_flight, connections, cooldowns, models, fault, now - at
-        )
+            self._upstream, int(self.state), self.in_flight, connections, cooldowns, models, fault, now - at,
+            state_s=now - self._shown_at, models_s={model: now - self._moved.get(model, now) for model in models},
+        )  # fmt: skip
 
     def retire(self) -> None:
         """The upstream left the configuration: results of running calls still count, but are not logged."""
@@ -221,6 +225,9 @@ class Health:
         self._update_is_healthy()
         state = CircuitState.CLOSED if circuit is None else circuit.state
         was = CircuitState.CLOSED if before is None else before.state
+        if model is not None and state is not was:
+            self._moved = {name: at for name, at in self._moved.items() if self._circuit(name) is not None}
+            self._moved[model] = now
         if state is CircuitState.OPEN and circuit is not None and was is not CircuitState.OPEN:
             cooldown_s = circuit.until - now
             reason = "probe failed" if was else "repeated failures"
@@ -254,7 +261,7 @@ class Health:
 
     def _show_state(self) -> None:
         if (state := self.state) is not self._shown:
-            self._shown = state
+            self._shown, self._shown_at = state, self.clock()
             self._show(self._upstream, state)
 
 

@@ -34,6 +34,10 @@ class UpstreamReport(NamedTuple):
     last_fault_ago_s: float = 0.0
     waiting: int = 0
     """Calls that wait for room at this upstream, or at others with it."""
+    state_s: float = 0.0
+    """How long it has been in that state."""
+    models_s: Mapping[str, float] = {}
+    """How long its models that are not closed have been in theirs."""
 
 
 def merged_status(
@@ -54,20 +58,25 @@ def _row(name: str, address: str, credentials: int, reports: Sequence[UpstreamRe
     faults = [report for report in reports if report.last_fault is not None]
     last = min(faults, key=lambda report: report.last_fault_ago_s, default=None)
     cooldowns = [CredentialCooldown(*cooldown) for report in reports for cooldown in report.cooldowns]
-    models: dict[str, int] = {}
+    models: dict[str, tuple[int, float]] = {}
     for report in reports:
         for model, state in report.models.items():
-            models[model] = max(state, models.get(model, 0))
+            models[model] = max((state, report.models_s.get(model, 0.0)), models.get(model, (0, 0.0)))
+    state, state_s = max([(report.state, report.state_s) for report in reports], default=(0, 0.0))
     return {
         "name": name,
         "base_url": address,
-        "state": STATES[max([report.state for report in reports], default=0)],
+        "state": STATES[state],
+        "state_s": round(state_s, 1),
         "in_flight": sum([report.in_flight for report in reports]),
         "waiting": sum([report.waiting for report in reports]),
         "connections": sum([report.connections for report in reports]),
         "workers": len(reports),
         "credentials": [_credential(number, cooldowns) for number in range(1, credentials + 1)],
-        "models": [{"model": model, "state": STATES[state]} for model, state in sorted(models.items())],
+        "models": [
+            {"model": model, "state": STATES[state], "state_s": round(state_s, 1)}
+            for model, (state, state_s) in sorted(models.items())
+        ],
         "last_failure": last and {"fault": last.last_fault, "seconds_ago": round(last.last_fault_ago_s, 1)},
     }
 

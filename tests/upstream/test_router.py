@@ -493,8 +493,9 @@ async def test_a_worker_reports_what_it_knows(stand: Stand) -> None:
     stand.now += 0.5
     rest = CredentialCooldown(1, "n", 4.5, "auth_failed")
     assert health.report(4) == UpstreamReport(
-        "a", CircuitState.OPEN, 1, 4, [rest], {"m": CircuitState.OPEN}, "auth_failed", 0.5
-    )
+        "a", CircuitState.OPEN, 1, 4, [rest], {"m": CircuitState.OPEN}, "auth_failed", 0.5,
+        state_s=0.5, models_s={"m": 0.5},
+    )  # fmt: skip
     running.abandoned()
     stand.now += 60
     assert health.report(4).cooldowns == []

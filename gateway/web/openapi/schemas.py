@@ -75,6 +75,7 @@ _PRICE = {
     "properties": dict.fromkeys(ROWS, _USD),
     "additionalProperties": False,
 }
+_SECONDS: Schema = {"type": "number", "minimum": 0}
 _QUOTA: Mapping[str, Schema] = {
     "scope": _TEXT, "unit": {"enum": get_args(Unit)}, "per": _TEXT_OR_NULL, "model": _TEXT_OR_NULL, "limit": _AMOUNT,
     "used": _AMOUNT, "reserved": _AMOUNT, "remaining": _AMOUNT, "reset_s": {"type": "number", "minimum": 0},
@@ -194,13 +195,13 @@ SCHEMAS: Mapping[str, Schema] = {
     ),
     "Calls": _exact(data=_list(named("Call")), next=_TEXT_OR_NULL),
     "Upstreams": _exact(data=_list(_exact(
-        name=_TEXT, base_url=_TEXT, state={"enum": STATES}, in_flight=_COUNT, waiting=_COUNT, connections=_COUNT,
-        workers=_COUNT, limits=_list(_exact(configured=_COUNT, **_QUOTA)),
+        name=_TEXT, base_url=_TEXT, state={"enum": STATES}, state_s=_SECONDS, in_flight=_COUNT, waiting=_COUNT,
+        connections=_COUNT, workers=_COUNT, limits=_list(_exact(configured=_COUNT, **_QUOTA)),
         credentials=_list(_exact(
-            number=_COUNT, resting_s={"type": "number", "minimum": 0}, model=_TEXT_OR_NULL, fault=_TEXT_OR_NULL,
+            number=_COUNT, resting_s=_SECONDS, model=_TEXT_OR_NULL, fault=_TEXT_OR_NULL,
         )),
-        models=_list(_exact(model=_TEXT, state={"enum": STATES})),
-        last_failure={"anyOf": [_exact(fault=_TEXT, seconds_ago={"type": "number", "minimum": 0}), {"type": "null"}]},
+        models=_list(_exact(model=_TEXT, state={"enum": STATES}, state_s=_SECONDS)),
+        last_failure={"anyOf": [_exact(fault=_TEXT, seconds_ago=_SECONDS), {"type": "null"}]},
     ))),
     "Reload": _exact(object={"const": "reload"}, generation=_COUNT, changed=_list(_TEXT)),
     "Session": _exact(

@@ -119,9 +119,41 @@ def test_a_token_file_and_a_config_of_the_environment(house: Gateway, tmp_path: 
 def test_the_methods_are_those_of_the_registry() -> None:
     """Commands call both in the same way."""
     for name, method in inspect.getmembers(RemoteRegistry, inspect.iscoroutinefunction):
-        if name.startswith("_") or name in ("usage", "newest", "request"):
+        if name.startswith("_") or name in ("usage", "newest", "request", "upstreams"):
             continue
         theirs = inspect.signature(getattr(Registry, name)).parameters
         mine = inspect.signature(method).parameters
         assert list(theirs)[: len(mine)] == list(mine), name
         assert all(each.default is not each.empty for each in list(theirs.values())[len(mine) :]), name
+
+
+def test_upstreams_are_told_with_their_health_and_limits(gateways: StartsGateways, theatre: Stage) -> None:
+    limits = {
+        "requests": ["100/hour", "9000/day"],
+        "per_key": {"parallel": 5},
+        "per_model": {"gpt-*": {"tokens": "1M/min"}},
+    }
+    up = {"base_url": theatre.url, "api_keys": ["sk-1", "sk-2"], "limits": limits}
+    upstreams = {"limited": up, "dead": {"base_url": f"http://127.0.0.1:{dead_port()}/v1"}}
+    models = {
+        "limited": {"endpoints": ["completions"], "routes": [{"upstream": "limited"}]},
+        "gone": {"endpoints": ["completions"], "routes": [{"upstream": "dead"}], "max_attempts": 1},
+    }
+    made = gateways(settings(theatre.url, upstreams=upstreams, models=models))
+    theatre.play(always=ok_json({"choices": [], "usage": {"prompt_tokens": 10, "completion_tokens": 5}}))
+    assert made.complete(model="limited").status == 200
+    assert [made.complete(model="gone").status for _ in range(5)] == [502] * 5
+    told = eventually(lambda: "open" in (text := ask(made, "upstreams")) and text)
+    lines = [line.split() for line in told.splitlines()]
+    (dead,) = [line for line in lines if line[:2] == ["dead", "open"] or line[:2] == ["dead", "half-open"]]
+    assert dead[2].isdecimal()
+    assert ["limited", "requests", "per", "hour", "-", "100", "=", "1", "1"] in lines
+    assert ["limited", "requests", "per", "86400", "-", "9,000", "=", "1", "0"] in lines
+    assert ["limited", "key", "1:", "parallel", "-", "5", "=", "0", "0"] in lines
+    row = json.loads(ask(made, "upstreams", "--json"))
+    assert sorted(each["name"] for each in row) == ["dead", "limited", "main"]
+    stored = run("upstreams", "--config", str(made.folder / "gateway.yaml"))
+    assert ["limited", "requests", "per", "hour", "-", "100", "=", "1", "1"] in [
+        line.split() for line in stored.stdout.splitlines()
+    ]
+    assert "dead" not in stored.stdout
