@@ -31,6 +31,8 @@ Endpoint = Literal[
     "moderations",
     "rerank",
     "images",
+    "image_edits",
+    "image_variations",
     "speech",
     "transcriptions",
     "translations",

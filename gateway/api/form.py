@@ -1,9 +1,9 @@
 """From a multipart form to checked `Params`, and back to the bytes for an upstream.
 
 Text fields are read as the types of the schema and then checked by the rules of JSON bodies (`validate.py`), in
-OpenAI's words. Names that end in `[]` are lists (openai-python, `array_format="brackets"`); every other name may come
-once. What is forwarded is the client's own bytes; only a field that has to change, such as the model's alias, is
-written anew.
+OpenAI's words. Names that end in `[]` are lists (openai-python, `array_format="brackets"`); a list of one item may come
+without, and every other name once. What is forwarded is the client's own bytes; only a field that has to change, such
+as the model's alias, is written anew.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def _members(rules: Rules, parts: Sequence[FormPart]) -> tuple[dict[str, Any], d
             continue
         if name in members:
             raise _duplicate(part.name)
-        members[name] = value
+        members[name] = [value] if _is_list(rules, name) else value
         if part.value is not None:
             places[name] = (part.start, part.end)
     return members, places
@@ -143,6 +143,13 @@ def _kinds(rules: Rules, name: str) -> frozenset[Any]:
     """The plain types that the schema allows for a field or for the items of a list."""
     field = rules.schema.model_fields.get(name)
     return frozenset() if field is None else frozenset(_plain_types(field.annotation))
+
+
+def _is_list(rules: Rules, name: str) -> bool:
+    """Whether the schema has a list: one item may be sent without `[]`."""
+    field = rules.schema.model_fields.get(name)
+    arms = () if field is None else (field.annotation, *get_args(field.annotation))
+    return any(get_origin(get_args(arm)[0] if get_origin(arm) is Annotated else arm) is list for arm in arms)
 
 
 def _plain_types(annotation: Any) -> Iterator[Any]:

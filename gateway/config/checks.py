@@ -372,7 +372,8 @@ def _token_quota(parts: ValidParts, model: str) -> tuple[Place, str] | None:
 
 
 WITHOUT_TEXT = frozenset({
-    "embeddings", "moderations", "rerank", "images", "speech", "transcriptions", "translations",
+    "embeddings", "moderations", "rerank", "images", "image_edits", "image_variations", "speech", "transcriptions",
+    "translations",
 })  # fmt: skip
 """Endpoints whose answers are not charged as generated text."""
 

@@ -962,7 +962,7 @@ class Route(Section):
 
 EndpointName = Literal[
     "completions", "chat", "embeddings", "messages", "responses", "generate_content", "moderations", "rerank", "images",
-    "speech", "transcriptions", "translations",
+    "image_edits", "image_variations", "speech", "transcriptions", "translations",
 ]  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from .completions import COMPLETIONS
 from .embeddings import EMBEDDINGS
 from .format import Format
 from .gemini import COUNT_CONTENT_TOKENS, GENERATE_CONTENT
-from .images import IMAGES
+from .images import IMAGE_EDITS, IMAGE_VARIATIONS, IMAGES
 from .messages import COUNT_TOKENS, MESSAGES
 from .moderations import MODERATIONS
 from .rerank import RERANK
@@ -34,6 +34,8 @@ FORMATS: Mapping[Endpoint, Format] = {
         MODERATIONS,
         RERANK,
         IMAGES,
+        IMAGE_EDITS,
+        IMAGE_VARIATIONS,
         SPEECH,
         TRANSCRIPTIONS,
         TRANSLATIONS,

@@ -146,6 +146,16 @@ def no_json(*body: object) -> Params:
     raise InvalidRequest("This API method takes a form: send 'multipart/form-data'.", code="unsupported_content_type")
 
 
+class FactsReader(Protocol):
+    """Reads a plain answer while it arrives, because it is too long to be parsed at once."""
+
+    def feed(self, data: bytes) -> None:
+        """The next bytes of the answer."""
+
+    def facts(self) -> PlainFacts:
+        """Of the whole answer. Raises `ValueError` if it is no whole JSON object."""
+
+
 NO_TEXT = re.compile(rb"(?!)")
 
 
@@ -172,6 +182,8 @@ class Format:
     read_form: Callable[[StoredBytes, Sequence[FormPart], FindsCounter], Params] | None = None
     """Checks a multipart form in the same way; None: the format takes JSON only. With `no_json` as `read` it takes
     forms only."""
+    facts_reader: Callable[[], FactsReader] | None = None
+    """Reads a plain answer with status 200 in pieces; None: `facts` reads it at once."""
     is_text: Callable[[Params], bool] | None = None
     """Whether a whole answer to this request is text and not JSON; None: never."""
     scan: Callable[[ScanInput], Scan] | None = None

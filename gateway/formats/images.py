@@ -1,30 +1,51 @@
-"""OpenAI's image generations (openai-openapi, CreateImageRequest), without streams.
+"""OpenAI's images: generations, edits and variations (openai-openapi, CreateImageRequest, CreateImageEditRequest,
+CreateImageVariationRequest).
 
 GPT Image models report tokens; DALL-E and most resellers report nothing, and their images are counted in the answer.
-A price for each image may have variants by what was asked for: `hd-1024x1792`, `high-auto`.
+A price for each image may have variants by what was asked for: `hd-1024x1792`, `high-auto`. Answers of tens of MB are
+read while they arrive.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Any
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from gateway import units
-from gateway.api import prompt_tokens, validate, validation_errors
-from gateway.api.prompt_tokens import Counter
+from gateway.api import form, prompt_tokens, validate
+from gateway.api.form import File, UploadedFile
+from gateway.api.multipart import FormPart
+from gateway.api.prompt_tokens import Counter, FindsCounter
 from gateway.api.schema import Body, Name
-from gateway.records import Document, Params, Usage
+from gateway.records import Document, Params, StoredBytes, Usage
 
-from . import reported_usage
-from .format import Format, PlainFacts
+from . import reported_usage, sse
+from .format import Format, PlainFacts, ScanInput, Unfit, no_json
+from .member_reader import EACH, MemberReader
+from .typed_scan import TypedScan
 
 MAX_PROMPT = 32_000
 """Characters; of GPT Image models, the longest that the API takes."""
 
 LARGEST_IMAGE_TOKENS = 8_192
 """Output tokens that are reserved for an image: 6,208 is the price list's highest (1024x1536, high)."""
+
+LARGEST_INPUT_TOKENS = 6_400
+"""Prompt tokens that are reserved for an image to edit: 6,240 is the highest of OpenAI's guide (high fidelity)."""
+
+_ENDS = frozenset({"image_generation.completed", "image_edit.completed"})
+
+
+class ImageVariation(Body):
+    """CreateImageVariationRequest. The API's default model is retired, so a model is required."""
+
+    image: File
+    n: Annotated[int, Field(ge=1, le=10)] | None = None
+    size: Annotated[str, Field(max_length=20, pattern=r"^(auto|[0-9]{2,5}x[0-9]{2,5})$")] | None = None
 
 
 class ImageGeneration(Body):
@@ -39,37 +60,83 @@ class ImageGeneration(Body):
     stream: bool | None = None
 
 
-def _read(document: Document, body: ImageGeneration, count: Counter | None) -> Params:
-    if body.stream:
-        raise validation_errors.wrong_value("stream", "The gateway does not stream images: leave it out.")
-    n = body.n or 1
-    variant = f"{body.quality or 'auto'}-{body.size or 'auto'}"
-    images = units.counts({"images": n})
+class ImageEdit(ImageGeneration):
+    """CreateImageEditRequest, a form."""
+
+    image: Annotated[list[File], Field(min_length=1, max_length=16)]
+    mask: File | None = None
+
+
+class ImageEditByReference(ImageGeneration):
+    """The same as JSON, with ids or addresses of images."""
+
+    images: Annotated[list[dict[str, Any]], Field(min_length=1, max_length=16)]
+    mask: dict[str, Any] | None = None
+
+
+def _params(document: Document, body: ImageGeneration | ImageVariation, images: int) -> Params:
+    n, quality = body.n or 1, None
+    text = 0
+    if isinstance(body, ImageGeneration):
+        quality, text = body.quality, prompt_tokens.prompts(body.prompt).tokens
     return Params(
         document=document,
         model=body.model,
+        stream=isinstance(body, ImageGeneration) and bool(body.stream),
         n=n,
-        prompt_tokens=prompt_tokens.prompts(body.prompt).tokens,
+        prompt_tokens=text + LARGEST_INPUT_TOKENS * images,
         default_output=LARGEST_IMAGE_TOKENS,
         output_param="n",
-        units=images,
-        variant=variant,
+        units=units.counts({"images": n}),
+        variant=f"{quality or 'auto'}-{body.size or 'auto'}",
         is_usage_known=True,
     )
 
 
-class _Answer(BaseModel):
-    data: Any = None
-    usage: Any = None
-    error: Any = None
+def _read(document: Document, body: ImageGeneration, count: Counter | None) -> Params:
+    images = len(body.images) if isinstance(body, ImageEditByReference) else 0
+    return _params(document, body, images)
+
+
+def _finish(document: Document, body: ImageEdit | ImageVariation, files: Sequence[UploadedFile]) -> Params:
+    form.no_empty_file(files)
+    return _params(document, body, len(files))
+
+
+def _read_form(
+    rules: validate.Rules, stored: StoredBytes, parts: Sequence[FormPart], find_counter: FindsCounter
+) -> Params:
+    return form.read(rules, _finish, stored, parts, find_counter)
+
+
+class ImagesReader:
+    """Reads a plain answer in pieces: its usage, or how many images it has."""
+
+    def __init__(self) -> None:
+        self._reader = MemberReader((("usage",), ("error",), ("data", EACH)))
+        self._start = b""
+        """The first byte that is no blank."""
+
+    def feed(self, data: bytes) -> None:
+        """The next bytes of the answer."""
+        self._start = self._start or data.lstrip()[:1]
+        self._reader.feed(data)
+
+    def facts(self) -> PlainFacts:
+        """Raises `ValueError` if it is no whole JSON object."""
+        if self._start != b"{" or not self._reader.is_whole:
+            raise ValueError("no JSON object")
+        images = self._reader.counted["data", EACH][b"{"]
+        report, error = self._reader.get("usage"), self._reader.get("error")
+        usage = reported(report)
+        counted = Usage(source="reported", more=units.counts({"images": images})) if images else None
+        return PlainFacts(None, usage or counted, report is not None, bool(error), images > 0)
 
 
 def _facts(body: bytes) -> PlainFacts:
-    answer = _Answer.model_validate_json(body)
-    images = len(answer.data) if isinstance(answer.data, list) else 0
-    usage = reported(answer.usage)
-    counted = Usage(source="reported", more=units.counts({"images": images})) if images else None
-    return PlainFacts(None, usage or counted, usage is not None, bool(answer.error), images > 0)
+    reader = ImagesReader()
+    reader.feed(body)
+    return reader.facts()
 
 
 def reported(report: Any) -> Usage | None:
@@ -84,6 +151,26 @@ def reported(report: Any) -> Usage | None:
     return Usage(*tokens, source="reported", more=more)
 
 
+def _completed(report: Any) -> Usage:
+    """Of the event that completes one image; without a report it is that image."""
+    return reported(report) or Usage(source="reported", more=units.counts({"images": 1}))
+
+
+def _scan(asked: ScanInput) -> TypedScan:
+    return TypedScan(asked, _ENDS, _completed)
+
+
+def _as_events(kind: str, body: bytes, shows_usage: bool) -> bytes:
+    """Each image of a plain answer as an event; the usage is in the last."""
+    try:
+        answer = json.loads(body)
+        events = [{"type": kind, **image} for image in answer["data"]]
+        events[-1]["usage"] = answer.get("usage")
+    except (ValueError, TypeError, KeyError, IndexError):
+        raise Unfit("a plain answer without an image, where a stream was asked for") from None
+    return b"".join([sse.write_event(json.dumps(event, separators=(",", ":")).encode()) for event in events])
+
+
 IMAGES = Format(
     name="images",
     path="/v1/images/generations",
@@ -91,5 +178,32 @@ IMAGES = Format(
     operation="image_generation",
     read=partial(validate.read, validate.Rules(ImageGeneration, _read)),
     facts=_facts,
+    facts_reader=ImagesReader,
+    usage=reported,
+    scan=_scan,
+    as_events=partial(_as_events, "image_generation.completed"),
+)
+IMAGE_EDITS = Format(
+    name="image_edits",
+    path="/v1/images/edits",
+    upstream_path="/images/edits",
+    operation="image_edit",
+    read=partial(validate.read, validate.Rules(ImageEditByReference, _read)),
+    read_form=partial(_read_form, validate.Rules(ImageEdit, no_json)),
+    facts=_facts,
+    facts_reader=ImagesReader,
+    usage=reported,
+    scan=_scan,
+    as_events=partial(_as_events, "image_edit.completed"),
+)
+IMAGE_VARIATIONS = Format(
+    name="image_variations",
+    path="/v1/images/variations",
+    upstream_path="/images/variations",
+    operation="image_variation",
+    read=no_json,
+    read_form=partial(_read_form, validate.Rules(ImageVariation, no_json)),
+    facts=_facts,
+    facts_reader=ImagesReader,
     usage=reported,
 )

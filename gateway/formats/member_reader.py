@@ -39,7 +39,8 @@ class MemberReader:
 
     def __init__(self, wanted: Collection[Path]) -> None:
         self.counted: dict[Path, Counter[bytes]] = {path: Counter() for path in wanted if EACH in path}
-        """How often each value of a member came, over the items of an array: JSON."""
+        """How often each value of a member came, over the items of an array: JSON, empty for one that is too long. Of a
+        path that ends with `EACH`: how many items are objects or arrays, under `{`."""
         self.is_whole = False
         """The object has ended."""
         self._found: dict[Path, bytes] = {}
@@ -98,8 +99,11 @@ class MemberReader:
         if self._is_escaped:
             self._is_escaped = False
             return at + 1
-        found = _INSIDE.match(data, at)
-        end = found.end() if found else at
+        end = data.find(b'"', at)
+        end = len(data) if end < 0 else end
+        if data.find(b"\\", at, end) >= 0:
+            found = _INSIDE.match(data, at)
+            end = found.end() if found else at
         if self._name is not None:
             self._name += data[at : min(end, at + MAX_NAME + 1)]
         if end == len(data):
@@ -137,6 +141,8 @@ class MemberReader:
         value, path = bytes(self._kept), tuple(self._path)
         self._kept = None
         if len(value) > MAX_KEPT:
+            if path in self.counted:
+                self.counted[path][b""] += 1
             return
         value = _LINES_OF_DATA.sub(b"\n", value).lstrip(b" \t\r\n:").rstrip()
         if path not in self.counted:
@@ -148,6 +154,8 @@ class MemberReader:
     def _step(self, sign: int) -> None:
         path = self._path
         if sign in (_OPEN_OBJECT, _OPEN_ARRAY):
+            if path and path[-1] == EACH and not self._below and (counter := self.counted.get(tuple(path))) is not None:
+                counter[b"{"] += 1
             if self._below or len(path) >= self._deepest:
                 self._below += 1
                 return

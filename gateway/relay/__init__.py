@@ -150,7 +150,7 @@ async def _finish_plain(
     if needs_events and as_events is None:
         lease.add_cost(read.charged)
         return exchange.failure(Fault.UNFIT, "a plain answer where a stream was asked for")
-    body = bytes(exchange.body)
+    body = exchange.take_body()
     try:
         if needs_events and as_events is not None:
             body = as_events(body, this.call.params.include_usage)

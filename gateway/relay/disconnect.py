@@ -125,7 +125,7 @@ def _close(
 def _used(this: Attempt, exchange: Exchange) -> tuple[charge.Charge, str | None]:
     """Cost and model of an answer that is not a stream or has not begun."""
     if not exchange.is_over:
-        charged = charge.of_broken(this.sent, charge.Ending.STOPPED, bytes(exchange.body), elapsed_s=exchange.elapsed_s)
+        charged = charge.of_broken(this.sent, charge.Ending.STOPPED, exchange.take_body(), elapsed_s=exchange.elapsed_s)
         return charged, None
     read = read_plain(this, exchange, exchange.trouble)
     return read.charged, read.model

@@ -10,7 +10,7 @@ import asyncio
 from functools import partial
 
 from gateway.accounting.lease import Lease
-from gateway.formats.format import Scan, ScanInput, Unfit
+from gateway.formats.format import FactsReader, Scan, ScanInput, Unfit
 from gateway.records import Failure, Fault, Phase
 from gateway.tasks import Tasks
 from gateway.upstream import provider_errors, refusal
@@ -29,7 +29,11 @@ class Exchange:
         loop = asyncio.get_running_loop()
         self.head: Head | None = None
         self.body = bytearray()
+        """Of a plain answer, until `take_body`."""
+        self._body = b""
         self.scan: Scan | None = None
+        self.facts_reader: FactsReader | None = None
+        """Of a plain answer that is read while it arrives."""
         self.has_passed = False
         """Whether anything of this answer has gone to the client."""
         self.is_over = False
@@ -110,6 +114,8 @@ class Exchange:
                 )
             )
             return
+        if head.status == 200 and self._attempt.format.facts_reader is not None:
+            self.facts_reader = self._attempt.format.facts_reader()
         announced = head.get("content-length") or ""
         if announced.isdecimal() and int(announced) > self._attempt.max_response_bytes:
             self._refuse_length()
@@ -137,6 +143,13 @@ class Exchange:
         self.is_ended = True
         self.connection = None
         self._finish(failure)
+
+    def take_body(self) -> bytes:
+        """The whole body of a plain answer that has ended."""
+        if self.body:
+            self._body = bytes(self.body)
+            self.body = bytearray()
+        return self._body
 
     def pass_rest(self) -> None:
         """The upstream ended its stream: pass on what it left without a blank line."""
@@ -229,6 +242,8 @@ class Exchange:
         if not self.body:
             self._lease.note_first_byte()
         self.body += data
+        if self.facts_reader is not None:
+            self.facts_reader.feed(data)
         self._outlet.hold(len(data))
         if len(self.body) > self._attempt.max_response_bytes:
             self._refuse_length()

@@ -30,7 +30,7 @@ class PlainAnswer(NamedTuple):
 
 def read_plain(this: Attempt, exchange: Exchange, failure: Failure | None) -> PlainAnswer:
     """Read a plain answer that has ended, with this failure if it has one."""
-    sent, head, body = this.sent, exchange.head, bytes(exchange.body)
+    sent, head, body = this.sent, exchange.head, exchange.take_body()
     if failure is not None:
         shown = body if head is not None and head.status == 200 else b""
         return PlainAnswer(charge.of_broken(sent, charge.ending_of(failure), shown), None, failure)
@@ -39,7 +39,7 @@ def read_plain(this: Attempt, exchange: Exchange, failure: Failure | None) -> Pl
         judged = provider_errors.judge(this.route.upstream, head, body, now=time.time(), hide=this.hidden)
         return PlainAnswer(charge.of_broken(sent, _ending_of(judged)), None, judged)
     try:
-        answer = _facts(this, body)
+        answer = _facts(this, body) if exchange.facts_reader is None else exchange.facts_reader.facts()
     except ValueError:  # ValidationError is one
         failure = exchange.failure(Fault.NOT_JSON, f"content-type {head.get('content-type')}"[:200])
         return PlainAnswer(charge.of_broken(sent, charge.ending_of(failure), body), None, failure)

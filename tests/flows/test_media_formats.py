@@ -157,7 +157,7 @@ def test_an_error_of_speech_is_json(house: Gateway, upstream: Stage) -> None:
         ("/v1/images/generations", {"prompt": "a cat"}, "model"),
         ("/v1/images/generations", {"model": "dall-e-3", "prompt": "a cat", "n": 11}, "n"),
         ("/v1/images/generations", {"model": "dall-e-3", "prompt": "a cat", "size": "big"}, "size"),
-        ("/v1/images/generations", {"model": "dall-e-3", "prompt": "a cat", "stream": True}, "stream"),
+        ("/v1/images/generations", {"model": "dall-e-3", "prompt": "a cat", "stream": "yes"}, "stream"),
         ("/v1/images/generations", {"model": "dall-e-3", "prompt": ""}, "prompt"),
         ("/v1/audio/speech", {"model": "tts-1", "input": "x" * 4097, "voice": "v"}, "input"),
         ("/v1/audio/speech", {"model": "tts-1", "input": "x"}, "voice"),

@@ -20,7 +20,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, models_jso
 from gateway import __version__
 from gateway.api.schema import Body, Chat, Completion, CountTokens, Embedding, Messages, Part, Response
 from gateway.formats.gemini_request import CountContentTokens, GenerateContent
-from gateway.formats.images import ImageGeneration
+from gateway.formats.images import ImageEdit, ImageGeneration, ImageVariation
 from gateway.formats.messages import OVERLOADED
 from gateway.formats.moderations import Moderation
 from gateway.formats.rerank import RERANK, Rerank
@@ -43,6 +43,9 @@ _CALL_ERRORS = (401, 403, 404, 408, 413, 422, 429, 502, 504)
 
 
 _STREAMED = "With `stream: true`: events of JSON, then `[DONE]`."
+
+
+_IMAGE_EVENTS = "With `stream: true`: events of JSON, partial images and for each image"
 
 
 def _call(summary: str, body: type[Body], answer: str, *, streamed: str | None = _STREAMED) -> Operation:
@@ -125,7 +128,15 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         ("POST", path): _call("Order documents by a query.", Rerank, "Ranked", streamed=None)
         for path in (RERANK.path, *RERANK.more_paths)
     },
-    ("POST", "/v1/images/generations"): _call("Make images.", ImageGeneration, "Embedded", streamed=None),
+    ("POST", "/v1/images/generations"): _call(
+        "Make images.", ImageGeneration, "Embedded", streamed=f"{_IMAGE_EVENTS} `image_generation.completed`."
+    ),
+    ("POST", "/v1/images/edits"): _call(
+        "Change images.", ImageEdit, "Embedded", streamed=f"{_IMAGE_EVENTS} `image_edit.completed`."
+    )._replace(body_type=FORM),
+    ("POST", "/v1/images/variations"): _call(
+        "Make images like this one.", ImageVariation, "Embedded", streamed=None
+    )._replace(body_type=FORM),
     ("POST", "/v1/audio/speech"): _call("Speak a text.", Speech, "Completed")._replace(
         answers={"audio/*": {"type": "string", "format": "binary"}}
     ),
@@ -240,11 +251,18 @@ def _spell(place: tuple[str, str], operation: Operation) -> dict[str, Any]:
     return spelt
 
 
-def _name_lists(schema: dict[str, Any]) -> None:
-    """In forms the names of lists end in `[]`."""
-    given = schema["properties"]
-    is_list = {name for name, field in given.items() if any("items" in arm for arm in field.get("anyOf", (field,)))}
-    schema["properties"] = {f"{name}[]" if name in is_list else name: field for name, field in given.items()}
+def _as_form(schema: dict[str, Any]) -> None:
+    """In forms the names of lists end in `[]`, and there is no null."""
+    fields = {name: _without_null(field) for name, field in schema["properties"].items()}
+    names = {name: f"{name}[]" if "items" in field else name for name, field in fields.items()}
+    schema["properties"] = {names[name]: field for name, field in fields.items()}
+    schema["required"] = [names[name] for name in schema["required"]]
+
+
+def _without_null(field: dict[str, Any]) -> dict[str, Any]:
+    arms = [arm for arm in field.get("anyOf", ()) if arm != {"type": "null"}]
+    rest = {name: value for name, value in field.items() if name != "anyOf"}
+    return {**rest, **arms[0]} if len(arms) == 1 else field
 
 
 def describe(routes: Iterable[tuple[str, str]]) -> dict[str, Any]:
@@ -257,7 +275,7 @@ def describe(routes: Iterable[tuple[str, str]]) -> dict[str, Any]:
     )
     for each in OPERATIONS.values():
         if each.body is not None and each.body_type == FORM:
-            _name_lists(told["$defs"][each.body.__name__])
+            _as_form(told["$defs"][each.body.__name__])
     paths: dict[str, dict[str, Any]] = {}
     for method, path in routes:
         if (operation := OPERATIONS.get((method, path))) is not None:

@@ -81,6 +81,7 @@ GENERATED = {
     "usageMetadata": {"promptTokenCount": 3, "candidatesTokenCount": 2},
 }  # fmt: skip
 EVENTS: dict[str, list[dict[str, Any]]] = {
+    "/v1/images/generations": [{"type": "image_generation.completed", "b64_json": "AAAA"}],
     "/v1/messages": [
         {"type": "message_start", "message": MESSAGE | {"content": [], "stop_reason": None}},
         {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 2}},
@@ -92,6 +93,11 @@ EVENTS: dict[str, list[dict[str, Any]]] = {
 async def of_form(wire: Wire) -> None:
     """A whole answer in the form that was asked for; of a stream the last event."""
     body = wire.request.body
+    if "/images/" in wire.request.path:
+        event = {"type": "image_edit.completed", "b64_json": "AAAA"}
+        is_stream = b'name="stream"' in body and b"\r\n\r\ntrue\r\n" in body
+        await (stream([event], done=False) if is_stream else ok_json({"data": [{"b64_json": "AAAA"}]}))(wire)
+        return
     if b'name="stream"' in body and b"\r\n\r\ntrue\r\n" in body:
         await stream([{"type": "transcript.text.done", "text": "Hi"}], done=False)(wire)
         return
@@ -260,7 +266,7 @@ def check(case: Any, answer: Response, *more: str) -> None:
     case.validate_response(answer, checks=checks)
     assert answer.headers["x-request-id"][0].startswith("req_")
     if answer.headers["content-type"] == ["text/event-stream"]:
-        is_typed = case.path in EVENTS or case.path in ("/v1/responses", "/v1/audio/transcriptions")
+        is_typed = case.path in EVENTS or case.path.startswith(("/v1/responses", "/v1/audio", "/v1/images"))
         is_typed = is_typed or is_of_google(case.path)
         assert is_typed or events(answer.content)[-1] == "[DONE]"
     if answer.status_code not in (200, 201):
