@@ -88,7 +88,16 @@ def _give_a_past(house: Gateway) -> None:
     plant(
         house.config["store"]["url"],
         [
-            record(ago(1), "alice", team="crew", cost_nusd=12_345_678, usage=Usage(1200, 340, 100, 40, "reported")),
+            record(
+                ago(1),
+                "alice",
+                team="crew",
+                cost_nusd=12_345_678,
+                usage=Usage(1200, 340, 100, 40, "reported"),
+                stream=True,
+                first_byte_s=0.4,
+                duration_s=2.5,
+            ),
             record(ago(1), "bob", usage=Usage(300, 60, 0, 0, "estimated"), status=502, ended="error"),
             record(
                 ago(12), "gone", upstream="former", cost_nusd=2_000_000_000, usage=Usage(9000, 1000, source="reported")

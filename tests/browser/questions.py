@@ -70,7 +70,9 @@ QUESTIONS = [
              f"{TABLE} tbody tr:first-child th", lambda house: _most(house, "upstream", "errors")),
     Question("engineer", "Is the upstream serving now?", [], "[data-upstream=main] .pill", lambda _: "serving"),
     Question("engineer", "How long does the first token take?", [], "[data-figure=first-token-p95]",
-             lambda _: "in the last minute"),
+             lambda _: "half within"),
+    Question("engineer", "Which model is slow?", [], "section[aria-labelledby=latency-title] table tbody tr",
+             lambda _: " s"),
     Question("member", "What have I spent this month?", [], "[data-figure=spend] .figure", lambda _: "$"),
     Question("member", "What is left, and when is it free again?", [], "[data-key=alice] .quota[data-unit=requests]",
              lambda _: "resets in"),
@@ -78,7 +80,7 @@ QUESTIONS = [
              lambda house: house.admin("refusals", key="alice").json["data"][0]["message"][:40]),
     Question("member", "How do I connect Claude Code?", ["[data-choice=claude]"], ".snippet",
              lambda house: f"ANTHROPIC_BASE_URL={house.url}"),
-    Question("member", "Does my key work at all?", [".test-call button"], "[data-test]", lambda _: ""),
+    Question("member", "Does my key work at all?", [".test-call button"], "[data-test]", lambda _: "It works"),
 ]  # fmt: skip
 
 

@@ -1,7 +1,7 @@
-// Drawings: one bar for each day, and the small curve of a live number. A table always says the same in words.
+// Drawings: one bar for each day or hour, and the small curve of a live number. A table always says the same in words.
 
 import { fill, h, s } from "./dom.js";
-import { dayInWords, dayShort } from "./format.js";
+import { stepInWords, stepShort } from "./format.js";
 
 const HEIGHT = 190;
 const ROOM = { top: 10, right: 4, bottom: 22, left: 52 };
@@ -74,7 +74,7 @@ export class DayChart {
     if (!this.rows || (place === this.chosen && this.readout.hasChildNodes())) return;
     this.chosen = place;
     const row = this.rows[place];
-    fill(this.readout, row ? [h("b", null, dayInWords(row.day)), ` ${this.of.say(row)}`] : this.of.total);
+    fill(this.readout, row ? [h("b", null, stepInWords(row.hour ?? row.day)), ` ${this.of.say(row)}`] : this.of.total);
     if (row && this.of.parts.length > 1) this.readout.append(this.split(row));
     for (const [number, mark] of this.svg.querySelectorAll(".mark").entries())
       mark.classList.toggle("on", number === place);
@@ -139,7 +139,7 @@ export class DayChart {
           s("rect", { class: "column", x: ROOM.left + step * place, y: ROOM.top, width: step, height: inner.height }),
           pieces,
           isNamed &&
-            s("text", { class: "tick middle", x: Math.min(middle, width - 20), y: HEIGHT - 6 }, dayShort(row.day)),
+            s("text", { class: "tick middle", x: Math.min(middle, width - 20), y: HEIGHT - 6 }, stepShort(row.hour ?? row.day)),
         );
       }),
     );

@@ -64,13 +64,15 @@ export const day = (before = 0) => new Date(Date.now() - before * DAY_MS).toISOS
 const MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 const WEEKDAYS = ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];
 
-export function dayInWords(text) {
-  const date = new Date(`${text}T00:00:00Z`);
-  return `${WEEKDAYS[date.getUTCDay()]}, ${date.getUTCDate()} ${MONTHS[date.getUTCMonth()]}`;
+/** A day (2026-11-20) or an hour (2026-11-20T14) in words. */
+export function stepInWords(text) {
+  const date = new Date(`${text.slice(0, 10)}T00:00:00Z`);
+  const day = `${WEEKDAYS[date.getUTCDay()]}, ${date.getUTCDate()} ${MONTHS[date.getUTCMonth()]}`;
+  return text.length > 10 ? `${text.slice(11)}:00, ${day}` : day;
 }
 
-export function dayShort(text) {
-  return `${Number(text.slice(8))} ${MONTHS[Number(text.slice(5, 7)) - 1]}`;
+export function stepShort(text) {
+  return text.length > 10 ? `${text.slice(11)}:00` : `${Number(text.slice(8))} ${MONTHS[Number(text.slice(5, 7)) - 1]}`;
 }
 
 /** An amount of a quota's unit; without the unit where another amount says it. */

@@ -5,18 +5,18 @@ import { fullness } from "./bars.js";
 import { fill, h } from "./dom.js";
 import { NOTHING, compact, count, day, many, percent, quotaName, span, usd } from "./format.js";
 import { monthBefore, monthStart, rangeWords, shifted } from "./range.js";
-import { quantile } from "./rates.js";
 import { change, forecast } from "./spending.js";
 import { total } from "./sums.js";
 
 const NEAR = 0.8;
 const SHOWN = 3;
 
-const within = (rows, { since, until }) => rows.filter((row) => row.day >= since && row.day <= until);
+const atOf = (row) => row.hour ?? row.day;
+const within = (rows, { since, until }) => rows.filter((row) => atOf(row) >= since && atOf(row) <= until);
 
 /** The first day whose sums the row needs. */
 export const firstDayOf = (range) =>
-  [range.before.since, monthBefore(day()).since, shifted(day(), -8)].reduce((one, other) => (one < other ? one : other));
+  [range.before.since.slice(0, 10), monthBefore(day()).since, shifted(day(), -8)].reduce((one, other) => (one < other ? one : other));
 
 function tile(name, title, value, exact, ...more) {
   return h(
@@ -70,9 +70,15 @@ function errors(rows, range) {
   );
 }
 
-function firstToken(samples) {
-  const found = samples.length ? quantile(samples, (sample) => sample.first_token, 0.95) : null;
-  return tile("first-token-p95", "Time to first token, p95", span(found), found, "in the last minute, all models");
+function firstToken(found, range) {
+  const p95 = found?.first_token_p95_s ?? null;
+  return tile(
+    "first-token-p95",
+    `Time to first token, p95, ${rangeWords(range)}`,
+    span(p95),
+    p95,
+    found?.first_token_count ? `half within ${span(found.first_token_p50_s)} · ${many(found.first_token_count, "call")}` : "none measured",
+  );
 }
 
 function nearLimits(windows) {
@@ -99,22 +105,21 @@ function nearLimits(windows) {
   );
 }
 
-/** The row: `days(rows, range)` shows sums by day, `look(signal)` asks for the limits, `windows(rows)` shows
- * them, `live(feed)` shows the present. */
+/** The row: `sums` shows sums by day, and by the steps of the range; `look(signal)` asks for the limits, `windows(rows)`
+ * shows them; `latency` shows the percentiles of the range. */
 export class Headline {
-  constructor(hasFeed) {
-    this.hasFeed = hasFeed;
+  constructor() {
     this.node = h("div", { class: "tiles", role: "group", "aria-label": "At a glance" });
-    this.parts = { sums: [], first: hasFeed ? firstToken([]) : null, near: tile("near", "Near a limit", NOTHING) };
+    this.parts = { sums: [], first: null, near: tile("near", "Near a limit", NOTHING) };
   }
 
-  days(rows, range) {
-    this.parts.sums = [spend(rows), requests(rows, range), errors(rows, range)];
+  sums(byDay, bySteps, range) {
+    this.parts.sums = [spend(byDay), requests(bySteps, range), errors(bySteps, range)];
     this.draw();
   }
 
-  live(feed) {
-    this.parts.first = firstToken(feed.samples);
+  latency(found, range) {
+    this.parts.first = firstToken(found, range);
     this.draw();
   }
 

@@ -13,16 +13,21 @@ export class Reports {
     this.past = new Map(); // by question: {at, rows}
   }
 
-  /** The rows by `groups` (a list of names) of these days, of what `filters` (name: value) leaves. */
+  /** The rows by `groups` (a list of names) of these days or hours, of what `filters` (name: value) leaves. */
   async by(groups, since, until, filters = {}) {
     const asked = [...new Set([...groups, ...Object.keys(filters)])];
+    const all = since.length > 10 ? await this.ask(asked, since, until) : await this.ofDays(asked, since, until);
+    const rows = all.filter((row) => Object.entries(filters).every(([name, value]) => row[name] === value));
+    return added(rows, groups);
+  }
+
+  async ofDays(groups, since, until) {
     const recent = day(1);
     const [past, now] = await Promise.all([
-      since < recent ? this.ofPast(asked, since, until < recent ? until : day(2)) : [],
-      until >= recent ? this.ask(asked, since < recent ? recent : since, until) : [],
+      since < recent ? this.ofPast(groups, since, until < recent ? until : day(2)) : [],
+      until >= recent ? this.ask(groups, since < recent ? recent : since, until) : [],
     ]);
-    const rows = [...past, ...now].filter((row) => Object.entries(filters).every(([name, value]) => row[name] === value));
-    return added(rows, groups);
+    return [...past, ...now];
   }
 
   async ofPast(groups, since, until) {

@@ -1,22 +1,22 @@
 // Bars of a chart that are stacked by a group: the largest names each by themselves, the others as one.
 
 const SHOWN = 7;
-/** So many names at most are asked for by day: more would be dear, and a chart shows the largest few alone. */
+/** So many names at most are asked for by day or hour: more would be dear, and a chart shows the largest few alone. */
 export const STACKED_AT_MOST = 60;
 
 /** The parts of a chart without groups. */
 export const plain = (measure) => [{ name: measure.title, class: "c1", of: measure.of }];
 
 /**
- * The parts of a chart of `measure`, from sums by `group` and from sums by day and `group`. `pick` is given the name of
+ * The parts of a chart of `measure`, from sums by `group` and from sums by day (or hour) and `group`. `pick` is given the name of
  * a part that somebody chooses.
  */
-export function stacked(byGroup, byDayAndGroup, group, measure, pick = null) {
+export function stacked(byGroup, byStepAndGroup, group, measure, pick = null) {
   const size = (row) => measure.of(row) ?? 0;
   const names = [...byGroup].sort((one, other) => size(other) - size(one)).map((row) => row[group]);
   const shown = names.slice(0, names.length > SHOWN + 1 ? SHOWN : SHOWN + 1);
-  const amounts = new Map(byDayAndGroup.map((row) => [`${row.day} ${row[group]}`, size(row)]));
-  const of = (name) => (row) => amounts.get(`${row.day} ${name}`) ?? 0;
+  const amounts = new Map(byStepAndGroup.map((row) => [`${row.hour ?? row.day} ${row[group]}`, size(row)]));
+  const of = (name) => (row) => amounts.get(`${row.hour ?? row.day} ${name}`) ?? 0;
   const parts = shown.map((name, place) => ({
     name: name || `no ${group}`,
     class: `c${place + 1}`,

@@ -1,6 +1,6 @@
 // A member's own page: what is spent, what is left and when it is free again, the own keys, refusals, how to connect.
 
-import { noteSettings } from "./address.js";
+import { noteSettings, readAddress } from "./address.js";
 import { get, keyPath, token } from "./api.js";
 import { quotaBar } from "./bars.js";
 import { DayChart } from "./chart.js";
@@ -55,7 +55,7 @@ export function mine(main, context) {
   const { signal, query, can, publicUrl } = context;
   const state = { range: readRange(query), metric: query.get("metric") in METRICS ? query.get("metric") : "cost" };
   const reports = new Reports(signal);
-  const headline = new Headline(false);
+  const headline = new Headline();
   const chart = new DayChart();
   const groups = new GroupTable();
   const [sums, chartPlace, models, keysPlace, refusalPlace] = Array.from({ length: 5 }, () => h("div"));
@@ -71,24 +71,27 @@ export function mine(main, context) {
       chartPlace,
       signal,
       async () => {
+        state.range = readRange(readAddress().query); // hours go by
         const { range, metric } = state;
-        const [rows, byModel, split] = await Promise.all([
+        const [days, hours, byModel, split] = await Promise.all([
           reports.by(["day"], firstDayOf(range), range.until > day() ? range.until : day()),
+          range.unit === "hour" && reports.by(["hour"], range.before.since, range.until),
           reports.by(["model"], range.since, range.until),
-          reports.by(["day", "model"], range.since, range.until),
+          reports.by([range.unit, "model"], range.since, range.until),
         ]);
-        const known = new Map(rows.map((row) => [row.day, row]));
-        const shown = range.days.map((name) => known.get(name) ?? { day: name, ...total([]) });
+        const rows = hours || days;
+        const known = new Map(rows.map((row) => [row[range.unit], row]));
+        const shown = range.steps.map((name) => known.get(name) ?? { [range.unit]: name, ...total([]) });
         const all = total(shown);
         fill(sums, totals(all));
-        headline.days(rows, range);
+        headline.sums(days, rows, range);
         if (!chartPlace.contains(chart.node)) fill(chartPlace, chart.node);
         chart.show(shown, {
           parts: stacked(byModel, split, "model", MEASURES[metric]),
           spell: MEASURES[metric].spell,
           say: dayInNumbers,
           total: [h("b", null, rangeWords(range)), ` ${dayInNumbers(all)}`],
-          summary: `${MEASURES[metric].title} by day and model, ${rangeWords(range)}: ${dayInNumbers(all)}.`,
+          summary: `${MEASURES[metric].title} by ${range.unit} and model, ${rangeWords(range)}: ${dayInNumbers(all)}.`,
         });
         fill(models, groups.show({ groups: byModel, group: "model", metric }));
       },
@@ -135,10 +138,7 @@ export function mine(main, context) {
     section(
       "usage",
       "Your usage",
-      rangeControl(state.range, (settings) => {
-        state.range = readRange(new URLSearchParams(settings));
-        set(settings);
-      }),
+      rangeControl(state.range, set),
       headline.node,
       sums,
       switcher("What the chart shows", METRICS, state.metric, (metric) => {

@@ -1,12 +1,13 @@
 // Who uses what, and what it costs: one range, metric, grouping and set of filters, all in the address.
 
-import { noteSettings } from "./address.js";
+import { noteSettings, readAddress } from "./address.js";
 import { DayChart } from "./chart.js";
 import { fill, h } from "./dom.js";
 import { FILTERS, chips, readFilters } from "./filters.js";
 import { day } from "./format.js";
 import { GroupTable } from "./group_table.js";
 import { Headline, firstDayOf } from "./headline.js";
+import { LatencyPanel } from "./latency.js";
 import { livePanel } from "./live.js";
 import { poll } from "./poll.js";
 import { rangeControl, rangeWords, readRange } from "./range.js";
@@ -20,44 +21,51 @@ import { Table, filterField } from "./table.js";
 const EVERY_MS = 60_000;
 const TODAY_EVERY_MS = 15_000;
 
+const QUICK = ["1h", "24h", "today"];
+
 const titles = (things) => Object.fromEntries(Object.entries(things).map(([name, { title }]) => [name, title]));
 
-export function overview(main, { feed, signal, query, isLive }) {
+function stepTable(unit) {
+  const title = unit[0].toUpperCase() + unit.slice(1);
+  const columns = [{ title, sort: (row) => row[unit], show: (row) => row[unit].replace("T", " ") }, ...NUMBERS];
+  return Object.assign(new Table(columns, { caption: `Usage by ${unit}`, name: (row) => row[unit], sort: 0 }), { unit });
+}
+
+export function overview(main, { feed, signal, query, isLive, can }) {
   const chosen = (name, known, usual) => (known.includes(query.get(name)) ? query.get(name) : usual);
   const state = {
     range: readRange(query),
     metric: chosen("metric", Object.keys(MEASURES), "cost"),
     group: chosen("group", FILTERS, "model"),
     filters: readFilters(query),
-    rows: null, // sums by day, of the range and what it is compared with
+    days: null, // sums by day, of the range, its month, and what they are compared with
+    steps: null, // sums by the unit of the range, and of the period before
     groups: null, // sums by group
-    split: null, // sums by day and group; null: too many groups
+    split: null, // sums by step and group; null: too many groups
   };
   const reports = new Reports(signal);
-  const headline = new Headline(isLive);
+  const headline = new Headline();
   const [sums, chartPlace, breakdown, chipPlace] = [h("div"), h("div"), h("div"), h("div")];
   const note = h("p", { class: "note", role: "status" });
   const chart = new DayChart();
-  const byDay = new Table([{ title: "Day", sort: (row) => row.day, show: (row) => row.day }, ...NUMBERS], {
-    caption: "Usage by day",
-    name: (row) => row.day,
-    sort: 0,
-  });
+  let byStep = stepTable("day");
   const groupTable = new GroupTable(narrow);
   const filter = filterField("Filter by name", (text) => groupTable.filter(text));
 
-  function drawDays() {
-    const known = new Map(state.rows.map((row) => [row.day, row]));
-    const rows = state.range.days.map((name) => known.get(name) ?? { day: name, ...total([]) });
+  function draw() {
+    const { range, steps } = state;
+    const known = new Map(steps.map((row) => [row[range.unit], row]));
+    const rows = range.steps.map((name) => known.get(name) ?? { [range.unit]: name, ...total([]) });
     const measure = MEASURES[state.metric];
     const all = total(rows);
     fill(sums, totals(all));
-    headline.days(state.rows, state.range);
-    if (!chartPlace.contains(chart.node))
+    headline.sums(state.days, steps, range);
+    if (byStep.unit !== range.unit) byStep = stepTable(range.unit);
+    if (!chartPlace.contains(byStep.node))
       fill(
         chartPlace,
         chart.node,
-        h("details", { class: "as-table" }, h("summary", null, "The same as a table"), byDay.node),
+        h("details", { class: "as-table" }, h("summary", null, "The same as a table"), byStep.node),
       );
     const parts = state.split
       ? stacked(state.groups, state.split, state.group, measure, (name) => narrow(state.group, name))
@@ -67,10 +75,10 @@ export function overview(main, { feed, signal, query, isLive }) {
       parts,
       spell: measure.spell,
       say: dayInNumbers,
-      total: [h("b", null, rangeWords(state.range)), ` ${dayInNumbers(all)}`],
-      summary: `${measure.title} by day, ${rangeWords(state.range)}: ${dayInNumbers(all)}. The table below says the same.`,
+      total: [h("b", null, rangeWords(range)), ` ${dayInNumbers(all)}`],
+      summary: `${measure.title} by ${range.unit}, ${rangeWords(range)}: ${dayInNumbers(all)}. The table below says the same.`,
     });
-    byDay.show(rows.filter((row) => row.requests));
+    byStep.show(rows.filter((row) => row.requests));
   }
 
   let wanted = 0;
@@ -80,19 +88,20 @@ export function overview(main, { feed, signal, query, isLive }) {
       signal,
       async () => {
         const mine = ++wanted;
+        state.range = readRange(readAddress().query); // hours go by
         const { range, group, filters } = state;
-        const from = firstDayOf(range);
-        const until = range.until > day() ? range.until : day();
-        const [rows, groups] = await Promise.all([
-          reports.by(["day"], from, until, filters),
+        const [days, steps, groups] = await Promise.all([
+          reports.by(["day"], firstDayOf(range), range.until > day() ? range.until : day(), filters),
+          range.unit === "hour" && reports.by(["hour"], range.before.since, range.until, filters),
           reports.by([group], range.since, range.until, filters),
         ]);
         const isFew = groups.length <= STACKED_AT_MOST;
-        const split = isFew ? await reports.by(["day", group], range.since, range.until, filters) : null;
+        const split = isFew ? await reports.by([range.unit, group], range.since, range.until, filters) : null;
         if (mine !== wanted) return; // something else was chosen meanwhile
-        Object.assign(state, { rows, groups, split });
-        drawDays();
+        Object.assign(state, { days, steps: steps || days, groups, split });
+        draw();
         fill(breakdown, groupTable.show(state));
+        if (latency) headline.latency(await latency.look(state), range);
       },
       look,
     );
@@ -110,6 +119,7 @@ export function overview(main, { feed, signal, query, isLive }) {
     set({ [name]: value });
   }
 
+  const latency = can("GET /admin/api/latency") && new LatencyPanel(signal);
   const live = isLive && livePanel(feed, signal);
   fill(
     main,
@@ -120,10 +130,7 @@ export function overview(main, { feed, signal, query, isLive }) {
         "div",
         { class: "bar" },
         h("h2", { id: "usage-title" }, "Usage"),
-        rangeControl(state.range, (settings) => {
-          state.range = readRange(new URLSearchParams(settings));
-          set(settings);
-        }),
+        rangeControl(state.range, set),
         chipPlace,
       ),
       headline.node,
@@ -151,14 +158,14 @@ export function overview(main, { feed, signal, query, isLive }) {
       h("div", { class: "bar" }, h("h2", { id: "who-title" }, "In this range"), filter),
       h("div", { class: "panel flush" }, breakdown),
     ),
+    latency && latency.node,
     live && live.upstreams,
   );
   fill(chipPlace, chips(state.filters, (name) => narrow(name, null)));
-  if (isLive) feed.listen(() => feed.last && headline.live(feed), signal);
   let looked = 0;
   poll(
     async () => {
-      if (state.range.name !== "today" && Date.now() - looked < EVERY_MS) return true;
+      if (!QUICK.includes(state.range.name) && Date.now() - looked < EVERY_MS) return true;
       const isDone = await look();
       if (isDone) looked = Date.now();
       return isDone;

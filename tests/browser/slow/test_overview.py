@@ -51,6 +51,38 @@ def test_range_is_compared_with_the_period_before(admin: Page, house: Gateway) -
     assert f"{now['errors']} of {now['requests']} requests" in admin.text("[data-figure=errors-in-range]")
 
 
+@pytest.mark.parametrize(("name", "hours"), [("1h", 2), ("24h", 24)])
+def test_hours_are_those_of_the_report(admin: Page, house: Gateway, name: str, hours: int) -> None:
+    admin.click(f"[data-choice='{name}']")
+    since = (datetime.now(UTC) - timedelta(hours=hours - 1)).strftime("%Y-%m-%dT%H")
+    known = {row["model"]: row["requests"] for row in house.usage(group_by="model", since=since)}
+    admin.until(lambda: {row["Model"]: int(row["Requests"]) for row in admin.rows(TABLE)} == known)
+    assert len(admin.all("section[aria-labelledby=usage-title] svg.chart .mark")) == hours
+    assert value(admin, "[data-figure=requests-in-range] .figure") == sum(known.values())
+    admin.click("details.as-table summary")
+    shown = {row["Hour"]: int(row["Requests"]) for row in admin.rows("details.as-table table")}
+    assert shown == {
+        row["hour"].replace("T", " "): row["requests"] for row in house.usage(group_by="hour", since=since)
+    }
+
+
+def test_latency_is_that_of_the_report(admin: Page, house: Gateway) -> None:
+    table = "section[aria-labelledby=latency-title] table"
+    for group in ("model", "upstream"):
+        admin.click(f"[data-choice={group}]")
+        known = {row[group]: row for row in house.admin("latency", group_by=group, since=ago(29)).json["data"]}
+        admin.until(lambda: {row[group.capitalize()] for row in admin.rows(table)} == set(known))  # noqa: B023
+        for row in admin.rows(table):
+            told = known[row[group.capitalize()]]
+            assert int(row["Requests"]) == told["requests"]
+            assert int(row["Failed attempts"]) == told["failed_attempts"]
+            for title, name in (("p95", "first_token_p95_s"), ("Took p50", "duration_p50_s")):
+                assert row[title] == ("\u2013" if told[name] is None else str(told[name]))
+    (whole,) = house.admin("latency", group_by="", since=ago(29)).json["data"]
+    assert whole["first_token_count"] == 1
+    assert value(admin, "[data-figure=first-token-p95] .figure") == whole["first_token_p95_s"]
+
+
 def test_who_is_near_a_limit(admin: Page, house: Gateway) -> None:
     rows = house.admin("quotas").json["data"]
     near = [row for row in rows if (row["used"] + row["reserved"]) / row["limit"] >= 0.8]
@@ -89,7 +121,7 @@ def test_own_dates(page: Page, house: Gateway) -> None:
     (known,) = house.usage(group_by="", since=ago(12), until=ago(12))
     page.until(lambda: value(page, '[data-sum="requests"] b') == known["requests"])
     assert page.see("input[name=since]").get_attribute("value") == ago(12)
-    assert len(page.all("svg.chart .mark")) == 1
+    assert len(page.all("section[aria-labelledby=usage-title] svg.chart .mark")) == 1
 
 
 def test_chart_is_stacked_by_the_group_and_narrows_the_page(admin: Page, house: Gateway) -> None:
@@ -100,7 +132,7 @@ def test_chart_is_stacked_by_the_group_and_narrows_the_page(admin: Page, house: 
     heights: dict[str, float] = admin.run(
         """
         const sums = {};
-        for (const bar of document.querySelectorAll("svg.chart .bar"))
+        for (const bar of document.querySelectorAll("section[aria-labelledby=usage-title] svg.chart .bar"))
           sums[bar.classList[1]] = (sums[bar.classList[1]] ?? 0) + bar.height.baseVal.value;
         return Object.fromEntries([...document.querySelectorAll(".legend .pick")].map((pick) =>
           [pick.textContent, sums[pick.querySelector("i").classList[1]]]));

@@ -75,12 +75,12 @@ def test_chart_says_in_words_and_in_a_table_what_it_draws(admin: Page, house: Ga
     known = reported(house.usage(group_by="day", since=ago(29)), "day")
     found = {row["Day"]: numbers(row) for row in admin.rows("details.as-table table")}
     assert found == known
-    assert len(admin.all("svg.chart .mark")) == 30
+    assert len(admin.all("section[aria-labelledby=usage-title] svg.chart .mark")) == 30
     admin.run("document.querySelector('svg.chart').focus()")
     admin.press(LEFT, LEFT)
     yesterday = next(row for row in house.usage(group_by="day") if row["day"] == ago(1))
     assert f"{yesterday['prompt_tokens']:,} prompt" in admin.text(".readout")
-    assert len(admin.all("svg.chart .mark.on")) == 1
+    assert len(admin.all("section[aria-labelledby=usage-title] svg.chart .mark.on")) == 1
 
 
 def test_a_cost_that_nobody_knows_is_unknown_and_not_nothing(admin: Page, house: Gateway) -> None:
