@@ -22,6 +22,7 @@ from aiohttp import web
 from . import answers, choices, vectors
 from .answers import SimulatedAnswer, SimulatedEvent
 from .choices import GeneratedUsage
+from .gemini import ContentRequest, content_body, content_events, google_error_body
 from .ledger import CallHistory, ServedCall
 from .messages import END, MessageRequest, PromptCache, SimulatedMessage, error_body
 from .requests import (
@@ -47,16 +48,18 @@ MODELS_CREATED = 1_700_000_000
 """The field `created` of every model, in Unix time."""
 
 MESSAGES_PATH = "/v1/messages"
+CONTENT_PATH = "/v1beta/models/{model:.+}"
 
 _ID = web.RequestKey("id", str)
 _STARTED = web.RequestKey("started", float)
 
-_KINDS: Mapping[Endpoint, type[Request | ResponseRequest | MessageRequest]] = {
+_KINDS: Mapping[Endpoint, type[Request | ResponseRequest | MessageRequest | ContentRequest]] = {
     "completions": CompletionRequest,
     "chat": ChatRequest,
     "embeddings": EmbeddingRequest,
     "responses": ResponseRequest,
     "messages": MessageRequest,
+    "generate_content": ContentRequest,
 }
 
 _ALSO: Mapping[Endpoint, Endpoint] = {"responses": "chat"}
@@ -74,6 +77,9 @@ def build_app(settings: Settings) -> web.Application:
     app.router.add_post("/v1/embeddings", simulator.serving("embeddings"))
     app.router.add_post(MESSAGES_PATH, simulator.serving("messages"))
     app.router.add_post(f"{MESSAGES_PATH}/count_tokens", simulator.count_tokens)
+    for method in ("generateContent", "streamGenerateContent"):
+        app.router.add_post(f"{CONTENT_PATH}:{{method:{method}}}", simulator.serving("generate_content"))
+    app.router.add_post(f"{CONTENT_PATH}:countTokens", simulator.count_content_tokens)
     app.router.add_get("/v1/models", simulator.list_models)
     app.router.add_get("/v1/models/{id:.+}", simulator.show_model)
     app.router.add_get("/simulator/ledger", simulator.show_ledger)
@@ -155,6 +161,12 @@ class _Simulator:
         asked = parse(MessageRequest, json.dumps({"max_tokens": 0, **body}).encode())
         return web.json_response({"input_tokens": PromptCache().bill(asked).total})
 
+    async def count_content_tokens(self, request: web.Request) -> web.Response:
+        """countTokens of Gemini's API: generates nothing, and is no call of the ledger."""
+        self._authorise(request)
+        asked = parse(ContentRequest, _with_path(request, await request.read()))
+        return web.json_response({"totalTokens": choices.chat(asked.as_chat()).usage.prompt})
+
     async def list_models(self, request: web.Request) -> web.Response:
         """GET /v1/models."""
         self._authorise(request)
@@ -180,14 +192,15 @@ class _Simulator:
     def _authorise(self, request: web.Request) -> None:
         if self._key is None:
             return
-        other = request.headers.get("x-api-key")
+        other = request.headers.get("x-api-key") or request.headers.get("x-goog-api-key")
         given = f"Bearer {other}" if other is not None else request.headers.get("Authorization", "")
         if not hmac.compare_digest(given.encode("utf-8", "surrogateescape"), b"Bearer " + self._key):
             raise APIError(401, "Incorrect API key provided.", code="invalid_api_key")
 
     async def _serve(self, request: web.Request, endpoint: Endpoint, entry: ServedCall) -> web.StreamResponse:
         self._authorise(request)
-        asked = parse(_KINDS[endpoint], await request.read())
+        body = await request.read()
+        asked = parse(_KINDS[endpoint], _with_path(request, body) if endpoint == "generate_content" else body)
         entry.model, entry.stream = asked.model, asked.is_stream
         if self._settings.models.get(asked.model) not in (endpoint, _ALSO.get(endpoint, endpoint)):
             raise unknown_model(asked.model)
@@ -283,7 +296,19 @@ class _Simulator:
         return response
 
 
-def _answer(asked: Request | ResponseRequest, tokens_per_event: int) -> SimulatedAnswer:
+def _with_path(request: web.Request, body: bytes) -> bytes:
+    """A body of Gemini's API with what its path says."""
+    try:
+        members = json.loads(body)
+    except ValueError:
+        return body
+    if not isinstance(members, dict):
+        return body
+    is_stream = request.match_info.get("method") == "streamGenerateContent"
+    return json.dumps({**members, "model": request.match_info["model"], "stream": is_stream}).encode()
+
+
+def _answer(asked: Request | ResponseRequest | ContentRequest, tokens_per_event: int) -> SimulatedAnswer:
     """Generate the answer of any endpoint; its bytes are made on demand."""
     match asked:
         case CompletionRequest():
@@ -309,6 +334,15 @@ def _answer(asked: Request | ResponseRequest, tokens_per_event: int) -> Simulate
                 generated.longest,
                 lambda: response_body(asked, generated),
                 lambda: response_events(asked, generated, tokens_per_event),
+                b"",
+            )
+        case ContentRequest():
+            generated = choices.chat(asked.as_chat())
+            return SimulatedAnswer(
+                generated.usage,
+                generated.longest,
+                lambda: content_body(asked, generated),
+                lambda: content_events(asked, generated, tokens_per_event),
                 b"",
             )
         case EmbeddingRequest():
@@ -338,6 +372,8 @@ async def _error_responses(
     body = error.body()
     if request.path.startswith(MESSAGES_PATH):
         body = error_body(error.status, error.error["message"] or "", request[_ID])
+    if request.path.startswith("/v1beta/"):
+        body = google_error_body(error.status, error.error["message"] or "")
     return web.Response(status=error.status, body=body, content_type="application/json")
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
 
-Endpoint = Literal["completions", "chat", "embeddings", "responses", "messages"]
+Endpoint = Literal["completions", "chat", "embeddings", "responses", "messages", "generate_content"]
 
 DEFAULT_MODELS: Mapping[str, Endpoint] = MappingProxyType(
     {
@@ -17,6 +17,7 @@ DEFAULT_MODELS: Mapping[str, Endpoint] = MappingProxyType(
         "deepseek-reasoner": "chat",
         "text-embedding-3-small": "embeddings",
         "claude-sonnet-5": "messages",
+        "gemini-2.5-flash": "generate_content",
     }
 )
 

@@ -430,6 +430,7 @@ def test_a_method_that_the_document_does_not_have_is_refused(
 ) -> None:
     for path in {path for _, path in OPERATIONS}:
         allowed = {each for each, at in OPERATIONS if at == path}
+        allowed |= {"GET"} if is_of_google(path) else set()  # it is the path of a model, too
         if method in allowed:
             continue
         where = house.url + re.sub("{.*?}", "m", path)

@@ -1,0 +1,119 @@
+"""Gemini's native API in the simulator: contents are generated and billed as the chat that they amount to.
+
+Thoughts are billed beside the candidates and are not shown. The model and the method stand in the path.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic import Field
+
+from .answers import SimulatedEvent, encode
+from .choices import Generated, Output, compact
+from .requests import ChatRequest, SimulatedCall
+
+_REASONS = {"stop": "STOP", "length": "MAX_TOKENS", "tool_calls": "STOP"}
+_STATUSES = {401: "UNAUTHENTICATED", 404: "NOT_FOUND", 429: "RESOURCE_EXHAUSTED", 503: "UNAVAILABLE"}
+
+
+class ContentRequest(SimulatedCall):
+    """The body of generateContent, with what its path says."""
+
+    contents: list[dict[str, Any]] = Field(min_length=1)
+    stream: bool = False
+    systemInstruction: dict[str, Any] | None = None  # noqa: N815 # as it stands there
+    generationConfig: dict[str, Any] = Field(default_factory=dict)  # noqa: N815 # as it stands there
+    tools: list[dict[str, Any]] | None = None
+
+    @property
+    def is_stream(self) -> bool:
+        return self.stream
+
+    def as_chat(self) -> ChatRequest:
+        """The chat that generates the same text."""
+        turns = [*([self.systemInstruction] if self.systemInstruction else []), *self.contents]
+        declared = [each for tool in self.tools or [] for each in tool.get("functionDeclarations") or []]
+        config = self.generationConfig
+        return ChatRequest(
+            model=self.model, simulate=self.simulate, messages=[_message(turn) for turn in turns],
+            max_tokens=config.get("maxOutputTokens"), n=config.get("candidateCount"),
+            stop=config.get("stopSequences") or None,
+            tools=[{"function": each} for each in declared] or None,
+        )  # fmt: skip
+
+
+def _message(turn: dict[str, Any]) -> dict[str, Any]:
+    parts = turn.get("parts") or []
+    has_result = any("functionResponse" in part for part in parts)
+    text = "".join([part["text"] if isinstance(part.get("text"), str) else compact(part) for part in parts])
+    return {"role": "tool" if has_result else "user", "content": text}
+
+
+def _usage(generated: Generated, text: int | None = None) -> dict[str, int]:
+    """`usageMetadata`; `text`: tokens of candidates that have been shown so far, None: all."""
+    usage = generated.usage
+    thoughts = usage.reasoning
+    shown = usage.completion - thoughts if text is None else text
+    counts = {"promptTokenCount": usage.prompt, "candidatesTokenCount": shown, "thoughtsTokenCount": thoughts}
+    return {**counts, "totalTokenCount": sum(counts.values())}
+
+
+def _parts(output: Output) -> list[dict[str, Any]]:
+    call = output.tool_call
+    if call is None:
+        return [{"text": output.text}]
+    try:
+        given = json.loads("".join(call.arguments))
+    except ValueError:  # cut by the limit
+        given = {}
+    return [{"functionCall": {"name": call.name, "args": given}}]
+
+
+def _candidate(index: int, parts: list[dict[str, Any]], reason: str | None) -> dict[str, Any]:
+    finished = {"finishReason": reason} if reason else {}
+    return {"content": {"parts": parts, "role": "model"}, **finished, "index": index}
+
+
+def content_body(asked: ContentRequest, generated: Generated) -> bytes:
+    """The answer to generateContent."""
+    candidates = [
+        _candidate(choice.index, _parts(choice.output), _REASONS[choice.output.finish_reason])
+        for choice in generated.choices
+    ]
+    body = {"candidates": candidates, "usageMetadata": _usage(generated), "modelVersion": asked.model}
+    return encode(body).encode()
+
+
+def content_events(asked: ContentRequest, generated: Generated, tokens_per_event: int) -> Iterator[SimulatedEvent]:
+    """The chunks of streamGenerateContent, candidate after candidate. The last chunk of each has its reason."""
+    shown = 0
+    for choice in generated.choices:
+        output = choice.output
+        tokens = output.tokens if output.tool_call is None else []
+        thoughts = len(output.reasoning)
+        for at in range(0, len(tokens), tokens_per_event):
+            some = tokens[at : at + tokens_per_event]
+            shown += len(some)
+            candidate = _candidate(choice.index, [{"text": "".join(some)}], None)
+            told, thoughts = thoughts, 0
+            yield _chunk(asked, generated, candidate, shown)._replace(step=at, tokens=len(some) + told, reasoning=told)
+        rest = output.tool_call.tokens if output.tool_call is not None else 0
+        parts = _parts(output) if rest else [{"text": ""}]
+        shown += rest
+        last = _candidate(choice.index, parts, _REASONS[output.finish_reason])
+        event = _chunk(asked, generated, last, shown)
+        yield event._replace(step=output.cost, tokens=rest + thoughts, reasoning=thoughts)
+
+
+def _chunk(asked: ContentRequest, generated: Generated, candidate: dict[str, Any], shown: int) -> SimulatedEvent:
+    body = {"candidates": [candidate], "usageMetadata": _usage(generated, shown), "modelVersion": asked.model}
+    return SimulatedEvent(f"data: {encode(body)}\r\n\r\n".encode())
+
+
+def google_error_body(status: int, message: str) -> bytes:
+    """Google's error object."""
+    name = _STATUSES.get(status) or ("INVALID_ARGUMENT" if status < 500 else "INTERNAL")
+    return json.dumps({"error": {"code": status, "message": message, "status": name}}).encode()

@@ -1,0 +1,154 @@
+"""Google's official SDK, google-genai, as people have it, through a gateway: to a script and the simulator."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+from urllib.request import Request, urlopen
+
+import pytest
+from google import genai
+from google.genai import errors, types
+
+from tests.conftest import Stage, StartsGateways, StartsProcesses
+from tests.fakes.scripted import CHUNKED, chunk, ok_json, raw
+from tests.flows.house import Gateway, key, secret
+from tests.flows.test_gemini import GEMINI, GENERATED, RECORDED, gemini_model, gemini_settings
+
+SIMULATED = "gemini-2.5-flash"
+
+
+@pytest.fixture(scope="module")
+def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
+    keys = [key("alice"), key("spent", quotas=[{"requests": 1, "per": "day"}])]
+    return gateways(gemini_settings(theatre.url, keys=keys))
+
+
+def client(house: Gateway, who: str = "alice", api_version: str | None = None) -> genai.Client:
+    options = types.HttpOptions(base_url=house.url, api_version=api_version)
+    return genai.Client(api_key=secret(who), http_options=options)
+
+
+@pytest.fixture(params=[None, "v1beta", "v1"], ids=["default", "v1beta", "v1"])
+def sdk(house: Gateway, request: pytest.FixtureRequest) -> Iterator[genai.Client]:
+    with client(house, api_version=request.param) as made:
+        yield made
+
+
+def whole(name: str) -> Any:
+    return raw(CHUNKED + chunk(RECORDED[name]) + b"0\r\n\r\n")
+
+
+def test_plain_answer(sdk: genai.Client, upstream: Stage) -> None:
+    upstream.play(ok_json(GENERATED))
+    got = sdk.models.generate_content(
+        model=GEMINI, contents="Hi", config=types.GenerateContentConfig(temperature=0.5, max_output_tokens=50)
+    )
+    assert got.text == "Hello!"
+    assert got.usage_metadata is not None
+    assert got.usage_metadata.thoughts_token_count == 61
+    assert upstream.requests[0].json["generationConfig"] == {"temperature": 0.5, "maxOutputTokens": 50}
+
+
+@pytest.mark.parametrize("name", ["text", "thinking-and-tool", "cached-and-searched", "two-candidates", "blocked",
+                                  "audio-in-image-out", "empty-chunk-after-the-end", "reseller"])  # fmt: skip
+def test_stream(house: Gateway, upstream: Stage, name: str) -> None:
+    upstream.play(whole(name))
+    config = types.GenerateContentConfig(candidate_count=2 if name == "two-candidates" else 1)
+    with client(house) as sdk:
+        got = list(sdk.models.generate_content_stream(model=GEMINI, contents="Hi", config=config))
+    assert len(got) == RECORDED[name].count(b"data: {")
+    assert got[-1].usage_metadata is not None
+    if name == "thinking-and-tool":
+        calls = [call for each in got for call in each.function_calls or []]
+        assert [(call.name, call.args) for call in calls] == [("weather", {"city": "Zürich"})]
+
+
+@pytest.mark.parametrize("name", ["error-in-stream", "ended-early"])
+def test_a_stream_that_breaks_raises(house: Gateway, upstream: Stage, name: str) -> None:
+    upstream.play(whole(name))
+    seen = []
+    with client(house) as sdk, pytest.raises(errors.ServerError) as caught:
+        seen += [each.text for each in sdk.models.generate_content_stream(model=GEMINI, contents="Hi")]
+    assert caught.value.status == "UNAVAILABLE"
+    assert upstream.hits == 1
+
+
+def test_counts_and_models(sdk: genai.Client, upstream: Stage) -> None:
+    upstream.play(ok_json({"totalTokens": 14}))
+    assert sdk.models.count_tokens(model=GEMINI, contents="Hi").total_tokens == 14
+    assert f"models/{GEMINI}" in [model.name for model in sdk.models.list()]
+    assert sdk.models.get(model=GEMINI).name == f"models/{GEMINI}"
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_errors_have_their_classes(house: Gateway, upstream: Stage, is_stream: bool) -> None:
+    def ask(sdk: genai.Client, model: str = GEMINI, **config: Any) -> None:
+        asked: Any = {"model": model, "contents": "Hi", "config": types.GenerateContentConfig(**config)}
+        if is_stream:
+            list(sdk.models.generate_content_stream(**asked))
+        else:
+            sdk.models.generate_content(**asked)
+
+    def failure(who: str, **asked: Any) -> tuple[int, str | None]:
+        with client(house, who) as sdk, pytest.raises(errors.ClientError) as caught:
+            ask(sdk, **asked)
+        return caught.value.code, caught.value.status
+
+    upstream.play()
+    assert failure("nobody") == (401, "UNAUTHENTICATED")
+    assert failure("alice", model="unknown") == (404, "NOT_FOUND")
+    assert failure("alice", stop_sequences=list("abcdef")) == (400, "INVALID_ARGUMENT")
+    if not is_stream:
+        upstream.play(ok_json(GENERATED))
+        with client(house, "spent") as sdk:
+            ask(sdk)
+    else:
+        house.post(f"/v1beta/models/{GEMINI}:countTokens", {}, key="spent")
+    assert failure("spent") == (429, "RESOURCE_EXHAUSTED")
+
+
+@pytest.mark.filterwarnings("ignore:Inheritance class:DeprecationWarning")  # the SDK's own
+async def test_the_asynchronous_client(house: Gateway, upstream: Stage) -> None:
+    upstream.play(whole("text"))
+    made = client(house)
+    texts = [each.text async for each in await made.aio.models.generate_content_stream(model=GEMINI, contents="Hi")]
+    assert "".join(text or "" for text in texts) == 'Once upon a time "there" was.'
+    await made.aio.aclose()
+    made.close()
+
+
+# --------------------------------------------------------------------------------------------------- the simulator
+
+
+def test_records_agree_with_the_ledger_of_the_simulator(gateway: StartsGateways, process: StartsProcesses) -> None:
+    url = process("simulate", "--port", "0").wait_for(r"(http://127\.0\.0\.1:\d+)")[1]
+    house = gateway(gemini_settings(f"{url}/v1beta", models={SIMULATED: gemini_model()}, aliases={}))
+    weather = types.FunctionDeclaration(name="weather", parameters_json_schema={
+        "type": "object", "properties": {"city": {"type": "string"}},
+    })  # fmt: skip
+    configs = [
+        types.GenerateContentConfig(),
+        types.GenerateContentConfig(max_output_tokens=3, candidate_count=2),
+        types.GenerateContentConfig(tools=[types.Tool(function_declarations=[weather])], system_instruction="Brief."),
+    ]
+    with client(house) as sdk:
+        for config in configs:
+            asked: Any = {"model": SIMULATED, "contents": "Hello!", "config": config}
+            plain = sdk.models.generate_content(**asked)
+            *_, last = sdk.models.generate_content_stream(**asked)
+            assert plain.usage_metadata == last.usage_metadata
+        assert plain.function_calls
+        count = sdk.models.count_tokens(model=SIMULATED, contents="Hello!")
+        assert count.total_tokens == 1 + 2
+    array = house.post(f"/v1beta/models/{SIMULATED}:streamGenerateContent", {"contents": [{"parts": [{"text": "Hi"}]}]})
+    assert array.json[-1]["candidates"][0]["finishReason"] == "STOP"
+    with urlopen(Request(f"{url}/simulator/ledger"), timeout=10) as answer:
+        billed = [(call["prompt_tokens"], call["completion_tokens"]) for call in json.load(answer)["calls"]]
+    found = [
+        (call["prompt_tokens"], call["completion_tokens"])
+        for call in house.calls("alice") if call["endpoint"] == "generate_content"
+    ]  # fmt: skip
+    assert len(billed) == 7
+    assert sorted(found) == sorted(billed)
