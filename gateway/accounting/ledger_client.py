@@ -35,6 +35,7 @@ from gateway.store import (
     SIGN_OF_LIFE_S,
     Applied,
     Batch,
+    CallFilter,
     Item,
     JournalFull,
     Measures,
@@ -258,9 +259,14 @@ class LedgerClient:
         return await self._read(self._store.measures(group_by, since, until))
 
     async def calls(
-        self, limit: int, key: str | None = None, before: str | None = None, only: ReportScope | None = None
+        self,
+        limit: int,
+        key: str | None = None,
+        before: str | None = None,
+        only: ReportScope | None = None,
+        wanted: CallFilter | None = None,
     ) -> list[Mapping[str, Any]]:
-        return await self._read(self._store.calls(limit, key, before, only))
+        return await self._read(self._store.calls(limit, key, before, only, wanted))
 
     async def claim(self, holder: str, names: Mapping[str, float]) -> dict[str, float]:
         return await self._read(self._store.claim(holder, names))

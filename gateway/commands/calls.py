@@ -9,12 +9,13 @@ from gateway.records import Record
 from gateway.reports.calls import LISTED, call_members
 from gateway.reports.refusals import refusal_members
 from gateway.reports.table import format_json, format_members
-from gateway.store import RefusalEntry, Store
+from gateway.store import CallFilter, RefusalEntry, Store
+from gateway.store.call_filter import read_status
 from gateway.store.report_rows import call_row
 
-from .common import UsageError, ask, newest_rows, read_count
+from .common import UsageError, add_filters, ask, newest_rows, read_count
 from .place import RemoteGateway, add_place, on_gateway
-from .registry import Place, add_shape, read, told_list
+from .registry import Place, add_shape, given, read, read_moment, told_list
 from .registry import run as run
 
 
@@ -22,7 +23,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the command."""
     add_place(parser)
     parser.add_argument("--id", metavar="ID", help="the request with this x-request-id: a call, or why it was refused")
-    parser.add_argument("--key", metavar="ID", help="only those of this key")
+    add_filters(parser)
+    parser.add_argument("--upstream", metavar="NAME", help="only those that this upstream served")
     parser.add_argument("--limit", default="100", metavar="N", help="so many at most; default: 100")
     add_shape(parser)
     parser.set_defaults(act=_calls)
@@ -32,16 +34,22 @@ def _calls(args: argparse.Namespace, place: Place) -> str:
     if args.id is not None:
         return _one(args, place)
     limit = read("--limit", read_count, args.limit)
+    wanted = CallFilter(
+        team=args.team, model=args.model, upstream=args.upstream, status=given(args, "status", read_status),
+        since=given(args, "since", read_moment), until=given(args, "until", read_moment),
+    )  # fmt: skip
 
     async def newest(store: Store | None) -> list[dict[str, Any]]:
         async def turn(size: int, before: str | None) -> tuple[list[dict[str, Any]], str | None]:
-            found = await store.calls(size, args.key, before) if store else []
+            found = await store.calls(size, args.key, before, wanted=wanted) if store else []
             return [call_members(call) for call in found], found[-1]["position"] if found else None
 
         return await newest_rows(limit, turn)
 
     if isinstance(place, RemoteGateway):
-        rows = on_gateway(place, lambda gateway: gateway.newest("calls", limit, key=args.key))
+        names = ("key", "team", "model", "upstream", "status", "since", "until")
+        filters = {name: getattr(args, name) for name in names}
+        rows = on_gateway(place, lambda gateway: gateway.newest("calls", limit, **filters))
     else:
         rows = ask(place.store, newest)
     return told_list(args, LISTED, rows)

@@ -5,6 +5,7 @@ Exit codes: 0 done, 1 failed while running, 2 wrong arguments.
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import os
 import sys
@@ -78,6 +79,16 @@ async def newest_rows(
         if before is None:
             break
     return rows
+
+
+def add_filters(parser: argparse.ArgumentParser) -> None:
+    """The filters that lists of calls and of refusals have."""
+    parser.add_argument("--key", metavar="ID", help="only those of this key")
+    parser.add_argument("--team", metavar="NAME", help="only those of this team")
+    parser.add_argument("--model", metavar="NAME", help="only those for this model")
+    parser.add_argument("--status", metavar="STATUS", help="only those with this status, such as 429 or 5xx")
+    parser.add_argument("--since", metavar="TIME", help="a time back from now such as 1d or 2h, a day, or a moment")
+    parser.add_argument("--until", metavar="TIME", help="the same; default: now")
 
 
 def read_count(text: str) -> int:

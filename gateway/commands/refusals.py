@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import argparse
-from datetime import UTC, datetime
 from typing import Any
 
-from gateway.quota.notation import read_since
 from gateway.reports.refusals import COLUMNS, IN_TABLE, refusal_members
 from gateway.store import RefusalQuery, Store
+from gateway.store.call_filter import read_status
 
-from .common import ask, newest_rows, read_count
+from .common import add_filters, ask, newest_rows, read_count
 from .place import RemoteGateway, add_place, on_gateway
-from .registry import Place, add_shape, read, told_list
+from .registry import Place, add_shape, given, read, read_moment, told_list
 from .registry import run as run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the command."""
     add_place(parser)
-    parser.add_argument("--key", metavar="ID", help="only those of this key")
+    add_filters(parser)
     parser.add_argument("--code", metavar="NAME", help="only those with this error code, such as insufficient_quota")
-    parser.add_argument("--since", metavar="TIME", help="a time back from now such as 1d or 2h, a day, or a moment")
     parser.add_argument("--limit", default="100", metavar="N", help="so many at most; default: 100")
     add_shape(parser, csv=True)
     parser.set_defaults(act=_refusals)
@@ -29,9 +27,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _refusals(args: argparse.Namespace, place: Place) -> str:
     limit = read("--limit", read_count, args.limit)
-    now = datetime.now(UTC)
-    since = None if args.since is None else read("--since", lambda text: read_since(text, now), args.since)
-    wanted = RefusalQuery(args.key, args.code, since)
+    wanted = RefusalQuery(
+        args.key, args.code, team=args.team, model=args.model, status=given(args, "status", read_status),
+        since=given(args, "since", read_moment), until=given(args, "until", read_moment),
+    )  # fmt: skip
 
     async def newest(store: Store | None) -> list[dict[str, Any]]:
         async def turn(size: int, before: str | None) -> tuple[list[dict[str, Any]], str | None]:
@@ -41,7 +40,8 @@ def _refusals(args: argparse.Namespace, place: Place) -> str:
         return await newest_rows(limit, turn)
 
     if isinstance(place, RemoteGateway):
-        filters = {"key": args.key, "code": args.code, "since": args.since}
+        names = ("key", "team", "model", "code", "status", "since", "until")
+        filters = {name: getattr(args, name) for name in names}
         rows = on_gateway(place, lambda gateway: gateway.newest("refusals", limit, **filters))
     else:
         rows = ask(place.store, newest)

@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, TypeVar, cast
 
@@ -22,7 +23,7 @@ from gateway.config.quantities import QUOTA_EXAMPLES
 from gateway.errors import GatewayError, InvalidRequest
 from gateway.keys.decisions import Decisions
 from gateway.keys.registry import Page, Registry
-from gateway.quota.notation import NONE, Named, merged_quotas, read_limit, read_names, read_quota
+from gateway.quota.notation import NONE, Named, merged_quotas, read_limit, read_names, read_quota, read_since
 from gateway.reports.registry import Column, format_csv, format_one, format_table
 from gateway.reports.table import format_json
 from gateway.store import StoreMisconfigured, StoreUnavailable
@@ -162,6 +163,17 @@ def merged(known: Sequence[Mapping[str, Any]], quotas: Sequence[Named]) -> list[
         return merged_quotas(known, quotas)
     except ValueError as error:
         raise UsageError(str(error)) from None
+
+
+def read_moment(text: str) -> float:
+    """A Unix time: a time back from now, a day or a moment. Raises `ValueError`."""
+    return read_since(text, datetime.now(UTC))
+
+
+def given(args: argparse.Namespace, name: str, reader: Callable[[str], T]) -> T | None:
+    """The value of an option, read; None where it is not given. Raises `UsageError`."""
+    text = getattr(args, name)
+    return None if text is None else read(f"--{name}", reader, text)
 
 
 def read(option: str, how: Callable[[str], T], text: str) -> T:

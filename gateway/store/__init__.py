@@ -17,6 +17,7 @@ from gateway.config import StoreSettings as Settings
 from gateway.records import Draw, Granted, Refused, Settlement, Window, WindowStatus
 
 from .bonds import BondStore
+from .call_filter import CallFilter
 from .key_store import ChangeFeed, DocumentKind, KeyStore, SecretTaken, StoreChange, StoredAudit
 from .refusals import RefusalEntry, RefusalQuery, RequestStore, StoredRefusal
 
@@ -34,6 +35,7 @@ __all__ = [
     "Applied",
     "Batch",
     "BondStore",
+    "CallFilter",
     "ChangeFeed",
     "DocumentKind",
     "Item",
@@ -204,7 +206,12 @@ class ReportReader(Protocol):
         `StoreUnavailable`."""
 
     async def calls(
-        self, limit: int, key: str | None = None, before: str | None = None, only: ReportScope | None = None
+        self,
+        limit: int,
+        key: str | None = None,
+        before: str | None = None,
+        only: ReportScope | None = None,
+        wanted: CallFilter | None = None,
     ) -> list[Mapping[str, Any]]:
         """The newest usage records, newest first; `before`: those older than the record with this `position`. Raises
         `StoreUnavailable`, and `ValueError` for what is no position."""

@@ -62,6 +62,13 @@ class RefusalQuery(NamedTuple):
     """Unix time in seconds."""
     only: tuple[str, frozenset[str]] | None = None
     """`key` or `team`, and their names: a `ReportScope`."""
+    id: str | None = None
+    team: str | None = None
+    model: str | None = None
+    status: tuple[int, int] | None = None
+    """The lowest and the highest status."""
+    until: float | None = None
+    """Unix time in seconds."""
 
     def matches(self, entry: RefusalEntry) -> bool:
         """Whether an entry is wanted."""
@@ -73,6 +80,11 @@ class RefusalQuery(NamedTuple):
             self.key in (None, entry.key)
             and self.code in (None, entry.code)
             and (self.since is None or entry.time >= self.since)
+            and (self.until is None or entry.time <= self.until)
+            and self.id in (None, entry.id)
+            and self.team in (None, entry.team)
+            and self.model in (None, entry.model)
+            and (self.status is None or self.status[0] <= entry.status <= self.status[1])
         )
 
 

@@ -76,7 +76,17 @@ def test_lists_are_by_key_code_and_time(house: Gateway, upstream: Stage) -> None
         "insufficient_quota"
     }
     assert house.admin("refusals", since="2099-01-01").json["data"] == []
-    for name, value in (("since", "soon"), ("before", "x"), ("limit", "0"), ("nothing", "1")):
+    assert [row["id"] for row in house.admin("refusals", id=ids[1]).json["data"]] == [ids[1]]
+    assert {row["status"] for row in house.admin("refusals", status="4xx", key="alice").json["data"]} == {400}
+    assert house.admin("refusals", status="5xx").json["data"] == []
+    for name, value in (
+        ("since", "soon"),
+        ("until", "x"),
+        ("status", "6xx"),
+        ("before", "x"),
+        ("limit", "0"),
+        ("nothing", "1"),
+    ):
         answer = house.admin("refusals", **{name: value})
         assert (answer.status, answer.error["param"]) == (400, name)
 
@@ -98,6 +108,13 @@ def test_commands_show_them(house: Gateway, upstream: Stage) -> None:
     call = house.chat("alice").headers["x-request-id"]
     house.call(call)
     assert call in run("calls", *config, "--key", "alice").stdout
+    assert (
+        call
+        in run("calls", *config, "--status", "2xx", "--since", "1h", "--upstream", house.call(call)["upstream"]).stdout
+    )
+    assert call not in run("calls", *config, "--status", "5xx").stdout
+    assert run("calls", *config, "--status", "good").returncode == 2
+    assert refused not in run("refusals", *config, "--until", "1h").stdout
     assert json.loads(run("calls", *config, "--id", call, "--json").stdout)["is"] == "call"
     unknown = run("calls", *config, "--id", "req_unknown")
     assert (unknown.returncode, unknown.stderr.count("no call and no refusal")) == (2, 1)

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.quota.measures import FAILED
 from gateway.records import Settlement, Usage, WindowStatus
-from gateway.store import TOLD_GROUPS, USAGE_COLUMNS, USAGE_GROUPS, Store
+from gateway.store import TOLD_GROUPS, USAGE_COLUMNS, USAGE_GROUPS, CallFilter, Store
 
 from .changes import HOUR, HOUR_S, NOON, SECOND, Clock, draw, parallel, record, settlement, slow, tokens
 from .conftest import OpensStores
@@ -283,6 +283,39 @@ async def test_calls_are_told_newest_first(worker: Worker, store: Store) -> None
     assert [row["id"] for row in await store.calls(9, "b")] == [ids[5], ids[3], ids[1]]
     assert await store.calls(9, "nobody") == []
     assert await store.calls(0) == []
+
+
+async def test_calls_are_filtered(worker: Worker, store: Store) -> None:
+    changes: list[dict[str, Any]] = [
+        {"team": "red", "model": "alias", "upstream": "up", "status": 200},
+        {"team": "blue", "model": "m2", "label_model": "m2", "upstream": "up", "status": 503, "ended": "error"},
+        {"team": None, "model": "m3", "upstream": "other", "status": 429, "time": NOON / SECOND + 60},
+        {"team": "red", "model": "gpt-x", "upstream": "", "status": 499, "ended": "client_gone"},
+    ]
+    ids = []
+    for each in changes:
+        wish = await worker.granted()
+        ids.append(wish.record.id)
+        await worker.settle(wish, **each)
+    for wanted, places in (
+        (CallFilter(), [3, 2, 1, 0]),
+        (CallFilter(team="red"), [3, 0]),
+        (CallFilter(model="alias"), [0]),
+        (CallFilter(model="gpt-x"), [3, 2, 0]),
+        (CallFilter(upstream="up"), [1, 0]),
+        (CallFilter(status=(400, 499)), [3, 2]),
+        (CallFilter(status=(200, 200)), [0]),
+        (CallFilter(ended="error"), [1]),
+        (CallFilter(since=NOON / SECOND + 1), [2]),
+        (CallFilter(until=NOON / SECOND), [3, 1, 0]),
+        (CallFilter(id=ids[2]), [2]),
+        (CallFilter(team="red", status=(499, 499)), [3]),
+        (CallFilter(team="re"), []),
+    ):
+        assert [row["id"] for row in await store.calls(9, wanted=wanted)] == [ids[place] for place in places], wanted
+    (first,) = await store.calls(1, wanted=CallFilter(team="red"))
+    (second,) = await store.calls(9, "k", first["position"], wanted=CallFilter(team="red"))
+    assert (first["id"], second["id"]) == (ids[3], ids[0])
 
 
 async def test_a_record_is_kept_as_it_was(worker: Worker, store: Store) -> None:

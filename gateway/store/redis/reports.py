@@ -10,7 +10,7 @@ from typing import Any
 
 from gateway.chunked import portions
 from gateway.quota import ledger_entry
-from gateway.store import TOLD_GROUPS, Measures, ReportScope
+from gateway.store import TOLD_GROUPS, CallFilter, Measures, ReportScope
 from gateway.store.report_rows import ReportRange, UsageReport, call_row, range_of, reported_name, storable, usage_row
 
 from .connection import RedisConnection, Script
@@ -18,6 +18,9 @@ from .daily_sums import BETWEEN
 from .report_cache import ReportCache
 
 CALLS_AT_ONCE = 100
+
+CLOCKS_APART_MS = 3_600_000
+"""How far the clock of a Redis may be behind those of gateways."""
 
 LATENCY = "latency-"
 """How the names of days and hours begin under which measures are kept. An older gateway deletes them when it deletes
@@ -69,6 +72,7 @@ async def calls(
     key: str | None,
     before: str | None,
     only: ReportScope | None = None,
+    wanted: CallFilter | None = None,
 ) -> list[Mapping[str, Any]]:
     """The newest records, newest first. Raises `StoreUnavailable`, `ValueError`.
 
@@ -80,20 +84,24 @@ async def calls(
         raise ValueError("not a position of a record")
     if before is not None and not int(before.replace("-", "")):
         return []  # nothing is older than 0-0
-    newest, mark = "+" if before is None else f"({before}", "" if key is None else quote(key)
+    newest, wanted = "+" if before is None else f"({before}", wanted or CallFilter()
+    marks = [quote(text) for text in (key, *wanted.texts) if text is not None]
+    is_narrow = bool(marks) or only is not None or wanted != CallFilter()
+    # A record is written when its call has ended, at the earliest when it began.
+    oldest = 0 if wanted.since is None else int(wanted.since * 1000) - CLOCKS_APART_MS
     while len(rows) < limit:
         # Of a key that calls rarely there may be few among many: more at once, of which most are not looked into.
-        count = min(CALLS_AT_ONCE, limit - len(rows)) if key is None and only is None else CALLS_AT_ONCE
+        count = CALLS_AT_ONCE if is_narrow else min(CALLS_AT_ONCE, limit - len(rows))
         found, last, texts = await link.run(NEWEST, [f"{base}records"], [newest, str(count)])
         for text in texts.split(BETWEEN) if found else []:
-            if mark in text:
+            if all(mark in text for mark in marks):
                 position, _, entry = text.partition(" ")
                 record = ledger_entry.decode_record(entry)
                 is_meant = only is None or (record.key if only.group == "key" else record.team) in only.names
-                if record.id not in told and (key is None or record.key == key) and is_meant:
+                if record.id not in told and (key is None or record.key == key) and is_meant and wanted.matches(record):
                     told.add(record.id)
                     rows.append(call_row(record, position))
-        if found < count:
+        if found < count or int(last.partition("-")[0]) < oldest:
             break
         newest = f"({last}"
     return rows[:limit]

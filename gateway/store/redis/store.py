@@ -56,6 +56,7 @@ from gateway.store import (
     USAGE_AT_ONCE,
     Applied,
     Batch,
+    CallFilter,
     Measures,
     Progress,
     ReportScope,
@@ -262,9 +263,14 @@ class RedisStore:
         return await reports.measures(self._reading, self._base, range_of(group_by, since, until), group_by)
 
     async def calls(
-        self, limit: int, key: str | None = None, before: str | None = None, only: ReportScope | None = None
+        self,
+        limit: int,
+        key: str | None = None,
+        before: str | None = None,
+        only: ReportScope | None = None,
+        wanted: CallFilter | None = None,
     ) -> list[Mapping[str, Any]]:
-        return await reports.calls(self._reading, self._base, limit, key, before, only)
+        return await reports.calls(self._reading, self._base, limit, key, before, only, wanted)
 
     async def told_models(self, since: str, until: str) -> list[dict[str, Any]]:
         return await reports.told_models(self._reading, self._base, since, until)

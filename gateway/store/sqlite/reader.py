@@ -6,6 +6,7 @@ import json
 import re
 import sqlite3
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from gateway import units
@@ -13,7 +14,7 @@ from gateway.chunked import in_chunks
 from gateway.config import StoreSettings
 from gateway.quota.ledger_entry import SUMS
 from gateway.records import Record, Usage, WindowState
-from gateway.store import TOLD_GROUPS, USAGE_GROUPS, Measures, Progress, ReportScope
+from gateway.store import TOLD_GROUPS, USAGE_GROUPS, CallFilter, Measures, Progress, ReportScope
 from gateway.store.refusals import RefusalEntry, RefusalQuery, StoredRefusal, decode_refusal
 from gateway.store.report_rows import ROWS_AT_ONCE, call_row, range_of, storable, usage_row
 
@@ -112,19 +113,21 @@ class Reader:
         return found
 
     def calls(
-        self, limit: int, key: str | None, before: str | None = None, only: ReportScope | None = None
+        self, limit: int, key: str | None, before: str | None, only: ReportScope | None, wanted: CallFilter | None
     ) -> list[Mapping[str, Any]]:
         """Raises `ValueError` for what is no position."""
         if before is not None and not re.fullmatch(r"[0-9]{1,18}", before):
             raise ValueError("not a position of a record")
-        wanted: dict[str, str | int] = {} if key is None else {"key = ?": key}
+        conditions = dict(wanted.conditions) if wanted is not None else {}
+        if key is not None:
+            conditions["key = ?"] = (key,)
         if before is not None:
-            wanted["seq < ?"] = int(before)
+            conditions["seq < ?"] = (int(before),)
         meant, names = _part(only)
-        where = f"WHERE {' AND '.join(wanted) or 'TRUE'} {meant}"
+        where = f"WHERE {' AND '.join(conditions) or 'TRUE'} {meant}"
         columns = ", ".join(("seq", *RECORD))
         text = f"SELECT {columns} FROM records {where}ORDER BY seq DESC LIMIT ?"  # noqa: S608 - constants only
-        rows = self._db.execute(text, (*wanted.values(), *names, limit)).fetchall()
+        rows = self._db.execute(text, (*chain.from_iterable(conditions.values()), *names, limit)).fetchall()
         return [call_row(_read_record(row[1:]), str(row[0])) for row in in_chunks(rows, ROWS_AT_ONCE)]
 
     def refusals(self, limit: int, before: str | None, wanted: RefusalQuery) -> list[StoredRefusal]:

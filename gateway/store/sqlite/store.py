@@ -22,6 +22,7 @@ from gateway.store import (
     USAGE_AT_ONCE,
     Applied,
     Batch,
+    CallFilter,
     Measures,
     Progress,
     ReportScope,
@@ -124,9 +125,14 @@ class SqliteStore:
         return await self._run(self._reading, lambda: self._reader.measures(group_by, since, until))
 
     async def calls(
-        self, limit: int, key: str | None = None, before: str | None = None, only: ReportScope | None = None
+        self,
+        limit: int,
+        key: str | None = None,
+        before: str | None = None,
+        only: ReportScope | None = None,
+        wanted: CallFilter | None = None,
     ) -> list[Mapping[str, Any]]:
-        return await self._run(self._reading, lambda: self._reader.calls(limit, key, before, only))
+        return await self._run(self._reading, lambda: self._reader.calls(limit, key, before, only, wanted))
 
     async def told_models(self, since: str, until: str) -> list[dict[str, Any]]:
         return await self._run(self._reading, lambda: self._reader.told_models(since, until))

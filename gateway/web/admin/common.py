@@ -14,6 +14,7 @@ import json
 import re
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from aiohttp import hdrs, web
@@ -27,8 +28,10 @@ from gateway.keys.cache import KeyCache
 from gateway.keys.registry import Page, Registry, no_key, no_team
 from gateway.pipeline import Services
 from gateway.quota.issued import may_be_issued
+from gateway.quota.notation import read_since
 from gateway.reports.usage import format_json
 from gateway.store import ReportScope, StoreUnavailable
+from gateway.store.call_filter import read_status
 from gateway.web.bodies import tell_to_continue
 from gateway.web.endpoints import check_type, continue_later
 from gateway.web.http_guard.token_auth import TokenAuth
@@ -216,6 +219,26 @@ def limit_of(query: Mapping[str, str]) -> int | None:
 def page_limit_of(query: Mapping[str, str]) -> int:
     """The number of rows of a page, with its default."""
     return limit_of(query) or PAGE_ROWS
+
+
+def moment_of(query: Mapping[str, str], name: str) -> float | None:
+    """A Unix time, given as a time back from now, a day or a moment."""
+    if (text := query.get(name)) is None:
+        return None
+    try:
+        return read_since(text, datetime.now(UTC))
+    except ValueError as error:
+        raise bad(name, str(error)) from None
+
+
+def status_of(query: Mapping[str, str]) -> tuple[int, int] | None:
+    """The lowest and the highest status that are wanted."""
+    if (text := query.get("status")) is None:
+        return None
+    try:
+        return read_status(text)
+    except ValueError as error:
+        raise bad("status", str(error)) from None
 
 
 def shape_of(query: Mapping[str, str]) -> str:

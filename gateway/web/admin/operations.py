@@ -6,8 +6,10 @@ Its routes, the check of query parameters and the OpenAPI document are made from
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import get_args
 
 from gateway.config.sections import NAME_PATTERN
+from gateway.records import Ended
 from gateway.store import HOURS_KEPT_DAYS, MEASURE_GROUPS
 from gateway.web.openapi.operation import JSON, Operation, Schema, in_path, in_query, named
 
@@ -30,6 +32,16 @@ _LIMIT = {"type": "integer", "minimum": 1, "maximum": MAX_ROWS}
 _ROWS = {"type": "string", "description": "The same rows, with a line of names before them."}
 _PAGE = in_query("limit", "At most so many rows.", **_LIMIT, default=PAGE_ROWS)
 _FORMAT = in_query("format", "The format of the rows.", type="string", enum=["json", "csv"], default="json")
+_FILTERS = (
+    in_query("key", "Only those of the key with this id.", type="string"),
+    in_query("team", "Only those of this team.", type="string"),
+    in_query("model", "Only those for this model.", type="string"),
+    in_query("status", "Only those with this status, such as 429 or 5xx.", type="string",
+             pattern="^([0-9]{1,3}|[1-5]xx)$"),
+    in_query("since", "Only those since: a time back from now (1d, 2h), a day or a moment.", type="string"),
+    in_query("until", "Only those until then.", type="string"),
+    in_query("id", "Only the one with this request id.", type="string"),
+)  # fmt: skip
 _ID = in_path("id", pattern=f"^{NAME_PATTERN}$")
 _TEAM = in_path("name")
 _READING = (401, 429)
@@ -91,16 +103,17 @@ ADMIN_OPERATIONS: Mapping[tuple[str, str], Operation] = {
         parameters=(
             in_query("limit", f"At most so many rows; default: {PAGE_ROWS} of JSON, all of CSV.", **_LIMIT),
             in_query("before", "Only records older than this one: `next` of the page before.", type="string"),
-            in_query("key", "Only those of the key with this id.", type="string"),
+            *_FILTERS,
+            in_query("upstream", "Only those that this upstream served.", type="string"),
+            in_query("ended", "Only those that ended so.", type="string", enum=[*get_args(Ended)]),
             _FORMAT,
         ),
     ),
     ("GET", "/admin/api/refusals"): _reading(
         "Requests that the gateway refused, the newest first; 50,000 of 7 days are kept.", "Refusals", _PAGE,
         in_query("before", "Only those older than this one: `next` of the page before.", type="string"),
-        in_query("key", "Only those of the key with this id.", type="string"),
+        *_FILTERS,
         in_query("code", "Only those with this error code, such as insufficient_quota.", type="string"),
-        in_query("since", "Only those since: a time back from now (1d, 2h), a day or a moment.", type="string"),
     ),
     ("GET", "/admin/api/requests/{request}"): _reading(
         "The call or the refusal with this `x-request-id`.", "FoundRequest", in_path("request"), more=(404,)

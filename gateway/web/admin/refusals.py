@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 from aiohttp import web
 
 from gateway.errors import NotFound
-from gateway.quota.notation import read_since
 from gateway.records import Record
 from gateway.reports.calls import call_members
 from gateway.reports.refusals import refusal_members
 from gateway.store import RefusalQuery, RequestStore
 from gateway.store.report_rows import call_row
 
-from .common import AdminAccess, bad, page_limit_of, page_of, shown
+from .common import AdminAccess, bad, moment_of, page_limit_of, page_of, shown, status_of
 
 
 class RefusalEndpoints:
@@ -35,14 +32,11 @@ class RefusalEndpoints:
     async def list_refusals(self, request: web.Request) -> web.StreamResponse:
         """The newest refusals first: `limit=100&before=NEXT&key=ID&code=NAME&since=1d`."""
         query, limit = request.query, page_limit_of(request.query)
-        since = None
-        if (text := query.get("since")) is not None:
-            try:
-                since = read_since(text, datetime.now(UTC))
-            except ValueError as error:
-                raise bad("since", str(error)) from None
-        only = await self._office.reach(request)
-        wanted = RefusalQuery(query.get("key"), query.get("code"), since, only)
+        named = {name: query[name] for name in ("key", "code", "id", "team", "model") if name in query}
+        wanted = RefusalQuery(
+            **named, only=await self._office.reach(request), status=status_of(query),
+            since=moment_of(query, "since"), until=moment_of(query, "until"),
+        )  # fmt: skip
         try:
             found = await self._store.refusals(limit + 1, query.get("before"), wanted)
         except ValueError:

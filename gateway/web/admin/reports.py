@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -20,7 +20,7 @@ from gateway.records import WindowStatus
 from gateway.reports.calls import call_members, format_calls_csv
 from gateway.reports.latency import format_latency_csv, latency_rows, read_measure_groups
 from gateway.reports.usage import format_csv, read_groups, read_period
-from gateway.store import Ledger, ReportScope
+from gateway.store import CallFilter, Ledger, ReportScope
 
 from .common import (
     CSV,
@@ -30,10 +30,12 @@ from .common import (
     csv_response,
     limit_of,
     listed,
+    moment_of,
     page_limit_of,
     page_of,
     parts_of,
     shape_of,
+    status_of,
     streamed,
     whole_list,
 )
@@ -99,15 +101,18 @@ class ReportEndpoints:
         return await listed(rows)
 
     async def list_calls(self, request: web.Request) -> web.StreamResponse:
-        """Usage records, the newest first: `limit=100&before=NEXT&key=ID&format=json|csv`. A CSV without a limit has
-        all records."""
+        """Usage records, the newest first: `limit=100&before=NEXT&key=ID&model=NAME&status=5xx&since=2h&format=json`. A
+        CSV without a limit has all records."""
         query, ledger = request.query, parts_of(request).books.ledger
         shape, key, before = shape_of(query), query.get("key"), query.get("before")
-        only = await self._office.reach(request)
+        named = {name: query[name] for name in ("id", "team", "model", "upstream", "ended") if name in query}
+        wanted = CallFilter(
+            **named, status=status_of(query), since=moment_of(query, "since"), until=moment_of(query, "until")
+        )
+        read = partial(_page_of_calls, ledger, key=key, only=await self._office.reach(request), wanted=wanted)
         if shape == "csv" and limit_of(query) is None:
-            return await streamed(request, CSV, _every_call_csv(ledger, key, before, only))
-        limit = page_limit_of(query)
-        calls, follows = await _page_of_calls(ledger, limit, key, before, only)
+            return await streamed(request, CSV, _every_call_csv(read, before))
+        calls, follows = await read(page_limit_of(query), before)
         if shape == "csv":
             return csv_response(await asyncio.to_thread(partial(format_calls_csv, calls, has_heading=True)))
         return await page_of(map(call_members, calls), follows)
@@ -178,23 +183,23 @@ async def _usage_csv(groups: Sequence[str], portions: AsyncIterator[list[dict[st
 
 
 async def _page_of_calls(
-    ledger: Ledger, limit: int, key: str | None, before: str | None, only: ReportScope | None
+    ledger: Ledger, limit: int, before: str | None, *, key: str | None, only: ReportScope | None, wanted: CallFilter
 ) -> tuple[list[Mapping[str, Any]], str | None]:
     """Rows of a page, and the position of the next page."""
     try:
-        calls = await ledger.calls(limit + 1, key, before, only)
+        calls = await ledger.calls(limit + 1, key, before, only, wanted)
     except ValueError:
         raise bad("before", "expected what 'next' of a page says") from None
     return calls[:limit], calls[limit - 1]["position"] if len(calls) > limit else None
 
 
 async def _every_call_csv(
-    ledger: Ledger, key: str | None, before: str | None, only: ReportScope | None
+    read: Callable[[int, str | None], Awaitable[tuple[list[Mapping[str, Any]], str | None]]], before: str | None
 ) -> AsyncIterator[bytes]:
     yield format_calls_csv([], has_heading=True).encode()
     follows = before
     while True:
-        calls, follows = await _page_of_calls(ledger, MAX_ROWS, key, follows, only)
+        calls, follows = await read(MAX_ROWS, follows)
         yield (await asyncio.to_thread(partial(format_calls_csv, calls, has_heading=False))).encode()
         if follows is None:
             return

@@ -1,0 +1,73 @@
+"""Which usage records a list of calls shows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from gateway.records import Record
+
+
+class CallFilter(NamedTuple):
+    """Which records are wanted. Fields of None do not matter."""
+
+    id: str | None = None
+    """The request id."""
+    team: str | None = None
+    model: str | None = None
+    """As the client asked for it, or the name in the sums."""
+    upstream: str | None = None
+    status: tuple[int, int] | None = None
+    """The lowest and the highest status."""
+    ended: str | None = None
+    since: float | None = None
+    """Unix time in seconds, at which a call was accepted."""
+    until: float | None = None
+
+    def matches(self, record: Record) -> bool:
+        """Whether a record is wanted."""
+        lowest, highest = self.status or (0, 999)
+        return (
+            self.id in (None, record.id)
+            and self.team in (None, record.team)
+            and self.model in (None, record.model, record.label_model)
+            and self.upstream in (None, record.upstream)
+            and lowest <= record.status <= highest
+            and self.ended in (None, record.ended)
+            and (self.since is None or record.time >= self.since)
+            and (self.until is None or record.time <= self.until)
+        )
+
+    @property
+    def texts(self) -> list[str]:
+        """What occurs in every wanted record."""
+        return [text for text in (self.id, self.team, self.model, self.upstream, self.ended) if text is not None]
+
+    @property
+    def conditions(self) -> Mapping[str, tuple[str | float, ...]]:
+        """The same in SQL: conditions, and their arguments."""
+        wanted: dict[str, tuple[str | float, ...] | None] = {
+            "id = ?": _one(self.id),
+            "team = ?": _one(self.team),
+            "(model = ? OR label_model = ?)": None if self.model is None else (self.model, self.model),
+            "upstream = ?": _one(self.upstream),
+            "status BETWEEN ? AND ?": self.status,
+            "ended = ?": _one(self.ended),
+            "time >= ?": _one(self.since),
+            "time <= ?": _one(self.until),
+        }
+        return {condition: values for condition, values in wanted.items() if values is not None}
+
+
+def _one(value: str | float | None) -> tuple[str | float] | None:
+    return None if value is None else (value,)
+
+
+def read_status(text: str) -> tuple[int, int]:
+    """A status such as 429, or a class of them such as 5xx. Raises `ValueError`."""
+    if re.fullmatch(r"[1-5]xx", text):
+        return int(text[0]) * 100, int(text[0]) * 100 + 99
+    if re.fullmatch(r"[0-9]{1,3}", text):
+        return int(text), int(text)
+    raise ValueError(f"{text!r} is not a status such as 429 or 5xx")
