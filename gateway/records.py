@@ -135,6 +135,8 @@ class Params(NamedTuple):
     """The parameter that names it."""
     is_kept: bool = False
     """The upstream keeps the answer under its id, which the gateway binds to the caller."""
+    is_deferred: bool = False
+    """The answer is made without this connection, and may be incomplete when it comes."""
     is_usage_known: bool = False
     """A whole answer without a report has used `units` and nothing else; otherwise it is estimated."""
     are_units_estimated: bool = False

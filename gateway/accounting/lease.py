@@ -43,6 +43,7 @@ from gateway.store import JournalFull, Ledger, StoreUnavailable
 from gateway.tasks import is_cut_off
 from gateway.upstream.limits import Place, further
 
+from .deferral import Deferral, encode_deferral
 from .other_prices import other_prices
 from .served_models import ServedModels
 
@@ -335,7 +336,7 @@ class Lease:
             call = call._replace(label_model=self._books.served.note(call.model_name))
         duration_s = time.perf_counter() - call.arrived
         usage = pricing.total_usage((self.spent, usage))
-        record = _record(
+        record = record_of(
             call, self.route, status, usage, ended,
             returned_model=returned_model and returned_model[:MAX_RETURNED_MODEL],
             first_byte_s=self._first_byte_s,
@@ -367,6 +368,18 @@ class Lease:
         )
         if trace is not None:
             trace.recorded(record, error)
+
+    def defer(self, deferral: Deferral) -> None:
+        """End the call, once, and leave its reservation to what goes on at the upstream. Queued without waiting."""
+        if self._settled is not None:
+            return
+        record = _if_lost(self.call, self.route or self.call.model.routes[0])
+        self._settled = self._books.ledger.defer(Settlement(record, self._draw.claims), encode_deferral(deferral))
+        if self._admission is not None:
+            windows_of_place = [claim.window.id for claim in self._draw.claims[len(self._own) :]]
+            self._admission.ended(record.usage.total_tokens, windows_of_place)
+        if self.trace is not None:
+            self.trace.recorded(record._replace(status=200, ended="done"), None)
 
     def add_cost(self, charged: AttemptCost) -> None:
         """Add what an attempt that did not answer the call may have cost."""
@@ -424,7 +437,7 @@ def _if_lost(call: Call, route: Route) -> Record:
     output = windows.output_limit(call) * call.params.candidates
     params = call.params
     usage = Usage(params.prompt_tokens, output, source="estimated", more=params.units, variant=params.variant)
-    record = _record(call, route, 0, usage, "lost")
+    record = record_of(call, route, 0, usage, "lost")
     if record.price is None or (call.model.price is not None and call.model.price.spelling is not None):
         return record
     return record._replace(cost_nusd=windows.most_nusd(call, usage.prompt_tokens, output))
@@ -436,7 +449,7 @@ def _with_earlier(record: Record, usage: Usage, nusd: int) -> Record:
     return record._replace(usage=pricing.total_usage((usage, record.usage)), cost_nusd=cost_nusd)
 
 
-def _record(
+def record_of(
     call: Call,
     route: Route | None,
     status: int,

@@ -216,6 +216,16 @@ class LedgerClient:
         self._wake.set()
         return self._acknowledgements.of(number, is_store_behind=self._ends.is_behind)
 
+    def defer(self, settlement: Settlement, note: str) -> asyncio.Future[None]:
+        lease = settlement.record.id
+        self._open.pop(lease, None)
+        self._forced.pop(lease, None)
+        if self._offline is not None:
+            self._offline.settle(settlement, self._clock_us())
+        number = self._ends.defer(settlement, note)
+        self._wake.set()
+        return self._acknowledgements.of(number, is_store_behind=self._ends.is_behind)
+
     async def ping(self) -> None:
         if self._journal.is_full:
             raise JournalFull("the journal cannot be written")

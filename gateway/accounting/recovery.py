@@ -16,7 +16,7 @@ from itertools import islice
 from gateway.journal import KEPT_S, Journal, JournalEntry
 from gateway.quota import ledger_entry
 from gateway.records import Record
-from gateway.store import SILENT_S, Batch, Item, Progress, Settle, Store, StoreLostWrites, StoreUnavailable, Void
+from gateway.store import SILENT_S, Batch, Defer, Item, Progress, Settle, Store, StoreLostWrites, StoreUnavailable, Void
 from gateway.tasks import Tasks
 
 log = logging.getLogger("gateway")
@@ -29,10 +29,13 @@ PORTION = 50
 
 
 def item_of(entry: JournalEntry) -> Item | None:
-    """The item for a `close` or `void` entry; None, and a log line, where the entry cannot be read."""
+    """The item for a `close`, `void` or `defer` entry; None, and a log line, where the entry cannot be read."""
     if entry.kind == "void":
         return Void(entry.number, entry.lease)
     try:
+        if entry.kind == "defer":
+            text, _, note = entry.text.rpartition("\t")
+            return Defer(entry.number, ledger_entry.decode(text), text, note)
         return Settle(entry.number, ledger_entry.decode(entry.text), entry.text)
     except ValueError:
         log.exception("the journal's entry %d, of call %s, cannot be read", entry.number, entry.lease)

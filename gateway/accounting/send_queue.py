@@ -13,11 +13,11 @@ from itertools import islice
 from gateway.journal import Journal, JournalEntry
 from gateway.quota import ledger_entry
 from gateway.records import Settlement
-from gateway.store import Settle, Void
+from gateway.store import Defer, Settle, Void
 
 from .recovery import item_of
 
-End = Settle | Void
+End = Settle | Void | Defer
 
 MAX_KEPT = 10_000
 """Ends kept in memory; later ones are read from the journal again."""
@@ -64,6 +64,14 @@ class SendQueue:
         self._add(Settle(number, settlement, text))
         return number
 
+    def defer(self, settlement: Settlement, note: str) -> int:
+        """A call has ended, and its lease goes on. Returns the number of the end."""
+        text = ledger_entry.encode(settlement)
+        number = self._journal.append("defer", settlement.record.id, f"{text}\t{note}")
+        self._settled += 1
+        self._add(Defer(number, settlement, text, note))
+        return number
+
     def void(self, lease: str) -> None:
         """Cancel a reservation that the store may have applied."""
         self._add(Void(self._journal.append("void", lease), lease))
@@ -95,7 +103,7 @@ class SendQueue:
         self.mark = max(self.mark, end.number)
         if end.number > self._counted:
             self._counted = end.number
-            self._delivered += isinstance(end, Settle)
+            self._delivered += isinstance(end, Settle | Defer)
 
     def give_up(self, end: End) -> None:
         """The store cannot take this one at all. It still counts as pending."""

@@ -125,6 +125,10 @@ class PlainFacts(NamedTuple):
     has_output: bool = False
     error: dict[str, Any] | None = None
     """The error object, where it is not simply the member `error`."""
+    is_pending: bool = False
+    """It is still being made, without this connection."""
+    is_cancelled: bool = False
+    """It was ended by its caller."""
     kept_id: str | None = None
     """The id under which the upstream keeps it, if it does."""
 

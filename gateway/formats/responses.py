@@ -25,6 +25,7 @@ from .responses_scan import ResponsesScan, error_of_failure, failed_event, items
 from .responses_usage import Used, usage_of
 
 MAX_METADATA = 16
+_PENDING = ("queued", "in_progress")
 
 _CLIENT_HEADERS = frozenset({
     "openai-beta", "originator", "session_id", "session-id", "thread-id", "conversation_id",
@@ -52,6 +53,13 @@ class _Body(BaseModel):
 
 def _read(document: Document, body: Response, count: Counter | None) -> Params:
     _check(document, body)
+    if body.background and body.stream:
+        raise InvalidRequest(
+            "Unsupported parameter: 'stream' with 'background'. Leave 'stream' out, and read the response by GET until "
+            "its status is final.",
+            param="stream",
+            code="unsupported_parameter",
+        )
     refers_to, refers_param = _reference(body)
     prompt = prompt_tokens.response(document, count)
     return Params(
@@ -65,13 +73,14 @@ def _read(document: Document, body: Response, count: Counter | None) -> Params:
         prompt_param="input",
         refers_to=refers_to,
         refers_param=refers_param,
-        is_kept=body.store is not False,
+        is_kept=bool(body.background) or body.store is not False,
+        is_deferred=bool(body.background),
     )
 
 
 def _read_compact(document: Document, body: Response, count: Counter | None) -> Params:
     """It is never streamed, and has no parameter for an output limit."""
-    return _read(document, body, count)._replace(stream=False, output_limit=None, is_kept=False)
+    return _read(document, body, count)._replace(stream=False, output_limit=None, is_kept=False, is_deferred=False)
 
 
 def _read_count(document: Document, body: Response, count: Counter | None) -> Params:
@@ -90,8 +99,6 @@ def _read_count(document: Document, body: Response, count: Counter | None) -> Pa
 
 
 def _check(document: Document, body: Response) -> None:
-    if body.background:
-        _refuse_state("background", "Leave it out: the answer comes in this request.")
     if isinstance(body.input, list):
         for index, item in enumerate(body.input):
             if item.get("type") == "item_reference" or _is_bare_id(item):
@@ -148,6 +155,8 @@ def facts(body: bytes) -> PlainFacts:
         is_error=bool(error) or has_failed or answer.success is False,
         has_output=bool(output),
         error=error_of_failure(error if isinstance(error, dict) else {}) if has_failed else None,
+        is_pending=answer.status in _PENDING,
+        is_cancelled=answer.status == "cancelled",
         kept_id=answer.id if isinstance(answer.id, str) and answer.store is not False else None,
     )
 

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 from zlib import crc32
 
-EntryKind = Literal["open", "close", "void"]
+EntryKind = Literal["open", "close", "void", "defer"]
 LineFault = Literal["torn", "damaged"]
 """torn: the end of a file that was being written; damaged: anything else that is no entry."""
 
-_KINDS: dict[str, EntryKind] = {"open": "open", "close": "close", "void": "void"}
+_KINDS: dict[str, EntryKind] = {"open": "open", "close": "close", "void": "void", "defer": "defer"}
 _READ_AT_ONCE_BYTES = 1 << 18
 
 
@@ -30,7 +30,8 @@ class JournalEntry(NamedTuple):
     kind: EntryKind
     lease: str
     text: str
-    """The entry's text (quota/ledger_entry) for open and close; nothing for void."""
+    """The entry's text (quota/ledger_entry) for open and close; for defer a tab and its note behind it; nothing for
+    void."""
 
 
 def encode(number: int, kind: EntryKind, lease: str, text: str) -> bytes:

@@ -22,6 +22,7 @@ from gateway.upstream.connection import Head
 from . import charge
 from .attempt import Answer, Attempt, Streamed, response_headers
 from .client_stream import ClientStream
+from .deferred import defer
 from .disconnect import client_left, end_at_once, let_end
 from .exchange import Exchange
 from .unary import read_plain
@@ -160,9 +161,12 @@ async def _finish_plain(
         lease.add_cost(read.charged)
         return exchange.failure(Fault.UNFIT, str(unfit))
     if this.bind is not None and read.kept_id is not None:
-        await this.bind(read.kept_id, read.charged.usage.total_tokens)
-    lease.doubt(read.charged.doubts)
-    lease.close(status=200, usage=read.charged.usage, ended="done", returned_model=read.model)
+        await this.bind(read.kept_id, 0 if read.pending_id else read.charged.usage.total_tokens)
+    if read.pending_id is not None:
+        defer(this, read.pending_id, lease)
+    else:
+        lease.doubt(read.charged.doubts)
+        lease.close(status=200, usage=read.charged.usage, ended="done", returned_model=read.model)
     await lease.acknowledged()
     if needs_events:
         outlet.open((("content-type", "text/event-stream"),))

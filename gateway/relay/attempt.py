@@ -64,6 +64,8 @@ class Attempt(NamedTuple):
     bind: Callable[[str, int], Coroutine[Any, Any, None]] | None = None
     """Binds the id of an answer that the upstream keeps to the caller, before the caller sees it; with the tokens that
     a continuation repeats, 0 while they are not known. None: nothing is kept."""
+    account: str = ""
+    """Which of the upstream's API keys the request presents (upstream/account.py)."""
     left_out: tuple[str, ...] = ()
     """What the client asked for and the upstream was not offered."""
     upload: Upload | None = None

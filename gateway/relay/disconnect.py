@@ -17,6 +17,7 @@ from gateway.tasks import Tasks
 
 from . import charge
 from .attempt import Attempt
+from .deferred import defer
 from .exchange import Exchange
 from .unary import read_plain
 
@@ -114,7 +115,10 @@ def _close(
             exchange.pass_rest()
         charged, model, is_truncated = exchange.charge_stream(), scan.model, not scan.is_complete
     else:
-        charged, model = _used(this, exchange)
+        charged, model, pending_id = _used(this, exchange)
+        if pending_id is not None:
+            defer(this, pending_id, lease)
+            return
         is_truncated = not exchange.is_over and this.call.params.stream
     lease.doubt(charged.doubts)
     lease.close(
@@ -122,10 +126,10 @@ def _close(
     )
 
 
-def _used(this: Attempt, exchange: Exchange) -> tuple[charge.Charge, str | None]:
-    """Cost and model of an answer that is not a stream or has not begun."""
+def _used(this: Attempt, exchange: Exchange) -> tuple[charge.Charge, str | None, str | None]:
+    """Cost and model of an answer that is not a stream or has not begun, and its id if it is still being made."""
     if not exchange.is_over:
         charged = charge.of_broken(this.sent, charge.Ending.STOPPED, exchange.take_body(), elapsed_s=exchange.elapsed_s)
-        return charged, None
+        return charged, None, None
     read = read_plain(this, exchange, exchange.trouble)
-    return read.charged, read.model
+    return read.charged, read.model, read.pending_id

@@ -70,7 +70,7 @@ class SentRequest(NamedTuple):
     pieces: Sequence[bytes | memoryview] = ()
     """The bytes of the request."""
     uploaded_bytes: int = 0
-    """The size of a body that is sent in pieces."""
+    """The size of a body that is sent in pieces, or is gone."""
 
     @property
     def reserved_output(self) -> int:

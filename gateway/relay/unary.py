@@ -26,6 +26,8 @@ class PlainAnswer(NamedTuple):
     model: str | None = None
     trouble: Failure | UpstreamRefused | None = None
     kept_id: str | None = None
+    pending_id: str | None = None
+    """`kept_id` of an answer that is still being made, without this connection."""
 
 
 def read_plain(this: Attempt, exchange: Exchange, failure: Failure | None) -> PlainAnswer:
@@ -51,7 +53,8 @@ def read_plain(this: Attempt, exchange: Exchange, failure: Failure | None) -> Pl
         else:
             charged = charge.of_broken(sent, _ending_of(in_band))
         return PlainAnswer(charged, model, in_band)
-    return PlainAnswer(charge.of_plain(sent, answer.usage, body, model), model, None, answer.kept_id)
+    pending_id = answer.kept_id if answer.is_pending and this.call.params.is_deferred else None
+    return PlainAnswer(charge.of_plain(sent, answer.usage, body, model), model, None, answer.kept_id, pending_id)
 
 
 def _facts(this: Attempt, body: bytes) -> PlainFacts:

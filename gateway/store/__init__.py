@@ -37,6 +37,8 @@ __all__ = [
     "BondStore",
     "CallFilter",
     "ChangeFeed",
+    "Defer",
+    "Deferred",
     "DocumentKind",
     "Item",
     "JournalFull",
@@ -61,6 +63,7 @@ __all__ = [
     "StoredRefusal",
     "Void",
     "check_groups",
+    "heir_of",
     "look_at",
     "open_store",
 ]  # fmt: skip
@@ -126,7 +129,42 @@ class Void(NamedTuple):
     lease: str
 
 
-Item = Reserve | Settle | Void
+class Defer(NamedTuple):
+    """The end of a call whose lease goes on without it: what was begun is still running at the upstream.
+
+    The lease is handed to a worker of its own, `heir_of`, that is never silent. It is settled by the first journal
+    entry of that worker, so that it is settled once, by whichever worker sends it.
+    """
+
+    number: int
+    settlement: Settlement
+    """At its estimate."""
+    text: str
+    """Its entry (quota/ledger_entry)."""
+    note: str
+    """What to ask the upstream for, for the workers; without tabs and ends of lines."""
+
+    @property
+    def whole_text(self) -> str:
+        """Entry and note, as the journal and the store keep them."""
+        return f"{self.text}\t{self.note}"
+
+
+def heir_of(lease: str) -> str:
+    """The name of the worker that a deferred lease belongs to."""
+    return f"deferred-{lease}"
+
+
+class Deferred(NamedTuple):
+    """A deferred lease that is not settled."""
+
+    lease: str
+    entry: str
+    """How it is settled at its estimate (quota/ledger_entry)."""
+    note: str
+
+
+Item = Reserve | Settle | Void | Defer
 
 
 class Batch(NamedTuple):
@@ -230,6 +268,8 @@ class Store(ReportReader, KeyStore, RequestStore, BondStore, Protocol):
     that
       was closed as lost it corrects all three by the difference. For an unknown lease (the server has lost it, or never
       received it) it charges the actual amount. A refund on a rate is bounded by what has not leaked away.
+    - A `Defer` hands a lease to its heir, with all that it holds; an unknown lease, or one that was closed as lost, is
+      reserved again, even beyond the limit.
     - A `Void` releases everything; for a lease that was closed as lost it removes charge, record and sums.
     - A batch whose `seq` is not higher than the last one applied has no effect, and raises `StoreUnavailable`: it is a
       late copy of an abandoned batch. Entries at or below the mark are skipped.
@@ -271,6 +311,12 @@ class Store(ReportReader, KeyStore, RequestStore, BondStore, Protocol):
     async def exchange(self, place: str, holder: str, text: str, for_s: float) -> dict[str, str]:
         """Leave a text of one line under this name for so many seconds, in place of the holder's last one. Returns
         those of the other holders that stand. A server may lose them. Raises `StoreUnavailable`."""
+
+    async def deferred(self, limit: int) -> list[Deferred]:
+        """Some of the deferred leases that were not removed, in any order. Raises `StoreUnavailable`."""
+
+    async def remove_deferred(self, lease: str) -> None:
+        """A deferred lease has been settled. Raises `StoreUnavailable`."""
 
     async def told_models(self, since: str, until: str) -> list[dict[str, Any]]:
         """Sums of the calls with stored records: rows as those of `usage`, by `TOLD_GROUPS`. Raises
@@ -341,6 +387,9 @@ class Ledger(ReportReader, Protocol):
         end of an answer its usage is visible if the store is healthy, and an unhealthy store never delays an answer.
         Cancelling the future does not cancel the settlement.
         """
+
+    def defer(self, settlement: Settlement, note: str) -> Future[None]:
+        """End a call, and leave its lease open: as `Defer`. The future is done as that of `settle`."""
 
     async def claim(self, holder: str, names: Mapping[str, float]) -> dict[str, float]:
         """Take hold of names, as `Store.claim`. Raises `StoreUnavailable`."""

@@ -31,6 +31,7 @@ from gateway.observe.tracing import open_tracer
 from gateway.pipeline import CurrentServices, Services
 from gateway.queueing import WaitingRoom
 from gateway.records import Key, Record, WindowStatus
+from gateway.relay.deferred import DeferredPoller
 from gateway.store import Ledger, Store, StoreUnavailable, open_store
 from gateway.tasks import Tasks
 from gateway.upstream.status import UpstreamReport
@@ -134,6 +135,7 @@ async def build(
         await book.begin()
         background.follow(live.parts)
         endless.spawn(refusals.run(), "refusal-log")
+        endless.spawn(DeferredPoller(store, lambda: live.parts).run(), "deferred-calls")
         yield Worker(app, office, shortcuts, live, status, HotReload(live, capacity, access_log, background, tasks))
         await endless.cancel_all()
         await refusals.write()

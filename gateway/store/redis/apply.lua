@@ -14,10 +14,11 @@
 --               ["o" or "f" (forced), lease, window, amount, window, amount, ...]
 --               ["c", lease, number, began_us, group, nine sums, window, amount, actual, ...]
 --               ["v", lease, number]
+--               ["d", lease, number, heir, window, amount, ...]
 --             a field is of measures: model and upstream, parted by 0x1f; and of each closing `measured` has what adds
 --             one to a counter of a field: [field, counter, field, counter, ...]
 --        3...: for each item what is kept of it: of an opening its entry (gateway/quota/ledger_entry.py), of a closing its
---           record, of a voiding nothing
+--           record, of a voiding nothing, of a deferral its entry and its note with a tab between
 --
 -- Returns one text:
 --   "b SEQ MARK"     the store is behind: it has forgotten what the worker knows to be applied

@@ -159,6 +159,30 @@ local function close(item, record, of_call)
   records[#records + 1] = record
 end
 
+local deferred = {} -- leases and what is kept of them, by turns
+
+-- A lease goes on without its worker: it moves to its heir with all that it holds.
+local function defer(item, text)
+  local lease, held = item[2], leases[item[2]]
+  if held then
+    change_lease(worker, lease, false)
+  else
+    if lost[lease] then
+      end_lost(lease, {})
+    end
+    for j = 5, #item, 2 do
+      local kind, window = kinds[item[j]], state_of[item[j]]
+      draw(kind, window, item[j + 1])
+      touched[kind[1]] = window
+    end
+    held = drawn_now .. match(text, '^(.*)\t')
+  end
+  leases[lease] = false
+  change_lease(item[4], lease, held)
+  insert(deferred, lease)
+  insert(deferred, text)
+end
+
 local function void(lease)
   if leases[lease] then
     void_open(leases[lease])
@@ -180,6 +204,8 @@ for i = 1, #items do
       mark = item[3]
       if kind == 'c' then
         close(item, ARGV[i + 2], measured[i])
+      elseif kind == 'd' then
+        defer(item, ARGV[i + 2])
       else
         void(item[2])
       end

@@ -125,6 +125,8 @@ for whose, changed in pairs(leases_of) do
   write('HDEL', base .. 'leases:' .. whose, gone)
 end
 
+write('HSET', base .. 'deferred', deferred)
+
 for i = 1, #records do
   call('XADD', RECORDS, '*', 'r', records[i])
 end

@@ -15,7 +15,18 @@ from gateway.quota import windows as limits
 from gateway.quota.ledger_entry import SEPARATOR, SUMS, encode_window, group_of, sums_of
 from gateway.quota.measures import measures_of
 from gateway.records import Claim, Draw, Granted, Record, Refused, Window, WindowState, WindowStatus
-from gateway.store import Applied, Batch, Item, Progress, Reserve, Settle, StoreLostWrites, StoreUnavailable
+from gateway.store import (
+    Applied,
+    Batch,
+    Defer,
+    Item,
+    Progress,
+    Reserve,
+    Settle,
+    StoreLostWrites,
+    StoreUnavailable,
+    heir_of,
+)
 
 NOTHING = "[[],0,[],[],[],[]]"
 """The script's second argument where there are no items."""
@@ -64,6 +75,13 @@ def spell_items(items: Sequence[Item]) -> Spelt:
             )
             texts[i] = item.text.partition("\t")[2]
             measured[i] = _measured(record, fields)
+        elif isinstance(item, Defer):
+            record, claims = item.settlement
+            amounts = "".join(
+                [f",{place},{claim[1]}" for place, claim in zip(windows.places(claims), claims, strict=True)]
+            )
+            spelt[i] = f'["d",{quote(record.id)},{item.number},{quote(heir_of(record.id))}{amounts}]'
+            texts[i] = item.whole_text
         elif not isinstance(item, Reserve):
             spelt[i] = f'["v",{quote(item.lease)},{item.number}]'
     first = (

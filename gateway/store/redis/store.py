@@ -23,6 +23,7 @@ The keys, all with one hash tag, so that in a cluster one node has them all; 1 i
     {namespace}:1:secrets          hash: SHA-256 of a secret -> the key that it leads to
     {namespace}:1:decisions        hash: decision journal of a gateway -> number of its last change
     {namespace}:1:refusals         stream: one refused request each
+    {namespace}:1:deferred         hash: lease that goes on without its worker -> entry TAB what to ask the upstream for
     {namespace}:1:bond:ID          "until_s bond": to whom an id belongs that an upstream has given (store/bonds.py)
     {namespace}:1:bonds:KEY        sorted set: ids of a key's bonds, by when they end
     {namespace}:1:audit            stream: one change of a document each
@@ -57,6 +58,7 @@ from gateway.store import (
     Applied,
     Batch,
     CallFilter,
+    Deferred,
     Measures,
     Progress,
     ReportScope,
@@ -189,6 +191,14 @@ class RedisStore:
         arguments = [holder, text, str(int(for_s * 1e6)), str(self._offset_us())]
         found = await self._finding.run(self._exchange, [f"{self._base}posts:{place}"], arguments)
         return dict(zip(found[::2], found[1::2], strict=True))
+
+    async def deferred(self, limit: int) -> list[Deferred]:
+        (found,) = await self._finding.ask(("HSCAN", f"{self._base}deferred", "0", "COUNT", limit))
+        texts = found[1]
+        return [Deferred(lease, *text.rsplit("\t", 1)) for lease, text in zip(texts[::2], texts[1::2], strict=True)]
+
+    async def remove_deferred(self, lease: str) -> None:
+        await self._finding.ask(("HDEL", f"{self._base}deferred", lease))
 
     async def ping(self) -> None:
         await self._writing.run(self._probe, [f"{self._base}probe"], [])

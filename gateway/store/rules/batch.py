@@ -13,8 +13,8 @@ from typing import NamedTuple
 from gateway.quota import windows
 from gateway.quota.ledger_entry import group_of, sums_of
 from gateway.quota.measures import measures_of
-from gateway.records import Claim, Granted, Record, Refused, Settlement, Window, WindowState
-from gateway.store import MAX_GAP_S, Item, Reserve, Settle, Void
+from gateway.records import Claim, Draw, Granted, Record, Refused, Settlement, Window, WindowState
+from gateway.store import MAX_GAP_S, Defer, Item, Reserve, Settle, Void
 
 MAX_GAP_US = MAX_GAP_S * 1_000_000
 
@@ -61,6 +61,8 @@ class LedgerTransaction:
         """Leases that were open before and are no longer."""
         self.replaced: dict[str, LostCalls] = {}
         """Lost leases that are so no longer: what was written for them goes."""
+        self.deferred: dict[str, Defer] = {}
+        """Leases that go on without their worker."""
         self.records: list[Record] = []
         self.sums: dict[tuple[str, ...], list[int]] = {}
         """What is added to the sums of hours and so of days; less than nothing, where something is taken back."""
@@ -78,6 +80,8 @@ class LedgerTransaction:
                 self.mark = item.number
                 if isinstance(item, Settle):
                     self._close(item.settlement)
+                elif isinstance(item, Defer):
+                    self._defer(item)
                 else:
                     self._void(item)
             verdicts.append(verdict)
@@ -137,6 +141,13 @@ class LedgerTransaction:
             for (window, _), used in zip(claims, windows.charges(record, claims), strict=True):
                 self._set(window, windows.charged(window, self.states[window.id], used, age_us))
         self._count(record)
+
+    def _defer(self, item: Defer) -> None:
+        lease = item.settlement.record.id
+        if lease in self.lost:
+            self._void(Void(item.number, lease))
+        self._open(Reserve(Draw(*item.settlement), item.text, is_forced=True))
+        self.deferred[lease] = item
 
     def _void(self, item: Void) -> None:
         lease = item.lease

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from gateway.chunked import portions
 from gateway.config import StoreSettings
 from gateway.records import Bond, Window
+from gateway.store import Deferred
 from gateway.store.key_store import (
     AUDIT_KEPT,
     NEWS_AT_ONCE,
@@ -89,6 +90,10 @@ class KeyReader:
             "SELECT seq, kind, name, text FROM audit WHERE seq < ? ORDER BY seq DESC LIMIT ?", (end, limit)
         )
         return [StoredAudit(str(seq), kind, name, text) for seq, kind, name, text in rows]
+
+    def deferred(self, limit: int) -> list[Deferred]:
+        rows = self._db.execute("SELECT lease, text FROM deferred LIMIT ?", (limit,)).fetchall()
+        return [Deferred(lease, *text.rsplit("\t", 1)) for lease, text in rows]
 
     def find_bond(self, bond_id: str, now: float) -> Bond | None:
         return find_bond(self._db, bond_id, now)

@@ -15,12 +15,14 @@ from gateway.store import (
     SILENT_S,
     Applied,
     Batch,
+    Defer,
     Item,
     Progress,
     Reserve,
     StoreLostWrites,
     StoreUnavailable,
     Void,
+    heir_of,
 )
 from gateway.store.key_store import StoreChange
 from gateway.store.refusals import REFUSALS_KEPT, REFUSALS_KEPT_S, RefusalEntry, encode_refusal
@@ -36,6 +38,7 @@ from .schema import (
     ADD_MEASURE,
     ADD_SUMS,
     CLAIM,
+    DEFERRED,
     HOUR_GROUP,
     LEASE,
     LOST,
@@ -44,6 +47,7 @@ from .schema import (
     RECORD,
     REFUSAL,
     SET_CLAIM,
+    SET_DEFERRED,
     SET_POST,
     SET_WINDOW,
     SET_WORKER,
@@ -149,6 +153,11 @@ class SqliteLedger:
                 (REFUSALS_KEPT, OLD_REFUSALS_AT_ONCE, now - REFUSALS_KEPT_S),
             )
 
+    def remove_deferred(self, lease: str, wished_at: float) -> None:
+        """A deferred lease has been settled."""
+        with transaction(self.db, wished_at):
+            self.db.execute("DELETE FROM deferred WHERE lease = ?", (lease,))
+
     def add_bond(self, bond: Bond, now: float, wished_at: float) -> None:
         """Write a bond, and delete old ones."""
         with transaction(self.db, wished_at):
@@ -208,7 +217,7 @@ class SqliteLedger:
                 continue
             record, claims = item.draw if isinstance(item, Reserve) else item.settlement
             leases.append(record.id)
-            if isinstance(item, Reserve):
+            if isinstance(item, Reserve | Defer):
                 reserved.append(record.id)
             for window, _ in claims:
                 windows[window.id] = window
@@ -258,6 +267,9 @@ class SqliteLedger:
             insert(db, "leases", LEASE, [(name, worker, turn.now_us, item.text) for name, item in turn.opened.items()])
         for name, item in turn.extended.items():
             db.execute("UPDATE leases SET entry = ? WHERE id = ?", (item.text, name))
+        for name, deferred in turn.deferred.items():
+            db.execute("UPDATE leases SET worker = ? WHERE id = ?", (heir_of(name), name))
+            insert(db, "deferred", DEFERRED, [(name, deferred.whole_text)], SET_DEFERRED)
         if turn.ended:
             db.execute(among("DELETE FROM leases", len(turn.ended)), turn.ended)
         for lease, lost in turn.replaced.items():

@@ -77,6 +77,7 @@ CREATE TABLE IF NOT EXISTS bonds (
 CREATE TABLE IF NOT EXISTS measures (
     period TEXT, model TEXT, upstream TEXT, counter INTEGER, number INTEGER NOT NULL,
     PRIMARY KEY (period, model, upstream, counter)) WITHOUT ROWID""",
+    "CREATE TABLE IF NOT EXISTS deferred (lease TEXT PRIMARY KEY, text TEXT NOT NULL) WITHOUT ROWID",
 )
 """Tables that files of this schema may lack, too."""
 
@@ -93,6 +94,10 @@ DOCUMENT = ("kind", "name", "text")
 SET_DOCUMENT = "ON CONFLICT (kind, name) DO UPDATE SET text = excluded.text"
 
 SECRET = ("digest", "key")
+
+DEFERRED = ("lease", "text")
+
+SET_DEFERRED = "ON CONFLICT (lease) DO UPDATE SET text = excluded.text"
 
 REFUSAL = ("id", "time", "text")
 

@@ -23,6 +23,7 @@ from gateway.store import (
     Applied,
     Batch,
     CallFilter,
+    Deferred,
     Measures,
     Progress,
     ReportScope,
@@ -89,6 +90,13 @@ class SqliteStore:
     async def exchange(self, place: str, holder: str, text: str, for_s: float) -> dict[str, str]:
         wished_at = time.monotonic()
         return await self._run(self._writing, lambda: self._books.exchange(place, holder, text, for_s, wished_at))
+
+    async def deferred(self, limit: int) -> list[Deferred]:
+        return await self._run(self._finding, lambda: self._key_reader.deferred(limit))
+
+    async def remove_deferred(self, lease: str) -> None:
+        wished_at = time.monotonic()
+        await self._run(self._writing, lambda: self._books.remove_deferred(lease, wished_at))
 
     async def ping(self) -> None:
         wished_at = time.monotonic()

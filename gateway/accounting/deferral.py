@@ -1,0 +1,47 @@
+"""What a deferred lease needs for its settlement by any worker: where its work goes on, and what bounds its charge."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+from gateway.records import Usage
+
+
+class Deferral(NamedTuple):
+    """Work that goes on at an upstream without a call."""
+
+    kept_id: str
+    """Its id there."""
+    upstream: str
+    account: str
+    """Which API key of the upstream it belongs to (upstream/account.py)."""
+    routed_model: str | None
+    """The model's name there, if it differs."""
+    model: str
+    """The model's name in the configuration."""
+    output_limit: int | None
+    """As sent; None: it has none."""
+    request_bytes: int
+    """Of the request, and of what the upstream reads besides it: the ceiling of the prompt's tokens."""
+    began: float
+    """Unix time in seconds."""
+    remote: str | None = None
+    spent: tuple[int, int] = (0, 0)
+    """Prompt and completion tokens of attempts that did not answer the call."""
+
+    @property
+    def spent_usage(self) -> Usage:
+        """What attempts that did not answer the call may have cost."""
+        return Usage(*self.spent, source="estimated") if any(self.spent) else Usage()
+
+
+def encode_deferral(deferral: Deferral) -> str:
+    """As text without tabs and ends of lines."""
+    return json.dumps(deferral, separators=(",", ":"))
+
+
+def decode_deferral(text: str) -> Deferral:
+    """Raises `ValueError` or `TypeError`. A newer gateway's further members are left out."""
+    values: list[Any] = json.loads(text)
+    return Deferral(*values[: len(Deferral._fields)])

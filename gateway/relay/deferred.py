@@ -1,0 +1,264 @@
+"""Work that goes on at an upstream after its call has ended, such as a background response.
+
+The call hands over its lease (`defer`). One worker of all gateways on a store asks the upstreams how the work stands
+(`DeferredPoller`), and settles each lease once: by the usage that the upstream reports; without a report by
+relay/charge.py; at its whole reservation where the upstream does not know the work, or it has not ended within
+`GIVE_UP_AFTER_S`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import NamedTuple, Protocol
+from urllib.parse import quote
+
+from gateway.accounting.deferral import Deferral, decode_deferral
+from gateway.accounting.lease import AccessLogExtras, Accounting, Lease, record_of
+from gateway.api.prompt_tokens import FindsCounter
+from gateway.config import Config, Model, Route
+from gateway.formats import FORMATS, token_rule
+from gateway.formats.format import PlainFacts
+from gateway.quota import ledger_entry, pricing
+from gateway.records import OTHER, Call, Document, Ended, Failure, Key, Params, Settlement
+from gateway.store import Batch, Deferred, Settle, Store, StoreLostWrites, StoreUnavailable, heir_of
+from gateway.upstream.account import position_of
+from gateway.upstream.ask import Fetched, fetch
+from gateway.upstream.pool import Pool
+
+from . import charge
+from .attempt import Attempt
+from .sent_request import PROMPT_ALLOWANCE, SentRequest
+
+log = logging.getLogger("gateway")
+
+LOOK_EVERY_S = 1.0
+"""How often a worker looks for deferred leases."""
+
+HELD_FOR_S = 15.0
+"""How long one worker keeps the polling to itself; a killed one's is taken over after this time."""
+
+NAME = "deferred-calls"
+"""Of the lock on polling."""
+
+MIN_PAUSE_S, MAX_PAUSE_S = 1.0, 15.0
+"""Between two polls of one lease: a quarter of its age, within these bounds."""
+
+ANSWER_WITHIN_S = 10.0
+"""Time limit of one poll."""
+
+POLLS_AT_ONCE = 8
+MOST = 10_000
+"""Deferred leases that are looked at."""
+
+UNKNOWN_AFTER_S = 30.0
+"""How old work is before an upstream that answers 404 is believed."""
+
+GIVE_UP_AFTER_S = 86_400.0
+RETIRE_AFTER_S = 120.0
+"""How long after a settlement its number is kept, against another worker that still polls."""
+
+
+class Parts(Protocol):
+    """What a worker serves with at present. Implemented by `pipeline.Services`."""
+
+    @property
+    def config(self) -> Config: ...
+
+    @property
+    def books(self) -> Accounting: ...
+
+    @property
+    def pools(self) -> Mapping[str, Pool]: ...
+
+    @property
+    def find_counter(self) -> FindsCounter: ...
+
+
+def defer(this: Attempt, kept_id: str, lease: Lease) -> None:
+    """End the call of an answer that is still being made. Its reservation stays until a worker settles it."""
+    sent, call = this.sent, this.call
+    lease.defer(
+        Deferral(
+            kept_id,
+            this.route.upstream,
+            this.account,
+            sent.routed_model,
+            call.model_name,
+            sent.output_limit,
+            sent.prompt_ceiling() - PROMPT_ALLOWANCE,
+            time.time(),
+            call.remote,
+            (lease.spent.prompt_tokens, lease.spent.completion_tokens),
+        )
+    )
+
+
+class _Ending(NamedTuple):
+    """How deferred work has ended, and what it is charged."""
+
+    charged: charge.Charge
+    status: int = 200
+    ended: Ended = "done"
+    model: str | None = None
+    error: str | None = None
+
+
+class DeferredPoller:
+    """Polls and settles. One in each worker; of all of them one is at work."""
+
+    def __init__(self, store: Store, parts: Callable[[], Parts]) -> None:
+        self._store = store
+        self._parts = parts
+        self._holder = uuid.uuid4().hex
+        self._due: dict[str, float] = {}
+        """When each lease is polled next, on the clock of `time.monotonic`."""
+        self._retiring: dict[str, float] = {}
+        """When each settled lease's heir is deleted, on the same clock."""
+
+    async def run(self) -> None:
+        """Look every `LOOK_EVERY_S`, until cancelled."""
+        while True:
+            try:
+                await self._look()
+            except StoreUnavailable:
+                pass  # which the ledger reports
+            except Exception:
+                log.exception("deferred calls cannot be looked after")
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    async def _look(self) -> None:
+        await self._retire()
+        found = await self._store.deferred(MOST)
+        self._due = {each.lease: self._due.get(each.lease, 0.0) for each in found}
+        if not found or (await self._store.claim(self._holder, {NAME: HELD_FOR_S}))[NAME]:
+            return
+        now = time.monotonic()
+        due = [each for each in found if self._due[each.lease] <= now][:POLLS_AT_ONCE]
+        await asyncio.gather(*[self._see_to(each) for each in due])
+
+    async def _see_to(self, deferred: Deferred) -> None:
+        try:
+            deferral, estimate = decode_deferral(deferred.note), ledger_entry.decode(deferred.entry)
+        except (ValueError, TypeError):
+            log.exception("the deferred call %s cannot be read; it is charged nothing", deferred.lease)
+            await self._store.remove_deferred(deferred.lease)
+            return
+        age_s = time.time() - deferral.began
+        self._due[deferred.lease] = time.monotonic() + min(max(age_s / 4, MIN_PAUSE_S), MAX_PAUSE_S)
+        with suppress(StoreUnavailable, StoreLostWrites):
+            call = _call(estimate, deferral, self._parts())
+            ending = await self._poll(call, deferral, age_s)
+            if ending is not None:
+                await self._settle(call, deferral, estimate, ending)
+
+    async def _poll(self, call: Call, deferral: Deferral, age_s: float) -> _Ending | None:
+        """How the work has ended; None: it goes on, as far as is known."""
+        parts, spec = self._parts(), FORMATS[call.endpoint]
+        sent = _sent(call, deferral, parts)
+        answer = await self._ask(deferral, f"{spec.upstream_path}/{quote(deferral.kept_id, safe='')}", parts)
+        is_unknown = isinstance(answer, Fetched) and answer.head.status == 404 and age_s > UNKNOWN_AFTER_S
+        if is_unknown or age_s > GIVE_UP_AFTER_S:
+            log.warning(
+                "call %s: upstream %s %s; it is charged at its estimate",
+                call.id, deferral.upstream, "does not know it any more" if is_unknown else "has not ended it in time",
+            )  # fmt: skip
+            return _Ending(charge.of_broken(sent, charge.Ending.SILENT), 504, "error", None, "upstream_timeout")
+        if not isinstance(answer, Fetched) or answer.head.status != 200:
+            return None
+        try:
+            facts = spec.facts(answer.body)
+        except ValueError:
+            return None
+        return None if facts.is_pending else _ending(sent, facts, answer.body)
+
+    async def _ask(self, deferral: Deferral, path: str, parts: Parts) -> Fetched | Failure | None:
+        """The upstream's answer; None: it is no longer configured, or this API key of it."""
+        upstream = parts.config.upstreams.get(deferral.upstream)
+        key = None if upstream is None else position_of(upstream, deferral.account)
+        if key is None:
+            return None
+        pool = parts.pools[deferral.upstream]
+        request = pool.request(path, [("Accept", "application/json")], b"", method="GET", key=key)
+        limit = parts.config.server.max_response_bytes
+        return await fetch(deferral.upstream, pool, request, ANSWER_WITHIN_S, limit)
+
+    async def _settle(self, call: Call, deferral: Deferral, estimate: Settlement, ending: _Ending) -> None:
+        """Settle by the first entry of the lease's heir, which counts once, whichever worker sends it."""
+        heir, books = heir_of(call.id), self._parts().books
+        usage = pricing.total_usage((deferral.spent_usage, ending.charged.usage))
+        label = books.served.note(call.model_name) if call.label_model == OTHER else call.label_model
+        record = record_of(
+            call._replace(label_model=label), _route(deferral), ending.status, usage, ending.ended,
+            returned_model=ending.model,
+            duration_s=max(0.0, time.time() - call.started),
+            attempts=1,
+        )  # fmt: skip
+        settlement = Settlement(record, estimate.claims)
+        progress = await self._store.progress(heir)
+        if not progress.mark:
+            entry = Settle(1, settlement, ledger_entry.encode(settlement))
+            await self._store.apply(Batch(heir, progress.seq + 1, progress.seq, [entry]))
+            books.telemetry.recorded(
+                record,
+                estimated_prompt_tokens=call.params.prompt_tokens,
+                overhead_s=0.0,
+                is_usage_unknown=usage.source == "estimated",
+            )
+            books.write_line(record, AccessLogExtras(deferral.remote, ending.error, None, None))
+        await self._store.remove_deferred(call.id)
+        self._retiring[call.id] = time.monotonic() + RETIRE_AFTER_S
+
+    async def _retire(self) -> None:
+        for lease, at in list(self._retiring.items()):
+            if at <= time.monotonic():
+                await self._store.retire(heir_of(lease))
+                del self._retiring[lease]
+
+
+def _ending(sent: SentRequest, facts: PlainFacts, body: bytes) -> _Ending:
+    if facts.is_cancelled:
+        if facts.usage is not None:
+            return _Ending(charge.of_plain(sent, facts.usage, body, facts.model), 499, "client_gone", facts.model)
+        return _Ending(charge.of_broken(sent, charge.Ending.STOPPED, body), 499, "client_gone", facts.model)
+    if not facts.is_error:
+        return _Ending(charge.of_plain(sent, facts.usage, body, facts.model), model=facts.model)
+    charged = charge.of_broken(sent, charge.Ending.REFUSED)
+    if facts.has_usage or facts.has_output:
+        charged = charge.of_plain(sent, facts.usage, body, facts.model, charge.Ending.ERROR)
+    return _Ending(charged, 502, "error", facts.model, "upstream_error")
+
+
+def _route(deferral: Deferral) -> Route:
+    return Route(upstream=deferral.upstream, model=deferral.routed_model)
+
+
+def _call(estimate: Settlement, deferral: Deferral, parts: Parts) -> Call:
+    """The call as far as its charge depends on it; priced as its model is now."""
+    record = estimate.record
+    found = parts.config.model(deferral.model)
+    usage = record.usage
+    params = Params(
+        Document("{}", {}), record.model, prompt_tokens=usage.prompt_tokens, output_limit=usage.completion_tokens
+    )
+    return Call(
+        id=record.id,
+        started=record.time,
+        key=Key(record.key, record.team),
+        endpoint=record.endpoint,  # type: ignore[arg-type]
+        params=params,
+        model=found.model if found is not None else Model(routes=(_route(deferral),)),
+        label_model=record.label_model,
+        arrived=0.0,
+        client_request_id=record.client_request_id,
+        target=deferral.model if deferral.model != record.model else None,
+    )
+
+
+def _sent(call: Call, deferral: Deferral, parts: Parts) -> SentRequest:
+    count = token_rule.counting(parts.find_counter(call.model_name))
+    return SentRequest(call, deferral.routed_model, deferral.output_limit, count, (), deferral.request_bytes)

@@ -1,0 +1,106 @@
+"""Background responses are settled once, whoever is killed meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Stage, StartsGateways
+from tests.fakes.redis_servers import RedisServer
+from tests.flows import background as scene
+from tests.flows.background import Background
+from tests.flows.house import Gateway, eventually
+
+MANY = 6
+SILENT_S = 20
+"""After so long a worker is taken for dead."""
+
+REPORTED = {"usage_source": "reported", "prompt_tokens": 30, "completion_tokens": 12, "ended": "done"}
+
+
+@pytest.fixture(params=["embedded", "redis"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dict[str, str]]:
+    with contextlib.ExitStack() as stack:
+        url = f"embedded:{tmp_path / 'data'}"
+        if request.param == "redis":
+            url = stack.enter_context(RedisServer(tmp_path / "redis")).url
+        yield {"url": url, "journal_dir": str(tmp_path / "journal")}
+
+
+@pytest.fixture
+def work(upstream: Stage) -> Background:
+    work = Background()
+    upstream.play(always=work)
+    return work
+
+
+def kill_all(house: Gateway) -> None:
+    house.expected_code = -signal.SIGKILL
+    os.killpg(house.process.pid, signal.SIGKILL)
+    house.wait()
+
+
+def check(house: Gateway, began: list[tuple[str, str]]) -> None:
+    for request_id, _ in began:
+        record = scene.settled(house, request_id)
+        assert {name: record[name] for name in REPORTED} == REPORTED
+    eventually(lambda: scene.held(house)[1] == 0)
+    assert scene.held(house)[0] == 42 * len(began)
+
+
+def end_all(work: Background) -> None:
+    for made in list(work.responses):
+        work.end(made)
+
+
+def test_a_gateway_is_killed(gateway: StartsGateways, theatre: Stage, work: Background, store: dict[str, str]) -> None:
+    config = scene.config(theatre.url, **store)
+    config["keys"][0].pop("max_parallel")
+    first = gateway(config)
+    began = [scene.begin(first) for _ in range(MANY)]
+    reserved = scene.held(first)[1]
+    kill_all(first)
+    second = gateway(config)
+    assert scene.held(second) == (0, reserved)
+    for made in [made for _, made in began]:
+        assert second.get(f"/v1/responses/{made}").json["status"] == "queued"
+    end_all(work)
+    check(second, began)
+
+
+def test_workers_are_killed_one_after_the_other(
+    gateway: StartsGateways, theatre: Stage, work: Background, store: dict[str, str]
+) -> None:
+    config = scene.config(theatre.url, **store)
+    config["keys"][0].pop("max_parallel")
+    house = gateway(config)
+    began = [scene.begin(house) for _ in range(MANY)]
+    polls = work.polls
+    eventually(lambda: work.polls > polls)
+    for number in range(3):
+        workers = house.workers()
+        os.kill(workers[number % len(workers)], signal.SIGKILL)
+        eventually(lambda gone=workers: len(now := house.workers()) == 2 and set(now) != set(gone))  # type: ignore[misc]
+        work.end(began[number][1])
+    end_all(work)
+    eventually(lambda: scene.records(house, began[-1][0]), 90)
+    check(house, began)
+
+
+def test_the_other_gateway_goes_on(
+    gateway: StartsGateways, theatre: Stage, work: Background, tmp_path: Path, redis_server: RedisServer
+) -> None:
+    configs = [scene.config(theatre.url, redis_server.url, journal_dir=str(tmp_path / str(at))) for at in range(2)]
+    for config in configs:
+        config["keys"][0].pop("max_parallel")
+    first, second = map(gateway, configs)
+    began = [scene.begin(first) for _ in range(MANY)]
+    kill_all(first)
+    end_all(work)
+    eventually(lambda: scene.records(second, began[-1][0]), 3 * SILENT_S)
+    check(second, began)
