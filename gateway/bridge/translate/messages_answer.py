@@ -58,7 +58,7 @@ class MessageStream:
         self._call_ids: set[str] = set()
         self._arguments: list[str] = []
         self._texts: list[str] = []
-        self._has_refused = False
+        self._refusals: list[str] = []
         self._reason: str | None = None
         self._stop_sequence: str | None = None
         self._counts: Counts | None = None
@@ -96,8 +96,8 @@ class MessageStream:
             raise Unfit("a tool call without a name")
         written = self._begin() + self._end_block()
         self._estimated_output = completion_tokens
-        delta = {"stop_reason": self._stop_reason(), "stop_sequence": self._matched_stop()}
-        written += events.named("message_delta", {"type": "message_delta", "delta": delta, "usage": self._usage()})
+        delta = {"type": "message_delta", "delta": self._stop(), "usage": self._usage()}
+        written += events.named("message_delta", delta)
         return written + events.named("message_stop", {"type": "message_stop"})
 
     def fail(self, kind: str, message: str) -> bytes:
@@ -109,8 +109,7 @@ class MessageStream:
         return {
             **self._start(),
             "content": list(self._blocks),
-            "stop_reason": self._stop_reason(),
-            "stop_sequence": self._matched_stop(),
+            **self._stop(),
             "usage": self._usage(),
         }
 
@@ -145,7 +144,8 @@ class MessageStream:
 
     def _text(self, said: Said) -> bytes:
         """Text; a refusal is addressed to the user, and so it is part of it."""
-        self._has_refused = self._has_refused or bool(said.refusal)
+        if said.refusal:
+            self._refusals.append(said.refusal)
         text = said.text + said.refusal
         if not text:
             return b""
@@ -221,11 +221,20 @@ class MessageStream:
             return {}
         raise Unfit("a tool call whose arguments are no JSON object")
 
+    def _stop(self) -> dict[str, Any]:
+        """Why the answer ended. A refusal has details (anthropic-sdk, RefusalStopDetails); chat knows no category."""
+        reason = self._stop_reason()
+        stop: dict[str, Any] = {"stop_reason": reason, "stop_sequence": self._matched_stop()}
+        if reason == "refusal":
+            explanation = "".join(self._refusals) or None
+            stop["stop_details"] = {"type": "refusal", "category": None, "explanation": explanation}
+        return stop
+
     def _stop_reason(self) -> str:
         has_calls = bool(self._started)
         if self._reason in _STOP_REASONS and (self._reason != "tool_calls" or has_calls):
             return _STOP_REASONS[self._reason]
-        if self._has_refused:
+        if self._refusals:
             return "refusal"
         if has_calls:
             return "tool_use"

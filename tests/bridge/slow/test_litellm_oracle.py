@@ -1,0 +1,157 @@
+"""LiteLLM's translations of Responses and Messages to chat, beside ours: the same, but for the differences in a table.
+
+The cases are the plain golden files (tests/bridge/translated.py). Each row of `DIFFERS` names the places where both
+differ and why ours is right; a place without a row fails, and so does a row without a place.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.bridge.translated import GOLDEN
+from tests.fakes.litellm_proxy import HOME
+
+SCRIPT = Path(__file__).parents[1] / "litellm_oracle.py"
+CASES = [
+    name
+    for name, golden in GOLDEN.items()
+    if name.partition("/")[0] in ("responses", "messages") and "answer" in golden
+]
+WITHIN_S = 120.0
+"""It imports for ten seconds on a quiet machine."""
+pytestmark = pytest.mark.timeout(150)
+
+
+class Row(NamedTuple):
+    """Places of one kind: of the request to the upstream (`sent`) or of the client's answer (`shown`)."""
+
+    where: str
+    """A pattern of `FORMAT SIDE PATH`, numbers of list entries left out."""
+    why: str
+
+
+DIFFERS = (
+    # Both ways.
+    Row(r"\w+ sent \.(max_tokens|max_completion_tokens)", "OpenAI deprecates max_tokens; reasoning models refuse it"),
+    Row(r"responses sent \.(custom_llm_provider)", "an argument of LiteLLM's own call, not of the API"),
+    # Messages, requests.
+    Row(r"messages sent \.context_management",
+        "chat has no such parameter; what it asks for is done here, by leaving earlier thinking out"),
+    Row(r"messages sent \.messages\[\]\.(reasoning_content|thinking_blocks)",
+        "thinking of earlier turns stays out, and blocks of Anthropic's make no sense to another model"),
+    Row(r"messages sent \.messages\[\]\.content\[\]\.(file|image_url|type)", "a PDF is a file part, no picture"),
+    Row(r"messages sent \.messages\[\]\.tool_calls\[\]\.function\.arguments", "the same JSON, without blanks"),
+    Row(r"messages sent \.messages\[\]\.content",
+        "chat allows text alone in a tool message: pictures of a result follow in a message of the user, and a failed "
+        "tool says so; LiteLLM drops `is_error`. System blocks are one text"),
+    Row(r"messages sent \.parallel_tool_calls", "disable_parallel_tool_use means it; LiteLLM drops it"),
+    Row(r"messages sent \.reasoning_effort",
+        "output_config.effort is passed on, which LiteLLM drops for a model that it does not know; a budget of 10,000 "
+        "tokens is medium here"),
+    Row(r"messages sent \.tools\[\]\.function\.(description|parameters\.input_examples)",
+        "chat has no examples of inputs, and they are no keyword of JSON Schema: they stand in the description"),
+    Row(r"messages sent \.response_format\.json_schema\.(name|schema\.required)",
+        "the name is free; strict schemas name all members themselves, and LiteLLM adds an empty list"),
+    Row(r"messages sent \.service_tier", "`auto` is the default, and other upstreams refuse the parameter"),
+    # Messages, answers.
+    Row(r"messages shown \.stop_(reason|sequence)",
+        "vLLM names the stop sequence in `stop_reason` of the choice; LiteLLM does not read it"),
+    Row(r"messages shown \.content\[\]\.signature", "the SDK's type of a signature is a string: empty, never null"),
+    Row(r"messages shown \.usage\..*", "zeros, and thinking as part of the output, as Anthropic reports them"),
+    # Responses, requests.
+    Row(r"responses sent \.messages",
+        "texts are one string; leading developer messages are in the system message; pictures in a tool's result "
+        "follow in a message of the user; reasoning goes back within its turn only"),
+    Row(r"responses sent \.messages\[\]\.content", "texts are one string"),
+    Row(r"responses sent \.(prompt_cache_key|verbosity|logprobs|top_logprobs)", "chat has it, and LiteLLM drops it"),
+    Row(r"responses sent \.stream", "what the client asked for; the library takes it apart from the request"),
+    Row(r"responses sent \.(tools|web_search_options)",
+        "local_shell is a function here, which LiteLLM drops; web search is not offered, and a header says so"),
+    Row(r"responses sent \.tools\[\]\.function\.description", "none is none"),
+    # Responses, answers.
+    Row(r"responses shown \.output",
+        "a refusal is a part of the message; LiteLLM's answer to it is empty"),
+    Row(r"responses shown \.output\[\]\.(content\[\]\.(annotations|type)|role|summary)",
+        "reasoning is an item with `reasoning_text`, as openai-python types it; LiteLLM writes output_text"),
+    Row(r"responses shown \.output\[\]\.(action|arguments|type|name)", "a call of local_shell comes back as one"),
+    Row(r"responses shown \.output\[\]\.input", "the input of a custom tool is its text, not the JSON around it"),
+    Row(r"responses shown \.output\[\]\.content\[\]\.logprobs", "chat's log probabilities are passed on"),
+    Row(r"responses shown \.(parallel_tool_calls|reasoning\..*|text\..*|truncation|background|store)",
+        "the defaults of the API, as OpenAI answers them"),
+    Row(r"responses shown \.(completed_at|created_at)", "the time of the answer"),
+    Row(r"responses shown \.(reasoning|top_logprobs|prompt_cache_key)", "parameters come back in the answer"),
+    Row(r"responses shown \.input_transformations", "what was left out of the input is named, as OpenAI does"),
+    Row(r"responses shown \.tools(\[\].*)?", "as they were offered: LiteLLM names tools that it has dropped"),
+    Row(r"responses shown \.usage\.\w+_details(\..*)?", "zeros without details: the SDK's type requires them"),
+)  # fmt: skip
+REFUSES = {
+    "messages/plain-cut-by-limit": "the arguments of a tool that the limit cut are no JSON: the SDK's input is then "
+    "empty here, and LiteLLM raises an error over an answer that is paid for",
+}
+"""Cases that LiteLLM does not translate, and what becomes of them here."""
+NO_MATTER = re.compile(r".*\.(id|phase|caller|namespace)")
+"""Ids are made up by each; the others are null in both."""
+
+
+@pytest.fixture(scope="module")
+def theirs() -> dict[str, dict[str, Any]]:
+    assert (HOME / "wanted").exists(), f"{HOME} is not there, and this test needs it: run `make servers`."
+    nowhere = "http://127.0.0.1:9"
+    cases = [
+        {"way": name.partition("/")[0], "request": GOLDEN[name]["request"], "answer": GOLDEN[name]["answer"]}
+        for name in CASES
+    ]
+    done = subprocess.run(
+        [HOME / "bin" / "python", SCRIPT], input=json.dumps(cases), capture_output=True, text=True, timeout=WITHIN_S,
+        check=False,
+        env={
+            **os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True", "HTTP_PROXY": nowhere, "HTTPS_PROXY": nowhere,
+        },
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return dict(zip(CASES, json.loads(done.stdout.rpartition("\n")[2]), strict=True))
+
+
+def places(ours: Any, others: Any, path: str = "") -> Iterator[str]:
+    """Where two JSON values differ. A member that is null is as one that is missing."""
+    if isinstance(ours, dict) and isinstance(others, dict):
+        for name in sorted({**ours, **others}):
+            yield from places(ours.get(name), others.get(name), f"{path}.{name}")
+    elif isinstance(ours, list) and isinstance(others, list) and len(ours) == len(others):
+        for one, other in zip(ours, others, strict=True):
+            yield from places(one, other, f"{path}[]")
+    elif ours != others and NO_MATTER.fullmatch(path) is None:
+        yield path
+
+
+def found(theirs: dict[str, dict[str, Any]], name: str) -> list[str]:
+    """The places of one case, as `FORMAT SIDE PATH`."""
+    way = name.partition("/")[0]
+    return [
+        f"{way} {side} {path}"
+        for side in ("sent", "shown")
+        for path in places(GOLDEN[name][side], theirs[name][side])
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_difference_is_explained(theirs: dict[str, dict[str, Any]], name: str) -> None:
+    if name in REFUSES:
+        assert theirs[name].keys() == {"error"}, REFUSES[name]
+        return
+    assert "error" not in theirs[name], theirs[name]
+    unexplained = [place for place in found(theirs, name) if not any(re.fullmatch(row.where, place) for row in DIFFERS)]
+    assert not unexplained
+
+
+def test_every_row_is_of_a_difference(theirs: dict[str, dict[str, Any]]) -> None:
+    every = {place for name in CASES if name not in REFUSES for place in found(theirs, name)}
+    assert not [row.where for row in DIFFERS if not any(re.fullmatch(row.where, place) for place in every)]
