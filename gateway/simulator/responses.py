@@ -1,6 +1,7 @@
 """OpenAI's Responses API of the simulated upstream: a response is generated like the chat that it amounts to.
 
-Nothing is stored. Output is a reasoning item (its tokens are not shown), then a message or a function call.
+`stored_responses.py` keeps responses. Output is a reasoning item (its tokens are not shown), then a message or a
+function call.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ class ResponseRequest(SimulatedCall):
     tools: list[dict[str, Any]] | None = None
     tool_choice: Any = None
     text: dict[str, Any] | None = None
+    store: bool | None = None
+    background: bool | None = None
+    previous_response_id: str | None = None
 
     @property
     def is_stream(self) -> bool:
@@ -69,20 +73,14 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else compact(value)
 
 
-def response_body(asked: ResponseRequest, generated: Generated) -> bytes:
-    """The answer to POST /v1/responses."""
-    return encode(_Response(asked, generated).whole()).encode()
-
-
-def response_events(asked: ResponseRequest, generated: Generated, tokens_per_event: int) -> Iterator[SimulatedEvent]:
+def response_events(made: SimulatedResponse, tokens_per_event: int) -> Iterator[SimulatedEvent]:
     """The stream of POST /v1/responses; it has no `[DONE]`."""
-    made = _Response(asked, generated)
     for number, (event, step, tokens, reasoning) in enumerate(made.events(tokens_per_event)):
         data = encode({"type": event["type"], "sequence_number": number} | event)
         yield SimulatedEvent(f"event: {event['type']}\ndata: {data}\n\n".encode(), step, tokens, reasoning)
 
 
-class _Response:
+class SimulatedResponse:
     """One response in both of its forms."""
 
     def __init__(self, asked: ResponseRequest, generated: Generated) -> None:
@@ -123,7 +121,8 @@ class _Response:
             "id": self._id, "object": "response", "created_at": self._created, "error": None,
             "incomplete_details": None, "instructions": self._asked.instructions, "model": self._asked.model,
             "parallel_tool_calls": True, "tool_choice": self._asked.tool_choice or "auto",
-            "tools": self._asked.tools or [], "metadata": {},
+            "tools": self._asked.tools or [], "metadata": {}, "background": bool(self._asked.background),
+            "store": self._asked.store is not False, "previous_response_id": self._asked.previous_response_id,
         } | more  # fmt: skip
 
     def events(self, tokens_per_event: int) -> Iterator[tuple[dict[str, Any], int, int, int]]:

@@ -15,6 +15,7 @@ import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 from uuid import uuid4
 
 from aiohttp import web
@@ -35,8 +36,9 @@ from .requests import (
     parse,
     unknown_model,
 )
-from .responses import ResponseRequest, as_chat, response_body, response_events
+from .responses import ResponseRequest, SimulatedResponse, as_chat, response_events
 from .settings import Endpoint, Settings
+from .stored_responses import ResponseStore
 
 WRITE_BYTES = 16_384
 """Size of a write if no event has to wait."""
@@ -74,6 +76,10 @@ def build_app(settings: Settings) -> web.Application:
     app.router.add_post("/v1/completions", simulator.serving("completions"))
     app.router.add_post("/v1/chat/completions", simulator.serving("chat"))
     app.router.add_post("/v1/responses", simulator.serving("responses"))
+    app.router.add_get("/v1/responses/{id}", simulator.show_response)
+    app.router.add_delete("/v1/responses/{id}", simulator.delete_response)
+    app.router.add_post("/v1/responses/{id}/cancel", simulator.cancel_response)
+    app.router.add_get("/v1/responses/{id}/input_items", simulator.list_input)
     app.router.add_post("/v1/embeddings", simulator.serving("embeddings"))
     app.router.add_post(MESSAGES_PATH, simulator.serving("messages"))
     app.router.add_post(f"{MESSAGES_PATH}/count_tokens", simulator.count_tokens)
@@ -135,6 +141,9 @@ class _Simulator:
         self._key = None if settings.api_key is None else settings.api_key.encode()
         self._ledger = CallHistory()
         self._prompts = PromptCache()
+        self._responses = ResponseStore()
+        self._in_progress: set[str] = set()
+        """Ids of the calls whose background responses are being made."""
 
     def serving(self, endpoint: Endpoint) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         """The handler of one generating endpoint."""
@@ -150,7 +159,8 @@ class _Simulator:
                 entry.status = error.status
                 raise
             finally:
-                self._ledger.close(entry, "error")
+                if entry.id not in self._in_progress:
+                    self._ledger.close(entry, "error")
 
         return handle
 
@@ -208,6 +218,8 @@ class _Simulator:
         if (failure := asked.pace.failure()) is not None:
             await asyncio.sleep(pace.delay_s)
             raise failure
+        if isinstance(asked, ResponseRequest):
+            return await self._respond(request, asked, entry, pace)
         if isinstance(asked, MessageRequest):
             answer = self._message(asked, entry, pace.tokens_per_event)
         else:
@@ -216,6 +228,70 @@ class _Simulator:
         if asked.is_stream:
             return await self._stream(request, entry, answer, pace)
         return await self._plain(entry, answer, pace)
+
+    async def _respond(
+        self, request: web.Request, asked: ResponseRequest, entry: ServedCall, pace: _Pace
+    ) -> web.StreamResponse:
+        items = self._responses.whole_input(asked)
+        generated = choices.chat(as_chat(asked.model_copy(update={"input": items})))
+        made = SimulatedResponse(asked, generated)
+        entry.prompt_tokens = generated.usage.prompt
+        if asked.background:
+            return self._in_background(made, items, entry, pace, generated.usage, pace.after(generated.longest))
+        if asked.store is not False:
+            self._responses.keep(made.whole(), items, 0, 0)
+        answer = SimulatedAnswer(
+            generated.usage,
+            generated.longest,
+            lambda: answers.encode(made.whole()).encode(),
+            lambda: response_events(made, pace.tokens_per_event),
+            b"",
+        )
+        if asked.is_stream:
+            return await self._stream(request, entry, answer, pace)
+        return await self._plain(entry, answer, pace)
+
+    def _in_background(
+        self,
+        made: SimulatedResponse,
+        items: list[dict[str, Any]],
+        entry: ServedCall,
+        pace: _Pace,
+        usage: GeneratedUsage,
+        takes_s: float,
+    ) -> web.Response:
+        """Answer at once. The ledger has the call with all of its tokens when it ends, with none if it is cancelled."""
+        kept = self._responses.keep(made.whole(), items, pace.delay_s, takes_s)
+        self._in_progress.add(entry.id)
+
+        def end() -> None:
+            if not kept.is_cancelled:
+                entry.completion_tokens, entry.reasoning_tokens = usage.completion, usage.reasoning
+            self._in_progress.discard(entry.id)
+            self._ledger.close(entry, "aborted" if kept.is_cancelled else "done")
+
+        asyncio.get_running_loop().call_later(pace.delay_s + takes_s, end)
+        return web.json_response(kept.as_json())
+
+    async def show_response(self, request: web.Request) -> web.Response:
+        """GET /v1/responses/{id}."""
+        self._authorise(request)
+        return web.json_response(self._responses.find(request.match_info["id"]).as_json())
+
+    async def delete_response(self, request: web.Request) -> web.Response:
+        """DELETE /v1/responses/{id}."""
+        self._authorise(request)
+        return web.json_response(self._responses.delete(request.match_info["id"]))
+
+    async def cancel_response(self, request: web.Request) -> web.Response:
+        """POST /v1/responses/{id}/cancel."""
+        self._authorise(request)
+        return web.json_response(self._responses.cancel(request.match_info["id"]))
+
+    async def list_input(self, request: web.Request) -> web.Response:
+        """GET /v1/responses/{id}/input_items."""
+        self._authorise(request)
+        return web.json_response(self._responses.input_items(request.match_info["id"]))
 
     def _message(self, asked: MessageRequest, entry: ServedCall, tokens_per_event: int) -> SimulatedAnswer:
         prompt = self._prompts.bill(asked)
@@ -308,7 +384,7 @@ def _with_path(request: web.Request, body: bytes) -> bytes:
     return json.dumps({**members, "model": request.match_info["model"], "stream": is_stream}).encode()
 
 
-def _answer(asked: Request | ResponseRequest | ContentRequest, tokens_per_event: int) -> SimulatedAnswer:
+def _answer(asked: Request | ContentRequest, tokens_per_event: int) -> SimulatedAnswer:
     """Generate the answer of any endpoint; its bytes are made on demand."""
     match asked:
         case CompletionRequest():
@@ -326,15 +402,6 @@ def _answer(asked: Request | ResponseRequest | ContentRequest, tokens_per_event:
                 generated.longest,
                 lambda: answers.chat_body(asked, generated),
                 lambda: answers.chat_events(asked, generated, tokens_per_event),
-            )
-        case ResponseRequest():
-            generated = choices.chat(as_chat(asked))
-            return SimulatedAnswer(
-                generated.usage,
-                generated.longest,
-                lambda: response_body(asked, generated),
-                lambda: response_events(asked, generated, tokens_per_event),
-                b"",
             )
         case ContentRequest():
             generated = choices.chat(asked.as_chat())

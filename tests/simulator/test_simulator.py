@@ -794,3 +794,38 @@ async def test_the_loop_of_an_agent_ends(upstream: Upstream) -> None:
     asked = [{"role": "user", "content": "Weather?"}, call.model_dump(exclude_none=True), result]
     second = await upstream.sdk.responses.create(model=CHAT, input=asked, tools=tools)
     assert [item.type for item in second.output] == ["message"]
+
+
+async def test_a_stored_response_is_continued_and_read_until_it_is_deleted(upstream: Upstream) -> None:
+    responses = upstream.sdk.responses
+    first = await responses.create(model=CHAT, input="Tell me a story.")
+    second = await responses.create(model=CHAT, input="Go on.", previous_response_id=first.id)
+    assert second.usage.input_tokens > first.usage.total_tokens
+    assert (await responses.retrieve(first.id)).output_text == first.output_text
+    items = await responses.input_items.list(second.id)
+    assert len(items.data) == 3
+    await responses.delete(first.id)
+    with pytest.raises(openai.NotFoundError):
+        await responses.retrieve(first.id)
+    with pytest.raises(openai.BadRequestError, match="not found"):
+        await responses.create(model=CHAT, input="Go on.", previous_response_id=first.id)
+    kept_nowhere = await responses.create(model=CHAT, input="Hi", store=False)
+    with pytest.raises(openai.NotFoundError):
+        await responses.retrieve(kept_nowhere.id)
+    with pytest.raises(openai.BadRequestError, match="synchronous"):
+        await responses.cancel(second.id)
+
+
+async def test_a_background_response_goes_on_by_itself(upstream: Upstream) -> None:
+    responses = upstream.sdk.responses
+    made = await responses.create(model=CHAT, input="Hi", background=True, extra_body={"simulate": {"delay_s": 0.2}})
+    assert (made.status, made.usage, made.output) == ("queued", None, [])
+    (call,) = (await upstream.ledger_with(1))["calls"]
+    now = await responses.retrieve(made.id)
+    assert now.status == "completed"
+    assert (call["ended"], call["completion_tokens"]) == ("done", now.usage.output_tokens)
+    slow = {"simulate": {"delay_s": 0.2}}
+    made = await responses.create(model=CHAT, input="Hi", background=True, extra_body=slow)
+    assert (await responses.cancel(made.id)).status == "cancelled"
+    assert (await responses.cancel(made.id)).status == "cancelled"
+    assert {call["ended"] for call in (await upstream.ledger_with(2))["calls"]} == {"done", "aborted"}
