@@ -21,8 +21,9 @@ class CommitWaiters:
 
     def of(self, number: int, *, is_store_behind: bool) -> asyncio.Future[None]:
         """Done when this settlement is safe: in the store, if it is neither slow nor behind."""
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting[number] = done
+        done = self._waiting.get(number)
+        if done is None:
+            done = self._waiting[number] = asyncio.get_running_loop().create_future()
         if self._is_store_slow or is_store_behind:
             self.wait_no_longer()
         return done

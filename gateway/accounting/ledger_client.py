@@ -1,7 +1,12 @@
 """One worker's accounts: many draws and settlements in one round trip, the journal before the store.
 
 One batch is in flight at a time; what arrives meanwhile goes with the next. A single call waits for no timer; where
-several wait, the next batch leaves some space behind the last, because a batch of one costs as much as one of ten.
+several wait, the next batch leaves some space behind the last, because a batch of one costs as much as one of ten. A
+draw that comes alone is sent within its own turn of the event loop, where the store can apply it at once.
+
+Where no other worker or gateway writes to the store, a settlement waits up to `LINGER_S` for the batch of another call,
+and its answer ends when the journal has it. No draw is refused for that, because every batch carries what waits, and
+before its draws; reports of this worker are read after it was sent.
 
 A draw is granted when the store says so and the journal has the call's `open` entry. A settlement is handed to the
 journal first; delivering the entry is what settles.
@@ -63,6 +68,18 @@ MAX_BATCH = 100
 GATHER_S = 0.002
 """Minimum time between the beginnings of two batches if more than one request waits."""
 
+AT_ONCE = 20
+"""Items that may be sent within a turn of the event loop; more would delay other calls by more than a millisecond."""
+
+FEW_DRAWS = 2
+"""With more draws a batch than this, on average, calls come so close together that gathering them costs less."""
+
+LATEST = 0.2
+"""The share of the latest batch in that average."""
+
+LINGER_S = 0.05
+"""How long a settlement may wait for a batch to go with."""
+
 ACKNOWLEDGED_WITHIN_S = 0.05
 """How long the end of an answer waits for the store; after that the journal is enough."""
 
@@ -98,11 +115,15 @@ class _SentBatch(NamedTuple):
         return [*self.forced, *self.ends, *[drawing.opening for drawing in self.draws]]
 
 
+_Drawn = Sequence[tuple[_PendingReserve, Any]]
+"""Draws, and the verdict or the error of each."""
+
+
 class LedgerClient:
     """The `Ledger` promise over a store and a journal. Used from one event loop.
 
     `adopt` finds journals of dead workers, and `note_lost` is called for each call without an end in them.
-    `touched` gets the changed windows.
+    `touched` gets the changed windows. `is_alone`: no other worker or gateway uses the store's windows.
     `acknowledged_within_s` is for tests that check the store's state.
     """
 
@@ -114,6 +135,7 @@ class LedgerClient:
         adopt: Callable[[], Journal | None] = lambda: None,
         *,
         touched: ChangedWindows,
+        is_alone: bool = False,
         note_lost: Callable[[Record], None] = lambda record: None,
         acknowledged_within_s: float = ACKNOWLEDGED_WITHIN_S,
         clock_us: Callable[[], int] = lambda: time.time_ns() // 1000,
@@ -128,6 +150,8 @@ class LedgerClient:
         self._touched = touched
         self._acknowledged_within_s = acknowledged_within_s
         self._clock_us = clock_us
+        self._is_alone = is_alone
+        self._loop = asyncio.get_running_loop()
         self._seq = self._acked = 0
         self._draws: deque[_PendingReserve] = deque()
         self._ends = SendQueue(journal)
@@ -151,6 +175,20 @@ class LedgerClient:
         self._hold_timer: asyncio.TimerHandle | None = None
         self._size = MAX_BATCH
         self._wake = asyncio.Event()
+        self._is_sending = False
+        """Whether the task that sends batches has one under way."""
+        self._sent_at = self._loop.time()
+        """When the last batch was begun, on the loop's clock."""
+        self._has_sent = False
+        """Whether a batch was sent within this turn of the event loop."""
+        self._draws_a_batch = 0.0
+        """A moving average."""
+        self._failed: tuple[_SentBatch, Exception] | None = None
+        """A batch that was sent within a turn and could not be applied."""
+        self._linger: asyncio.TimerHandle | None = None
+        """Ends may wait until then; None: they are to be sent."""
+        self._journalled: asyncio.Future[None] = self._loop.create_future()
+        self._journalled.set_result(None)
         self._is_closing = self._is_closed = False
         self._tasks = Tasks()
         self._acknowledgements = CommitWaiters(self._write_journal, self._tasks)
@@ -177,7 +215,7 @@ class LedgerClient:
         return self._ends.pending
 
     def draw(self, draw: Draw) -> asyncio.Future[Granted | Refused]:
-        answer: asyncio.Future[Granted | Refused] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Granted | Refused] = self._loop.create_future()
         if self._is_closing:
             answer.set_exception(StoreUnavailable("the ledger is closed"))
         elif self._journal.is_full:
@@ -193,17 +231,17 @@ class LedgerClient:
                 self._tasks.spawn(self._answer([(drawing, verdict)]), "answer-alone")
         else:
             self._draws.append(_PendingReserve(_opening(draw), answer))
-            self._wake.set()
+            self._send()
         return answer
 
     def extend(self, draw: Draw, held: int) -> asyncio.Future[Granted | Refused]:
-        answer: asyncio.Future[Granted | Refused] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Granted | Refused] = self._loop.create_future()
         drawing = _PendingReserve(_opening(draw)._replace(held=held), answer)
         if self._is_closing or self._away is not None or self._journal.is_full:
             self._hold_anyway(drawing)
         else:
             self._draws.append(drawing)
-            self._wake.set()
+            self._send()
         return answer
 
     def settle(self, settlement: Settlement) -> asyncio.Future[None]:
@@ -213,8 +251,13 @@ class LedgerClient:
         if self._offline is not None:
             self._offline.settle(settlement, self._clock_us())
         number = self._ends.close(settlement)
-        self._wake.set()
-        return self._acknowledgements.of(number, is_store_behind=self._ends.is_behind)
+        if self._is_alone and self._away is None and not self._ends.is_behind and self._journal.write_now():
+            if self._linger is None:
+                self._linger = self._loop.call_later(LINGER_S, self._send_ends)
+            return self._journalled
+        done = self._acknowledgements.of(number, is_store_behind=self._ends.is_behind)
+        self._send_ends()
+        return done
 
     def defer(self, settlement: Settlement, note: str) -> asyncio.Future[None]:
         lease = settlement.record.id
@@ -223,8 +266,9 @@ class LedgerClient:
         if self._offline is not None:
             self._offline.settle(settlement, self._clock_us())
         number = self._ends.defer(settlement, note)
-        self._wake.set()
-        return self._acknowledgements.of(number, is_store_behind=self._ends.is_behind)
+        done = self._acknowledgements.of(number, is_store_behind=self._ends.is_behind)
+        self._send_ends()
+        return done
 
     async def ping(self) -> None:
         if self._journal.is_full:
@@ -238,6 +282,7 @@ class LedgerClient:
         await self._store.ping()
 
     async def standings(self, windows: Sequence[Window], now: float) -> list[WindowStatus]:
+        await self._deliver()
         return await self._read(self._store.standings(windows, now))
 
     async def usage(
@@ -249,6 +294,7 @@ class LedgerClient:
         after: Sequence[str] | None = None,
         only: ReportScope | None = None,
     ) -> list[dict[str, Any]]:
+        await self._deliver()
         return await self._read(self._store.usage(group_by, since, until, limit, after, only))
 
     async def usage_portions(
@@ -258,6 +304,7 @@ class LedgerClient:
         until: str | None = None,
         only: ReportScope | None = None,
     ) -> AsyncIterator[list[dict[str, Any]]]:
+        await self._deliver()
         try:
             async for rows in self._store.usage_portions(group_by, since, until, only):
                 yield rows
@@ -266,6 +313,7 @@ class LedgerClient:
             raise
 
     async def measures(self, group_by: Sequence[str], since: str | None = None, until: str | None = None) -> Measures:
+        await self._deliver()
         return await self._read(self._store.measures(group_by, since, until))
 
     async def calls(
@@ -276,6 +324,7 @@ class LedgerClient:
         only: ReportScope | None = None,
         wanted: CallFilter | None = None,
     ) -> list[Mapping[str, Any]]:
+        await self._deliver()
         return await self._read(self._store.calls(limit, key, before, only, wanted))
 
     async def claim(self, holder: str, names: Mapping[str, float]) -> dict[str, float]:
@@ -288,6 +337,7 @@ class LedgerClient:
         if self._is_closed:
             return self.pending
         self._is_closing = True
+        self._send_ends()
         self._wake.set()
         self._adopting.cancel()
         await asyncio.wait([self._batches], timeout=timeout_s)
@@ -311,6 +361,13 @@ class LedgerClient:
                 log.warning("the journal cannot be put away: %s", error)
         await self._journal.close()
 
+    async def _deliver(self) -> None:
+        """Wait until the store has what has ended so far, so that a report has it; not while the store is away."""
+        if self._is_alone and self._away is None and self._ends.mark < self._ends.last:
+            done = self._acknowledgements.of(self._ends.last, is_store_behind=self._ends.is_behind)
+            self._send_ends()
+            await asyncio.wait([done])  # which does not cancel it
+
     async def _read(self, reading: Awaitable[T]) -> T:
         try:
             return await reading
@@ -320,40 +377,105 @@ class LedgerClient:
 
     # -------------------------------------------------------------------------------------------------------- batches
 
+    def _send_ends(self) -> None:
+        """Send what waits, lingering ends with it."""
+        if self._linger is not None:
+            self._linger.cancel()
+            self._linger = None
+        self._send()
+
+    def _send(self) -> None:
+        """Send what waits: in this turn of the event loop, or by the task that sends batches."""
+        is_under_way = self._is_sending or self._has_sent
+        if is_under_way or self._draws_a_batch > FEW_DRAWS or not self._send_now():
+            self._wake.set()
+
+    def _send_now(self) -> bool:
+        """Send a small batch, where the store can apply it at once. Returns whether it did, or has failed."""
+        is_troubled = self._away is not None or self._failed or self._forced or self._ends.is_behind
+        is_small = 0 < len(self._draws) + len(self._ends) <= min(AT_ONCE, self._size)
+        if is_troubled or not is_small or not self._journal.write_now():
+            return False
+        sent = self._gather()
+        try:
+            applied = self._store.apply_now(Batch(self._journal.name, self._seq + 1, self._acked, sent.items))
+        except Exception as error:
+            self._seq += 1
+            self._failed = (sent, error)
+            self._wake.set()
+            return True
+        if applied is None:
+            self._put_back(sent)
+            return False
+        self._seq += 1
+        self._has_sent = True
+        self._loop.call_soon(self._begin_turn)
+        try:
+            drawn = self._note(sent, applied)
+            self._open_granted(drawn)
+            if self._journal.write_now():
+                self._tell(drawn, is_written=True)
+            else:
+                self._tasks.spawn(self._tell_when_written(drawn), "answer-when-written")
+        except Exception as bug:
+            self._give_up_answers(sent, bug)
+        return True
+
+    def _begin_turn(self) -> None:
+        self._has_sent = False
+
     async def _run(self) -> None:
-        loop = asyncio.get_running_loop()
-        sent_at = 0.0
         while True:
-            if not (self._has_work() or self._away or self._is_closing):
+            is_heartbeat = False
+            if not (self._is_due() or self._away or self._is_closing):
                 self._wake.clear()
                 try:
-                    async with asyncio.timeout(SIGN_OF_LIFE_S):
+                    async with asyncio.timeout_at(self._sent_at + SIGN_OF_LIFE_S):
                         await self._wake.wait()
                 except TimeoutError:
-                    pass  # an empty batch is a sign of life
+                    is_heartbeat = self._loop.time() >= self._sent_at + SIGN_OF_LIFE_S
             if self._is_closing and not self._has_work():
                 return
-            if len(self._draws) + len(self._ends) > 1 and (space_s := sent_at + GATHER_S - loop.time()) > 0:
+            space_s = self._sent_at + GATHER_S - self._loop.time()
+            if space_s > 0 and len(self._draws) + len(self._ends) > 1:
                 await asyncio.sleep(space_s)
-            sent_at = loop.time()
+            if not (is_heartbeat or self._is_due() or self._away or self._is_closing):
+                continue  # it was sent meanwhile
+            if self._draws_a_batch <= FEW_DRAWS and self._send_now():
+                continue
             sent: _SentBatch | None = None
+            self._is_sending = True
             try:
-                sent = self._gather()
-                await self._send(sent)
-            except Exception:
-                log.exception("a batch could not be built, or its answer not be delivered")
-                for drawing in sent.draws if sent else ():
-                    if drawing.answer.done():
-                        continue
-                    if drawing.opening.held:
-                        self._hold_anyway(drawing)
-                        continue
-                    self._void(drawing.opening)
-                    _fail(drawing.answer, StoreUnavailable("its answer could not be delivered"))
+                if self._failed is not None:
+                    (sent, error), self._failed = self._failed, None
+                    await self._deal_with(sent, error)
+                else:
+                    sent = self._gather()
+                    await self._carry(sent)
+            except Exception as bug:
+                self._give_up_answers(sent, bug)
                 await asyncio.sleep(AFTER_BUG_S)
+            finally:
+                self._is_sending = False
+
+    def _give_up_answers(self, sent: _SentBatch | None, bug: Exception) -> None:
+        """There is a bug: those who wait for answers of this batch must not wait for ever."""
+        log.error("a batch could not be built, or its answer not be delivered", exc_info=bug)
+        for drawing in sent.draws if sent else ():
+            if drawing.answer.done():
+                continue
+            if drawing.opening.held:
+                self._hold_anyway(drawing)
+                continue
+            self._void(drawing.opening)
+            _fail(drawing.answer, StoreUnavailable("its answer could not be delivered"))
+
+    def _is_due(self) -> bool:
+        """Whether something has to be sent now."""
+        return bool(self._draws or self._forced or self._failed or (self._ends and self._linger is None))
 
     def _has_work(self) -> bool:
-        return bool(self._draws or self._ends or self._forced)
+        return bool(self._draws or self._ends or self._forced or self._failed)
 
     def _gather(self) -> _SentBatch:
         """What goes next. What gives back comes first; it may make room for a draw of the same batch."""
@@ -362,28 +484,37 @@ class LedgerClient:
         room_for_ends = room - min(len(self._draws), room // 2)
         ends = self._ends.take(room_for_ends)
         room -= len(ends)
-        return _SentBatch(forced, ends, [self._draws.popleft() for _ in range(min(room, len(self._draws)))])
+        draws = [self._draws.popleft() for _ in range(min(room, len(self._draws)))]
+        self._sent_at = self._loop.time()
+        self._draws_a_batch += LATEST * (len(draws) - self._draws_a_batch)
+        return _SentBatch(forced, ends, draws)
 
-    async def _send(self, sent: _SentBatch) -> None:
+    async def _carry(self, sent: _SentBatch) -> None:
         self._seq += 1
-        timer = asyncio.get_running_loop().call_later(self._acknowledged_within_s, self._acknowledgements.store_is_slow)
+        timer = self._loop.call_later(self._acknowledged_within_s, self._acknowledgements.store_is_slow)
         try:
             await self._write_journal()
             applied = await self._store.apply(Batch(self._journal.name, self._seq, self._acked, sent.items))
-        except StoreUnavailable as away:
-            await self._lose(sent, away)
-        except StoreLostWrites as behind:
-            self._put_back(sent)
-            self._begin_again(behind.progress)
         except asyncio.CancelledError:
             self._put_back(sent)
             raise
         except Exception as error:
-            await self._single_out(sent, error)
+            await self._deal_with(sent, error)
         else:
-            await self._note(sent, applied)
+            await self._answer(self._note(sent, applied))
         finally:
             timer.cancel()
+
+    async def _deal_with(self, sent: _SentBatch, error: Exception) -> None:
+        """A batch was not applied, or it is unknown whether it was."""
+        match error:
+            case StoreUnavailable():
+                await self._lose(sent, error)
+            case StoreLostWrites():
+                self._put_back(sent)
+                self._begin_again(error.progress)
+            case _:
+                await self._single_out(sent, error)
 
     async def _write_journal(self) -> bool:
         """Whether everything is written. With a full disk what is running is settled straight to the store."""
@@ -393,8 +524,8 @@ class LedgerClient:
             return False
         return True
 
-    async def _note(self, sent: _SentBatch, applied: Applied) -> None:
-        """A batch was applied."""
+    def _note(self, sent: _SentBatch, applied: Applied) -> _Drawn:
+        """A batch was applied. Returns what is to be answered."""
         self._acked = self._seq
         self._size = MAX_BATCH
         self._acknowledgements.store_is_well()
@@ -421,20 +552,29 @@ class LedgerClient:
             for verdict in verdicts:
                 if verdict is not None:
                     self._offline.note(verdict.standings, now_us)
-        await self._answer([*zip(sent.draws, verdicts, strict=True)])
+        return [*zip(sent.draws, verdicts, strict=True)]
 
-    async def _answer(self, drawn: Sequence[tuple[_PendingReserve, Any]]) -> None:
+    async def _answer(self, drawn: _Drawn) -> None:
         """Answer reservations when the journal has their entries: a verdict each, or the error."""
-        granted = [drawing.opening for drawing, verdict in drawn if isinstance(verdict, Granted)]
-        for opening in granted:
-            self._open[opening.draw.record.id] = opening
-            self._journal.append("open", opening.draw.record.id, opening.text)
+        self._open_granted(drawn)
+        await self._tell_when_written(drawn)
+
+    def _open_granted(self, drawn: _Drawn) -> None:
+        for (opening, _), verdict in drawn:
+            if isinstance(verdict, Granted):
+                self._open[opening.draw.record.id] = opening
+                self._journal.append("open", opening.draw.record.id, opening.text)
+
+    async def _tell_when_written(self, drawn: _Drawn) -> None:
         try:
             is_written = await self._write_journal()
         except asyncio.CancelledError:
             for drawing, _ in drawn:
                 _fail(drawing.answer, StoreUnavailable("the ledger is closed"))
             raise
+        self._tell(drawn, is_written=is_written)
+
+    def _tell(self, drawn: _Drawn, *, is_written: bool) -> None:
         for (opening, answer), verdict in drawn:
             if isinstance(verdict, StoreUnavailable):
                 _fail(answer, verdict)
@@ -500,7 +640,7 @@ class LedgerClient:
         """Let the calls of a lost batch, and new ones, wait while the next batch tests the store."""
         self._put_back_all_but_draws(sent)
         self._lost, self._held, self._draws = sent.draws, [*self._draws], deque()
-        self._hold_timer = asyncio.get_running_loop().call_later(
+        self._hold_timer = self._loop.call_later(
             HOLD_S, lambda: self._tasks.spawn(self._begin_outage(), "begin-outage")
         )
 
@@ -596,7 +736,7 @@ class LedgerClient:
             self._offline.settle(opening.draw.taken_back(), self._clock_us(), is_void=True)
         self._forced.pop(lease, None)
         self._ends.void(lease)
-        self._wake.set()
+        self._send_ends()
 
     def _put_back(self, sent: _SentBatch) -> None:
         self._draws.extendleft(reversed(sent.draws))

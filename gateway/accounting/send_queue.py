@@ -32,6 +32,8 @@ class SendQueue:
     def __init__(self, journal: Journal) -> None:
         self.mark = 0
         """The last end that the store is known to have."""
+        self.last = 0
+        """The last one that was added."""
         self._journal = journal
         self._waiting: deque[End] = deque()
         self._replay: Iterator[JournalEntry] | None = None
@@ -117,6 +119,7 @@ class SendQueue:
         self._replay = self._journal.undelivered(self.mark)
 
     def _add(self, end: End) -> None:
+        self.last = end.number
         if self._replay is None:
             self._waiting.append(end)
             if len(self._waiting) > MAX_KEPT:

@@ -159,6 +159,13 @@ class Journal:
             asyncio.get_running_loop().call_soon(self._at_end_of_turn)
         return number
 
+    def write_now(self) -> bool:
+        """Write everything appended so far, where the disk is quick and no write is under way. Returns whether all of
+        it would survive the worker."""
+        if self._on_disk < self._appended and self._round is None and not self._pace.is_slow:
+            self._write()
+        return self._on_disk >= self._appended
+
     async def written(self) -> None:
         """Until everything appended so far would survive the worker; at once, where the disk is quick.
 

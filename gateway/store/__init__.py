@@ -288,6 +288,10 @@ class Store(ReportReader, KeyStore, RequestStore, BondStore, Protocol):
     async def apply(self, batch: Batch) -> Applied:
         """Apply a batch. Raises `StoreUnavailable` (it may have been applied or not) or `StoreLostWrites`."""
 
+    def apply_now(self, batch: Batch) -> Applied | None:
+        """Apply a small batch without waiting for a thread, a lock, a disk or a server. None: that was not possible,
+        and the batch was not applied. Raises as `apply`."""
+
     async def progress(self, worker: str) -> Progress:
         """How far this worker has come. Raises `StoreUnavailable`."""
 
@@ -383,8 +387,9 @@ class Ledger(ReportReader, Protocol):
     def settle(self, settlement: Settlement) -> Future[None]:
         """Replace a reservation by the actual charge. Queued at once.
 
-        The future is done when the store has the settlement, or, if the store is slow, when the journal has it: at the
-        end of an answer its usage is visible if the store is healthy, and an unhealthy store never delays an answer.
+        The future is done when the store has the settlement; or when the journal has it, if the store is slow, or if
+        the settlement may wait for the next batch. Reports of this ledger have it in either case if the store is
+        healthy. An unhealthy store never delays an answer.
         Cancelling the future does not cancel the settlement.
         """
 

@@ -19,7 +19,6 @@ from gateway.accounting.bonds import Bonds
 from gateway.accounting.changed_windows import ChangedWindows
 from gateway.accounting.lease import Accounting
 from gateway.config import Config
-from gateway.config import StoreSettings as Settings
 from gateway.files import naming
 from gateway.journal import Journal
 from gateway.keys.cache import KeyCache
@@ -96,7 +95,7 @@ async def build(
     """
     ready = prepare(config, {})  # first: it takes its time, and nothing waits yet
     touched = ChangedWindows()
-    store, ledger = await _open_books(config.store, touched, telemetry.lost)
+    store, ledger = await _open_books(config, touched, telemetry.lost)
     access_log = AccessLog(config.server.access_log)
     tasks = Tasks()  # of calls: a drain waits for them
     endless = Tasks()
@@ -161,9 +160,10 @@ async def build(
 
 
 async def _open_books(
-    settings: Settings, touched: ChangedWindows, note_lost: Callable[[Record], None]
+    config: Config, touched: ChangedWindows, note_lost: Callable[[Record], None]
 ) -> tuple[Store, Ledger]:
     """The store, and the ledger on it, which closes it."""
+    settings = config.store
     folder, origin = Path(settings.journal_dir), settings.origin
     store = await open_store(settings)
     try:
@@ -173,7 +173,8 @@ async def _open_books(
         await store.close()
         raise
     adopt = partial(Journal.adopt, folder, origin)
-    books = LedgerClient(store, journal, settings, adopt, touched=touched, note_lost=note_lost)
+    is_alone = settings.is_embedded and config.server.workers == 1  # its folder has one gateway (folder.py)
+    books = LedgerClient(store, journal, settings, adopt, touched=touched, is_alone=is_alone, note_lost=note_lost)
     await books.wait_until_heir(INHERIT_WITHIN_S)
     return store, books
 

@@ -34,6 +34,8 @@ class DeskStore:
         self.voided_of: list[str] = []
         self.poison: set[str] = set()
         self.is_away = False
+        self.is_quick = False
+        """Applies a batch within the turn of the event loop in which it is asked to."""
         self.loses_replies = False
         """Applies a batch, and does not say so."""
         self.gate = asyncio.Event()
@@ -45,10 +47,19 @@ class DeskStore:
         """As a server would that has an older state."""
         self.known[worker] = progress
 
+    def apply_now(self, batch: Batch) -> Applied | None:
+        if not self.is_quick:
+            return None
+        self.batches.append(batch)
+        return self._apply(batch)
+
     async def apply(self, batch: Batch) -> Applied:
         self.batches.append(batch)
         self.called.set()
         await self.gate.wait()
+        return self._apply(batch)
+
+    def _apply(self, batch: Batch) -> Applied:
         if self.is_away:
             raise StoreUnavailable("away on request")
         known = self.known.get(batch.worker, Progress())
@@ -152,6 +163,7 @@ def open_desk(
     *,
     adopts: bool = False,
     note_lost: Callable[[Record], None] = lambda record: None,
+    is_alone: bool = False,
     **changes: Any,
 ) -> LedgerClient:
     """A bookkeeper with a journal of its own in this folder."""
@@ -160,5 +172,6 @@ def open_desk(
     adopt = (lambda: Journal.adopt(place, ORIGIN)) if adopts else (lambda: None)
     journal = Journal.create(place, ORIGIN)
     return LedgerClient(
-        store, journal, made, adopt, touched=ChangedWindows(), note_lost=note_lost, acknowledged_within_s=0.05
-    )
+        store, journal, made, adopt, touched=ChangedWindows(), is_alone=is_alone, note_lost=note_lost,
+        acknowledged_within_s=0.05,
+    )  # fmt: skip

@@ -104,6 +104,138 @@ async def test_a_silent_worker_gives_signs_of_life(
     assert [batch.items for batch in store.batches[:3]] == [[], [], []]
 
 
+# ------------------------------------------------------------------------------------------------- within one turn
+
+
+async def test_a_lone_draw_is_answered_within_its_turn(store: DeskStore, books: LedgerClient) -> None:
+    store.is_quick = True
+    answer = books.draw(draw(call="a"))
+    assert answer.done()
+    assert answer.result() == Granted()
+    await asyncio.sleep(0)
+    assert books.settle(settlement(draw(call="a"))).done()
+    assert (store.applied, store.open, books.pending) == (["a"], {}, 0)
+
+
+async def test_draws_of_the_same_turn_are_gathered(store: DeskStore, books: LedgerClient) -> None:
+    store.is_quick = True
+    answers = [books.draw(draw(call=f"{number}")) for number in range(10)]
+    assert [answer.done() for answer in answers] == [True] + [False] * 9
+    await asyncio.gather(*answers)
+    assert [len(batch.items) for batch in store.batches] == [1, 9]
+
+
+async def test_draws_that_come_in_crowds_leave_the_event_loop(store: DeskStore, books: LedgerClient) -> None:
+    store.is_quick = True
+    for crowd in range(10):
+        await asyncio.gather(*[books.draw(draw(call=f"{crowd}-{number}")) for number in range(20)])
+    assert not books.draw(draw(call="one more")).done()
+
+
+async def test_a_batch_that_fails_within_its_turn_is_an_outage_like_any_other(
+    store: DeskStore, books: LedgerClient
+) -> None:
+    wish = await drawn(books, "a")
+    store.is_quick = store.is_away = True
+    with pytest.raises(StoreUnavailable, match="away on request"):
+        await books.draw(draw(call="b"))
+    await books.settle(settlement(wish))
+    store.is_away = False
+    await until(lambda: books.pending == 0)
+    assert (store.applied, store.voided) == (["a"], ["b"])
+
+
+async def test_what_cannot_be_stored_within_a_turn_is_singled_out(store: DeskStore, books: LedgerClient) -> None:
+    store.is_quick = True
+    store.poison = {"bad"}
+    with pytest.raises(StoreUnavailable, match="OverflowError"):
+        await books.draw(draw(call="bad"))
+    await until(lambda: store.voided == ["bad"])
+    await drawn(books, "good")
+
+
+async def test_store_that_lost_writes_is_told_again_within_a_turn(store: DeskStore, books: LedgerClient) -> None:
+    store.is_quick = True
+    wish = await drawn(books, "a")
+    await asyncio.sleep(0)
+    store.known.clear()
+    store.open.clear()
+    await drawn(books, "b")
+    assert store.open.keys() == {"a", "b"}
+    await books.settle(settlement(wish))
+    assert store.applied == ["a"]
+
+
+# ------------------------------------------------------------------------------------------ settlements that wait
+
+
+@pytest.fixture
+async def lone(open_one: OpensDesks) -> LedgerClient:
+    """A bookkeeper whose worker is the only one."""
+    return open_one(is_alone=True)
+
+
+async def test_a_settlement_waits_for_company_and_its_answer_for_the_journal(
+    store: DeskStore, lone: LedgerClient, tmp_path: Path
+) -> None:
+    wish = await drawn(lone, "a")
+    assert lone.settle(settlement(wish)).done()
+    (journal,) = (tmp_path / "journal").glob("*/0*")
+    assert "close a" in journal.read_text()
+    assert (store.applied, lone.pending) == ([], 1)
+    await drawn(lone, "b")
+    assert [leases(batch) for batch in store.batches] == [["a"], ["a", "b"]]
+    assert (store.applied, lone.pending) == (["a"], 0)
+
+
+async def test_a_settlement_without_company_goes_alone(
+    store: DeskStore, open_one: OpensDesks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger_client, "SIGN_OF_LIFE_S", 600)
+    lone = open_one(is_alone=True)
+    await lone.settle(settlement(await drawn(lone, "a")))
+    await until(lambda: store.applied == ["a"])
+    assert [leases(batch) for batch in store.batches] == [["a"], ["a"]]
+
+
+async def test_a_report_has_what_ended_before_it(store: DeskStore, lone: LedgerClient) -> None:
+    await lone.settle(settlement(await drawn(lone, "a")))
+    with pytest.raises(StoreUnavailable):
+        await lone.calls(10)
+    assert store.applied == ["a"]
+
+
+async def test_a_settlement_that_waits_is_delivered_by_the_end_of_its_worker(
+    store: DeskStore, lone: LedgerClient
+) -> None:
+    await lone.settle(settlement(await drawn(lone, "a")))
+    assert await lone.close(5) == 0
+    assert store.applied == ["a"]
+
+
+async def test_a_settlement_that_waits_is_in_the_journal_of_a_killed_worker(
+    store: DeskStore, lone: LedgerClient, tmp_path: Path
+) -> None:
+    await lone.settle(settlement(await drawn(lone, "a")))
+    await lone._tasks.cancel_all()
+    await lone._journal.close()
+    assert list(left_behind(tmp_path).values()) == [["close a"]]
+
+
+async def test_a_settlement_does_not_wait_where_the_journal_cannot_be_written(
+    store: DeskStore, lone: LedgerClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wish = await drawn(lone, "a")
+
+    def full(descriptor: int, data: Any, offset: int) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    await lone.settle(settlement(wish))
+    assert store.applied == ["a"]
+    monkeypatch.undo()
+
+
 # ----------------------------------------------------------------------------------------------------------- journal
 
 

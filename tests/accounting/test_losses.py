@@ -28,6 +28,16 @@ class LossyStore(SqliteStore):
     losses = 0.0
     may_forget = False
 
+    def apply_now(self, batch: Batch) -> Applied | None:
+        if self.dice.random() < 0.5:
+            return None
+        if self.dice.random() < self.losses:
+            raise StoreUnavailable("the request is lost")
+        applied = super().apply_now(batch)
+        if applied and self.dice.random() < self.losses:
+            raise StoreUnavailable("the reply is lost")
+        return applied
+
     async def apply(self, batch: Batch) -> Applied:
         await asyncio.sleep(self.dice.random() * 0.002)
         if self.dice.random() < self.losses:

@@ -9,6 +9,8 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +20,8 @@ import pytest
 
 from gateway.config import StoreSettings as Settings
 from gateway.files import FolderInUse
-from gateway.records import Claim, Draw, Granted, Refused, Usage
+from gateway.quota import ledger_entry
+from gateway.records import Claim, Draw, Granted, Refused, Settlement, Usage
 from gateway.store import (
     REAPED_AT_ONCE,
     SILENT_S,
@@ -31,10 +34,12 @@ from gateway.store import (
     open_store,
 )
 from gateway.store.sqlite import database
+from gateway.store.sqlite import store as sqlite_store
+from gateway.store.sqlite.checkpoint import Checkpointer
 from gateway.store.sqlite.database import path_of
 from gateway.store.sqlite.folder import exclusive_folder
 from gateway.store.sqlite.schema import RECORD, SCHEMA_VERSION, TABLES
-from gateway.store.sqlite.store import SqliteStore
+from gateway.store.sqlite.store import CALM_S, SLOW_S, SqliteStore, WritePace
 
 from .changes import NOON, SECOND, Clock, daily, draw, parallel, rate, settlement, tokens
 from .worker import Worker, endings, levels, pass_days, standing
@@ -89,6 +94,73 @@ async def test_a_batch_waits_for_its_turn(worker: Worker, folder: Path) -> None:
         await asyncio.sleep(0.05)
         assert not drawing.done()
     assert isinstance(await drawing, Granted)
+
+
+async def test_a_small_batch_is_applied_within_the_turn_where_nothing_is_in_its_way(
+    worker: Worker, store: SqliteStore, folder: Path
+) -> None:
+    def at_once(seq: int) -> Any:
+        wish = draw(daily(10))
+        opening = Reserve(wish, ledger_entry.encode(Settlement(*wish)))
+        return store.apply_now(Batch("w", seq, seq - 1, [opening]))
+
+    assert at_once(1) is None  # silent workers have to be looked for
+    await store.apply(Batch("w", 1, 0, []))
+    with somebody_writing(folder):
+        assert at_once(2) is None
+    applied = at_once(2)
+    assert [type(verdict) for verdict in applied.verdicts] == [Granted]
+    assert await store.progress("w") == Progress(2, 0)
+    with pytest.raises(StoreUnavailable, match="late copy"):
+        at_once(2)
+    for _ in range(2):
+        store._pace.note(time.monotonic() - 2 * SLOW_S, time.monotonic())
+    assert at_once(3) is None
+
+
+def test_transactions_leave_the_event_loop_after_two_slow_ones() -> None:
+    pace = WritePace()
+    for began, took_s in ((100, SLOW_S / 2), (101, SLOW_S * 2), (102 + CALM_S, SLOW_S * 2), (113 + CALM_S, SLOW_S / 2)):
+        pace.note(began, began + took_s)
+        assert began + 0.1 >= pace.slow_until
+    pace.note(105 + CALM_S, 105 + CALM_S + SLOW_S * 2)
+    assert 106 + CALM_S < pace.slow_until < 106 + 2 * CALM_S
+
+
+async def write_many(worker: Worker, folder: Path) -> int:
+    """Many batches. Returns the size of the write-ahead log in bytes."""
+    for _ in range(400):
+        await worker.draw(draw(daily(10**6)))
+    return path_of(settings_of(folder)).with_name("gateway.sqlite-wal").stat().st_size
+
+
+async def test_the_log_is_copied_into_the_file_beside_calls_and_begins_again(worker: Worker, folder: Path) -> None:
+    """And not within their transactions, which would wait for the disk."""
+    checkpoints = Checkpointer(settings_of(folder))
+    first = await write_many(worker, folder)
+    assert first > 1300 * 4096  # SQLite itself would have copied it after 1000 pages
+    with opened(folder) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT * FROM windows").fetchall()
+        checkpoints.checkpoint()
+        second = await write_many(worker, folder)
+        assert second > 1.5 * first
+        reader.execute("COMMIT")
+    checkpoints.checkpoint()
+    assert await write_many(worker, folder) == second
+    checkpoints.close()
+
+
+async def test_checkpoints_are_made_after_so_many_items(
+    worker: Worker, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+    monkeypatch.setattr(store._checkpoints, "checkpoint", lambda: made.append(threading.current_thread().name))
+    monkeypatch.setattr(sqlite_store, "EVERY_ITEMS", 20)
+    for _ in range(20):
+        await worker.draw(draw(daily(10**6)))
+    await asyncio.get_running_loop().run_in_executor(store._copying, lambda: None)
+    assert made == ["store-checkpoint_0"] * 2
 
 
 async def test_a_file_that_somebody_keeps_locked_is_away(worker: Worker, folder: Path, clock: Clock) -> None:
@@ -335,7 +407,7 @@ def test_a_folder_belongs_to_one_gateway(folder: Path) -> None:
 CHILD = """
 import asyncio, json, sys
 from gateway.records import Granted
-from gateway.store.sqlite.store import SqliteStore
+from gateway.store.sqlite.store import CALM_S, SLOW_S, SqliteStore, WritePace
 from tests.store.test_sqlite import Path, NOON, Worker, child_wishes, settings_of, settlement
 
 async def main(folder, calls, settled, name):

@@ -164,6 +164,9 @@ class RedisStore:
         answer = await self._writing.run(self._script, self._keys(batch.worker), [first, *spelt.arguments])
         return read_answer(batch, spelt.windows, answer)
 
+    def apply_now(self, batch: Batch) -> None:
+        """Never possible: the server is elsewhere."""
+
     async def progress(self, worker: str) -> Progress:
         (found,) = await self._writing.ask(("GET", f"{self._base}worker:{worker}"))
         return Progress(*map(int, found.split())) if found else Progress()

@@ -58,6 +58,11 @@ def spell(error: sqlite3.Error | OSError) -> str:
     return f"{words} ({error.sqlite_errorname})" if words else str(error)
 
 
+def is_busy(error: sqlite3.Error) -> bool:
+    """Whether another connection holds the lock."""
+    return (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF == sqlite3.SQLITE_BUSY
+
+
 def insert(
     db: sqlite3.Connection, table: str, columns: tuple[str, ...], rows: Sequence[Sequence[Any]], end: str = ""
 ) -> None:
@@ -210,6 +215,6 @@ def _begin(db: sqlite3.Connection, deadline: float) -> None:
             db.execute("BEGIN IMMEDIATE")
             return
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+            if not is_busy(error) or time.monotonic() > deadline:
                 raise
         time.sleep(random.uniform(*LOOK_AGAIN_S))  # noqa: S311 - no secret

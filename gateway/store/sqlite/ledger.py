@@ -83,7 +83,10 @@ class SqliteLedger:
         self._is_far_behind = False
         self._none_silent_until_us = 0
         """No worker can become silent before this time, so that no look is needed."""
+        self.uncopied = 0
+        """Items of batches since the last checkpoint, and one for each batch."""
         self.db = create(settings)
+        self.db.execute("PRAGMA wal_autocheckpoint = 0")  # checkpoint.py does it, outside of a call's transaction
 
     def apply(self, batch: Batch, wished_at: float) -> Applied:
         """One batch, all of it or nothing. Raises `StoreLostWrites`, and `StoreUnavailable` for a late copy."""
@@ -103,7 +106,13 @@ class SqliteLedger:
             insert(self.db, "workers", WORKER, [(batch.worker, batch.seq, turn.mark, now_us)], SET_WORKER)
             lost, none_silent_until_us = self._reap(now_us)
         self._none_silent_until_us = none_silent_until_us
+        self.uncopied += 1 + len(batch.items)
         return Applied(verdicts, lost)
+
+    def is_housekeeping_due(self) -> bool:
+        """Whether the next batch deletes old rows or looks for silent workers, which may take long."""
+        now_us = self._clock_us()
+        return now_us > self._none_silent_until_us or self._trimmer.is_due(now_us)
 
     def void_leases(self, worker: str) -> None:
         """Void the open leases of a worker, some at a time."""

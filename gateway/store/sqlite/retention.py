@@ -45,6 +45,10 @@ class Trimmer:
         """Count records that were written."""
         self._records += records
 
+    def is_due(self, wall_us: int) -> bool:
+        """Whether `trim` would delete or look for anything."""
+        return self._records >= min(TRIM_EVERY, self._records_max) or wall_us // (HOUR_S * 1_000_000) != self._wall_h
+
     def trim(self, db: sqlite3.Connection, wall_us: int) -> None:
         """Delete what is due at this time of the wall clock (not of the store, which never runs backwards). To be
         called in a transaction."""

@@ -1,8 +1,9 @@
 """One SQLite file shared by one node's workers: the default store.
 
-Each worker writes through one thread of its own, one transaction per batch, and reads on connections of its own in
-short transactions: on one for reports, on another what calls wait for. An applied batch is in the page cache and
-outlives the process, so this store loses no write.
+Each worker writes on one connection of its own, one transaction per batch: a small one from the event loop, where the
+file is free and nothing slow is due, because two hand-overs to a thread cost as much as the transaction; any other in a
+thread. It reads on connections of its own in short transactions: on one for reports, on another what calls wait for. An
+applied batch is in the page cache and outlives the process, so this store loses no write.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -33,7 +35,8 @@ from gateway.store import (
 from gateway.store.key_store import ChangeFeed, DocumentKind, StoreChange, StoredAudit
 from gateway.store.refusals import RefusalEntry, RefusalQuery, StoredRefusal
 
-from .database import path_of, spell
+from .checkpoint import EVERY_ITEMS, Checkpointer
+from .database import is_busy, path_of, spell
 from .keys import KeyReader
 from .ledger import SqliteLedger
 from .reader import Reader
@@ -42,6 +45,30 @@ T = TypeVar("T")
 
 OURS = (sqlite3.IntegrityError, sqlite3.ProgrammingError, sqlite3.DataError, sqlite3.InterfaceError)
 """What is wrong with an item, and not with the file."""
+
+
+NO_PATIENCE = float("-inf")
+"""A transaction that was wished for so long ago tries for the write lock once."""
+
+SLOW_S = 0.05
+CALM_S = 10.0
+"""After two transactions longer than `SLOW_S` within `CALM_S`, none is made on the event loop for as long."""
+
+
+class WritePace:
+    """Whether transactions are quick enough for the event loop. Times are those of `time.monotonic`."""
+
+    def __init__(self) -> None:
+        self._last_slow = float("-inf")
+        self.slow_until = float("-inf")
+        """Until then they count as slow."""
+
+    def note(self, began: float, ended: float) -> None:
+        """A transaction was made on the event loop."""
+        if ended - began > SLOW_S:
+            if ended - self._last_slow < CALM_S:
+                self.slow_until = ended + CALM_S
+            self._last_slow = ended
 
 
 class SqliteStore:
@@ -59,12 +86,17 @@ class SqliteStore:
         try:
             self._reader = Reader(settings)
             self._key_reader = KeyReader(settings)
+            self._checkpoints = Checkpointer(settings)
         except sqlite3.Error as error:
             self._books.close()
             raise StoreMisconfigured(f"{self._path}: {spell(error)}") from None
+        self._writes = threading.Lock()
+        """Held while the writing connection is used."""
+        self._pace = WritePace()
         self._writing = ThreadPoolExecutor(1, "store-write")
         self._reading = ThreadPoolExecutor(1, "store-read")
         self._finding = ThreadPoolExecutor(1, "store-find")
+        self._copying = ThreadPoolExecutor(1, "store-checkpoint")
         self._is_closed = False
 
     def __repr__(self) -> str:
@@ -72,7 +104,35 @@ class SqliteStore:
 
     async def apply(self, batch: Batch) -> Applied:
         wished_at = time.monotonic()
-        return await self._run(self._writing, lambda: self._books.apply(batch, wished_at))
+        applied = await self._run(self._writing, lambda: self._books.apply(batch, wished_at))
+        if self._books.uncopied >= EVERY_ITEMS:
+            self._checkpoint()
+        return applied
+
+    def apply_now(self, batch: Batch) -> Applied | None:
+        began = time.monotonic()
+        if self._is_closed or began < self._pace.slow_until or self._books.is_housekeeping_due():
+            return None
+        if not self._writes.acquire(blocking=False):
+            return None
+        try:
+            applied = self._books.apply(batch, NO_PATIENCE)
+        except OURS:
+            raise
+        except sqlite3.Error as error:
+            if is_busy(error):
+                return None
+            raise self._unavailable(error) from None
+        finally:
+            self._writes.release()
+            self._pace.note(began, time.monotonic())
+        if self._books.uncopied >= EVERY_ITEMS:
+            self._checkpoint()
+        return applied
+
+    def _checkpoint(self) -> None:
+        self._books.uncopied = 0
+        self._copying.submit(self._checkpoints.checkpoint)
 
     async def progress(self, worker: str) -> Progress:
         return await self._run(self._reading, lambda: self._reader.progress(worker))
@@ -208,18 +268,28 @@ class SqliteStore:
             return
         self._is_closed = True
         loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._copying, self._checkpoints.close)
         await loop.run_in_executor(self._writing, self._books.close)
         await loop.run_in_executor(self._reading, self._reader.close)
         await loop.run_in_executor(self._finding, self._key_reader.close)
-        for thread in (self._writing, self._reading, self._finding):
+        for thread in (self._writing, self._reading, self._finding, self._copying):
             thread.shutdown()
 
     async def _run(self, thread: ThreadPoolExecutor, work: Callable[[], T]) -> T:
         if self._is_closed:
             raise StoreUnavailable("the store is closed")
         try:
-            return await asyncio.get_running_loop().run_in_executor(thread, work)
+            return await asyncio.get_running_loop().run_in_executor(thread, self._do, thread, work)
         except OURS:
             raise
         except (sqlite3.Error, OSError) as error:
-            raise StoreUnavailable(f"{self._path}: {spell(error)}") from None
+            raise self._unavailable(error) from None
+
+    def _do(self, thread: ThreadPoolExecutor, work: Callable[[], T]) -> T:
+        if thread is not self._writing:
+            return work()
+        with self._writes:
+            return work()
+
+    def _unavailable(self, error: sqlite3.Error | OSError) -> StoreUnavailable:
+        return StoreUnavailable(f"{self._path}: {spell(error)}")
