@@ -20,6 +20,7 @@ Answer = Callable[[Gateway], str]
 """What has to stand there, from the admin API."""
 
 MOST_CLICKS = 3
+FIRST = "main table tbody tr:first-child button"
 TABLE = "section[aria-labelledby=who-title] table"
 
 
@@ -73,6 +74,12 @@ QUESTIONS = [
              lambda _: "half within"),
     Question("engineer", "Which model is slow?", [], "section[aria-labelledby=latency-title] table tbody tr",
              lambda _: " s"),
+    Question("engineer", "Why was a request refused?",
+             ["#nav a[href='#calls']", "select[name=outcome] option[value=refused]", FIRST],
+             "dialog .why", lambda house: house.admin("refusals", limit="1").json["data"][0]["message"][:40]),
+    Question("engineer", "What became of the last failed call, and at which upstream?",
+             ["#nav a[href='#calls']", "select[name=outcome] option[value=failed]", FIRST],
+             "dialog .attempts", lambda _: "main"),
     Question("member", "What have I spent this month?", [], "[data-figure=spend] .figure", lambda _: "$"),
     Question("member", "What is left, and when is it free again?", [], "[data-key=alice] .quota[data-unit=requests]",
              lambda _: "resets in"),

@@ -46,7 +46,7 @@ VIEWS: Mapping[str, tuple[Poll, ...]] = {
         Poll("latency?group_by=model&since={29}&until={0}", 60), Poll("latency?group_by=day&since={29}&until={0}", 60),
         Poll("latency?group_by=%2C&since={29}&until={0}", 60), Poll("quotas", 60),
     ),
-    "calls": (Poll("calls?limit=200", 10),),
+    "calls": (Poll("calls?limit=100", 10), Poll("refusals?limit=100", 10)),
     "quotas": (Poll("quotas", 15),),
     "keys": (Poll("keys?limit=500", 30),),
     "keys/{key}": (Poll("keys?limit=500", 30), Poll("keys/{key}", 3), Poll("quotas?key={key}", 3)),

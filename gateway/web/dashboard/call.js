@@ -3,9 +3,17 @@
 import { openDialog } from "./dialog.js";
 import { h } from "./dom.js";
 import { NOTHING, clock, count, moment, span, usd } from "./format.js";
-import { explain, outcome } from "./words.js";
+import { attemptOutcome, explain, outcome } from "./words.js";
 
-const tokensOf = (call) => call.prompt_tokens + call.completion_tokens;
+const isCall = (row) => row.kind !== "refusal";
+const tokensOf = (row) => (isCall(row) ? row.prompt_tokens + row.completion_tokens : null);
+const PILL = { good: "fine", bad: "full", mild: "near" };
+
+function outcomeOf(row) {
+  if (!isCall(row)) return [h("span", { class: "pill full" }, "refused here"), ` ${row.status} `, h("code", null, row.code)];
+  const [said, kind] = outcome(row);
+  return [h("span", { class: `pill ${PILL[kind]}` }, said), ` ${row.status}`];
+}
 
 export const COLUMNS = [
   {
@@ -13,36 +21,33 @@ export const COLUMNS = [
     sort: (call) => call.time,
     show: (call) => h("span", { title: `${moment(call.time)} UTC` }, clock(call.time)),
   },
-  { title: "Key", class: "mono", sort: (call) => call.key, show: (call) => call.key },
+  { title: "Key", class: "mono", sort: (row) => row.key ?? "", show: (row) => row.key ?? "unknown" },
   {
     title: "Model",
     class: "mono clip",
-    sort: (call) => call.model,
-    show: (call) => h("span", { title: call.model }, call.model),
+    sort: (row) => row.model ?? "",
+    show: (row) => h("span", { title: row.model }, row.model ?? NOTHING),
   },
-  { title: "Upstream", class: "mono", sort: (call) => call.upstream, show: (call) => call.upstream || NOTHING },
+  { title: "Upstream", class: "mono", sort: (call) => call.upstream ?? "", show: (call) => call.upstream || NOTHING },
   {
     title: "Outcome",
-    sort: (call) => call.status,
-    show: (call) => [
-      h("span", { class: `pill ${{ good: "fine", bad: "full", mild: "near" }[outcome(call)[1]]}` }, outcome(call)[0]),
-      ` ${call.status}`,
-    ],
+    sort: (row) => row.status,
+    show: outcomeOf,
   },
   {
     title: "Tokens",
     isNumber: true,
     sort: tokensOf,
-    show: (call) => [call.usage_source === "estimated" && "≈ ", count(tokensOf(call))],
+    show: (row) => (isCall(row) ? [row.usage_source === "estimated" && "≈ ", count(tokensOf(row))] : NOTHING),
   },
   {
     title: "Cost",
     isNumber: true,
-    sort: (call) => call.cost_usd,
-    show: (call) => (call.cost_usd === null ? h("span", { class: "unknown" }, "unknown") : usd(call.cost_usd)),
+    sort: (row) => (isCall(row) ? row.cost_usd : null),
+    show: (call) => (!isCall(call) ? NOTHING : call.cost_usd === null ? h("span", { class: "unknown" }, "unknown") : usd(call.cost_usd)),
   },
-  { title: "First token", isNumber: true, sort: (call) => call.first_byte_s, show: (call) => span(call.first_byte_s) },
-  { title: "Took", isNumber: true, sort: (call) => call.duration_s, show: (call) => span(call.duration_s) },
+  { title: "First token", isNumber: true, sort: (call) => call.first_byte_s ?? null, show: (call) => span(call.first_byte_s) },
+  { title: "Took", isNumber: true, sort: (call) => call.duration_s ?? null, show: (call) => span(call.duration_s) },
 ];
 
 function facts(call) {
@@ -90,8 +95,69 @@ function facts(call) {
   );
 }
 
+/** The time of a call as a bar: until the first token, and from there to the end. */
+function waterfall(call) {
+  if (!call.duration_s) return null;
+  const first = Math.min(call.first_byte_s ?? call.duration_s, call.duration_s);
+  const part = (kind, seconds, title) => {
+    const node = h("span", { class: kind, title: `${title}: ${span(seconds)}` });
+    node.style.width = `${(100 * seconds) / call.duration_s}%`;
+    return node;
+  };
+  const answer = call.duration_s - first;
+  return h(
+    "figure",
+    { class: "waterfall" },
+    h("div", { class: "bar-track", "aria-hidden": "true" }, part("waited", first, "Until the first token"), part("used", answer, "The answer")),
+    h("figcaption", null, `${span(first)} until the first token, ${span(answer)} of answer`),
+  );
+}
+
+function attempts(call) {
+  const failed = (call.failed ?? []).map(({ upstream, fault }) =>
+    h("li", null, h("b", { class: "mono" }, upstream), " ", h("span", { class: "pill full" }, attemptOutcome(fault))),
+  );
+  if (!failed.length) return null;
+  const last = call.status < 400 && h("li", null, h("b", { class: "mono" }, call.upstream), " ", h("span", { class: "pill fine" }, "answered"));
+  return [h("h3", null, "Attempts"), h("ol", { class: "attempts" }, failed, last)];
+}
+
 /** One call in full. */
 export const openCall = (call) =>
   openDialog("One call", () =>
-    h("div", null, h("p", { class: `why ${outcome(call)[1]}` }, explain(call).join(" ")), facts(call)),
+    h(
+      "div",
+      null,
+      h("p", { class: `why ${outcome(call)[1]}` }, explain(call).join(" ")),
+      waterfall(call),
+      attempts(call),
+      facts(call),
+    ),
+  );
+
+/** One refused request in full. */
+export const openRefusal = (row) =>
+  openDialog("One refused request", () =>
+    h(
+      "div",
+      null,
+      h("p", { class: "why bad" }, row.message),
+      h(
+        "dl",
+        { class: "facts" },
+        Object.entries({
+          Id: row.id,
+          "Refused at": `${moment(row.time)} UTC`,
+          Key: row.key ?? "unknown",
+          Team: row.team ?? NOTHING,
+          Path: row.path,
+          Model: row.model ?? NOTHING,
+          Status: row.status,
+          Code: row.code,
+          Parameter: row.param ?? NOTHING,
+          Limit: row.limit ?? NOTHING,
+          "Client’s address": row.remote ?? NOTHING,
+        }).map(([name, value]) => [h("dt", null, name), h("dd", { class: "mono" }, value)]),
+      ),
+    ),
   );

@@ -74,7 +74,7 @@ function firstToken(found, range) {
   const p95 = found?.first_token_p95_s ?? null;
   return tile(
     "first-token-p95",
-    `Time to first token, p95, ${rangeWords(range)}`,
+    `First token p95, ${rangeWords(range)}`,
     span(p95),
     p95,
     found?.first_token_count ? `half within ${span(found.first_token_p50_s)} · ${many(found.first_token_count, "call")}` : "none measured",

@@ -1,83 +1,67 @@
-// The newest calls, each with what became of it in words; and what was refused before it became a call.
+// Calls and refusals in one list, the newest first, with filters in the address and pages without an end.
 
-import { get } from "./api.js";
-import { COLUMNS, openCall } from "./call.js";
+import { address as addressOf, noteSettings } from "./address.js";
+import { COLUMNS, openCall, openRefusal } from "./call.js";
 import { calmly, fill, h } from "./dom.js";
-import { count, many } from "./format.js";
+import { count } from "./format.js";
+import { MergedPages } from "./merged_pages.js";
 import { poll } from "./poll.js";
 import { refusals } from "./refusals.js";
 import { into } from "./states.js";
 import { Table, filterField } from "./table.js";
-import { outcome } from "./words.js";
 
-const NEWEST = 200;
-const LOOKED_THROUGH = 1000;
 const EVERY_MS = 10_000;
 
-const STATUSES = {
-  "": "every outcome",
-  good: "answered in full",
-  bad: "failed or cut off",
-  refused: "refused by the upstream",
-  left: "client left",
-  "4xx": "status 4xx",
-  "5xx": "status 5xx",
-  limited: "status 429",
-  again: "took several attempts",
-  estimated: "tokens estimated",
-  unknown: "cost unknown",
+// What each outcome asks for: `only` one of the two lists, or a filter.
+const OUTCOMES = {
+  "": { title: "every outcome" },
+  calls: { title: "calls only", only: "call" },
+  refused: { title: "refused by the gateway", only: "refusal" },
+  failed: { title: "failed or cut off", only: "call", ended: "error" },
+  left: { title: "client left", only: "call", ended: "client_gone" },
+  lost: { title: "lost", only: "call", ended: "lost" },
+  "4xx": { title: "status 4xx", status: "4xx" },
+  429: { title: "status 429", status: "429" },
+  "5xx": { title: "status 5xx", status: "5xx" },
 };
+const SINCE = { "": "any time", "1h": "the last hour", "1d": "the last day", "7d": "the last 7 days" };
+const TEXTS = { key: "Key", team: "Team", model: "Model", upstream: "Upstream", code: "Error code", id: "Request id" };
 
-const TESTS = {
-  good: (call) => outcome(call)[1] === "good",
-  bad: (call) => outcome(call)[1] === "bad",
-  refused: (call) => outcome(call)[0] === "refused",
-  left: (call) => call.ended === "client_gone",
-  "4xx": (call) => Math.floor(call.status / 100) === 4 && call.status !== 499,
-  "5xx": (call) => Math.floor(call.status / 100) === 5,
-  limited: (call) => call.status === 429,
-  again: (call) => call.attempts > 1,
-  estimated: (call) => call.usage_source === "estimated",
-  unknown: (call) => call.cost_usd === null,
-};
+/** The lists that settings ask for, with the filters of each. */
+function listsOf(settings) {
+  const { only, ended, status } = OUTCOMES[settings.outcome] ?? OUTCOMES[""];
+  const { key, team, model, since, id, upstream, code } = settings;
+  const shared = { key, team, model, since, id, status };
+  return [
+    { kind: "call", path: "calls", query: { ...shared, upstream, ended } },
+    { kind: "refusal", path: "refusals", query: { ...shared, code } },
+  ].filter(({ kind }) => (!only || kind === only) && !(kind === "call" && code) && !(kind === "refusal" && upstream));
+}
 
-export function calls(main, { feed, signal, address }) {
-  const chosen = { key: address ?? "", model: "", upstream: "", status: "" };
-  const place = h("div");
+export function calls(main, { feed, signal, address, query, isLive }) {
+  const names = [...Object.keys(TEXTS), "outcome", "since"];
+  const settings = Object.fromEntries(names.map((name) => [name, query.get(name) ?? ""]));
+  if (address) settings.key = address;
+  const [place, refused] = [h("div"), h("div")];
   const note = h("p", { class: "note", role: "status" });
+  const more = h("button", { type: "button", id: "older", hidden: true }, "Older");
   const table = new Table(COLUMNS, {
-    caption: "The newest calls",
-    name: (call) => call.id,
+    caption: "Calls and refusals",
+    name: (row) => row.id,
     sort: null,
-    open: openCall,
-    none: "No calls yet. As soon as one has ended, it stands here.",
+    open: (row) => (row.kind === "call" ? openCall(row) : openRefusal(row)),
   });
-  let newest = [];
-  let isOfKey = false;
+  let pages = null;
+  let rows = [];
+  let turns = 0;
 
   function draw() {
-    const has = (call, name) => call[name].toLowerCase().includes(chosen[name].trim().toLowerCase());
-    const found = newest.filter(
-      (call) =>
-        (isOfKey || has(call, "key")) &&
-        has(call, "model") &&
-        has(call, "upstream") &&
-        (!chosen.status || TESTS[chosen.status](call)),
-    );
-    table.of.none = newest.length
-      ? "None of these calls is so."
-      : "No calls yet. As soon as one has ended, it stands here.";
+    const isNarrow = Object.values(settings).some(Boolean);
+    table.of.none = isNarrow ? "None of the calls is so." : "No calls yet. As soon as one has ended, it stands here.";
     if (!place.contains(table.node)) fill(place, table.node);
-    table.show(found);
-    const among = `the newest ${many(newest.length, "call")}${isOfKey ? ` of ${chosen.key.trim()}` : ""}`;
-    fill(
-      note,
-      found.length === newest.length
-        ? newest.length
-          ? `All of ${among}.`
-          : ""
-        : `${count(found.length)} of ${among}.`,
-    );
+    table.show(rows);
+    more.hidden = pages.isAtEnd;
+    fill(note, rows.length > 0 && (pages.isAtEnd ? `All ${count(rows.length)}.` : `The newest ${count(rows.length)}.`));
   }
 
   const look = () =>
@@ -85,74 +69,71 @@ export function calls(main, { feed, signal, address }) {
       place,
       signal,
       async () => {
-        const key = chosen.key.trim();
-        const isNarrow = chosen.model || chosen.upstream || chosen.status;
-        const limit = isNarrow || key ? LOOKED_THROUGH : NEWEST;
-        // A whole id is asked for; a part of one is looked for among the newest.
-        const ofKey = key ? (await get("calls", { limit: isNarrow ? LOOKED_THROUGH : NEWEST, key }, signal)).data : [];
-        isOfKey = ofKey.length > 0;
-        newest = isOfKey ? ofKey : (await get("calls", { limit }, signal)).data;
+        const mine = ++turns;
+        const asked = new MergedPages(listsOf(settings), signal);
+        const found = await asked.take();
+        if (mine !== turns) return; // other filters were chosen meanwhile
+        [pages, rows] = [asked, found];
         draw();
       },
       look,
     );
 
-  const lookSoon = calmly(look);
-  const field = (name, label) => {
-    const input = filterField(label, (text) => {
-      chosen[name] = text;
-      if (newest.length) draw();
-      lookSoon();
-    });
-    input.value = chosen[name];
-    input.name = name;
-    return input;
-  };
-  const status = h(
-    "select",
-    {
-      "aria-label": "Outcome",
-      name: "status",
-      onchange: (event) => {
-        chosen.status = event.target.value;
-        look();
-      },
-    },
-    Object.entries(STATUSES).map(([value, title]) => h("option", { value }, title)),
+  more.addEventListener("click", () =>
+    into(place, signal, async () => {
+      const asked = pages;
+      const found = await asked.take();
+      if (asked !== pages) return;
+      rows = [...rows, ...found];
+      draw();
+    }),
   );
-  status.value = "";
 
-  const refused = h("div");
+  const set = (changes) => {
+    Object.assign(settings, changes);
+    if (address) history.replaceState(null, "", addressOf("calls", "", settings));
+    else noteSettings("calls", changes);
+    look();
+  };
+  const setSoon = calmly(set);
+  const field = (name) => {
+    const input = filterField(TEXTS[name], (text) => setSoon({ [name]: text.trim() }));
+    return Object.assign(input, { name, value: settings[name] });
+  };
+  const select = (name, label, options) =>
+    h(
+      "select",
+      { "aria-label": label, name, value: settings[name], onchange: (event) => set({ [name]: event.target.value }) },
+      Object.entries(options).map(([value, title]) => h("option", { value }, title)),
+    );
+  const outcomes = Object.fromEntries(Object.entries(OUTCOMES).map(([name, { title }]) => [name, title]));
+
   fill(
     main,
     h(
       "section",
       { "aria-labelledby": "calls-title" },
+      h("div", { class: "bar" }, h("h2", { id: "calls-title" }, "Calls and refusals"), note),
       h(
         "div",
-        { class: "bar" },
-        h("h2", { id: "calls-title" }, "Newest calls"),
-        field("key", "Key"),
-        field("model", "Model"),
-        field("upstream", "Upstream"),
-        status,
+        { class: "bar filters" },
+        Object.keys(TEXTS).map(field),
+        select("outcome", "Outcome", outcomes),
+        select("since", "Since", SINCE),
       ),
-      note,
       h("div", { class: "panel flush" }, place),
+      more,
     ),
-    h(
-      "section",
-      { "aria-labelledby": "refused-title" },
-      h("h2", { id: "refused-title" }, "Refused by the gateway"),
+    isLive &&
       h(
-        "p",
-        { class: "note" },
-        "A call that was refused never reached an upstream, cost nothing, and has no record. These are counts since the ",
-        "gateway started; the bars of a key's quotas say which limit is full now.",
+        "section",
+        { "aria-labelledby": "refused-title" },
+        h("h2", { id: "refused-title" }, "Refused by the gateway since its start"),
+        h("p", { class: "note" }, "A request that was refused never reached an upstream and cost nothing."),
+        h("div", { class: "panel", id: "refused" }, refused),
       ),
-      h("div", { class: "panel", id: "refused" }, refused),
-    ),
   );
-  feed.listen(() => feed.last && fill(refused, refusals(feed.last)), signal);
-  poll(look, EVERY_MS, signal);
+  if (isLive) feed.listen(() => feed.last && fill(refused, refusals(feed.last)), signal);
+  // The list stays as it is while somebody reads further back.
+  poll(() => (pages && rows.length > 100 ? true : look()), EVERY_MS, signal);
 }

@@ -1,5 +1,6 @@
 // One key: what it may do, how its quotas stand, why it is refused; and what can be done to it.
 
+import { address } from "./address.js";
 import { get, keyPath } from "./api.js";
 import { quotaBar } from "./bars.js";
 import { openOne } from "./dialog.js";
@@ -115,7 +116,7 @@ export function openKey(id, context, changed) {
         );
         refill(
           buttons,
-          h("a", { class: "button quiet", href: `#calls/${encodeURIComponent(id)}` }, "Its calls"),
+          h("a", { class: "button quiet", href: address("calls", "", { key: id }) }, "Its calls"),
           key.status !== "revoked" && [
             may("PATCH", "") &&
               key.managed_by === "store" &&

@@ -3,6 +3,7 @@
 import { noteSettings, readAddress } from "./address.js";
 import { get, keyPath, token } from "./api.js";
 import { quotaBar } from "./bars.js";
+import { openRefusal } from "./call.js";
 import { DayChart } from "./chart.js";
 import { connectPanel } from "./connect.js";
 import { fill, h, refill } from "./dom.js";
@@ -63,6 +64,7 @@ export function mine(main, context) {
     caption: "Your refused calls",
     name: (row) => row.id,
     sort: null,
+    open: openRefusal,
     none: "None of your calls was refused in the last 7 days.",
   });
 

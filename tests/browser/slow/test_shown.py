@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
+from selenium import webdriver
 
-from tests.browser.chromium import ENTER, ESCAPE, LEFT, Page
+from tests.browser.chromium import ESCAPE, LEFT, Page
 from tests.browser.conftest import ATTACK, ago
-from tests.conftest import Stage
+from tests.conftest import Stage, StartsGateways
 from tests.fakes.scripted import stalled_stream
-from tests.flows.house import COMPLETIONS, Gateway, run
+from tests.flows.house import ADMIN_TOKEN, COMPLETIONS, Gateway, run, settings
+from tests.flows.planted import plant, record
 
 NOTHING = "\u2013"
 COLUMNS = {
@@ -145,36 +148,79 @@ def test_what_a_running_call_has_reserved_is_drawn(admin: Page, house: Gateway, 
 # --------------------------------------------------------------------------------------------------------------- calls
 
 
-def test_newest_calls_and_why_they_ended(admin: Page, house: Gateway) -> None:
+def listed(page: Page) -> list[str]:
+    """The request ids of the list."""
+    found: list[str] = page.run(
+        "return [...document.querySelectorAll('section[aria-labelledby=calls-title] tbody tr')]"
+        ".map((row) => row.dataset.name ?? '')"
+    )
+    return found
+
+
+def ids(house: Gateway, path: str, **query: Any) -> set[str]:
+    return {row["id"] for row in house.admin(path, limit="1000", **query).json["data"]}
+
+
+def test_calls_and_refusals_are_one_list(admin: Page, house: Gateway) -> None:
     admin.go("calls")
     admin.see("main table tbody tr th button")
-    known = house.calls(limit=200)
-    found = admin.rows("main table")
-    assert [row["Key"] for row in found] == [call["key"] for call in known]
-    tokens = [call["prompt_tokens"] + call["completion_tokens"] for call in known]
-    assert [int(row["Tokens"]) for row in found] == tokens
-    admin.choose("select[name=status]", "bad")
+    known = {call["id"]: call for call in house.calls(limit=1000)}
+    refused = {row["id"]: row for row in house.admin("refusals", limit="1000").json["data"]}
+    assert set(listed(admin)) == set(known) | set(refused)
+    assert [each for each in listed(admin) if each in known] == [call["id"] for call in house.calls(limit=1000)]
+    assert [each for each in listed(admin) if each in refused] == list(refused)
+    for each, row in zip(listed(admin), admin.rows("main table"), strict=True):
+        if each in known:
+            call = known[each]
+            assert int(row["Tokens"]) == call["prompt_tokens"] + call["completion_tokens"]
+        else:
+            assert (refused[each]["code"] in row["Outcome"], row["Cost"]) == (True, NOTHING)
+    admin.choose("select[name=outcome]", "failed")
     admin.until(lambda: [row["Key"] for row in admin.rows("main table")] == ["carol", "bob"])
     admin.click("main table tbody tr th button")
     assert "The upstream failed" in admin.text("dialog .why")
+    admin.see("dialog .attempts", "error status")
     admin.press(ESCAPE)
     admin.gone("dialog")
 
 
-def test_calls_are_filtered_by_key_model_and_upstream(admin: Page, house: Gateway) -> None:
-    admin.go("calls")
-    admin.type("input[name=key]", "alice")
-    admin.see(".note", "calls of alice")
-    assert {row["Key"] for row in admin.rows("main table")} == {"alice"}
-    admin.type("input[name=key]", "aro")  # a part of an id
-    admin.until(lambda: {row["Key"] for row in admin.rows("main table")} == {"carol"})
-    admin.type("input[name=key]", "")
-    admin.press(ENTER)
-    admin.type("input[name=upstream]", "former")
-    admin.until(lambda: [row["Upstream"] for row in admin.rows("main table")] == ["former"])
-    admin.type("input[name=upstream]", "main")
-    admin.type("input[name=model]", COMPLETIONS)
-    admin.until(lambda: {row["Model"] for row in admin.rows("main table")} == {COMPLETIONS})
+def test_the_list_is_filtered_by_the_api_and_by_its_address(page: Page, house: Gateway) -> None:
+    page.open("calls", ADMIN_TOKEN)
+    page.see("main table tbody tr th button")
+    for name, value in (("key", "alice"), ("team", "crew"), ("model", COMPLETIONS)):
+        page.type(f"input[name={name}]", value)
+        wanted = ids(house, "calls", **{name: value}) | ids(house, "refusals", **{name: value})
+        assert wanted
+        page.until(lambda wanted=wanted: set(listed(page)) == wanted)  # type: ignore[misc]
+        assert page.driver.current_url.endswith(f"#calls?{name}={value}")
+        page.type(f"input[name={name}]", "")
+        page.until(lambda: page.driver.current_url.endswith("#calls"))
+    page.type("input[name=upstream]", "former")
+    page.until(lambda: [row["Upstream"] for row in page.rows("main table")] == ["former"])
+    page.open("calls?code=insufficient_quota", ADMIN_TOKEN)
+    page.until(lambda: set(listed(page)) == ids(house, "refusals", code="insufficient_quota"))
+    page.click("main table tbody tr th button")
+    assert "quota" in page.text("dialog .why")
+    page.press(ESCAPE)
+    some = house.calls(limit=1)[0]["id"]
+    page.open(f"calls?id={some}", ADMIN_TOKEN)
+    page.until(lambda: listed(page) == [some])
+    page.open("calls?outcome=429", ADMIN_TOKEN)
+    page.until(lambda: set(listed(page)) == ids(house, "refusals", status="429"))
+
+
+def test_pages_have_no_end(driver: webdriver.Chrome, gateway: StartsGateways, tmp_path: Path) -> None:
+    url = f"embedded:{tmp_path / 'data'}"
+    plant(url, [record(ago(place // 120), "alice") for place in range(300)])
+    page = Page(driver, gateway(settings("http://127.0.0.1:9/v1", store={"url": url})).url)
+    page.forget()
+    page.open("calls", ADMIN_TOKEN)
+    page.see(".note", "The newest 100.")
+    page.click("#older")
+    page.see(".note", "The newest 200.")
+    page.click("#older")
+    page.see(".note", "All 300.")
+    page.gone("#older")
 
 
 def test_why_a_user_got_a_429(admin: Page) -> None:
@@ -191,7 +237,7 @@ def test_why_a_user_got_a_429(admin: Page) -> None:
 
 def test_what_a_client_made_up_stays_text(admin: Page) -> None:
     admin.go("calls")
-    admin.type("input[name=model]", "onerror")
+    admin.type("input[name=model]", ATTACK)
     admin.until(lambda: [row["Model"] for row in admin.rows("main table")] == [ATTACK])
     admin.click("main table tbody tr th button")
     assert ATTACK in admin.text("dialog .facts")
