@@ -34,6 +34,9 @@ class ServedCall:
     cached_tokens: int = 0
     cache_write_tokens: int = 0
     cache_write_1h_tokens: int = 0
+    audio_ms: int = 0
+    characters: int = 0
+    images: int = 0
     ended: Ended | None = None
 
 
@@ -45,6 +48,9 @@ class Totals:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     reasoning_tokens: int = 0
+    audio_ms: int = 0
+    characters: int = 0
+    images: int = 0
     aborted: int = 0
     errors: int = 0
 
@@ -77,6 +83,9 @@ class CallHistory:
         totals.prompt_tokens += entry.prompt_tokens
         totals.completion_tokens += entry.completion_tokens
         totals.reasoning_tokens += entry.reasoning_tokens
+        totals.audio_ms += entry.audio_ms
+        totals.characters += entry.characters
+        totals.images += entry.images
         totals.aborted += ended == "aborted"
         totals.errors += ended == "error"
 

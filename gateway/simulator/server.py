@@ -20,7 +20,7 @@ from uuid import uuid4
 
 from aiohttp import web
 
-from . import answers, choices, vectors
+from . import answers, choices, media, vectors
 from .answers import SimulatedAnswer, SimulatedEvent
 from .choices import GeneratedUsage
 from .gemini import ContentRequest, content_body, content_events, google_error_body
@@ -37,7 +37,7 @@ from .requests import (
     unknown_model,
 )
 from .responses import ResponseRequest, SimulatedResponse, as_chat, response_events
-from .settings import Endpoint, Settings
+from .settings import Endpoint, MediaEndpoint, Settings
 from .stored_responses import ResponseStore
 
 WRITE_BYTES = 16_384
@@ -55,7 +55,7 @@ CONTENT_PATH = "/v1beta/models/{model:.+}"
 _ID = web.RequestKey("id", str)
 _STARTED = web.RequestKey("started", float)
 
-_KINDS: Mapping[Endpoint, type[Request | ResponseRequest | MessageRequest | ContentRequest]] = {
+_KINDS: Mapping[str, type[Request | ResponseRequest | MessageRequest | ContentRequest]] = {
     "completions": CompletionRequest,
     "chat": ChatRequest,
     "embeddings": EmbeddingRequest,
@@ -64,7 +64,18 @@ _KINDS: Mapping[Endpoint, type[Request | ResponseRequest | MessageRequest | Cont
     "generate_content": ContentRequest,
 }
 
-_ALSO: Mapping[Endpoint, Endpoint] = {"responses": "chat"}
+_MEDIA: Mapping[str, MediaEndpoint] = {
+    "/v1/audio/speech": "speech",
+    "/v1/audio/transcriptions": "transcriptions",
+    "/v1/audio/translations": "translations",
+    "/v1/images/generations": "images",
+    "/v1/images/edits": "image_edits",
+    "/v1/images/variations": "image_variations",
+}
+
+_ALSO: Mapping[Endpoint, Endpoint] = {
+    "responses": "chat", "translations": "transcriptions", "image_edits": "images", "image_variations": "images",
+}  # fmt: skip
 """Endpoints that the models of another one have too."""
 
 
@@ -86,6 +97,8 @@ def build_app(settings: Settings) -> web.Application:
     for method in ("generateContent", "streamGenerateContent"):
         app.router.add_post(f"{CONTENT_PATH}:{{method:{method}}}", simulator.serving("generate_content"))
     app.router.add_post(f"{CONTENT_PATH}:countTokens", simulator.count_content_tokens)
+    for path, endpoint in _MEDIA.items():
+        app.router.add_post(path, simulator.serving(endpoint))
     app.router.add_get("/v1/models", simulator.list_models)
     app.router.add_get("/v1/models/{id:.+}", simulator.show_model)
     app.router.add_get("/simulator/ledger", simulator.show_ledger)
@@ -209,6 +222,8 @@ class _Simulator:
 
     async def _serve(self, request: web.Request, endpoint: Endpoint, entry: ServedCall) -> web.StreamResponse:
         self._authorise(request)
+        if request.path in _MEDIA:
+            return await self._media(request, endpoint, entry)
         body = await request.read()
         asked = parse(_KINDS[endpoint], _with_path(request, body) if endpoint == "generate_content" else body)
         entry.model, entry.stream = asked.model, asked.is_stream
@@ -292,6 +307,15 @@ class _Simulator:
         """GET /v1/responses/{id}/input_items."""
         self._authorise(request)
         return web.json_response(self._responses.input_items(request.match_info["id"]))
+
+    async def _media(self, request: web.Request, endpoint: Endpoint, entry: ServedCall) -> web.Response:
+        asked = await media.read(request)
+        entry.model, entry.stream = asked.model, asked.is_stream
+        if self._settings.models.get(asked.model) not in (endpoint, _ALSO.get(endpoint, endpoint)):
+            raise unknown_model(asked.model)
+        said = await media.answer(request, endpoint, asked, entry)
+        self._ledger.close(entry, "done")
+        return said
 
     def _message(self, asked: MessageRequest, entry: ServedCall, tokens_per_event: int) -> SimulatedAnswer:
         prompt = self._prompts.bill(asked)

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
 
-Endpoint = Literal["completions", "chat", "embeddings", "responses", "messages", "generate_content"]
+MediaEndpoint = Literal["speech", "transcriptions", "translations", "images", "image_edits", "image_variations"]
+Endpoint = Literal["completions", "chat", "embeddings", "responses", "messages", "generate_content"] | MediaEndpoint
 
 DEFAULT_MODELS: Mapping[str, Endpoint] = MappingProxyType(
     {
@@ -18,6 +19,11 @@ DEFAULT_MODELS: Mapping[str, Endpoint] = MappingProxyType(
         "text-embedding-3-small": "embeddings",
         "claude-sonnet-5": "messages",
         "gemini-2.5-flash": "generate_content",
+        "whisper-1": "transcriptions",
+        "gpt-4o-mini-transcribe": "transcriptions",
+        "tts-1": "speech",
+        "gpt-image-1": "images",
+        "dall-e-2": "images",
     }
 )
 

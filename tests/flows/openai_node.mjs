@@ -5,18 +5,23 @@
 
 import { pathToFileURL } from "node:url";
 
-const { default: OpenAI, APIError } = await import(pathToFileURL(`${process.argv[2]}/index.mjs`));
+const { default: OpenAI, APIError, toFile } = await import(pathToFileURL(`${process.argv[2]}/index.mjs`));
 const client = new OpenAI();
 
 // `path`: chat.completions, completions, embeddings, models. `leave_after`: abort the stream after so many chunks.
-async function ask({ path, body, leave_after }) {
+// `files`: of a form, in base64.
+async function ask({ path, body, leave_after, files, method }) {
+  for (const [name, given] of Object.entries(files)) {
+    const made = await Promise.all(given.map((data) => toFile(Buffer.from(data, "base64"), `${name}.wav`)));
+    body[name] = made.length === 1 ? made[0] : made;
+  }
   const resource = path.split(".").reduce((at, name) => at[name], client);
   if (path === "models") {
     const names = [];
     for await (const model of resource.list()) names.push(model.id);
     return { data: names };
   }
-  const { data, request_id } = await resource.create(body).withResponse();
+  const { data, request_id } = await resource[method](body).withResponse();
   if (!body.stream) return { data, request_id };
   const chunks = [];
   try {

@@ -39,6 +39,10 @@ class Call(NamedTuple):
     body: Mapping[str, Any]
     leave_after: int | None = None
     """Of a stream, after how many chunks the client leaves; only with Node."""
+    files: Mapping[str, Sequence[str]] = {}
+    """Files of a form in base64, by parameter; only with Node."""
+    method: str = "create"
+    """Of the resource; only with Node."""
 
 
 class MissingSDK(Exception):

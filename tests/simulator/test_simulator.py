@@ -536,7 +536,8 @@ async def test_embedding_without_dimensions_has_openais(upstream: Upstream) -> N
 
 async def test_models(upstream: Upstream) -> None:
     names = [model.id async for model in upstream.sdk.models.list() if not model.id.startswith(("claude", "gemini"))]
-    assert names == [INSTRUCT, CHAT, "gpt-4.1-mini", REASONER, EMBEDDING]
+    media = ["whisper-1", "gpt-4o-mini-transcribe", "tts-1", "gpt-image-1", "dall-e-2"]
+    assert names == [INSTRUCT, CHAT, "gpt-4.1-mini", REASONER, EMBEDDING, *media]
     assert (await upstream.sdk.models.retrieve(CHAT)).id == CHAT
     with pytest.raises(openai.NotFoundError, match="does not exist"):
         await upstream.sdk.models.retrieve("gpt-9")
@@ -688,6 +689,9 @@ async def test_client_that_leaves_a_stream_is_aborted_with_what_was_generated(up
         "prompt_tokens": 1 + count_tokens("Tell me a story."),
         "completion_tokens": entry["completion_tokens"],
         "reasoning_tokens": 0,
+        "audio_ms": 0,
+        "characters": 0,
+        "images": 0,
         "aborted": 1,
         "errors": 0,
     }
