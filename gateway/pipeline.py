@@ -119,7 +119,7 @@ async def serve(
     if call.fallbacks:
         fallbacks = _fallbacks(call, parts)
         claims = windows.dearest([claims, *[each.claims for each in fallbacks]])
-    candidates = parts.router.candidates(routes, call.params.model)
+    candidates = parts.router.candidates(routes, call.params.model, call.affinity)
     limits = parts.router.limits
     places: Sequence[Place] = ()
     if limits.is_any and limits.binds_any(_all_routes(routes, fallbacks)):
@@ -314,12 +314,12 @@ async def _carry(
                 key = place.key if place is not None and is_first else _bound_key(call, parts)
                 if place is not None and not is_first and parts.router.limits.binds(route.upstream):
                     if call.bond is None:
-                        key = parts.router.next_key(route, call.params.model, tried)
+                        key = parts.router.next_key(route, call.params.model, tried, call.affinity)
                     refused = await lease.extend(parts.router.limits.claims(call, route, key))
                     if refused is not None:
                         tried.append(FailedAttempt(route, limit_failure(refused), key or 0))
                         continue
-                trial = parts.router.begin(route, call.params.model, tried, key)
+                trial = parts.router.begin(route, call.params.model, tried, key, call.affinity)
                 try_it = _try if lease.trace is None else _trace
                 result = await try_it(route, trial, call, parts, lease, outlet, is_fresh=is_fresh)
                 if not isinstance(result, Failure):
@@ -364,7 +364,7 @@ def _next_step(
     call: Call, routes: Sequence[Route], parts: Services, tried: Sequence[FailedAttempt], waited_s: float
 ) -> Try | GiveUp:
     router, name = parts.router, call.params.model
-    candidates = router.candidates(routes, name)
+    candidates = router.candidates(routes, name, call.affinity)
     if not tried:
         return next_step(call.model, candidates)
     total_s = max([parts.config.upstreams[route.upstream].timeouts.total_s for route in routes])

@@ -205,6 +205,8 @@ class Call(NamedTuple):
     target: str | None = None
     """The name of the model that serves, where it is not that of `params`: the client asked for an alias, or a fallback
     serves."""
+    affinity: bytes | None = None
+    """What it has in common with calls that go to the same place, hashed; None: it may go anywhere."""
     fallbacks: tuple[Call, ...] = ()
     """The same call for other models, which serve it in this order where this one cannot. They have no fallbacks."""
     other_models: tuple[tuple[str, Model], ...] = ()

@@ -13,6 +13,10 @@ from .serve import port_number
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the command."""
     parser.add_argument("--port", type=port_number, default=8081, help="default: 8081; 0 takes a free one")
+    parser.add_argument(
+        "--prefix-cache", type=int, default=0, metavar="BLOCKS",
+        help="chats have a prefix cache of so many blocks of 128 tokens; default: none",
+    )  # fmt: skip
     parser.set_defaults(config="simulate")
 
 
@@ -23,7 +27,7 @@ def run(args: argparse.Namespace) -> int:
 
     async def serve() -> None:
         with supervisor.bind("127.0.0.1", args.port) as listener:
-            runner = await simulator.serve_on(listener, simulator.Settings())
+            runner = await simulator.serve_on(listener, simulator.Settings(prefix_cache_blocks=args.prefix_cache))
             print(f"The simulated upstream serves http://127.0.0.1:{listener.getsockname()[1]}/v1", flush=True)
             stopped = asyncio.Event()
             for number in (signal.SIGTERM, signal.SIGINT):

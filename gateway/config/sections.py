@@ -1119,6 +1119,23 @@ class Price(FullRows):
         return " ".join([f"{Decimal(nusd) / NUSD:f}" for nusd in self.nusd_per_million])
 
 
+class Sticky(Section):
+    """Calls that belong together go to the same upstream and API key, whose prompt cache is warm."""
+
+    by: Annotated[tuple[Literal["header", "prompt_cache_key", "prefix"], ...], Field(min_length=1)] = (
+        "header", "prompt_cache_key", "prefix",
+    )  # fmt: skip
+    """What says that calls belong together: the first one of these that a call has."""
+    header: Annotated[str, Field(pattern=r"^[A-Za-z0-9-]{1,64}$")] = "X-Gateway-Conversation"
+    """Request header that names a conversation; it is not sent on."""
+    prefix_bytes: Annotated[int, _not_bool, Field(ge=64, le=65536)] = 1024
+    """Bytes of the prompt's beginning that count, to the end of the first message of the user at most."""
+
+
+def _read_sticky(value: Any) -> Any:
+    return {} if value is True else None if value is False else value
+
+
 def _without_auto(price: Any) -> Any:
     # What the table has for it stands here already; a provider or model that it lacks has no price.
     return None if price == "auto" else price
@@ -1155,6 +1172,8 @@ class Model(ModelSettings):
     """Where calls for this model go."""
     strip_prefix: Annotated[str, Field(min_length=1)] | None = None
     """Beginning of the asked name that is not sent to a route without `model`: openai/ for the pattern openai/*."""
+    sticky: Annotated[Sticky | None, BeforeValidator(_read_sticky)] = None
+    """true, or settings: calls that belong together go to the same upstream and API key while it is healthy."""
     fallbacks: Annotated[tuple[str, ...], Field(max_length=5)] = ()
     """Models that serve a call where no route of this one can or its prompt is too long, the first that can."""
     table_prices: dict[str, Price] = {}

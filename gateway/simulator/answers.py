@@ -175,10 +175,10 @@ def chat_events(request: ChatRequest, generated: Generated, tokens_per_event: in
 
 
 def chat_usage(usage: GeneratedUsage) -> dict[str, Any]:
-    """Usage in the shape of chat completions, with details; no token is cached."""
+    """Usage in the shape of chat completions, with details."""
     return {
         **completion_usage(usage),
-        "prompt_tokens_details": {"cached_tokens": 0, "audio_tokens": 0},
+        "prompt_tokens_details": {"cached_tokens": usage.cached, "audio_tokens": 0},
         "completion_tokens_details": {
             "reasoning_tokens": usage.reasoning,
             "audio_tokens": 0,

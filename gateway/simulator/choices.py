@@ -36,6 +36,8 @@ class GeneratedUsage:
     prompt: int = 0
     completion: int = 0
     reasoning: int = 0
+    cached: int = 0
+    """Of `prompt`."""
 
 
 @dataclass(frozen=True, slots=True)

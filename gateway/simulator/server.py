@@ -14,7 +14,8 @@ import json
 import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -26,6 +27,7 @@ from .choices import GeneratedUsage
 from .gemini import ContentRequest, content_body, content_events, google_error_body
 from .ledger import CallHistory, ServedCall
 from .messages import END, MessageRequest, PromptCache, SimulatedMessage, error_body
+from .prefix_cache import PrefixCache
 from .requests import (
     APIError,
     ChatRequest,
@@ -154,6 +156,7 @@ class _Simulator:
         self._key = None if settings.api_key is None else settings.api_key.encode()
         self._ledger = CallHistory()
         self._prompts = PromptCache()
+        self._prefixes = PrefixCache(settings.prefix_cache_blocks)
         self._responses = ResponseStore()
         self._in_progress: set[str] = set()
         """Ids of the calls whose background responses are being made."""
@@ -238,7 +241,7 @@ class _Simulator:
         if isinstance(asked, MessageRequest):
             answer = self._message(asked, entry, pace.tokens_per_event)
         else:
-            answer = _answer(asked, pace.tokens_per_event)
+            answer = _answer(asked, pace.tokens_per_event, partial(self._cached, request, entry))
         entry.prompt_tokens = answer.usage.prompt
         if asked.is_stream:
             return await self._stream(request, entry, answer, pace)
@@ -316,6 +319,11 @@ class _Simulator:
         said = await media.answer(request, endpoint, asked, entry)
         self._ledger.close(entry, "done")
         return said
+
+    def _cached(self, request: web.Request, entry: ServedCall, asked: ChatRequest, prompt_tokens: int) -> int:
+        owner = request.headers.get("Authorization", "")
+        entry.cached_tokens = self._prefixes.take(asked, owner, prompt_tokens)
+        return entry.cached_tokens
 
     def _message(self, asked: MessageRequest, entry: ServedCall, tokens_per_event: int) -> SimulatedAnswer:
         prompt = self._prompts.bill(asked)
@@ -408,8 +416,11 @@ def _with_path(request: web.Request, body: bytes) -> bytes:
     return json.dumps({**members, "model": request.match_info["model"], "stream": is_stream}).encode()
 
 
-def _answer(asked: Request | ContentRequest, tokens_per_event: int) -> SimulatedAnswer:
-    """Generate the answer of any endpoint; its bytes are made on demand."""
+def _answer(
+    asked: Request | ContentRequest, tokens_per_event: int, cached: Callable[[ChatRequest, int], int]
+) -> SimulatedAnswer:
+    """Generate the answer of any endpoint; its bytes are made on demand. `cached` says how many tokens of a chat's
+    prompt are."""
     match asked:
         case CompletionRequest():
             generated = choices.complete(asked)
@@ -421,6 +432,8 @@ def _answer(asked: Request | ContentRequest, tokens_per_event: int) -> Simulated
             )
         case ChatRequest():
             generated = choices.chat(asked)
+            usage = generated.usage
+            generated = replace(generated, usage=replace(usage, cached=cached(asked, usage.prompt)))
             return SimulatedAnswer(
                 generated.usage,
                 generated.longest,

@@ -40,6 +40,8 @@ class Settings:
     """Speed of each choice (choices run in parallel); None: as fast as possible."""
     tokens_per_event: int = 1
     """Tokens in one event of a stream, at least 1; the last event of a text may hold fewer."""
+    prefix_cache_blocks: int = 0
+    """Blocks of 128 tokens that the prefix cache of chats holds; 0: no token is ever cached."""
     models: Mapping[str, Endpoint] = field(default_factory=lambda: DEFAULT_MODELS)
 
     def __post_init__(self) -> None:

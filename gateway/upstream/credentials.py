@@ -25,6 +25,8 @@ from typing import NamedTuple
 
 from gateway.records import Failure, Fault
 
+from . import stickiness
+
 COOLDOWN_S = 60.0
 """Cooldown of a key that was refused or whose balance is spent, while another key is healthy."""
 
@@ -85,18 +87,24 @@ class Credentials:
         self._accepted: dict[int, float] = {}
         """When the last attempt that succeeded began, by position."""
 
-    def take(self, model: str, now: float, used: Collection[int] = ()) -> int:
-        """Position of the next key: the best grade, round robin; one in `used` only if there is no other."""
+    def take(self, model: str, now: float, used: Collection[int] = (), affinity: bytes | None = None) -> int:
+        """Position of the next key: the best grade, round robin or by the call's affinity; one in `used` only if there
+        is no other."""
         if self._count == 1:
             return 0
+        if affinity is not None:
+            return min(self.in_order(model, now, affinity), key=lambda position: position in used)
         first = self._next
         positions = [(first + step) % self._count for step in range(self._count)]
         position = min(positions, key=lambda position: (position in used, self._grade(position, model, now)))
         self._next = (position + 1) % self._count
         return position
 
-    def in_order(self, model: str, now: float) -> list[int]:
-        """Positions of all keys, the best grade first, and round robin within a grade."""
+    def in_order(self, model: str, now: float, affinity: bytes | None = None) -> list[int]:
+        """Positions of all keys, the best grade first; within a grade round robin, or by the call's affinity."""
+        if affinity is not None:
+            ranks = stickiness.ranks(affinity, self._count)
+            return sorted(range(self._count), key=lambda at: (self._grade(at, model, now), ranks[at]))
         first = self._next
         self._next = (first + 1) % self._count
         positions = [(first + step) % self._count for step in range(self._count)]

@@ -129,7 +129,9 @@ class Health:
             self._upstream, Phase.CONNECT, cooldown.fault, "every API key is in cooldown", None, cooldown.until - now
         )
 
-    def begin(self, model: str, used: Collection[int] = (), key: int | None = None) -> AttemptHandle:
+    def begin(
+        self, model: str, used: Collection[int] = (), key: int | None = None, affinity: bytes | None = None
+    ) -> AttemptHandle:
         """Begin an attempt. `used` are the positions of the keys that refused this call; `key`: that one is taken."""
         now = self.clock()
         self.in_flight += 1
@@ -137,7 +139,8 @@ class Health:
             for name, circuit in ((None, self._own), (model, self._circuit(model))):
                 if circuit is not None and circuit_breaker.admits(circuit, now):
                     self._move(name, CircuitEvent.BEGIN, now)
-        return AttemptHandle(self, model, self.credentials.take(model, now, used) if key is None else key, now)
+        taken = self.credentials.take(model, now, used, affinity) if key is None else key
+        return AttemptHandle(self, model, taken, now)
 
     def health_checked(self, event: CircuitEvent, began: float) -> None:
         """Apply the result of a health check that began at this time."""

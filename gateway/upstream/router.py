@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from gateway.config import Config, Route, is_pattern
 from gateway.records import Call, Failure, Phase
 
+from . import stickiness
 from .credentials import CREDENTIAL_FAULTS, Grade
 from .health import AttemptHandle, Health, Show
 from .limits import Place, UpstreamLimitTable
@@ -48,17 +49,21 @@ class Router:
         for name, health in kept.items():
             health.configure(_models_of(config, name))
 
-    def candidates(self, routes: Sequence[Route], model: str) -> Sequence[Route]:
-        """The routes that a call for `model` may use now, the best first."""
+    def candidates(self, routes: Sequence[Route], model: str, affinity: bytes | None = None) -> Sequence[Route]:
+        """The routes that a call for `model` may use now, the best first; with an `affinity`, always in its order."""
         if len(routes) == 1 and self.health[routes[0].upstream].is_healthy:
             return routes
         now = self._clock()
         graded = [(self.health[route.upstream].grade(route.model or model, now), route) for route in routes]
-        found = order([route for grade, route in graded if grade is Grade.HEALTHY], self._in_flight, self._chance)
+        found = self._order([route for grade, route in graded if grade is Grade.HEALTHY], affinity)
         if len(found) < len(routes):
-            last = [route for grade, route in graded if grade is Grade.DEGRADED]
-            found += order(last, self._in_flight, self._chance)
+            found += self._order([route for grade, route in graded if grade is Grade.DEGRADED], affinity)
         return found
+
+    def _order(self, routes: Sequence[Route], affinity: bytes | None) -> list[Route]:
+        if affinity is None:
+            return order(routes, self._in_flight, self._chance)
+        return stickiness.ranked(routes, affinity, self._in_flight)
 
     def places(
         self, call: Call, candidates: Sequence[Route], prompts: Callable[[Route], tuple[int, int]]
@@ -71,18 +76,21 @@ class Router:
             requests, at_once = prompts(route)
             keys: Sequence[int | None] = (None,)
             if limits.binds_keys(route.upstream):
-                keys = self.health[route.upstream].credentials.in_order(route.model or call.params.model, now)
+                credentials = self.health[route.upstream].credentials
+                keys = credentials.in_order(route.model or call.params.model, now, call.affinity)
             found += [
                 Place(route, key, limits.claims(call, route, key, requests=requests, at_once=at_once)) for key in keys
             ]
         return found
 
-    def next_key(self, route: Route, model: str, tried: Sequence[FailedAttempt]) -> int | None:
+    def next_key(
+        self, route: Route, model: str, tried: Sequence[FailedAttempt], affinity: bytes | None = None
+    ) -> int | None:
         """The API key for another attempt on this route, where these have limits of their own."""
         if not self.limits.binds_keys(route.upstream):
             return None
         credentials, now = self.health[route.upstream].credentials, self._clock()
-        return credentials.take(route.model or model, now, _used_keys(route, tried))
+        return credentials.take(route.model or model, now, _used_keys(route, tried), affinity)
 
     def count(self, route: Route, model: str, tried: Sequence[FailedAttempt] = ()) -> None:
         """Count an attempt of a call with these earlier attempts in the retry budget.
@@ -97,11 +105,16 @@ class Router:
             budget.note_call(now)
 
     def begin(
-        self, route: Route, model: str, tried: Sequence[FailedAttempt] = (), key: int | None = None
+        self,
+        route: Route,
+        model: str,
+        tried: Sequence[FailedAttempt] = (),
+        key: int | None = None,
+        affinity: bytes | None = None,
     ) -> AttemptHandle:
         """Begin an attempt on this route, of a call with these earlier attempts; with this API key, if one is given."""
         used = _used_keys(route, tried) if tried else ()
-        return self.health[route.upstream].begin(route.model or model, used, key)
+        return self.health[route.upstream].begin(route.model or model, used, key, affinity)
 
     def with_other_credential(self, model: str, tried: Sequence[FailedAttempt]) -> set[Route]:
         """Routes that refused a key of this call and have another one available."""

@@ -31,6 +31,7 @@ from gateway.records import OTHER, Call, Endpoint, Key, Params
 from gateway.relay import Answer
 from gateway.store import StoreUnavailable
 from gateway.store.redis.timeout import StallTolerantTimeout
+from gateway.upstream import stickiness
 
 from .bodies import BodyReader, check_coding
 from .capacity import Capacity
@@ -221,6 +222,8 @@ class DataPlane:
             other_models=self._other_models(key, asked, visit) if asked.other_models else (),
             priority=priority,
         )
+        if model.sticky is not None:
+            call = call._replace(affinity=stickiness.affinity(model.sticky, asked.document, request.headers.get))
         return call._replace(fallbacks=tuple(_fallbacks(call, asked, others))) if others else call
 
     async def _read_json(
