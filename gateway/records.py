@@ -221,6 +221,10 @@ class Call(NamedTuple):
 
     priority: Priority = "normal"
     """Its class where calls wait: the key's, or a lower one that the client asked for."""
+    user: str = ""
+    """Whom the client named as its user."""
+    tags: str = ""
+    """As those of a record."""
 
 
 class Phase(Enum):
@@ -346,6 +350,14 @@ class Record(NamedTuple):
     known, and in records of gateways that did not keep it."""
     failed: str = ""
     """The attempts that failed, in their order, each as `UPSTREAM:FAULT` (`Fault`), with spaces between."""
+    user: str = ""
+    """Whom the client named as its user."""
+    tags: str = ""
+    """Each as `NAME=VALUE`, by name, with `TAG_SEPARATOR` between."""
+
+
+TAG_SEPARATOR = "\x1f"
+"""Between the tags of a call; no printable character."""
 
 
 OTHER = "other"

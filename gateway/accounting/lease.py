@@ -488,6 +488,8 @@ def record_of(
         cost_nusd=_cost_nusd(call, route, usage),
         price=None if price is None else price.spelling or pricing.spelling(price, usage, call.started),
         failed=failed,
+        user=call.user,
+        tags=call.tags,
     )
 
 

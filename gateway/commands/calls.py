@@ -10,7 +10,7 @@ from gateway.reports.calls import LISTED, call_members
 from gateway.reports.refusals import refusal_members
 from gateway.reports.table import format_json, format_members
 from gateway.store import CallFilter, RefusalEntry, Store
-from gateway.store.call_filter import read_status
+from gateway.store.call_filter import read_status, read_tag
 from gateway.store.report_rows import call_row
 
 from .common import UsageError, add_filters, ask, newest_rows, read_count
@@ -25,6 +25,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--id", metavar="ID", help="the request with this x-request-id: a call, or why it was refused")
     add_filters(parser)
     parser.add_argument("--upstream", metavar="NAME", help="only those that this upstream served")
+    parser.add_argument("--user", metavar="NAME", help="only those with this user, as the client named it")
+    parser.add_argument("--tag", metavar="NAME:VALUE", help="only those with this tag")
     parser.add_argument("--limit", default="100", metavar="N", help="so many at most; default: 100")
     add_shape(parser)
     parser.set_defaults(act=_calls)
@@ -37,6 +39,7 @@ def _calls(args: argparse.Namespace, place: Place) -> str:
     wanted = CallFilter(
         team=args.team, model=args.model, upstream=args.upstream, status=given(args, "status", read_status),
         since=given(args, "since", read_moment), until=given(args, "until", read_moment),
+        user=args.user, tag=given(args, "tag", read_tag),
     )  # fmt: skip
 
     async def newest(store: Store | None) -> list[dict[str, Any]]:
@@ -47,7 +50,7 @@ def _calls(args: argparse.Namespace, place: Place) -> str:
         return await newest_rows(limit, turn)
 
     if isinstance(place, RemoteGateway):
-        names = ("key", "team", "model", "upstream", "status", "since", "until")
+        names = ("key", "team", "model", "upstream", "status", "since", "until", "user", "tag")
         filters = {name: getattr(args, name) for name in names}
         rows = on_gateway(place, lambda gateway: gateway.newest("calls", limit, **filters))
     else:

@@ -52,6 +52,7 @@ def encode(settlement: Settlement) -> str:
     (
         name, time, key, team, endpoint, model, label_model, routed_model, returned_model, upstream, status, stream,
         usage, ended, first_byte_s, duration_s, attempts, truncated, client_id, cost_nusd, price, failed,
+        user, tags,
     ) = record  # fmt: skip
     prompt, completion, cached, reasoning, source, more = usage[:6]
     name = quote(name)
@@ -69,7 +70,11 @@ def encode(settlement: Settlement) -> str:
         f'"{source}","{ended}",{"null" if first_byte_s is None else f"{first_byte_s:.6f}"},{duration_s:.6f},{attempts},'
         f"{_flag(truncated)},{'null' if client_id is None else quote(client_id)},"
         f"{'null' if cost_nusd is None else cost_nusd},{'null' if price is None else quote(price)}"
-        + (f",{quote(units.spell(more))},{quote(failed)}]" if more or failed else "]")
+        + (
+            f",{quote(units.spell(more))},{quote(failed)},{quote(user)},{quote(tags)}]"
+            if more or failed or user or tags
+            else "]"
+        )
     )
 
 

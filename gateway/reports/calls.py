@@ -10,7 +10,7 @@ from typing import Any
 from gateway import units
 from gateway.chunked import in_chunks
 from gateway.quota.pricing import PaidPrice, read_price, usd
-from gateway.records import OTHER
+from gateway.records import OTHER, TAG_SEPARATOR
 
 from .registry import Column
 from .table import plain_usd
@@ -25,7 +25,7 @@ COLUMNS = (
     "id", "time", "key", "team", "endpoint", "model", "routed_model", "returned_model", "upstream", "status", "stream",
     "ended", "client_gone", "first_byte_s", "duration_s", "attempts", "truncated", "client_request_id",
     "prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens", "usage_source", *_MONEY,
-    "units", "failed", "served_model", "price_more", "price_tier", "price_variant", "price_source",
+    "units", "failed", "user", "tags", "served_model", "price_more", "price_tier", "price_variant", "price_source",
 )  # fmt: skip
 """Of a CSV."""
 
@@ -46,6 +46,7 @@ def call_members(call: Mapping[str, Any]) -> dict[str, Any]:
         **{name: value for name, value in call["usage"].items() if name not in _NO_COUNTS},
         "usage_source": call["usage"]["source"],
         "units": dict(call["usage"]["more"]),
+        "tags": dict(tag.split("=", 1) for tag in call["tags"].split(TAG_SEPARATOR) if tag),
         "failed": [dict(zip(("upstream", "fault"), each.split(":"), strict=False)) for each in call["failed"].split()],
         "cost_usd": None if cost_nusd is None else usd(cost_nusd),
         **_price_members(None if price is None else read_price(price)),
@@ -74,5 +75,6 @@ def format_calls_csv(calls: Iterable[Mapping[str, Any]], *, has_heading: bool) -
         further = [f"{name}={plain_usd(usd)}" for name, usd in rows.items() if name not in _MONEY]
         members |= rows | {"price_more": " ".join(further).replace("price_", "")}
         members |= {"units": units.spell(call["usage"]["more"]), "failed": call["failed"]}
+        members |= {"tags": call["tags"].replace(TAG_SEPARATOR, " ")}
         writer.writerow(members | {name: plain_usd(members.get(name)) for name in _MONEY})
     return text.getvalue()

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from gateway.records import Record
+from gateway.records import TAG_SEPARATOR, Record
 
 
 class CallFilter(NamedTuple):
@@ -24,6 +24,9 @@ class CallFilter(NamedTuple):
     since: float | None = None
     """Unix time in seconds, at which a call was accepted."""
     until: float | None = None
+    user: str | None = None
+    tag: str | None = None
+    """`NAME=VALUE`."""
 
     def matches(self, record: Record) -> bool:
         """Whether a record is wanted."""
@@ -37,12 +40,15 @@ class CallFilter(NamedTuple):
             and self.ended in (None, record.ended)
             and (self.since is None or record.time >= self.since)
             and (self.until is None or record.time <= self.until)
+            and self.user in (None, record.user)
+            and (self.tag is None or self.tag in record.tags.split(TAG_SEPARATOR))
         )
 
     @property
     def texts(self) -> list[str]:
         """What occurs in every wanted record."""
-        return [text for text in (self.id, self.team, self.model, self.upstream, self.ended) if text is not None]
+        texts = (self.id, self.team, self.model, self.upstream, self.ended, self.user)
+        return [text for text in texts if text is not None]
 
     @property
     def conditions(self) -> Mapping[str, tuple[str | float, ...]]:
@@ -56,12 +62,22 @@ class CallFilter(NamedTuple):
             "ended = ?": _one(self.ended),
             "time >= ?": _one(self.since),
             "time <= ?": _one(self.until),
+            "user = ?": _one(self.user),
+            "instr(char(31) || tags || char(31), char(31) || ? || char(31)) > 0": _one(self.tag),
         }
         return {condition: values for condition, values in wanted.items() if values is not None}
 
 
 def _one(value: str | float | None) -> tuple[str | float] | None:
     return None if value is None else (value,)
+
+
+def read_tag(text: str) -> str:
+    """A tag as `NAME:VALUE`, in the form of a record. Raises `ValueError`."""
+    name, colon, value = text.partition(":")
+    if not (name and colon and value):
+        raise ValueError(f"{text!r} is not a tag such as project:atlas")
+    return f"{name}={value}"
 
 
 def read_status(text: str) -> tuple[int, int]:

@@ -17,6 +17,7 @@ from aiohttp import hdrs, web
 
 from gateway import pipeline
 from gateway.api import auth, capabilities, validate
+from gateway.api.attribution import attribution_of
 from gateway.api.large_body import LARGE_BYTES
 from gateway.api.multipart import content_type
 from gateway.config import Config, Model, NamedModel
@@ -204,6 +205,7 @@ class DataPlane:
         if is_form:
             kept = [(name, value) for name, value in forwarded if name.lower() != "content-type"]
             forwarded = (*kept, ("Content-Type", content_type(boundary)))
+        user, tags = attribution_of(request.headers.items(), asked.document.members)
         call = Call(
             id=visit.id,
             started=time.time(),
@@ -221,6 +223,8 @@ class DataPlane:
             target=None if found.alias is None else found.name,
             other_models=self._other_models(key, asked, visit) if asked.other_models else (),
             priority=priority,
+            user=user,
+            tags=tags,
         )
         if model.sticky is not None:
             call = call._replace(affinity=stickiness.affinity(model.sticky, asked.document, request.headers.get))

@@ -80,7 +80,7 @@ def test_call_is_told_in_full(house: Gateway, upstream: Stage) -> None:
         "price": {"input": 2.0, "cached_input": 1.0, "output": 4.0}, "price_source": "configured",
         "price_tier": None, "price_variant": None,
         "attempts": 1, "truncated": False, "client_gone": False,
-        "ended": "done", "client_request_id": "mine",
+        "ended": "done", "client_request_id": "mine", "failed": [], "user": "", "tags": {},
     }  # fmt: skip
     assert before - 1 <= measured["time"] <= time.time() + 1
     assert 0 < measured["first_byte_s"] <= measured["duration_s"]
@@ -147,6 +147,23 @@ def test_tokens_that_nobody_reported_are_estimated_and_count(house: Gateway, ups
     assert row["total_tokens"] == row["prompt_tokens"] + row["completion_tokens"]
     assert row["total_tokens"] >= 110 + row["estimated_tokens"]
     assert row["estimated_percent"] == round(100 * row["estimated_tokens"] / row["total_tokens"], 2)
+
+
+def test_user_and_tags_of_a_request_are_in_its_record(house: Gateway, upstream: Stage) -> None:
+    upstream.play(counted(2, 1))
+    tags = {"x-gateway-tag-project": "atlas", "X-Gateway-Tag-Stage": "test"}
+    body = {"model": COMPLETIONS, "prompt": "Hello", "user": "ada"}
+    good = house.post("/v1/completions", body, key="reader", headers=tags)
+    assert good.status == 200
+    assert not [name for name in upstream.requests[-1].headers if name.lower().startswith("x-gateway")]
+    call = house.call(good.headers["x-request-id"])
+    assert (call["user"], call["tags"]) == ("ada", {"project": "atlas", "stage": "test"})
+    found = house.admin("calls", tag="project:atlas", user="ada").json["data"]
+    assert [row["id"] for row in found] == [call["id"]]
+    assert house.admin("calls", tag="project:atl").json["data"] == []
+    assert house.admin("calls", tag="project").error["param"] == "tag"
+    refused = house.post("/v1/completions", body, key="reader", headers={"x-gateway-tag-a": "x" * 65})
+    assert (refused.status, refused.error["code"], refused.error["param"]) == (400, "invalid_tag", "x-gateway-tag-a")
 
 
 def test_report_is_as_new_as_the_last_answer(house: Gateway, upstream: Stage) -> None:

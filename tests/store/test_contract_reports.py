@@ -289,7 +289,15 @@ async def test_calls_are_filtered(worker: Worker, store: Store) -> None:
     changes: list[dict[str, Any]] = [
         {"team": "red", "model": "alias", "upstream": "up", "status": 200},
         {"team": "blue", "model": "m2", "label_model": "m2", "upstream": "up", "status": 503, "ended": "error"},
-        {"team": None, "model": "m3", "upstream": "other", "status": 429, "time": NOON / SECOND + 60},
+        {
+            "team": None,
+            "model": "m3",
+            "upstream": "other",
+            "status": 429,
+            "time": NOON / SECOND + 60,
+            "user": "zoë",
+            "tags": "project=atlas\x1fstage=test",
+        },
         {"team": "red", "model": "gpt-x", "upstream": "", "status": 499, "ended": "client_gone"},
     ]
     ids = []
@@ -311,6 +319,9 @@ async def test_calls_are_filtered(worker: Worker, store: Store) -> None:
         (CallFilter(id=ids[2]), [2]),
         (CallFilter(team="red", status=(499, 499)), [3]),
         (CallFilter(team="re"), []),
+        (CallFilter(user="zoë"), [2]),
+        (CallFilter(tag="stage=test"), [2]),
+        (CallFilter(tag="project=atl"), []),
     ):
         assert [row["id"] for row in await store.calls(9, wanted=wanted)] == [ids[place] for place in places], wanted
     (first,) = await store.calls(1, wanted=CallFilter(team="red"))
@@ -324,7 +335,7 @@ async def test_a_record_is_kept_as_it_was(worker: Worker, store: Store) -> None:
         wish.record.id, model='od"d \u2028 \0', returned_model="gpt-z \ud800", team=None, stream=True,
         ended="client_gone", usage=Usage(9, 2, 3, 4, "estimated", (("cache_write", 2), ("calls", 1))),
         first_byte_s=None, truncated=True, client_request_id="theirs", cost_nusd=5, price="1.5 0.75 2",
-        failed="up:timeout other:status",
+        failed="up:timeout other:status", user="zoë", tags="a=b c\x1fd=e",
     )  # fmt: skip
     await worker.send(worker.closing(Settlement(told, wish.claims)))
     (row,) = await store.calls(1)

@@ -31,7 +31,7 @@ from gateway.quota.issued import may_be_issued
 from gateway.quota.notation import read_since
 from gateway.reports.usage import format_json
 from gateway.store import ReportScope, StoreUnavailable
-from gateway.store.call_filter import read_status
+from gateway.store.call_filter import read_status, read_tag
 from gateway.web.bodies import tell_to_continue
 from gateway.web.endpoints import check_type, continue_later
 from gateway.web.http_guard.token_auth import TokenAuth
@@ -229,6 +229,14 @@ def moment_of(query: Mapping[str, str], name: str) -> float | None:
         return read_since(text, datetime.now(UTC))
     except ValueError as error:
         raise bad(name, str(error)) from None
+
+
+def tag_of(query: Mapping[str, str]) -> str | None:
+    """A tag in the form of a record."""
+    try:
+        return read_tag(query["tag"]) if "tag" in query else None
+    except ValueError as error:
+        raise bad("tag", str(error)) from None
 
 
 def status_of(query: Mapping[str, str]) -> tuple[int, int] | None:

@@ -105,6 +105,8 @@ ADMIN_OPERATIONS: Mapping[tuple[str, str], Operation] = {
             in_query("before", "Only records older than this one: `next` of the page before.", type="string"),
             *_FILTERS,
             in_query("upstream", "Only those that this upstream served.", type="string"),
+            in_query("user", "Only those with this user, as the client named it.", type="string"),
+            in_query("tag", "Only those with this tag: NAME:VALUE.", type="string", pattern="^[^:]+:.+$"),
             in_query("ended", "Only those that ended so.", type="string", enum=[*get_args(Ended)]),
             _FORMAT,
         ),

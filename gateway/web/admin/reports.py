@@ -37,6 +37,7 @@ from .common import (
     shape_of,
     status_of,
     streamed,
+    tag_of,
     whole_list,
 )
 from .operations import MAX_ROWS
@@ -105,9 +106,13 @@ class ReportEndpoints:
         CSV without a limit has all records."""
         query, ledger = request.query, parts_of(request).books.ledger
         shape, key, before = shape_of(query), query.get("key"), query.get("before")
-        named = {name: query[name] for name in ("id", "team", "model", "upstream", "ended") if name in query}
+        named = {name: query[name] for name in ("id", "team", "model", "upstream", "ended", "user") if name in query}
         wanted = CallFilter(
-            **named, status=status_of(query), since=moment_of(query, "since"), until=moment_of(query, "until")
+            **named,
+            status=status_of(query),
+            since=moment_of(query, "since"),
+            until=moment_of(query, "until"),
+            tag=tag_of(query),
         )
         read = partial(_page_of_calls, ledger, key=key, only=await self._office.reach(request), wanted=wanted)
         if shape == "csv" and limit_of(query) is None:

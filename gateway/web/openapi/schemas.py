@@ -178,7 +178,8 @@ SCHEMAS: Mapping[str, Schema] = {
         **{name: {"type": ["number", "null"], "minimum": 0} for name in latency.PERCENTILES},
     ))),
     "Call": _exact(
-        **_fields(Record, "usage", "label_model", "cost_nusd", "price", "failed"),
+        **_fields(Record, "usage", "label_model", "cost_nusd", "price", "failed", "tags"),
+        tags={"type": "object", "additionalProperties": _TEXT},
         failed=_list(_exact(upstream=_TEXT, fault=_TEXT)),
         **_fields(Usage, "source", "more", "variant", "parts", "model"),
         served_model=_TEXT, usage_source={"enum": get_args(UsageSource)}, cost_usd=_USD,

@@ -1,0 +1,63 @@
+"""Whom a request names as its user, and its tags."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gateway.api.attribution import MAX_TAGS, NOBODY, attribution_of
+from gateway.errors import InvalidRequest
+
+
+@pytest.mark.parametrize(
+    ("members", "user"),
+    [
+        ({"user": "ada"}, "ada"),
+        ({"user": "ada", "safety_identifier": "hash"}, "hash"),
+        ({"metadata": {"user_id": "ada"}}, "ada"),
+        ({"user": "zoë 🦊"}, "zoë 🦊"),
+        ({"user": "a" * 500}, "a" * 128),
+        ({"user": 7}, ""),
+        ({"user": "a\nb"}, ""),
+        ({"user": "half \ud83d"}, ""),
+        ({"user": ""}, ""),
+        ({"user": None, "metadata": None}, ""),
+    ],
+)
+def test_user(members: dict[str, Any], user: str) -> None:
+    assert attribution_of([], members).user == user
+
+
+def test_tags_are_headers_and_fit_metadata() -> None:
+    headers = [("Accept", "*/*"), ("X-Gateway-Tag-Project", "Atlas 2"), ("x-gateway-tag-stage", "test")]
+    metadata = {"project": "other", "team": "a=b", "Big": "x", "long": "x" * 65, "number": 3, "user_id": "ada"}
+    found = attribution_of(headers, {"metadata": metadata})
+    assert found == ("ada", "project=Atlas 2\x1fstage=test\x1fteam=a=b")
+
+
+def test_nothing_is_said() -> None:
+    assert attribution_of([("Accept", "*/*")], {"model": "m"}) is NOBODY
+
+
+def test_metadata_has_room_for_few() -> None:
+    found = attribution_of([], {"metadata": {f"m{number}": "x" for number in range(16)}})
+    assert len(found.tags.split("\x1f")) == MAX_TAGS
+
+
+@pytest.mark.parametrize(
+    ("headers", "code"),
+    [
+        ([("x-gateway-tag-", "a")], "invalid_tag"),
+        ([("x-gateway-tag-a!", "a")], "invalid_tag"),
+        ([("x-gateway-tag-" + "a" * 33, "a")], "invalid_tag"),
+        ([("x-gateway-tag-a", "")], "invalid_tag"),
+        ([("x-gateway-tag-a", "a" * 65)], "invalid_tag"),
+        ([("x-gateway-tag-a", "a\tb")], "invalid_tag"),
+        ([(f"x-gateway-tag-{number}", "a") for number in range(9)], "too_many_tags"),
+    ],
+)
+def test_header_that_is_no_tag(headers: list[tuple[str, str]], code: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        attribution_of(headers, {})
+    assert caught.value.code == code
