@@ -128,7 +128,7 @@ class DeskStore:
         raise NotImplementedError
 
     async def calls(
-        self, limit: int, key: str | None = None, before: str | None = None, only: Any = None
+        self, limit: int, key: str | None = None, before: str | None = None, only: Any = None, wanted: Any = None
     ) -> list[Mapping[str, Any]]:
         raise StoreUnavailable("away on request")
 
