@@ -565,8 +565,10 @@ def changed_members(call: Call, claims: Iterable[Claim], route: Route, capabilit
     limit where tokens or money are counted."""
     changes: dict[str, Any] = {}
     spec = FORMATS[call.endpoint]
-    if route.model is not None and route.model != call.params.model and not spec.has_model_in_path:
-        changes["model"] = route.model
+    name = route.model or call.params.model
+    # A path may have named another model than the body.
+    if name != call.params.document.members.get("model", call.params.model) and not spec.has_model_in_path:
+        changes["model"] = name
     needs_limit = (
         call.params.output_limit is None
         and any(claim.window.unit in ("tokens", "usd") for claim in claims)

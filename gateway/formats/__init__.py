@@ -46,6 +46,22 @@ FORMATS: Mapping[Endpoint, Format] = {
 """Every format by its name."""
 
 
+AZURE = "/openai"
+"""Where Azure's clients call."""
+
+_OF_AZURE: tuple[Endpoint, ...] = (
+    "completions", "chat", "embeddings", "images", "image_edits", "speech", "transcriptions", "translations"
+)  # fmt: skip
+"""What Azure has below a deployment (openai-python, lib/azure.py, `_deployments_endpoints`)."""
+
+
+def azure_paths(spec: Format) -> tuple[str, ...]:
+    """Azure's path forms of a format: with the model as a deployment, and without."""
+    below = spec.path.removeprefix("/v1")
+    named = (f"{AZURE}/deployments/{{model}}{below}",) if spec.name in _OF_AZURE else ()
+    return (*named, f"{AZURE}/v1{below}") if named or spec.path.startswith("/v1/responses") else ()
+
+
 def of_path(path: str) -> Format | None:
     """The format that a path belongs to, whether it is served or not: in whose words an error on it is written."""
     found = [

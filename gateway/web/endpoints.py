@@ -22,7 +22,7 @@ from gateway.api.large_body import LARGE_BYTES
 from gateway.api.multipart import content_type
 from gateway.config import Config, Model, NamedModel
 from gateway.errors import InvalidRequest, ModelNotFound, Unavailable, UpgradeRequired
-from gateway.formats import FORMATS, of_client
+from gateway.formats import AZURE, FORMATS, azure_paths, of_client
 from gateway.formats.format import Format, no_json
 from gateway.observe.tracing import PARENT, STATE
 from gateway.queueing import classes
@@ -64,21 +64,23 @@ class DataPlane:
             path: partial(self.carry, spec=each)
             for each in FORMATS.values()
             if not each.has_model_in_path
-            for path in (each.path, *each.more_paths)
+            for path in (each.path, *each.more_paths, *azure_paths(each))
+            if "{" not in path
         }
         """The handlers of the calls that are carried to an upstream, by their paths."""
         self._named_calls: Mapping[str, Handler] = {
             path.replace("{model}", "{model:.+}"): partial(self._carry_named, spec=each, is_stream=is_stream)
             for each in FORMATS.values()
-            if each.has_model_in_path
-            for paths, is_stream in (((each.path, *each.more_paths), False), (each.stream_paths, True))
+            for paths, is_stream in _named_paths(each)
             for path in paths
+            if "{model}" in path
         }
         """The same for paths that name the model."""
 
     def routes(self) -> list[web.RouteDef]:
         """Every route, with the handler of its endpoint."""
-        calls = [*self.calls.items(), *self._named_calls.items()]
+        # Longer ones first: `…/{model}/completions` matches `…/m/chat/completions`, too.
+        calls = [*self.calls.items(), *sorted(self._named_calls.items(), key=lambda each: -len(each[0]))]
         google = partial(self.list_models, spec=FORMATS["generate_content"])
         return [
             *[web.post(path, handler, expect_handler=continue_later) for path, handler in calls],
@@ -87,12 +89,18 @@ class DataPlane:
             web.get(FORMATS["responses"].path, refuse_socket),
             *StoredResponses(self._caller, self._status).routes(),
             web.head("/", say_nothing),
-            web.get("/v1/models", self.list_models),
-            web.get("/v1/models/{model:.+}", self.show_model),
+            *[
+                route
+                for root in ("/v1", AZURE, f"{AZURE}/v1")
+                for route in (
+                    web.get(f"{root}/models", self.list_models),
+                    web.get(f"{root}/models/{{model:.+}}", self.show_model),
+                )
+            ],
             web.get("/v1/key", self.show_key),
         ]
 
-    async def _carry_named(self, request: web.Request, spec: Format, is_stream: bool) -> web.StreamResponse:
+    async def _carry_named(self, request: web.Request, spec: Format, is_stream: bool | None) -> web.StreamResponse:
         """A call whose path names the model."""
         model = request.match_info["model"]
         if {".", ".."} & set(model.split("/")):
@@ -174,7 +182,9 @@ class DataPlane:
         body_wait_s = time.perf_counter() - waited_from
         is_large = visit.held_bytes > LARGE_BYTES
         if not is_form:
-            asked = await self._read_json(spec, pieces, parts, address, is_large=is_large)
+            asked, pieces = await self._read_json(spec, pieces, parts, address, is_large=is_large)
+        elif address is not None:
+            asked = address.applied(asked)
         found = config.model_table.find(asked.model)
         if found is None or not found.is_configured:
             visit.model = OTHER if found is None else parts.books.served.group(asked.model)
@@ -232,14 +242,21 @@ class DataPlane:
 
     async def _read_json(
         self, spec: Format, pieces: Pieces, parts: pipeline.Services, address: _Address | None, *, is_large: bool
-    ) -> Params:
-        """The checked parameters of a body of JSON and of its path. A large one is read by another process."""
-        if not is_large:
-            return _read(spec, pieces, parts, address)
-        asked = await self._large_bodies.read(spec.name, pieces)
+    ) -> tuple[Params, Pieces]:
+        """The checked parameters of a body of JSON and of its path, and the body, which names the model where it has
+        to. A large one is read by another process."""
+        try:
+            if not is_large:
+                return _read(spec, pieces, parts, address), pieces
+            asked = await self._large_bodies.read(spec.name, pieces)
+        except InvalidRequest as fault:
+            if address is None or (fault.param, fault.code) != ("model", "missing_required_parameter"):
+                raise
+            pieces = _with_model(pieces, address.model)
+            return await self._read_json(spec, pieces, parts, address, is_large=is_large)
         if spec.needs_all is not None and spec.needs_all(asked):
-            return _read(spec, pieces, parts, address)
-        return asked if address is None else address.applied(asked)
+            return _read(spec, pieces, parts, address), pieces
+        return (asked if address is None else address.applied(asked)), pieces
 
     def _other_models(self, key: Key, asked: Params, visit: RequestContext) -> tuple[tuple[str, Model], ...]:
         """The further models of a request. Raises `ModelNotFound` for one that this key may not use."""
@@ -356,11 +373,27 @@ class _Address(NamedTuple):
     """What the path of a call says."""
 
     model: str
-    is_stream: bool = False
+    is_stream: bool | None = None
+    """None: the body says it."""
 
     def applied(self, asked: Params) -> Params:
         """The parameters of the body with those of the path."""
-        return asked._replace(model=self.model, stream=self.is_stream)
+        return asked._replace(model=self.model, stream=asked.stream if self.is_stream is None else self.is_stream)
+
+
+def _named_paths(spec: Format) -> tuple[tuple[tuple[str, ...], bool | None], ...]:
+    """Paths of a format that may name the model, and whether their calls are streams; None: the body says it."""
+    if spec.has_model_in_path:
+        return ((spec.path, *spec.more_paths), False), (spec.stream_paths, True)
+    return ((azure_paths(spec), None),)
+
+
+def _with_model(pieces: Pieces, model: str) -> Pieces:
+    """An object that names no model, with this one as its first member."""
+    raw = b"".join(pieces)
+    at = raw.index(b"{") + 1
+    comma = b"" if raw[at:].lstrip().startswith(b"}") else b","
+    return [raw[:at] + b'"model":' + json.dumps(model).encode() + comma + raw[at:]]
 
 
 def _read(spec: Format, pieces: Pieces, parts: pipeline.Services, address: _Address | None) -> Params:

@@ -30,7 +30,7 @@ from gateway.errors import (
     UpstreamRefused,
     internal_error,
 )
-from gateway.formats import FORMATS, of_client, of_path
+from gateway.formats import AZURE, FORMATS, of_client, of_path
 from gateway.formats.format import Format
 from gateway.observe.metrics import Telemetry
 from gateway.observe.tracing import CLIENT_GONE, Trace
@@ -244,7 +244,7 @@ def _translate(request: web.Request, error: web.HTTPException) -> GatewayError:
     return InvalidRequest(f"The request was refused: {error.reason}.")
 
 
-CLIENT_PATHS = ("/v1",)
+CLIENT_PATHS = ("/v1", AZURE)
 """Where clients call: of other paths only refusals of calls are kept."""
 
 LIKE_A_KEY_FROM = 8

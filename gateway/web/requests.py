@@ -9,14 +9,14 @@ from aiohttp import web
 
 _FORWARDED = frozenset({"content-type", "accept", "user-agent", "traceparent", "tracestate"})
 
-_KEY_PARAMETERS = frozenset({"key", "api_key", "api-key", "access_token", "token"})
-"""Parameters of a query in which some clients put their key."""
+_NOT_FORWARDED = frozenset({"key", "api_key", "api-key", "access_token", "token", "api-version"})
+"""Parameters of a query in which some clients put their key, and Azure's version of the API."""
 
 
 def forwarded_query(request: web.Request) -> str:
-    """The query as the client wrote it, with its question mark, without what may be the key."""
+    """The query as the client wrote it, with its question mark, without what is for the gateway alone."""
     parts = [part for part in request.rel_url.raw_query_string.split("&") if part]
-    kept = [part for part in parts if unquote(part.partition("=")[0]).lower() not in _KEY_PARAMETERS]
+    kept = [part for part in parts if unquote(part.partition("=")[0]).lower() not in _NOT_FORWARDED]
     return f"?{'&'.join(kept)}" if kept else ""
 
 

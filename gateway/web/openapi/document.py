@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from http import HTTPStatus
 from typing import Any
@@ -19,6 +19,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, models_jso
 
 from gateway import __version__
 from gateway.api.schema import Body, Chat, Completion, CountTokens, Embedding, Messages, Part, Response
+from gateway.formats import AZURE, FORMATS, azure_paths
 from gateway.formats.gemini_request import CountContentTokens, GenerateContent
 from gateway.formats.images import ImageEdit, ImageGeneration, ImageVariation
 from gateway.formats.messages import OVERLOADED
@@ -106,7 +107,7 @@ _PAGE = (
     in_query("pageToken", "`nextPageToken` of the page before.", type="string", pattern="^[0-9]{0,7}$"),
 )
 
-OPERATIONS: Mapping[tuple[str, str], Operation] = {
+_OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("POST", "/v1/completions"): _call("Complete a text.", Completion, "Completed"),
     ("POST", "/v1/chat/completions"): _call("Go on with a conversation.", Chat, "ChatCompleted"),
     ("POST", "/v1/embeddings"): _call("Turn texts into vectors.", Embedding, "Embedded", streamed=None),
@@ -196,6 +197,21 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ),
     **ADMIN_OPERATIONS,
 }  # fmt: skip
+"""By method and path, without Azure's forms of paths."""
+
+
+def _of_azure() -> Iterator[tuple[tuple[str, str], Operation]]:
+    for spec in FORMATS.values():
+        for path in azure_paths(spec):
+            operation = _OPERATIONS["POST", spec.path]
+            model = (_MODEL,) if "{model}" in path else ()
+            yield ("POST", path), operation._replace(parameters=(*operation.parameters, *model))
+    for root in (AZURE, f"{AZURE}/v1"):
+        for path in ("/models", "/models/{model}"):
+            yield ("GET", f"{root}{path}"), _OPERATIONS["GET", f"/v1{path}"]
+
+
+OPERATIONS: Mapping[tuple[str, str], Operation] = {**_OPERATIONS, **dict(_of_azure())}
 """By method and path."""
 
 _HEADERS: Mapping[str, Mapping[str, Any]] = {

@@ -250,6 +250,11 @@ def is_of_anthropic(path: str) -> bool:
     return path.startswith("/v1/messages")
 
 
+def without_azure(path: str) -> str:
+    """The same endpoint in OpenAI's form of paths."""
+    return re.sub(r"^/openai(/deployments/{model}|/v1|(?=/models))", "/v1", path)
+
+
 def is_of_google(path: str) -> bool:
     return path.startswith("/v1beta/") or (path.startswith("/v1/models/") and ":" in path)
 
@@ -266,7 +271,9 @@ def check(case: Any, answer: Response, *more: str) -> None:
     case.validate_response(answer, checks=checks)
     assert answer.headers["x-request-id"][0].startswith("req_")
     if answer.headers["content-type"] == ["text/event-stream"]:
-        is_typed = case.path in EVENTS or case.path.startswith(("/v1/responses", "/v1/audio", "/v1/images"))
+        is_typed = case.path in EVENTS or without_azure(case.path).startswith(
+            ("/v1/responses", "/v1/audio", "/v1/images")
+        )
         is_typed = is_typed or is_of_google(case.path)
         assert is_typed or events(answer.content)[-1] == "[DONE]"
     if answer.status_code not in (200, 201):
@@ -290,9 +297,9 @@ def refusals(operation: Operation, path: str) -> set[int]:
     """
     if operation.caller == "admin" and operation.body is not None:
         return {400, 404, 409}
-    if path.startswith("/v1/responses") and operation.body is not None:
+    if without_azure(path).startswith("/v1/responses") and operation.body is not None:
         return {400, 404}
-    if is_of_google(path):
+    if is_of_google(path) or "/deployments/" in path:
         return {400, 404}  # what is kept at the upstream is refused
     return {404} if "{" in path else {400}
 
@@ -375,7 +382,7 @@ def plain_body(path: str) -> dict[str, Any]:
             **{each: {"query": "Hi", "documents": ["a"]} for each in ("/v1/rerank", "/v2/rerank", "/rerank")},
             **dict.fromkeys(("/v1/chat/completions", "/v1/messages/count_tokens"), chat),
         }  # fmt: skip
-        return {"model": "m", **asked.get(path, {"input": "Hi"})}
+        return {"model": "m", **asked.get(without_azure(path), {"input": "Hi"})}
     name = f"plain-{time.monotonic_ns()}"
     return {"/admin/api/keys": {"id": name}, "/admin/api/teams": {"name": name}}.get(
         path, {"requests": 1, "per": "day"} if path.endswith("top_up") else {}

@@ -1,0 +1,103 @@
+"""Azure's forms of paths: the model is named in the path as a deployment."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.conftest import Stage, StartsGateways
+from tests.fakes.scripted import ok_json, stream
+
+from .house import CHAT, COMPLETIONS, EMBEDDINGS, UPSTREAM_KEY, Gateway, key, model, secret, settings
+
+MESSAGES = [{"role": "user", "content": "Hi"}]
+CHATTED = {
+    "id": "c", "object": "chat.completion", "model": "m",
+    "choices": [{"index": 0, "message": {"role": "assistant", "content": "Hi"}, "finish_reason": "stop"}],
+    "usage": {"prompt_tokens": 3, "completion_tokens": 1, "total_tokens": 4},
+}  # fmt: skip
+MAPPED = "mapped"
+
+
+@pytest.fixture(scope="module")
+def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
+    config = settings(theatre.url, keys=[key("alice"), key("few", models=[EMBEDDINGS])])
+    config["models"][MAPPED] = model("chat", routes=[{"upstream": "main", "model": "there"}])
+    config["models"]["pictures"] = model("images")
+    config["models"]["voice"] = model("speech")
+    return gateways(config)
+
+
+def path_of(name: str, below: str) -> str:
+    return f"/openai/deployments/{name}/{below}?api-version=2024-10-21"
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "sent"),
+    [
+        (CHAT, {}, CHAT), (CHAT, {"model": CHAT}, CHAT), (CHAT, {"model": "another"}, CHAT),
+        (MAPPED, {}, "there"), (MAPPED, {"model": "another"}, "there"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("size", [1, 100_000])
+def test_the_path_names_the_model(
+    house: Gateway, upstream: Stage, name: str, body: dict[str, Any], sent: str, size: int
+) -> None:
+    upstream.play(ok_json(CHATTED))
+    messages = [{"role": "user", "content": "x" * size}]
+    given = {"messages": messages, **body, "user": "u"}
+    got = house.post(path_of(name, "chat/completions"), given, key=None, headers={"api-key": secret("alice")})
+    assert got.status == 200, got.body
+    request = upstream.requests[0]
+    assert request.path == "/v1/chat/completions"
+    assert request.json == {**given, "model": sent}
+    assert request.headers["authorization"] == f"Bearer {UPSTREAM_KEY}"
+    assert "api-key" not in request.headers
+    call = house.call(got.id)
+    assert (call["model"], call["endpoint"], call["prompt_tokens"]) == (name, "chat", 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "below", "body"),
+    [
+        (COMPLETIONS, "completions", {"prompt": "Hi"}), (EMBEDDINGS, "embeddings", {"input": "Hi"}),
+        ("pictures", "images/generations", {"prompt": "Hi"}),
+        ("voice", "audio/speech", {"input": "Hi", "voice": "alloy"}),
+    ],
+)  # fmt: skip
+def test_further_endpoints(house: Gateway, upstream: Stage, name: str, below: str, body: dict[str, Any]) -> None:
+    usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
+    upstream.play(ok_json({"data": [], "choices": [], "usage": usage}))
+    house.post(path_of(name, below), body)
+    assert upstream.requests[0].path == f"/v1/{below}"
+    assert upstream.requests[0].json == {"model": name, **body}
+
+
+def test_streams_and_paths_without_a_deployment(house: Gateway, upstream: Stage) -> None:
+    events = [{"choices": [{"index": 0, "delta": {"content": "Hi"}, "finish_reason": "stop"}]}]
+    upstream.play(stream(events), ok_json(CHATTED), ok_json(CHATTED))
+    got = house.post(path_of(CHAT, "chat/completions"), {"messages": MESSAGES, "stream": True})
+    assert got.body.endswith(b"data: [DONE]\n\n")
+    assert house.post("/openai/v1/chat/completions", {"model": CHAT, "messages": MESSAGES}).status == 200
+    assert house.post("/openai/v1/chat/completions?api-version=v1", {"model": CHAT, "messages": MESSAGES}).status == 200
+    assert {request.path for request in upstream.requests} == {"/v1/chat/completions"}
+    for path in ("/openai/models?api-version=1", "/openai/v1/models"):
+        assert [each["id"] for each in house.get(path).json["data"]] == [
+            each["id"] for each in house.get("/v1/models").json["data"]
+        ]
+    assert house.get(f"/openai/v1/models/{CHAT}").json["id"] == CHAT
+
+
+def test_what_is_refused(house: Gateway, upstream: Stage) -> None:
+    upstream.play()
+    path, body = path_of(CHAT, "chat/completions"), {"messages": MESSAGES}
+    assert house.post(path, body, key=None).told[:2] == (401, "invalid_request_error")
+    assert house.post(path, body, key="few").told[0] == 404
+    assert house.post(path_of("unknown", "chat/completions"), {**body, "model": CHAT}).told[3] == "model_not_found"
+    assert house.post(path_of(CHAT, "chat/completions"), {}).told[2] == "messages"
+    assert house.post(path_of(EMBEDDINGS, "chat/completions"), body).told[0] == 404
+    assert house.post(path_of(CHAT, "extensions/chat"), body).told[0] == 404
+    got = house.post(path, json.dumps(body).encode()[:-3])
+    assert got.told[0] == 400
