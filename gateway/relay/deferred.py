@@ -210,6 +210,9 @@ class DeferredPoller:
                 is_usage_unknown=usage.source == "estimated",
             )
             books.write_line(record, AccessLogExtras(deferral.remote, ending.error, None, None))
+        now = time.time()
+        if (bond := await self._store.find_bond(deferral.kept_id, now)) is not None and bond.key == call.key.id:
+            await self._store.add_bond(bond._replace(tokens=ending.charged.usage.total_tokens), now)
         await self._store.remove_deferred(call.id)
         self._retiring[call.id] = time.monotonic() + RETIRE_AFTER_S
 

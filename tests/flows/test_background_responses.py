@@ -75,6 +75,9 @@ def test_it_is_reserved_until_it_ends_and_charged_once(houses: list[Gateway], up
     assert (line["status"], line["prompt_tokens"]) == (200, 30)
     for each in houses:
         assert each.get(f"/v1/responses/{made}").json["status"] == "completed"
+    later, _ = scene.begin(houses[1], previous_response_id=made)
+    upstream_work.end(list(upstream_work.responses)[-1], usage=None)
+    assert scene.settled(house, later)["prompt_tokens"] > 42  # the estimate has the context
 
 
 def test_many_are_charged_once_each(houses: list[Gateway], upstream_work: Background) -> None:

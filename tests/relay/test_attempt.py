@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -10,6 +11,7 @@ import pytest
 from gateway import relay
 from gateway.accounting.lease import Lease
 from gateway.config import Price
+from gateway.formats import FORMATS, token_rule
 from gateway.records import Granted, Record, Usage
 from gateway.relay.attempt import Attempt
 from gateway.relay.client_stream import ClientStream
@@ -17,7 +19,9 @@ from gateway.relay.disconnect import client_left
 from gateway.relay.exchange import Exchange
 from gateway.relay.sent_request import SentRequest
 from gateway.tasks import Tasks
+from gateway.upstream.connection import Head
 from tests.accounting.test_lease import CLAIM, ScriptedLedger, a_call, books_of
+from tests.fakes import responses_api as api
 
 ALL = Usage(3, 14, source="estimated")
 """What the call may use: its prompt, and 7 tokens for each of two candidates."""
@@ -90,3 +94,42 @@ async def test_after_an_error_of_the_gateway_a_sent_call_is_charged_its_reservat
             await relay.attempt(this, lease, scene.outlet, scene.tasks)
     assert connection.is_aborted
     assert scene.told == (500, "error", ALL, 31_000)
+
+
+async def test_nothing_of_a_kept_answer_is_passed_on_before_it_is_bound(scene: Scene) -> None:
+    output = [api.message("All is said, and much of it twice.")]
+    text = api.written(api.events(output, api.response(output)))
+    passed, bound, may_bind = bytearray(), list[tuple[str, int]](), asyncio.Event()
+
+    class Client:
+        is_congested = False
+
+        def write(self, data: bytes) -> bool:
+            passed.extend(data)
+            return False
+
+    async def bind(kept_id: str, tokens: int) -> None:
+        await may_bind.wait()
+        bound.append((kept_id, tokens))
+
+    call = scene.call._replace(endpoint="responses", params=scene.call.params._replace(stream=True))
+    spec = FORMATS["responses"]
+    this = scene.attempt(
+        format=spec, bind=bind, heard=None, hidden=(), count_texts=token_rule.count, answered=lambda: None,
+        upstream=SimpleNamespace(timeouts=SimpleNamespace(idle_s=60)),
+    )  # fmt: skip
+    this.call, this.sent = call, SentRequest(call)  # type: ignore[misc]
+    scene.outlet = ClientStream(lambda headers: cast(Any, Client()), tuple, 0)
+    exchange = Exchange(this, scene.outlet, scene.lease, scene.tasks)
+    exchange.head_received(Head(200, (("content-type", "text/event-stream"),)))
+    for at in range(0, len(text), 100):
+        exchange.body_received(text[at : at + 100])
+        await asyncio.sleep(0)
+    assert (bytes(passed), bound) == (b"", [])
+    may_bind.set()
+    await exchange.until_bound()
+    assert bound == [("resp_1", 0)]
+    assert text == bytes(passed) + exchange.scan.last  # type: ignore[union-attr]
+    exchange.bind_again(42)
+    await scene.tasks.wait_until_idle(5)
+    assert bound[-1] == ("resp_1", 42)

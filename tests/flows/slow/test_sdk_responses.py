@@ -68,8 +68,9 @@ def test_what_is_refused_is_an_error_with_a_name(house: Gateway, upstream: Stage
     before = upstream.hits
     error = ask(house, sdk, max_output_tokens=3)["error"]
     assert (error["name"], error["status"], error["param"]) == ("BadRequestError", 400, "max_output_tokens")
-    error = ask(house, sdk, previous_response_id="resp_1", stream=True)["error"]
-    assert (error["status"], error["code"]) == (400, "unsupported_parameter")
+    error = ask(house, sdk, previous_response_id="resp_unknown", stream=True)["error"]
+    assert (error["name"], error["status"]) == ("NotFoundError", 404)
+    assert (error["param"], error["code"]) == ("previous_response_id", "previous_response_not_found")
     assert upstream.hits == before
 
 

@@ -1,0 +1,170 @@
+"""Deferred work: how it is charged at its end, and what ends it where the upstream does not."""
+
+from __future__ import annotations
+
+import json
+import time
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from gateway.accounting.deferral import Deferral, decode_deferral, encode_deferral
+from gateway.config import Model, Route
+from gateway.quota import ledger_entry
+from gateway.records import Settlement, Usage
+from gateway.relay import deferred as under_test
+from gateway.relay.deferred import DeferredPoller
+from gateway.store import Batch, Deferred, Progress, StoreUnavailable
+from gateway.upstream.ask import Fetched
+from gateway.upstream.connection import Head
+from tests.fakes import responses_api as api
+from tests.store.changes import record
+
+LIMIT = 300
+ESTIMATE = Settlement(
+    record("req_1", model="m", endpoint="responses", usage=Usage(9, LIMIT, source="estimated")), ()
+)  # fmt: skip
+
+
+class Store:
+    """Remembers what was settled."""
+
+    def __init__(self, entries: list[Deferred]) -> None:
+        self.entries = entries
+        self.batches: list[Batch] = []
+        self.is_away = False
+
+    async def deferred(self, limit: int) -> list[Deferred]:
+        return self.entries
+
+    async def claim(self, holder: str, names: dict[str, float]) -> dict[str, float]:
+        return dict.fromkeys(names, 0.0)
+
+    async def progress(self, worker: str) -> Progress:
+        if self.is_away:
+            raise StoreUnavailable("away")
+        return Progress(len(self.batches), len(self.batches))
+
+    async def apply(self, batch: Batch) -> None:
+        self.batches.append(batch)
+
+    async def find_bond(self, bond_id: str, now: float) -> None:
+        return None
+
+    async def remove_deferred(self, lease: str) -> None:
+        self.entries = [each for each in self.entries if each.lease != lease]
+
+
+class Telemetry:
+    def __init__(self) -> None:
+        self.records: list[Any] = []
+
+    def recorded(self, record: Any, **_: Any) -> None:
+        self.records.append(record)
+
+
+class Scene:
+    """A poller of one deferred call that is so old."""
+
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, age_s: float, status: int, body: Any, account: str = ""
+    ) -> None:
+        deferral = Deferral("resp_1", "up", account, None, "m", LIMIT, 500, time.time() - age_s)
+        self.store = Store([Deferred("req_1", ledger_entry.encode(ESTIMATE), encode_deferral(deferral))])
+        self.telemetry = Telemetry()
+        books = SimpleNamespace(telemetry=self.telemetry, write_line=lambda record, extras: None)
+        model = SimpleNamespace(model=Model(routes=(Route(upstream="up"),)))
+        config = SimpleNamespace(
+            upstreams={"up": SimpleNamespace(credentials=(None,) if not account else (None, None))},
+            model=lambda name: model,
+            server=SimpleNamespace(max_response_bytes=10**6),
+        )
+        pools = {"up": SimpleNamespace(request=lambda *_, **__: [])}
+        parts = SimpleNamespace(config=config, books=books, pools=pools, find_counter=lambda name: None)
+        self.poller = DeferredPoller(cast(Any, self.store), lambda: cast(Any, parts))
+
+        async def fetch(*_: Any) -> Fetched:
+            return Fetched(Head(status, ()), json.dumps(body).encode())
+
+        monkeypatch.setattr(under_test, "fetch", fetch)
+
+    async def look(self) -> list[Any]:
+        await self.poller._look()
+        return [item.settlement.record for batch in self.store.batches for item in batch.items]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (api.response([api.message("Hi")]), (200, "done", 30, 12, "reported")),
+        (api.response(status="incomplete"), (200, "done", 30, 12, "reported")),
+        (api.response(status="failed", error={"code": "x", "message": "y"}), (502, "error", 30, 12, "reported")),
+        (api.response(usage=None, status="failed", error={"code": "x", "message": "y"}), (502, "error", 0, 0, "none")),
+        (api.response(usage=None, status="cancelled"), (499, "client_gone", 9, LIMIT, "estimated")),
+        (api.response(status="cancelled"), (499, "client_gone", 30, 12, "reported")),
+    ],
+)
+async def test_how_it_ends(monkeypatch: pytest.MonkeyPatch, body: Any, expected: tuple[Any, ...]) -> None:
+    scene = Scene(monkeypatch, 5, 200, body)
+    (made,) = await scene.look()
+    usage = made.usage
+    assert (made.status, made.ended, usage.prompt_tokens, usage.completion_tokens, usage.source) == expected
+    assert (made.id, made.endpoint) == ("req_1", "responses")
+    assert scene.store.entries == []
+    assert scene.telemetry.records == [made]
+
+
+@pytest.mark.parametrize(
+    ("age_s", "status", "body"),
+    [
+        (5, 200, api.response(status="queued", usage=None)),
+        (5, 200, api.response(status="in_progress", usage=None)),
+        (5, 404, {}),
+        (3600, 500, {}),
+        (3600, 401, {}),
+        (3600, 200, []),
+    ],
+)
+async def test_what_may_go_on_is_not_settled(
+    monkeypatch: pytest.MonkeyPatch, age_s: float, status: int, body: Any
+) -> None:
+    scene = Scene(monkeypatch, age_s, status, body)
+    assert await scene.look() == []
+    assert len(scene.store.entries) == 1
+
+
+@pytest.mark.parametrize(
+    ("age_s", "status", "account"), [(60, 404, ""), (90_000, 200, ""), (90_000, 500, ""), (90_000, 200, "gone")]
+)
+async def test_what_never_ends_is_charged_its_reservation(
+    monkeypatch: pytest.MonkeyPatch, age_s: float, status: int, account: str
+) -> None:
+    scene = Scene(monkeypatch, age_s, status, api.response(status="in_progress", usage=None), account)
+    (made,) = await scene.look()
+    assert (made.status, made.ended, made.usage) == (504, "error", Usage(9, LIMIT, source="estimated"))
+
+
+async def test_one_that_another_worker_has_settled_is_only_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene(monkeypatch, 5, 200, api.response())
+    scene.store.batches.append(Batch("deferred-req_1", 1, 0))
+    assert await scene.look() == []
+    assert (scene.store.entries, scene.telemetry.records) == ([], [])
+
+
+async def test_a_store_that_is_away_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene(monkeypatch, 0, 200, api.response())
+    scene.store.is_away = True
+    assert await scene.look() == []
+    scene.store.is_away = False
+    scene.poller._due.clear()
+    assert len(await scene.look()) == 1
+
+
+def test_a_deferral_is_read_as_it_was_written_and_by_older_gateways() -> None:
+    deferral = Deferral("resp_é\t", "up", "", None, "m", None, 1, 2.5, "::1", (3, 4))
+    text = encode_deferral(deferral)
+    assert "\t" not in text
+    read = decode_deferral(text[:-1] + ',"new"]')
+    assert read == deferral._replace(spent=[3, 4])  # type: ignore[arg-type]
+    assert read.spent_usage == Usage(3, 4, source="estimated")
