@@ -253,7 +253,7 @@ class Response(Body):
     input: ResponseInput = None
     instructions: Content = None
     max_output_tokens: Annotated[int, Field(ge=MIN_RESPONSE_TOKENS, le=MAX_OUTPUT)] | None = None
-    max_tool_calls: Annotated[int, Field(ge=1)] | None = None
+    max_tool_calls: Annotated[int, Field(ge=0)] | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None

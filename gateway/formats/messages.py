@@ -71,8 +71,10 @@ DEFAULT_PAGE, MAX_PAGE = 20, 1000
 
 
 def show_model(name: str) -> dict[str, str]:
-    """One model. The gateway does not know when it was made."""
-    return {"type": "model", "id": name, "display_name": name, "created_at": "1970-01-01T00:00:00Z"}
+    """One model (anthropic-sdk, ModelInfo). The gateway does not know when it was made; it can be called."""
+    return {
+        "type": "model", "id": name, "display_name": name, "created_at": "1970-01-01T00:00:00Z", "lifecycle": "active",
+    }  # fmt: skip
 
 
 def list_models(names: Sequence[str], query: Mapping[str, str]) -> dict[str, Any]:

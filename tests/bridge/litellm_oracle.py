@@ -38,10 +38,7 @@ def plain(value):
 def ask(case):
     try:
         sent, shown = {"responses": responses, "messages": messages}[case["way"]](case["request"], case["answer"])
-        return {
-            "sent": json.loads(json.dumps(sent, default=vars)),
-            "shown": json.loads(json.dumps(shown, default=vars)),
-        }
+        return {"sent": plain(sent), "shown": plain(shown)}
     except Exception as error:
         return {"error": f"{type(error).__name__}: {error}"}
 

@@ -476,6 +476,7 @@ def test_models_are_listed_in_the_shape_that_the_client_knows(house: Gateway) ->
     shown = house.get("/v1/models?limit=1", headers=version)
     model_of_page = {
         "type": "model", "id": CLAUDE, "display_name": CLAUDE, "created_at": "1970-01-01T00:00:00Z",
+        "lifecycle": "active",
     }  # fmt: skip
     assert shown.json == {"data": [model_of_page], "has_more": True, "first_id": CLAUDE, "last_id": CLAUDE}
     rest = house.get(f"/v1/models?limit=1000&after_id={CLAUDE}", headers=version).json

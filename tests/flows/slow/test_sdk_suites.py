@@ -1,0 +1,132 @@
+"""The official Python SDKs' own tests of what a gateway serves, run through a gateway with a scripted upstream.
+
+Their tests call every method with no more than it requires and with every parameter, plain, raw and streamed, and check
+the types of what comes back. What the gateway refuses is named with the reason. Of openai-python those of `responses`
+are left out: they name no model, and responses that were never made. The asynchronous twins of all tests are left out
+too: each makes a TLS context of its own, and what differs between the two is tested in test_sdk.py.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.conftest import Stage, StartsGateways
+from tests.fakes.good_answers import FORMS, Form
+from tests.fakes.redis_servers import ROOT
+from tests.fakes.scripted import CHUNKED, Wire, chunk, ok_json
+from tests.flows.house import Gateway, key, model, secret, settings
+
+SUITES = ROOT / ".venv/servers/sdk-tests"
+"""Where .ci/servers puts the tests of the installed SDKs, out of their source packages."""
+CONFTEST = Path(__file__).parents[1] / "suite_conftest.py"
+WITHIN_S = 240.0
+pytestmark = pytest.mark.timeout(300)
+
+
+class Suite(NamedTuple):
+    """Files of an SDK's tests, and which of these tests the gateway refuses."""
+
+    base_url: str
+    files: tuple[str, ...]
+    refused: dict[str, str]
+    """Pattern of a test's `file::name` -> why."""
+
+
+_CALLS = r"^{}\..*test_(method|raw_response|streaming_response)_({})"
+"""Tests that send something: those named `path_params` do not."""
+
+SUITE = {
+    "anthropic": Suite("", ("test_messages.py", "beta/test_messages.py", "test_models.py", "beta/test_models.py"), {}),
+    "openai": Suite(
+        "/v1",
+        (
+            "test_completions.py", "chat/test_completions.py", "test_embeddings.py", "test_models.py",
+            "test_moderations.py",
+        ),
+        {
+            _CALLS.format("chat.test_completions", "retrieve|update|list|delete"): "stored chats are not served",
+            _CALLS.format("test_models", "delete"): "a gateway's models are deleted by its operator",
+        },
+    ),
+}  # fmt: skip
+
+
+async def upstream_of_all(wire: Wire) -> None:
+    """A good answer to whatever is asked."""
+    path = wire.request.path.partition("?")[0].removeprefix("/v1")
+    if path == "/messages/count_tokens":
+        await ok_json({"input_tokens": 3})(wire)
+    elif path == "/embeddings":
+        data = [{"object": "embedding", "index": 0, "embedding": [0.5]}]
+        usage = {"prompt_tokens": 1, "total_tokens": 1}
+        await ok_json({"object": "list", "data": data, "model": "m", "usage": usage})(wire)
+    elif path == "/moderations":
+        await ok_json({"id": "modr-1", "model": "m", "results": []})(wire)
+    else:
+        await _generated(wire, next(form for form in FORMS.values() if form.path == f"/v1{path}"))
+
+
+async def _generated(wire: Wire, form: Form) -> None:
+    if wire.request.json.get("stream"):
+        events = [*form.pieces("Hello"), *form.finish("Hello")]
+        parts = [*map(form.event, events), form.end()]
+        await wire.write(CHUNKED + b"".join(map(chunk, filter(None, parts))) + b"0\r\n\r\n")
+    else:
+        await ok_json(form.document("Hello"))(wire)
+
+
+@pytest.fixture(scope="module")
+def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
+    endpoints = ["completions", "chat", "embeddings", "messages", "moderations"]
+    of_all = model("chat") | {"endpoints": endpoints, "max_attempts": 1}
+    config = settings(theatre.url, keys=[key("alice")], upstreams={"main": {"capabilities": {"messages": True}}})
+    return gateways(config | {"models": {"claude-1": of_all, "*": of_all}})
+
+
+def run(house: Gateway, sdk: str, folder: Path) -> dict[str, str | None]:
+    """Every test by `file::name`, with the message of its failure; None: it passed."""
+    suite = SUITES / sdk / "tests"
+    assert suite.exists(), f"{suite} is not there, and this test needs it: run `make servers`."
+    shutil.copytree(suite, folder / "tests")
+    shutil.copy(CONFTEST, folder / "tests/conftest.py")
+    files = [f"tests/api_resources/{name}" for name in SUITE[sdk].files]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-k", "not Async", "-c", os.devnull, "--rootdir", ".",
+         "-p", "no:cacheprovider", "-p", "no:xdist", "--junitxml", "report.xml", *files],
+        cwd=folder, capture_output=True, text=True, timeout=WITHIN_S, check=False,
+        env={
+            **os.environ, "TEST_SDK": sdk, "TEST_API_BASE_URL": house.url + SUITE[sdk].base_url,
+            "TEST_API_KEY": secret("alice"), "PYTHONPATH": ".",
+        },
+    )  # fmt: skip
+    assert done.returncode in (0, 1), done.stdout + done.stderr
+    return dict(map(_outcome, ET.parse(folder / "report.xml").iter("testcase")))
+
+
+def _outcome(case: ET.Element) -> tuple[str, str | None]:
+    name = f"{case.get('classname')}::{case.get('name')}".removeprefix("tests.api_resources.")
+    failure = case.find("failure") if case.find("failure") is not None else case.find("error")
+    return name, None if failure is None else str(failure.get("message"))
+
+
+@pytest.mark.parametrize("sdk", SUITE)
+def test_the_sdk_s_own_tests_pass(house: Gateway, upstream: Stage, tmp_path: Path, sdk: str) -> None:
+    upstream.play(always=upstream_of_all)
+    outcomes = run(house, sdk, tmp_path)
+    refused = SUITE[sdk].refused
+    wrong: dict[str, Any] = {}
+    for name, failure in outcomes.items():
+        expects = any(re.search(pattern, name) for pattern in refused)
+        if expects is (failure is None):
+            wrong[name] = failure
+    assert not wrong
+    assert len(outcomes) > 60
