@@ -1,0 +1,61 @@
+"""Clients that leave in the middle of a call, in every format: the record, the charge, the quota.
+
+A plain answer is awaited for its usage after its client has left; a stream is stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+
+import pytest
+
+from tests.conftest import Stage, StartsGateways
+from tests.fakes.faults import KINDS, Ask, Kind
+from tests.fakes.scripted import CHUNKED, Wire, chunk
+
+from .house import Gateway, eventually, key, model, secret, settings
+
+ENDPOINTS = ["completions", "chat", "messages", "responses"]
+
+
+@pytest.fixture(scope="module")
+def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
+    keys = [key(str(kind), quotas=[{"tokens": 1_000_000, "per": "month"}], max_parallel=9) for kind in KINDS]
+    config = settings(theatre.url, keys=keys, upstreams={"main": {"capabilities": {"messages": True}}})
+    return gateways(config | {"models": {"m": model("chat") | {"endpoints": ENDPOINTS}}})
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_a_client_that_leaves_is_charged_once_and_frees_its_quota(house: Gateway, upstream: Stage, kind: Kind) -> None:
+    ask, has_left = Ask(kind, "leaver"), threading.Event()
+
+    async def half(wire: Wire) -> None:
+        if kind.is_streamed:
+            await wire.write(CHUNKED + b"".join(map(chunk, ask.unfinished)))
+            await wire.until_gone()
+        else:
+            await asyncio.to_thread(has_left.wait, 30)
+            await wire.write(ask.good)
+
+    upstream.play(half)
+    with house.connect() as client:
+        members = {"model": "m", "stream": kind.is_streamed, **kind.form.asked(ask.user)}
+        client.post(kind.form.path, json.dumps(members).encode(), secret(str(kind)))
+        eventually(lambda: upstream.hits)
+        if kind.is_streamed:
+            client.read_head()
+            while ask.user not in client.read_chunk().decode():
+                pass
+    has_left.set()
+    [record] = eventually(lambda: house.calls(str(kind)))
+    assert (record["endpoint"], record["ended"], record["status"]) == (kind.endpoint, "client_gone", 499)
+    assert (record["usage_source"], record["attempts"]) == ("estimated" if kind.is_streamed else "reported", 1)
+    assert record["prompt_tokens"] >= 1
+    assert 3 <= record["completion_tokens"] <= 20
+    used = record["prompt_tokens"] + record["completion_tokens"]
+    quotas = house.get("/v1/key", key=str(kind)).json["quotas"]
+    held = {quota["unit"]: (quota["used"], quota["reserved"]) for quota in quotas}
+    assert held == {"tokens": (used, 0), "parallel": (0, 0)}
+    assert upstream.hits == 1
