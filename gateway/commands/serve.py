@@ -70,6 +70,8 @@ def supervise(reading: Reading, source: Source | None, demo: Demo | None = None)
                 own = f"; admin, dashboard and metrics at {office[0]}" if office else ""
                 number = count(config.server.workers, "worker")
                 print(f"gateway {__version__} serves {address} with {number}{own}", flush=True)
+                if config.has_admin_api:
+                    print(f"The dashboard is at {office[0] if office else address}/dashboard", flush=True)
 
         with ExitStack() as opened:
             for listener in listeners:

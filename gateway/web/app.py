@@ -44,6 +44,7 @@ from .dashboard import Dashboard
 from .endpoints import DataPlane
 from .hot_reload import HotReload, assemble, prepare
 from .http_guard.token_auth import TokenAuth
+from .landing import Landing
 from .large_bodies import LargeBodies
 from .middleware import ErrorMiddleware, Handler
 from .openapi.document import route_to_document
@@ -128,8 +129,15 @@ async def build(
         )
         most, behind = config.server.max_request_bytes, [*ops.inside(), *admin.routes(), *Dashboard().routes()]
         has_own_listener = config.admin.listen is not None
-        app = _application(most, door, [*plane.routes(), *ops.outside(), *([] if has_own_listener else behind)])
-        office = _application(most, door, [*ops.outside(), *behind]) if has_own_listener else None
+        app = _application(most, door, [
+            *plane.routes(), *ops.outside(), *([] if has_own_listener else behind),
+            *Landing(has_dashboard=not has_own_listener).routes(),
+        ])  # fmt: skip
+        office = (
+            _application(most, door, [*ops.outside(), *behind, *Landing(has_dashboard=True).routes()])
+            if has_own_listener
+            else None
+        )
         shortcuts = {path: partial(door.handle, handler=handler) for path, handler in plane.calls.items()}
         await book.begin()
         background.follow(live.parts)

@@ -83,6 +83,7 @@ QUESTIONS = [
     Question("member", "What have I spent this month?", [], "[data-figure=spend] .figure", lambda _: "$"),
     Question("member", "What is left, and when is it free again?", [], "[data-key=alice] .quota[data-unit=requests]",
              lambda _: "resets in"),
+    Question("member", "What may I call?", [], "[data-key=alice] .key-line", lambda _: "active"),
     Question("member", "Why was I refused?", [], "section[aria-labelledby=refused-title] tbody tr td:last-child",
              lambda house: house.admin("refusals", key="alice").json["data"][0]["message"][:40]),
     Question("member", "How do I connect Claude Code?", ["[data-choice=claude]"], ".snippet",

@@ -145,3 +145,18 @@ async def test_its_requests_are_not_worth_an_access_line(inside: Inside, capfd: 
     told = capfd.readouterr().out
     assert "dashboard" not in told
     assert "live" not in told
+
+
+async def test_root_leads_to_the_dashboard(inside: Inside) -> None:
+    client = await inside(NOWHERE)
+    answer = await client.get("/", allow_redirects=False)
+    assert (answer.status, answer.headers["Location"]) == (302, "dashboard")
+    assert await (await client.get("/")).read() == (FOLDER / "index.html").read_bytes()
+
+
+async def test_root_leads_to_the_reference_where_there_is_no_dashboard(inside: Inside) -> None:
+    client = await inside(NOWHERE, admin={})
+    answer = await client.get("/", allow_redirects=False)
+    assert (answer.status, answer.headers["Location"]) == (302, "docs")
+    assert (await client.get("/")).content_type == "text/html"
+    assert (await client.post("/")).status == 405

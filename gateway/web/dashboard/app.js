@@ -92,7 +92,7 @@ function signOut(why, hasSignIn = session?.isPerson) {
           });
         },
       },
-      h("h1", null, "Sign in"),
+      h("h2", null, "Sign in"),
       hasSignIn && h("p", null, h("a", { id: "sign-in", href: SIGN_IN.href }, "Sign in with your account")),
       h(
         "p",

@@ -29,7 +29,7 @@ export class Table {
     this.node = h(
       "div",
       null,
-      h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": of.caption }, table),
+      h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": of.caption }, table),
       this.foot,
     );
   }

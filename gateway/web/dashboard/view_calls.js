@@ -46,7 +46,7 @@ export function calls(main, { feed, signal, address, query, isLive }) {
   const note = h("p", { class: "note", role: "status" });
   const more = h("button", { type: "button", id: "older", hidden: true }, "Older");
   const table = new Table(COLUMNS, {
-    caption: "Calls and refusals",
+    caption: "Newest calls and refusals",
     name: (row) => row.id,
     sort: null,
     open: (row) => (row.kind === "call" ? openCall(row) : openRefusal(row)),

@@ -180,6 +180,7 @@ _OPERATIONS: Mapping[tuple[str, str], Operation] = {
         {media: {"type": "string"} for media in ("text/html", "text/css", "text/javascript")},
         (404,), parameters=(in_path("file"),),
     ),
+    ("GET", "/"): Operation("To the dashboard, or to the API reference.", "everybody", {}, status=302),
     ("GET", "/dashboard"): Operation(
         "The page over the admin API.", "everybody", {"text/html": {"type": "string"}}, (404,)
     ),
