@@ -453,6 +453,8 @@ async def _try(
     try:
         this = prepare(call, lease.claims, route, parts, trial)
         lease.left_out = this.left_out
+        if lease.place is not None and lease.attempts == 1 and route.upstream in parts.router.limits.adaptive:
+            this = this._replace(answered=_timing(lease, parts, trial))
         result = await relay.attempt(this, lease, outlet, parts.tasks, is_fresh=is_fresh)
     except UpstreamRefused as refused:
         trial.ended(None)
@@ -486,6 +488,21 @@ async def _try(
             "upstream %s: %s inside a stream (%s), call %s", route.upstream, fault.value, result.detail, call.id
         )
     return result
+
+
+def _timing(lease: Lease, parts: Services, trial: AttemptHandle) -> Callable[[], None]:
+    """For the first token of a stream, whose time the limits of its upstream follow."""
+    place, began = lease.place, time.perf_counter()
+    under_way = {status.window.id: status.used for status in lease.place_standings}
+
+    def answered() -> None:
+        nonlocal place
+        if place is not None:
+            parts.router.limits.first_token(place.claims, under_way, time.perf_counter() - began)
+            place = None
+        trial.answered()
+
+    return answered
 
 
 def prepare(call: Call, claims: Sequence[Claim], route: Route, parts: Services, trial: AttemptHandle) -> relay.Attempt:

@@ -166,6 +166,8 @@ class Lease:
         """The call's span, where there is one."""
         self.place: Place | None = None
         """What was drawn on for the first attempt, where routes have limits."""
+        self.place_standings: tuple[WindowStatus, ...] = ()
+        """Its windows, with this call in them."""
         self.reduced_output = call.params.output_limit if fit is not None else None
         """The output limit that the call has because a quota had no room for its model's default; None: the default."""
         self.fallbacks_left = 0
@@ -215,7 +217,10 @@ class Lease:
             self._draw = Draw(_if_lost(self.call, place.route), self._own + place.claims)
             refused = await self._reserve()
             if refused is None:
-                self.place, self.standings = place, self.standings[: len(self._own)]
+                number = len(self._own)
+                self.place, self.place_standings, self.standings = (
+                    place, self.standings[number:], self.standings[:number],
+                )  # fmt: skip
                 return ()
             if not windows.is_of_upstream(refused.standing.window):
                 if self._shrink(refused):

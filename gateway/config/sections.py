@@ -761,6 +761,8 @@ class UpstreamLimits(RateLimits):
 
     learn: bool = True
     """Whether answers of the upstream (429, rate limit headers) lower what is assumed of these limits for a while."""
+    adaptive: bool = False
+    """Whether the limits named parallel fall and rise by the time to the first token of streams; they are the most."""
     per_key: RateLimits = RateLimits()
     """The same for each of api_keys."""
     per_model: dict[str, RateLimits] = {}
@@ -772,6 +774,13 @@ class UpstreamLimits(RateLimits):
         for pattern in limits:
             _refuse_signs(pattern)
         return limits
+
+    @model_validator(mode="after")
+    def _adapts_something(self) -> Self:
+        limits: list[RateLimits] = [self, self.per_key, *self.per_model.values()]
+        if self.adaptive and not any(each.parallel for each in limits):
+            raise ValueError("adaptive needs parallel, the most requests that may ever be under way at once")
+        return self
 
     @cached_property
     def is_any(self) -> bool:

@@ -11,7 +11,7 @@ more.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
@@ -20,6 +20,7 @@ from gateway.config.quantities import read_rate
 from gateway.quota.windows import Limit, output_limit
 from gateway.records import UPSTREAM, Call, Claim, Window
 
+from .adaptive_limit import AdaptiveLimit
 from .learned_limits import Assumed, announced
 
 MINUTE_US = 60_000_000
@@ -45,6 +46,9 @@ class UpstreamLimitTable:
         self._assumed: dict[tuple[str, str, str, str | None], Assumed] = {}
         self.learning = frozenset(name for name, up in upstreams.items() if up.limits.is_any and up.limits.learn)
         """Upstreams whose answers are heeded."""
+        self.adaptive = frozenset(name for name, upstream in upstreams.items() if upstream.limits.adaptive)
+        """Upstreams whose limits of parallel calls follow the time to the first token."""
+        self._adapted: dict[tuple[str, str, str, str | None], AdaptiveLimit] = {}
         self._sole_key = frozenset(name for name, up in upstreams.items() if len(up.credentials) == 1)
         self._whole: dict[str, tuple[Limit, ...]] = {}
         self._keys: dict[str, tuple[tuple[Limit, ...], ...]] = {}
@@ -101,8 +105,23 @@ class UpstreamLimitTable:
         """The window of a limit as it is assumed now."""
         window = limit.window(started)
         if self._assumed and (assumed := self._assumed.get(_name(limit))) is not None:
-            return window._replace(limit=assumed.limit(limit.limit, self._clock()))
+            window = window._replace(limit=assumed.limit(limit.limit, self._clock()))
+        if self.adaptive and limit.unit == "parallel" and self._is_adaptive(limit):
+            adapted = self._adapted.get(_name(limit), AdaptiveLimit())
+            window = window._replace(limit=min(window.limit, int(adapted.limit)))
         return window
+
+    def _is_adaptive(self, limit: Limit) -> bool:
+        return limit.scope.removeprefix(UPSTREAM).partition("#")[0] in self.adaptive
+
+    def first_token(self, claims: Iterable[Claim], under_way: Mapping[str, int], seconds: float) -> None:
+        """The first token of a stream with these claims came after so long; `under_way` says how many calls were, by
+        window, when it began."""
+        every = {limit.window(0).id: limit for _, limit in self.every() if self._is_adaptive(limit)}
+        for window, _ in claims:
+            if window.unit == "parallel" and (limit := every.get(window.id)) is not None and window.id in under_way:
+                before = self._adapted.get(_name(limit), AdaptiveLimit())
+                self._adapted[_name(limit)] = before.after(seconds, under_way[window.id], limit.limit)
 
     def refused(self, upstream: str, model: str, key: int | None) -> None:
         """The upstream answered a request for this model with 429."""

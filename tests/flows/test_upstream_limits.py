@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from tests.conftest import Stage, StartsGateways
-from tests.fakes.scripted import Behaviour, Wire, error_json, ok_json
+from tests.fakes.scripted import Behaviour, Wire, error_json, ok_json, stream
 
 from .client import Answer
-from .house import Gateway, key, settings
+from .house import Gateway, eventually, key, settings
 
 USED = {"prompt_tokens": 10, "completion_tokens": 5}
 
@@ -34,12 +34,13 @@ def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
         "slots": limited(url, parallel=1),
         "learns": limited(url, tokens="1000/min"),
         "keys": {"base_url": url, "api_keys": ["sk-1", "sk-2"], "limits": {"per_key": {"requests": "1/hour"}}},
+        "adapts": limited(url, parallel=50, adaptive=True),
         "fails": limited(url, requests="9/hour"),
         "helps": limited(url, requests="1/hour"),
     }
     routes = {
         "pair": ["first", "second"], "alone": ["alone"], "tokens": ["tokens"], "sized": ["sized"], "learns": ["learns"],
-        "slots": ["slots"], "keys": ["keys"], "retried": ["fails", "helps"],
+        "slots": ["slots"], "keys": ["keys"], "adapts": ["adapts"], "retried": ["fails", "helps"],
     }  # fmt: skip
     models = {
         f"gpt-{name}": {
@@ -150,3 +151,37 @@ def test_a_429_lowers_what_is_assumed(house: Gateway, upstream: Stage) -> None:
     ask(house, "learns")
     configured, assumed = limit()
     assert (configured, 560 <= assumed < 800) == (1000, True)
+
+
+def test_the_limit_of_an_adaptive_upstream_rises_with_quick_streams(house: Gateway, upstream: Stage) -> None:
+    def allowed() -> tuple[int, int]:
+        (row,) = [row for row in house.admin("upstreams").json["data"] if row["name"] == "adapts"]
+        (limit,) = row["limits"]
+        return limit["limit"], limit["configured"]
+
+    assert allowed() == (4, 50)
+    chunk = {"id": "c", "object": "chat.completion.chunk", "choices": [
+        {"index": 0, "delta": {"content": "x"}, "finish_reason": "stop"}]}  # fmt: skip
+    held = threading.Semaphore(0)
+
+    async def slow(wire: Wire) -> None:
+        assert await asyncio.to_thread(held.acquire, timeout=30)
+        await stream([chunk])(wire)
+
+    upstream.play(always=slow)
+    statuses: list[int] = []
+    threads = [
+        threading.Thread(target=lambda: statuses.append(ask(house, "adapts", stream=True).status)) for _ in "1234"
+    ]
+    for thread in threads:
+        thread.start()
+    eventually(
+        lambda: next(row for row in house.admin("upstreams").json["data"] if row["name"] == "adapts")["in_flight"] == 4
+    )
+    assert ask(house, "adapts", stream=True).status == 429
+    for _ in threads:
+        held.release()
+    for thread in threads:
+        thread.join()
+    assert statuses == [200] * 4
+    assert eventually(lambda: (now := allowed())[0] > 4 and now)[1] == 50

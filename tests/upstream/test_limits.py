@@ -103,3 +103,33 @@ def test_what_is_no_rate_is_refused(text: str) -> None:
 def test_what_is_no_limit_is_refused(bad: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=r"upstreams\.a\.limits"):
         config(**bad)
+
+
+def test_the_limit_of_parallel_calls_follows_the_time_to_the_first_token() -> None:
+    limits = table(parallel=50, requests="500/min", adaptive=True, per_model={"x": {"parallel": 2}})
+
+    def allowed(route: Route = A) -> list[int]:
+        return [claim.window.limit for claim in limits.claims(a_call(), route) if claim.window.unit == "parallel"]
+
+    assert allowed() == [4]  # to begin with
+    under_way = {"upstream:a|parallel|||": 8}
+    for _ in range(30):
+        limits.first_token(limits.claims(a_call(), A), under_way, 0.2)
+    high = allowed()[0]
+    assert 10 < high < 50
+    for _ in range(9):
+        limits.first_token(limits.claims(a_call(), A), {"upstream:a|parallel|||": 40}, 9.0)
+    assert allowed()[0] < high
+    assert allowed(Route(upstream="a", model="x"))[1] == 2  # which is a limit of its own
+    assert limits.claims(a_call(), A)[0].window.limit == 500
+
+
+def test_a_limit_that_does_not_adapt_stays() -> None:
+    limits = table(parallel=50)
+    limits.first_token(limits.claims(a_call(), A), {"upstream:a|parallel|||": 50}, 9.0)
+    assert limits.claims(a_call(), A)[0].window.limit == 50
+
+
+def test_without_a_highest_number_nothing_can_adapt() -> None:
+    with pytest.raises(ConfigError, match="adaptive needs parallel"):
+        config(requests="5/min", adaptive=True)
