@@ -1166,6 +1166,8 @@ class ModelSettings(Section):
     min_output_tokens: Positive | None = None
     """Where a quota has no room for max_output_tokens, a chat call without a limit gets what is left, at least this \
 number; default: it is refused."""
+    store_responses: bool | None = None
+    """What `store` is in a response whose request does not say; default: up to the upstream, and OpenAI keeps it."""
     max_wait_s: Seconds | None = None
     """How long its calls may wait for room at an upstream; default: as queue.max_wait_s."""
     limits: Limits = Limits()

@@ -176,11 +176,15 @@ def _usage(report: Any) -> Usage | None:
 
 
 def _changes(call: Call, route: Route, capabilities: Capabilities, needs_limit: bool) -> dict[str, Any]:
-    return openai.output_limit(call, "max_output_tokens", needs_limit=needs_limit)
+    changes = openai.output_limit(call, "max_output_tokens", needs_limit=needs_limit)
+    store = call.model.store_responses
+    if store is not None and not call.params.is_deferred and call.params.document.members.get("store") is None:
+        return changes | {"store": store}
+    return changes
 
 
 def _kept_id(scan: Scan) -> str | None:
-    return scan.id if isinstance(scan, ResponsesScan) else None
+    return scan.id if isinstance(scan, ResponsesScan) and scan.is_stored else None
 
 
 def _error_event(error: GatewayError, scan: Scan | None, request_id: str) -> bytes:

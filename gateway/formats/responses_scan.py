@@ -53,7 +53,7 @@ _REST = re.compile(rb'[^"\\\r\n]*+"\}\n\n')
 _PADDING = re.compile(rb'"obfuscation"\s*:\s*"')
 _LONGEST_NUMBER = 16
 
-_RESPONSE = ("id", "model", "status", "created_at", "service_tier", "error", "usage", "tool_usage")
+_RESPONSE = ("id", "model", "status", "created_at", "service_tier", "error", "usage", "tool_usage", "store")
 _ITEM_TYPE = ("response", "output", EACH, "type")
 _CONTAINERS = (
     ("response", "output", EACH, "container_id"),
@@ -85,6 +85,8 @@ class ResponsesScan(EventScan):
         self._has_passed_failure = False
         """A long `response.failed` was passed on before it was known to be one: `last` is its end."""
         self.id: str | None = None
+        self.is_stored = True
+        """Whether the upstream keeps it under its id, as far as the stream says."""
         self._created_at: Any = None
 
     @property
@@ -183,6 +185,7 @@ class ResponsesScan(EventScan):
             self.id = response["id"]
         if isinstance(response.get("model"), str):
             self.model = response["model"]
+        self.is_stored = self.is_stored and response.get("store") is not False
         self._created_at = response.get("created_at")
 
     def _ends(self, kind: str | None, value: Mapping[str, Any]) -> bool:
@@ -251,7 +254,7 @@ class ResponsesScan(EventScan):
         is_end = kind in GOOD_ENDS or kind in BAD_ENDS
         if not is_end:
             if kind in HEADS:
-                self._note_head({name: reader.get("response", name) for name in ("id", "model", "created_at")})
+                self._note_head({name: reader.get("response", name) for name in ("id", "model", "created_at", "store")})
             return piece
         response: dict[str, Any] = {name: reader.get("response", name) for name in _RESPONSE}
         if kind != "error":

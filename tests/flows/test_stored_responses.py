@@ -34,6 +34,7 @@ def config(upstream: str, store: str) -> dict[str, Any]:
         models={
             MODEL: model("responses", routes=[{"upstream": "main"}, {"upstream": "other", "priority": 2}]),
             "elsewhere": model("responses", "other"),
+            "private": model("responses", store_responses=False),
         },
         teams={"red": {}},
         keys=[
@@ -194,6 +195,25 @@ def test_what_is_not_kept_is_not_bound(houses: list[Gateway], upstream: Stage) -
     assert ask(houses[0]).status == 200
     for made in (asked, told):
         assert houses[0].get(f"/v1/responses/{made}").status == 404
+
+
+@pytest.mark.parametrize("size", [1, 100_000])
+def test_a_stream_that_is_not_kept_is_not_bound(houses: list[Gateway], upstream: Stage, size: int) -> None:
+    made = new_id()
+    start = api.response(id=made, instructions="x" * size, store=False)
+    upstream.play(sent(api.written(api.events([], start, start=start))))
+    answer = ask(houses[0], stream=True)
+    assert made.encode() in answer.body
+    assert houses[0].get(f"/v1/responses/{made}").status == 404
+
+
+def test_the_default_of_a_model(houses: list[Gateway], upstream: Stage) -> None:
+    upstream.play(always=ok_json(api.response(id=new_id(), store=False)))
+    for given, told in (({}, False), ({"store": True}, True), ({"store": None}, False), ({"background": True}, None)):
+        ask(houses[0], model="private", **given)
+        assert upstream.requests[-1].json.get("store") is told, given
+    ask(houses[0])
+    assert "store" not in upstream.requests[-1].json
 
 
 def test_another_provider_cannot_continue_it(houses: list[Gateway], upstream: Stage) -> None:

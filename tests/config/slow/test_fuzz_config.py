@@ -49,7 +49,7 @@ GOOD: dict[str, Any] = {
     "models": {
         "m": {
             "endpoints": ["completions", "chat"], "routes": [{"upstream": "up", "priority": 1}, {"upstream": "other"}],
-            "max_output_tokens": 100, "min_output_tokens": 10, "max_wait_s": "5s",
+            "max_output_tokens": 100, "min_output_tokens": 10, "store_responses": False, "max_wait_s": "5s",
             "sticky": {"by": ["header", "prefix"], "header": "X-Chat", "prefix_bytes": 512},
             "limits": {"max_tokens": 50, "deny": ["n"]},
             "price": {"input": "0.5", "output": 2, "cached_input": 0.1},
