@@ -26,7 +26,7 @@ from json.encoder import encode_basestring_ascii as quote
 from typing import Any
 
 from gateway import units
-from gateway.records import UPSTREAM, Claim, Record, Settlement, Usage, Window
+from gateway.records import TAG_SEPARATOR, UPSTREAM, Claim, Record, Settlement, Usage, Window
 
 from .windows import calendar_window, charges
 
@@ -92,6 +92,17 @@ def group_of(record: Record) -> tuple[str, str, str, str, str, str]:
     """Where a record counts in the sums: hour, key, team, model, upstream, endpoint. The day is `hour[:10]`."""
     hour = _hour(int(record.time // 3600))
     return hour, record.key, record.team or "", record.label_model, record.upstream, record.endpoint
+
+
+def attributions_of(record: Record) -> list[tuple[str, str]]:
+    """The groups by user and tag in which a call counts: `user` or `tag:NAME`, and the value. A lost call has none."""
+    if record.ended == "lost":
+        return []
+    found = [("user", record.user)] if record.user else []
+    for tag in record.tags.split(TAG_SEPARATOR) if record.tags else ():
+        name, _, value = tag.partition("=")
+        found.append((f"tag:{name}", value))
+    return found
 
 
 def _flag(value: bool) -> str:

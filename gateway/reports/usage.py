@@ -17,7 +17,7 @@ from typing import Any
 
 from gateway.chunked import in_chunks
 from gateway.config.quantities import is_duration, read_duration_s
-from gateway.store import USAGE_COLUMNS, USAGE_GROUPS, check_groups
+from gateway.store import ATTRIBUTED_GROUPS, USAGE_COLUMNS, USAGE_GROUPS, check_groups, is_attribution
 from gateway.store.report_rows import percent
 
 from .table import UNKNOWN, Row, aligned, decimals_of, plain_usd
@@ -37,7 +37,13 @@ def read_groups(text: str) -> list[str]:
     """What `key,model,day` groups by; one row for everything where there is no name. Raises `ValueError`."""
     groups = [name for name in dict.fromkeys(part.strip() for part in text.split(",")) if name]
     if unknown := check_groups(groups):
-        raise ValueError(f"{unknown[0]!r} is not one of {', '.join(USAGE_GROUPS)}")
+        raise ValueError(f"{unknown[0]!r} is not one of {', '.join(USAGE_GROUPS)}, user, tag:NAME")
+    named = [name for name in groups if is_attribution(name)]
+    others = [name for name in groups if name not in ATTRIBUTED_GROUPS and name not in named[:1]]
+    if named and others:
+        raise ValueError(
+            f"with {named[0]!r} a report is grouped by {', '.join(ATTRIBUTED_GROUPS)} only, not {others[0]!r}"
+        )
     return groups
 
 

@@ -22,6 +22,9 @@ from .key_store import ChangeFeed, DocumentKind, KeyStore, SecretTaken, StoreCha
 from .refusals import RefusalEntry, RefusalQuery, RequestStore, StoredRefusal
 
 __all__ = [
+    "ATTRIBUTED_A_DAY",
+    "ATTRIBUTED_GROUPS",
+    "ATTRIBUTED_OF_KEY",
     "HOURS_KEPT_DAYS",
     "MAX_GAP_S",
     "MEASURE_GROUPS",
@@ -62,8 +65,10 @@ __all__ = [
     "StoredAudit",
     "StoredRefusal",
     "Void",
+    "attribution_in",
     "check_groups",
     "heir_of",
+    "is_attribution",
     "look_at",
     "open_store",
 ]  # fmt: skip
@@ -416,6 +421,15 @@ USAGE_AT_ONCE = 5000
 USAGE_GROUPS = ("key", "team", "model", "upstream", "endpoint", "day", "month", "hour")
 """What a usage report may be grouped by."""
 
+ATTRIBUTED_GROUPS = ("key", "team", "model", "day", "month")
+"""What a report by user or by a tag may be grouped by besides."""
+
+ATTRIBUTED_OF_KEY = 1000
+"""Groups by user, tag and model of one key and day; what is beyond them counts as `other`."""
+
+ATTRIBUTED_A_DAY = 20_000
+"""Groups by user, tag, key and model of one day: about 3 MB."""
+
 MEASURE_GROUPS = ("model", "upstream", "day", "month", "hour")
 """What a report of latency may be grouped by."""
 
@@ -435,7 +449,17 @@ TOLD_GROUPS = ("day", "model", "upstream", "told")
 
 def check_groups(groups: Iterable[str]) -> list[str]:
     """The names that no report can be grouped by."""
-    return [group for group in groups if group not in USAGE_GROUPS]
+    return [group for group in groups if group not in USAGE_GROUPS and not is_attribution(group)]
+
+
+def is_attribution(group: str) -> bool:
+    """Whether a report is by what clients name: `user`, or `tag:NAME`."""
+    return group == "user" or (group.startswith("tag:") and len(group) > len("tag:"))
+
+
+def attribution_in(groups: Iterable[str]) -> str | None:
+    """The group by user or tag of a report, of which it has one at most."""
+    return next(filter(is_attribution, groups), None)
 
 
 async def open_store(settings: Settings) -> Store:

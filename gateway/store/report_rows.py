@@ -11,9 +11,15 @@ from gateway.chunked import in_chunks, in_order
 from gateway.quota.ledger_entry import SEPARATOR, SUMS
 from gateway.records import Record
 
-from . import USAGE_GROUPS, ReportScope
+from . import ReportScope, attribution_in, check_groups
 
 _PLACES = {name: place for place, name in enumerate(("key", "team", "model", "upstream", "endpoint"))}
+
+_VALUE_AT = 4
+"""Where sums by user and tag have the value: their groups are key, team, model, `user` or `tag:NAME`, and value."""
+
+TAGS = "tags-"
+"""How the names of days begin under which a Redis keeps sums by user and tag."""
 
 NOTHING: Sequence[int] = (0,) * len(SUMS)
 
@@ -46,6 +52,8 @@ class ReportRange(NamedTuple):
 
 def range_of(group_by: Sequence[str], since: str | None, until: str | None) -> ReportRange:
     """The range of a report: of hours where it is grouped by them, or where it begins or ends at one."""
+    if attribution_in(group_by) is not None:  # kept by day only
+        since, until = since and since[:10], until and until[:10]
     is_hourly = "hour" in group_by or "T" in (since or "") or "T" in (until or "")
     last = until or "9999"
     return ReportRange(is_hourly, since or "", f"{last}T23" if is_hourly and "T" not in last else last)
@@ -55,7 +63,8 @@ class UsageReport:
     """A usage report: sums of days or hours, grouped by some of `USAGE_GROUPS`, added up portion by portion."""
 
     def __init__(self, group_by: Sequence[str], only: ReportScope | None = None) -> None:
-        assert set(group_by) <= set(USAGE_GROUPS)
+        assert not check_groups(group_by)
+        self._attribution = attribution_in(group_by)
         self._only = only
         self._group_by = group_by
         self._is_of_days = {"hour", "day", "month"}.issuperset(group_by)
@@ -72,6 +81,9 @@ class UsageReport:
             sums = [each for each in sums if each[0].split(SEPARATOR)[place] in names]
             if not sums:
                 return
+        if self._attribution is not None:
+            day = day.removeprefix(TAGS)
+            sums = [each for each in sums if each[0].split(SEPARATOR)[3] == self._attribution]
         if self._is_of_days:
             total = self._total(day, "")
             total[0] = tuple(map(sum, zip(total[0], *[each[1] for each in sums], strict=True)))
@@ -85,7 +97,9 @@ class UsageReport:
     def _total(self, day: str, group: str) -> list[Sequence[int]]:
         parts = group.split(SEPARATOR)
         whens = {"hour": day, "day": day[:10], "month": day[:7]}
-        names = tuple([whens[name] if name in whens else parts[_PLACES[name]] for name in self._group_by])
+        names = tuple([
+            whens[name] if name in whens else parts[_PLACES.get(name, _VALUE_AT)] for name in self._group_by
+        ])  # fmt: skip
         return self._totals.setdefault(names, [NOTHING])
 
     def close(self) -> None:

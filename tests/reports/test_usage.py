@@ -57,9 +57,17 @@ def test_groups_stand_as_they_were_asked_for(text: str, groups: list[str]) -> No
     assert read_groups(text) == groups
 
 
-@pytest.mark.parametrize("text", ["colour", "key,colour", "Key", "secret", "key;day"])
+@pytest.mark.parametrize("text", ["user,hour", "tag:a,upstream", "user,tag:a", "tag:a,tag:b"])
+def test_a_report_by_user_or_tag_has_no_other_groups(text: str) -> None:
+    with pytest.raises(ValueError, match="a report is grouped by key, team, model, day, month only"):
+        read_groups(text)
+
+
+@pytest.mark.parametrize("text", ["colour", "key,colour", "Key", "secret", "key;day", "tag:"])
 def test_group_that_nobody_knows(text: str) -> None:
-    with pytest.raises(ValueError, match=r"is not one of key, team, model, upstream, endpoint, day, month, hour$"):
+    with pytest.raises(
+        ValueError, match=r"is not one of key, team, model, upstream, endpoint, day, month, hour, user, tag:NAME$"
+    ):
         read_groups(text)
 
 

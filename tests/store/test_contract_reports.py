@@ -9,7 +9,7 @@ import pytest
 
 from gateway.quota.measures import FAILED
 from gateway.records import Settlement, Usage, WindowStatus
-from gateway.store import TOLD_GROUPS, USAGE_COLUMNS, USAGE_GROUPS, CallFilter, Store
+from gateway.store import ATTRIBUTED_OF_KEY, TOLD_GROUPS, USAGE_COLUMNS, USAGE_GROUPS, CallFilter, ReportScope, Store
 
 from .changes import HOUR, HOUR_S, NOON, SECOND, Clock, draw, parallel, record, settlement, slow, tokens
 from .conftest import OpensStores
@@ -191,6 +191,57 @@ async def test_measures_of_hours_are_kept_for_two_weeks(open_store: OpensStores,
     await pass_days(worker, clock, 1)
     assert sorted(await store.measures(["day"])) == [("2026-11-30",), ("2026-12-10",), ("2026-12-25",)]
     assert [hour[:10] for (hour,) in await store.measures(["hour"])] == ["2026-12-25"]
+
+
+async def test_usage_by_user_and_tag(worker: Worker, other: Worker, store: Store) -> None:
+    assert await store.usage(["user"]) == []
+    for by, key, user, tags, days in (
+        (worker, "a", "ada", "project=atlas\x1fstage=test", 0),
+        (other, "a", "ada", "project=atlas", 0),
+        (worker, "b", "bob", "project=zeus", 1),
+        (other, "b", "", "", 1),
+    ):
+        wish = await by.granted()
+        when = NOON / SECOND + days * DAY_S
+        usage = Usage(10, 5, source="reported")
+        await by.settle(wish, key=key, user=user, tags=tags, time=when, team=None, cost_nusd=7, usage=usage)
+
+    async def requests(*group_by: str, **more: Any) -> dict[tuple[str, ...], int]:
+        rows = await store.usage(group_by, **more)
+        assert all(row["total_tokens"] == 15 * row["requests"] for row in rows)
+        return {tuple(row[name] for name in group_by): row["requests"] for row in rows}
+
+    assert await requests("user") == {("ada",): 2, ("bob",): 1}
+    assert await requests("tag:project", "day") == {("atlas", "2026-11-20"): 2, ("zeus", "2026-11-21"): 1}
+    assert await requests("key", "tag:stage", "month") == {("a", "test", "2026-11"): 1}
+    assert await requests("user", since="2026-11-21T10") == {("bob",): 1}
+    assert await requests("user", only=ReportScope("key", frozenset({"a"}))) == {("ada",): 2}
+    assert await requests("tag:none") == {}
+    (row,) = await store.usage(["user"], limit=1, after=["ada"])
+    assert (row["user"], row["cost_usd"]) == ("bob", 7e-9)
+    assert await requests() == {(): 4}
+
+
+async def test_a_key_has_a_bounded_number_of_users_a_day(worker: Worker, store: Store) -> None:
+    wishes = [draw() for _ in range(ATTRIBUTED_OF_KEY + 50)]
+    await worker.draw_all(wishes)
+    await worker.settle_all(settlement(wish, 1, user=f"user-{number:04}") for number, wish in enumerate(wishes))
+    await worker.settle(await worker.granted(), user="user-0001")
+    await worker.settle(await worker.granted(), user="late")
+    await worker.settle(await worker.granted(), user="late", key="another")
+    rows = {row["user"]: row["requests"] for row in await store.usage(["user"])}
+    assert len(rows) == ATTRIBUTED_OF_KEY + 2
+    assert (rows["other"], rows["user-0001"], rows["late"]) == (51, 2, 1)
+
+
+async def test_sums_by_user_are_kept_as_long_as_the_daily_ones(open_store: OpensStores, clock: Clock) -> None:
+    store = await open_store(sums_days=20)
+    worker = Worker(store)
+    for days in (0, 15, 15):
+        await pass_days(worker, clock, days)
+        await worker.settle(await worker.granted(), time=clock.now, user="ada")
+    await pass_days(worker, clock, 1)
+    assert [row["day"] for row in await store.usage(["user", "day"])] == ["2026-12-05", "2026-12-20"]
 
 
 async def test_a_cost_that_nobody_knows_is_not_nothing(worker: Worker, store: Store) -> None:

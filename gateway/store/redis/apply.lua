@@ -8,7 +8,7 @@
 -- KEYS   the keys that every batch touches; the others begin with the same {tag}, and so lie in the same slot
 -- ARGV   1: [base, worker, seq, acked, silent_us, max_gap_us, reaped_at_once, records_max, sums_s, offset_us,
 --           voided_at_once, is_forgotten]
---        2: [windows, shown, groups, items, fields, measured], so that what many items share is read once:
+--        2: [windows, shown, groups, items, fields, measured, attributed], so that what many items share is read once:
 --             a window is [id, starts, unit, limit, period_us, is_enforced], the first `shown` are those of openings,
 --             a group is [day, group, hour], and an item one of, counting windows and groups from 1:
 --               ["o" or "f" (forced), lease, window, amount, window, amount, ...]
@@ -17,6 +17,7 @@
 --               ["d", lease, number, heir, window, amount, ...]
 --             a field is of measures: model and upstream, parted by 0x1f; and of each closing `measured` has what adds
 --             one to a counter of a field: [field, counter, field, counter, ...]
+--             and `attributed` the fields of sums by user and tag in which it counts: key, team, model, name and value
 --        3...: for each item what is kept of it: of an opening its entry (gateway/quota/ledger_entry.py), of a closing its
 --           record, of a voiding nothing, of a deferral its entry and its note with a tab between
 --

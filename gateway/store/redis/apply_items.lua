@@ -60,6 +60,35 @@ local function measure(period, of_call)
   end
 end
 
+-- Sums by user and tag have a bounded number of groups, so that clients cannot fill the store: `ATTRIBUTED_OF_KEY` and
+-- `ATTRIBUTED_A_DAY` of gateway/store/__init__.py. What is beyond counts as `other`.
+local OF_KEY, A_DAY = 1000, 20000
+local admitted = {} -- by day, then by field: the field in which it counts
+local group_counts = {} -- by day, then by key: groups, where new ones came
+
+local function admit(day, field)
+  local known = admitted[day]
+  if not known then
+    known = {}
+    admitted[day] = known
+    group_counts[day] = {}
+  end
+  if not known[field] then
+    known[field] = field
+    local at = base .. 'sums:tags-' .. day
+    if not call('HGET', at, field) then
+      local key, counts = match(field, '^[^\31]*'), group_counts[day]
+      local count = counts[key] or tonumber(call('HGET', base .. 'sums:tagcounts-' .. day, key) or 0)
+      if count >= OF_KEY or call('HLEN', at) >= A_DAY then
+        known[field] = match(field, '^.*\31') .. 'other'
+      else
+        counts[key] = count + 1
+      end
+    end
+  end
+  return known[field]
+end
+
 local function touch(kind)
   local window = window_of(kind)
   touched[kind[1]] = window
@@ -130,7 +159,7 @@ local function end_lost(lease, item)
   lost[lease] = false
 end
 
-local function close(item, record, of_call)
+local function close(item, record, of_call, named)
   local lease = item[2]
   local text = leases[lease]
   if text then
@@ -156,6 +185,9 @@ local function close(item, record, of_call)
   add(group[3], group[2], item, 5, 1)
   measure(group[1], of_call)
   measure(group[3], of_call)
+  for _, field in ipairs(named) do
+    add('tags-' .. group[1], admit(group[1], fields[field]), item, 5, 1)
+  end
   records[#records + 1] = record
 end
 
@@ -203,7 +235,7 @@ for i = 1, #items do
     if item[3] > mark then
       mark = item[3]
       if kind == 'c' then
-        close(item, ARGV[i + 2], measured[i])
+        close(item, ARGV[i + 2], measured[i], attributed[i])
       elseif kind == 'd' then
         defer(item, ARGV[i + 2])
       else

@@ -49,7 +49,7 @@ if progress then
   known_seq, mark = known_seq + 0, mark + 0
 end
 seq = voided_at_once > 0 and known_seq or seq
-local kinds, shown, groups, items, fields, measured = unpack(decode(ARGV[2]))
+local kinds, shown, groups, items, fields, measured, attributed = unpack(decode(ARGV[2]))
 local state_of = {} -- as `kinds`
 local is_about = {} -- whether the hash has its `ABOUT`; by starts
 local refusals, verdicts = {}, {}

@@ -85,7 +85,7 @@ write('HDEL', WINDOWS, idle)
 
 -- Notes when retention deletes a day, week or month.
 local function remember(starts)
-  call('ZADD', DAYS, forgotten_at(starts), starts)
+  call('ZADD', DAYS, forgotten_at(match(starts, '^tag.*%-(%d+%-%d+%-%d+)$') or starts), starts)
 end
 
 local states = {} -- by hash
@@ -148,6 +148,13 @@ for day, total in pairs(totals) do
   write('HDEL', key, total[2])
   if is_new[day] then
     remember(day)
+  end
+end
+
+for day, counts in pairs(group_counts) do
+  for key, count in pairs(counts) do
+    call('HSET', base .. 'sums:tagcounts-' .. day, key, format('%.0f', count))
+    remember('tagcounts-' .. day)
   end
 end
 

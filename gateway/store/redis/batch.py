@@ -12,7 +12,7 @@ from json.encoder import encode_basestring_ascii as quote
 from typing import NamedTuple
 
 from gateway.quota import windows as limits
-from gateway.quota.ledger_entry import SEPARATOR, SUMS, encode_window, group_of, sums_of
+from gateway.quota.ledger_entry import SEPARATOR, SUMS, attributions_of, encode_window, group_of, sums_of
 from gateway.quota.measures import measures_of
 from gateway.records import Claim, Draw, Granted, Record, Refused, Window, WindowState, WindowStatus
 from gateway.store import (
@@ -28,7 +28,7 @@ from gateway.store import (
     heir_of,
 )
 
-NOTHING = "[[],0,[],[],[],[]]"
+NOTHING = "[[],0,[],[],[],[],[]]"
 """The script's second argument where there are no items."""
 
 _SUMS = ",".join(["%d"] * len(SUMS))
@@ -48,7 +48,7 @@ def spell_items(items: Sequence[Item]) -> Spelt:
     windows, groups, fields = _Windows(), _Groups(), dict[str, int]()
     spelt = [""] * len(items)
     texts = [""] * len(items)
-    measured = ["0"] * len(items)
+    measured, attributed = ["0"] * len(items), ["[]"] * len(items)
     drawn: list[list[int]] = []
     # Reservations first, so that their windows, which the answer reports, have the first numbers.
     for i, item in enumerate(items):
@@ -75,6 +75,8 @@ def spell_items(items: Sequence[Item]) -> Spelt:
             )
             texts[i] = item.text.partition("\t")[2]
             measured[i] = _measured(record, fields)
+            if record.user or record.tags:
+                attributed[i] = _attributed(record, fields)
         elif isinstance(item, Defer):
             record, claims = item.settlement
             amounts = "".join(
@@ -86,7 +88,7 @@ def spell_items(items: Sequence[Item]) -> Spelt:
             spelt[i] = f'["v",{quote(item.lease)},{item.number}]'
     first = (
         f"[[{','.join(windows.spelt)}],{shown},[{','.join(groups.spelt)}],[{','.join(spelt)}],"
-        f"[{','.join(map(quote, fields))}],[{','.join(measured)}]]"
+        f"[{','.join(map(quote, fields))}],[{','.join(measured)}],[{','.join(attributed)}]]"
     )
     return Spelt([first, *texts], drawn)
 
@@ -98,6 +100,16 @@ def _measured(record: Record, fields: dict[str, int]) -> str:
         place = fields.setdefault(record.label_model + SEPARATOR + upstream, len(fields) + 1)
         found += (place, counter)
     return str(found)
+
+
+def _attributed(record: Record, fields: dict[str, int]) -> str:
+    """The places of the groups by user and tag in which a call counts."""
+    return str([
+        fields.setdefault(
+            SEPARATOR.join((record.key, record.team or "", record.label_model, name, value)), len(fields) + 1
+        )
+        for name, value in attributions_of(record)
+    ])  # fmt: skip
 
 
 class _Windows:

@@ -10,8 +10,17 @@ from typing import Any
 
 from gateway.chunked import portions
 from gateway.quota import ledger_entry
-from gateway.store import TOLD_GROUPS, CallFilter, Measures, ReportScope
-from gateway.store.report_rows import ReportRange, UsageReport, call_row, range_of, reported_name, storable, usage_row
+from gateway.store import TOLD_GROUPS, CallFilter, Measures, ReportScope, attribution_in
+from gateway.store.report_rows import (
+    TAGS,
+    ReportRange,
+    UsageReport,
+    call_row,
+    range_of,
+    reported_name,
+    storable,
+    usage_row,
+)
 
 from .connection import RedisConnection, Script
 from .daily_sums import BETWEEN
@@ -43,7 +52,11 @@ async def usage(
 ) -> UsageReport:
     """The usage report. Raises `StoreUnavailable`."""
     (days,) = await link.ask(("ZRANGE", f"{base}days", 0, -1))
-    wanted = sorted(filter(range_of(group_by, since, until).has, days))
+    has = range_of(group_by, since, until).has
+    if attribution_in(group_by) is None:
+        wanted = sorted(filter(has, days))
+    else:
+        wanted = sorted(day for day in days if day.startswith(TAGS) and has(day.removeprefix(TAGS)))
     return await cache.report(group_by, wanted, only)
 
 

@@ -16,6 +16,8 @@ The keys, all with one hash tag, so that in a cluster one node has them all; 1 i
     {namespace}:1:records          stream: one record each
     {namespace}:1:sums:DAY         hash: group -> numbers (quota/ledger_entry); DAY is an hour, too (2026-11-20T14)
     {namespace}:1:sums:latency-DAY hash: model, upstream -> "counter:number counter:number" (quota/measures); the same
+    {namespace}:1:sums:tags-DAY    hash: key, team, model, `user` or `tag:NAME`, value -> numbers
+    {namespace}:1:sums:tagcounts-DAY  hash: key -> number of its groups in the former
     {namespace}:1:claim:NAME       "until_us holder"; what one of all workers does
     {namespace}:1:posts:PLACE      hash: worker -> "until_us text"; what workers with waiting calls exchange
     {namespace}:1:documents:KIND   hash: name -> document; KIND is key, team or overlay

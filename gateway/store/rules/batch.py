@@ -11,7 +11,7 @@ from operator import add, sub
 from typing import NamedTuple
 
 from gateway.quota import windows
-from gateway.quota.ledger_entry import group_of, sums_of
+from gateway.quota.ledger_entry import attributions_of, group_of, sums_of
 from gateway.quota.measures import measures_of
 from gateway.records import Claim, Draw, Granted, Record, Refused, Settlement, Window, WindowState
 from gateway.store import MAX_GAP_S, Defer, Item, Reserve, Settle, Void
@@ -68,6 +68,9 @@ class LedgerTransaction:
         """What is added to the sums of hours and so of days; less than nothing, where something is taken back."""
         self.measures: dict[tuple[str, str, str, int], int] = {}
         """What is added to the counters of hours and so of days: by hour, model, upstream and counter."""
+
+        self.attributed: dict[tuple[str, str, str, str, str, str], Sequence[int]] = {}
+        """What is added to the sums by user and tag: by day, key, name, value, team and model."""
 
     def take(self, items: Sequence[Item]) -> list[Granted | Refused | None]:
         """The items of a batch, in their order."""
@@ -194,6 +197,15 @@ class LedgerTransaction:
         for upstream, counter in measures_of(record):
             place = (hour, record.label_model, upstream, counter)
             measures[place] = measures.get(place, 0) + 1
+        if record.user or record.tags:
+            self._attribute(record, hour[:10])
+
+    def _attribute(self, record: Record, day: str) -> None:
+        numbers = sums_of(record)
+        for name, value in attributions_of(record):
+            place = (day, record.key, name, value, record.team or "", record.label_model)
+            known = self.attributed.get(place)
+            self.attributed[place] = numbers if known is None else tuple(map(add, known, numbers))
 
     def _sum_up(self, record: Record, sign: int) -> str:
         group, numbers = group_of(record), sums_of(record)

@@ -28,6 +28,7 @@ from gateway.store.key_store import StoreChange
 from gateway.store.refusals import REFUSALS_KEPT, REFUSALS_KEPT_S, RefusalEntry, encode_refusal
 from gateway.store.rules.batch import LedgerTransaction, LostCalls, unheard_us
 
+from .attributed import AttributedSums
 from .bonds import add_bond
 from .database import among, create, insert, transaction
 from .keys import apply_change
@@ -78,6 +79,7 @@ class SqliteLedger:
 
     def __init__(self, settings: StoreSettings, clock_us: Callable[[], int]) -> None:
         self._clock_us = clock_us
+        self._attributed = AttributedSums()
         self._trimmer = Trimmer(settings.usage_records_max, settings.sums_days)
         self._noted_us = 0
         self._is_far_behind = False
@@ -291,6 +293,8 @@ class SqliteLedger:
             insert(db, "hours", HOUR_GROUP + SUMS, [(*group, *row) for group, row in turn.sums.items()], ADD_HOURS)
             days = [(group[0][:10], *group[1:], *row) for group, row in turn.sums.items()]
             insert(db, "sums", SUM_GROUP + SUMS, days, ADD_SUMS)
+        if turn.attributed:
+            self._attributed.add(db, turn.attributed)
         if turn.measures:
             hours = [(*place, number) for place, number in turn.measures.items()]
             days = [(place[0][:10], *place[1:], number) for place, number in turn.measures.items()]

@@ -14,7 +14,7 @@ from gateway.chunked import in_chunks
 from gateway.config import StoreSettings
 from gateway.quota.ledger_entry import SUMS
 from gateway.records import Record, Usage, WindowState
-from gateway.store import TOLD_GROUPS, USAGE_GROUPS, CallFilter, Measures, Progress, ReportScope
+from gateway.store import TOLD_GROUPS, USAGE_GROUPS, CallFilter, Measures, Progress, ReportScope, attribution_in
 from gateway.store.refusals import RefusalEntry, RefusalQuery, StoredRefusal, decode_refusal
 from gateway.store.report_rows import ROWS_AT_ONCE, call_row, range_of, storable, usage_row
 
@@ -82,12 +82,17 @@ class Reader:
             return []  # the only row is the one that the caller has
         range_ = range_of(group_by, since, until)
         names_sql = _GROUP_OF_HOURS if range_.is_hourly else _GROUP_OF_DAYS
+        attribution = attribution_in(group_by)
+        if attribution is not None:
+            names_sql = names_sql | {attribution: "value"}
         groups = [names_sql[name] for name in group_by]
         columns = ", ".join([*groups, *(f"sum({name})" for name in SUMS)])
         groups_sql = ", ".join(groups) or "''"
         behind = f"AND ({groups_sql}) > ({', '.join('?' * len(after))}) " if after else ""
         meant, names = _part(only)
         table, period = ("hours", "hour") if range_.is_hourly else ("sums", "day")
+        if attribution is not None:
+            table, meant, names = "attributed", f"AND name = ? {meant}", (attribution, *names)
         # What was counted and taken back leaves zeros.
         text = (
             f"SELECT {columns} FROM {table} WHERE {period} >= ? AND {period} <= ? {behind}{meant}"  # noqa: S608 - names from a table

@@ -76,6 +76,11 @@ CREATE TABLE IF NOT EXISTS bonds (
     seq INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, key TEXT NOT NULL, until REAL NOT NULL, text TEXT NOT NULL)""",
     "CREATE INDEX IF NOT EXISTS bonds_by_key ON bonds (key, seq)",
     "CREATE INDEX IF NOT EXISTS bonds_by_until ON bonds (until)",
+    f"""
+CREATE TABLE IF NOT EXISTS attributed (
+    day TEXT, key TEXT, name TEXT, value TEXT, team TEXT, model TEXT,
+    {", ".join(f"{name} INTEGER NOT NULL" for name in SUMS)},
+    PRIMARY KEY (day, key, name, value, team, model)) WITHOUT ROWID""",
     """
 CREATE TABLE IF NOT EXISTS measures (
     period TEXT, model TEXT, upstream TEXT, counter INTEGER, number INTEGER NOT NULL,
@@ -137,5 +142,9 @@ HOUR_GROUP = ("hour", *SUM_GROUP[1:])
 _ADDED_SUMS = ", ".join(f"{name} = {name} + excluded.{name}" for name in SUMS)
 
 ADD_SUMS = f"ON CONFLICT ({', '.join(SUM_GROUP)}) DO UPDATE SET {_ADDED_SUMS}"
+
+ATTRIBUTED_GROUP = ("day", "key", "name", "value", "team", "model")
+
+ADD_ATTRIBUTED = f"ON CONFLICT ({', '.join(ATTRIBUTED_GROUP)}) DO UPDATE SET {_ADDED_SUMS}"
 
 ADD_HOURS = f"ON CONFLICT ({', '.join(HOUR_GROUP)}) DO UPDATE SET {_ADDED_SUMS}"

@@ -79,7 +79,8 @@ ADMIN_OPERATIONS: Mapping[tuple[str, str], Operation] = {
         {JSON: named("Usage"), "text/csv": _ROWS}, _READING,
         parameters=(
             in_query("group_by", "Names with commas between: key, team, model, upstream, endpoint, day, month, "
-                     f"hour. Sums of hours are kept for {HOURS_KEPT_DAYS} days.", type="string", default="key"),
+                     f"hour, user, tag:NAME. Sums of hours are kept for {HOURS_KEPT_DAYS} days.",
+                     type="string", default="key"),
             _SINCE,
             _UNTIL,
             in_query("limit", "A page of at most so many rows; default: all rows.", **_LIMIT),

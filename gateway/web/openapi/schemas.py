@@ -167,11 +167,11 @@ SCHEMAS: Mapping[str, Schema] = {
         )),
         next=_TEXT_OR_NULL,
     ),
-    "Usage": _exact(data=_list(_exact(
-        dict.fromkeys(USAGE_GROUPS, _TEXT),
+    "Usage": _exact(data=_list({"patternProperties": {"^tag:": _TEXT}, **_exact(
+        dict.fromkeys((*USAGE_GROUPS, "user"), _TEXT),
         **{name: _COUNT for name in USAGE_COLUMNS if name not in ("cost_usd", "estimated_percent")},
         cost_usd=_USD, estimated_percent={"type": "number", "minimum": 0, "maximum": 100},
-    )), next=_TEXT_OR_NULL),
+    )}), next=_TEXT_OR_NULL),
     "Latency": _exact(data=_list(_exact(
         dict.fromkeys(MEASURE_GROUPS, _TEXT),
         **dict.fromkeys(("requests", "errors", "failed_attempts", *latency.COUNTS), _COUNT),
