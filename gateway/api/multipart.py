@@ -4,7 +4,8 @@ Nothing of a file is kept. Memory is bounded by `MAX_FIELD_BYTES`, `MAX_HEAD_BYT
 
 Parsers of other servers differ in sloppy forms, and an upstream that reads a form differently would execute what was
 not checked here. So everything on which they differ is refused: text before the first boundary or behind the last,
-folded headers, bare line feeds, escaped quotes, transfer encodings, charsets, a text field sent as a file.
+the boundary inside a part, folded headers, bare line feeds, escaped quotes, encodings, charsets, false lengths, forms
+inside forms, a text field sent as a file.
 
 All functions raise `InvalidRequest` and nothing else.
 """
@@ -77,6 +78,8 @@ class FormParser:
         """The position of `_held` in the body."""
         self._step = self._begin
         self._part: FormPart | None = None
+        self._announced: str | None = None
+        """The length of the content as its headers have it."""
         self._value = bytearray()
         self._fields_bytes = 0
         self._parts: list[FormPart] = []
@@ -135,13 +138,17 @@ class FormParser:
         if len(self._parts) >= MAX_PARTS:
             _refuse(f"it has more than {MAX_PARTS} parts", "Send fewer.")
         head = self._take(end + 4)[:-4]
-        name, is_file = _read_head(head)
+        name, is_file, self._announced = _read_head(head)
         self._part = FormPart(name, self._at, self._at, None if is_file else "")
         self._step = self._content
         return True
 
     def _content(self) -> bool:
-        end = self._held.find(self._delimiter)
+        # Some parsers take the boundary behind a bare line feed for one (the standard library's, Go's).
+        mark = self._held.find(self._delimiter[2:])
+        end = mark - 2
+        if mark >= 0 and self._held[max(0, end) : mark] != b"\r\n":
+            _refuse("its boundary is inside a part", "Choose a boundary that is in no part.")
         size = max(0, len(self._held) - len(self._delimiter) + 1) if end < 0 else end
         assert self._part is not None
         self._keep(self._part, self._take(size))
@@ -171,6 +178,8 @@ class FormParser:
             _refuse(f"the field '{shown(part.name)}' is too long", "Shorten it.", shown(part.name))
 
     def _end_part(self, part: FormPart) -> None:
+        if self._announced not in (None, str(self._at - part.start)):
+            _refuse("a part has another length than its Content-Length", "Leave this header out.")
         value = None
         if part.value is not None:
             try:
@@ -187,8 +196,8 @@ def shown(name: str) -> str:
     return name if len(name) <= 64 and name.isprintable() else "?"
 
 
-def _read_head(head: bytes) -> tuple[str, bool]:
-    """Name of a part, and whether it is a file."""
+def _read_head(head: bytes) -> tuple[str, bool, str | None]:
+    """Name of a part, whether it is a file, and its announced length."""
     headers: dict[str, str] = {}
     for line in head.decode("utf-8", "surrogateescape").split("\r\n"):
         found = _HEADER.fullmatch(line)
@@ -200,14 +209,16 @@ def _read_head(head: bytes) -> tuple[str, bool]:
     is_known = parameters is not None and parameters.keys() <= {"name", "filename", "filename*"}
     if kind.strip().lower() != "form-data" or parameters is None or not is_known or not parameters.get("name"):
         _refuse("a part has no Content-Disposition that can be read", "Send 'form-data; name=\"...\"'.")
-    if headers.get("content-transfer-encoding", "binary").lower() not in _IDENTITY:
-        _refuse("a part has a Content-Transfer-Encoding", "Send its bytes as they are.")
+    if headers.get("content-transfer-encoding", "binary").lower() not in _IDENTITY or "content-encoding" in headers:
+        _refuse("a part has a Content-Transfer-Encoding or Content-Encoding", "Send its bytes as they are.")
+    if headers.get("content-type", "").lower().startswith(("multipart/", "message/")):
+        _refuse("a part is a form or a message itself", "Send each file as a part of its own.")
     name, is_file = parameters["name"], "filename" in parameters or "filename*" in parameters
     if _NAME.fullmatch(name) is None or name == "_charset_":
         _refuse("the name of a part is not supported", "Use the names of the API.")
     if not is_file and not _is_utf8(headers.get("content-type", "")):
         _refuse(f"the field '{shown(name)}' has a charset other than UTF-8", "Send UTF-8.", shown(name))
-    return name, is_file
+    return name, is_file, headers.get("content-length")
 
 
 def _is_utf8(media_type: str) -> bool:

@@ -1,0 +1,1 @@
+"""Slow tests of request checks."""
