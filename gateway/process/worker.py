@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import logging
+import os
 import signal
 import socket
 import sys
@@ -21,6 +23,7 @@ from typing import Any
 
 import uvloop
 from aiohttp import web
+from prometheus_client import values
 
 from gateway.config import Config, build
 from gateway.errors import Unavailable
@@ -222,6 +225,12 @@ def settle_memory() -> None:
     gc.set_threshold(20000, 20, 100)
 
 
+def keep_process_id() -> None:
+    """Have prometheus-client ask the kernel for the process id once, not for each value that it writes: a worker is
+    never forked. To be called before the first metric is made."""
+    values.ValueClass = values.MultiProcessValue(itertools.repeat(os.getpid()).__next__)  # type: ignore[no-untyped-call]
+
+
 async def _main(end: socket.socket, listener: socket.socket, office: socket.socket | None = None) -> int:
     line = await ControlChannel.over(end)
     message: dict[str, Any] | None = await line.receive()
@@ -245,6 +254,7 @@ def main() -> int:
     """Run one worker on the inherited descriptors named in the arguments: the control line, the listener of calls, and
     that of operators where there is one."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    keep_process_id()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to every process; the supervisor decides
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     sockets = [socket.socket(fileno=int(number)) for number in sys.argv[1:]]
