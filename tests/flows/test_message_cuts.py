@@ -6,19 +6,18 @@ error event.
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from tests.conftest import Stage, StartsGateways
-from tests.fakes.scripted import CHUNKED, Wire, chunk
+from tests.fakes.scripted import Wire
 
-from .house import Gateway, secret
+from .cutting import ask_all, write_cut
+from .house import Gateway
 from .test_messages import CLAUDE, RECORDED, house_settings
 
-AT_ONCE = 24
 BROKEN = frozenset({"error-in-stream", "ended-early"})
 DONE = b"data: [DONE]\n\n"
 ENDS = {"LF": b"\n", "CRLF": b"\r\n", "CR": b"\r"}
@@ -44,30 +43,17 @@ def cases() -> list[Case]:
 async def cutter(wire: Wire) -> None:
     """The recorded stream that the request names, in two chunks."""
     name, end, cut = wire.request.json["metadata"]["user_id"].split(":")
-    text = text_of(name, end)
-    halves = [half for half in (text[: int(cut)], text[int(cut) :]) if half]
-    await wire.write(CHUNKED + b"".join(map(chunk, halves)) + b"0\r\n\r\n")
+    await write_cut(wire, text_of(name, end), int(cut))
 
 
-async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, case: Case) -> bytes:
-    """One call on a connection that is kept; returns the body of its answer."""
-    members = {
-        "model": CLAUDE, "stream": True, "max_tokens": 64, "messages": [{"role": "user", "content": "Hi"}],
+def members_of(case: Case) -> dict[str, Any]:
+    return {
+        "model": CLAUDE, "max_tokens": 64, "messages": [{"role": "user", "content": "Hi"}],
         "metadata": {"user_id": ":".join(map(str, case))},
     }  # fmt: skip
-    body = json.dumps(members).encode()
-    head = f"x-api-key: {secret('alice')}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
-    writer.write(f"POST /v1/messages HTTP/1.1\r\nHost: x\r\n{head}\r\n\r\n".encode() + body)
-    answer = await reader.readuntil(b"\r\n\r\n")
-    assert answer.startswith(b"HTTP/1.1 200 "), answer
-    passed = b""
-    while size := int(await reader.readuntil(b"\r\n"), 16):
-        passed += (await reader.readexactly(size + 2))[:-2]
-    await reader.readexactly(2)
-    return passed
 
 
-def check(passed: bytes, case: Case) -> None:
+def check(case: Case, passed: bytes) -> None:
     name, end, _ = case
     # A CR at the end of a chunk ends its event: the LF behind it may go with the next bytes.
     passed, text = passed.replace(ENDS[end], b"\n"), RECORDED[name]
@@ -91,24 +77,5 @@ def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
 
 async def test_every_cut_of_every_recorded_stream(house: Gateway, upstream: Stage) -> None:
     upstream.play(always=cutter)
-    todo: Iterator[Case] = iter(cases())
-
-    async def work() -> int:
-        reader, writer = await asyncio.open_connection("127.0.0.1", house.port)
-        number = 0
-        for case in todo:
-            passed = await ask(reader, writer, case)
-            try:
-                check(passed, case)
-            except (AssertionError, ValueError) as error:
-                raise AssertionError(f"{case}: {passed!r}") from error
-            number += 1
-        writer.close()
-        await writer.wait_closed()
-        return number
-
-    async with asyncio.TaskGroup() as group:
-        workers = [group.create_task(work()) for _ in range(AT_ONCE)]
-    assert (
-        sum(worker.result() for worker in workers) == len(cases()) == upstream.hits > sum(map(len, RECORDED.values()))
-    )
+    await ask_all(house.port, "/v1/messages", cases(), members_of, check)
+    assert len(cases()) == upstream.hits > sum(map(len, RECORDED.values()))

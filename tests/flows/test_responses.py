@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,6 +12,7 @@ from tests.fakes import responses_api as api
 from tests.fakes.scripted import CHUNKED, Behaviour, Wire, chunk, error_json, ok_json, silent
 
 from .client import Answer
+from .cutting import ask_all, write_cut
 from .house import Gateway, key, model, secret, settings
 
 MODEL = "gpt-4.1"
@@ -377,44 +376,31 @@ RECORDED = {
         )
     ),
 }
-AT_ONCE = 24
+Case = tuple[str, int]
+"""The stream's name, and where it is cut."""
 
 
 async def cutter(wire: Wire) -> None:
     """The stream that the request names, in two chunks."""
     name, cut = wire.request.json["user"].split(":")
-    await sent(RECORDED[name][: int(cut)], RECORDED[name][int(cut) :])(wire)
+    await write_cut(wire, RECORDED[name], int(cut))
+
+
+def check_cut(case: Case, passed: bytes) -> None:
+    text = RECORDED[case[0]]
+    if case[0] != "failed":
+        assert passed == text
+        return
+    same = text.index(b"event: response.failed")
+    assert passed[:same] == text[:same]
+    assert data_of(passed[same:])["response"]["error"]["code"] == "upstream_error"
 
 
 async def test_every_cut_of_every_stream(house: Gateway, upstream: Stage) -> None:
     upstream.play(always=cutter)
-    todo: Iterator[tuple[str, int]] = iter([(name, cut) for name, text in RECORDED.items() for cut in range(len(text))])
-
-    async def work() -> int:
-        reader, writer = await asyncio.open_connection("127.0.0.1", house.port)
-        number = 0
-        for name, cut in todo:
-            body = json.dumps({"model": MODEL, "input": "Hi", "stream": True, "user": f"{name}:{cut}"}).encode()
-            head = f"Authorization: Bearer {secret('bob')}\r\nContent-Type: application/json"
-            head += f"\r\nContent-Length: {len(body)}"
-            writer.write(f"POST /v1/responses HTTP/1.1\r\nHost: x\r\n{head}\r\n\r\n".encode() + body)
-            answer = await reader.readuntil(b"\r\n\r\n")
-            assert answer.startswith(b"HTTP/1.1 200 "), answer
-            passed = b""
-            while size := int(await reader.readuntil(b"\r\n"), 16):
-                passed += (await reader.readexactly(size + 2))[:-2]
-            await reader.readexactly(2)
-            if name != "failed":
-                assert passed == RECORDED[name], (name, cut)
-            else:
-                same = RECORDED[name].index(b"event: response.failed")
-                assert passed[:same] == RECORDED[name][:same]
-                assert data_of(passed[same:])["response"]["error"]["code"] == "upstream_error"
-            number += 1
-        writer.close()
-        await writer.wait_closed()
-        return number
-
-    async with asyncio.TaskGroup() as group:
-        workers = [group.create_task(work()) for _ in range(AT_ONCE)]
-    assert sum(worker.result() for worker in workers) == sum(map(len, RECORDED.values()))
+    cases = [(name, cut) for name, text in RECORDED.items() for cut in range(len(text))]
+    await ask_all(
+        house.port, "/v1/responses", cases,
+        lambda case: {"model": MODEL, "input": "Hi", "user": f"{case[0]}:{case[1]}"}, check_cut,
+    )  # fmt: skip
+    assert upstream.hits == len(cases)

@@ -6,21 +6,20 @@ where the request tells it to, so that many calls are under way at once; each ha
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.conftest import Stage, StartsGateways
-from tests.fakes.scripted import CHUNKED, Wire, chunk
+from tests.fakes.scripted import Wire
 from tests.formats.slow_scan import Rewritten, Slow, assert_passed
 
-from .house import CHAT, COMPLETIONS, Gateway, secret, settings
+from .cutting import ask_all, write_cut
+from .house import CHAT, COMPLETIONS, Gateway, settings
 
 RECORDED = {path.stem: path.read_bytes() for path in sorted((Path(__file__).parents[1] / "recorded").glob("*.sse"))}
-AT_ONCE = 24
 DONE = b"data: [DONE]\n\n"
 ENDS = {"LF": b"\n", "CRLF": b"\r\n", "CR": b"\r"}
 
@@ -39,9 +38,7 @@ def choices_of(name: str) -> int:
 async def cutter(wire: Wire) -> None:
     """The recorded stream that the request names, in two chunks."""
     name, end, cut = wire.request.json["user"].split(":")
-    text = text_of(name, end)
-    halves = [half for half in (text[: int(cut)], text[int(cut) :]) if half]
-    await wire.write(CHUNKED + b"".join(map(chunk, halves)) + b"0\r\n\r\n")
+    await write_cut(wire, text_of(name, end), int(cut))
 
 
 def cases() -> list[Case]:
@@ -55,29 +52,16 @@ def cases() -> list[Case]:
     return found
 
 
-async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, case: Case) -> bytes:
-    """One call on a connection that is kept; returns the body of its answer."""
+def is_chat(case: Case) -> bool:
+    return b"chat.completion" in RECORDED[case[0]]
+
+
+def members_of(case: Case) -> dict[str, Any]:
     name, end, cut, shows = case
-    is_chat = b"chat.completion" in RECORDED[name]
-    asked = {"messages": [{"role": "user", "content": "Hi"}]} if is_chat else {"prompt": "Hi"}
-    members = {
-        "model": CHAT if is_chat else COMPLETIONS,
-        "stream": True,
-        "n": choices_of(name),
-        "user": f"{name}:{end}:{cut}",
-        **asked,
-    }
-    body = json.dumps(members | ({"stream_options": {"include_usage": True}} if shows else {})).encode()
-    head = f"Authorization: Bearer {secret('alice')}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
-    path = "/v1/chat/completions" if is_chat else "/v1/completions"
-    writer.write(f"POST {path} HTTP/1.1\r\nHost: x\r\n{head}\r\n\r\n".encode() + body)
-    answer = await reader.readuntil(b"\r\n\r\n")
-    assert answer.startswith(b"HTTP/1.1 200 "), answer
-    passed = b""
-    while size := int(await reader.readuntil(b"\r\n"), 16):
-        passed += (await reader.readexactly(size + 2))[:-2]
-    await reader.readexactly(2)
-    return passed
+    asked = {"messages": [{"role": "user", "content": "Hi"}]} if is_chat(case) else {"prompt": "Hi"}
+    usage = {"stream_options": {"include_usage": True}} if shows else {}
+    model = CHAT if is_chat(case) else COMPLETIONS
+    return {"model": model, "n": choices_of(name), "user": f"{name}:{end}:{cut}", **asked, **usage}
 
 
 def expectations() -> dict[tuple[str, str, bool], tuple[list[bytes | Rewritten], bytes | None]]:
@@ -113,25 +97,12 @@ def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
 async def test_every_cut_of_every_recorded_stream(house: Gateway, upstream: Stage) -> None:
     upstream.play(always=cutter)
     expected = expectations()
-    todo: Iterator[Case] = iter(cases())
 
-    async def work() -> int:
-        reader, writer = await asyncio.open_connection("127.0.0.1", house.port)
-        number = 0
-        for case in todo:
-            name, end, _, shows = case
-            passed = await ask(reader, writer, case)
-            try:
-                check(passed, *expected[name, end, shows])
-            except AssertionError as error:
-                raise AssertionError(f"{case}: {passed!r}") from error
-            number += 1
-        writer.close()
-        await writer.wait_closed()
-        return number
+    def check_case(case: Case, passed: bytes) -> None:
+        name, end, _, shows = case
+        check(passed, *expected[name, end, shows])
 
-    async with asyncio.TaskGroup() as group:
-        workers = [group.create_task(work()) for _ in range(AT_ONCE)]
-    assert (
-        sum(worker.result() for worker in workers) == len(cases()) == upstream.hits > sum(map(len, RECORDED.values()))
-    )
+    for path, of_chat in (("/v1/chat/completions", True), ("/v1/completions", False)):
+        todo = [case for case in cases() if is_chat(case) is of_chat]
+        await ask_all(house.port, path, todo, members_of, check_case)
+    assert len(cases()) == upstream.hits > sum(map(len, RECORDED.values()))
