@@ -1,9 +1,9 @@
 """Scans a streamed answer of Gemini's API: chunks of one shape, each an answer of its own.
 
 The stream has no event that ends it. It is complete when each candidate has its `finishReason`, or when the prompt was
-blocked. Every chunk has the usage so far, so each is parsed. One that is too long to be held, with a picture or a
-signature, is read on its way (`MemberReader`). Nothing but chunks leaves: google-genai fails on a comment, on `event:`
-lines and on `[DONE]` (`_api_client.py`, `HttpResponse`).
+blocked; a chunk behind that leaves only if it has no text. Every chunk has the usage so far, so each is parsed. One
+that is too long to be held, with a picture or a signature, is read on its way (`MemberReader`). Nothing but chunks
+leaves: google-genai fails on a comment, on `event:` lines and on `[DONE]` (`_api_client.py`, `HttpResponse`).
 """
 
 from __future__ import annotations
@@ -74,9 +74,12 @@ class GeminiScan(EventScan):
             chunk = json.loads(data)
         except (ValueError, RecursionError):
             chunk = None
+        texts = self.TEXTS.findall(data)
+        if self.is_complete and (texts or not isinstance(chunk, dict)):
+            return b""  # behind the end there may be usage, and nothing else of this call
         if not isinstance(chunk, dict):
             return self._cleaned(_chunk(data))
-        if texts := self.TEXTS.findall(data):
+        if texts:
             self._take_texts(texts)
             self.has_reasoned = self.has_reasoned or gemini_usage.THOUGHT.search(data) is not None
         if chunk.get("error"):

@@ -54,7 +54,7 @@ class Kind:
         return FORMS[self.endpoint]
 
 
-ENDPOINTS: tuple[Endpoint, ...] = ("completions", "chat", "messages", "responses")
+ENDPOINTS: tuple[Endpoint, ...] = ("completions", "chat", "messages", "responses", "generate_content")
 PLAIN = tuple(Kind(endpoint, False) for endpoint in ENDPOINTS)
 STREAMED = tuple(Kind(endpoint, True) for endpoint in ENDPOINTS)
 KINDS = PLAIN + STREAMED

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from .scripted import event
 
-Endpoint = Literal["completions", "chat", "messages", "responses"]
+Endpoint = Literal["completions", "chat", "messages", "responses", "generate_content"]
 Event = dict[str, Any]
 
 CREATED = 1700000000
@@ -32,6 +32,10 @@ class Form:
     path: str = "/v1/completions"
     user: tuple[str, ...] = ("user",)
     """Where a request names its user."""
+
+    def request(self, model: str, user: str, *, is_streamed: bool) -> tuple[str, dict[str, Any]]:
+        """Path and members of a request."""
+        return self.path, {"model": model, "stream": is_streamed, **self.asked(user)}
 
     def asked(self, user: str) -> dict[str, Any]:
         """The members of a request, but for its model and whether it is streamed."""
@@ -228,6 +232,40 @@ _RESPONSES_USAGE = {
     "output_tokens_details": {"reasoning_tokens": 0}, "total_tokens": PROMPT_TOKENS + COMPLETION_TOKENS,
 }  # fmt: skip
 
+
+class Gemini(Form):
+    """Gemini's native API, with errors in OpenAI's members, as resellers have them."""
+
+    def request(self, model: str, user: str, *, is_streamed: bool) -> tuple[str, dict[str, Any]]:
+        method = "streamGenerateContent?alt=sse" if is_streamed else "generateContent"
+        return f"{self.path}/{model}:{method}", self.asked(user)
+
+    def asked(self, user: str) -> dict[str, Any]:
+        contents = [{"role": "user", "parts": [{"text": "Hello"}]}]
+        return {"labels": {"user": user}, "generationConfig": {"maxOutputTokens": 20}, "contents": contents}
+
+    def document(self, text: str) -> dict[str, Any]:
+        return self.piece(text, "STOP") | {"responseId": None, "usageMetadata": _GEMINI_USAGE}
+
+    def piece(self, text: str, finish: str | None = None) -> Event:
+        candidate: dict[str, Any] = {"content": {"parts": [{"text": text}], "role": "model"}, "index": 0}
+        if finish is not None:
+            candidate["finishReason"] = finish
+        return {"candidates": [candidate], "modelVersion": MODEL}
+
+    def finish(self, text: str) -> list[Event]:
+        return [self.piece("", "STOP") | {"usageMetadata": _GEMINI_USAGE}]
+
+    def end(self) -> bytes:
+        """The API has none; some upstreams send OpenAI's, which clients do not get."""
+        return b""
+
+
+_GEMINI_USAGE = {
+    "promptTokenCount": PROMPT_TOKENS, "candidatesTokenCount": COMPLETION_TOKENS,
+    "totalTokenCount": PROMPT_TOKENS + COMPLETION_TOKENS,
+}  # fmt: skip
+
 FORMS: dict[str, Form] = {
     form.endpoint: form
     for form in (
@@ -235,6 +273,7 @@ FORMS: dict[str, Form] = {
         Chat("chat", "/v1/chat/completions"),
         Messages("messages", "/v1/messages", ("metadata", "user_id")),
         Responses("responses", "/v1/responses"),
+        Gemini("generate_content", "/v1beta/models", ("labels", "user")),
     )
 }
 

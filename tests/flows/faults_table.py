@@ -63,6 +63,10 @@ class Told:
 
 def told(ask: Ask, answer: Answer) -> Told:
     """What an answer with an error status says. Its shape has to be that of the format."""
+    if ask.kind.endpoint == "generate_content":
+        error = google_error(answer.json)
+        assert answer.json["error"]["code"] == answer.status
+        return error
     if ask.kind.endpoint != "messages":
         error = answer.error
         return Told(error["code"], error["param"], error["type"], error["message"])
@@ -80,6 +84,17 @@ def anthropic_error(whole: dict[str, Any]) -> Told:
     error = whole["error"]
     assert set(error) - {"details"} == {"type", "message"}
     return Told(error.get("details", {}).get("error_code"), None, error["type"], error["message"])
+
+
+def google_error(whole: dict[str, Any]) -> Told:
+    """An error as Google's clients read it; without a code its reason is its type."""
+    assert list(whole) == ["error"]
+    error = whole["error"]
+    assert sorted(error) == ["code", "details", "message", "status"]
+    details = {each["@type"].rpartition(".")[2]: each for each in error["details"]}
+    reason = details["ErrorInfo"]["reason"].lower()
+    field = details.get("BadRequest", {"fieldViolations": [{"field": None}]})["fieldViolations"][0]["field"]
+    return Told(None if reason == "invalid_request_error" else reason, field, error["status"], error["message"])
 
 
 @dataclass(frozen=True)
@@ -124,7 +139,7 @@ class Broken:
         assert answer.status == 200
         assert answer.headers["content-type"].lower().startswith("text/event-stream")
         assert b"[DONE]" not in answer.body
-        assert answer.body.endswith(b"\n\n")
+        assert answer.body.endswith((b"\n\n", b"\r\n\r\n"))
         *passed, last = data_of_events(answer.body)
         error = error_of_event(ask, passed, last)
         assert (error.code, error.param) == (self.code, None)
@@ -137,6 +152,8 @@ def error_of_event(ask: Ask, passed: list[Any], last: Any) -> Told:
     match ask.kind.endpoint:
         case "messages":
             return anthropic_error(last)
+        case "generate_content":
+            return google_error(last)
         case "responses":
             assert last["type"] == "response.failed"
             response = last["response"]
@@ -553,6 +570,23 @@ OF_FORMAT: dict[str, dict[str, tuple[Either, Either]]] = {
         # `response.completed` is the end: what follows is not read.
         "an error behind the finish_reason": (None, WHOLE),
         "an answer as one event": (None, Broken("upstream_error", lambda ask: [ask.form.document(ask.text)])),
+    },
+    "generate_content": {
+        # `[DONE]` is dropped and ends nothing.
+        "stalled after a false DONE": (None, SILENT),
+        "DONE without a finish_reason": (None, CUT),
+        "an error behind DONE": (None, CUT),
+        "JSON for a stream": (None, Whole(events=lambda ask: [ask.document])),
+        "an answer as one event": (None, Whole(events=lambda ask: [ask.document])),
+        # Comments do not leave, so that the stream has not begun.
+        "nothing but comments": (None, LATE),
+        "only a comment": (None, FAILED),
+        "an error as the first event": first_event_is(FAILED),
+        "an error with a status as its code as the first event": first_event_is(FAILED),
+        "a spent balance as the first event": first_event_is(BALANCE),
+        "a refused credential as the first event": first_event_is(AUTH),
+        "a rate limit as the first event": first_event_is(LIMITED),
+        "the client's fault as the first event": first_event_is(RELAYED),
     },
 }  # fmt: skip
 """Rows of which a format makes something else, and why."""

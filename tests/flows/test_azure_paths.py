@@ -27,6 +27,8 @@ def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
     config["models"][MAPPED] = model("chat", routes=[{"upstream": "main", "model": "there"}])
     config["models"]["pictures"] = model("images")
     config["models"]["voice"] = model("speech")
+    for name, endpoint in (("edits", "image_edits"), ("heard", "transcriptions")):
+        config["models"][name] = model(endpoint, routes=[{"upstream": "main", "model": "there"}])
     return gateways(config)
 
 
@@ -73,6 +75,22 @@ def test_further_endpoints(house: Gateway, upstream: Stage, name: str, below: st
     house.post(path_of(name, below), body)
     assert upstream.requests[0].path == f"/v1/{below}"
     assert upstream.requests[0].json == {"model": name, **body}
+
+
+@pytest.mark.parametrize(
+    ("name", "below", "field"), [("edits", "images/edits", "image"), ("heard", "audio/transcriptions", "file")]
+)
+def test_a_form_gets_the_model_of_the_path(house: Gateway, upstream: Stage, name: str, below: str, field: str) -> None:
+    upstream.play(ok_json({"text": "Hi", "data": [{"b64_json": "AAAA"}], "usage": {"type": "duration", "seconds": 1}}))
+    parts = {"model": "another", "prompt": "Hi"}
+    texts = [f'--b\r\nContent-Disposition: form-data; name="{each}"\r\n\r\n{parts[each]}\r\n' for each in parts]
+    file = f'--b\r\nContent-Disposition: form-data; name="{field}"; filename="f"\r\n\r\nbytes\r\n--b--\r\n'
+    headers = {"Content-Type": "multipart/form-data; boundary=b", "api-key": secret("alice")}
+    got = house.post(path_of(name, below), "".join([*texts, file]).encode(), key=None, headers=headers)
+    assert got.status == 200, got.body
+    assert upstream.requests[0].path == f"/v1/{below}"
+    assert b"\r\n\r\nthere\r\n" in upstream.requests[0].body
+    assert house.call(got.id)["model"] == name
 
 
 def test_streams_and_paths_without_a_deployment(house: Gateway, upstream: Stage) -> None:

@@ -119,8 +119,8 @@ class Run:
 def call(client: Raw, ask: Ask, model: str) -> Answer:
     """One call, whose answer has to have true framing."""
     form = ask.kind.form
-    members = {"model": model, "stream": ask.kind.is_streamed, **form.asked(ask.user)}
-    client.post(form.path, json.dumps(members).encode(), secret(str(ask.kind)))
+    path, members = form.request(model, ask.user, is_streamed=ask.kind.is_streamed)
+    client.post(path, json.dumps(members).encode(), secret(str(ask.kind)))
     answer = client.read_head()
     if "content-length" in answer.headers:
         answer.body = client.read(int(answer.headers["content-length"]))
@@ -140,7 +140,7 @@ def run(gateways: StartsGateways) -> Iterator[Run]:
                 "base_url": playhouse.url(fault, kind),
                 "api_key": UPSTREAM_KEY,
                 "timeouts": limits(fault, kind),
-                "capabilities": {"messages": True},
+                "capabilities": {"messages": True, "generate_content": True},
             }
             models[name] = model(kind.endpoint, routes=[{"upstream": name, "model": REAL_MODEL}])
         quotas = [{"requests": 100_000, "per": "month"}, {"tokens": 10_000_000, "per": "month"}]

@@ -57,6 +57,13 @@ def test_a_candidate_that_has_begun_has_to_finish() -> None:
     assert not scan.is_complete
 
 
+def test_behind_the_end_leaves_nothing_but_usage() -> None:
+    end = event(candidates=[candidate("a", "STOP")])
+    usage = event(candidates=[], usageMetadata={"promptTokenCount": 5, "candidatesTokenCount": 1})
+    passed, scan = run(end, event(candidates=[candidate("another")]), b"data: words\n\n", usage)
+    assert (passed, scan.usage, scan.is_usage_final) == (end + usage, Usage(5, 1, source="reported"), True)
+
+
 def test_what_is_no_chunk_does_not_leave() -> None:
     lines = b": wait\n\nevent: x\n\nid: 7\n\ndata: [DONE]\n\n"
     passed, scan = run(lines)
