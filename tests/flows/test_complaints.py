@@ -215,7 +215,8 @@ def streamed(parts: list[bytes], *, is_cut: bool = False) -> Behaviour:
 @pytest.fixture(scope="module")
 def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
     every = sorted({"completions", "chat", "embeddings", "messages", "responses", "moderations", "rerank", "images",
-                    "speech", "transcriptions", "translations", "generate_content"})  # fmt: skip
+                    "speech", "transcriptions", "translations", "image_edits", "image_variations",
+                    "generate_content"})  # fmt: skip
     spent = [{"requests": 1, "per": "month"}]
     config = settings(
         theatre.url,
@@ -286,8 +287,13 @@ BODIES: dict[str, dict[str, Any]] = {
     "generate_content": {"contents": [{"role": "user", "parts": [{"text": "Hello"}]}]},
     "count_content_tokens": {"contents": [{"role": "user", "parts": [{"text": "Hello"}]}]},
 }
-FORMS = ("transcriptions", "translations")
-"""Formats whose requests are forms."""
+FORMS: dict[str, list[tuple[str, str | bytes]]] = {
+    "transcriptions": [("file", wav(0.1))],
+    "translations": [("file", wav(0.1))],
+    "image_edits": [("image", b"picture"), ("prompt", "Hello")],
+    "image_variations": [("image", b"picture")],
+}
+"""Parts of the formats whose requests are forms."""
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -297,10 +303,9 @@ def test_8_a_spent_key_is_refused_on_every_path(house: Gateway, upstream: Stage,
     who = f"spent-{name}"
     house.post("/v1/chat/completions", {"model": OF_ALL, **BODIES["chat"]}, key=who)
     before = upstream.hits
-    sound = form(("model", OF_ALL), ("file", wav(0.1)))
     for path in [path.replace("{model}", OF_ALL) for path in (FORMATS[name].path, *FORMATS[name].more_paths)]:
         if name in FORMS:
-            refused = house.post(path, sound, key=who, headers=TYPE)
+            refused = house.post(path, form(("model", OF_ALL), *FORMS[name]), key=who, headers=TYPE)
         else:
             members = BODIES[name] if FORMATS[name].has_model_in_path else {"model": OF_ALL} | BODIES[name]
             refused = house.post(path, members, key=who)

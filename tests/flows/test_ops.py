@@ -157,7 +157,7 @@ def test_address_that_does_not_exist(house: Gateway, upstream: Stage) -> None:
     assert answer.error["message"] == "Invalid URL (POST /v1/foo)"
 
 
-@pytest.mark.parametrize("path", ["/v1/responses/resp_1", "/v1/edits", "/v1/engines/x/completions"])
+@pytest.mark.parametrize("path", ["/v1/edits", "/v1/engines/x/completions"])
 def test_endpoint_that_the_gateway_does_not_have_says_what_to_use(house: Gateway, upstream: Stage, path: str) -> None:
     answer = house.post(path, {"model": CHAT, "input": "Hi"})
     assert answer.told == (404, "invalid_request_error", None, None)
