@@ -53,6 +53,7 @@ from .person_tokens import PersonTokens
 from .reference import reference
 from .refusal_log import RefusalLog
 from .status import Status
+from .stored import StoredResponses
 
 CLOSE_STORE_WITHIN_S = 5.0
 INHERIT_WITHIN_S = 2.0
@@ -120,6 +121,7 @@ async def build(
         registry = Registry(store, lambda: live.parts.config, decisions=decisions)
         persons = PersonTokens(registry)
         plane = DataPlane(status, capacity, large_bodies, persons)
+        stored = StoredResponses(plane.caller, status)
         ops = Ops(ledger, status, scrape, TokenAuth(telemetry))
         admin = AdminAPI(
             registry,
@@ -130,7 +132,7 @@ async def build(
         most, behind = config.server.max_request_bytes, [*ops.inside(), *admin.routes(), *Dashboard().routes()]
         has_own_listener = config.admin.listen is not None
         app = _application(most, door, [
-            *plane.routes(), *ops.outside(), *([] if has_own_listener else behind),
+            *plane.routes(), *stored.routes(), *ops.outside(), *([] if has_own_listener else behind),
             *Landing(has_dashboard=not has_own_listener).routes(),
         ])  # fmt: skip
         office = (

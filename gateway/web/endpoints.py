@@ -10,8 +10,9 @@ import asyncio
 import json
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 from aiohttp import hdrs, web
 
@@ -40,11 +41,10 @@ from .forms import FormReader, boundary_of
 from .large_bodies import LargeBodies, Pieces
 from .middleware import CONTEXT, Handler, RequestContext
 from .person_tokens import PersonTokens, is_signed_token
-from .requests import forwarded_headers, forwarded_query
 from .responses import ArrayStream, EventStream, Whole, json_response
 from .status import Status
-from .stored import StoredResponses
 
+_FORWARDED = frozenset({"content-type", "accept", "user-agent", "traceparent", "tracestate"})
 MAX_CLIENT_ID = 512
 STANDINGS_WITHIN_S = 0.8
 """Time limit for a caller's own limits: an unavailable store is reported within a second. Reports may take longer."""
@@ -87,7 +87,6 @@ class DataPlane:
             web.get("/v1beta/models", google),
             web.get("/v1beta/models/{model:.+}", partial(self.show_model, spec=FORMATS["generate_content"])),
             web.get(FORMATS["responses"].path, refuse_socket),
-            *StoredResponses(self._caller, self._status).routes(),
             web.head("/", say_nothing),
             *[
                 route
@@ -166,7 +165,7 @@ class DataPlane:
     async def _check(self, request: web.Request, visit: RequestContext, spec: Format, address: _Address | None) -> Call:
         endpoint = spec.name
         parts = visit.parts
-        key = await self._caller(request, visit, spec.query_key)
+        key = await self.caller(request, visit, spec.query_key)
         self._status.refuse_when_draining()
         config = parts.config
         is_form = check_type(request, spec)
@@ -270,7 +269,9 @@ class DataPlane:
             models.append((name, found.model))
         return tuple(models)
 
-    async def _caller(self, request: web.Request, visit: RequestContext, query_key: str | None = None) -> Key:
+    async def caller(self, request: web.Request, visit: RequestContext, query_key: str | None = None) -> Key:
+        """The key of a request. `query_key`: the parameter of the query that may hold it. Raises `Unauthorized`,
+        or another refusal of it."""
         headers = request.headers
         others = [value for name in auth.KEY_HEADERS for value in headers.getall(name, ())]
         if query_key is not None:
@@ -292,7 +293,7 @@ class DataPlane:
         """What this key may use, in the words of this format; None: in those of the client's API."""
         visit = request[CONTEXT]
         spec = spec or _of_client(request)
-        key = await self._caller(request, visit, None if spec is None else spec.query_key)
+        key = await self.caller(request, visit, None if spec is None else spec.query_key)
         config = visit.parts.config
         names = auth.offered(key, config)
         if spec is not None and spec.list_models is not None:
@@ -306,7 +307,7 @@ class DataPlane:
         """One model, if this key may use it, in the words of this format or of the client's API."""
         visit = request[CONTEXT]
         spec = spec or _of_client(request)
-        key = await self._caller(request, visit, None if spec is None else spec.query_key)
+        key = await self.caller(request, visit, None if spec is None else spec.query_key)
         config = visit.parts.config
         name = request.match_info["model"]
         found = config.model(name)
@@ -319,7 +320,7 @@ class DataPlane:
     async def show_key(self, request: web.Request) -> web.StreamResponse:
         """The caller's own limits, usage and reset times."""
         visit = request[CONTEXT]
-        key = await self._caller(request, visit)
+        key = await self.caller(request, visit)
         return json_response(json.dumps(await describe_key(key, visit.parts)).encode())
 
 
@@ -452,6 +453,28 @@ def check_type(request: web.Request, spec: Format | None = None) -> bool:
     if hdrs.CONTENT_ENCODING in request.headers:
         check_coding(request)
     return False
+
+
+_NOT_FORWARDED = frozenset({"key", "api_key", "api-key", "access_token", "token", "api-version"})
+"""Parameters of a query in which some clients put their key, and Azure's version of the API."""
+
+
+def forwarded_query(request: web.Request) -> str:
+    """The query as the client wrote it, with its question mark, without what is for the gateway alone."""
+    parts = [part for part in request.rel_url.raw_query_string.split("&") if part]
+    kept = [part for part in parts if unquote(part.partition("=")[0]).lower() not in _NOT_FORWARDED]
+    return f"?{'&'.join(kept)}" if kept else ""
+
+
+def forwarded_headers(request: web.Request, more: frozenset[str]) -> tuple[tuple[str, str], ...]:
+    """The request headers that upstreams get, `more` (in lower case) among them."""
+    return tuple([(name, value) for name, value in request.headers.items() if _is_forwarded(name, more)])
+
+
+@lru_cache(maxsize=256)
+def _is_forwarded(name: str, more: frozenset[str]) -> bool:
+    name = name.lower()
+    return name in _FORWARDED or name in more or name.startswith("x-stainless-")
 
 
 def _model(name: str, config: Config) -> dict[str, Any]:

@@ -23,8 +23,8 @@ from gateway.upstream import provider_errors
 from gateway.upstream.account import position_of
 from gateway.upstream.ask import Fetched, fetch
 
+from .endpoints import forwarded_headers, forwarded_query
 from .middleware import CONTEXT, RequestContext
-from .requests import forwarded_headers, forwarded_query
 from .responses import Whole
 from .status import Status
 
