@@ -45,7 +45,10 @@ GOOD: dict[str, Any] = {
             "timeouts": {"connect_s": 1.5}, "capabilities": {"completions": "via_chat"},
             "limits": {"parallel": 5, "adaptive": True, "per_model": {"m*": {"tokens": "1M/min"}}},
         },
-        "other": {"base_url": "http://127.0.0.1:9/v1", "api_key": "${SECRET:-none}", "proxy": "${PROXY}"},
+        "other": {
+            "base_url": "http://127.0.0.1:9/v1", "api_key": "${SECRET:-none}", "proxy": "${PROXY}",
+            "key_header": "api-key", "capabilities": {"generate_content": True},
+        },
     },
     "models": {
         "m": {
