@@ -14,8 +14,20 @@ from typing import Any
 
 from gateway.config import Config
 from gateway.errors import GatewayError
+from gateway.keys.documents import labels_of
 from gateway.reports.invoice import NotUnderstood
-from gateway.reports.usage import format_csv, format_json, format_table, notes, read_day, read_groups, read_period
+from gateway.reports.usage import (
+    by_label,
+    format_csv,
+    format_json,
+    format_table,
+    label_in,
+    notes,
+    read_day,
+    read_groups,
+    read_period,
+    stored_groups,
+)
 from gateway.store import USAGE_GROUPS, Store, StoreMisconfigured, StoreUnavailable
 
 from . import compare
@@ -28,7 +40,9 @@ FORMATS = ("table", "csv", "json")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the command."""
     add_place(parser)
-    parser.add_argument("--by", metavar="NAMES", help=f"default: key; some of {','.join(USAGE_GROUPS)},user,tag:NAME")
+    parser.add_argument(
+        "--by", metavar="NAMES", help=f"default: key; some of {','.join(USAGE_GROUPS)},user,tag:NAME,label:NAME"
+    )
     parser.add_argument("--since", metavar="TIME", help="first day or hour (UTC): 2026-11-20, 2026-11-20T14, 7d, 24h")
     parser.add_argument("--until", metavar="TIME", help="the last day or hour; default: all kept")
     parser.add_argument("--format", default="table", choices=FORMATS, help="default: table")
@@ -72,7 +86,10 @@ def _report(args: argparse.Namespace, place: Config | RemoteGateway) -> tuple[st
         raise UsageError("argument --upstream: goes with --compare; else group --by upstream")
 
     async def question(store: Store | None) -> list[dict[str, Any]]:
-        return await store.usage(groups, since, until) if store else []
+        rows = await store.usage(stored_groups(groups), since, until) if store else []
+        if store is None or label_in(groups) is None or isinstance(place, RemoteGateway):
+            return rows
+        return list(by_label(groups, rows, await labels_of(store, place.keys, {row["key"] for row in rows})))
 
     if isinstance(place, RemoteGateway):
         rows = on_gateway(place, lambda gateway: gateway.usage(groups, since, until))

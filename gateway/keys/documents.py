@@ -161,6 +161,17 @@ def decoded(rows: Iterable[tuple[str, str]]) -> list[IssuedKey]:
     return [IssuedKey.decode(text) for _, text in in_chunks(rows, READ_AT_ONCE)]
 
 
+async def labels_of(store: KeyStore, of_file: Iterable[FileKey], names: Iterable[str]) -> dict[str, Mapping[str, str]]:
+    """The labels of these keys, as they are now; those of no known key are left out. Raises `StoreUnavailable`."""
+    found: dict[str, Mapping[str, str]] = {key.id: key.labels for key in of_file}
+    others = [name for name in names if name not in found]
+    for some in portions(others, PAGE):
+        texts = [(name, text) for name, text in zip(some, await store.read("key", some), strict=True) if text]
+        for key in await asyncio.to_thread(decoded, texts):
+            found[key.settings.id] = key.settings.labels
+    return found
+
+
 def no_key(name: str) -> NotFound:
     """No key has this id."""
     return NotFound(f"There is no key '{name}'.", code="key_not_found")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from bisect import bisect_right
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, cast
 
@@ -31,7 +31,19 @@ from gateway.quota.windows import LimitTable
 from gateway.records import Key
 from gateway.store import DocumentKind, ReportScope
 
-from .documents import PAGE, READ_AT_ONCE, AuditEvent, Documents, Page, Shown, decoded, exists, in_file, invalid
+from .documents import (
+    PAGE,
+    READ_AT_ONCE,
+    AuditEvent,
+    Documents,
+    Page,
+    Shown,
+    decoded,
+    exists,
+    in_file,
+    invalid,
+    labels_of,
+)
 
 MAX_OVERLAP_S = 30 * 86400
 """A secret that is to be replaced should not live on for ever."""
@@ -234,6 +246,10 @@ class KeyManager(Documents):
         if found is None and (text := (await self._store.read("key", [name]))[0]) is not None:
             found = IssuedKey.decode(text).settings
         return found
+
+    async def labels_of(self, names: Iterable[str]) -> dict[str, Mapping[str, str]]:
+        """The labels of these keys, as they are now. Raises `StoreUnavailable`."""
+        return await labels_of(self._store, self._config().keys, names)
 
     async def every_key(
         self, only: str | None = None, after: str = "", is_meant: IsMeant = every_one

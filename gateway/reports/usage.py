@@ -11,7 +11,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
@@ -36,15 +36,42 @@ ROWS_AT_ONCE = 25
 def read_groups(text: str) -> list[str]:
     """What `key,model,day` groups by; one row for everything where there is no name. Raises `ValueError`."""
     groups = [name for name in dict.fromkeys(part.strip() for part in text.split(",")) if name]
-    if unknown := check_groups(groups):
-        raise ValueError(f"{unknown[0]!r} is not one of {', '.join(USAGE_GROUPS)}, user, tag:NAME")
+    labels = [name for name in groups if name.startswith(LABEL) and name != LABEL]
+    if unknown := [*check_groups([name for name in groups if name not in labels]), *labels[1:]]:
+        raise ValueError(f"{unknown[0]!r} is not one of {', '.join(USAGE_GROUPS)}, user, tag:NAME, label:NAME")
     named = [name for name in groups if is_attribution(name)]
-    others = [name for name in groups if name not in ATTRIBUTED_GROUPS and name not in named[:1]]
+    others = [name for name in groups if name not in (*ATTRIBUTED_GROUPS, *named[:1], *labels)]
     if named and others:
         raise ValueError(
             f"with {named[0]!r} a report is grouped by {', '.join(ATTRIBUTED_GROUPS)} only, not {others[0]!r}"
         )
     return groups
+
+
+LABEL = "label:"
+"""How a group by a label of keys begins: `label:cost-center`."""
+
+
+def label_in(groups: Iterable[str]) -> str | None:
+    """The group by a label, of which a report has one at most."""
+    return next((name for name in groups if name.startswith(LABEL)), None)
+
+
+def stored_groups(groups: Sequence[str]) -> list[str]:
+    """The groups by which the store is asked: a label is a property of keys."""
+    return list(dict.fromkeys("key" if name.startswith(LABEL) else name for name in groups))
+
+
+def by_label(
+    groups: Sequence[str], rows: Iterable[Row], labels: Mapping[str, Mapping[str, str]]
+) -> list[dict[str, Any]]:
+    """The rows by `stored_groups`, regrouped: those of keys without the label are together. For a thread."""
+    group = label_in(groups) or ""
+    name, found = group.removeprefix(LABEL), dict[tuple[str, ...], list[Row]]()
+    for row in in_chunks(rows, ROWS_AT_ONCE):
+        shown = {**row, group: labels.get(row["key"], {}).get(name, "")}
+        found.setdefault(tuple([shown[each] for each in groups]), []).append(row)
+    return [{**dict(zip(groups, names, strict=True)), **_total(some)} for names, some in sorted(found.items())]
 
 
 def read_period(text: str, now: datetime) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -16,7 +17,7 @@ from tests.conftest import Stage, StartsGateways
 from tests.fakes.redis_servers import RedisServer
 from tests.fakes.scripted import error_json, ok_json, stalled_stream, stream
 
-from .house import ADMIN_TOKEN, CHAT, COMPLETIONS, Gateway, eventually, key, model, settings
+from .house import ADMIN_TOKEN, CHAT, COMPLETIONS, Gateway, eventually, key, model, run, settings
 from .planted import plant, record
 
 PRICE = {"input": 2, "output": 4, "cached_input": 1}
@@ -164,6 +165,27 @@ def test_user_and_tags_of_a_request_are_in_its_record(house: Gateway, upstream: 
     assert house.admin("calls", tag="project").error["param"] == "tag"
     refused = house.post("/v1/completions", body, key="reader", headers={"x-gateway-tag-a": "x" * 65})
     assert (refused.status, refused.error["code"], refused.error["param"]) == (400, "invalid_tag", "x-gateway-tag-a")
+
+
+def test_reports_by_user_tag_and_label(house: Gateway, upstream: Stage) -> None:
+    admin = {"Authorization": f"Bearer {ADMIN_TOKEN}"}
+    wish = {"id": "labelled", "labels": {"cost-center": "c-7"}}
+    made = house.send("POST", "/admin/api/keys", wish, key=None, headers=admin)
+    assert made.status == 201, made
+    upstream.play(counted(2, 1))
+    own = {"Authorization": f"Bearer {made.json['secret']}", "x-gateway-tag-project": "reported"}
+    body = {"model": COMPLETIONS, "prompt": "Hello", "user": "somebody"}
+    done = house.post("/v1/completions", body, key=None, headers=own)
+    assert done.status == 200, done
+    house.call(done.headers["x-request-id"])
+    for group, name in (("user", "somebody"), ("tag:project", "reported"), ("label:cost-center", "c-7")):
+        rows = [row for row in house.usage(group_by=f"{group},day") if row[group] == name]
+        assert [(row["requests"], row["total_tokens"]) for row in rows] == [(1, 3)], group
+        told = run("usage", "--config", str(house.file), "--by", f"{group},day", "--format", "json")
+        assert [row for row in json.loads(told.stdout) if row[group] == name] == rows
+        text = house.admin("usage", group_by=group, format="csv").body.decode()
+        assert next(iter(csv.DictReader(io.StringIO(text)))).keys() == {group, *USAGE_COLUMNS}
+    assert house.admin("usage", group_by="user,hour").error["param"] == "group_by"
 
 
 def test_report_is_as_new_as_the_last_answer(house: Gateway, upstream: Stage) -> None:

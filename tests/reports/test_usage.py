@@ -10,7 +10,17 @@ from typing import Any
 
 import pytest
 
-from gateway.reports.usage import format_csv, format_json, format_table, notes, read_day, read_groups, read_period
+from gateway.reports.usage import (
+    by_label,
+    format_csv,
+    format_json,
+    format_table,
+    notes,
+    read_day,
+    read_groups,
+    read_period,
+    stored_groups,
+)
 from gateway.store import USAGE_COLUMNS, USAGE_GROUPS
 from gateway.store.report_rows import percent
 
@@ -63,10 +73,13 @@ def test_a_report_by_user_or_tag_has_no_other_groups(text: str) -> None:
         read_groups(text)
 
 
-@pytest.mark.parametrize("text", ["colour", "key,colour", "Key", "secret", "key;day", "tag:"])
+@pytest.mark.parametrize(
+    "text", ["colour", "key,colour", "Key", "secret", "key;day", "tag:", "label:", "label:a,label:b"]
+)
 def test_group_that_nobody_knows(text: str) -> None:
     with pytest.raises(
-        ValueError, match=r"is not one of key, team, model, upstream, endpoint, day, month, hour, user, tag:NAME$"
+        ValueError,
+        match=r"is not one of key, team, model, upstream, endpoint, day, month, hour, user, tag:NAME, label:NAME$",
     ):
         read_groups(text)
 
@@ -201,3 +214,18 @@ def test_json() -> None:
     assert json.loads(format_json([ALICE, BOB])) == [ALICE, BOB]
     assert json.loads(format_json([])) == []
     assert len(format_json([ALICE, BOB]).splitlines()) == 2
+
+
+def test_rows_of_keys_are_regrouped_by_a_label() -> None:
+    sums = dict.fromkeys(USAGE_COLUMNS, 0) | {"requests": 2, "total_tokens": 10, "cost_usd": 0.5}
+    rows = [{"key": key, "day": day} | sums for key in ("a", "b", "c") for day in ("2026-11-20", "2026-11-21")]
+    labels = {"a": {"cost-center": "x"}, "b": {"cost-center": "x", "other": "y"}, "c": {}}
+    groups = read_groups("label:cost-center,day")
+    assert stored_groups(groups) == ["key", "day"]
+    found = by_label(groups, rows, labels)
+    assert [(row["label:cost-center"], row["day"], row["requests"], row["cost_usd"]) for row in found] == [
+        ("", "2026-11-20", 2, 0.5), ("", "2026-11-21", 2, 0.5),
+        ("x", "2026-11-20", 4, 1.0), ("x", "2026-11-21", 4, 1.0),
+    ]  # fmt: skip
+    assert set(found[0]) == {*groups, *USAGE_COLUMNS}
+    assert format_csv(groups, found).startswith("label:cost-center,day,requests")

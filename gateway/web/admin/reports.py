@@ -19,7 +19,7 @@ from gateway.quota import window_status
 from gateway.records import WindowStatus
 from gateway.reports.calls import call_members, format_calls_csv
 from gateway.reports.latency import format_latency_csv, latency_rows, read_measure_groups
-from gateway.reports.usage import format_csv, read_groups, read_period
+from gateway.reports.usage import by_label, format_csv, label_in, read_groups, read_period, stored_groups
 from gateway.store import CallFilter, Ledger, ReportScope
 
 from .common import (
@@ -73,6 +73,14 @@ class ReportEndpoints:
         since, until = _period(query, "since"), _period(query, "until")
         shape, limit, after = shape_of(query), limit_of(query), _groups_behind(query, len(groups))
         ledger, only = parts_of(request).books.ledger, await self._office.reach(request)
+        if label_in(groups) is not None:
+            portions_of_keys = ledger.usage_portions(stored_groups(groups), since, until, only)
+            of_keys = [row async for some in portions_of_keys for row in some]
+            labels = await self._office.registry.labels_of({row["key"] for row in of_keys})
+            labelled = await asyncio.to_thread(by_label, groups, of_keys, labels)
+            if shape == "csv":
+                return csv_response(await asyncio.to_thread(format_csv, groups, labelled))
+            return await page_of(labelled, None)
         if limit is None and after is None:
             every_row = ledger.usage_portions(groups, since, until, only)
             if shape == "csv":

@@ -167,7 +167,7 @@ SCHEMAS: Mapping[str, Schema] = {
         )),
         next=_TEXT_OR_NULL,
     ),
-    "Usage": _exact(data=_list({"patternProperties": {"^tag:": _TEXT}, **_exact(
+    "Usage": _exact(data=_list({"patternProperties": {"^(tag|label):": _TEXT}, **_exact(
         dict.fromkeys((*USAGE_GROUPS, "user"), _TEXT),
         **{name: _COUNT for name in USAGE_COLUMNS if name not in ("cost_usd", "estimated_percent")},
         cost_usd=_USD, estimated_percent={"type": "number", "minimum": 0, "maximum": 100},
