@@ -57,7 +57,7 @@ def _cost_nusd(model: str, prompt: int, completion: int) -> int | None:
     return None if price is None else round((prompt * price[0] + completion * price[1]) * 1000)
 
 
-def sums(number: int = 30) -> Iterator[Row]:
+def sums(number: int = 60) -> Iterator[Row]:
     """Daily sums: busy weekdays, quiet weekends, slow growth, one bad day. The same numbers each time."""
     chance = random.Random(7)
     over = days(number)

@@ -72,7 +72,7 @@ QUESTIONS = [
     Question("engineer", "Is the upstream serving now?", [], "[data-upstream=main] .pill", lambda _: "serving"),
     Question("engineer", "How long does the first token take?", [], "[data-figure=first-token-p95]",
              lambda _: "half within"),
-    Question("engineer", "Which model is slow?", [], "section[aria-labelledby=latency-title] table tbody tr",
+    Question("engineer", "Which model is slow?", [], "section[aria-labelledby=latency-title] .flush table tbody tr",
              lambda _: " s"),
     Question("engineer", "Why was a request refused?",
              ["#nav a[href='#calls']", "select[name=outcome] option[value=refused]", FIRST],
@@ -98,3 +98,4 @@ def walk(page: Page, question: Question) -> None:
     for click in question.clicks:
         css, _, text = click.partition(" text=")
         page.click(css, text)
+        page.until(lambda: not page.all("[aria-busy]"))  # what was asked for is there

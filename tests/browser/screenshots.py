@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.flows.house import ADMIN_TOKEN, Gateway, Process, key, model, settings
+from tests.flows.house import ADMIN_TOKEN, Gateway, Process, key, model, secret, settings
 from tests.flows.planted import plant
 
 from .believable import ENDPOINTS, PEOPLE, PRICES, TEAMS, UPSTREAMS, quotas, records, spent, sums
@@ -128,6 +128,10 @@ def main() -> None:
                 take(page, "overview-phone", 390, 844)
                 page.go("calls")
                 take(page, "calls-light", 1280, 900)
+                page.open(token=secret("alice"))
+                time.sleep(2)
+                take(page, "member-light", 1280, 1500)
+                page.open("quotas", ADMIN_TOKEN)
                 page.go("quotas")
                 take(page, "quotas-dark", 1280, 900, scheme="dark")
                 take(page, "quotas-light", 1280, 900)

@@ -19,11 +19,20 @@ function showAt(form, error) {
   return true;
 }
 
+/** What was said at the field that somebody mends is gone. */
+function mended({ target }) {
+  const place = target.closest("[data-param]");
+  if (!place) return;
+  fill(place.querySelector(".trouble"));
+  for (const each of place.querySelectorAll("[aria-invalid]")) each.removeAttribute("aria-invalid");
+}
+
 /** A form with these children: `send` is awaited, and `then` is called when it has come to something. */
 export function settingsForm({ save, trouble, send, then }, ...children) {
   const form = h(
     "form",
     {
+      oninput: mended,
       onsubmit: async (event) => {
         event.preventDefault();
         for (const each of form.querySelectorAll("[data-param] .trouble")) fill(each);

@@ -101,7 +101,7 @@ function nearLimits(windows) {
           ),
           near.length > SHOWN && h("li", null, h("a", { href: "#quotas" }, "all")),
         )
-      : `all ${many(windows.length, "limit")} below ${NEAR * 100} %`,
+      : `${many(windows.length, "limit")}, none above ${NEAR * 100} %`,
   );
 }
 

@@ -18,6 +18,15 @@ const LIMITS = {
   max_audio_s: "seconds of audio",
 };
 
+// What a new key may begin with: quotas that are changed before it is made, and for how many days it is good.
+const PRESETS = {
+  none: { title: "nothing", quotas: [] },
+  person: { title: "a person", quotas: [{ requests: 60, per: "minute" }, { usd: 20, per: "month" }] },
+  ci: { title: "CI", quotas: [{ requests: 300, per: "minute" }, { tokens: 1_000_000, per: "day" }] },
+  intern: { title: "an intern", quotas: [{ requests: 20, per: "minute" }, { usd: 0.5, per: "day" }], days: 90 },
+};
+const DAY_MS = 86_400_000;
+
 const parts = (text) => text.split(/[\s,]+/).filter(Boolean);
 const numberOf = (text) => (text.trim() === "" ? null : Number(text));
 
@@ -109,9 +118,19 @@ export function editKey(key, then, { role, publicUrl }) {
         showSecret("The key is made", issued.id, issued.secret, connectPanel({ publicUrl, secret: issued.secret, model }), testCall(issued.secret, model));
       }
 
+      const titles = Object.fromEntries(Object.entries(PRESETS).map(([name, { title }]) => [name, title]));
+      const preset = choice(titles, "none", {
+        name: "preset",
+        onchange: () => {
+          const { quotas: wanted, days } = PRESETS[preset.value];
+          quotas.set(wanted);
+          controls.expires.value = days ? new Date(Date.now() + days * DAY_MS).toISOString().slice(0, 16) : "";
+        },
+      });
       const form = settingsForm(
         { save, trouble, send, then },
         names,
+        isNew && !isOwn && h("label", null, "Begin with the quotas of", preset),
         h(
           "div",
           { class: "grid" },

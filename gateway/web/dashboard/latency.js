@@ -5,6 +5,7 @@ import { DayChart } from "./chart.js";
 import { fill, h } from "./dom.js";
 import { NOTHING, count, many, percent, span } from "./format.js";
 import { rangeWords } from "./range.js";
+import { StepTable } from "./step_table.js";
 import { Table } from "./table.js";
 
 const GROUPS = ["model", "upstream"];
@@ -30,6 +31,9 @@ export class LatencyPanel {
   constructor(signal) {
     this.signal = signal;
     this.chart = new DayChart();
+    this.byStep = new StepTable(
+      (unit) => new Table(columns(unit), { caption: `Latency by ${unit}`, name: (row) => row[unit], sort: 0 }),
+    );
     this.place = h("div");
     this.note = h("p", { class: "note" });
     this.node = h(
@@ -37,7 +41,7 @@ export class LatencyPanel {
       { "aria-labelledby": "latency-title" },
       h("h2", { id: "latency-title" }, "Latency"),
       this.note,
-      h("div", { class: "panel" }, this.chart.node),
+      h("div", { class: "panel" }, this.chart.node, this.byStep.node),
       h("div", { class: "panel flush" }, this.place),
     );
   }
@@ -58,6 +62,7 @@ export class LatencyPanel {
     }
     this.table.show(rows);
     fill(this.note, "key" in filters || "team" in filters ? "Measured over all keys and teams." : "");
+    this.byStep.show(range.unit, steps);
     const known = new Map(steps.map((row) => [row[range.unit], row]));
     this.chart.show(
       range.steps.map((name) => known.get(name) ?? { [range.unit]: name, first_token_p95_s: null, first_token_count: 0 }),

@@ -50,7 +50,7 @@ function quotaRow(quota, drop) {
   return node;
 }
 
-/** `node`, and `read()` for what stands there. */
+/** `node`, `read()` for what stands there, and `set(quotas)` for other ones. */
 export function quotaList(quotas) {
   const list = h("ul", { class: "quota-rows" });
   const drop = (row) => {
@@ -70,9 +70,11 @@ export function quotaList(quotas) {
     },
     "+ Add a quota",
   );
-  fill(
-    list,
-    (quotas ?? []).map((quota) => quotaRow(quota, drop)),
-  );
-  return { node: h("div", null, list, add), read: () => [...list.children].map((row) => row.read()) };
+  const set = (wanted) =>
+    fill(
+      list,
+      wanted.map((quota) => quotaRow(quota, drop)),
+    );
+  set(quotas ?? []);
+  return { node: h("div", null, list, add), read: () => [...list.children].map((row) => row.read()), set };
 }

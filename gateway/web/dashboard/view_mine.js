@@ -18,6 +18,7 @@ import { REFUSAL_COLUMNS } from "./refusal_rows.js";
 import { Reports } from "./reports.js";
 import { stacked } from "./stack.js";
 import { empty, into } from "./states.js";
+import { StepTable } from "./step_table.js";
 import { MEASURES, dayInNumbers, total, totals } from "./sums.js";
 import { switcher } from "./switcher.js";
 import { Table } from "./table.js";
@@ -58,6 +59,7 @@ export function mine(main, context) {
   const reports = new Reports(signal);
   const headline = new Headline();
   const chart = new DayChart();
+  const byStep = new StepTable();
   const groups = new GroupTable();
   const [sums, chartPlace, models, keysPlace, refusalPlace] = Array.from({ length: 5 }, () => h("div"));
   const refusals = new Table(REFUSAL_COLUMNS, {
@@ -87,7 +89,8 @@ export function mine(main, context) {
         const all = total(shown);
         fill(sums, totals(all));
         headline.sums(days, rows, range);
-        if (!chartPlace.contains(chart.node)) fill(chartPlace, chart.node);
+        if (!chartPlace.contains(chart.node)) fill(chartPlace, chart.node, byStep.node);
+        byStep.show(range.unit, shown.filter((row) => row.requests));
         chart.show(shown, {
           parts: stacked(byModel, split, "model", MEASURES[metric]),
           spell: MEASURES[metric].spell,

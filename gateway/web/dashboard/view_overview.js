@@ -14,9 +14,10 @@ import { rangeControl, rangeWords, readRange } from "./range.js";
 import { Reports } from "./reports.js";
 import { STACKED_AT_MOST, plain, stacked } from "./stack.js";
 import { into } from "./states.js";
-import { MEASURES, NUMBERS, dayInNumbers, total, totals } from "./sums.js";
+import { StepTable } from "./step_table.js";
+import { MEASURES, dayInNumbers, total, totals } from "./sums.js";
 import { switcher } from "./switcher.js";
-import { Table, filterField } from "./table.js";
+import { filterField } from "./table.js";
 
 const EVERY_MS = 60_000;
 const TODAY_EVERY_MS = 15_000;
@@ -24,12 +25,6 @@ const TODAY_EVERY_MS = 15_000;
 const QUICK = ["1h", "24h", "today"];
 
 const titles = (things) => Object.fromEntries(Object.entries(things).map(([name, { title }]) => [name, title]));
-
-function stepTable(unit) {
-  const title = unit[0].toUpperCase() + unit.slice(1);
-  const columns = [{ title, sort: (row) => row[unit], show: (row) => row[unit].replace("T", " ") }, ...NUMBERS];
-  return Object.assign(new Table(columns, { caption: `Usage by ${unit}`, name: (row) => row[unit], sort: 0 }), { unit });
-}
 
 export function overview(main, { feed, signal, query, isLive, can }) {
   const chosen = (name, known, usual) => (known.includes(query.get(name)) ? query.get(name) : usual);
@@ -48,7 +43,7 @@ export function overview(main, { feed, signal, query, isLive, can }) {
   const [sums, chartPlace, breakdown, chipPlace] = [h("div"), h("div"), h("div"), h("div")];
   const note = h("p", { class: "note", role: "status" });
   const chart = new DayChart();
-  let byStep = stepTable("day");
+  const byStep = new StepTable();
   const groupTable = new GroupTable(narrow);
   const filter = filterField("Filter by name", (text) => groupTable.filter(text));
 
@@ -60,13 +55,7 @@ export function overview(main, { feed, signal, query, isLive, can }) {
     const all = total(rows);
     fill(sums, totals(all));
     headline.sums(state.days, steps, range);
-    if (byStep.unit !== range.unit) byStep = stepTable(range.unit);
-    if (!chartPlace.contains(byStep.node))
-      fill(
-        chartPlace,
-        chart.node,
-        h("details", { class: "as-table" }, h("summary", null, "The same as a table"), byStep.node),
-      );
+    if (!chartPlace.contains(chart.node)) fill(chartPlace, chart.node, byStep.node);
     const parts = state.split
       ? stacked(state.groups, state.split, state.group, measure, (name) => narrow(state.group, name))
       : plain(measure);
@@ -78,7 +67,7 @@ export function overview(main, { feed, signal, query, isLive, can }) {
       total: [h("b", null, rangeWords(range)), ` ${dayInNumbers(all)}`],
       summary: `${measure.title} by ${range.unit}, ${rangeWords(range)}: ${dayInNumbers(all)}. The table below says the same.`,
     });
-    byStep.show(rows.filter((row) => row.requests));
+    byStep.show(range.unit, rows.filter((row) => row.requests));
   }
 
   let wanted = 0;

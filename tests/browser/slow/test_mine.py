@@ -13,7 +13,7 @@ from tests.fakes.scripted import ok_json
 from tests.flows.house import Gateway, secret
 
 VIEWS = ["Your usage", "Calls", "Quotas", "Keys"]
-TABLE = "section[aria-labelledby=usage-title] table"
+TABLE = "section[aria-labelledby=usage-title] .flush table"
 
 
 @pytest.fixture
@@ -43,6 +43,10 @@ def test_numbers_are_those_of_the_own_key(alice: Page, house: Gateway) -> None:
     }
     assert {row["Model"]: int(row["Prompt"]) for row in alice.rows(TABLE)} == by_model
     assert {each.text for each in alice.all(".legend span")} == set(by_model)
+    alice.click("section[aria-labelledby=usage-title] details.as-table summary")
+    by_day = {row["day"]: row["requests"] for row in hers(house, f"usage?since={ago(29)}&group_by=day")["data"]}
+    shown_days = alice.rows("section[aria-labelledby=usage-title] details.as-table table")
+    assert {row["Day"]: int(row["Requests"]) for row in shown_days} == by_day
     assert "bob" not in alice.driver.page_source
 
 

@@ -59,15 +59,18 @@ def test_hours_are_those_of_the_report(admin: Page, house: Gateway, name: str, h
     admin.until(lambda: {row["Model"]: int(row["Requests"]) for row in admin.rows(TABLE)} == known)
     assert len(admin.all("section[aria-labelledby=usage-title] svg.chart .mark")) == hours
     assert value(admin, "[data-figure=requests-in-range] .figure") == sum(known.values())
-    admin.click("details.as-table summary")
-    shown = {row["Hour"]: int(row["Requests"]) for row in admin.rows("details.as-table table")}
+    admin.click("section[aria-labelledby=usage-title] details.as-table summary")
+    shown = {
+        row["Hour"]: int(row["Requests"])
+        for row in admin.rows("section[aria-labelledby=usage-title] details.as-table table")
+    }
     assert shown == {
         row["hour"].replace("T", " "): row["requests"] for row in house.usage(group_by="hour", since=since)
     }
 
 
 def test_latency_is_that_of_the_report(admin: Page, house: Gateway) -> None:
-    table = "section[aria-labelledby=latency-title] table"
+    table = "section[aria-labelledby=latency-title] .flush table"
     for group in ("model", "upstream"):
         admin.click(f"[data-choice={group}]")
         known = {row[group]: row for row in house.admin("latency", group_by=group, since=ago(29)).json["data"]}

@@ -74,9 +74,11 @@ def test_chart_says_in_words_and_in_a_table_what_it_draws(admin: Page, house: Ga
     label = admin.see("svg.chart").get_attribute("aria-label") or ""
     (whole,) = house.usage(group_by="", since=ago(29))
     assert f"{whole['requests']:,} requests" in label
-    admin.click("details.as-table summary")
+    admin.click("section[aria-labelledby=usage-title] details.as-table summary")
     known = reported(house.usage(group_by="day", since=ago(29)), "day")
-    found = {row["Day"]: numbers(row) for row in admin.rows("details.as-table table")}
+    found = {
+        row["Day"]: numbers(row) for row in admin.rows("section[aria-labelledby=usage-title] details.as-table table")
+    }
     assert found == known
     assert len(admin.all("section[aria-labelledby=usage-title] svg.chart .mark")) == 30
     admin.run("document.querySelector('svg.chart').focus()")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -71,8 +72,25 @@ def test_what_cannot_be_made_is_told_beside_its_field(admin: Page) -> None:
     admin.click("dialog button[type=submit]")
     admin.until(lambda: admin.see('[data-param="ips"] .trouble').text)
     assert admin.see("#field-ips").get_attribute("aria-invalid") is not None
+    admin.type("#field-ips", "10.0.0.0/8")
+    admin.gone('[data-param="ips"] .trouble')
+    assert admin.see("#field-ips").get_attribute("aria-invalid") is None
     admin.press(ESCAPE)
     admin.gone("dialog")
+
+
+def test_a_preset_fills_in_quotas_and_an_expiry(admin: Page, house: Gateway) -> None:
+    admin.go("keys")
+    admin.click("#new-key")
+    admin.type("#field-id", "newcomer")
+    admin.choose("select[name=preset]", "intern")
+    admin.until(lambda: len(admin.all("dialog .quota-rows li")) == 2)
+    admin.click("dialog button[type=submit]")
+    admin.see("#secret")
+    key = told(house, "newcomer")
+    assert key["quotas"] == [{"requests": 20, "per": "minute"}, {"usd": 0.5, "per": "day"}]
+    left = datetime.fromisoformat(key["expires"]) - datetime.now(UTC)
+    assert timedelta(days=89) < left <= timedelta(days=90)
 
 
 def test_a_key_is_changed_and_only_in_what_was_touched(admin: Page, house: Gateway) -> None:
