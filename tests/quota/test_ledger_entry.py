@@ -133,15 +133,22 @@ def test_a_record_of_a_newer_gateway_can_be_read() -> None:
     """Gateways of neighbouring versions share a Redis while one after the other is replaced."""
     values = json.loads(ledger_entry.encode(Settlement(a_record(price="1 1 2"), ())).partition("\t")[2])
     newer = a_record(price="1 1 2", usage=Usage(10, 5, 4, 2, "reported", (("of_tomorrow", 7),)))
-    assert ledger_entry.decode_record(json.dumps([*values, "of_tomorrow=7", "of tomorrow"])) == newer
+    assert ledger_entry.decode_record(json.dumps([*values, "of_tomorrow=7", "", "", "", "of tomorrow"])) == newer
 
 
-def test_a_call_without_further_units_is_written_as_before_there_were_any() -> None:
+def test_a_record_without_failed_attempts_user_and_tags_can_be_read() -> None:
+    """A gateway that had units and none of these wrote one value behind the price."""
+    values = json.loads(ledger_entry.encode(Settlement(a_record(price="1 1 2"), ())).partition("\t")[2])
+    usage = Usage(10, 5, 4, 2, "reported", (("cache_write", 3),))
+    assert ledger_entry.decode_record(json.dumps([*values, "cache_write=3"])) == a_record(price="1 1 2", usage=usage)
+
+
+def test_a_call_with_nothing_behind_its_price_is_written_as_before() -> None:
     plain = ledger_entry.encode(Settlement(a_record(price="1 1 2"), ()))
     assert plain.endswith(',null,"1 1 2"]')
     usage = Usage(10, 5, 4, 2, "reported", (("cache_write", 3), ("web_searches", 2)))
     assert ledger_entry.encode(Settlement(a_record(price="1 1 2", usage=usage), ())) == (
-        plain[:-1] + ',"cache_write=3 web_searches=2"]'
+        plain[:-1] + ',"cache_write=3 web_searches=2","","",""]'
     )
 
 
