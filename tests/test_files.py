@@ -14,8 +14,9 @@ import pytest
 
 from gateway import files
 from gateway.accounting.changed_windows import ChangedWindows
-from gateway.config import StoreSettings
+from gateway.config import build
 from gateway.web import app
+from tests.flows.house import settings
 
 HOLDER = """
 import signal, sys
@@ -68,8 +69,9 @@ async def test_a_start_with_a_full_disk_names_the_folder(tmp_path: Path, monkeyp
     def full(*_: object) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    settings = StoreSettings(url=f"embedded:{tmp_path / 'data'}", journal_dir=str(tmp_path / "journal"))
+    store = {"url": f"embedded:{tmp_path / 'data'}", "journal_dir": str(tmp_path / "journal")}
+    config = build(settings("http://127.0.0.1:9/v1", store=store))
     monkeypatch.setattr("gateway.journal.directory.os.write", full)
     with pytest.raises(OSError, match="No space left") as raised:
-        await app._open_books(settings, ChangedWindows(), lambda record: None)
+        await app._open_books(config, ChangedWindows(), lambda record: None)
     assert raised.value.filename == str(tmp_path / "journal")

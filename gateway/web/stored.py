@@ -42,7 +42,10 @@ class StoredResponses:
 
     def routes(self) -> list[web.RouteDef]:
         """Every route of a stored response."""
-        path = FORMATS["responses"].path + "/{response}"
+        base = FORMATS["responses"].path
+        # Other formats have addresses below it, which no id can be.
+        taken = [each.path.removeprefix(f"{base}/") for each in FORMATS.values() if each.path.startswith(f"{base}/")]
+        path = f"{base}/{{response:(?!(?:{'|'.join(taken)})(?:/|$))[^{{}}/]+}}"
         return [
             web.get(path, self.show, allow_head=False),
             web.delete(path, self.delete),

@@ -51,7 +51,7 @@ COMMANDS = [
     ("keys top-up filed --tokens none/day", "a top-up needs an amount"),
     ("keys top-up filed --tokens 5/hour", "Only a quota of a day, week or month can be topped up"),
     ("usage --since 20.11.2026", "expected a day such as 2026-11-20"),
-    ("usage --by user", "--by"),
+    ("usage --by person", "--by"),
 ]
 
 API: list[tuple[type[Any], dict[str, Any], str]] = [

@@ -17,13 +17,15 @@ from tests.fakes.scripted import CHUNKED, Wire, chunk
 
 from .house import Gateway, eventually, key, model, secret, settings
 
-ENDPOINTS = ["completions", "chat", "messages", "responses"]
+ENDPOINTS = ["completions", "chat", "messages", "responses", "generate_content"]
 
 
 @pytest.fixture(scope="module")
 def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
     keys = [key(str(kind), quotas=[{"tokens": 1_000_000, "per": "month"}], max_parallel=9) for kind in KINDS]
-    config = settings(theatre.url, keys=keys, upstreams={"main": {"capabilities": {"messages": True}}})
+    config = settings(
+        theatre.url, keys=keys, upstreams={"main": {"capabilities": {"messages": True, "generate_content": True}}}
+    )
     return gateways(config | {"models": {"m": model("chat") | {"endpoints": ENDPOINTS}}})
 
 
@@ -41,8 +43,8 @@ def test_a_client_that_leaves_is_charged_once_and_frees_its_quota(house: Gateway
 
     upstream.play(half)
     with house.connect() as client:
-        members = {"model": "m", "stream": kind.is_streamed, **kind.form.asked(ask.user)}
-        client.post(kind.form.path, json.dumps(members).encode(), secret(str(kind)))
+        path, members = kind.form.request("m", ask.user, is_streamed=kind.is_streamed)
+        client.post(path, json.dumps(members).encode(), secret(str(kind)))
         eventually(lambda: upstream.hits)
         if kind.is_streamed:
             client.read_head()

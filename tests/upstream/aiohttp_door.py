@@ -97,7 +97,8 @@ class Connection:
 
     # ------------------------------------------------------------------------------------------- what the relay uses
 
-    def send(self, request: Sequence[bytes], receiver: Receiver) -> None:
+    def send(self, request: Sequence[bytes], receiver: Receiver, upload: object = None) -> None:
+        assert upload is None, "forms are not carried by this door"
         self._receiver = receiver
         self._task = self._owner.tasks.spawn(self._carry(b"".join(request)), "an exchange of the oracle")
 

@@ -290,9 +290,8 @@ def describe(routes: Iterable[tuple[str, str]]) -> dict[str, Any]:
         ref_template="#/components/schemas/{model}",
         schema_generator=_Spelling,
     )
-    for each in OPERATIONS.values():
-        if each.body is not None and each.body_type == FORM:
-            _as_form(told["$defs"][each.body.__name__])
+    for name in {each.body.__name__ for each in OPERATIONS.values() if each.body and each.body_type == FORM}:
+        _as_form(told["$defs"][name])
     paths: dict[str, dict[str, Any]] = {}
     for method, path in routes:
         if (operation := OPERATIONS.get((method, path))) is not None:

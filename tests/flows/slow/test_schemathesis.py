@@ -270,16 +270,18 @@ def check(case: Any, answer: Response, *more: str) -> None:
     checks = [not_a_server_error, *(CHECKS.get_one(name) for name in (*CONFORMS, *more))]
     case.validate_response(answer, checks=checks)
     assert answer.headers["x-request-id"][0].startswith("req_")
-    if answer.headers["content-type"] == ["text/event-stream"]:
+    if answer.headers.get("content-type") == ["text/event-stream"]:
         is_typed = case.path in EVENTS or without_azure(case.path).startswith(
             ("/v1/responses", "/v1/audio", "/v1/images")
         )
         is_typed = is_typed or is_of_google(case.path)
         assert is_typed or events(answer.content)[-1] == "[DONE]"
-    if answer.status_code not in (200, 201):
+    if answer.status_code >= 400:
         error = json.loads(answer.content)
         assert sorted(error) == (["error", "request_id", "type"] if is_of_anthropic(case.path) else ["error"])
-        assert set(error["error"]) - {"details"} == set(error_keys(case.path))
+        # Of /v1/models a request with another method may be OpenAI's as well as Google's.
+        is_either = answer.status_code == 405 and case.path.startswith("/v1/models/")
+        assert set(error["error"]) - {"details"} == set(ERROR_KEYS if is_either else error_keys(case.path))
         assert error["error"]["message"]
 
 
@@ -335,7 +337,7 @@ def test_what_fits_the_document_is_answered_as_it_says(
 
     ask()
     assert told.keys() <= {operation.status, *refusals(operation, path)}
-    assert told[operation.status]
+    assert told[operation.status], told
 
 
 @pytest.mark.parametrize(("method", "path"), TAKES_BODY + TAKES_QUERY)
