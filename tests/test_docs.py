@@ -129,6 +129,16 @@ def test_the_architecture_names_every_module() -> None:
     assert {name: rows.get(name) for name in rooms} == rooms
 
 
+def test_the_architecture_names_every_script_and_its_twin() -> None:
+    """The rows of the table of the two stores name all scripts once, and modules that exist."""
+    rows = [line.split("|") for line in ARCHITECTURE.partition("## One rule, two stores")[2].splitlines()]
+    cells = [(row[1], row[2]) for row in rows if len(row) == 5]
+    scripts = [name for one, _ in cells for name in re.findall(r"`(\w+\.lua)`", one)]
+    assert sorted(scripts) == sorted(path.name for path in (ROOT / "gateway" / "store" / "redis").glob("*.lua"))
+    twins = [name for _, other in cells for name in re.findall(r"`([\w/]+\.py)`", other)]
+    assert [name for name in twins if not (ROOT / "gateway" / name).exists()] == []
+
+
 PAPERS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 

@@ -5,7 +5,7 @@
 -- it: at the restart *after* the next, that piece is applied too, ahead of all that was written meanwhile. So what is
 -- told again after a lost answer has to overwrite all that the piece may hold: values are written whole, never added
 -- to; a draw that came to nothing is drawn and given back (Bookkeeper); and of two records with the same id the newer
--- one counts (redis_reports).
+-- one counts (reports.py).
 
 local totals = {} -- by day: what to write, and what is nothing now
 local is_new = {} -- by day
