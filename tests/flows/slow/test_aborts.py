@@ -346,6 +346,7 @@ def test_a_silent_upstream_is_not_drained_for_ever(house: Gateway, theatre: Thea
 def test_a_draining_stream_keeps_its_place(house: Gateway, theatre: Theatre) -> None:
     (play,) = crowd(theatre, f"{house.port}-place")[3:4]
     client = begin(house, play, DRAINED, "single")
+    eventually(lambda: play.is_under_way)
     read_on(client, play)
     client.close()
     eventually(lambda: nobody_is_served(house))
