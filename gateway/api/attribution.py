@@ -2,7 +2,8 @@
 
 The user is the first text of `safety_identifier` and `user` (OpenAI) and `metadata.user_id` (Anthropic). Tags are the
 headers `x-gateway-tag-NAME`, which are not forwarded, and other members of `metadata` with a text that is fit to be
-one. The client's body is forwarded as it is. Pure.
+one. Of both, what looks like an API key is replaced by `***`: reports must not show secrets. The client's body is
+forwarded as it is. Pure.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ MAX_VALUE = 64
 MAX_USER = 128
 """Characters of a user; what is behind them is cut off."""
 
+_API_KEY = re.compile(r"(?<![A-Za-z0-9])sk-[\w.-]{6,}")
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,31}")
 
 
@@ -52,9 +54,13 @@ def attribution_of(headers: Iterable[tuple[str, str]], members: Mapping[str, Any
                 tags.setdefault(name, value)
     is_user = isinstance(user, str) and user[:MAX_USER].isprintable()
     return Attribution(
-        str(user)[:MAX_USER] if is_user else "",
-        TAG_SEPARATOR.join([f"{name}={value}" for name, value in sorted(tags.items())]),
+        _without_keys(str(user)[:MAX_USER]) if is_user else "",
+        TAG_SEPARATOR.join([f"{name}={_without_keys(value)}" for name, value in sorted(tags.items())]),
     )
+
+
+def _without_keys(text: str) -> str:
+    return _API_KEY.sub("***", text)
 
 
 @lru_cache(maxsize=256)

@@ -19,6 +19,8 @@ from gateway.errors import InvalidRequest
         ({"user": "zoë 🦊"}, "zoë 🦊"),
         ({"user": "a" * 500}, "a" * 128),
         ({"user": 7}, ""),
+        ({"user": "sk-live-0123456789"}, "***"),
+        ({"user": "ask-for-help"}, "ask-for-help"),
         ({"user": "a\nb"}, ""),
         ({"user": "half \ud83d"}, ""),
         ({"user": ""}, ""),

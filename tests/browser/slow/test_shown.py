@@ -71,7 +71,7 @@ def test_totals_are_those_of_the_report(admin: Page, house: Gateway, period: str
 
 
 def test_chart_says_in_words_and_in_a_table_what_it_draws(admin: Page, house: Gateway) -> None:
-    label = admin.see("svg.chart").get_attribute("aria-label") or ""
+    label = admin.see("section[aria-labelledby=usage-title] svg.chart").get_attribute("aria-label") or ""
     (whole,) = house.usage(group_by="", since=ago(29))
     assert f"{whole['requests']:,} requests" in label
     admin.click("section[aria-labelledby=usage-title] details.as-table summary")
@@ -81,7 +81,7 @@ def test_chart_says_in_words_and_in_a_table_what_it_draws(admin: Page, house: Ga
     }
     assert found == known
     assert len(admin.all("section[aria-labelledby=usage-title] svg.chart .mark")) == 30
-    admin.run("document.querySelector('svg.chart').focus()")
+    admin.run("document.querySelector('section[aria-labelledby=usage-title] svg.chart').focus()")
     admin.press(LEFT, LEFT)
     yesterday = next(row for row in house.usage(group_by="day") if row["day"] == ago(1))
     assert f"{yesterday['prompt_tokens']:,} prompt" in admin.text(".readout")
