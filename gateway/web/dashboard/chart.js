@@ -23,7 +23,7 @@ export class DayChart {
   constructor() {
     this.readout = h("p", { class: "readout", "aria-live": "polite" });
     this.legend = h("p", { class: "legend" });
-    this.svg = s("svg", { class: "chart", role: "img", tabindex: "0", height: HEIGHT });
+    this.svg = s("svg", { class: "chart", role: "img", "aria-label": "No data yet", tabindex: "0", height: HEIGHT });
     this.node = h(
       "div",
       { class: "chart-box" },
@@ -56,12 +56,14 @@ export class DayChart {
   }
 
   placeAt(x) {
+    if (!this.rows) return null;
     const box = this.svg.getBoundingClientRect();
     const place = Math.floor(((x - box.left - ROOM.left) / (box.width - ROOM.left - ROOM.right)) * this.rows.length);
     return place >= 0 && place < this.rows.length ? place : null;
   }
 
   onKey(event) {
+    if (!this.rows) return;
     const last = this.rows.length - 1;
     const at = this.chosen ?? last + 1;
     const to = { ArrowLeft: Math.max(0, at - 1), ArrowRight: Math.min(last, at + 1), Home: 0, End: last }[event.key];

@@ -99,7 +99,7 @@ function nearLimits(windows) {
           near.slice(0, SHOWN).map((row) =>
             h("li", { title: quotaName(row) }, owner(row), ` ${percent(row.used + row.reserved, row.limit)}`),
           ),
-          near.length > SHOWN && h("li", null, h("a", { href: "#quotas" }, "all")),
+          near.length > SHOWN && h("li", null, h("a", { class: "all", href: "#quotas" }, "all limits")),
         )
       : `${many(windows.length, "limit")}, none above ${NEAR * 100} %`,
   );
