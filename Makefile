@@ -8,7 +8,7 @@ help:
 	@echo "make demo    run the gateway with a simulated upstream; no network, no key, no server needed"
 	@echo "make docs    build the documentation site into site/"
 	@echo "make test    format, lint, strict types and the fast tests; 6 minutes, no root, no servers needed"
-	@echo "make test-all  every test, on every Redis and Valkey, with real clients and browsers; 25 minutes; installs servers"
+	@echo "make test-all  every test, on every Redis and Valkey, with real clients and browsers; 35 minutes; installs servers"
 	@echo "make check   format, lint and strict types alone"
 	@echo "make servers install what the slow tests run on: servers, a browser, the SDK for Node"
 	@echo "make chart   copy files of deploy/ into the Helm chart, and render its golden files; needs helm (make servers)"

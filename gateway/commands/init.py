@@ -139,7 +139,7 @@ def _init(args: argparse.Namespace, ask: Ask | None) -> int:
 
 def _url(given: str | None, ask: Ask | None) -> str:
     if given is None and ask is None:
-        raise UsageError("argument --url: is required where nobody can be asked, such as https://api.openai.com/v1")
+        raise UsageError("argument --url: is required without a terminal, such as https://api.openai.com/v1")
     url = (
         given if given is not None else ask("Address of the upstream's API", "https://api.openai.com/v1") if ask else ""
     )

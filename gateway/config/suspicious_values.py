@@ -223,7 +223,7 @@ def _spaces(config: Config) -> Warnings:
     for part, names in parts.items():
         for name in names:
             if name != name.strip():
-                yield _warning((part, name), "begins or ends with a space, which nobody types")
+                yield _warning((part, name), "begins or ends with a space")
     for number, key in enumerate(config.keys):
         for index, pattern in enumerate(key.models):
             if pattern != pattern.strip() or "," in pattern:

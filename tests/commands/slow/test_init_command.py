@@ -62,7 +62,7 @@ def test_from_nothing_to_the_first_call(tmp_path: Path, simulator: str, process:
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        ([], 2, "argument --url: is required where nobody can be asked"),
+        ([], 2, "argument --url: is required without a terminal"),
         (["--url", "ftp://x"], 2, "expected an address such as https://api.openai.com/v1"),
         (["--url", NOWHERE, "--key-variable", "sk-proj-abc123"], 2, "expected the NAME of an environment variable"),
         (["--url", NOWHERE, "--key-variable", "NOT_SET_AT_ALL"], 2, "NOT_SET_AT_ALL is not set: set it"),
