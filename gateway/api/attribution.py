@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 from gateway.errors import InvalidRequest
 from gateway.records import TAG_SEPARATOR
 
+from .auth import API_KEY_PATTERN
+
 PREFIX = "x-gateway-tag-"
 
 MAX_TAGS = 8
@@ -25,7 +27,7 @@ MAX_VALUE = 64
 MAX_USER = 128
 """Characters of a user; what is behind them is cut off."""
 
-_API_KEY = re.compile(r"(?<![A-Za-z0-9])sk-[\w.-]{6,}")
+_API_KEY = re.compile(API_KEY_PATTERN)
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,31}")
 
 

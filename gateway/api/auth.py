@@ -20,6 +20,9 @@ NO_KEY = (
 )
 
 
+API_KEY_PATTERN = r"(?<![A-Za-z0-9])sk-[\w.-]{6,}"
+"""What looks like an API key in other text: it is never shown or stored."""
+
 NEW_ONE = "Ask the operator of this gateway for a new one."
 REVOKED = "This API key has been revoked."
 REPLACED = "This API key has been replaced by a new one."

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from aiohttp import hdrs, web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from gateway.api.auth import KEY_HEADERS
+from gateway.api.auth import API_KEY_PATTERN, KEY_HEADERS
 from gateway.api.client_ip import client_address
 from gateway.errors import (
     BodyTooLarge,
@@ -249,7 +249,7 @@ CLIENT_PATHS = ("/v1", AZURE)
 
 LIKE_A_KEY_FROM = 8
 _PARAM = re.compile(r"[a-z][a-z_]{0,23}(?:\[\d+\]|\.[a-z_]{1,24}){0,6}")
-_LIKE_A_KEY = re.compile(r"(?<![A-Za-z0-9])sk-[\w.-]{6,}|[A-Za-z0-9_]{24,}")
+_LIKE_A_KEY = re.compile(rf"{API_KEY_PATTERN}|[A-Za-z0-9_]{{24,}}")
 
 
 def _shown_path(request: web.Request) -> str:
