@@ -185,6 +185,17 @@ def upstream(theatre: Stage) -> Iterator[Stage]:
     theatre.check()
 
 
+@pytest.fixture(scope="module", params=["embedded", "redis"])
+def store_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """An empty store for the tests of one file, once embedded and once on Redis: its `store.url`."""
+    folder = tmp_path_factory.mktemp("store")
+    if request.param == "embedded":
+        yield f"embedded:{folder / 'data'}"
+        return
+    with RedisServer(folder) as server:
+        yield server.url
+
+
 @pytest.fixture
 def redis_server(tmp_path: Path) -> Iterator[RedisServer]:
     """A Redis for one test, which may do with it as it likes."""

@@ -10,7 +10,6 @@ import pytest
 
 from tests.conftest import Stage, StartsGateways
 from tests.fakes import responses_api as api
-from tests.fakes.redis_servers import RedisServer
 from tests.fakes.scripted import ok_json
 from tests.flows import background as scene
 from tests.flows.background import Background
@@ -24,21 +23,11 @@ REPORTED = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=["embedded", "redis"])
-def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    folder = tmp_path_factory.mktemp("store")
-    if request.param == "embedded":
-        yield f"embedded:{folder / 'data'}"
-        return
-    with RedisServer(folder) as server:
-        yield server.url
-
-
 @pytest.fixture(scope="module")
-def houses(gateways: StartsGateways, theatre: Stage, url: str) -> list[Gateway]:
+def houses(gateways: StartsGateways, theatre: Stage, store_url: str) -> list[Gateway]:
     """Two gateways on one Redis, or twice the one that an embedded store permits."""
-    first = gateways(scene.config(theatre.url, url))
-    return [first, first if url.startswith("embedded") else gateways(scene.config(theatre.url, url))]
+    first = gateways(scene.config(theatre.url, store_url))
+    return [first, first if store_url.startswith("embedded") else gateways(scene.config(theatre.url, store_url))]
 
 
 @pytest.fixture

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.conftest import Stage, StartsGateways
-from tests.fakes.redis_servers import RedisServer
 from tests.fakes.scripted import Behaviour, Request, error_json, ok_json
 
 from .client import Answer
@@ -18,18 +16,8 @@ from .house import CHAT, Gateway, key, model, settings
 HEADER = "x-gateway-output-limit"
 
 
-@pytest.fixture(scope="module", params=["embedded", "redis"])
-def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    folder = tmp_path_factory.mktemp("store")
-    if request.param == "embedded":
-        yield f"embedded:{folder / 'data'}"
-        return
-    with RedisServer(folder) as server:
-        yield server.url
-
-
 @pytest.fixture(scope="module")
-def house(gateways: StartsGateways, theatre: Stage, url: str) -> Gateway:
+def house(gateways: StartsGateways, theatre: Stage, store_url: str) -> Gateway:
     day = [{"tokens": 1000, "per": "day"}]
     keys = [
         key("small", quotas=day), key("spent", quotas=day), key("crowd", quotas=day), key("poor", quotas=day),
@@ -43,7 +31,7 @@ def house(gateways: StartsGateways, theatre: Stage, url: str) -> Gateway:
         "answers": model("responses", min_output_tokens=50),
     }  # fmt: skip
     upstreams = {"limited": {"base_url": theatre.url, "limits": {"tokens": "10k/min"}}}
-    return gateways(settings(theatre.url, store={"url": url}, keys=keys, models=models, upstreams=upstreams))
+    return gateways(settings(theatre.url, store={"url": store_url}, keys=keys, models=models, upstreams=upstreams))
 
 
 def used(tokens: int) -> Behaviour:

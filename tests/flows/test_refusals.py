@@ -3,32 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 
 import pytest
 
 from tests.conftest import Stage, StartsGateways
-from tests.fakes.redis_servers import RedisServer
 from tests.fakes.scripted import ok_json
 
 from .house import CHAT, Gateway, eventually, key, model, run, secret, settings
 
 
-@pytest.fixture(scope="module", params=["embedded", "redis"])
-def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    folder = tmp_path_factory.mktemp("store")
-    if request.param == "embedded":
-        yield f"embedded:{folder / 'data'}"
-        return
-    with RedisServer(folder) as server:
-        yield server.url
-
-
 @pytest.fixture(scope="module")
-def house(gateways: StartsGateways, theatre: Stage, url: str) -> Gateway:
+def house(gateways: StartsGateways, theatre: Stage, store_url: str) -> Gateway:
     keys = [key("alice", team="red"), key("bob", quotas=[{"requests": 1, "per": "day"}]), key("narrow", models=["x-*"])]
     models = {CHAT: model("chat")}
-    return gateways(settings(theatre.url, store={"url": url}, keys=keys, models=models, teams={"red": {}}))
+    return gateways(settings(theatre.url, store={"url": store_url}, keys=keys, models=models, teams={"red": {}}))
 
 
 def found(house: Gateway, request_id: str) -> dict[str, object] | None:

@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import time
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -14,7 +13,6 @@ import pytest
 
 from gateway.store import USAGE_COLUMNS
 from tests.conftest import Stage, StartsGateways
-from tests.fakes.redis_servers import RedisServer
 from tests.fakes.scripted import error_json, ok_json, stalled_stream, stream
 
 from .house import ADMIN_TOKEN, CHAT, COMPLETIONS, Gateway, eventually, key, model, run, settings
@@ -33,26 +31,17 @@ KEYS = [
 ]  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=["embedded", "redis"])
-def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Where a store may be made."""
-    folder = tmp_path_factory.mktemp("store")
-    if request.param == "embedded":
-        yield f"embedded:{folder / 'data'}"
-        return
-    with RedisServer(folder) as server:
-        yield server.url
-
-
 @pytest.fixture(scope="module")
-def house(gateways: StartsGateways, theatre: Stage, url: str) -> Gateway:
+def house(gateways: StartsGateways, theatre: Stage, store_url: str) -> Gateway:
     models = {
         COMPLETIONS: model("completions", price=PRICE, unpriced="allow"),
         CHAT: model("chat", routes=[{"upstream": "main", "model": "gpt-4o-mini-2024"}], unpriced="allow"),
     }
     teams = {"crew": {"quotas": [{"tokens": 5000, "per": "month"}]}, "nobody": {"quotas": [{"usd": 1, "per": "day"}]}}
     everybody = [{"requests": 100_000, "per": "month"}]
-    return gateways(settings(theatre.url, store={"url": url}, models=models, keys=KEYS, teams=teams, quotas=everybody))
+    return gateways(
+        settings(theatre.url, store={"url": store_url}, models=models, keys=KEYS, teams=teams, quotas=everybody)
+    )
 
 
 def counted(prompt: int, completion: int, **more: Any) -> Any:
@@ -124,8 +113,8 @@ def test_newest_calls_stand_first(house: Gateway, upstream: Stage) -> None:
     assert house.calls("nobody-of-this-name") == []
 
 
-def test_a_hundred_calls_unless_more_are_asked_for(house: Gateway, upstream: Stage, url: str) -> None:
-    plant(url, [record("2026-01-01", "many") for _ in range(130)])
+def test_a_hundred_calls_unless_more_are_asked_for(house: Gateway, upstream: Stage, store_url: str) -> None:
+    plant(store_url, [record("2026-01-01", "many") for _ in range(130)])
     assert len(house.admin("calls", key="many").json["data"]) == 100
     assert len(house.calls("many", limit=1000)) == 130
 
@@ -200,11 +189,11 @@ def test_report_is_as_new_as_the_last_answer(house: Gateway, upstream: Stage) ->
 
 
 @pytest.fixture(scope="module")
-def years(house: Gateway, url: str) -> Gateway:
+def years(house: Gateway, store_url: str) -> Gateway:
     """A call a day for 700 days, by a key of its own for each day of the month: more rows than any page has."""
     first = datetime.now(UTC) - timedelta(days=700)
     days = [(first + timedelta(days=number)).strftime("%Y-%m-%d") for number in range(700)]
-    plant(url, [record(day, f"past-{day[8:]}", cost_nusd=500_000_000) for day in days])
+    plant(store_url, [record(day, f"past-{day[8:]}", cost_nusd=500_000_000) for day in days])
     return house
 
 
@@ -227,9 +216,11 @@ def test_days_of_a_report_are_both_included(years: Gateway, upstream: Stage) -> 
     assert [set(row) for row in rows] == [{"day", *USAGE_COLUMNS}] * 3
 
 
-def test_cost_of_what_has_a_price_and_the_number_of_what_has_none(house: Gateway, upstream: Stage, url: str) -> None:
-    plant(url, [record("2026-02-01", "mixed", cost_nusd=cost) for cost in (1_500_000_000, None, None, 0)])
-    plant(url, [record("2026-02-01", "priceless") for _ in range(2)])
+def test_cost_of_what_has_a_price_and_the_number_of_what_has_none(
+    house: Gateway, upstream: Stage, store_url: str
+) -> None:
+    plant(store_url, [record("2026-02-01", "mixed", cost_nusd=cost) for cost in (1_500_000_000, None, None, 0)])
+    plant(store_url, [record("2026-02-01", "priceless") for _ in range(2)])
     found = {row["key"]: (row["cost_usd"], row["unpriced"], row["requests"]) for row in house.usage(since="2026-02-01")}
     assert found["mixed"] == (1.5, 2, 4)
     assert found["priceless"] == (None, 2, 2)

@@ -6,7 +6,6 @@ import asyncio
 import itertools
 import json
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -46,21 +45,11 @@ def config(upstream: str, store: str) -> dict[str, Any]:
     )  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=["embedded", "redis"])
-def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    folder = tmp_path_factory.mktemp("store")
-    if request.param == "embedded":
-        yield f"embedded:{folder / 'data'}"
-        return
-    with RedisServer(folder) as server:
-        yield server.url
-
-
 @pytest.fixture(scope="module")
-def houses(gateways: StartsGateways, theatre: Stage, url: str) -> list[Gateway]:
+def houses(gateways: StartsGateways, theatre: Stage, store_url: str) -> list[Gateway]:
     """Two gateways on one Redis, or twice the one that an embedded store permits."""
-    first = gateways(config(theatre.url, url))
-    return [first, first if url.startswith("embedded") else gateways(config(theatre.url, url))]
+    first = gateways(config(theatre.url, store_url))
+    return [first, first if store_url.startswith("embedded") else gateways(config(theatre.url, store_url))]
 
 
 def new_id() -> str:

@@ -21,7 +21,8 @@ from typing import Any
 import pytest
 
 from tests.fakes.redis_servers import RedisServer
-from tests.flows.house import ADMIN_TOKEN, CHAT, Gateway, Process, model, secret, settings
+from tests.flows.house import ADMIN_TOKEN, CHAT, Gateway, model, secret, settings
+from tests.flows.slow.test_sdk import simulated
 from tests.flows.steering import Operator
 from tests.snippets.pages import ROOT, Snippet, snippets
 
@@ -160,11 +161,8 @@ class Place:
 
 @pytest.fixture(scope="module")
 def simulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    made = Process(tmp_path_factory.mktemp("simulator"), "simulate", "--port", "0")
-    try:
-        yield made.wait_for(r"serves (http://127\.0\.0\.1:\d+/v1)\n")[1]
-    finally:
-        made.end()
+    with simulated(tmp_path_factory) as address:
+        yield address
 
 
 @pytest.fixture
