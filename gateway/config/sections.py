@@ -245,6 +245,8 @@ class ServerSettings(Section):
     """Networks of the proxies whose X-Forwarded-For is trusted, for keys[].ips and the access log."""
     public_url: Annotated[str, AfterValidator(_public_url)] | None = None
     """The address of the gateway for clients, without /v1; the dashboard shows it. Null: that of the dashboard."""
+    reload_on_change: bool = True
+    """Whether a changed file is applied by itself; false: on SIGHUP and when the admin API or the dashboard asks."""
     access_log: Annotated[Literal["json", "text", "off"], BeforeValidator(_read_off)] = "json"
     """One line per call on standard output; never prompts, never secrets."""
 

@@ -29,6 +29,8 @@ GET    /admin/api/refusals                 all       team  own     all     own
 GET    /admin/api/requests/{request}       all       team  own     all     own
 GET    /admin/api/quotas                   all       team  own     all     own
 GET    /admin/api/upstreams                all       -     -       all     -
+GET    /admin/api/models                   all       -     -       all     -
+GET    /admin/api/reload                   all       -     -       -       -
 POST   /admin/api/reload                   all       -     -       -       -
 GET    /admin/api/session                  all       team  own     all     own
 GET    /admin/api/live                     all       -     -       all     -

@@ -1,9 +1,9 @@
 """Another configuration while the gateway runs: read, checked and compared by the parent, then handed to all workers.
 
-It is looked for on SIGHUP, when the admin API asks, and when the content of the file, or of a file that it refers to,
-has changed and then stayed as it is for a moment: half of a file is nothing to go by. All of it counts or nothing: what
-is faulty, or changes what only a restart can, changes nothing. That is said once, and tried again now and then, for
-what is missing may turn up elsewhere than in these files.
+It is looked for on SIGHUP, when the admin API asks, and, unless `server.reload_on_change` is false, when the content
+of the file, or of a file that it refers to, has changed and then stayed as it is for a moment: half of a file is no
+configuration. All of it counts or nothing: what is faulty, or changes what only a restart can, changes nothing. That is
+said once, and tried again now and then, for what is missing may turn up elsewhere than in these files.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from gateway.config import ConfigError
+from gateway.config import ConfigError, ConfigFault
 from gateway.config.diff import SettingChange, changes
 from gateway.config.source import Contents, Reading, Source
 
@@ -41,6 +41,20 @@ class ReloadResult(NamedTuple):
     code: str | None = None
     """Why it was refused; None: it was not."""
     faults: Sequence[str] = ()
+
+
+class ReloadPreview(NamedTuple):
+    """What a reload would do now."""
+
+    generation: int
+    """In use."""
+    changes: Sequence[tuple[str, str, bool]] = ()
+    """Path, difference and whether it needs a restart, of each setting that differs from what is in use."""
+    code: str | None = None
+    """Why a reload would be refused; None: it would not."""
+    faults: Sequence[str] = ()
+    applies_by_itself: bool = True
+    """Whether a changed file is applied without being asked (`server.reload_on_change`)."""
 
 
 class Reloader:
@@ -81,6 +95,23 @@ class Reloader:
             self._note(outcome, why)
             return outcome
 
+    async def preview(self) -> ReloadPreview:
+        """Read the file and compare it with what is in use; changes nothing, and the file counts as not seen."""
+        async with self._turn:
+            by_itself = self.now.config.server.reload_on_change
+            seen = None if self._source is None else self._source.seen
+            try:
+                _, _, found = await self._read()
+            except ConfigError as error:
+                faults = [each.located() for each in error.faults]
+                return ReloadPreview(self.generation, (), "invalid_configuration", faults, by_itself)
+            finally:
+                if self._source is not None and seen is not None:
+                    self._source.seen = seen
+            changed = [(change.path, change.what, change.needs_restart) for change in found]
+            stuck = _say_restart([change for change in found if change.needs_restart])
+            return ReloadPreview(self.generation, changed, "restart_required" if stuck else None, stuck, by_itself)
+
     async def extend_again(self, *, is_start: bool = False) -> None:
         """What `extend` adds has changed: apply it. `is_start`: no worker has begun with anything else."""
         async with self._turn:
@@ -106,26 +137,31 @@ class Reloader:
         found = await asyncio.to_thread(source.look)
         is_settled, self._last_look = found == self._last_look, found
         if found != source.seen:
-            if is_settled:
+            if is_settled and self.now.config.server.reload_on_change:
                 self._note(await self._reload(), "its content has changed")
         elif self._told is not None:
             self._looks += 1
             if self._looks % TRY_AGAIN_EVERY == 0 and (outcome := await self._reload()) != self._told:
                 self._note(outcome, "it is tried again")
 
-    async def _reload(self) -> ReloadResult:
+    async def _read(self) -> tuple[Reading, Reading, list[SettingChange]]:
+        """The file, the same with what `extend` adds, and its difference from what is in use. Raises `ConfigError`."""
         if self._source is None:
             said = "this gateway was started without a file, so there is nothing to reload"
-            return ReloadResult(self.generation, code="invalid_configuration", faults=[said])
+            raise ConfigError([ConfigFault("", said)])
+        plain = await asyncio.to_thread(self._source.read)
+        reading = await asyncio.to_thread(self._extend, plain)
+        before = self.now
+        found = await asyncio.to_thread(changes, before.config, reading.config, before.referenced, reading.referenced)
+        return plain, reading, found
+
+    async def _reload(self) -> ReloadResult:
         try:
-            plain = await asyncio.to_thread(self._source.read)
+            plain, reading, found = await self._read()
         except ConfigError as error:
             return ReloadResult(
                 self.generation, code="invalid_configuration", faults=[each.located() for each in error.faults]
             )
-        reading = await asyncio.to_thread(self._extend, plain)
-        before = self.now
-        found = await asyncio.to_thread(changes, before.config, reading.config, before.referenced, reading.referenced)
         if stuck := [change for change in found if change.needs_restart]:
             return ReloadResult(self.generation, code="restart_required", faults=_say_restart(stuck))
         self._plain, self.now = plain, reading  # workers that start from now on get this one

@@ -256,6 +256,8 @@ class Supervisor:
                 answer = await self._live_numbers()
             elif question["ask"] == "reload":
                 answer = (await self._reloader.reload(question["why"]))._asdict()
+            elif question["ask"] == "preview":
+                answer = (await self._reloader.preview())._asdict()
             elif question["ask"] == "everyone":
                 answer = [told for _, told in await self._ask(question["what"], ANSWER_WITHIN_S)]
         finally:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gateway.config.source import Source
+from gateway.config.source import Contents, Source
 from gateway.process import reload
 from gateway.process.reload import Reloader, ReloadResult
 from gateway.tasks import Tasks
@@ -35,11 +35,23 @@ class Desk:
         self.file = folder / "gateway.yaml"
         self.write(TEXT)
         self.given: list[Mapping[str, Any]] = []
-        source = Source(str(self.file), {})
-        self.reloader = Reloader(source.read(), source, self.take)
+        self.source = Source(str(self.file), {})
+        self.reloader = Reloader(self.source.read(), self.source, self.take)
 
     def write(self, text: str) -> None:
         self.file.write_text(text.replace("KEY", str(self.key)))
+
+    def looks(self) -> list[Contents]:
+        """What is found each time that the file is looked at from now on."""
+        found: list[Contents] = []
+        look = self.source.look
+
+        def noted() -> Contents:
+            found.append(look())
+            return found[-1]
+
+        self.source.look = noted  # type: ignore[method-assign]
+        return found
 
     async def take(self, values: Mapping[str, Any]) -> None:
         # Whoever starts in this moment is given the new one; in use is still the old one.
@@ -75,6 +87,47 @@ async def test_what_has_changed_is_applied_and_told(desk: Desk, caplog: pytest.L
     assert "the configuration is reloaded (SIGHUP), and is now number 2:" in caplog.messages
     assert [f"  {line}" for line in told] == [line for line in caplog.messages if line.startswith("  ")]
     assert SECRET not in caplog.text
+
+
+async def test_a_preview_applies_nothing_and_hides_secrets(desk: Desk) -> None:
+    desk.write(TEXT.replace("100", "200") + "server: {port: 1234}\n")
+    desk.key.write_text(SECRET)
+    told = await desk.reloader.preview()
+    assert told.changes == [
+        ("server.port", "8080 -> 1234", True),
+        ("upstreams.up.api_key", "(secret) changed", False),
+        ("models.m.max_output_tokens", "100 -> 200", False),
+    ]
+    assert (told.generation, told.code) == (1, "restart_required")
+    assert [fault.partition(": ")[0] for fault in told.faults] == ["server.port"]
+    desk.write(TEXT.replace("100", "none"))
+    told = await desk.reloader.preview()
+    assert (told.code, len(told.faults), told.changes) == ("invalid_configuration", 1, ())
+    assert not desk.given
+    assert desk.reloader.results == {"applied": 0, "refused": 0}
+
+
+async def test_what_was_only_previewed_is_applied_by_itself(desk: Desk) -> None:
+    desk.write(TEXT.replace("100", "200"))
+    assert (await desk.reloader.preview()).code is None
+    async with desk.watched():
+        await until(lambda: len(desk.given) == 1)
+
+
+async def test_a_changed_file_waits_where_it_is_not_to_be_applied_by_itself(desk: Desk) -> None:
+    waiting = TEXT + "server: {reload_on_change: false}\n"
+    desk.write(waiting)
+    await desk.reloader.reload("SIGHUP")
+    looks = desk.looks()
+    async with desk.watched():
+        desk.write(waiting.replace("100", "200"))
+        await until(lambda: len(looks) > 5)
+        told = await desk.reloader.preview()
+        assert [change[0] for change in told.changes] == ["models.m.max_output_tokens"]
+        assert not told.applies_by_itself
+        assert len(desk.given) == 1
+        await desk.reloader.reload("admin API")
+        assert len(desk.given) == 2
 
 
 async def test_nothing_has_changed(desk: Desk) -> None:

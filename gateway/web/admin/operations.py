@@ -130,6 +130,14 @@ ADMIN_OPERATIONS: Mapping[tuple[str, str], Operation] = {
         in_query("team", "Only those of this team and its keys.", type="string"),
     ),
     ("GET", "/admin/api/upstreams"): _reading("How each upstream is doing, over all workers.", "Upstreams"),
+    ("GET", "/admin/api/models"): _reading(
+        "What is served: routes, prices and settings of each model, as the configuration in use has them.",
+        "ServedModels",
+    ),
+    ("GET", "/admin/api/reload"): Operation(
+        "What a reload would change, or why it would be refused; nothing is applied.", "admin",
+        {JSON: named("ReloadPreview")}, (401, 403, 429),
+    ),
     ("POST", "/admin/api/reload"): _change("Read the configuration again, in all workers.", "Reload"),
     ("GET", "/admin/api/session"): _reading("Role of the presented token.", "Session"),
     ("GET", "/admin/api/live"): _reading("The counters of the whole gateway since it started.", "Live"),

@@ -15,6 +15,7 @@ from .audit import AuditEndpoints
 from .common import AdminAccess
 from .keys import KeyEndpoints
 from .live import LiveEndpoints
+from .models import ModelEndpoints
 from .quotas import QuotaEndpoints
 from .refusals import RefusalEndpoints
 from .reports import ReportEndpoints
@@ -32,7 +33,7 @@ class AdminAPI:
         self._desks = (
             ReportEndpoints(office), LiveEndpoints(office, ask), KeyEndpoints(office), TeamEndpoints(office),
             QuotaEndpoints(office), AuditEndpoints(office), RefusalEndpoints(office, store), self._sign_in,
-            GatewayEndpoints(office, ask),
+            GatewayEndpoints(office, ask), ModelEndpoints(office),
         )  # fmt: skip
 
     def routes(self) -> list[web.RouteDef]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from aiohttp import web
 
+from gateway.config import Upstream
 from gateway.errors import InvalidRequest
 from gateway.pipeline import Services
 from gateway.quota import window_status
@@ -22,6 +23,13 @@ Ask = Callable[..., Awaitable[Any]]
 """Asks the supervisor something: `ask("everyone", what="upstreams")`; None: it does not answer."""
 
 
+SHOWN_SETTINGS = {
+    "timeouts", "max_connections", "max_connection_age_s", "on_disconnect", "drain_limit_s", "probe_s", "provider",
+    "key_header", "capabilities", "discover", "limits",
+}  # fmt: skip
+"""Of an upstream; the others are shown elsewhere, or may hold secrets."""
+
+
 class GatewayEndpoints:
     """`/admin/api/upstreams` and `/admin/api/reload`."""
 
@@ -33,6 +41,7 @@ class GatewayEndpoints:
         """Every route."""
         return [
             self._office.get("/admin/api/upstreams", self.list_upstreams),
+            self._office.get("/admin/api/reload", self.preview_reload),
             self._office.change("POST", "/admin/api/reload", self.reload),
         ]
 
@@ -45,8 +54,19 @@ class GatewayEndpoints:
         addresses = {name: upstream.base_url for name, upstream in upstreams.items()}
         credentials = {name: len(upstream.credentials) for name, upstream in upstreams.items()}
         limits = await _limits(parts_of(request))
-        rows = [row | {"limits": limits.get(row["name"], [])} for row in merged_status(reports, addresses, credentials)]
+        rows = [
+            row | {"limits": limits.get(row["name"], []), "settings": _settings(upstreams[row["name"]])}
+            for row in merged_status(reports, addresses, credentials)
+        ]
         return await listed(rows)
+
+    async def preview_reload(self, _: web.Request) -> web.StreamResponse:
+        """The difference of the configuration file from what is in use, and its faults; nothing is applied."""
+        told = await self._ask("preview")
+        if told is None:
+            raise shutting_down()
+        changes = [dict(zip(("setting", "what", "needs_restart"), each, strict=True)) for each in told["changes"]]
+        return shown({"object": "reload_preview", **told, "changes": changes})
 
     async def reload(self, request: web.Request) -> web.StreamResponse:
         """Read the configuration again, and go by it in all workers."""
@@ -57,6 +77,12 @@ class GatewayEndpoints:
             faults = "\n".join(outcome["faults"])
             raise InvalidRequest(f"Nothing was reloaded, and nothing is changed:\n{faults}", code=outcome["code"])
         return shown({"object": "reload", "generation": outcome["generation"], "changed": outcome["changed"]})
+
+
+def _settings(upstream: Upstream) -> dict[str, Any]:
+    """What the configuration says about an upstream, without defaults and without anything that may be secret."""
+    told = upstream.model_dump(mode="json", include=SHOWN_SETTINGS, exclude_defaults=True)
+    return told if upstream.way is None else told | {"proxy": str(upstream.way)}
 
 
 async def _limits(parts: Services) -> dict[str, list[dict[str, Any]]]:

@@ -13,6 +13,7 @@ from pydantic import TypeAdapter
 
 from gateway.config import Limits, Priority
 from gateway.config.rates import ROWS
+from gateway.config.sections import EndpointName
 from gateway.identity.permissions import ROLES
 from gateway.quota.issued import SECRET_PATTERN
 from gateway.records import Endpoint, Record, Unit, Usage, UsageSource
@@ -75,6 +76,9 @@ _PRICE = {
     "properties": dict.fromkeys(ROWS, _USD),
     "additionalProperties": False,
 }
+_SETTINGS: Schema = {
+    "type": "object", "description": "What differs from the defaults, by the names of the configuration.",
+}  # fmt: skip
 _SECONDS: Schema = {"type": "number", "minimum": 0}
 _QUOTA: Mapping[str, Schema] = {
     "scope": _TEXT, "unit": {"enum": get_args(Unit)}, "per": _TEXT_OR_NULL, "model": _TEXT_OR_NULL, "limit": _AMOUNT,
@@ -203,7 +207,20 @@ SCHEMAS: Mapping[str, Schema] = {
         )),
         models=_list(_exact(model=_TEXT, state={"enum": STATES}, state_s=_SECONDS)),
         last_failure={"anyOf": [_exact(fault=_TEXT, seconds_ago=_SECONDS), {"type": "null"}]},
+        settings=_SETTINGS,
     ))),
+    "ServedModels": _exact(data=_list(_exact(
+        name=_TEXT, is_pattern={"type": "boolean"}, aliases=_list(_TEXT),
+        endpoints=_list({"enum": get_args(EndpointName)}),
+        routes=_list(_exact(upstream=_TEXT, model=_TEXT_OR_NULL, priority={"type": "integer"}, weight=_COUNT)),
+        price={"anyOf": [_PRICE, {"type": "null"}]}, price_source=_TEXT_OR_NULL, priced_names=_COUNT,
+        settings=_SETTINGS,
+    ))),
+    "ReloadPreview": _exact(
+        object={"const": "reload_preview"}, generation=_COUNT,
+        changes=_list(_exact(setting=_TEXT, what=_TEXT, needs_restart={"type": "boolean"})),
+        code=_TEXT_OR_NULL, faults=_list(_TEXT), applies_by_itself={"type": "boolean"},
+    ),
     "Reload": _exact(object={"const": "reload"}, generation=_COUNT, changed=_list(_TEXT)),
     "Session": _exact(
         role={"enum": ["admin", *ROLES[1:]]}, name=_TEXT, team=_TEXT_OR_NULL, operations=_list(_TEXT),

@@ -34,7 +34,7 @@ BOUNDED = rules(deadline=None, max_examples=250, suppress_health_check=list(Heal
 
 GOOD: dict[str, Any] = {
     "server": {"host": "127.0.0.1", "port": 0, "workers": 2, "trusted_proxies": ["10.0.0.0/8"], "access_log": "text",
-               "public_url": "https://gateway.example.org"},
+               "public_url": "https://gateway.example.org", "reload_on_change": False},
     "store": {"url": f"redis://user:{HIDDEN}@127.0.0.1:6379/0", "namespace": "ours", "on_outage": "allow"},
     "admin": {"token": HIDDEN},
     "metrics": {"token": "${SECRET}", "max_keys": 5},

@@ -58,6 +58,13 @@ def change(house: Gateway, **sections: Any) -> list[str]:
     return changed
 
 
+def preview(house: Gateway) -> Any:
+    """What a reload would change."""
+    answer = house.admin("reload")
+    assert answer.status == 200, answer
+    return answer.json
+
+
 def everywhere(house: Gateway, times: int = 12, **more: Any) -> set[int]:
     """The statuses of so many calls, each on a connection of its own, so that each worker gets some."""
     return {house.complete(**more).status for _ in range(times)}
@@ -452,3 +459,24 @@ def test_a_gateway_without_a_file_has_nothing_to_reload(process: StartsProcesses
     eventually(lambda: "started without a file" in demo.stderr)
     demo.kill(signal.SIGTERM)
     assert demo.wait() == 0
+
+
+def test_a_preview_says_what_a_reload_would_change(gateways: StartsGateways, theatre: Stage) -> None:
+    house = gateways(settings(theatre.url, server={"reload_on_change": False, **TWO}))
+    assert preview(house)["changes"] == []
+    before = copy.deepcopy(house.config)
+    config = copy.deepcopy(before)
+    config["models"][CHAT]["max_attempts"] = 1
+    write(house, config)
+    told = preview(house)
+    assert told["changes"] == [{"setting": f'models."{CHAT}".max_attempts', "what": "3 -> 1", "needs_restart": False}]
+    assert (told["code"], told["applies_by_itself"]) == (None, False)
+    assert ask(house).json["changed"] == [f'models."{CHAT}".max_attempts: 3 -> 1']
+    assert preview(house) == {**told, "generation": 2, "changes": []}
+    write(house, {**before, "server": {**before["server"], "workers": 3}})
+    assert preview(house)["code"] == "restart_required"
+    write(house, {**before, "models": {}, "prise": 1})
+    told = preview(house)
+    assert told["code"] == "invalid_configuration"
+    assert any("prise" in fault for fault in told["faults"])
+    assert ask(house).status == 400

@@ -1,0 +1,59 @@
+"""What is served: each model of the configuration in use with its routes, price and settings."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from aiohttp import web
+
+from gateway.config import Model, is_pattern
+
+from .common import AdminAccess, listed, parts_of
+
+SHOWN_APART = {"routes", "endpoints", "price", "table_prices"}
+
+
+class ModelEndpoints:
+    """`/admin/api/models`."""
+
+    def __init__(self, office: AdminAccess) -> None:
+        self._office = office
+
+    def routes(self) -> list[web.RouteDef]:
+        """Every route."""
+        return [self._office.get("/admin/api/models", self.list_models)]
+
+    async def list_models(self, request: web.Request) -> web.StreamResponse:
+        """Every model and pattern, those that upstreams list among them, in the order of the configuration."""
+        config, now = parts_of(request).config, time.time()
+        names: dict[str, list[str]] = {}
+        for alias, name in config.aliases.items():
+            names.setdefault(name, []).append(alias)
+        # A generator: `listed` formats in a thread, and discovered models may be thousands.
+        return await listed(_row(name, model, names.get(name, ()), now) for name, model in config.models.items())
+
+
+def _row(name: str, model: Model, aliases: Iterable[str], now: float) -> dict[str, Any]:
+    return {
+        "name": name,
+        "is_pattern": is_pattern(name),
+        "aliases": [*aliases],
+        "endpoints": [*model.endpoints],
+        "routes": [route.model_dump() for route in model.routes],
+        **_price(model, now),
+        "settings": model.model_dump(mode="json", exclude=SHOWN_APART, exclude_defaults=True),
+    }
+
+
+def _price(model: Model, now: float) -> dict[str, Any]:
+    """The rates in US dollars that hold now, and where they are from. A pattern may have prices by name instead, so
+    many as `priced_names` says."""
+    price = model.price
+    rates = None if price is None else price.plan.at(now)[""][0].spelling.split()
+    return {
+        "price": None if rates is None else {row: float(usd) for row, usd in (each.split("=", 1) for each in rates)},
+        "price_source": None if price is None else price.source or "configured",
+        "priced_names": len(model.table_prices),
+    }
