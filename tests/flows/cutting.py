@@ -24,18 +24,19 @@ async def write_cut(wire: Wire, text: bytes, cut: int) -> None:
 
 async def ask_all(
     port: int,
-    path: str,
+    path: str | Callable[[Case], str],
     cases: Sequence[Case],
     members_of: Callable[[Case], dict[str, Any]],
     check: Callable[[Case, bytes], None],
 ) -> None:
     """One call for each case, `AT_ONCE` at a time on connections that are kept; `check` gets the body of its answer."""
+    path_of = path if callable(path) else lambda _: path
     todo = iter(cases)
 
     async def work() -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         for case in todo:
-            passed = await _ask(reader, writer, path, members_of(case))
+            passed = await _ask(reader, writer, path_of(case), members_of(case))
             try:
                 check(case, passed)
             except (AssertionError, ValueError) as error:
@@ -49,7 +50,7 @@ async def ask_all(
 
 
 async def _ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, path: str, members: dict[str, Any]) -> bytes:
-    body = json.dumps({"stream": True} | members).encode()
+    body = json.dumps(members).encode()
     head = f"Authorization: Bearer {secret('alice')}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
     writer.write(f"POST {path} HTTP/1.1\r\nHost: x\r\n{head}\r\n\r\n".encode() + body)
     answer = await reader.readuntil(b"\r\n\r\n")

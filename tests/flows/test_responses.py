@@ -12,7 +12,6 @@ from tests.fakes import responses_api as api
 from tests.fakes.scripted import CHUNKED, Behaviour, Wire, chunk, error_json, ok_json, silent
 
 from .client import Answer
-from .cutting import ask_all, write_cut
 from .house import Gateway, key, model, secret, settings
 
 MODEL = "gpt-4.1"
@@ -358,49 +357,3 @@ def test_a_silent_upstream_is_kept_alive_by_comments_until_the_error(
     assert set(comments) == {b": keepalive"}
     assert data_of(last)["response"]["error"]["code"] == "upstream_timeout"
     upstream.play(always=error_json(400, message="no", code="x"))
-
-
-# -------------------------------------------------------------------------------------------------- cuts at every byte
-
-RECORDED = {
-    "completed": GOOD,
-    "incomplete": api.written(
-        api.events(OUTPUT, api.response(OUTPUT, status="incomplete"), "response.incomplete", api.response())
-    ),
-    "failed": api.written(
-        api.events(
-            OUTPUT,
-            api.response(status="failed", error={"code": "server_error", "message": "x"}),
-            "response.failed",
-            api.response(),
-        )
-    ),
-}
-Case = tuple[str, int]
-"""The stream's name, and where it is cut."""
-
-
-async def cutter(wire: Wire) -> None:
-    """The stream that the request names, in two chunks."""
-    name, cut = wire.request.json["user"].split(":")
-    await write_cut(wire, RECORDED[name], int(cut))
-
-
-def check_cut(case: Case, passed: bytes) -> None:
-    text = RECORDED[case[0]]
-    if case[0] != "failed":
-        assert passed == text
-        return
-    same = text.index(b"event: response.failed")
-    assert passed[:same] == text[:same]
-    assert data_of(passed[same:])["response"]["error"]["code"] == "upstream_error"
-
-
-async def test_every_cut_of_every_stream(house: Gateway, upstream: Stage) -> None:
-    upstream.play(always=cutter)
-    cases = [(name, cut) for name, text in RECORDED.items() for cut in range(len(text))]
-    await ask_all(
-        house.port, "/v1/responses", cases,
-        lambda case: {"model": MODEL, "input": "Hi", "user": f"{case[0]}:{case[1]}"}, check_cut,
-    )  # fmt: skip
-    assert upstream.hits == len(cases)

@@ -13,10 +13,9 @@ import pytest
 
 from tests.conftest import Stage, StartsGateways
 from tests.fakes.scripted import Wire
-
-from .cutting import ask_all, write_cut
-from .house import Gateway
-from .test_messages import CLAUDE, RECORDED, house_settings
+from tests.flows.cutting import ask_all, write_cut
+from tests.flows.house import Gateway
+from tests.flows.test_messages import CLAUDE, RECORDED, house_settings
 
 BROKEN = frozenset({"error-in-stream", "ended-early"})
 DONE = b"data: [DONE]\n\n"
@@ -48,7 +47,7 @@ async def cutter(wire: Wire) -> None:
 
 def members_of(case: Case) -> dict[str, Any]:
     return {
-        "model": CLAUDE, "max_tokens": 64, "messages": [{"role": "user", "content": "Hi"}],
+        "model": CLAUDE, "stream": True, "max_tokens": 64, "messages": [{"role": "user", "content": "Hi"}],
         "metadata": {"user_id": ":".join(map(str, case))},
     }  # fmt: skip
 

@@ -1,6 +1,6 @@
 """Every recorded stream, cut in two at every byte, through a whole gateway: byte for byte what the upstream sent.
 
-What is expected is said by the slow scanner of tests/rules, and by hand for the end of a stream. The upstream cuts
+What is expected is said by the slow scanner of tests/formats, and by hand for the end of a stream. The upstream cuts
 where the request tells it to, so that many calls are under way at once; each half is a chunk of its own.
 """
 
@@ -14,12 +14,11 @@ import pytest
 
 from tests.conftest import Stage, StartsGateways
 from tests.fakes.scripted import Wire
+from tests.flows.cutting import ask_all, write_cut
+from tests.flows.house import CHAT, COMPLETIONS, Gateway, settings
 from tests.formats.slow_scan import Rewritten, Slow, assert_passed
 
-from .cutting import ask_all, write_cut
-from .house import CHAT, COMPLETIONS, Gateway, settings
-
-RECORDED = {path.stem: path.read_bytes() for path in sorted((Path(__file__).parents[1] / "recorded").glob("*.sse"))}
+RECORDED = {path.stem: path.read_bytes() for path in sorted((Path(__file__).parents[2] / "recorded").glob("*.sse"))}
 DONE = b"data: [DONE]\n\n"
 ENDS = {"LF": b"\n", "CRLF": b"\r\n", "CR": b"\r"}
 
@@ -61,7 +60,7 @@ def members_of(case: Case) -> dict[str, Any]:
     asked = {"messages": [{"role": "user", "content": "Hi"}]} if is_chat(case) else {"prompt": "Hi"}
     usage = {"stream_options": {"include_usage": True}} if shows else {}
     model = CHAT if is_chat(case) else COMPLETIONS
-    return {"model": model, "n": choices_of(name), "user": f"{name}:{end}:{cut}", **asked, **usage}
+    return {"model": model, "stream": True, "n": choices_of(name), "user": f"{name}:{end}:{cut}", **asked, **usage}
 
 
 def expectations() -> dict[tuple[str, str, bool], tuple[list[bytes | Rewritten], bytes | None]]:

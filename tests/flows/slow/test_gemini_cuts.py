@@ -1,0 +1,79 @@
+"""Every recorded stream of Gemini's API, cut in two at every byte, through a whole gateway, as events and as an array.
+
+What is expected is written by hand: the chunks before an error or the end, then an error where the upstream sent one or
+ended early.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.conftest import Stage, StartsGateways
+from tests.fakes.scripted import Wire
+from tests.flows.cutting import ask_all, write_cut
+from tests.flows.house import Gateway
+from tests.flows.test_gemini import CONTENTS, GEMINI, RECORDED, chunks, gemini_settings
+
+BROKEN = frozenset({"error-in-stream", "ended-early"})
+CHUNKS = {name: [each for each in chunks(text.replace(b"data: [DONE]", b"")) if "error" not in each]
+          for name, text in RECORDED.items()}  # fmt: skip
+
+Case = tuple[str, str, int]
+"""The stream's name, `sse` or `json`, and where it is cut."""
+
+
+def cases() -> list[Case]:
+    """Every byte as events, and some of those as an array."""
+    found: list[Case] = []
+    for name, text in RECORDED.items():
+        found += [(name, "sse", cut) for cut in range(1, len(text) + 1)]
+        found += [(name, "json", cut) for cut in range(1, len(text) + 1, 13)]
+    return found
+
+
+async def cutter(wire: Wire) -> None:
+    """The recorded stream that the request names, in two chunks."""
+    name, _, cut = wire.request.json["labels"]["case"].split(":")
+    await write_cut(wire, RECORDED[name], int(cut))
+
+
+def members_of(case: Case) -> dict[str, Any]:
+    return {"contents": CONTENTS, "labels": {"case": ":".join(map(str, case))}}
+
+
+def path_of(case: Case) -> str:
+    return f"/v1beta/models/{GEMINI}:streamGenerateContent?alt={case[1]}"
+
+
+def read(passed: bytes, form: str) -> list[Any]:
+    """The chunks of an answer; events may have nothing but lines of data."""
+    if form == "json":
+        items: list[Any] = json.loads(passed)
+        return items
+    lines = passed.decode().splitlines()
+    assert all(line.startswith("data: {") for line in lines if line)
+    return chunks(passed)
+
+
+def check(case: Case, passed: bytes) -> None:
+    name, form, _ = case
+    told = read(passed, form)
+    if name in BROKEN:
+        assert list(told.pop()) == ["error"]
+    assert told == CHUNKS[name]
+
+
+@pytest.fixture
+def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
+    config = gemini_settings(theatre.url)
+    config["server"]["access_log"] = "off"
+    return gateways(config)
+
+
+async def test_every_cut_of_every_recorded_stream(house: Gateway, upstream: Stage) -> None:
+    upstream.play(always=cutter)
+    await ask_all(house.port, path_of, cases(), members_of, check)
+    assert len(cases()) == upstream.hits > sum(map(len, RECORDED.values()))
