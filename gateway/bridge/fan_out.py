@@ -16,18 +16,19 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
-from typing import Any, Self
+from typing import Any
 
 from gateway.accounting.lease import Accounting, Lease
+from gateway.accounting.share import LeaseShare
 from gateway.api.capabilities import Adaptation, adaptation
 from gateway.config import Upstream
 from gateway.errors import GatewayError, UpstreamFailed, UpstreamRefused
 from gateway.formats import sse
 from gateway.formats.format import Unfit
 from gateway.quota import pricing
-from gateway.records import Call, Claim, Ended, Failure, Fault, Phase, Refused, Usage
+from gateway.records import Call, Ended, Failure, Fault, Phase, Usage
 from gateway.relay import Answer, Streamed
 from gateway.relay.client_stream import ClientStream, Headers, StreamWriter
 from gateway.tasks import Tasks, cut_off, is_cut_off
@@ -62,53 +63,6 @@ async def carry(
     return await crossing.run(tasks)
 
 
-class _Share(Lease):
-    """One prompt's part of a call's lease, with the interface of a lease. It reserves nothing."""
-
-    def __init__(self, whole: Lease, books: Accounting, call: Call, ended: Callable[[], None]) -> None:
-        super().__init__(books, call, whole.claims)
-        self.standings = whole.standings
-        self.place = whole.place
-        self.trace = whole.trace
-        self.status = 0
-        self.usage = Usage()
-        """Of all attempts at the prompt."""
-        self.answer_usage = Usage()
-        """Of the attempt that answered it: what the client may be shown."""
-        self.returned_model: str | None = None
-        self._whole = whole
-        self._is_ended = False
-        self._ended = ended
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    @property
-    def is_open(self) -> bool:
-        return not self._is_ended
-
-    def note_first_byte(self) -> None:
-        self._whole.note_first_byte()
-
-    def close(
-        self, *, status: int, usage: Usage, ended: Ended, is_truncated: bool = False, returned_model: str | None = None,
-        error: str | None = None,
-    ) -> None:  # fmt: skip
-        if self._is_ended:
-            return
-        self._is_ended = True
-        self.status, self.answer_usage, self.returned_model = status, usage, returned_model
-        self.usage = pricing.total_usage((self.spent, usage))
-        self._ended()
-
-    async def extend(self, wanted: Sequence[Claim]) -> Refused | None:
-        """The whole is."""
-        return await self._whole.extend(wanted)
-
-    async def acknowledged(self) -> None:
-        """The whole is."""
-
-
 class _FanOut:
     """One call on its way as several."""
 
@@ -127,7 +81,7 @@ class _FanOut:
         self._frame = Frame.of(call)
         self._numbers = iter(range(len(self._split)))
         self._left = len(self._split)
-        self._shares: list[_Share] = []
+        self._shares: list[LeaseShare] = []
         self._attempts_before = lease.attempts
         self._choices: dict[int, list[dict[str, Any]]] = {}
         """Of plain answers, by the numbers of their prompts."""
@@ -178,7 +132,7 @@ class _FanOut:
 
     async def _carry(self, number: int) -> None:
         call = self._split.call(number)
-        async with _Share(self._lease, self._books, call, self._share_ended) as share:
+        async with LeaseShare(self._lease, self._books, call, self._share_ended) as share:
             self._shares.append(share)
             side = ClientStream(partial(self._open, number, call, share), tuple, 0, hold=self._hold)
             try:
@@ -197,7 +151,7 @@ class _FanOut:
         if not self._left:
             self._end(None)
 
-    def _take(self, answer: Answer, number: int, call: Call, share: _Share) -> None:
+    def _take(self, answer: Answer, number: int, call: Call, share: LeaseShare) -> None:
         """A plain answer; some upstreams send one where a stream was asked for."""
         said = read(answer.body)
         choices = choices_of(self._asked(number, call, share), said)
@@ -215,7 +169,7 @@ class _FanOut:
         self._choices[number] = choices
         self._headers = self._headers or answer.headers
 
-    def _open(self, number: int, call: Call, share: _Share, headers: Headers) -> StreamWriter:
+    def _open(self, number: int, call: Call, share: LeaseShare, headers: Headers) -> StreamWriter:
         """The client's side of one prompt's stream."""
         self._sum_up()
         stream = Stream(
@@ -230,11 +184,11 @@ class _FanOut:
         if self._left_as is None:  # else the room of this call has been given back
             self._outlet.hold(size)
 
-    def _asked(self, number: int, call: Call, share: _Share) -> One:
+    def _asked(self, number: int, call: Call, share: LeaseShare) -> One:
         has_logprobs = call.params.document.members.get("logprobs") is not None
         return One(number, call.params.n, self._is_chat(call, share), has_logprobs, characters(call))
 
-    def _is_chat(self, call: Call, share: _Share) -> bool:
+    def _is_chat(self, call: Call, share: LeaseShare) -> bool:
         """Whether the prompt was sent, or would have been, as a chat."""
         if share.route is None:
             return False
@@ -243,7 +197,7 @@ class _FanOut:
             is Adaptation.VIA_CHAT
         )
 
-    def pass_on(self, stream: Stream, share: _Share, data: bytes) -> bytes:
+    def pass_on(self, stream: Stream, share: LeaseShare, data: bytes) -> bytes:
         """What of a prompt's stream the client may see now; nothing, once the call has failed."""
         if self._over.done():
             return b""
@@ -256,14 +210,14 @@ class _FanOut:
             self._first = stream.first
         return seen
 
-    def _unfit(self, unfit: Unfit, share: _Share) -> UpstreamFailed:
+    def _unfit(self, unfit: Unfit, share: LeaseShare) -> UpstreamFailed:
         failure = self._failure(share, Fault.UNFIT, str(unfit))
         log.warning(
             "upstream %s: %s (%s), call %s", failure.upstream, failure.fault.value, failure.detail, self._call.id
         )
         return UpstreamFailed.after(failure)
 
-    def _failure(self, share: _Share, fault: Fault, detail: str) -> Failure:
+    def _failure(self, share: LeaseShare, fault: Fault, detail: str) -> Failure:
         return Failure(share.route.upstream if share.route else "", Phase.RELAYING, fault, detail)
 
     # ------------------------------------------------------------------------------------------------------ the end
@@ -350,7 +304,7 @@ class _PromptStream:
     """The client's side of one prompt's stream, among the others'."""
 
     def __init__(
-        self, crossing: _FanOut, stream: Stream, share: _Share, client: StreamWriter, outlet: ClientStream
+        self, crossing: _FanOut, stream: Stream, share: LeaseShare, client: StreamWriter, outlet: ClientStream
     ) -> None:
         self._crossing = crossing
         self._stream = stream

@@ -1,0 +1,62 @@
+"""A part of a call's lease, for one of several attempts that run at the same time.
+
+`bridge/fan_out.py` has one for each prompt, `hedging.py` one for each route. The owner closes the whole lease when all
+parts have ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Self
+
+from gateway.quota import pricing
+from gateway.records import Call, Claim, Ended, Refused, Usage
+
+from .lease import Accounting, Lease
+
+
+class LeaseShare(Lease):
+    """It has the interface of a lease, and reserves nothing. `ended` is called when it is closed."""
+
+    def __init__(self, whole: Lease, books: Accounting, call: Call, ended: Callable[[], None]) -> None:
+        super().__init__(books, call, whole.claims)
+        self.standings = whole.standings
+        self.place = whole.place
+        self.trace = whole.trace
+        self.status = 0
+        self.usage = Usage()
+        """Of all its attempts."""
+        self.answer_usage = Usage()
+        """Of the attempt that answered it: what the client may be shown."""
+        self.returned_model: str | None = None
+        self._whole = whole
+        self._is_ended = False
+        self._ended = ended
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    @property
+    def is_open(self) -> bool:
+        return not self._is_ended
+
+    def note_first_byte(self) -> None:
+        self._whole.note_first_byte()
+
+    def close(
+        self, *, status: int, usage: Usage, ended: Ended, is_truncated: bool = False, returned_model: str | None = None,
+        error: str | None = None,
+    ) -> None:  # fmt: skip
+        if self._is_ended:
+            return
+        self._is_ended = True
+        self.status, self.answer_usage, self.returned_model = status, usage, returned_model
+        self.usage = pricing.total_usage((self.spent, usage))
+        self._ended()
+
+    async def extend(self, wanted: Sequence[Claim]) -> Refused | None:
+        """The whole is."""
+        return await self._whole.extend(wanted)
+
+    async def acknowledged(self) -> None:
+        """The whole is."""
