@@ -51,6 +51,7 @@ from gateway.store import (
     Store,
     StoreLostWrites,
     StoreUnavailable,
+    Where,
 )
 from gateway.tasks import Tasks
 
@@ -293,9 +294,10 @@ class LedgerClient:
         limit: int | None = None,
         after: Sequence[str] | None = None,
         only: ReportScope | None = None,
+        where: Where = (),
     ) -> list[dict[str, Any]]:
         await self._deliver()
-        return await self._read(self._store.usage(group_by, since, until, limit, after, only))
+        return await self._read(self._store.usage(group_by, since, until, limit, after, only, where))
 
     async def usage_portions(
         self,
@@ -303,10 +305,11 @@ class LedgerClient:
         since: str | None = None,
         until: str | None = None,
         only: ReportScope | None = None,
+        where: Where = (),
     ) -> AsyncIterator[list[dict[str, Any]]]:
         await self._deliver()
         try:
-            async for rows in self._store.usage_portions(group_by, since, until, only):
+            async for rows in self._store.usage_portions(group_by, since, until, only, where):
                 yield rows
         except StoreUnavailable:
             self.errors += 1

@@ -23,7 +23,7 @@ _REACHES: Mapping[str, Reach] = {"all": "all", "team": "team", "own": "own"}
 _TABLE = """
                                            operator  lead  member  viewer  key
 GET    /admin/api/usage                    all       team  own     all     own
-GET    /admin/api/latency                  all       -     -       all     -
+GET    /admin/api/latency                  all       team  own     all     own
 GET    /admin/api/calls                    all       team  own     all     own
 GET    /admin/api/refusals                 all       team  own     all     own
 GET    /admin/api/requests/{request}       all       team  own     all     own

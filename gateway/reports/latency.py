@@ -1,17 +1,21 @@
 """A report of latency and failed attempts: its parameters, rows and CSV.
 
-Requests and errors come from the sums of usage, the rest from measures (`quota/measures.py`).
+Requests and errors come from the sums of usage, the rest from measures (`quota/measures.py`): from those that the store
+adds up by model and upstream, or, where the report is about a key, a team or a person, from the newest calls.
 """
 
 from __future__ import annotations
 
 import csv
 import io
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from gateway.chunked import in_chunks
-from gateway.quota.measures import DURATION, FAILED, FIRST_TOKEN, SPEED, count_of, percentile
+from gateway.quota.measures import DURATION, FAILED, FIRST_TOKEN, SPEED, count_of, measures_of, percentile
+from gateway.records import Record, Usage
 from gateway.store import MEASURE_GROUPS, Measures
 
 from .table import Row
@@ -34,6 +38,12 @@ COLUMNS = ("requests", "errors", "failed_attempts", *COUNTS, *PERCENTILES)
 ROWS_AT_ONCE = 5
 """Rows made at once: about half a millisecond."""
 
+CALLS_AT_ONCE = 50
+"""Calls measured at once; as long."""
+
+MEASURED_CALLS = 2000
+"""Of a key, a team or a person: the newest calls of the range that are measured."""
+
 
 def read_measure_groups(text: str) -> list[str]:
     """What `model,hour` groups by. Raises `ValueError`."""
@@ -50,6 +60,35 @@ def latency_rows(groups: Sequence[str], usage: Iterable[Row], measures: Measures
         _row(dict(zip(groups, names, strict=True)), *counts.get(names, (0, 0)), measures.get(names, {}))
         for names in in_chunks(sorted({*counts, *measures}), ROWS_AT_ONCE)
     ]
+
+
+def measures_of_calls(groups: Sequence[str], calls: Iterable[Mapping[str, Any]]) -> Measures:
+    """What was measured of these rows of `Store.calls`, by some of `MEASURE_GROUPS`. For a thread: it takes its
+    time."""
+    found: dict[tuple[str, ...], Counter[int]] = {}
+    for call in in_chunks(calls, CALLS_AT_ONCE):
+        record = Record(
+            **{name: call[name] for name in Record._fields if name != "usage"}, usage=Usage(**call["usage"])
+        )
+        hour = datetime.fromtimestamp(record.time, UTC).strftime("%Y-%m-%dT%H")
+        places = {"model": record.label_model, "hour": hour, "day": hour[:10], "month": hour[:7]}
+        for upstream, counter in measures_of(record):
+            place = tuple([{**places, "upstream": upstream}[name] for name in groups])
+            found.setdefault(place, Counter())[counter] += 1
+    return found
+
+
+def bounds(since: str | None, until: str | None) -> tuple[float | None, float | None]:
+    """The Unix times at which a range of days or hours, both included, begins and ends."""
+
+    def start(period: str) -> datetime:
+        return datetime.fromisoformat(period if "T" in period else f"{period}T00").replace(tzinfo=UTC)
+
+    length = timedelta(hours=1 if "T" in (until or "") else 24)
+    return (
+        None if since is None else start(since).timestamp(),
+        None if until is None else (start(until) + length).timestamp() - 0.001,
+    )
 
 
 def _row(names: dict[str, Any], requests: int, errors: int, counters: Mapping[int, int]) -> dict[str, Any]:

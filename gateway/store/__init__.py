@@ -28,6 +28,7 @@ __all__ = [
     "HOURS_KEPT_DAYS",
     "MAX_GAP_S",
     "MEASURE_GROUPS",
+    "NARROWING_GROUPS",
     "REAPED_AT_ONCE",
     "SIGN_OF_LIFE_S",
     "SILENT_S",
@@ -65,6 +66,7 @@ __all__ = [
     "StoredAudit",
     "StoredRefusal",
     "Void",
+    "Where",
     "attribution_in",
     "check_groups",
     "heir_of",
@@ -213,8 +215,15 @@ class ReportScope(NamedTuple):
     names: frozenset[str]
 
 
+Where = tuple[tuple[str, str], ...]
+"""Groups of `NARROWING_GROUPS` and the name that a report is narrowed to, each group once."""
+
+NARROWING_GROUPS = ("key", "team", "model", "upstream")
+
+
 class ReportReader(Protocol):
-    """Reports from the store. `only`: what the report is about; None: everything."""
+    """Reports from the store. `only`: what the report is about; None: everything. `where`: what it is narrowed to; a
+    report by user or tag cannot be narrowed to an upstream."""
 
     async def standings(self, windows: Sequence[Window], now: float) -> list[WindowStatus]:
         """The state of these windows at the Unix time `now` (seconds). Raises `StoreUnavailable`."""
@@ -227,6 +236,7 @@ class ReportReader(Protocol):
         limit: int | None = None,
         after: Sequence[str] | None = None,
         only: ReportScope | None = None,
+        where: Where = (),
     ) -> list[dict[str, Any]]:
         """Daily sums, grouped by some of `USAGE_GROUPS`, in the order of their groups; days as 2026-11-20, both
         included. `after`: only the rows behind these groups. Raises `StoreUnavailable`.
@@ -241,6 +251,7 @@ class ReportReader(Protocol):
         since: str | None = None,
         until: str | None = None,
         only: ReportScope | None = None,
+        where: Where = (),
     ) -> AsyncIterator[list[dict[str, Any]]]:
         """The rows of `usage`, at most `USAGE_AT_ONCE` in memory at a time. Raises `StoreUnavailable`."""
 

@@ -11,7 +11,7 @@ from gateway.chunked import in_chunks, in_order
 from gateway.quota.ledger_entry import SEPARATOR, SUMS
 from gateway.records import Record
 
-from . import ReportScope, attribution_in, check_groups
+from . import ReportScope, Where, attribution_in, check_groups
 
 _PLACES = {name: place for place, name in enumerate(("key", "team", "model", "upstream", "endpoint"))}
 
@@ -62,10 +62,11 @@ def range_of(group_by: Sequence[str], since: str | None, until: str | None) -> R
 class UsageReport:
     """A usage report: sums of days or hours, grouped by some of `USAGE_GROUPS`, added up portion by portion."""
 
-    def __init__(self, group_by: Sequence[str], only: ReportScope | None = None) -> None:
+    def __init__(self, group_by: Sequence[str], only: ReportScope | None = None, where: Where = ()) -> None:
         assert not check_groups(group_by)
         self._attribution = attribution_in(group_by)
         self._only = only
+        self._where = [(_PLACES[group], name) for group, name in where]
         self._group_by = group_by
         self._is_of_days = {"hour", "day", "month"}.issuperset(group_by)
         self._totals: dict[tuple[str, ...], list[Sequence[int]]] = {}
@@ -79,8 +80,10 @@ class UsageReport:
         if self._only is not None:
             place, names = _PLACES[self._only.group], self._only.names
             sums = [each for each in sums if each[0].split(SEPARATOR)[place] in names]
-            if not sums:
-                return
+        for place, name in self._where:
+            sums = [each for each in sums if each[0].split(SEPARATOR)[place] == name]
+        if not sums:
+            return
         if self._attribution is not None:
             day = day.removeprefix(TAGS)
             sums = [each for each in sums if each[0].split(SEPARATOR)[3] == self._attribution]

@@ -121,6 +121,7 @@ class DeskStore:
         limit: int | None = None,
         after: Sequence[str] | None = None,
         only: Any = None,
+        where: Any = (),
     ) -> list[dict[str, Any]]:
         raise NotImplementedError
 

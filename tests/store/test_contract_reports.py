@@ -9,7 +9,16 @@ import pytest
 
 from gateway.quota.measures import FAILED
 from gateway.records import Settlement, Usage, WindowStatus
-from gateway.store import ATTRIBUTED_OF_KEY, TOLD_GROUPS, USAGE_COLUMNS, USAGE_GROUPS, CallFilter, ReportScope, Store
+from gateway.store import (
+    ATTRIBUTED_OF_KEY,
+    TOLD_GROUPS,
+    USAGE_COLUMNS,
+    USAGE_GROUPS,
+    CallFilter,
+    ReportScope,
+    Store,
+    Where,
+)
 
 from .changes import HOUR, HOUR_S, NOON, SECOND, Clock, draw, parallel, record, settlement, slow, tokens
 from .conftest import OpensStores
@@ -65,6 +74,40 @@ async def test_usage_by_group(
         assert row["reasoning_tokens"] == 2 * row["requests"]
     assert sum(row["errors"] for row in rows) == 1
     assert sum(row["estimated_tokens"] for row in rows) == 30
+
+
+@pytest.mark.parametrize(
+    ("where", "group_by", "requests"),
+    [
+        ((("key", "a"),), ["model"], None),
+        ((("team", "red"),), ["key"], None),
+        ((("team", ""),), ["key"], None),
+        ((("model", "m1"), ("upstream", "up")), ["day"], None),
+        ((("upstream", "other"),), [], {(): 1}),
+        ((("key", "nobody"),), ["day"], {}),
+        ((("key", "nobody"),), [], {}),
+    ],
+)
+async def test_usage_narrowed_to_names(
+    worker: Worker, store: Store, where: Where, group_by: list[str], requests: dict[tuple[str, ...], int] | None
+) -> None:
+    await fill(worker)
+    if requests is None:
+        requests = {}
+        for row in await store.usage([*group_by, *[name for name, _ in where]]):
+            if all(row[name] == wanted for name, wanted in where):
+                place = tuple(row[name] for name in group_by)
+                requests[place] = requests.get(place, 0) + row["requests"]
+        assert requests
+    for since in (None, "2026-11-01T00"):
+        rows = await store.usage(group_by, since, where=where)
+        if since is None or rows:
+            assert {tuple(row[name] for name in group_by): row["requests"] for row in rows} == requests
+    blue = ReportScope("team", frozenset({"blue"}))
+    narrowed = await store.usage(group_by, only=blue, where=where)
+    assert sum(row["requests"] for row in narrowed) <= sum(requests.values())
+    portions = [row async for some in store.usage_portions(group_by, where=where) for row in some]
+    assert portions == await store.usage(group_by, where=where)
 
 
 async def test_every_group_can_be_asked_for_at_once(worker: Worker, store: Store) -> None:

@@ -38,7 +38,9 @@ SECRETS = {
 ROLE_OF = {"admin.token": "operator", "ci": "operator", "admin.viewer_token": "viewer", "reader": "viewer",
            "head": "lead", "key": "key", "member": "member"}  # fmt: skip
 
-REPORTS = {("GET", f"/admin/api/{name}") for name in ("usage", "calls", "refusals", "quotas", "session", "keys")} | {
+REPORTS = {
+    ("GET", f"/admin/api/{name}") for name in ("usage", "latency", "calls", "refusals", "quotas", "session", "keys")
+} | {
     ("GET", "/admin/api/keys/{id}"),
     ("GET", "/admin/api/requests/{request}"),
 }
@@ -192,6 +194,7 @@ async def test_nothing_of_another_team_comes_back(client: Client, who: str) -> N
     queries = {
         "usage": ["", "?group_by=team", "?group_by=key,model,team,day,upstream,endpoint,month", "?format=csv",
                   "?group_by=key&limit=1000", '?group_by=key&after=["a"]', "?group_by=model&format=csv"],
+        "latency": ["", "?group_by=model,day", "?group_by=upstream&format=csv"],
         "refusals": ["", "?limit=1000", "?since=1d"],
         "calls": ["", "?limit=1000", "?format=csv", "?format=csv&limit=1000"],
         "quotas": ["", "?limit=1000", "?after=a", "?limit=1&after=both"],
@@ -221,6 +224,10 @@ async def test_nothing_of_another_team_comes_back(client: Client, who: str) -> N
                 assert json.loads(text)["error"]["code"] in ("key_not_found", "team_not_found", "request_not_found")
     for query in (
         "calls?key=rival-one",
+        "usage?key=rival-one",
+        "usage?team=rival",
+        "latency?key=rival-one",
+        "latency?team=rival",
         "refusals?key=rival-one",
         "quotas?key=rival-stored",
         "quotas?team=rival",
@@ -239,6 +246,12 @@ async def test_reports_of_a_part_have_its_numbers(client: Client) -> None:
         assert [row["requests"] for row in json.loads(text)["data"]] == [3 * len(names)]
         _, text = await ask(client, who, "GET", "/admin/api/usage?group_by=day")
         assert [row["requests"] for row in json.loads(text)["data"]] == [3 * len(names)]
+        _, text = await ask(client, who, "GET", "/admin/api/usage?group_by=&key=both")
+        assert [row["requests"] for row in json.loads(text)["data"]] == [3]
+        _, text = await ask(client, who, "GET", "/admin/api/latency?group_by=")
+        assert [row["duration_count"] for row in json.loads(text)["data"]] == [3 * len(names)]
+        _, text = await ask(client, who, "GET", "/admin/api/latency?group_by=model&key=both")
+        assert [row["duration_count"] for row in json.loads(text)["data"]] == [3]
         _, text = await ask(client, who, "GET", "/admin/api/calls?limit=1000")
         assert sorted({call["key"] for call in json.loads(text)["data"]}) == names
         _, text = await ask(client, who, "GET", "/admin/api/calls?key=both")

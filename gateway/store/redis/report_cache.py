@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from gateway.store import ReportScope
+from gateway.store import ReportScope, Where
 from gateway.store.report_rows import UsageReport
 
 from .connection import RedisConnection, Script
@@ -25,7 +25,7 @@ REMEMBERED = 20_000
 REMEMBERED_S = 3600.0
 """While gateways are replaced, an older one may settle a late call and leave no mark."""
 
-Wish = tuple[tuple[str, ...], tuple[str, ...], ReportScope | None]
+Wish = tuple[tuple[str, ...], tuple[str, ...], ReportScope | None, Where]
 """What a report is grouped by, its days, and what it is about."""
 
 
@@ -47,17 +47,17 @@ class ReportCache:
         """The most recently used report is last."""
 
     async def report(
-        self, group_by: Sequence[str], days: Sequence[str], only: ReportScope | None = None
+        self, group_by: Sequence[str], days: Sequence[str], only: ReportScope | None = None, where: Where = ()
     ) -> UsageReport:
         """The sums of these days. Raises `StoreUnavailable`, or what redis-py finds fault with."""
-        wish = (tuple(group_by), tuple(days), only)
+        wish = (tuple(group_by), tuple(days), only, where)
         marks = await self._marks(days)
         known = self._remembered.pop(wish, None)
         if known is not None and known.marks == marks and time.monotonic() - known.read_at < REMEMBERED_S:
             self._remembered[wish] = known
             return known.report
         read_at = time.monotonic()
-        report = UsageReport(group_by, only)
+        report = UsageReport(group_by, only, where)
         await self._reader.add(report, days)
         report.close()
         if await self._marks(days) == marks:

@@ -10,7 +10,7 @@ from typing import Any
 
 from gateway.chunked import portions
 from gateway.quota import ledger_entry
-from gateway.store import TOLD_GROUPS, CallFilter, Measures, ReportScope, attribution_in
+from gateway.store import TOLD_GROUPS, CallFilter, Measures, ReportScope, Where, attribution_in
 from gateway.store.report_rows import (
     TAGS,
     ReportRange,
@@ -49,6 +49,7 @@ async def usage(
     since: str | None,
     until: str | None,
     only: ReportScope | None = None,
+    where: Where = (),
 ) -> UsageReport:
     """The usage report. Raises `StoreUnavailable`."""
     (days,) = await link.ask(("ZRANGE", f"{base}days", 0, -1))
@@ -57,7 +58,7 @@ async def usage(
         wanted = sorted(filter(has, days))
     else:
         wanted = sorted(day for day in days if day.startswith(TAGS) and has(day.removeprefix(TAGS)))
-    return await cache.report(group_by, wanted, only)
+    return await cache.report(group_by, wanted, only, where)
 
 
 async def measures(link: RedisConnection, base: str, range_: ReportRange, group_by: Sequence[str]) -> Measures:

@@ -66,6 +66,7 @@ from gateway.store import (
     ReportScope,
     StoreMisconfigured,
     StoreUnavailable,
+    Where,
 )
 from gateway.store.key_store import ChangeFeed, DocumentKind, StoreChange, StoredAudit
 from gateway.store.refusals import RefusalEntry, RefusalQuery, StoredRefusal
@@ -253,8 +254,9 @@ class RedisStore:
         limit: int | None = None,
         after: Sequence[str] | None = None,
         only: ReportScope | None = None,
+        where: Where = (),
     ) -> list[dict[str, Any]]:
-        report = await self._report(group_by, since, until, only)
+        report = await self._report(group_by, since, until, only, where)
         # In a thread, because making and sorting very many rows would delay streams for too long.
         return await asyncio.to_thread(report.rows, limit, after)
 
@@ -264,15 +266,16 @@ class RedisStore:
         since: str | None = None,
         until: str | None = None,
         only: ReportScope | None = None,
+        where: Where = (),
     ) -> AsyncIterator[list[dict[str, Any]]]:
-        rows = (await self._report(group_by, since, until, only)).each_row()
+        rows = (await self._report(group_by, since, until, only, where)).each_row()
         while some := await asyncio.to_thread(lambda: list(islice(rows, USAGE_AT_ONCE))):
             yield some
 
     async def _report(
-        self, group_by: Sequence[str], since: str | None, until: str | None, only: ReportScope | None
+        self, group_by: Sequence[str], since: str | None, until: str | None, only: ReportScope | None, where: Where
     ) -> UsageReport:
-        return await reports.usage(self._reading, self._cache, self._base, group_by, since, until, only)
+        return await reports.usage(self._reading, self._cache, self._base, group_by, since, until, only, where)
 
     async def measures(self, group_by: Sequence[str], since: str | None = None, until: str | None = None) -> Measures:
         return await reports.measures(self._reading, self._base, range_of(group_by, since, until), group_by)

@@ -14,7 +14,7 @@ from gateway.chunked import in_chunks
 from gateway.config import StoreSettings
 from gateway.quota.ledger_entry import SUMS
 from gateway.records import Record, Usage, WindowState
-from gateway.store import TOLD_GROUPS, USAGE_GROUPS, CallFilter, Measures, Progress, ReportScope, attribution_in
+from gateway.store import TOLD_GROUPS, USAGE_GROUPS, CallFilter, Measures, Progress, ReportScope, Where, attribution_in
 from gateway.store.refusals import RefusalEntry, RefusalQuery, StoredRefusal, decode_refusal
 from gateway.store.report_rows import ROWS_AT_ONCE, call_row, range_of, storable, usage_row
 
@@ -77,6 +77,7 @@ class Reader:
         limit: int | None,
         after: Sequence[str] | None = None,
         only: ReportScope | None = None,
+        where: Where = (),
     ) -> list[dict[str, Any]]:
         if after is not None and not group_by:
             return []  # the only row is the one that the caller has
@@ -89,7 +90,7 @@ class Reader:
         columns = ", ".join([*groups, *(f"sum({name})" for name in SUMS)])
         groups_sql = ", ".join(groups) or "''"
         behind = f"AND ({groups_sql}) > ({', '.join('?' * len(after))}) " if after else ""
-        meant, names = _part(only)
+        meant, names = _part(only, where)
         table, period = ("hours", "hour") if range_.is_hourly else ("sums", "day")
         if attribution is not None:
             table, meant, names = "attributed", f"AND name = ? {meant}", (attribution, *names)
@@ -168,12 +169,14 @@ class Reader:
         self._db.close()
 
 
-def _part(only: ReportScope | None) -> tuple[str, tuple[str, ...]]:
-    """The condition of a report that is about a part of all usage, and its argument."""
+def _part(only: ReportScope | None, where: Where = ()) -> tuple[str, tuple[str, ...]]:
+    """The conditions of a report that is about a part of all usage, and their arguments."""
+    conditions = "".join([f"AND {_GROUP_OF_DAYS[group]} = ? " for group, _ in where])
+    names = tuple([name for _, name in where])
     if only is None:
-        return "", ()
+        return conditions, names
     column = {"key": "key", "team": "team"}[only.group]
-    return f"AND {column} IN (SELECT value FROM json_each(?)) ", (json.dumps(sorted(only.names)),)  # noqa: S608 - constants
+    return f"{conditions}AND {column} IN (SELECT value FROM json_each(?)) ", (*names, json.dumps(sorted(only.names)))  # noqa: S608 - constants
 
 
 def _usage_rows(group_by: Sequence[str], found: sqlite3.Cursor) -> list[dict[str, Any]]:

@@ -31,6 +31,7 @@ from gateway.store import (
     ReportScope,
     StoreMisconfigured,
     StoreUnavailable,
+    Where,
 )
 from gateway.store.key_store import ChangeFeed, DocumentKind, StoreChange, StoredAudit
 from gateway.store.refusals import RefusalEntry, RefusalQuery, StoredRefusal
@@ -174,8 +175,11 @@ class SqliteStore:
         limit: int | None = None,
         after: Sequence[str] | None = None,
         only: ReportScope | None = None,
+        where: Where = (),
     ) -> list[dict[str, Any]]:
-        return await self._run(self._reading, lambda: self._reader.usage(group_by, since, until, limit, after, only))
+        return await self._run(
+            self._reading, lambda: self._reader.usage(group_by, since, until, limit, after, only, where)
+        )
 
     async def usage_portions(
         self,
@@ -183,9 +187,10 @@ class SqliteStore:
         since: str | None = None,
         until: str | None = None,
         only: ReportScope | None = None,
+        where: Where = (),
     ) -> AsyncIterator[list[dict[str, Any]]]:
         after: Sequence[str] | None = None
-        while rows := await self.usage(group_by, since, until, USAGE_AT_ONCE, after, only):
+        while rows := await self.usage(group_by, since, until, USAGE_AT_ONCE, after, only, where):
             yield rows
             after = [rows[-1][name] for name in group_by]
 

@@ -10,7 +10,8 @@ from typing import get_args
 
 from gateway.config.sections import NAME_PATTERN
 from gateway.records import Ended
-from gateway.store import HOURS_KEPT_DAYS, MEASURE_GROUPS
+from gateway.reports.latency import MEASURED_CALLS
+from gateway.store import HOURS_KEPT_DAYS, MEASURE_GROUPS, NARROWING_GROUPS
 from gateway.web.openapi.operation import JSON, Operation, Schema, in_path, in_query, named
 
 from . import request_bodies as bodies
@@ -83,6 +84,7 @@ ADMIN_OPERATIONS: Mapping[tuple[str, str], Operation] = {
                      type="string", default="key"),
             _SINCE,
             _UNTIL,
+            *[in_query(name, f"Only the usage of this {name}.", type="string") for name in NARROWING_GROUPS],
             in_query("limit", "A page of at most so many rows; default: all rows.", **_LIMIT),
             in_query("after", "Only rows behind this one: `next` of the page before.", type="string"),
             _FORMAT,
@@ -96,6 +98,8 @@ ADMIN_OPERATIONS: Mapping[tuple[str, str], Operation] = {
                      default="model"),
             _SINCE,
             _UNTIL,
+            in_query("key", f"Only the calls of this key; measured are the newest {MEASURED_CALLS}.", type="string"),
+            in_query("team", f"Only the calls of this team; measured are the newest {MEASURED_CALLS}.", type="string"),
             _FORMAT,
         ),
     ),

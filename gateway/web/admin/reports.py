@@ -18,9 +18,16 @@ from gateway.pipeline import Services
 from gateway.quota import window_status
 from gateway.records import WindowStatus
 from gateway.reports.calls import call_members, format_calls_csv
-from gateway.reports.latency import format_latency_csv, latency_rows, read_measure_groups
+from gateway.reports.latency import (
+    MEASURED_CALLS,
+    bounds,
+    format_latency_csv,
+    latency_rows,
+    measures_of_calls,
+    read_measure_groups,
+)
 from gateway.reports.usage import by_label, format_csv, label_in, read_groups, read_period, stored_groups
-from gateway.store import CallFilter, Ledger, ReportScope
+from gateway.store import NARROWING_GROUPS, CallFilter, Ledger, ReportScope, Where, attribution_in
 
 from .common import (
     CSV,
@@ -73,8 +80,9 @@ class ReportEndpoints:
         since, until = _period(query, "since"), _period(query, "until")
         shape, limit, after = shape_of(query), limit_of(query), _groups_behind(query, len(groups))
         ledger, only = parts_of(request).books.ledger, await self._office.reach(request)
+        where = _narrowed_to(query, groups)
         if label_in(groups) is not None:
-            portions_of_keys = ledger.usage_portions(stored_groups(groups), since, until, only)
+            portions_of_keys = ledger.usage_portions(stored_groups(groups), since, until, only, where)
             of_keys = [row async for some in portions_of_keys for row in some]
             labels = await self._office.registry.labels_of({row["key"] for row in of_keys})
             labelled = await asyncio.to_thread(by_label, groups, of_keys, labels)
@@ -82,28 +90,36 @@ class ReportEndpoints:
                 return csv_response(await asyncio.to_thread(format_csv, groups, labelled))
             return await page_of(labelled, None)
         if limit is None and after is None:
-            every_row = ledger.usage_portions(groups, since, until, only)
+            every_row = ledger.usage_portions(groups, since, until, only, where)
             if shape == "csv":
                 return await streamed(request, CSV, _usage_csv(groups, every_row))
             return await whole_list(request, every_row)
         limit = limit or page_limit_of(query)
-        rows = await ledger.usage(groups, since, until, limit + 1, after, only)
+        rows = await ledger.usage(groups, since, until, limit + 1, after, only, where)
         if shape == "csv":
             return csv_response(await asyncio.to_thread(format_csv, groups, rows[:limit]))
         follows = json.dumps([rows[limit - 1][name] for name in groups]) if len(rows) > limit else None
         return await page_of(rows[:limit], follows)
 
     async def show_latency(self, request: web.Request) -> web.StreamResponse:
-        """Percentiles and failed attempts: `group_by=upstream,hour&since=2026-11-20T00&format=json|csv`."""
+        """Percentiles and failed attempts: `group_by=upstream,hour&since=2026-11-20T00&format=json|csv`; of one key or
+        team: `key=ID`, `team=NAME`."""
         query = request.query
         try:
             groups = read_measure_groups(query.get("group_by", "model"))
         except ValueError as error:
             raise bad("group_by", str(error)) from None
         since, until, shape = _period(query, "since"), _period(query, "until"), shape_of(query)
-        ledger = parts_of(request).books.ledger
-        measures = await ledger.measures(groups, since, until)
-        usage = [row async for some in ledger.usage_portions(groups, since, until) for row in some]
+        ledger, only = parts_of(request).books.ledger, await self._office.reach(request)
+        where = _narrowed_to(query, groups)
+        usage = [row async for some in ledger.usage_portions(groups, since, until, only, where) for row in some]
+        if only is None and not where:
+            measures = await ledger.measures(groups, since, until)
+        else:
+            begins, ends = bounds(since, until)
+            wanted = CallFilter(team=query.get("team"), since=begins, until=ends)
+            calls = await ledger.calls(MEASURED_CALLS, query.get("key"), None, only, wanted)
+            measures = await asyncio.to_thread(measures_of_calls, groups, calls)
         rows = await asyncio.to_thread(latency_rows, groups, usage, measures)
         if shape == "csv":
             return csv_response(await asyncio.to_thread(format_latency_csv, groups, rows))
@@ -229,6 +245,13 @@ def _groups_behind(query: Mapping[str, str], number: int) -> list[str] | None:
     if not isinstance(groups, list) or len(groups) != number or not all(isinstance(name, str) for name in groups):
         raise bad("after", "expected what 'next' of a page with the same 'group_by' says")
     return groups
+
+
+def _narrowed_to(query: Mapping[str, str], groups: Sequence[str]) -> Where:
+    """What a usage report is narrowed to."""
+    if "upstream" in query and (by := attribution_in(groups)) is not None:
+        raise bad("upstream", f"sums by {by} are not kept by upstream")
+    return tuple([(name, query[name]) for name in NARROWING_GROUPS if name in query])
 
 
 def _period(query: Mapping[str, str], name: str) -> str | None:
