@@ -10,7 +10,7 @@ import pytest
 from gateway import formats
 from gateway.api import auth, json_document, validate
 from gateway.config import Config, build
-from gateway.pipeline import changed_members
+from gateway.pipeline.request import changed_members
 from gateway.quota import windows
 from gateway.records import Call, Endpoint
 

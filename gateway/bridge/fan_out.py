@@ -52,27 +52,27 @@ CarriesOne = Callable[[Call, Lease, ClientStream], Coroutine[Any, Any, Answer | 
 
 
 async def carry(
-    call: Call, lease: Lease, outlet: ClientStream, *, one: CarriesOne, upstreams: Mapping[str, Upstream],
+    call: Call, lease: Lease, client: ClientStream, *, one: CarriesOne, upstreams: Mapping[str, Upstream],
     books: Accounting, tasks: Tasks, max_response_bytes: int,
 ) -> Answer | Streamed:  # fmt: skip
     """Carry a call of completions prompt by prompt, and account for it.
 
     Raises `GatewayError` for errors that the client gets as a status. Cancelled: the client is gone.
     """
-    crossing = _FanOut(call, lease, outlet, one, upstreams, books, max_response_bytes)
-    return await crossing.run(tasks)
+    fan_out = _FanOut(call, lease, client, one, upstreams, books, max_response_bytes)
+    return await fan_out.run(tasks)
 
 
 class _FanOut:
     """One call on its way as several."""
 
     def __init__(
-        self, call: Call, lease: Lease, outlet: ClientStream, one: CarriesOne, upstreams: Mapping[str, Upstream],
+        self, call: Call, lease: Lease, client: ClientStream, one: CarriesOne, upstreams: Mapping[str, Upstream],
         books: Accounting, max_response_bytes: int,
     ) -> None:  # fmt: skip
         self._call = call
         self._lease = lease
-        self._outlet = outlet
+        self._client = client
         self._one = one
         self._upstreams = upstreams
         self._books = books
@@ -106,7 +106,7 @@ class _FanOut:
             raise
         except Exception:  # a bug of the gateway
             await self._cut_off(workers)
-            self._close(500, "error", is_truncated=self._outlet.client is not None, error=GatewayError.type)
+            self._close(500, "error", is_truncated=self._client.writer is not None, error=GatewayError.type)
             raise
         finally:
             self._lease.upstream_s += time.perf_counter() - began
@@ -160,7 +160,7 @@ class _FanOut:
             self._sum_up()
             chunk = self._frame.around(said, choices)
             event = write_chunk(chunk, shows_usage=self._call.params.include_usage)
-            self._outlet.open(_EVENTS).write(event)
+            self._client.open(_EVENTS).write(event)
             return
         self._bytes += len(answer.body)
         if self._bytes > self._max_response_bytes:
@@ -178,11 +178,11 @@ class _FanOut:
             shows_usage=self._call.params.include_usage,
             max_event_bytes=self._max_response_bytes,
         )
-        return _PromptStream(self, stream, share, self._outlet.open(headers), self._outlet)
+        return _PromptStream(self, stream, share, self._client.open(headers), self._client)
 
     def _hold(self, size: int) -> None:
         if self._left_as is None:  # else the room of this call has been given back
-            self._outlet.hold(size)
+            self._client.hold(size)
 
     def _asked(self, number: int, call: Call, share: LeaseShare) -> One:
         has_logprobs = call.params.document.members.get("logprobs") is not None
@@ -288,11 +288,11 @@ class _FanOut:
         told = b"" if usage is None else usage_event(self._frame, self._first, usage)
         self._close(200, "done")
         await self._lease.acknowledged()
-        self._outlet.open(_EVENTS)
+        self._client.open(_EVENTS)
         return Streamed(told + sse.DONE)
 
     async def _fail(self, error: GatewayError) -> Streamed:
-        has_begun = self._outlet.client is not None
+        has_begun = self._client.writer is not None
         self._close(error.status, "error", is_truncated=has_begun, error=error.name)
         if not has_begun:
             raise error
@@ -304,28 +304,28 @@ class _PromptStream:
     """The client's side of one prompt's stream, among the others'."""
 
     def __init__(
-        self, crossing: _FanOut, stream: Stream, share: LeaseShare, client: StreamWriter, outlet: ClientStream
+        self, fan_out: _FanOut, stream: Stream, share: LeaseShare, writer: StreamWriter, client: ClientStream
     ) -> None:
-        self._crossing = crossing
+        self._fan_out = fan_out
         self._stream = stream
         self._share = share
+        self._writer = writer
         self._client = client
-        self._outlet = outlet
         self._clock = asyncio.get_running_loop().time
 
     @property
     def is_congested(self) -> bool:
-        return self._client.is_congested
+        return self._writer.is_congested
 
     def write(self, data: bytes) -> bool:
-        seen = self._crossing.pass_on(self._stream, self._share, data)
+        seen = self._fan_out.pass_on(self._stream, self._share, data)
         if not seen:
-            return self._client.is_congested
-        self._outlet.spoke_at = self._clock()
-        return self._client.write(seen)
+            return self._writer.is_congested
+        self._client.spoke_at = self._clock()
+        return self._writer.write(seen)
 
     async def wait_until_writable(self) -> None:
-        await self._client.wait_until_writable()
+        await self._writer.wait_until_writable()
 
 
 def _told(event: bytes, status: int) -> UpstreamRefused:

@@ -11,17 +11,14 @@ import asyncio
 import time
 from dataclasses import replace
 
-from gateway.accounting.lease import Lease
 from gateway.errors import GatewayError, UpstreamFailed, UpstreamRefused
 from gateway.formats.format import Scan, Unfit
 from gateway.records import Failure, Fault, Phase
-from gateway.tasks import Tasks, is_cut_off
+from gateway.tasks import is_cut_off
 from gateway.upstream import provider_errors
-from gateway.upstream.connection import Head
 
 from . import charge
 from .attempt import Answer, Attempt, Streamed, response_headers
-from .client_stream import ClientStream
 from .deferred import defer
 from .disconnect import client_left, end_at_once, let_end
 from .exchange import Exchange
@@ -30,35 +27,33 @@ from .unary import read_plain
 __all__ = ["Answer", "Attempt", "Streamed", "attempt"]
 
 
-async def attempt(
-    this: Attempt, lease: Lease, outlet: ClientStream, tasks: Tasks, *, is_fresh: bool = False
-) -> Answer | Streamed | Failure:
+async def attempt(this: Attempt, *, is_fresh: bool = False) -> Answer | Streamed | Failure:
     """Try one route once. Expected trouble is returned as a `Failure`; then nothing of it has reached the client.
 
     Raises `UpstreamRefused` when the client has to change its request. Cancelled (the client is gone, or the gateway
     ends): the call is charged for what it has cost so far, or a background task reads on for that.
     """
-    began = time.perf_counter()
+    lease, began = this.lease, time.perf_counter()
     connection = await this.pool.acquire(is_fresh=is_fresh)
     if isinstance(connection, Failure):
         lease.upstream_s += time.perf_counter() - began
         return connection
-    exchange = outlet.speaker = Exchange(this, outlet, lease, tasks)
+    exchange = this.client.speaker = Exchange(this)
     exchange.connection = connection
     try:
         connection.send(this.request, exchange, None if this.upload is None else this.upload.open())
         failure = await exchange.wait_until_over()
         lease.upstream_s += time.perf_counter() - began
         if exchange.scan is not None:
-            return await _finish_stream(this, exchange, lease, tasks, failure)
-        return await _finish_plain(this, exchange, lease, outlet, failure)
+            return await _finish_stream(exchange, failure)
+        return await _finish_plain(exchange, failure)
     except asyncio.CancelledError as cancelled:
         if not exchange.is_over:
             lease.upstream_s += time.perf_counter() - began
         if is_cut_off(cancelled):
-            end_at_once(this, exchange, lease)
+            end_at_once(exchange)
         else:
-            client_left(this, exchange, lease, tasks)
+            client_left(exchange)
         raise
     except BaseException as error:
         exchange.stop()
@@ -66,16 +61,15 @@ async def attempt(
             lease.add_cost(charge.of_broken(this.sent, charge.Ending.BROKEN))
         raise
     finally:
-        outlet.speaker = None
+        this.client.speaker = None
 
 
 # ---------------------------------------------------------------------------------------------------------- streams
 
 
-async def _finish_stream(
-    this: Attempt, exchange: Exchange, lease: Lease, tasks: Tasks, failure: Failure | None
-) -> Streamed | Failure:
-    scan = exchange.scan
+async def _finish_stream(exchange: Exchange, failure: Failure | None) -> Streamed | Failure:
+    this, scan = exchange.attempt, exchange.scan
+    lease = this.lease
     assert scan is not None
     if exchange.is_ended and failure is None:
         exchange.pass_rest()
@@ -87,9 +81,9 @@ async def _finish_stream(
         failure = failure or exchange.failure(Fault.CUT, "a stream without an event")
         lease.add_cost(exchange.charge_stream(failure))
         return failure
-    let_end(exchange, tasks)
+    let_end(exchange)
     if not exchange.has_passed and scan.error is not None:
-        judged = _stream_trouble(this, scan, exchange.head, failure)
+        judged = _stream_trouble(exchange, scan, failure)
         if isinstance(judged, Failure):
             lease.add_cost(exchange.charge_stream())
             return replace(judged, has_begun=True)  # another route may still do better
@@ -105,7 +99,7 @@ async def _finish_stream(
         await lease.acknowledged()
         exchange.open()
         return Streamed(scan.last)
-    trouble = _stream_trouble(this, scan, exchange.head, failure)
+    trouble = _stream_trouble(exchange, scan, failure)
     error: GatewayError
     if isinstance(trouble, UpstreamRefused):
         error = this.format.reword(trouble) if this.format.reword else trouble
@@ -125,10 +119,11 @@ async def _finish_stream(
     return Streamed(last, Fault.IN_BAND, detail=trouble.detail)
 
 
-def _stream_trouble(this: Attempt, scan: Scan, head: Head | None, failure: Failure | None) -> Failure | UpstreamRefused:
+def _stream_trouble(exchange: Exchange, scan: Scan, failure: Failure | None) -> Failure | UpstreamRefused:
     """Why a stream ends with an error event instead of `[DONE]`."""
+    this = exchange.attempt
     if scan.error is not None:
-        return provider_errors.judge_in_band(this.route.upstream, scan.error, head, hide=this.hidden)
+        return provider_errors.judge_in_band(this.route.upstream, scan.error, exchange.head, hide=this.hidden)
     if failure is not None:
         return replace(failure, phase=Phase.RELAYING)
     return Failure(this.route.upstream, Phase.RELAYING, Fault.CUT, "ended without every finish_reason")
@@ -137,17 +132,17 @@ def _stream_trouble(this: Attempt, scan: Scan, head: Head | None, failure: Failu
 # ----------------------------------------------------------------------------------------------------- plain answers
 
 
-async def _finish_plain(
-    this: Attempt, exchange: Exchange, lease: Lease, outlet: ClientStream, failure: Failure | None
-) -> Answer | Streamed | Failure:
-    read = read_plain(this, exchange, failure)
+async def _finish_plain(exchange: Exchange, failure: Failure | None) -> Answer | Streamed | Failure:
+    this = exchange.attempt
+    lease = this.lease
+    read = read_plain(exchange, failure)
     if read.trouble is not None:
         lease.add_cost(read.charged)
         if isinstance(read.trouble, UpstreamRefused):
             raise this.format.reword(read.trouble) if this.format.reword else read.trouble
         return read.trouble
     as_events = this.format.as_events
-    needs_events = outlet.client is not None or (this.call.params.stream and this.format.streams_only_events)
+    needs_events = this.client.writer is not None or (this.call.params.stream and this.format.streams_only_events)
     if needs_events and as_events is None:
         lease.add_cost(read.charged)
         return exchange.failure(Fault.UNFIT, "a plain answer where a stream was asked for")
@@ -163,13 +158,13 @@ async def _finish_plain(
     if this.bind is not None and read.kept_id is not None:
         await this.bind(read.kept_id, 0 if read.pending_id else read.charged.usage.total_tokens)
     if read.pending_id is not None:
-        defer(this, read.pending_id, lease)
+        defer(this, read.pending_id)
     else:
         lease.doubt(read.charged.doubts)
         lease.close(status=200, usage=read.charged.usage, ended="done", returned_model=read.model)
     await lease.acknowledged()
     if needs_events:
-        outlet.open((("content-type", "text/event-stream"),))
+        this.client.open((("content-type", "text/event-stream"),))
         return Streamed(body)
     assert exchange.head is not None
     headers = response_headers(exchange.head, this.format)

@@ -6,14 +6,17 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from gateway.accounting.lease import Lease
 from gateway.api.form import Upload
 from gateway.config import Route, Upstream
 from gateway.formats.format import Format
 from gateway.formats.token_rule import CountsTexts, count
 from gateway.records import Call, Failure, Fault
+from gateway.tasks import Tasks
 from gateway.upstream.connection import Head
 from gateway.upstream.pool import Pool
 
+from .client_stream import ClientStream
 from .sent_request import SentRequest
 
 _DOWN = ("content-type", "openai-processing-ms", "openai-version")
@@ -43,13 +46,17 @@ class Streamed:
 
 
 class Attempt(NamedTuple):
-    """The input of one attempt."""
+    """The input of one attempt, and the call that it belongs to."""
 
     call: Call
     route: Route
     pool: Pool
     upstream: Upstream
     request: list[bytes | memoryview]
+    lease: Lease
+    client: ClientStream
+    tasks: Tasks
+    """For what goes on after the call."""
     format: Format
     """The client's; for an upstream that lacks it, the upstream's with answers for the client."""
     max_response_bytes: int

@@ -37,6 +37,19 @@ class OpensStreams(Protocol):
     def __call__(self, headers: Headers) -> StreamWriter: ...
 
 
+class ClientPort(Protocol):
+    """The client of a call. Implemented by web/endpoints.py."""
+
+    def open_stream(self, headers: Headers) -> StreamWriter:
+        """Make the client's side of a stream when it is needed."""
+
+    def hold(self, size: int) -> None:
+        """Count this number of further bytes of an answer that is kept in memory."""
+
+    def reserved(self) -> None:
+        """The ledger has granted the call: its record and its access line are written with its settlement."""
+
+
 class InterruptibleWriter(Protocol):
     """The exchange that writes to the client at present."""
 
@@ -60,7 +73,7 @@ class ClientStream:
         keepalive: bytes = b"",
         hold: Callable[[int], None] = lambda size: None,
     ) -> None:
-        self.client: StreamWriter | None = None
+        self.writer: StreamWriter | None = None
         self.speaker: InterruptibleWriter | None = None
         """The exchange whose answer is awaited or passed on; None between attempts."""
         self.hold = hold
@@ -78,9 +91,9 @@ class ClientStream:
 
     def open(self, headers: Headers) -> StreamWriter:
         """The client's side; made with these headers and the gateway's own, unless it is there already."""
-        if self.client is None:
-            self.client = self._open_stream((*headers, *self._own_headers()))
-        return self.client
+        if self.writer is None:
+            self.writer = self._open_stream((*headers, *self._own_headers()))
+        return self.writer
 
     def close(self) -> None:
         """No more comments."""
@@ -98,6 +111,6 @@ class ClientStream:
     def _comment(self) -> None:
         if self.speaker is not None and not self.speaker.may_be_interrupted:
             return
-        client = self.open((("content-type", "text/event-stream"),))
-        if not client.is_congested:
-            client.write(self._keepalive)
+        writer = self.open((("content-type", "text/event-stream"),))
+        if not writer.is_congested:
+            writer.write(self._keepalive)

@@ -18,7 +18,7 @@ from typing import NamedTuple, Protocol
 from urllib.parse import quote
 
 from gateway.accounting.deferral import Deferral, decode_deferral
-from gateway.accounting.lease import AccessLogExtras, Accounting, Lease, record_of
+from gateway.accounting.lease import AccessLogExtras, Accounting, record_of
 from gateway.api.prompt_tokens import FindsCounter
 from gateway.config import Config, Model, Route
 from gateway.formats import FORMATS, token_rule
@@ -79,9 +79,9 @@ class Parts(Protocol):
     def find_counter(self) -> FindsCounter: ...
 
 
-def defer(this: Attempt, kept_id: str, lease: Lease) -> None:
+def defer(this: Attempt, kept_id: str) -> None:
     """End the call of an answer that is still being made. Its reservation stays until a worker settles it."""
-    sent, call = this.sent, this.call
+    sent, call, lease = this.sent, this.call, this.lease
     lease.defer(
         Deferral(
             kept_id,

@@ -11,12 +11,9 @@ from __future__ import annotations
 import asyncio
 import time
 
-from gateway.accounting.lease import Lease
 from gateway.records import Ended, Usage
-from gateway.tasks import Tasks
 
 from . import charge
-from .attempt import Attempt
 from .deferred import defer
 from .exchange import Exchange
 from .unary import read_plain
@@ -25,47 +22,50 @@ LEFT_TO_END_S = 1.0
 """After `[DONE]`, how long the upstream may take to end its message before its connection is given up."""
 
 
-def client_left(this: Attempt, exchange: Exchange, lease: Lease, tasks: Tasks) -> None:
+def client_left(exchange: Exchange) -> None:
     """See to it that the call is accounted for, now or when the answer has ended."""
+    this = exchange.attempt
+    lease = this.lease
     exchange.forget_client()
     if exchange.is_sending:
-        _stop_sending(exchange, lease, 499, "client_gone")
+        _stop_sending(exchange, 499, "client_gone")
     elif not lease.is_open:
         exchange.stop()
     elif lease.is_cut_off:
         exchange.stop()
-        _close(this, exchange, lease)
+        _close(exchange)
     elif not this.call.params.stream:
-        _read_on(this, exchange, lease, tasks, None)  # bounded by the time limits of the connection itself
+        _read_on(exchange, None)  # bounded by the time limits of the connection itself
     elif this.upstream.on_disconnect == "drain":
-        _read_on(this, exchange, lease, tasks, this.upstream.drain_limit_s)
+        _read_on(exchange, this.upstream.drain_limit_s)
     else:
         exchange.stop()
-        _close(this, exchange, lease)
+        _close(exchange)
 
 
-def end_at_once(this: Attempt, exchange: Exchange, lease: Lease) -> None:
+def end_at_once(exchange: Exchange) -> None:
     """The gateway ends. The client is still connected and gets an error."""
     exchange.end_event()
     if exchange.is_sending:
-        _stop_sending(exchange, lease, 503, "error", "shutting_down")
+        _stop_sending(exchange, 503, "error", "shutting_down")
         return
     exchange.stop()
-    if lease.is_open:
-        _close(this, exchange, lease, 503, "error", "shutting_down")
+    if exchange.attempt.lease.is_open:
+        _close(exchange, 503, "error", "shutting_down")
 
 
-def _stop_sending(exchange: Exchange, lease: Lease, status: int, ended: Ended, error: str | None = None) -> None:
+def _stop_sending(exchange: Exchange, status: int, ended: Ended, error: str | None = None) -> None:
     """The upstream does not have the whole request, so nothing was generated for it."""
     exchange.stop()
+    lease = exchange.attempt.lease
     if lease.is_open:
         lease.close(status=status, usage=Usage(), ended=ended, error=error)
 
 
-def let_end(exchange: Exchange, tasks: Tasks) -> None:
+def let_end(exchange: Exchange) -> None:
     """`[DONE]` has come: read the upstream's message to its end, so that its connection can be used again."""
     if exchange.connection is not None:
-        tasks.spawn(_await_end(exchange), "end-of-stream")
+        exchange.attempt.tasks.spawn(_await_end(exchange), "end-of-stream")
 
 
 async def _await_end(exchange: Exchange) -> None:
@@ -75,21 +75,22 @@ async def _await_end(exchange: Exchange) -> None:
         exchange.stop()
 
 
-def _read_on(this: Attempt, exchange: Exchange, lease: Lease, tasks: Tasks, limit_s: float | None) -> None:
-    lease.hand_over()
-    draining = tasks.spawn(_drain(this, exchange, lease, tasks, limit_s), "drain")
-    draining.add_done_callback(lambda _: _close_anyway(this, exchange, lease))
+def _read_on(exchange: Exchange, limit_s: float | None) -> None:
+    exchange.attempt.lease.hand_over()
+    draining = exchange.attempt.tasks.spawn(_drain(exchange, limit_s), "drain")
+    draining.add_done_callback(lambda _: _close_anyway(exchange))
 
 
-def _close_anyway(this: Attempt, exchange: Exchange, lease: Lease) -> None:
+def _close_anyway(exchange: Exchange) -> None:
     """The drain task was cancelled before its first step, or an error of the gateway ended it."""
+    lease = exchange.attempt.lease
     if lease.is_open:
         exchange.stop()
-        usage = charge.of_broken(this.sent, charge.Ending.BROKEN).usage
+        usage = charge.of_broken(exchange.attempt.sent, charge.Ending.BROKEN).usage
         lease.close(status=499, usage=usage, ended="client_gone")
 
 
-async def _drain(this: Attempt, exchange: Exchange, lease: Lease, tasks: Tasks, limit_s: float | None) -> None:
+async def _drain(exchange: Exchange, limit_s: float | None) -> None:
     began = time.perf_counter()
     try:
         async with asyncio.timeout(limit_s):
@@ -98,38 +99,36 @@ async def _drain(this: Attempt, exchange: Exchange, lease: Lease, tasks: Tasks, 
         pass
     finally:
         if exchange.scan is not None and exchange.scan.is_done:
-            let_end(exchange, tasks)
+            let_end(exchange)
         else:
             exchange.stop()
-        lease.upstream_s += time.perf_counter() - began
-        _close(this, exchange, lease)
+        exchange.attempt.lease.upstream_s += time.perf_counter() - began
+        _close(exchange)
 
 
-def _close(
-    this: Attempt, exchange: Exchange, lease: Lease, status: int = 499, ended: Ended = "client_gone",
-    error: str | None = None,
-) -> None:  # fmt: skip
-    scan = exchange.scan
+def _close(exchange: Exchange, status: int = 499, ended: Ended = "client_gone", error: str | None = None) -> None:
+    this, scan = exchange.attempt, exchange.scan
     if scan is not None:
         if exchange.is_ended and exchange.trouble is None:
             exchange.pass_rest()
         charged, model, is_truncated = exchange.charge_stream(), scan.model, not scan.is_complete
     else:
-        charged, model, pending_id = _used(this, exchange)
+        charged, model, pending_id = _used(exchange)
         if pending_id is not None:
-            defer(this, pending_id, lease)
+            defer(this, pending_id)
             return
         is_truncated = not exchange.is_over and this.call.params.stream
-    lease.doubt(charged.doubts)
-    lease.close(
+    this.lease.doubt(charged.doubts)
+    this.lease.close(
         status=status, usage=charged.usage, ended=ended, is_truncated=is_truncated, returned_model=model, error=error
     )
 
 
-def _used(this: Attempt, exchange: Exchange) -> tuple[charge.Charge, str | None, str | None]:
+def _used(exchange: Exchange) -> tuple[charge.Charge, str | None, str | None]:
     """Cost and model of an answer that is not a stream or has not begun, and its id if it is still being made."""
     if not exchange.is_over:
-        charged = charge.of_broken(this.sent, charge.Ending.STOPPED, exchange.take_body(), elapsed_s=exchange.elapsed_s)
+        sent = exchange.attempt.sent
+        charged = charge.of_broken(sent, charge.Ending.STOPPED, exchange.take_body(), elapsed_s=exchange.elapsed_s)
         return charged, None, None
-    read = read_plain(this, exchange, exchange.trouble)
+    read = read_plain(exchange, exchange.trouble)
     return read.charged, read.model, read.pending_id

@@ -9,10 +9,8 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
-from gateway.accounting.lease import Lease
 from gateway.formats.format import FactsReader, Scan, ScanInput, Unfit
 from gateway.records import Failure, Fault, Phase
-from gateway.tasks import Tasks
 from gateway.upstream import provider_errors, refusal
 from gateway.upstream.connection import Connection, Head
 from gateway.upstream.content_encoding import Decoder, EncodingFault, decoder_of
@@ -25,8 +23,9 @@ from .client_stream import ClientStream, Headers, StreamWriter
 class Exchange:
     """Receives one answer."""
 
-    def __init__(self, attempt: Attempt, outlet: ClientStream, lease: Lease, tasks: Tasks) -> None:
+    def __init__(self, attempt: Attempt) -> None:
         loop = asyncio.get_running_loop()
+        self.attempt = attempt
         self.head: Head | None = None
         self.body = bytearray()
         """Of a plain answer, until `take_body`."""
@@ -42,10 +41,7 @@ class Exchange:
         """Why it is over, where it failed."""
         self.is_ended = False
         self.connection: Connection | None = None
-        self._attempt = attempt
-        self._outlet = outlet
-        self._lease = lease
-        self._tasks = tasks
+        self._client = attempt.client
         self._clock = loop.time
         self._began = loop.time()
         self._waiter: asyncio.Future[None] | None = None
@@ -96,33 +92,33 @@ class Exchange:
             ending = charge.ending_of(failure)
         else:
             ending = charge.Ending.BROKEN if self.is_over else charge.Ending.STOPPED
-        return charge.of_stream(self._attempt.sent, self.scan, ending, self.elapsed_s)
+        return charge.of_stream(self.attempt.sent, self.scan, ending, self.elapsed_s)
 
     def head_received(self, head: Head) -> None:
         self.head = head
         self._alive_at = self._clock()
-        if self._attempt.heard is not None:
-            self._attempt.heard(head)
+        if self.attempt.heard is not None:
+            self.attempt.heard(head)
         if head.get("content-encoding") is not None and not self._set_decoder(head):
             return
-        params, make_scan = self._attempt.call.params, self._attempt.format.scan
+        params, make_scan = self.attempt.call.params, self.attempt.format.scan
         if head.status == 200 and params.stream and make_scan is not None and self._is_stream(head):
-            clean = partial(refusal.cleaned, hide=self._attempt.hidden)
+            clean = partial(refusal.cleaned, hide=self.attempt.hidden)
             self.scan = make_scan(
                 ScanInput(
-                    params.choices, params.include_usage, self._attempt.count_texts, clean, self._attempt.sent.allows
+                    params.choices, params.include_usage, self.attempt.count_texts, clean, self.attempt.sent.allows
                 )
             )
             return
-        if head.status == 200 and self._attempt.format.facts_reader is not None:
-            self.facts_reader = self._attempt.format.facts_reader()
+        if head.status == 200 and self.attempt.format.facts_reader is not None:
+            self.facts_reader = self.attempt.format.facts_reader()
         announced = head.get("content-length") or ""
-        if announced.isdecimal() and int(announced) > self._attempt.max_response_bytes:
+        if announced.isdecimal() and int(announced) > self.attempt.max_response_bytes:
             self._refuse_length()
 
     def _is_stream(self, head: Head) -> bool:
         content_type = (head.get("content-type") or "").lower()
-        if self._attempt.format.is_binary:
+        if self.attempt.format.is_binary:
             return not content_type.startswith("application/json")
         return content_type.startswith("text/event-stream")
 
@@ -135,7 +131,7 @@ class Exchange:
             self._collect(data)
         elif scan.is_at_start and scan.is_alike(data):  # as nearly all is
             self._pass_on(data)
-            self._alive_at = self._outlet.spoke_at
+            self._alive_at = self._client.spoke_at
         else:
             self._scan(scan, data)
 
@@ -172,13 +168,13 @@ class Exchange:
 
     def bind_again(self, tokens: int) -> None:
         """The answer's tokens are known now."""
-        bind, kept_id = self._attempt.bind, self._kept_id
+        bind, kept_id = self.attempt.bind, self._kept_id
         if bind is not None and kept_id is not None:
-            self._tasks.spawn(bind(kept_id, tokens), "bind-answer")
+            self.attempt.tasks.spawn(bind(kept_id, tokens), "bind-answer")
 
     @property
     def _kept_id(self) -> str | None:
-        find = self._attempt.format.kept_id
+        find = self.attempt.format.kept_id
         return None if find is None or self.scan is None else find(self.scan)
 
     def stop(self) -> None:
@@ -189,25 +185,25 @@ class Exchange:
 
     def end_event(self) -> None:
         """Half an event may have gone to the client; what comes next has to be read as one of its own."""
-        client = self._outlet.client
-        if client is not None and self.scan is not None and self.scan.is_inside_event:
-            client.write(b"\n\n")
+        writer = self._client.writer
+        if writer is not None and self.scan is not None and self.scan.is_inside_event:
+            writer.write(b"\n\n")
 
     def forget_client(self) -> None:
         """The client has left: discard further bytes without back-pressure."""
-        self._outlet = ClientStream(_no_client, tuple, keepalive_s=0)
+        self._client = ClientStream(_no_client, tuple, keepalive_s=0)
         if self._is_held_back:
             self._let_go()
 
     @property
     def is_unopened(self) -> bool:
         """Whether the client has nothing yet, not even a comment."""
-        return self._outlet.client is None
+        return self._client.writer is None
 
     def open(self) -> StreamWriter:
         """The client's side of the stream, opened at the first need."""
         assert self.head is not None
-        return self._outlet.open(response_headers(self.head, self._attempt.format))
+        return self._client.open(response_headers(self.head, self.attempt.format))
 
     def _set_decoder(self, head: Head) -> bool:
         """Prepare to decode an answer that is encoded although identity was asked for. False: it cannot be decoded."""
@@ -225,7 +221,7 @@ class Exchange:
                 self._decoded_bytes += len(piece)
                 if self.scan is None:
                     self._collect(piece)
-                elif self._decoded_bytes > self._attempt.max_response_bytes:
+                elif self._decoded_bytes > self.attempt.max_response_bytes:
                     self._refuse_length()
                 else:
                     self._scan(self.scan, piece)
@@ -240,16 +236,16 @@ class Exchange:
 
     def _collect(self, data: bytes) -> None:
         if not self.body:
-            self._lease.note_first_byte()
+            self.attempt.lease.note_first_byte()
         self.body += data
         if self.facts_reader is not None:
             self.facts_reader.feed(data)
-        self._outlet.hold(len(data))
-        if len(self.body) > self._attempt.max_response_bytes:
+        self._client.hold(len(data))
+        if len(self.body) > self.attempt.max_response_bytes:
             self._refuse_length()
 
     def _refuse_length(self) -> None:
-        self._give_up(Fault.TOO_LARGE, f"more than {self._attempt.max_response_bytes} bytes")
+        self._give_up(Fault.TOO_LARGE, f"more than {self.attempt.max_response_bytes} bytes")
 
     def _scan(self, scan: Scan, data: bytes) -> None:
         try:
@@ -257,8 +253,8 @@ class Exchange:
         except Unfit as unfit:
             self._give_up(Fault.UNFIT, str(unfit))
             return
-        if self._attempt.bind is not None and self._binding is None and (kept_id := self._kept_id) is not None:
-            self._binding = self._tasks.spawn(self._attempt.bind(kept_id, 0), "bind-answer")
+        if self.attempt.bind is not None and self._binding is None and (kept_id := self._kept_id) is not None:
+            self._binding = self.attempt.tasks.spawn(self.attempt.bind(kept_id, 0), "bind-answer")
             self._binding.add_done_callback(lambda _: self._flush())
         if passed:
             self._pass_on(passed)
@@ -277,17 +273,17 @@ class Exchange:
         if self._unbound:
             data = bytes(self._unbound) + data
             self._unbound.clear()
-        outlet = self._outlet
-        client = outlet.client
-        if client is None or not self.has_passed:
-            client = self.open()
+        client = self._client
+        writer = client.writer
+        if writer is None or not self.has_passed:
+            writer = self.open()
             self.has_passed = True
-        is_congested = client.write(data)
-        outlet.spoke_at = self._clock()
+        is_congested = writer.write(data)
+        client.spoke_at = self._clock()
         if is_congested and not self._is_held_back and self.connection is not None:
             self._is_held_back = True
             self.connection.pause_reading()
-            self._tasks.spawn(self._let_go_when_writable(client), "back-pressure")
+            self.attempt.tasks.spawn(self._let_go_when_writable(writer), "back-pressure")
 
     def _look_for_life(self, scan: Scan, passed: bytes) -> None:
         """Comments keep a connection open; they are no sign that an answer is being generated.
@@ -295,17 +291,17 @@ class Exchange:
         Neither are events that are left out. Half an event is one.
         """
         if passed and scan.is_sign_of_life(passed):
-            self._alive_at = self._outlet.spoke_at
-            self._lease.note_first_byte()
-            self._attempt.answered()
+            self._alive_at = self._client.spoke_at
+            self.attempt.lease.note_first_byte()
+            self.attempt.answered()
             return
-        idle_s = self._attempt.upstream.timeouts.idle_s
+        idle_s = self.attempt.upstream.timeouts.idle_s
         if self._clock() - self._alive_at > idle_s and (passed or scan.is_between_events):
             self._give_up(Fault.TIMEOUT, f"nothing but comments for {idle_s:g} s")
 
-    async def _let_go_when_writable(self, client: StreamWriter) -> None:
+    async def _let_go_when_writable(self, writer: StreamWriter) -> None:
         try:
-            await client.wait_until_writable()
+            await writer.wait_until_writable()
         except ConnectionError:
             return  # the client is gone; the task with this exchange is being cancelled
         self._let_go()
@@ -330,7 +326,7 @@ class Exchange:
 
     def failure(self, fault: Fault, detail: str = "") -> Failure:
         """A failure of this attempt, after it was sent."""
-        return Failure(self._attempt.route.upstream, Phase.WAITING, fault, detail, has_begun=True)
+        return Failure(self.attempt.route.upstream, Phase.WAITING, fault, detail, has_begun=True)
 
 
 class _Nobody:

@@ -30,8 +30,9 @@ class PlainAnswer(NamedTuple):
     """`kept_id` of an answer that is still being made, without this connection."""
 
 
-def read_plain(this: Attempt, exchange: Exchange, failure: Failure | None) -> PlainAnswer:
+def read_plain(exchange: Exchange, failure: Failure | None) -> PlainAnswer:
     """Read a plain answer that has ended, with this failure if it has one."""
+    this = exchange.attempt
     sent, head, body = this.sent, exchange.head, exchange.take_body()
     if failure is not None:
         shown = body if head is not None and head.status == 200 else b""

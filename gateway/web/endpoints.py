@@ -129,25 +129,8 @@ class DataPlane:
                 visit.form.close()
 
     async def _answer(self, request: web.Request, visit: RequestContext, call: Call) -> web.StreamResponse:
-        def open_stream(headers: Sequence[tuple[str, str]]) -> EventStream:
-            is_last = not self._status.is_ready
-            ids = [("x-request-id", visit.id)]
-            spec = FORMATS[call.endpoint]
-            if spec.id_header is not None:
-                ids.append((spec.id_header, visit.id))
-            is_array = spec.is_array is not None and spec.is_array(request.query)
-            make = ArrayStream if is_array else EventStream
-            visit.stream = make(request, (*headers, *ids), is_last=is_last)
-            return visit.stream
-
-        def begin() -> None:
-            visit.is_recorded = True
-
-        def hold(size: int) -> None:
-            self._capacity.hold_anyway(size)
-            visit.held_bytes += size
-
-        served = await pipeline.serve(call, visit.parts, open_stream, begin, hold, visit.trace)
+        client = _Client(request, visit, self._status, self._capacity)
+        served = await pipeline.serve(call, visit.parts, client, visit.trace)
         if isinstance(served.answer, Answer):
             return self._whole(served, served.answer)
         if visit.stream is None:
@@ -380,6 +363,35 @@ class _Address(NamedTuple):
     def applied(self, asked: Params) -> Params:
         """The parameters of the body with those of the path."""
         return asked._replace(model=self.model, stream=asked.stream if self.is_stream is None else self.is_stream)
+
+
+class _Client:
+    """The client of one call, for the pipeline (`ClientPort`)."""
+
+    def __init__(self, request: web.Request, visit: RequestContext, status: Status, capacity: Capacity) -> None:
+        self._request = request
+        self._visit = visit
+        self._status = status
+        self._capacity = capacity
+
+    def open_stream(self, headers: Sequence[tuple[str, str]]) -> EventStream:
+        visit = self._visit
+        assert visit.endpoint is not None
+        spec = FORMATS[visit.endpoint]
+        ids = [("x-request-id", visit.id)]
+        if spec.id_header is not None:
+            ids.append((spec.id_header, visit.id))
+        is_array = spec.is_array is not None and spec.is_array(self._request.query)
+        make = ArrayStream if is_array else EventStream
+        visit.stream = make(self._request, (*headers, *ids), is_last=not self._status.is_ready)
+        return visit.stream
+
+    def hold(self, size: int) -> None:
+        self._capacity.hold_anyway(size)
+        self._visit.held_bytes += size
+
+    def reserved(self) -> None:
+        self._visit.is_recorded = True
 
 
 def _named_paths(spec: Format) -> tuple[tuple[tuple[str, ...], bool | None], ...]:

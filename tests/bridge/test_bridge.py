@@ -21,7 +21,7 @@ from gateway.errors import UpstreamRefused
 from gateway.formats.format import Unfit
 from gateway.formats.reported_usage import reported
 from gateway.formats.stream_scan import StreamScan
-from gateway.pipeline import changed_members
+from gateway.pipeline.request import changed_members
 from gateway.quota.pricing import total_usage
 from gateway.records import Call, Key, Usage
 from tests.formats.test_stream_scan import read as read_events

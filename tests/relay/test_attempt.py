@@ -38,12 +38,22 @@ class Scene:
         price = Price.model_validate({"input": 1, "output": 2})
         self.call = call._replace(model=call.model.model_copy(update={"price": price}))
         self.lease = Lease(books_of(self.ledger, self.records), self.call, (CLAIM,))
-        self.outlet = ClientStream(cast(Any, None), tuple, 0)
+        self.client = ClientStream(cast(Any, None), tuple, 0)
 
     def attempt(self, **facts: Any) -> Attempt:
         """One without what is not named, so that asking for it is a fault."""
         return cast(
-            Attempt, SimpleNamespace(call=self.call, request=[], upload=None, sent=SentRequest(self.call), **facts)
+            Attempt,
+            SimpleNamespace(
+                call=self.call,
+                request=[],
+                upload=None,
+                sent=SentRequest(self.call),
+                lease=self.lease,
+                client=self.client,
+                tasks=self.tasks,
+                **facts,
+            ),
         )
 
     @property
@@ -64,9 +74,9 @@ async def test_a_call_that_cannot_be_read_on_is_closed(
 ) -> None:
     """Be it that the task was cancelled before its first step, or that it dies."""
     this = scene.attempt()
-    async with scene.lease as lease:
-        exchange = Exchange(this, scene.outlet, lease, scene.tasks)
-        client_left(this, exchange, lease, scene.tasks)
+    async with scene.lease:
+        exchange = Exchange(this)
+        client_left(exchange)
     assert scene.records == []
     if not is_cancelled:
         exchange.ended(None)
@@ -90,8 +100,8 @@ async def test_after_an_error_of_the_gateway_a_sent_call_is_charged_its_reservat
 
     this = scene.attempt(pool=SimpleNamespace(acquire=acquire))
     with pytest.raises(RuntimeError, match="a fault of ours"):
-        async with scene.lease as lease:
-            await relay.attempt(this, lease, scene.outlet, scene.tasks)
+        async with scene.lease:
+            await relay.attempt(this)
     assert connection.is_aborted
     assert scene.told == (500, "error", ALL, 31_000)
 
@@ -119,8 +129,8 @@ async def test_nothing_of_a_kept_answer_is_passed_on_before_it_is_bound(scene: S
         upstream=SimpleNamespace(timeouts=SimpleNamespace(idle_s=60)),
     )  # fmt: skip
     this.call, this.sent = call, SentRequest(call)  # type: ignore[misc]
-    scene.outlet = ClientStream(lambda headers: cast(Any, Client()), tuple, 0)
-    exchange = Exchange(this, scene.outlet, scene.lease, scene.tasks)
+    this.client = ClientStream(lambda headers: cast(Any, Client()), tuple, 0)  # type: ignore[misc]
+    exchange = Exchange(this)
     exchange.head_received(Head(200, (("content-type", "text/event-stream"),)))
     for at in range(0, len(text), 100):
         exchange.body_received(text[at : at + 100])

@@ -48,7 +48,7 @@ async def test_is_opened_once() -> None:
     client = Client()
     outlet = ClientStream(client, own_headers, 0)
     for _ in range(2):
-        assert outlet.open((("content-type", "a"),)) is client is outlet.client
+        assert outlet.open((("content-type", "a"),)) is client is outlet.writer
     assert client.headers == [(("content-type", "a"), ("x-own", "1"))]
 
 

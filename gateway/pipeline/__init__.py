@@ -1,0 +1,238 @@
+"""The story of one call. A newcomer starts here.
+
+Before, `web/endpoints.py` has found the key and checked the body. Here its routes and those of its fallbacks are
+found, it is reserved in the ledger, and carried:
+
+1. `active_call.py` carries it with one of its models: it tries one route after the other.
+2. `request.py` makes the request of one attempt from the client's body.
+3. `relay` passes the answer on, and computes its usage on the way.
+
+However `serve` ends, the lease is closed exactly once.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+from gateway.accounting.lease import Lease
+from gateway.api import capabilities as able
+from gateway.api.capabilities import Adaptation
+from gateway.bridge import bridges, fan_out
+from gateway.config import Route
+from gateway.errors import GatewayError, InvalidRequest, UpstreamFailed, UpstreamRefused
+from gateway.formats import FORMATS
+from gateway.observe.tracing import Trace
+from gateway.queueing import Ticket, Waiting
+from gateway.queueing.classes import FACTORS
+from gateway.quota import windows
+from gateway.quota.output_fit import OutputFit, shrunk
+from gateway.records import Call, Claim, Document
+from gateway.relay import Answer, Streamed
+from gateway.relay.client_stream import ClientPort, ClientStream
+from gateway.upstream.limits import Place
+from gateway.upstream.refusal import is_context_too_long
+from gateway.upstream.retry_policy import client_timeout_s
+
+from .active_call import ActiveCall, bound_key, own_headers
+from .services import CurrentServices, Services
+
+__all__ = ["CurrentServices", "Served", "Services", "serve"]
+
+log = logging.getLogger("gateway")
+
+ANSWER_WITHIN_S = 0.5
+"""How long before a client gives up a call that waits is refused, so that the refusal arrives."""
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """The answer of a call, and the headers for its caller."""
+
+    answer: Answer | Streamed
+    headers: tuple[tuple[str, str], ...]
+
+
+async def serve(call: Call, services: Services, port: ClientPort, trace: Trace | None = None) -> Served:
+    """Carry one checked call to an upstream and back, and account for it once.
+
+    `trace` is ended here once `port.reserved` was called. Raises `GatewayError` for errors that the client gets as a
+    status. Cancelled: the client is gone.
+    """
+    routes = _routes(call, services)
+    if call.params.refers_to is not None:
+        call, routes = await _continued(call, routes, services)
+    fit = None
+    if call.model.min_output_tokens is not None and OutputFit.may_shrink(call):
+        fit = _output_fit(call, services)
+        call = fit.at_first()
+    claims = windows.claims(call, services.book.terms.of(call.key))
+    fallbacks: Sequence[_Fallback] = ()
+    if call.fallbacks:
+        fallbacks = _fallbacks(call, services)
+        claims = windows.dearest([claims, *[each.claims for each in fallbacks]])
+    candidates = services.router.candidates(routes, call.params.model, call.affinity)
+    limits = services.router.limits
+    places: Sequence[Place] = ()
+    if limits.is_any and limits.binds_any(_all_routes(routes, fallbacks)):
+        places = _places(call, candidates, services)
+    admission = _admission(call, places, services) if places else None
+    likely = candidates[0] if candidates else routes[0]
+    waits = Lease(services.books, call, claims, likely, places, admission, fit)
+    keepalive = FORMATS[call.endpoint].keepalive
+    keepalive_s = services.config.server.keepalive_comment_s if call.params.stream and keepalive else 0
+    client = ClientStream(port.open_stream, partial(own_headers, waits), keepalive_s, keepalive, port.hold)
+    try:
+        async with waits as lease:
+            port.reserved()
+            lease.trace = trace
+            if fit is not None and lease.call is not call:
+                call, fallbacks = lease.call, _fallbacks(lease.call, services)
+            lease.fallbacks_left = len(fallbacks)
+            active = ActiveCall(call, routes, services, lease, client, lease.place)
+            try:
+                answer = await active.carry()
+            except (UpstreamFailed, UpstreamRefused) as error:
+                answer = await _fall_back(error, fallbacks, active)
+            return Served(answer, own_headers(lease))
+    finally:
+        client.close()
+
+
+# ------------------------------------------------------------------------------------------------ models and routes
+
+
+def _routes(call: Call, services: Services) -> tuple[Route, ...]:
+    """The routes that can take the call. Raises `InvalidRequest` or `NotFound` if none can."""
+    routes = able.fitting(call.model, call.endpoint, call.params, services.config.upstreams, bridges.refusal)
+    return able.beside(routes, call.other_models) if call.other_models else routes
+
+
+async def _continued(call: Call, routes: Sequence[Route], services: Services) -> tuple[Call, tuple[Route, ...]]:
+    """The call with its bond, and the routes to what it continues. Raises `NotFound` or `InvalidRequest`."""
+    params, upstreams = call.params, services.config.upstreams
+    bond = await services.bonds.require(call.key.id, params.refers_to or "", params.refers_param, upstreams)
+    found = tuple([route for route in routes if route.upstream == bond.upstream])
+    if not found:
+        raise InvalidRequest(
+            f"'{bond.id}' cannot be continued with the model `{params.model}`, which another provider serves. Use the "
+            "model that made it, or send the whole conversation.",
+            param="model",
+            code="model_mismatch",
+        )
+    params = params._replace(prompt_tokens=params.prompt_tokens + bond.tokens, is_prompt_exact=False)
+    return call._replace(params=params, bond=bond, fallbacks=()), found
+
+
+class _Fallback(NamedTuple):
+    """Another model for a call."""
+
+    call: Call
+    routes: Sequence[Route]
+    claims: Sequence[Claim]
+
+
+def _fallbacks(call: Call, services: Services) -> list[_Fallback]:
+    """The other models that can take the call, within its limits."""
+    found = []
+    for other in call.fallbacks:
+        try:
+            claims = windows.claims(other, services.book.terms.of(other.key))
+            found.append(_Fallback(other, _routes(other, services), claims))
+        except GatewayError:
+            continue
+    return found
+
+
+def _output_fit(call: Call, services: Services) -> OutputFit:
+    """How the call and those of its fallbacks that can serve it with the least output may be made smaller."""
+    possible = {other.call.target for other in _fallbacks(shrunk(call, call.model.min_output_tokens or 1), services)}
+    fallbacks = tuple([other for other in call.fallbacks if other.target in possible])
+
+    def claims(smaller: Call) -> tuple[Claim, ...]:
+        each = (smaller, *smaller.fallbacks)
+        return windows.dearest([windows.claims(one, services.book.terms.of(one.key)) for one in each])
+
+    return OutputFit(call._replace(fallbacks=fallbacks), claims)
+
+
+def _all_routes(routes: Sequence[Route], fallbacks: Sequence[_Fallback]) -> Sequence[Route]:
+    return [*routes, *[route for each in fallbacks for route in each.routes]] if fallbacks else routes
+
+
+async def _fall_back(
+    error: UpstreamFailed | UpstreamRefused, fallbacks: Sequence[_Fallback], first: ActiveCall
+) -> Answer | Streamed:
+    """Try other models, one after the other, as long as the last error permits it. Raises the last error."""
+    lease, client = first.lease, first.client
+    for other in fallbacks:
+        if client.writer is not None or not lease.is_open or not _may_fall_back(error):
+            break
+        log.warning(
+            "model %s: %s; model %s serves, call %s",
+            lease.call.model_name,
+            error.name,
+            other.call.target,
+            lease.call.id,
+        )
+        lease.fall_back(other.call)
+        try:
+            return await ActiveCall(other.call, other.routes, first.services, lease, client).carry()
+        except (UpstreamFailed, UpstreamRefused) as another:
+            error = another
+    raise error
+
+
+def _may_fall_back(error: UpstreamFailed | UpstreamRefused) -> bool:
+    """Whether another model may serve a call after this error: it cannot be billed twice, unless its model permits
+    that, and another model may do better."""
+    return error.may_try_elsewhere if isinstance(error, UpstreamFailed) else is_context_too_long(error)
+
+
+# ---------------------------------------------------------------------------------------- room at upstreams with limits
+
+
+def _places(call: Call, candidates: Sequence[Route], services: Services) -> Sequence[Place]:
+    """Where the call may go first, with what it draws on there."""
+
+    def prompts(route: Route) -> tuple[int, int]:
+        capabilities = services.config.upstreams[route.upstream].capabilities
+        way = able.adaptation(call.endpoint, call.params, capabilities)
+        count = 1 if way is Adaptation.PLAIN else call.params.prompts
+        return count, min(count, fan_out.AT_ONCE)
+
+    places, key = services.router.places(call, candidates, prompts), bound_key(call, services)
+    if key is None:
+        return places
+    return [place._replace(key=key) for place in places if place.key in (None, key)]
+
+
+def _admission(call: Call, places: Sequence[Place], services: Services) -> Ticket | None:
+    """How the call waits where no place has room: in the flow of its key or team, not past its client's patience. None:
+    it does not."""
+    wait_s = services.waiting.longest_wait_s(call.key.max_wait_s, call.model.max_wait_s)
+    if not wait_s:
+        return None
+    key, document, by = call.key, call.params.document, services.waiting.settings.by
+    owner = f"team:{key.team}" if by == "team" and key.team is not None else key.id
+    waiting = Waiting(
+        flow=f"{owner}|{call.priority}",
+        weight=key.weight * FACTORS[call.priority],
+        cost=call.params.prompt_tokens,
+        size=_size(document),
+        windows=[frozenset(claim.window.id for claim in place.claims) for place in places],
+        priority=call.priority,
+    )
+    patience_s = client_timeout_s(call.forwarded_headers) - (time.perf_counter() - call.arrived) - ANSWER_WITHIN_S
+    return services.waiting.ticket({place.route.upstream for place in places}, waiting, min(patience_s, wait_s))
+
+
+def _size(document: Document) -> int:
+    """Bytes of the body that are held in memory."""
+    if document.form is not None:
+        return 0
+    return len(document.text) if document.large is None else sum(map(len, document.large.pieces))

@@ -1,0 +1,281 @@
+"""One call on its way with one of its models: the loop over its attempts.
+
+1. `upstream/retry_policy.py` decides the next step: which route, after which pause, or that there is none left.
+2. A route with limits of its own is reserved first, unless the call's reservation has it already.
+3. Each attempt is reported to the health of its upstream, the metrics and the log.
+4. A call with several prompts, at an upstream that takes one only, goes on prompt by prompt (`bridge/fan_out.py`): each
+   is an `ActiveCall` of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+from gateway import relay
+from gateway.accounting.lease import Lease, limit_failure
+from gateway.api.capabilities import Adaptation, adaptation
+from gateway.bridge import fan_out
+from gateway.config import Route
+from gateway.errors import GatewayError, UpstreamFailed, UpstreamRefused
+from gateway.formats import FORMATS
+from gateway.observe.tracing import CLIENT_GONE
+from gateway.records import Call, Failure, Fault, Phase, Usage
+from gateway.relay import Answer, Streamed
+from gateway.relay.client_stream import ClientStream
+from gateway.upstream.account import position_of
+from gateway.upstream.health import AttemptHandle
+from gateway.upstream.limits import Place
+from gateway.upstream.retry_policy import FailedAttempt, GiveUp, Try, client_timeout_s, may_client_repeat, next_step
+
+from .request import prepare
+from .services import Services
+
+log = logging.getLogger("gateway")
+
+_PROMPT_BY_PROMPT = frozenset({Adaptation.ONE_BY_ONE, Adaptation.VIA_CHAT})
+
+
+class ActiveCall:
+    """One call with one of its models. Of several models each has its own; they share the lease and the client.
+
+    `place` is what the reservation holds for the first attempt, where routes have limits. `tried` are attempts before
+    this object; `is_single`: of a call with several prompts this is one.
+    """
+
+    __slots__ = ("_is_single", "_place", "_tried", "_waited_s", "call", "client", "lease", "routes", "services")
+
+    def __init__(
+        self,
+        call: Call,
+        routes: Sequence[Route],
+        services: Services,
+        lease: Lease,
+        client: ClientStream,
+        place: Place | None = None,
+        *,
+        tried: Sequence[FailedAttempt] = (),
+        is_single: bool = False,
+    ) -> None:
+        self.call = call
+        self.routes = routes
+        self.services = services
+        self.lease = lease
+        self.client = client
+        self._place = place
+        self._tried = [*tried]
+        self._waited_s = 0.0
+        """The sum of the pauses between attempts."""
+        self._is_single = is_single
+
+    async def carry(self) -> Answer | Streamed:
+        """Try one route after the other, as long as `next_step` says so. Raises `UpstreamFailed` or `UpstreamRefused`.
+
+        Where a route takes single prompts only, each goes its own way from there.
+        """
+        router, model = self.services.router, self.call.params.model
+        while True:
+            first = None if self._tried else self._place
+            match self._next_step() if first is None else Try(first.route):
+                case GiveUp(last):
+                    raise self._given_up(last)
+                case Try(route, after_s, is_fresh):
+                    router.count(route, model, self._tried)
+                    if after_s:
+                        self._waited_s += after_s
+                        await asyncio.sleep(after_s)
+                    upstream = self.services.config.upstreams[route.upstream]
+                    way = adaptation(self.call.endpoint, self.call.params, upstream.capabilities)
+                    if way in _PROMPT_BY_PROMPT and not self._is_single:
+                        return await self._carry_singly()
+                    key = bound_key(self.call, self.services) if first is None else first.key
+                    if first is None and router.limits.is_any and router.limits.binds(route.upstream):
+                        if self.call.bond is None:
+                            key = router.next_key(route, model, self._tried, self.call.affinity)
+                        refused = await self.lease.extend(router.limits.claims(self.call, route, key))
+                        if refused is not None:
+                            self._tried.append(FailedAttempt(route, limit_failure(refused), key or 0))
+                            continue
+                    handle = router.begin(route, model, self._tried, key, self.call.affinity)
+                    try_it = self._try if self.lease.trace is None else self._trace
+                    result = await try_it(self.call, route, way, handle, is_fresh=is_fresh)
+                    if not isinstance(result, Failure):
+                        return result
+                    self._tried.append(FailedAttempt(route, result, handle.key))
+
+    def _next_step(self) -> Try | GiveUp:
+        call, router, tried = self.call, self.services.router, self._tried
+        name = call.params.model
+        candidates = router.candidates(self.routes, name, call.affinity)
+        if not tried:
+            return next_step(call.model, candidates)
+        upstreams = self.services.config.upstreams
+        total_s = max([upstreams[route.upstream].timeouts.total_s for route in self.routes])
+        left_s = min(total_s, client_timeout_s(call.forwarded_headers)) - (time.perf_counter() - call.arrived)
+        return next_step(
+            call.model, candidates, tried,
+            waited_s=self._waited_s, left_s=left_s,
+            has_other_credential=router.with_other_credential(name, tried) if call.bond is None else set(),
+            spent=router.spent(tried),
+        )  # fmt: skip
+
+    async def _carry_singly(self) -> Answer | Streamed:
+        """Carry each prompt by itself, from where the whole call has come to."""
+        services, place = self.services, self._place
+
+        async def carry_one(single: Call, share: Lease, side: ClientStream) -> Answer | Streamed:
+            return await ActiveCall(
+                single, self.routes, services, share, side, place, tried=self._tried, is_single=True
+            ).carry()
+
+        try:
+            return await fan_out.carry(
+                self.call, self.lease, self.client, one=carry_one, upstreams=services.config.upstreams,
+                books=services.books, tasks=services.tasks,
+                max_response_bytes=services.config.server.max_response_bytes,
+            )  # fmt: skip
+        except GatewayError as error:
+            error.headers = {**error.headers, **dict(own_headers(self.lease))}
+            raise
+
+    # -------------------------------------------------------------------------------------------------- no route left
+
+    def _given_up(self, last: Failure | None) -> UpstreamFailed:
+        """The error after this last failure; None: no route was available."""
+        error = self._failed(last)
+        spec, client, lease = FORMATS[self.call.endpoint], self.client, self.lease
+        may_fall_back = client.writer is None and lease.fallbacks_left and error.may_try_elsewhere
+        is_passed_on = not may_fall_back and not spec.error_keeps_status
+        if last is not None and last.phase is Phase.REFUSED and last.has_begun and is_passed_on:
+            # An error as the first event of a stream: it is passed on unchanged.
+            client.open((("content-type", "text/event-stream"),))
+            lease.close(status=error.status, usage=Usage(), ended="error", is_truncated=True, error=error.name)
+        return error
+
+    def _failed(self, last: Failure | None) -> UpstreamFailed:
+        call, spec = self.call, FORMATS[self.call.endpoint]
+        if last is None:
+            last = self.services.router.unavailable_reason(self.routes, call.params.model)
+            if not self.lease.fallbacks_left:
+                self.services.books.telemetry.rejected(last.fault.value)
+        may_repeat = may_client_repeat(call.model, [each.failure for each in self._tried] or [last])
+        error = UpstreamFailed.after(last, may_repeat=may_repeat, passed=spec.passed_statuses)
+        if last.fault is Fault.WRONG_URL and spec.is_optional:
+            error.status = 404
+        error.headers = {**error.headers, **dict(own_headers(self.lease))}
+        error.may_try_elsewhere = last.phase in (Phase.CONNECT, Phase.REFUSED) or (
+            last.phase is not Phase.RELAYING and call.model.repeat_when_waiting
+        )
+        return error
+
+    # ---------------------------------------------------------------------------------------------------- one attempt
+
+    async def _trace(
+        self, call: Call, route: Route, way: Adaptation, handle: AttemptHandle, *, is_fresh: bool
+    ) -> Answer | Streamed | Failure:
+        """`_try`, with a span of its own, which is the parent in the upstream's trace."""
+        assert self.lease.trace is not None
+        base_url = self.services.config.upstreams[route.upstream].base_url
+        span = self.lease.trace.attempt(call, route, base_url, self.lease.attempts + 1)
+        traced = call._replace(forwarded_headers=span.headers(call.forwarded_headers))
+        try:
+            result = await self._try(traced, route, way, handle, is_fresh=is_fresh)
+        except UpstreamRefused as refused:
+            span.ended(refused.status, "refused")
+            raise
+        except asyncio.CancelledError:
+            span.ended(None, CLIENT_GONE)
+            raise
+        except BaseException as error:
+            span.ended(None, type(error).__name__)
+            raise
+        if isinstance(result, Failure):
+            span.ended(result.status, result.fault.value)
+        else:
+            fault = result.fault if isinstance(result, Streamed) else None
+            span.ended(200, fault.value if fault else None)
+        return result
+
+    async def _try(
+        self, call: Call, route: Route, way: Adaptation, handle: AttemptHandle, *, is_fresh: bool
+    ) -> Answer | Streamed | Failure:
+        """One attempt, and what it says about its upstream."""
+        lease, services = self.lease, self.services
+        telemetry = services.books.telemetry
+        lease.route = route
+        lease.attempts += 1
+        try:
+            this = prepare(call, route, way, services, handle, lease, self.client)
+            lease.left_out = this.left_out
+            if self._place is not None and not self._tried and route.upstream in services.router.limits.adaptive:
+                this = this._replace(answered=self._timing(self._place, handle))
+            result = await relay.attempt(this, is_fresh=is_fresh)
+        except UpstreamRefused as refused:
+            handle.ended(None)
+            telemetry.attempted(route.upstream, "refused")
+            lease.upstream_error = refused.detail  # in the access line only: it is the client's fault
+            refused.headers = {**refused.headers, **dict(own_headers(lease))}
+            raise
+        except asyncio.CancelledError:
+            handle.abandoned()
+            telemetry.attempted(route.upstream, "client_gone")
+            raise
+        except BaseException:
+            handle.abandoned()
+            raise
+        if isinstance(result, Failure):
+            handle.ended(result)
+            lease.upstream_error = f"{result.fault.value}: {result.detail}"
+            lease.failed.append(f"{route.upstream}:{result.fault.value}")
+            telemetry.attempted(route.upstream, result.fault.value)
+            log.warning(
+                "upstream %s: %s while %s (%s), call %s",
+                result.upstream, result.fault.value, result.phase.value, result.detail, call.id,
+            )  # fmt: skip
+            return result
+        fault = result.fault if isinstance(result, Streamed) else None
+        handle.ended(result.trouble if isinstance(result, Streamed) else None)
+        telemetry.attempted(route.upstream, fault.value if fault else "ok")
+        if isinstance(result, Streamed) and fault is not None:
+            lease.failed.append(f"{route.upstream}:{fault.value}")
+            log.warning(
+                "upstream %s: %s inside a stream (%s), call %s", route.upstream, fault.value, result.detail, call.id
+            )
+        return result
+
+    def _timing(self, place: Place, handle: AttemptHandle) -> Callable[[], None]:
+        """For the first token of a stream, whose time the limits of its upstream follow."""
+        limits, began = self.services.router.limits, time.perf_counter()
+        under_way = {status.window.id: status.used for status in self.lease.place_standings}
+        is_first = True
+
+        def answered() -> None:
+            nonlocal is_first
+            if is_first:
+                limits.first_token(place.claims, under_way, time.perf_counter() - began)
+                is_first = False
+            handle.answered()
+
+        return answered
+
+
+def bound_key(call: Call, services: Services) -> int | None:
+    """The only API key that can serve the call; None: any."""
+    return None if call.bond is None else position_of(services.config.upstreams[call.bond.upstream], call.bond.account)
+
+
+def own_headers(lease: Lease) -> tuple[tuple[str, str], ...]:
+    """The gateway's headers on an answer: the upstream of the call, what it was not offered, and the state of the
+    caller's quotas."""
+    upstream = lease.route.upstream if lease.route else ""
+    model = lease.call.target
+    return (
+        ("x-gateway-upstream", upstream),
+        *((("x-gateway-model", model),) if model is not None else ()),
+        ("x-gateway-attempts", str(lease.attempts)),
+        *([("x-gateway-output-limit", str(lease.reduced_output))] if lease.reduced_output is not None else ()),
+        *([("x-gateway-left-out", ", ".join(lease.left_out))] if lease.left_out else ()),
+        *FORMATS[lease.call.endpoint].rate_headers(lease.standings, lease.call.started).items(),
+    )

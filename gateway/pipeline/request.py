@@ -1,0 +1,127 @@
+"""The request of one attempt: the client's own body, with what must change for the route and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import Any
+from urllib.parse import quote
+
+from gateway.accounting.lease import Lease
+from gateway.api import form, json_document, large_body
+from gateway.api.capabilities import Adaptation
+from gateway.api.form import Upload
+from gateway.bridge import bridges
+from gateway.bridge.request import as_chat
+from gateway.config import Capabilities, Route
+from gateway.formats import FORMATS, token_rule
+from gateway.quota import windows
+from gateway.records import Bond, Call, Claim, Document
+from gateway.relay import Attempt
+from gateway.relay.client_stream import ClientStream
+from gateway.upstream.account import account_of
+from gateway.upstream.connection import Head
+from gateway.upstream.health import AttemptHandle
+
+from .services import Services
+
+
+def prepare(
+    call: Call, route: Route, way: Adaptation, services: Services, handle: AttemptHandle, lease: Lease,
+    client: ClientStream,
+) -> Attempt:  # fmt: skip
+    """An attempt on this route, adapted to it in this way."""
+    upstream = services.config.upstreams[route.upstream]
+    pool = services.pools[route.upstream]
+    max_bytes = services.config.server.max_response_bytes
+    translated: bridges.Translated | None = None
+    match way:
+        case Adaptation.VIA_CHAT:
+            call = as_chat(call)
+        case Adaptation.TRANSLATED:
+            translated = bridges.translate(call, upstream.capabilities, max_bytes)
+            call = translated.call
+    changes = changed_members(call, lease.claims, route, upstream.capabilities)
+    body = _body(call.params.document, changes)
+    spec = FORMATS[call.endpoint]
+    added_limits = [changes[name] for name in spec.limit_fields if name in changes]
+    path = spec.upstream_path + call.query
+    if spec.has_model_in_path:
+        path = model_path(call, route)
+        added_limits = [windows.output_limit(call)] if changes else []
+    return Attempt(
+        call=call,
+        route=route,
+        pool=pool,
+        upstream=upstream,
+        request=pool.request(path, call.forwarded_headers, body, key=handle.key),
+        lease=lease,
+        client=client,
+        tasks=services.tasks,
+        max_response_bytes=max_bytes,
+        output_limit=added_limits[0] if added_limits else call.params.output_limit,
+        count_texts=token_rule.counting(services.find_counter(call.target or call.params.model)),
+        answered=handle.answered,
+        heard=_hearing(call, route, services, handle) if route.upstream in services.router.limits.learning else None,
+        format=translated.format if translated else spec,
+        account=account_of(upstream, handle.key) if call.params.is_deferred else "",
+        bind=_binding(call, route, services, handle.key) if call.params.is_kept and translated is None else None,
+        left_out=translated.left_out if translated else (),
+        upload=body if isinstance(body, Upload) else None,
+    )
+
+
+def changed_members(call: Call, claims: Iterable[Claim], route: Route, capabilities: Capabilities) -> dict[str, Any]:
+    """What has to be different in the forwarded body: the model's name, and what the format adds, such as an output
+    limit where tokens or money are counted."""
+    changes: dict[str, Any] = {}
+    spec = FORMATS[call.endpoint]
+    name = route.model or call.params.model
+    # A path may have named another model than the body.
+    if name != call.params.document.members.get("model", call.params.model) and not spec.has_model_in_path:
+        changes["model"] = name
+    needs_limit = (
+        call.params.output_limit is None
+        and any(claim.window.unit in ("tokens", "usd") for claim in claims)
+        and windows.output_limit(call) > 0
+    )
+    return changes | spec.changes(call, route, capabilities, needs_limit)
+
+
+def model_path(call: Call, route: Route) -> str:
+    """Where a call goes whose model is named in the path."""
+    spec = FORMATS[call.endpoint]
+    path = spec.upstream_stream_path if call.params.stream else spec.upstream_path
+    return path.replace("{model}", quote(route.model or call.params.model, safe="/"))
+
+
+def _body(given: Document, changes: Mapping[str, Any]) -> bytes | Sequence[memoryview] | Upload:
+    """The client's own body with these members."""
+    if given.form is not None:
+        return form.replace(given.form, changes)
+    return json_document.replace(given, changes) if given.large is None else large_body.replace(given.large, changes)
+
+
+def _binding(
+    call: Call, route: Route, services: Services, position: int
+) -> Callable[[str, int], Coroutine[Any, Any, None]]:
+    """Binds the id of an answer of this attempt to its caller."""
+    account = account_of(services.config.upstreams[route.upstream], position)
+    model = route.model or call.params.model
+
+    async def bind(kept_id: str, tokens: int) -> None:
+        key = call.key
+        await services.bonds.keep(Bond(kept_id, key.id, key.team, route.upstream, account, model, tokens, call.started))
+
+    return bind
+
+
+def _hearing(call: Call, route: Route, services: Services, handle: AttemptHandle) -> Callable[[Head], None]:
+    """What an upstream's heads say about its limits."""
+    limits, model = services.router.limits, route.model or call.params.model
+
+    def heard(head: Head) -> None:
+        if head.status == 429:
+            limits.refused(route.upstream, model, handle.key)
+        limits.heard(route.upstream, model, handle.key, head.get)
+
+    return heard

@@ -1,0 +1,44 @@
+"""What calls are carried with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gateway.accounting.bonds import Bonds
+from gateway.accounting.lease import Accounting
+from gateway.api.prompt_tokens import FindsCounter, no_counter
+from gateway.config import Config
+from gateway.keys.cache import KeyCache
+from gateway.queueing import WaitingRoom
+from gateway.tasks import Tasks
+from gateway.upstream.pool import Pool
+from gateway.upstream.router import Router
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What calls are carried with. A call keeps the configuration it began with."""
+
+    config: Config
+    book: KeyCache
+    """Keys, and the limits that bind them; always the newest."""
+    books: Accounting
+    pools: Mapping[str, Pool]
+    router: Router
+    waiting: WaitingRoom
+    """Calls for which no upstream has room; outlives the configuration."""
+    bonds: Bonds
+    """To whom the ids belong of what upstreams keep."""
+    tasks: Tasks
+    """Background work of calls: reading answers to their end after the client left, back-pressure."""
+    find_counter: FindsCounter = no_counter
+    """Counts text for models with a known tokenizer."""
+
+
+@dataclass(slots=True)
+class CurrentServices:
+    """What a worker serves with at present. A reload puts other parts in the place of these; what has begun with the
+    old ones goes on with them to its end."""
+
+    parts: Services
