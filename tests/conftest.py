@@ -52,6 +52,11 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ[SERVERS_VARIABLE] = "first" if is_fast else "all"
 
 
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """With `-n auto`: two processes a core, because many tests wait, for time limits or for gateways that start."""
+    return 2 * (os.cpu_count() or 1)
+
+
 def pytest_report_header(config: pytest.Config) -> list[str]:
     if os.environ[SERVERS_VARIABLE] == "all":
         return []

@@ -40,6 +40,8 @@ def update(file: str | None, url: str | None) -> int:
             return fail(f"{source} has {number} models, which is no price table; {file} is unchanged")
         _write(Path(file), kept)
     except (urllib.error.URLError, http.client.HTTPException, TimeoutError) as error:
+        if isinstance(error, urllib.error.HTTPError):
+            error.close()
         return fail(f"cannot download {source}: {getattr(error, 'reason', None) or error}; {file} is unchanged")
     except (UnreadableTable, ValueError) as error:
         return fail(f"{source} is no price table that this version can read ({error}); {file} is unchanged")

@@ -318,14 +318,26 @@ def google_error(status: int, name: str, message: str) -> dict[str, Any]:
     return {"error": {"code": status, "message": message, "status": name, "details": [retry]}}
 
 
+METHODS = ("generateContent", "streamGenerateContent")
+
+
+@pytest.fixture(scope="module")
+def failing_house(gateways: StartsGateways, theatre: Stage) -> Gateway:
+    """A model and an upstream for each error of each method: one that fails is not asked again for a while."""
+    names = [f"{method}-{kind}" for method in METHODS for kind in GOOGLE_ERRORS]
+    able = gemini_settings(theatre.url)["upstreams"]["main"]
+    upstreams = dict.fromkeys(names, able)
+    models = {name: gemini_model(name, max_attempts=1) for name in names}
+    return gateways(gemini_settings(theatre.url, upstreams=upstreams, models=models, aliases={}))
+
+
 @pytest.mark.parametrize("kind", sorted(GOOGLE_ERRORS))
-@pytest.mark.parametrize("method", ["generateContent", "streamGenerateContent"])
-def test_errors_of_the_upstream(gateway: StartsGateways, upstream: Stage, kind: str, method: str) -> None:
+@pytest.mark.parametrize("method", METHODS)
+def test_errors_of_the_upstream(failing_house: Gateway, upstream: Stage, kind: str, method: str) -> None:
     status, message, expected = GOOGLE_ERRORS[kind]
     body = google_error(status, kind, message)
-    house = gateway(gemini_settings(upstream.url, models={GEMINI: gemini_model(max_attempts=1)}, aliases={}))
     upstream.play(answer(json.dumps([body] if method[0] == "s" else body).encode(), status))
-    got = post(house, method)
+    got = post(failing_house, method, model=f"{method}-{kind}")
     assert told(got)[:2] == expected
     if status == 429:
         assert detail(got, "RetryInfo")["retryDelay"] == "45.5s"

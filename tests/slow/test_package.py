@@ -136,6 +136,8 @@ def test_it_is_the_installed_one_that_runs(installed: Path, nowhere: Path) -> No
     told = run(installed.with_name("python"), "-c", "import gateway; print(gateway.__file__)", cwd=nowhere)
     assert Path(told.strip()).is_relative_to(installed.parent.parent)
     assert run(installed, "--version", cwd=nowhere) == f"gateway {gateway.__version__}\n"
+    named_as_package = installed.with_name(PROJECT["name"])  # what pipx run and uvx start
+    assert run(named_as_package, "--version", cwd=nowhere) == f"gateway {gateway.__version__}\n"
 
 
 def test_it_checks_a_configuration(installed: Path, nowhere: Path) -> None:
