@@ -1,28 +1,25 @@
-"""A part of a call's lease, for one of several attempts that run at the same time.
+"""The log of a part of a call, for one of several attempts that run at the same time.
 
-`bridge/fan_out.py` has one for each prompt, `hedging.py` one for each route. The owner closes the whole lease when all
-parts have ended.
+`bridge/fan_out.py` has one for each prompt, `hedging.py` one for each route. The owner closes the log of the whole when
+all parts have ended.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Self
 
 from gateway.quota import pricing
-from gateway.records import Call, Claim, Ended, Refused, Usage
+from gateway.records import Call, Ended, Usage
 
-from .lease import Accounting, Lease
+from .call_log import Accounting, CallLog
 
 
-class LeaseShare(Lease):
-    """It has the interface of a lease, and reserves nothing. `ended` is called when it is closed."""
+class PartLog(CallLog):
+    """It writes no record, and shares the reservation of the whole. `ended` is called when it is closed."""
 
-    def __init__(self, whole: Lease, books: Accounting, call: Call, ended: Callable[[], None]) -> None:
-        super().__init__(books, call, whole.claims)
-        self.standings = whole.standings
-        self.place = whole.place
-        self.trace = whole.trace
+    def __init__(self, whole: CallLog, books: Accounting, call: Call, ended: Callable[[], None]) -> None:
+        super().__init__(books, call, whole.reservation, whole.trace)
         self.status = 0
         self.usage = Usage()
         """Of all its attempts."""
@@ -53,10 +50,6 @@ class LeaseShare(Lease):
         self.status, self.answer_usage, self.returned_model = status, usage, returned_model
         self.usage = pricing.total_usage((self.spent, usage))
         self._ended()
-
-    async def extend(self, wanted: Sequence[Claim]) -> Refused | None:
-        """The whole is."""
-        return await self._whole.extend(wanted)
 
     async def acknowledged(self) -> None:
         """The whole is."""

@@ -20,8 +20,8 @@ from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any
 
-from gateway.accounting.lease import Accounting, Lease
-from gateway.accounting.share import LeaseShare
+from gateway.accounting.call_log import Accounting, CallLog
+from gateway.accounting.share import PartLog
 from gateway.api.capabilities import Adaptation, adaptation
 from gateway.config import Upstream
 from gateway.errors import GatewayError, UpstreamFailed, UpstreamRefused
@@ -47,19 +47,19 @@ must not take every connection to its upstream, nor spend the whole rate of our 
 _EVENTS = (("content-type", "text/event-stream"),)
 
 
-CarriesOne = Callable[[Call, Lease, ClientStream], Coroutine[Any, Any, Answer | Streamed]]
+CarriesOne = Callable[[Call, CallLog, ClientStream], Coroutine[Any, Any, Answer | Streamed]]
 """Carries a call with a single prompt to an upstream and back."""
 
 
 async def carry(
-    call: Call, lease: Lease, client: ClientStream, *, one: CarriesOne, upstreams: Mapping[str, Upstream],
+    call: Call, whole: CallLog, client: ClientStream, *, one: CarriesOne, upstreams: Mapping[str, Upstream],
     books: Accounting, tasks: Tasks, max_response_bytes: int,
 ) -> Answer | Streamed:  # fmt: skip
     """Carry a call of completions prompt by prompt, and account for it.
 
     Raises `GatewayError` for errors that the client gets as a status. Cancelled: the client is gone.
     """
-    fan_out = _FanOut(call, lease, client, one, upstreams, books, max_response_bytes)
+    fan_out = _FanOut(call, whole, client, one, upstreams, books, max_response_bytes)
     return await fan_out.run(tasks)
 
 
@@ -67,11 +67,11 @@ class _FanOut:
     """One call on its way as several."""
 
     def __init__(
-        self, call: Call, lease: Lease, client: ClientStream, one: CarriesOne, upstreams: Mapping[str, Upstream],
+        self, call: Call, whole: CallLog, client: ClientStream, one: CarriesOne, upstreams: Mapping[str, Upstream],
         books: Accounting, max_response_bytes: int,
     ) -> None:  # fmt: skip
         self._call = call
-        self._lease = lease
+        self._whole = whole
         self._client = client
         self._one = one
         self._upstreams = upstreams
@@ -81,8 +81,8 @@ class _FanOut:
         self._frame = Frame.of(call)
         self._numbers = iter(range(len(self._split)))
         self._left = len(self._split)
-        self._shares: list[LeaseShare] = []
-        self._attempts_before = lease.attempts
+        self._shares: list[PartLog] = []
+        self._attempts_before = whole.attempts
         self._choices: dict[int, list[dict[str, Any]]] = {}
         """Of plain answers, by the numbers of their prompts."""
         self._bytes = 0
@@ -109,7 +109,7 @@ class _FanOut:
             self._close(500, "error", is_truncated=self._client.writer is not None, error=GatewayError.type)
             raise
         finally:
-            self._lease.upstream_s += time.perf_counter() - began
+            self._whole.note_upstream_wait(time.perf_counter() - began)
         if error is not None:
             return await self._fail(error)
         return await (self._finish_stream() if self._call.params.stream else self._finish_plain())
@@ -132,7 +132,7 @@ class _FanOut:
 
     async def _carry(self, number: int) -> None:
         call = self._split.call(number)
-        async with LeaseShare(self._lease, self._books, call, self._share_ended) as share:
+        async with PartLog(self._whole, self._books, call, self._share_ended) as share:
             self._shares.append(share)
             side = ClientStream(partial(self._open, number, call, share), tuple, 0, hold=self._hold)
             try:
@@ -151,7 +151,7 @@ class _FanOut:
         if not self._left:
             self._end(None)
 
-    def _take(self, answer: Answer, number: int, call: Call, share: LeaseShare) -> None:
+    def _take(self, answer: Answer, number: int, call: Call, share: PartLog) -> None:
         """A plain answer; some upstreams send one where a stream was asked for."""
         said = read(answer.body)
         choices = choices_of(self._asked(number, call, share), said)
@@ -169,7 +169,7 @@ class _FanOut:
         self._choices[number] = choices
         self._headers = self._headers or answer.headers
 
-    def _open(self, number: int, call: Call, share: LeaseShare, headers: Headers) -> StreamWriter:
+    def _open(self, number: int, call: Call, share: PartLog, headers: Headers) -> StreamWriter:
         """The client's side of one prompt's stream."""
         self._sum_up()
         stream = Stream(
@@ -184,11 +184,11 @@ class _FanOut:
         if self._left_as is None:  # else the room of this call has been given back
             self._client.hold(size)
 
-    def _asked(self, number: int, call: Call, share: LeaseShare) -> One:
+    def _asked(self, number: int, call: Call, share: PartLog) -> One:
         has_logprobs = call.params.document.members.get("logprobs") is not None
         return One(number, call.params.n, self._is_chat(call, share), has_logprobs, characters(call))
 
-    def _is_chat(self, call: Call, share: LeaseShare) -> bool:
+    def _is_chat(self, call: Call, share: PartLog) -> bool:
         """Whether the prompt was sent, or would have been, as a chat."""
         if share.route is None:
             return False
@@ -197,7 +197,7 @@ class _FanOut:
             is Adaptation.VIA_CHAT
         )
 
-    def pass_on(self, stream: Stream, share: LeaseShare, data: bytes) -> bytes:
+    def pass_on(self, stream: Stream, share: PartLog, data: bytes) -> bytes:
         """What of a prompt's stream the client may see now; nothing, once the call has failed."""
         if self._over.done():
             return b""
@@ -210,14 +210,14 @@ class _FanOut:
             self._first = stream.first
         return seen
 
-    def _unfit(self, unfit: Unfit, share: LeaseShare) -> UpstreamFailed:
+    def _unfit(self, unfit: Unfit, share: PartLog) -> UpstreamFailed:
         failure = self._failure(share, Fault.UNFIT, str(unfit))
         log.warning(
             "upstream %s: %s (%s), call %s", failure.upstream, failure.fault.value, failure.detail, self._call.id
         )
         return UpstreamFailed.after(failure)
 
-    def _failure(self, share: LeaseShare, fault: Fault, detail: str) -> Failure:
+    def _failure(self, share: PartLog, fault: Fault, detail: str) -> Failure:
         return Failure(share.route.upstream if share.route else "", Phase.RELAYING, fault, detail)
 
     # ------------------------------------------------------------------------------------------------------ the end
@@ -229,7 +229,7 @@ class _FanOut:
     async def _cut_off(self, workers: list[asyncio.Task[Any]]) -> None:
         """Cancel the other prompts: each is charged for what it has generated."""
         for share in self._shares:
-            share.is_cut_off = True
+            share.cut_off()
         for worker in workers:
             worker.cancel()
         await asyncio.wait(workers)
@@ -238,7 +238,7 @@ class _FanOut:
         """The client is gone, and the call is accounted for when nothing of it is read on any more; or the gateway
         ends, and with it every prompt."""
         self._left_as = (503, "error") if is_gateway_ending else (499, "client_gone")
-        self._lease.hand_over()
+        self._whole.hand_over()
         self._over.cancel()
         for worker in workers:
             if is_gateway_ending:
@@ -254,18 +254,14 @@ class _FanOut:
             self._close(status, ended, is_truncated=self._call.params.stream, error=error)
 
     def _sum_up(self) -> None:
-        """Report the progress of the prompts to the lease."""
-        lease = self._lease
-        lease.attempts = self._attempts_before + sum(share.attempts for share in self._shares)
-        lease.route = next((share.route for share in self._shares if share.route is not None), lease.route)
-        lease.upstream_error = next((each.upstream_error for each in self._shares if each.upstream_error), None)
+        self._whole.sum_up(self._shares, self._attempts_before)
 
     def _close(self, status: int, ended: Ended, *, is_truncated: bool = False, error: str | None = None) -> None:
         """Account for the whole."""
         self._sum_up()
         usage = pricing.total_usage([share.usage for share in self._shares])
         model = next((share.returned_model for share in self._shares if share.returned_model), None)
-        self._lease.close(
+        self._whole.close(
             status=status, usage=usage, ended=ended, is_truncated=is_truncated, returned_model=model, error=error
         )
 
@@ -279,7 +275,7 @@ class _FanOut:
         choices = [choice for number in sorted(self._choices) for choice in self._choices[number]]
         body = write(self._frame, self._first, choices, self._usage)
         self._close(200, "done")
-        await self._lease.acknowledged()
+        await self._whole.acknowledged()
         headers = [(name, value) for name, value in self._headers if name != "content-type"]
         return Answer(200, (*headers, ("content-type", "application/json")), body)
 
@@ -287,7 +283,7 @@ class _FanOut:
         usage = self._usage if self._call.params.include_usage else None
         told = b"" if usage is None else usage_event(self._frame, self._first, usage)
         self._close(200, "done")
-        await self._lease.acknowledged()
+        await self._whole.acknowledged()
         self._client.open(_EVENTS)
         return Streamed(told + sse.DONE)
 
@@ -296,7 +292,7 @@ class _FanOut:
         self._close(error.status, "error", is_truncated=has_begun, error=error.name)
         if not has_begun:
             raise error
-        await self._lease.acknowledged()
+        await self._whole.acknowledged()
         return Streamed(sse.write_event(error.body()), Fault.IN_BAND)
 
 
@@ -304,7 +300,7 @@ class _PromptStream:
     """The client's side of one prompt's stream, among the others'."""
 
     def __init__(
-        self, fan_out: _FanOut, stream: Stream, share: LeaseShare, writer: StreamWriter, client: ClientStream
+        self, fan_out: _FanOut, stream: Stream, share: PartLog, writer: StreamWriter, client: ClientStream
     ) -> None:
         self._fan_out = fan_out
         self._stream = stream

@@ -7,7 +7,7 @@ found, it is reserved in the ledger, and carried:
 2. `request.py` makes the request of one attempt from the client's body.
 3. `relay` passes the answer on, and computes its usage on the way.
 
-However `serve` ends, the lease is closed exactly once.
+However `serve` ends, the call is closed exactly once.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple
 
-from gateway.accounting.lease import Lease
+from gateway.accounting.call_log import CallLog
+from gateway.accounting.reservation import Reservation
 from gateway.api import capabilities as able
 from gateway.api.capabilities import Adaptation
 from gateway.bridge import bridges, fan_out
@@ -38,7 +38,7 @@ from gateway.upstream.limits import Place
 from gateway.upstream.refusal import is_context_too_long
 from gateway.upstream.retry_policy import client_timeout_s
 
-from .active_call import ActiveCall, bound_key, own_headers
+from .active_call import ActiveCall, bound_key
 from .services import CurrentServices, Services
 
 __all__ = ["CurrentServices", "Served", "Services", "serve"]
@@ -82,23 +82,24 @@ async def serve(call: Call, services: Services, port: ClientPort, trace: Trace |
         places = _places(call, candidates, services)
     admission = _admission(call, places, services) if places else None
     likely = candidates[0] if candidates else routes[0]
-    waits = Lease(services.books, call, claims, likely, places, admission, fit)
+    reservation = Reservation(services.books.ledger, call, claims, likely, places, admission, fit)
+    call_log = CallLog(services.books, call, reservation, trace)
     keepalive = FORMATS[call.endpoint].keepalive
     keepalive_s = services.config.server.keepalive_comment_s if call.params.stream and keepalive else 0
-    client = ClientStream(port.open_stream, partial(own_headers, waits), keepalive_s, keepalive, port.hold)
+    client = ClientStream(port.open_stream, call_log.headers, keepalive_s, keepalive, port.hold)
     try:
-        async with waits as lease:
+        async with call_log:
             port.reserved()
-            lease.trace = trace
-            if fit is not None and lease.call is not call:
-                call, fallbacks = lease.call, _fallbacks(lease.call, services)
-            lease.fallbacks_left = len(fallbacks)
-            active = ActiveCall(call, routes, services, lease, client, lease.place)
+            if fit is not None and reservation.call is not call:
+                call, fallbacks = reservation.call, _fallbacks(reservation.call, services)
+            active = ActiveCall(
+                call, routes, services, call_log, client, reservation.place, has_fallback=bool(fallbacks)
+            )
             try:
                 answer = await active.carry()
             except (UpstreamFailed, UpstreamRefused) as error:
                 answer = await _fall_back(error, fallbacks, active)
-            return Served(answer, own_headers(lease))
+            return Served(answer, call_log.headers())
     finally:
         client.close()
 
@@ -168,20 +169,22 @@ async def _fall_back(
     error: UpstreamFailed | UpstreamRefused, fallbacks: Sequence[_Fallback], first: ActiveCall
 ) -> Answer | Streamed:
     """Try other models, one after the other, as long as the last error permits it. Raises the last error."""
-    lease, client = first.lease, first.client
-    for other in fallbacks:
-        if client.writer is not None or not lease.is_open or not _may_fall_back(error):
+    call_log, client = first.log, first.client
+    for number, other in enumerate(fallbacks, 1):
+        if client.writer is not None or not call_log.is_open or not _may_fall_back(error):
             break
         log.warning(
             "model %s: %s; model %s serves, call %s",
-            lease.call.model_name,
+            call_log.call.model_name,
             error.name,
             other.call.target,
-            lease.call.id,
+            call_log.call.id,
         )
-        lease.fall_back(other.call)
+        call_log.fall_back(other.call)
         try:
-            return await ActiveCall(other.call, other.routes, first.services, lease, client).carry()
+            return await ActiveCall(
+                other.call, other.routes, first.services, call_log, client, has_fallback=number < len(fallbacks)
+            ).carry()
         except (UpstreamFailed, UpstreamRefused) as another:
             error = another
     raise error

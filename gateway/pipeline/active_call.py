@@ -15,7 +15,8 @@ import time
 from collections.abc import Callable, Sequence
 
 from gateway import relay
-from gateway.accounting.lease import Lease, limit_failure
+from gateway.accounting.call_log import CallLog
+from gateway.accounting.reservation import limit_failure
 from gateway.api.capabilities import Adaptation, adaptation
 from gateway.bridge import fan_out
 from gateway.config import Route
@@ -39,35 +40,40 @@ _PROMPT_BY_PROMPT = frozenset({Adaptation.ONE_BY_ONE, Adaptation.VIA_CHAT})
 
 
 class ActiveCall:
-    """One call with one of its models. Of several models each has its own; they share the lease and the client.
+    """One call with one of its models. Of several models each has its own; they share the log and the client.
 
     `place` is what the reservation holds for the first attempt, where routes have limits. `tried` are attempts before
-    this object; `is_single`: of a call with several prompts this is one.
+    this object; `has_fallback`: another model may serve the call after this one; `is_single`: of a call with several
+    prompts this is one.
     """
 
-    __slots__ = ("_is_single", "_place", "_tried", "_waited_s", "call", "client", "lease", "routes", "services")
+    __slots__ = (
+        "_has_fallback", "_is_single", "_place", "_tried", "_waited_s", "call", "client", "log", "routes", "services",
+    )  # fmt: skip
 
     def __init__(
         self,
         call: Call,
         routes: Sequence[Route],
         services: Services,
-        lease: Lease,
+        log: CallLog,
         client: ClientStream,
         place: Place | None = None,
         *,
         tried: Sequence[FailedAttempt] = (),
+        has_fallback: bool = False,
         is_single: bool = False,
     ) -> None:
         self.call = call
         self.routes = routes
         self.services = services
-        self.lease = lease
+        self.log = log
         self.client = client
         self._place = place
         self._tried = [*tried]
         self._waited_s = 0.0
         """The sum of the pauses between attempts."""
+        self._has_fallback = has_fallback
         self._is_single = is_single
 
     async def carry(self) -> Answer | Streamed:
@@ -94,12 +100,12 @@ class ActiveCall:
                     if first is None and router.limits.is_any and router.limits.binds(route.upstream):
                         if self.call.bond is None:
                             key = router.next_key(route, model, self._tried, self.call.affinity)
-                        refused = await self.lease.extend(router.limits.claims(self.call, route, key))
+                        refused = await self.log.reservation.extend(router.limits.claims(self.call, route, key))
                         if refused is not None:
                             self._tried.append(FailedAttempt(route, limit_failure(refused), key or 0))
                             continue
                     handle = router.begin(route, model, self._tried, key, self.call.affinity)
-                    try_it = self._try if self.lease.trace is None else self._trace
+                    try_it = self._try if self.log.trace is None else self._trace
                     result = await try_it(self.call, route, way, handle, is_fresh=is_fresh)
                     if not isinstance(result, Failure):
                         return result
@@ -125,19 +131,19 @@ class ActiveCall:
         """Carry each prompt by itself, from where the whole call has come to."""
         services, place = self.services, self._place
 
-        async def carry_one(single: Call, share: Lease, side: ClientStream) -> Answer | Streamed:
+        async def carry_one(single: Call, share: CallLog, side: ClientStream) -> Answer | Streamed:
             return await ActiveCall(
                 single, self.routes, services, share, side, place, tried=self._tried, is_single=True
             ).carry()
 
         try:
             return await fan_out.carry(
-                self.call, self.lease, self.client, one=carry_one, upstreams=services.config.upstreams,
+                self.call, self.log, self.client, one=carry_one, upstreams=services.config.upstreams,
                 books=services.books, tasks=services.tasks,
                 max_response_bytes=services.config.server.max_response_bytes,
             )  # fmt: skip
         except GatewayError as error:
-            error.headers = {**error.headers, **dict(own_headers(self.lease))}
+            error.headers = {**error.headers, **dict(self.log.headers())}
             raise
 
     # -------------------------------------------------------------------------------------------------- no route left
@@ -145,26 +151,26 @@ class ActiveCall:
     def _given_up(self, last: Failure | None) -> UpstreamFailed:
         """The error after this last failure; None: no route was available."""
         error = self._failed(last)
-        spec, client, lease = FORMATS[self.call.endpoint], self.client, self.lease
-        may_fall_back = client.writer is None and lease.fallbacks_left and error.may_try_elsewhere
+        spec, client = FORMATS[self.call.endpoint], self.client
+        may_fall_back = client.writer is None and self._has_fallback and error.may_try_elsewhere
         is_passed_on = not may_fall_back and not spec.error_keeps_status
         if last is not None and last.phase is Phase.REFUSED and last.has_begun and is_passed_on:
             # An error as the first event of a stream: it is passed on unchanged.
             client.open((("content-type", "text/event-stream"),))
-            lease.close(status=error.status, usage=Usage(), ended="error", is_truncated=True, error=error.name)
+            self.log.close(status=error.status, usage=Usage(), ended="error", is_truncated=True, error=error.name)
         return error
 
     def _failed(self, last: Failure | None) -> UpstreamFailed:
         call, spec = self.call, FORMATS[self.call.endpoint]
         if last is None:
             last = self.services.router.unavailable_reason(self.routes, call.params.model)
-            if not self.lease.fallbacks_left:
+            if not self._has_fallback:
                 self.services.books.telemetry.rejected(last.fault.value)
         may_repeat = may_client_repeat(call.model, [each.failure for each in self._tried] or [last])
         error = UpstreamFailed.after(last, may_repeat=may_repeat, passed=spec.passed_statuses)
         if last.fault is Fault.WRONG_URL and spec.is_optional:
             error.status = 404
-        error.headers = {**error.headers, **dict(own_headers(self.lease))}
+        error.headers = {**error.headers, **dict(self.log.headers())}
         error.may_try_elsewhere = last.phase in (Phase.CONNECT, Phase.REFUSED) or (
             last.phase is not Phase.RELAYING and call.model.repeat_when_waiting
         )
@@ -176,9 +182,9 @@ class ActiveCall:
         self, call: Call, route: Route, way: Adaptation, handle: AttemptHandle, *, is_fresh: bool
     ) -> Answer | Streamed | Failure:
         """`_try`, with a span of its own, which is the parent in the upstream's trace."""
-        assert self.lease.trace is not None
+        assert self.log.trace is not None
         base_url = self.services.config.upstreams[route.upstream].base_url
-        span = self.lease.trace.attempt(call, route, base_url, self.lease.attempts + 1)
+        span = self.log.trace.attempt(call, route, base_url, self.log.attempts + 1)
         traced = call._replace(forwarded_headers=span.headers(call.forwarded_headers))
         try:
             result = await self._try(traced, route, way, handle, is_fresh=is_fresh)
@@ -202,21 +208,19 @@ class ActiveCall:
         self, call: Call, route: Route, way: Adaptation, handle: AttemptHandle, *, is_fresh: bool
     ) -> Answer | Streamed | Failure:
         """One attempt, and what it says about its upstream."""
-        lease, services = self.lease, self.services
+        call_log, services = self.log, self.services
         telemetry = services.books.telemetry
-        lease.route = route
-        lease.attempts += 1
         try:
-            this = prepare(call, route, way, services, handle, lease, self.client)
-            lease.left_out = this.left_out
+            this = prepare(call, route, way, services, handle, call_log, self.client)
+            call_log.attempt_began(route, this.left_out)
             if self._place is not None and not self._tried and route.upstream in services.router.limits.adaptive:
                 this = this._replace(answered=self._timing(self._place, handle))
             result = await relay.attempt(this, is_fresh=is_fresh)
         except UpstreamRefused as refused:
             handle.ended(None)
             telemetry.attempted(route.upstream, "refused")
-            lease.upstream_error = refused.detail  # in the access line only: it is the client's fault
-            refused.headers = {**refused.headers, **dict(own_headers(lease))}
+            call_log.note_upstream_error(refused.detail)
+            refused.headers = {**refused.headers, **dict(call_log.headers())}
             raise
         except asyncio.CancelledError:
             handle.abandoned()
@@ -227,8 +231,7 @@ class ActiveCall:
             raise
         if isinstance(result, Failure):
             handle.ended(result)
-            lease.upstream_error = f"{result.fault.value}: {result.detail}"
-            lease.failed.append(f"{route.upstream}:{result.fault.value}")
+            call_log.attempt_failed(result.fault, f"{result.fault.value}: {result.detail}")
             telemetry.attempted(route.upstream, result.fault.value)
             log.warning(
                 "upstream %s: %s while %s (%s), call %s",
@@ -239,7 +242,7 @@ class ActiveCall:
         handle.ended(result.trouble if isinstance(result, Streamed) else None)
         telemetry.attempted(route.upstream, fault.value if fault else "ok")
         if isinstance(result, Streamed) and fault is not None:
-            lease.failed.append(f"{route.upstream}:{fault.value}")
+            call_log.attempt_failed(fault, result.detail)
             log.warning(
                 "upstream %s: %s inside a stream (%s), call %s", route.upstream, fault.value, result.detail, call.id
             )
@@ -248,7 +251,7 @@ class ActiveCall:
     def _timing(self, place: Place, handle: AttemptHandle) -> Callable[[], None]:
         """For the first token of a stream, whose time the limits of its upstream follow."""
         limits, began = self.services.router.limits, time.perf_counter()
-        under_way = {status.window.id: status.used for status in self.lease.place_standings}
+        under_way = {status.window.id: status.used for status in self.log.reservation.place_standings}
         is_first = True
 
         def answered() -> None:
@@ -264,18 +267,3 @@ class ActiveCall:
 def bound_key(call: Call, services: Services) -> int | None:
     """The only API key that can serve the call; None: any."""
     return None if call.bond is None else position_of(services.config.upstreams[call.bond.upstream], call.bond.account)
-
-
-def own_headers(lease: Lease) -> tuple[tuple[str, str], ...]:
-    """The gateway's headers on an answer: the upstream of the call, what it was not offered, and the state of the
-    caller's quotas."""
-    upstream = lease.route.upstream if lease.route else ""
-    model = lease.call.target
-    return (
-        ("x-gateway-upstream", upstream),
-        *((("x-gateway-model", model),) if model is not None else ()),
-        ("x-gateway-attempts", str(lease.attempts)),
-        *([("x-gateway-output-limit", str(lease.reduced_output))] if lease.reduced_output is not None else ()),
-        *([("x-gateway-left-out", ", ".join(lease.left_out))] if lease.left_out else ()),
-        *FORMATS[lease.call.endpoint].rate_headers(lease.standings, lease.call.started).items(),
-    )

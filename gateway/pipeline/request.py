@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from gateway.accounting.lease import Lease
+from gateway.accounting.call_log import CallLog
 from gateway.api import form, json_document, large_body
 from gateway.api.capabilities import Adaptation
 from gateway.api.form import Upload
@@ -26,7 +26,7 @@ from .services import Services
 
 
 def prepare(
-    call: Call, route: Route, way: Adaptation, services: Services, handle: AttemptHandle, lease: Lease,
+    call: Call, route: Route, way: Adaptation, services: Services, handle: AttemptHandle, log: CallLog,
     client: ClientStream,
 ) -> Attempt:  # fmt: skip
     """An attempt on this route, adapted to it in this way."""
@@ -40,7 +40,7 @@ def prepare(
         case Adaptation.TRANSLATED:
             translated = bridges.translate(call, upstream.capabilities, max_bytes)
             call = translated.call
-    changes = changed_members(call, lease.claims, route, upstream.capabilities)
+    changes = changed_members(call, log.reservation.claims, route, upstream.capabilities)
     body = _body(call.params.document, changes)
     spec = FORMATS[call.endpoint]
     added_limits = [changes[name] for name in spec.limit_fields if name in changes]
@@ -54,7 +54,7 @@ def prepare(
         pool=pool,
         upstream=upstream,
         request=pool.request(path, call.forwarded_headers, body, key=handle.key),
-        lease=lease,
+        log=log,
         client=client,
         tasks=services.tasks,
         max_response_bytes=max_bytes,

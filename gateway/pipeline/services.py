@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gateway.accounting.bonds import Bonds
-from gateway.accounting.lease import Accounting
+from gateway.accounting.call_log import Accounting
 from gateway.api.prompt_tokens import FindsCounter, no_counter
 from gateway.config import Config
 from gateway.keys.cache import KeyCache

@@ -33,23 +33,23 @@ async def attempt(this: Attempt, *, is_fresh: bool = False) -> Answer | Streamed
     Raises `UpstreamRefused` when the client has to change its request. Cancelled (the client is gone, or the gateway
     ends): the call is charged for what it has cost so far, or a background task reads on for that.
     """
-    lease, began = this.lease, time.perf_counter()
+    log, began = this.log, time.perf_counter()
     connection = await this.pool.acquire(is_fresh=is_fresh)
     if isinstance(connection, Failure):
-        lease.upstream_s += time.perf_counter() - began
+        log.note_upstream_wait(time.perf_counter() - began)
         return connection
     exchange = this.client.speaker = Exchange(this)
     exchange.connection = connection
     try:
         connection.send(this.request, exchange, None if this.upload is None else this.upload.open())
         failure = await exchange.wait_until_over()
-        lease.upstream_s += time.perf_counter() - began
+        log.note_upstream_wait(time.perf_counter() - began)
         if exchange.scan is not None:
             return await _finish_stream(exchange, failure)
         return await _finish_plain(exchange, failure)
     except asyncio.CancelledError as cancelled:
         if not exchange.is_over:
-            lease.upstream_s += time.perf_counter() - began
+            log.note_upstream_wait(time.perf_counter() - began)
         if is_cut_off(cancelled):
             end_at_once(exchange)
         else:
@@ -58,7 +58,7 @@ async def attempt(this: Attempt, *, is_fresh: bool = False) -> Answer | Streamed
     except BaseException as error:
         exchange.stop()
         if not isinstance(error, GatewayError):  # an error of the gateway: what the upstream did is not known
-            lease.add_cost(charge.of_broken(this.sent, charge.Ending.BROKEN))
+            log.add_cost(charge.of_broken(this.sent, charge.Ending.BROKEN))
         raise
     finally:
         this.client.speaker = None
@@ -69,7 +69,7 @@ async def attempt(this: Attempt, *, is_fresh: bool = False) -> Answer | Streamed
 
 async def _finish_stream(exchange: Exchange, failure: Failure | None) -> Streamed | Failure:
     this, scan = exchange.attempt, exchange.scan
-    lease = this.lease
+    log = this.log
     assert scan is not None
     if exchange.is_ended and failure is None:
         exchange.pass_rest()
@@ -79,24 +79,24 @@ async def _finish_stream(exchange: Exchange, failure: Failure | None) -> Streame
         # Not one byte has left: this may still become a true status, or another route.
         exchange.stop()
         failure = failure or exchange.failure(Fault.CUT, "a stream without an event")
-        lease.add_cost(exchange.charge_stream(failure))
+        log.add_cost(exchange.charge_stream(failure))
         return failure
     let_end(exchange)
     if not exchange.has_passed and scan.error is not None:
         judged = _stream_trouble(exchange, scan, failure)
         if isinstance(judged, Failure):
-            lease.add_cost(exchange.charge_stream())
+            log.add_cost(exchange.charge_stream())
             return replace(judged, has_begun=True)  # another route may still do better
         if this.format.error_keeps_status and exchange.is_unopened:
-            lease.add_cost(exchange.charge_stream())
+            log.add_cost(exchange.charge_stream())
             raise this.format.reword(judged) if this.format.reword else judged
     charged = exchange.charge_stream(failure)
-    lease.doubt(charged.doubts)
+    log.doubt(charged.doubts)
     tokens = charged.usage
     if scan.error is None and scan.is_complete and not scan.is_inside_event:
-        lease.close(status=200, usage=tokens, ended="done", returned_model=scan.model)
+        log.close(status=200, usage=tokens, ended="done", returned_model=scan.model)
         exchange.bind_again(tokens.total_tokens)
-        await lease.acknowledged()
+        await log.acknowledged()
         exchange.open()
         return Streamed(scan.last)
     trouble = _stream_trouble(exchange, scan, failure)
@@ -105,11 +105,11 @@ async def _finish_stream(exchange: Exchange, failure: Failure | None) -> Streame
         error = this.format.reword(trouble) if this.format.reword else trouble
     else:
         error = UpstreamFailed.after(trouble, passed=this.format.passed_statuses)
-    lease.upstream_error = trouble.detail
-    lease.close(
+    log.note_upstream_error(trouble.detail)
+    log.close(
         status=error.status, usage=tokens, ended="error", is_truncated=True, returned_model=scan.model, error=error.name
     )
-    await lease.acknowledged()
+    await log.acknowledged()
     exchange.open()
     end_of_event = b"\n\n" if scan.is_inside_event else b""
     event = this.format.error_event(error, scan, this.call.id)
@@ -134,17 +134,17 @@ def _stream_trouble(exchange: Exchange, scan: Scan, failure: Failure | None) -> 
 
 async def _finish_plain(exchange: Exchange, failure: Failure | None) -> Answer | Streamed | Failure:
     this = exchange.attempt
-    lease = this.lease
+    log = this.log
     read = read_plain(exchange, failure)
     if read.trouble is not None:
-        lease.add_cost(read.charged)
+        log.add_cost(read.charged)
         if isinstance(read.trouble, UpstreamRefused):
             raise this.format.reword(read.trouble) if this.format.reword else read.trouble
         return read.trouble
     as_events = this.format.as_events
     needs_events = this.client.writer is not None or (this.call.params.stream and this.format.streams_only_events)
     if needs_events and as_events is None:
-        lease.add_cost(read.charged)
+        log.add_cost(read.charged)
         return exchange.failure(Fault.UNFIT, "a plain answer where a stream was asked for")
     body = exchange.take_body()
     try:
@@ -153,16 +153,16 @@ async def _finish_plain(exchange: Exchange, failure: Failure | None) -> Answer |
         elif this.format.answer is not None:
             body = this.format.answer(body, read.charged.usage)
     except Unfit as unfit:
-        lease.add_cost(read.charged)
+        log.add_cost(read.charged)
         return exchange.failure(Fault.UNFIT, str(unfit))
     if this.bind is not None and read.kept_id is not None:
         await this.bind(read.kept_id, 0 if read.pending_id else read.charged.usage.total_tokens)
     if read.pending_id is not None:
         defer(this, read.pending_id)
     else:
-        lease.doubt(read.charged.doubts)
-        lease.close(status=200, usage=read.charged.usage, ended="done", returned_model=read.model)
-    await lease.acknowledged()
+        log.doubt(read.charged.doubts)
+        log.close(status=200, usage=read.charged.usage, ended="done", returned_model=read.model)
+    await log.acknowledged()
     if needs_events:
         this.client.open((("content-type", "text/event-stream"),))
         return Streamed(body)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from gateway.accounting.lease import Lease
+from gateway.accounting.call_log import CallLog
 from gateway.api.form import Upload
 from gateway.config import Route, Upstream
 from gateway.formats.format import Format
@@ -53,7 +53,7 @@ class Attempt(NamedTuple):
     pool: Pool
     upstream: Upstream
     request: list[bytes | memoryview]
-    lease: Lease
+    log: CallLog
     client: ClientStream
     tasks: Tasks
     """For what goes on after the call."""

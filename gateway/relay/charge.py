@@ -8,7 +8,7 @@
    never less than a report on the way; and, where more may have been generated unseen, the whole reservation
    (`_unseen`).
 3. `none` means that the attempt cannot have cost anything: see `Ending`.
-4. Several attempts of one call are several costs: accounting/lease.py adds them.
+4. Several attempts of one call are several costs: accounting/call_log.py adds them.
 
 Shown text is counted by the model's tokeniser if it is installed (extra `tokens`), else by formats/token_rule.py, at
 least one token for each event with text. What cannot be known: output that an upstream generated after the last event

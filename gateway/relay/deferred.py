@@ -17,8 +17,9 @@ from contextlib import suppress
 from typing import NamedTuple, Protocol
 from urllib.parse import quote
 
+from gateway.accounting.call_log import AccessLogExtras, Accounting
+from gateway.accounting.call_record import record_of
 from gateway.accounting.deferral import Deferral, decode_deferral
-from gateway.accounting.lease import AccessLogExtras, Accounting, record_of
 from gateway.api.prompt_tokens import FindsCounter
 from gateway.config import Config, Model, Route
 from gateway.formats import FORMATS, token_rule
@@ -81,8 +82,8 @@ class Parts(Protocol):
 
 def defer(this: Attempt, kept_id: str) -> None:
     """End the call of an answer that is still being made. Its reservation stays until a worker settles it."""
-    sent, call, lease = this.sent, this.call, this.lease
-    lease.defer(
+    sent, call, log_of_call = this.sent, this.call, this.log
+    log_of_call.defer(
         Deferral(
             kept_id,
             this.route.upstream,
@@ -93,7 +94,7 @@ def defer(this: Attempt, kept_id: str) -> None:
             sent.prompt_ceiling() - PROMPT_ALLOWANCE,
             time.time(),
             call.remote,
-            (lease.spent.prompt_tokens, lease.spent.completion_tokens),
+            (log_of_call.spent.prompt_tokens, log_of_call.spent.completion_tokens),
         )
     )
 

@@ -3,7 +3,7 @@
 1. A plain answer is read on for its usage, and so is a stream with `on_disconnect: drain`, for at most `drain_limit_s`.
    Otherwise the connection to the upstream is closed, and relay/charge.py estimates the cost.
 2. Reading on is a background task of the worker. It ends with the answer or with the worker; cancelling the call does
-   not reach it. Until then it holds the lease, with its slot of `max_parallel`.
+   not reach it. Until then it holds the reservation, with its slot of `max_parallel`.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ LEFT_TO_END_S = 1.0
 def client_left(exchange: Exchange) -> None:
     """See to it that the call is accounted for, now or when the answer has ended."""
     this = exchange.attempt
-    lease = this.lease
+    log = this.log
     exchange.forget_client()
     if exchange.is_sending:
         _stop_sending(exchange, 499, "client_gone")
-    elif not lease.is_open:
+    elif not log.is_open:
         exchange.stop()
-    elif lease.is_cut_off:
+    elif log.is_cut_off:
         exchange.stop()
         _close(exchange)
     elif not this.call.params.stream:
@@ -50,16 +50,16 @@ def end_at_once(exchange: Exchange) -> None:
         _stop_sending(exchange, 503, "error", "shutting_down")
         return
     exchange.stop()
-    if exchange.attempt.lease.is_open:
+    if exchange.attempt.log.is_open:
         _close(exchange, 503, "error", "shutting_down")
 
 
 def _stop_sending(exchange: Exchange, status: int, ended: Ended, error: str | None = None) -> None:
     """The upstream does not have the whole request, so nothing was generated for it."""
     exchange.stop()
-    lease = exchange.attempt.lease
-    if lease.is_open:
-        lease.close(status=status, usage=Usage(), ended=ended, error=error)
+    log = exchange.attempt.log
+    if log.is_open:
+        log.close(status=status, usage=Usage(), ended=ended, error=error)
 
 
 def let_end(exchange: Exchange) -> None:
@@ -76,18 +76,18 @@ async def _await_end(exchange: Exchange) -> None:
 
 
 def _read_on(exchange: Exchange, limit_s: float | None) -> None:
-    exchange.attempt.lease.hand_over()
+    exchange.attempt.log.hand_over()
     draining = exchange.attempt.tasks.spawn(_drain(exchange, limit_s), "drain")
     draining.add_done_callback(lambda _: _close_anyway(exchange))
 
 
 def _close_anyway(exchange: Exchange) -> None:
     """The drain task was cancelled before its first step, or an error of the gateway ended it."""
-    lease = exchange.attempt.lease
-    if lease.is_open:
+    log = exchange.attempt.log
+    if log.is_open:
         exchange.stop()
         usage = charge.of_broken(exchange.attempt.sent, charge.Ending.BROKEN).usage
-        lease.close(status=499, usage=usage, ended="client_gone")
+        log.close(status=499, usage=usage, ended="client_gone")
 
 
 async def _drain(exchange: Exchange, limit_s: float | None) -> None:
@@ -102,7 +102,7 @@ async def _drain(exchange: Exchange, limit_s: float | None) -> None:
             let_end(exchange)
         else:
             exchange.stop()
-        exchange.attempt.lease.upstream_s += time.perf_counter() - began
+        exchange.attempt.log.note_upstream_wait(time.perf_counter() - began)
         _close(exchange)
 
 
@@ -118,8 +118,8 @@ def _close(exchange: Exchange, status: int = 499, ended: Ended = "client_gone", 
             defer(this, pending_id)
             return
         is_truncated = not exchange.is_over and this.call.params.stream
-    this.lease.doubt(charged.doubts)
-    this.lease.close(
+    this.log.doubt(charged.doubts)
+    this.log.close(
         status=status, usage=charged.usage, ended=ended, is_truncated=is_truncated, returned_model=model, error=error
     )
 

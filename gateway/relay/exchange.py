@@ -236,7 +236,7 @@ class Exchange:
 
     def _collect(self, data: bytes) -> None:
         if not self.body:
-            self.attempt.lease.note_first_byte()
+            self.attempt.log.note_first_byte()
         self.body += data
         if self.facts_reader is not None:
             self.facts_reader.feed(data)
@@ -292,7 +292,7 @@ class Exchange:
         """
         if passed and scan.is_sign_of_life(passed):
             self._alive_at = self._client.spoke_at
-            self.attempt.lease.note_first_byte()
+            self.attempt.log.note_first_byte()
             self.attempt.answered()
             return
         idle_s = self.attempt.upstream.timeouts.idle_s

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from json.encoder import encode_basestring_ascii as quote
 from typing import Literal
 
-from gateway.accounting.lease import AccessLogExtras
+from gateway.accounting.call_log import AccessLogExtras
 from gateway.quota.pricing import usd
 from gateway.records import OTHER, Record
 from gateway.units import spell

@@ -16,8 +16,8 @@ from aiohttp import web
 
 from gateway.accounting import LedgerClient
 from gateway.accounting.bonds import Bonds
+from gateway.accounting.call_log import Accounting
 from gateway.accounting.changed_windows import ChangedWindows
-from gateway.accounting.lease import Accounting
 from gateway.config import Config
 from gateway.files import naming
 from gateway.journal import Journal

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from gateway.accounting.bonds import Bonds
-from gateway.accounting.lease import Accounting
+from gateway.accounting.call_log import Accounting
 from gateway.api import auth, tokenizer
 from gateway.api.prompt_tokens import FindsCounter
 from gateway.config import Config, build

@@ -7,17 +7,16 @@ from typing import Any, cast
 
 import pytest
 
-from gateway.accounting.lease import Lease
+from gateway.accounting.call_log import CallLog
 from gateway.api.json_document import parse
 from gateway.bridge import fan_out
-from gateway.records import Call, Claim, Granted, Record, Usage, Window
+from gateway.records import Call, Granted, Record, Usage
 from gateway.relay import Answer, Streamed
 from gateway.relay.client_stream import ClientStream
 from gateway.tasks import Tasks, cut_off
-from tests.accounting.test_lease import ScriptedLedger, a_call, books_of
+from tests.accounting.test_call_log import ScriptedLedger, a_call, books_of, log_of
 from tests.fakes.scripted import until
 
-CLAIM = Claim(Window("w", "key:k", "requests", "day", None, 10, starts="2026-11-20", resets_us=1), 1)
 PROMPTS = 3
 
 
@@ -29,7 +28,7 @@ class Upstream:
         self.left: list[tuple[Any, ...]] = []
         self.fault: Exception | None = None
 
-    async def carry_one(self, call: Call, share: Lease, side: ClientStream) -> Answer | Streamed:
+    async def carry_one(self, call: Call, share: CallLog, side: ClientStream) -> Answer | Streamed:
         prompt = call.params.document.members["prompt"]
         self.asked.append(prompt)
         if self.fault is not None and prompt == "a":
@@ -59,9 +58,9 @@ class Scene:
         document = parse(b'{"model": "m", "prompt": ["a", "b", "c"], "max_tokens": 7}')
         call = call._replace(params=call.params._replace(document=document, prompts=PROMPTS))
         books = books_of(self.ledger, self.records)
-        async with Lease(books, call, (CLAIM,)) as lease:
+        async with log_of(books, call) as log:
             await fan_out.carry(
-                call, lease, ClientStream(cast(Any, None), tuple, 0, self.held.append), one=self.upstream.carry_one,
+                call, log, ClientStream(cast(Any, None), tuple, 0, self.held.append), one=self.upstream.carry_one,
                 upstreams={}, books=books, tasks=self.tasks, max_response_bytes=1000,
             )  # fmt: skip
 

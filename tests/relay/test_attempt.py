@@ -9,7 +9,6 @@ from typing import Any, cast
 import pytest
 
 from gateway import relay
-from gateway.accounting.lease import Lease
 from gateway.config import Price
 from gateway.formats import FORMATS, token_rule
 from gateway.records import Granted, Record, Usage
@@ -20,7 +19,7 @@ from gateway.relay.exchange import Exchange
 from gateway.relay.sent_request import SentRequest
 from gateway.tasks import Tasks
 from gateway.upstream.connection import Head
-from tests.accounting.test_lease import CLAIM, ScriptedLedger, a_call, books_of
+from tests.accounting.test_call_log import ScriptedLedger, a_call, books_of, log_of
 from tests.fakes import responses_api as api
 
 ALL = Usage(3, 14, source="estimated")
@@ -37,7 +36,7 @@ class Scene:
         call = a_call()
         price = Price.model_validate({"input": 1, "output": 2})
         self.call = call._replace(model=call.model.model_copy(update={"price": price}))
-        self.lease = Lease(books_of(self.ledger, self.records), self.call, (CLAIM,))
+        self.log = log_of(books_of(self.ledger, self.records), self.call)
         self.client = ClientStream(cast(Any, None), tuple, 0)
 
     def attempt(self, **facts: Any) -> Attempt:
@@ -49,7 +48,7 @@ class Scene:
                 request=[],
                 upload=None,
                 sent=SentRequest(self.call),
-                lease=self.lease,
+                log=self.log,
                 client=self.client,
                 tasks=self.tasks,
                 **facts,
@@ -74,7 +73,7 @@ async def test_a_call_that_cannot_be_read_on_is_closed(
 ) -> None:
     """Be it that the task was cancelled before its first step, or that it dies."""
     this = scene.attempt()
-    async with scene.lease:
+    async with scene.log:
         exchange = Exchange(this)
         client_left(exchange)
     assert scene.records == []
@@ -100,7 +99,7 @@ async def test_after_an_error_of_the_gateway_a_sent_call_is_charged_its_reservat
 
     this = scene.attempt(pool=SimpleNamespace(acquire=acquire))
     with pytest.raises(RuntimeError, match="a fault of ours"):
-        async with scene.lease:
+        async with scene.log:
             await relay.attempt(this)
     assert connection.is_aborted
     assert scene.told == (500, "error", ALL, 31_000)

@@ -1,4 +1,4 @@
-"""A lease is closed exactly once, however the block that holds it is left."""
+"""A call is closed exactly once, however the block that holds its log is left."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any, cast
 
 import pytest
 
-from gateway.accounting.lease import Accounting, Lease, limit_failure
+from gateway.accounting.call_log import Accounting, CallLog
+from gateway.accounting.reservation import Reservation, limit_failure
 from gateway.api.json_document import parse
 from gateway.config import Model, Price, Route
 from gateway.errors import InvalidRequest, QuotaSpent, RateLimited, Unavailable, UpstreamFailed
@@ -76,10 +77,14 @@ def a_call() -> Call:
     return Call("req_1", 1795200000.0, Key("k"), "completions", params, model, label_model="m", arrived=0.0)
 
 
+def log_of(books: Accounting, call: Call, **how: Any) -> CallLog:
+    return CallLog(books, call, Reservation(books.ledger, call, (CLAIM,), **how))
+
+
 async def leave(ledger: ScriptedLedger, how: Callable[[Any], None]) -> list[Record]:
     lines: list[Record] = []
-    async with Lease(books_of(ledger, lines), a_call(), (CLAIM,)) as lease:
-        how(lease)
+    async with log_of(books_of(ledger, lines), a_call()) as log:
+        how(log)
     return lines
 
 
@@ -111,9 +116,9 @@ async def test_every_exit_settles_once_and_charges_nothing(error: BaseException,
 async def test_second_closing_is_ignored() -> None:
     ledger = ScriptedLedger(Granted())
 
-    def close_twice(lease: Any) -> None:
-        lease.close(status=200, usage=Usage(3, 9, source="reported"), ended="done")
-        lease.close(status=500, usage=Usage(), ended="error")
+    def close_twice(log: Any) -> None:
+        log.close(status=200, usage=Usage(3, 9, source="reported"), ended="done")
+        log.close(status=500, usage=Usage(), ended="error")
 
     lines = await leave(ledger, close_twice)
     assert [settlement.record.status for settlement in ledger.settled] == [200]
@@ -122,14 +127,14 @@ async def test_second_closing_is_ignored() -> None:
 
 async def test_what_the_upstream_calls_its_model_is_kept_within_bounds() -> None:
     ledger = ScriptedLedger(Granted())
-    await leave(ledger, lambda lease: lease.close(status=200, usage=Usage(), ended="done", returned_model="x" * 10**6))
+    await leave(ledger, lambda log: log.close(status=200, usage=Usage(), ended="done", returned_model="x" * 10**6))
     (settlement,) = ledger.settled
     assert settlement.record.returned_model == "x" * 256
 
 
-async def test_handed_over_lease_stays_open() -> None:
+async def test_handed_over_call_stays_open() -> None:
     ledger = ScriptedLedger(Granted())
-    await leave(ledger, lambda lease: lease.hand_over())
+    await leave(ledger, lambda log: log.hand_over())
     assert ledger.settled == []
 
 
@@ -191,7 +196,7 @@ async def test_draw_says_what_a_lost_call_may_have_cost() -> None:
             drawn.append(draw)
             return super().draw(draw)
 
-    await leave(Ledgerlike(Granted()), lambda lease: None)
+    await leave(Ledgerlike(Granted()), lambda log: None)
     record = drawn[0].record
     assert (record.ended, record.usage) == ("lost", Usage(3, 14, source="estimated"))
 
@@ -211,8 +216,8 @@ async def costs(how: Callable[[Any], None], model: Model = PRICED) -> tuple[int 
             return super().draw(draw)
 
     ledger = Ledgerlike(Granted())
-    async with Lease(books_of(ledger, []), a_call()._replace(model=model), (CLAIM,)) as lease:
-        how(lease)
+    async with log_of(books_of(ledger, []), a_call()._replace(model=model)) as log:
+        how(log)
     (settlement,) = ledger.settled
     return drawn[0].record.cost_nusd, settlement.record.cost_nusd
 
@@ -226,10 +231,10 @@ class Cost:
 
 
 def closing(usage: Usage, *spent: Usage) -> Callable[[Any], None]:
-    def close(lease: Any) -> None:
+    def close(log: Any) -> None:
         for each in spent:
-            lease.add_cost(Cost(each))
-        lease.close(status=200, usage=usage, ended="done")
+            log.add_cost(Cost(each))
+        log.close(status=200, usage=usage, ended="done")
 
     return close
 
@@ -258,8 +263,8 @@ async def test_cost_of_what_was_used(
     assert await costs(closing(usage, *spent), a_call().model) == (None, None)
     lines: list[Record] = []
     books = books_of(ScriptedLedger(Granted()), lines)
-    async with Lease(books, a_call(), (CLAIM,)) as lease:
-        closing(usage, *spent)(lease)
+    async with log_of(books, a_call()) as log:
+        closing(usage, *spent)(log)
     assert [line.usage for line in lines] == [charged]
     counted = books.telemetry.registry.get_sample_value("gateway_usage_unknown_total")
     assert counted == (charged.source == "estimated")
@@ -268,8 +273,8 @@ async def test_cost_of_what_was_used(
 async def test_a_call_without_an_answer_is_charged_its_attempts() -> None:
     ledger = ScriptedLedger(Granted())
 
-    def fail(lease: Any) -> None:
-        lease.add_cost(Cost(ESTIMATED))
+    def fail(log: Any) -> None:
+        log.add_cost(Cost(ESTIMATED))
         raise InvalidRequest("no")
 
     with pytest.raises(InvalidRequest):
@@ -280,8 +285,8 @@ async def test_a_call_without_an_answer_is_charged_its_attempts() -> None:
 async def test_counts_that_cannot_be_true_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     books = books_of(ScriptedLedger(Granted()), [])
     for _ in range(2):
-        async with Lease(books, a_call(), (CLAIM,)) as lease:
-            lease.doubt(("prompt", "cached"))
+        async with log_of(books, a_call()) as log:
+            log.doubt(("prompt", "cached"))
     assert [message.split(":")[1].split("(")[0] for message in caplog.messages] == [
         " its usage report has more prompt tokens than the call can have used ",
         " its usage report has more cached tokens than prompt tokens, of which they are a part ",
@@ -293,15 +298,15 @@ async def test_counts_that_cannot_be_true_are_logged_once(caplog: pytest.LogCapt
 def test_a_draw_that_is_taken_back_cost_nothing() -> None:
     call = a_call()
     for model, cost_nusd in ((PRICED, 0), (call.model, None)):
-        draw = Lease(books_of(ScriptedLedger(Granted()), []), call._replace(model=model), (CLAIM,))._draw
+        draw = log_of(books_of(ScriptedLedger(Granted()), []), call._replace(model=model)).reservation._draw
         assert draw.taken_back().record.cost_nusd == cost_nusd
 
 
 def test_a_lost_call_is_counted_where_it_was_likely_to_go() -> None:
     books, route = books_of(ScriptedLedger(Granted()), []), Route(upstream="other", model="its-own-name")
-    record = Lease(books, a_call(), (CLAIM,), route)._draw.record
+    record = log_of(books, a_call(), likely=route).reservation._draw.record
     assert (record.upstream, record.routed_model, record.ended) == ("other", "its-own-name", "lost")
-    assert Lease(books, a_call(), (CLAIM,))._draw.record.upstream == a_call().model.routes[0].upstream
+    assert log_of(books, a_call()).reservation._draw.record.upstream == a_call().model.routes[0].upstream
 
 
 # ------------------------------------------------------------------------------------------------ limits of upstreams
@@ -337,9 +342,9 @@ class Turns(ScriptedLedger):
 
 async def test_the_first_place_with_room_is_taken() -> None:
     ledger, lines = Turns(full(ONE, 9), Granted((SPENT, SPENT))), list[Record]()
-    async with Lease(books_of(ledger, lines), a_call(), (CLAIM,), places=[ONE, TWO]) as lease:
-        assert lease.place is TWO
-        assert lease.standings == (SPENT,)  # what an upstream has left is not the caller's concern
+    async with log_of(books_of(ledger, lines), a_call(), places=[ONE, TWO]) as log:
+        assert log.reservation.place is TWO
+        assert log.reservation.standings == (SPENT,)  # what an upstream has left is not the caller's concern
     assert [draw.claims for draw in ledger.draws] == [(CLAIM, *ONE.claims), (CLAIM, *TWO.claims)]
     assert [draw.record.upstream for draw in ledger.draws] == ["one", "two"]
     assert ledger.settled[0].claims == (CLAIM, *TWO.claims)
@@ -348,7 +353,7 @@ async def test_the_first_place_with_room_is_taken() -> None:
 async def test_with_no_room_anywhere_the_first_to_have_some_decides_the_wait() -> None:
     ledger = Turns(full(ONE, 7_000_000), full(TWO, 2_500_000))
     with pytest.raises(UpstreamFailed) as raised:
-        async with Lease(books_of(ledger, []), a_call(), (CLAIM,), places=[ONE, TWO]):
+        async with log_of(books_of(ledger, []), a_call(), places=[ONE, TWO]):
             raise AssertionError
     error = raised.value
     assert (error.status, error.code, error.reason) == (429, "upstream_rate_limited", "upstream_limit")
@@ -362,7 +367,7 @@ async def test_a_limit_of_the_caller_ends_the_search() -> None:
     spent = Refused(SPENT, 1, None, (SPENT, full(ONE, 1).standing))
     ledger = Turns(spent, Granted())
     with pytest.raises(QuotaSpent) as raised:
-        async with Lease(books_of(ledger, []), a_call(), (CLAIM,), places=[ONE, TWO]):
+        async with log_of(books_of(ledger, []), a_call(), places=[ONE, TWO]):
             raise AssertionError
     assert len(ledger.draws) == 1
     assert raised.value.headers["x-ratelimit-limit-requests"] == "10"
@@ -370,9 +375,9 @@ async def test_a_limit_of_the_caller_ends_the_search() -> None:
 
 async def test_another_attempt_draws_on_what_is_not_held() -> None:
     ledger = Turns(Granted((SPENT, SPENT)), Granted(), full(ONE, 3))
-    async with Lease(books_of(ledger, []), a_call(), (CLAIM,), places=[ONE]) as lease:
-        assert await lease.extend(TWO.claims) is None
-        refused = await lease.extend(ONE.claims)
+    async with log_of(books_of(ledger, []), a_call(), places=[ONE]) as log:
+        assert await log.reservation.extend(TWO.claims) is None
+        refused = await log.reservation.extend(ONE.claims)
         assert refused is not None
         assert limit_failure(refused).fault is Fault.LIMIT
     assert ledger.settled[0].claims == (CLAIM, *ONE.claims, *TWO.claims)
@@ -381,8 +386,8 @@ async def test_another_attempt_draws_on_what_is_not_held() -> None:
 async def test_what_an_unavailable_store_may_have_granted_is_held() -> None:
     ledger = Turns(Granted((SPENT, SPENT)), StoreUnavailable("away"))
     with pytest.raises(Unavailable):
-        async with Lease(books_of(ledger, []), a_call(), (CLAIM,), places=[ONE]) as lease:
-            await lease.extend(TWO.claims)
+        async with log_of(books_of(ledger, []), a_call(), places=[ONE]) as log:
+            await log.reservation.extend(TWO.claims)
     assert ledger.settled[0].claims == (CLAIM, *ONE.claims, *TWO.claims)
 
 
@@ -390,9 +395,9 @@ async def test_a_client_that_leaves_while_a_lease_is_extended_leaves_nothing_beh
     ledger = ScriptedLedger(Granted((SPENT, SPENT)))
 
     async def call() -> None:
-        async with Lease(books_of(ledger, []), a_call(), (CLAIM,), places=[ONE]) as lease:
+        async with log_of(books_of(ledger, []), a_call(), places=[ONE]) as log:
             ledger.verdict = None
-            await lease.extend(TWO.claims)
+            await log.reservation.extend(TWO.claims)
 
     calling = asyncio.ensure_future(call())
     await until(lambda: ledger.verdict is None)

@@ -1,0 +1,291 @@
+"""The progress of one call, and its one end: attempts, what they cost, and then the record and the access line.
+
+A call that was reserved is closed exactly once: by the relay with the actual usage; else by the context of its log,
+when an error or a cancellation leaves it. A second closing is ignored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import NamedTuple, Protocol, Self
+
+from gateway.config import Route
+from gateway.errors import GatewayError, UpstreamFailed
+from gateway.formats import FORMATS
+from gateway.observe.metrics import Telemetry
+from gateway.observe.tracing import Trace, Tracer
+from gateway.quota import pricing
+from gateway.records import OTHER, Call, Ended, Fault, Record, Usage
+from gateway.store import Ledger
+from gateway.tasks import is_cut_off
+
+from .call_record import cost_nusd, lost_record, record_of, with_earlier
+from .deferral import Deferral, encode_deferral
+from .reservation import Reservation
+from .served_models import ServedModels
+
+log = logging.getLogger("gateway")
+
+_ABOVE_CEILING = (
+    "upstream %s, model %s: its usage report has more {} tokens than the call can have used (call %s); the call is "
+    "charged up to the ceiling and marked estimated. Compare the upstream's bill with `gateway usage --compare`, and "
+    "report it to the upstream or remove the route. Logged once; gateway_usage_implausible_total counts all."
+)
+_ABOVE_WHOLE = (
+    "upstream %s, model %s: its usage report has more {} tokens than {} tokens, of which they are a part (call %s); "
+    "the record has the smaller number. Report it to the upstream. Logged once; gateway_usage_implausible_total counts "
+    "all."
+)
+_DOUBT = {
+    "prompt": _ABOVE_CEILING.format("prompt"),
+    "completion": _ABOVE_CEILING.format("completion"),
+    "cached": _ABOVE_WHOLE.format("cached", "prompt"),
+    "reasoning": _ABOVE_WHOLE.format("reasoning", "completion"),
+}
+"""What the log says of implausible counts, by their kind."""
+
+MAX_RETURNED_MODEL = 256
+"""Stored characters of it, as many as a client may send: an upstream's text must not fill the store."""
+
+
+class AttemptCost(Protocol):
+    """What one attempt may have cost. Implemented by relay/charge.py."""
+
+    @property
+    def usage(self) -> Usage: ...
+
+    @property
+    def doubts(self) -> tuple[str, ...]: ...
+
+
+class AccessLogExtras(NamedTuple):
+    """What the access line of a call says that its record does not."""
+
+    remote: str | None
+    """The client's address, as far as it is known."""
+    error: str | None
+    """The client's error: its code, or its type."""
+    upstream_error: str | None
+    """What the last upstream did wrong."""
+    trace_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Accounting:
+    """Where calls are accounted for."""
+
+    ledger: Ledger
+    telemetry: Telemetry
+    write_line: Callable[[Record, AccessLogExtras], None]
+    """Writes the access line of a call that has ended."""
+    tracer: Tracer | None = None
+    """Makes the spans of calls, where that is wanted."""
+    served: ServedModels = field(default_factory=ServedModels)
+    """The names under patterns that are groups of the daily sums."""
+
+
+class CallLog:
+    """What has become of one call so far. Its fields are written by its methods only.
+
+    An asynchronous context: entering makes the reservation, or raises its refusal (`RateLimited`, `QuotaSpent`,
+    `Unavailable`, `UpstreamFailed`); after the block the call has been closed exactly once.
+    """
+
+    def __init__(self, books: Accounting, call: Call, reservation: Reservation, trace: Trace | None = None) -> None:
+        self.call = call
+        """As it is carried: for the model that serves, with the output that was reserved."""
+        self.reservation = reservation
+        self.trace = trace
+        """The call's span, where there is one."""
+        self.attempts = 0
+        self.route: Route | None = None
+        """Of the last attempt; None: there was none with this model."""
+        self.upstream_s = 0.0
+        """Time spent waiting for upstreams."""
+        self.spent = Usage()
+        """What attempts that did not answer the call may have cost: added to what the last one has cost."""
+        self.is_cut_off = False
+        """The client is gone, and the answer is not read on for its usage."""
+        self.failed: list[str] = []
+        """The attempts that failed, as `Record.failed` has them."""
+        self.left_out: tuple[str, ...] = ()
+        """What the client asked for and the upstream of the last attempt was not offered."""
+        self.upstream_error: str | None = None
+        """What went wrong with the last attempt, for the access line."""
+        self._books = books
+        self._earlier: tuple[Usage, int] | None = None
+        """What attempts with models before this one may have cost: tokens, and billionths of a US dollar."""
+        self._first_byte_s: float | None = None
+        self._is_handed_over = False
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self.reservation.make()
+        except UpstreamFailed as no_room:
+            self._books.telemetry.rejected(no_room.reason)
+            raise
+        self.call = self.reservation.call
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.is_open and not self._is_handed_over:
+            self._close_after(error)
+        if isinstance(error, GatewayError):
+            await self.acknowledged()  # a client that retries finds its slot free
+
+    def __repr__(self) -> str:
+        return f"<CallLog {self.call.id} {'open' if self.is_open else 'closed'}, {self.attempts} attempts>"
+
+    @property
+    def is_open(self) -> bool:
+        return self.reservation.is_open
+
+    def headers(self) -> tuple[tuple[str, str], ...]:
+        """The gateway's headers on an answer: the upstream of the call, what it was not offered, and the state of the
+        caller's quotas."""
+        model, reserved = self.call.target, self.reservation
+        return (
+            ("x-gateway-upstream", self.route.upstream if self.route else ""),
+            *((("x-gateway-model", model),) if model is not None else ()),
+            ("x-gateway-attempts", str(self.attempts)),
+            *(
+                [("x-gateway-output-limit", str(reserved.reduced_output))]
+                if reserved.reduced_output is not None
+                else ()
+            ),
+            *([("x-gateway-left-out", ", ".join(self.left_out))] if self.left_out else ()),
+            *FORMATS[self.call.endpoint].rate_headers(reserved.standings, self.call.started).items(),
+        )
+
+    # ------------------------------------------------------------------------------------------------------- progress
+
+    def attempt_began(self, route: Route, left_out: tuple[str, ...] = ()) -> None:
+        """An attempt on this route, which offers the upstream all that the client asked for but `left_out`."""
+        self.route, self.left_out = route, left_out
+        self.attempts += 1
+
+    def attempt_failed(self, fault: Fault, upstream_error: str) -> None:
+        """The last attempt has failed, also behind the beginning of an answer."""
+        assert self.route is not None
+        self.failed.append(f"{self.route.upstream}:{fault.value}")
+        self.upstream_error = upstream_error
+
+    def note_upstream_error(self, detail: str) -> None:
+        """What the last upstream said of the request, for the access line."""
+        self.upstream_error = detail
+
+    def note_upstream_wait(self, seconds: float) -> None:
+        """So long the call has waited for an upstream."""
+        self.upstream_s += seconds
+
+    def note_first_byte(self) -> None:
+        """The first byte of the answer is there."""
+        if self._first_byte_s is None:
+            self._first_byte_s = time.perf_counter() - self.call.arrived
+
+    def fall_back(self, call: Call) -> None:
+        """Another model serves from here on: this is the call for it. It has the price of that model."""
+        usage, nusd = self._earlier or (Usage(), 0)
+        nusd += cost_nusd(self.call, self.route, self.spent) or 0
+        self._earlier, self.spent = (pricing.total_usage((usage, self.spent)), nusd), Usage()
+        self.call, self.route = call, None
+
+    def sum_up(self, parts: Sequence[CallLog], attempts_before: int) -> None:
+        """The call was carried in parts since it had so many attempts: their progress is its own."""
+        self.attempts = attempts_before + sum([each.attempts for each in parts])
+        self.route = next((each.route for each in parts if each.route is not None), self.route)
+        self.upstream_error = next((each.upstream_error for each in parts if each.upstream_error), None)
+
+    def add_cost(self, charged: AttemptCost) -> None:
+        """Add what an attempt that did not answer the call may have cost."""
+        self.doubt(charged.doubts)
+        self.spent = pricing.total_usage((self.spent, charged.usage))
+
+    def doubt(self, kinds: Iterable[str]) -> None:
+        """Count and log that the upstream reported more tokens of these kinds than there can have been."""
+        upstream, model = self.route.upstream if self.route else "", self.call.label_model
+        for kind in kinds:
+            if self._books.telemetry.doubted(upstream, model, kind):
+                log.warning(_DOUBT[kind], upstream, model, self.call.id)
+
+    # -------------------------------------------------------------------------------------------------------- the end
+
+    def hand_over(self) -> None:
+        """Another task closes the call from now on: this context will not."""
+        self._is_handed_over = True
+
+    def cut_off(self) -> None:
+        """The call fails without this answer: it is not read on for its usage."""
+        self.is_cut_off = True
+
+    def close(
+        self, *, status: int, usage: Usage, ended: Ended, is_truncated: bool = False, returned_model: str | None = None,
+        error: str | None = None,
+    ) -> None:  # fmt: skip
+        """Settle, once. Queued for the store without waiting. `error` is the code that the client gets."""
+        if not self.reservation.is_open:
+            return
+        call = self.call
+        if status == 200 and call.label_model == OTHER:
+            call = call._replace(label_model=self._books.served.note(call.model_name))
+        duration_s = time.perf_counter() - call.arrived
+        usage = pricing.total_usage((self.spent, usage))
+        record = record_of(
+            call, self.route, status, usage, ended,
+            returned_model=returned_model and returned_model[:MAX_RETURNED_MODEL],
+            first_byte_s=self._first_byte_s,
+            duration_s=duration_s,
+            attempts=self.attempts,
+            is_truncated=is_truncated,
+            failed=" ".join(self.failed) if self.failed else "",
+        )  # fmt: skip
+        if self._earlier is not None:
+            record = with_earlier(record, *self._earlier)
+        self.reservation.settle(record)
+        overhead_s = max(0.0, duration_s - self.upstream_s - call.body_wait_s - self.reservation.waited_s)
+        self._books.telemetry.recorded(
+            record,
+            estimated_prompt_tokens=call.params.prompt_tokens,
+            overhead_s=overhead_s,
+            is_usage_unknown=usage.source == "estimated",
+        )
+        trace = self.trace
+        self._books.write_line(
+            record,
+            AccessLogExtras(
+                call.remote, error, self.upstream_error if error else None, None if trace is None else trace.id
+            ),
+        )
+        if trace is not None:
+            trace.recorded(record, error)
+
+    def defer(self, deferral: Deferral) -> None:
+        """End the call, once, and leave its reservation to what goes on at the upstream. Queued without waiting."""
+        if not self.reservation.is_open:
+            return
+        record = lost_record(self.call, self.route or self.call.model.routes[0])
+        self.reservation.defer(record, encode_deferral(deferral))
+        if self.trace is not None:
+            self.trace.recorded(record._replace(status=200, ended="done"), None)
+
+    async def acknowledged(self) -> None:
+        """Wait until the settlement is safe: in the store or, where that takes its time, in the journal."""
+        await self.reservation.acknowledged()
+
+    def _close_after(self, error: BaseException | None) -> None:
+        """Close what the block left open: only `spent` is charged."""
+        if isinstance(error, GatewayError):
+            self.close(status=error.status, usage=Usage(), ended="error", error=error.name)
+        elif isinstance(error, asyncio.CancelledError) and not is_cut_off(error):
+            self.close(status=499, usage=Usage(), ended="client_gone")
+        elif isinstance(error, asyncio.CancelledError):
+            self.close(status=503, usage=Usage(), ended="error", error="shutting_down")
+        else:
+            self.close(status=500, usage=Usage(), ended="error", error=GatewayError.type)

@@ -1,0 +1,113 @@
+"""The record of a call: made of the call, its last route, and what came of it.
+
+A usage may have parts that another model has run than the call's. An answer names these models as the upstream calls
+them, often with the date of a version (`claude-haiku-4-5-20251001`). A request names them as the gateway does. A model
+that the request does not name, because the upstream chose it, has no price that is known here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from gateway.config import Model, Price, Route
+from gateway.quota import pricing, windows
+from gateway.records import Call, Ended, Record, Usage
+
+_VERSION = re.compile(r"(?:[-@](?:\d{8}|latest)|-\d{4}-\d\d-\d\d)?")
+"""What stands behind a model's name in the name of a version of it."""
+
+
+def lost_record(call: Call, route: Route) -> Record:
+    """The record of a call whose worker was killed: its whole reservation."""
+    output = windows.output_limit(call) * call.params.candidates
+    params = call.params
+    usage = Usage(params.prompt_tokens, output, source="estimated", more=params.units, variant=params.variant)
+    record = record_of(call, route, 0, usage, "lost")
+    if record.price is None or (call.model.price is not None and call.model.price.spelling is not None):
+        return record
+    return record._replace(cost_nusd=windows.most_nusd(call, usage.prompt_tokens, output))
+
+
+def with_earlier(record: Record, usage: Usage, nusd: int) -> Record:
+    """The record with what attempts with other models may have cost, which is charged by their prices."""
+    cost_nusd = None if record.cost_nusd is None else record.cost_nusd + nusd
+    return record._replace(usage=pricing.total_usage((usage, record.usage)), cost_nusd=cost_nusd)
+
+
+def record_of(
+    call: Call,
+    route: Route | None,
+    status: int,
+    usage: Usage,
+    ended: Ended,
+    *,
+    returned_model: str | None = None,
+    first_byte_s: float | None = None,
+    duration_s: float = 0.0,
+    attempts: int = 0,
+    is_truncated: bool = False,
+    failed: str = "",
+) -> Record:
+    """A call and what became of it on this route; None: it was tried on none."""
+    price = call.model.price
+    return Record(
+        id=call.id,
+        time=call.started,
+        key=call.key.id,
+        team=call.key.team,
+        endpoint=call.endpoint,
+        model=call.params.model,
+        label_model=call.label_model,
+        routed_model=(route.model if route else None) or call.params.model,
+        returned_model=returned_model,
+        upstream=route.upstream if route else "",
+        status=status,
+        stream=call.params.stream,
+        usage=_without_parts(call, route, usage) if usage.parts else usage,
+        ended=ended,
+        first_byte_s=first_byte_s,
+        duration_s=duration_s,
+        attempts=attempts,
+        truncated=is_truncated,
+        client_request_id=call.client_request_id,
+        cost_nusd=cost_nusd(call, route, usage),
+        price=None if price is None else price.spelling or pricing.spelling(price, usage, call.started),
+        failed=failed,
+        user=call.user,
+        tags=call.tags,
+    )
+
+
+def cost_nusd(call: Call, route: Route | None, usage: Usage) -> int | None:
+    """In billionths of a US dollar; None where a price is not known."""
+    others = _other_prices(call, route, usage) if usage.parts else {}
+    return pricing.cost_nusd(call.model.price, usage, call.started, others)
+
+
+def _without_parts(call: Call, route: Route | None, usage: Usage) -> Usage:
+    """The usage as it is stored: an estimate where a model ran whose price is not known."""
+    ran = {part.model for part in usage.parts if part.model}
+    is_known = not ran or ran <= _other_prices(call, route, usage).keys()
+    return usage._replace(parts=(), source=usage.source if is_known else "estimated")
+
+
+def _other_prices(call: Call, route: Route | None, usage: Usage) -> dict[str, Price | None]:
+    """The prices of the models that parts of the usage name, by these names; a model that is not found is left out, and
+    a found one without a price has None."""
+    found = {}
+    for name in {part.model for part in usage.parts if part.model}:
+        for known, model in _known(call, route):
+            if name.startswith(known) and _VERSION.fullmatch(name, len(known)):
+                found[name] = model.price
+                break
+    return found
+
+
+def _known(call: Call, route: Route | None) -> Iterator[tuple[str, Model]]:
+    """The call's own model and the further ones of its request, by their names here and at the route's upstream."""
+    for name, model in ((call.model_name, call.model), *call.other_models):
+        yield name, model
+        for each in model.routes:
+            if each.model is not None and (route is None or each.upstream == route.upstream):
+                yield each.model, model

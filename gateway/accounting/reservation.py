@@ -1,0 +1,243 @@
+"""What the ledger holds for one call: reserved before the call is sent, and closed exactly once.
+
+Call id = lease id = record id. A second closing is ignored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from contextlib import suppress
+from typing import Protocol
+
+from gateway.config import Route
+from gateway.errors import GatewayError, Unavailable, UpstreamFailed
+from gateway.formats import FORMATS
+from gateway.quota import limit_headers, windows
+from gateway.quota.output_fit import OutputFit
+from gateway.records import (
+    UPSTREAM,
+    Call,
+    Claim,
+    Draw,
+    Failure,
+    Fault,
+    Granted,
+    Phase,
+    Record,
+    Refused,
+    Settlement,
+    WindowStatus,
+)
+from gateway.store import JournalFull, Ledger, StoreUnavailable
+from gateway.upstream.limits import Place, further
+
+from .call_record import lost_record
+
+_WHY_NOT = {
+    StoreUnavailable.code: "The gateway cannot reach its ledger, so it cannot admit requests right now. Please try "
+    "again in a moment.",
+    JournalFull.code: "The gateway cannot write its journal, so it cannot admit requests right now. Please try again "
+    "in a moment.",
+}
+
+SHRINKS = 3
+"""How often the output of one call is made smaller: other calls may take what was left meanwhile."""
+
+
+class Admission(Protocol):
+    """One call's way to a place with room. Implemented by queueing/waiting_room.py."""
+
+    async def admit(self, attempt: Callable[[], Awaitable[Sequence[Refused]]]) -> Sequence[Refused]: ...
+
+    def ended(self, tokens: int, windows: Collection[str]) -> None: ...
+
+
+class Reservation:
+    """The reservation of one call.
+
+    `likely` is the most probable route of the call: a lost call is counted there. `places` are the routes with limits
+    of their own: the first one with room is `place`, and drawn on with the call's windows. With an `admission`
+    the call waits where none has room. With a `fit` it gets less output where its caller's quotas have no room.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        call: Call,
+        claims: tuple[Claim, ...],
+        likely: Route | None = None,
+        places: Sequence[Place] = (),
+        admission: Admission | None = None,
+        fit: OutputFit | None = None,
+    ) -> None:
+        self.call = call
+        """With the output that was reserved."""
+        self.standings: tuple[WindowStatus, ...] = ()
+        """The caller's windows, with this call in them."""
+        self.place: Place | None = None
+        """What was drawn on for the first attempt, where routes have limits."""
+        self.place_standings: tuple[WindowStatus, ...] = ()
+        """Its windows, with this call in them."""
+        self.reduced_output = call.params.output_limit if fit is not None else None
+        """The output limit that the call has because a quota had no room for its model's default; None: the default."""
+        self.waited_s = 0.0
+        """Time spent waiting for room."""
+        self.is_open = True
+        self._own = claims
+        self._places = places
+        self._admission = admission
+        self._fit = fit
+        self._growing = asyncio.Lock() if places else None
+        self._ledger = ledger
+        self._likely = likely or call.model.routes[0]
+        self._draw = Draw(lost_record(call, self._likely), claims)
+        self._settled: asyncio.Future[None] | None = None
+        self._shrinks_left = 0 if fit is None else SHRINKS
+
+    def __repr__(self) -> str:
+        return f"<Reservation {self.call.id} {'open' if self.is_open else 'closed'}>"
+
+    @property
+    def claims(self) -> tuple[Claim, ...]:
+        return self._draw.claims
+
+    async def make(self) -> None:
+        """Reserve on every window of the call. Raises the refusal (`RateLimited`, `QuotaSpent`, `Unavailable`, or
+        `UpstreamFailed` where no upstream has room)."""
+        refused = await self._find_place() if self._places else await self._reserve()
+        while refused is not None and not self._places and self._shrink(refused):
+            self._draw = Draw(lost_record(self.call, self._likely), self._own)
+            refused = await self._reserve()
+        if refused is not None:
+            raise _refusal(refused, self.call)
+
+    async def extend(self, wanted: Sequence[Claim]) -> Refused | None:
+        """Draw for another attempt, on what is not held yet. Returns why not; then nothing more is held.
+
+        While it is cancelled it waits for the store's answer, so that what is held is known.
+        """
+        if self._growing is None:
+            return None
+        async with self._growing:
+            more = further(self._draw.claims, wanted)
+            if not more:
+                return None
+            grown = self._draw._replace(claims=self._draw.claims + more)
+            drawing = self._ledger.extend(grown, len(self._draw.claims))
+            try:
+                await asyncio.wait([drawing])
+            except asyncio.CancelledError:
+                while not drawing.done():
+                    with suppress(asyncio.CancelledError):
+                        await asyncio.wait([drawing])
+                self._note_extension(drawing, grown)
+                raise
+            return self._note_extension(drawing, grown)
+
+    def _note_extension(self, drawing: asyncio.Future[Granted | Refused], grown: Draw) -> Refused | None:
+        away = drawing.exception()
+        if away is None and isinstance(refused := drawing.result(), Refused):
+            return refused
+        self._draw = grown
+        if away is not None:
+            raise Unavailable(_WHY_NOT[StoreUnavailable.code], code=StoreUnavailable.code) from None
+        return None
+
+    async def _reserve(self) -> Refused | None:
+        drawing = self._ledger.draw(self._draw)
+        try:
+            verdict = await drawing
+        except StoreUnavailable as away:
+            raise Unavailable(_WHY_NOT[away.code], code=away.code) from None
+        except asyncio.CancelledError:
+            # A pending reservation is voided by the ledger; one that was granted in this turn has to be voided here.
+            if not drawing.cancelled() and drawing.exception() is None and isinstance(drawing.result(), Granted):
+                self._ledger.settle(self._draw.taken_back())
+            raise
+        if isinstance(verdict, Refused):
+            return verdict
+        self.standings = verdict.standings
+        return None
+
+    def settle(self, record: Record) -> None:
+        """Close by what was used. Queued for the store without waiting."""
+        if self.is_open:
+            self._end(self._ledger.settle(Settlement(record, self._draw.claims)), record)
+
+    def defer(self, record: Record, note: str) -> None:
+        """Close, and leave what is held to what goes on at the upstream, as `note` says. `record` is that of the
+        call if it is lost. Queued for the store without waiting."""
+        if self.is_open:
+            self._end(self._ledger.defer(Settlement(record, self._draw.claims), note), record)
+
+    async def acknowledged(self) -> None:
+        """Wait until the settlement is safe: in the store or, where that takes its time, in the journal."""
+        if self._settled is not None and not self._settled.done():
+            await self._settled  # a cancellation does not take the settlement back
+
+    def _end(self, settled: asyncio.Future[None], record: Record) -> None:
+        self.is_open, self._settled = False, settled
+        if self._admission is not None:
+            of_place = [claim.window.id for claim in self._draw.claims[len(self._own) :]]
+            self._admission.ended(record.usage.total_tokens, of_place)
+
+    async def _find_place(self) -> Refused | None:
+        """Reserve where there is room, now or after a wait. Returns the refusal that ends first."""
+        began = time.perf_counter()
+        admit = self._reserve_place() if self._admission is None else self._admission.admit(self._reserve_place)
+        refusals = await admit
+        self.waited_s = time.perf_counter() - began
+        return min(refusals, key=lambda refused: refused.retry_after_us or 0, default=None)
+
+    async def _reserve_place(self) -> Sequence[Refused]:
+        """Reserve for the first place with room. Returns the refusals of all; or that of the caller's own limits, which
+        no other place mends."""
+        refusals = []
+        for place in self._places:
+            self._draw = Draw(lost_record(self.call, place.route), self._own + place.claims)
+            refused = await self._reserve()
+            if refused is None:
+                number = len(self._own)
+                self.place, self.place_standings, self.standings = (
+                    place, self.standings[number:], self.standings[:number],
+                )  # fmt: skip
+                return ()
+            if not windows.is_of_upstream(refused.standing.window):
+                if self._shrink(refused):
+                    return await self._reserve_place()
+                return (refused._replace(standings=refused.standings[: len(self._own)]),)
+            refusals.append(refused)
+        return refusals
+
+    def _shrink(self, refused: Refused) -> bool:
+        """Make the call's default output smaller, so that it fits into what its quotas have left. False: it cannot."""
+        if self._fit is None or not self._shrinks_left:
+            return False
+        self._shrinks_left -= 1
+        smaller = self._fit.largest(refused.standings)
+        if smaller is None or windows.output_limit(smaller) >= windows.output_limit(self.call):
+            return False
+        self.call, self._own, self.reduced_output = smaller, self._fit.claims(smaller), smaller.params.output_limit
+        return True
+
+
+def _refusal(refused: Refused, call: Call) -> GatewayError:
+    """The 429 for a refused reservation: the caller's own limit, or one of the gateway's account at an upstream."""
+    standing = refused.standing
+    if not windows.is_of_upstream(standing.window):
+        return limit_headers.refusal(refused, FORMATS[call.endpoint].rate_headers, call.started)
+    failure = limit_failure(refused)
+    error = UpstreamFailed.after(failure)
+    error.reason, error.limit, error.limit_state = failure.fault.value, standing.window.id, failure.detail
+    return error
+
+
+def limit_failure(refused: Refused) -> Failure:
+    """The failure of an attempt that an upstream's limit has no room for."""
+    standing, asked = refused.standing, refused.asked
+    window = standing.window
+    detail = f"Limit {window.limit} {window.unit}, Used {standing.used}, Requested {asked}"
+    name = window.scope.removeprefix(UPSTREAM)
+    return Failure(name, Phase.CONNECT, Fault.LIMIT, detail, retry_after_s=(refused.retry_after_us or 0) / 1e6)
