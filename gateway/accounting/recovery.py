@@ -155,7 +155,7 @@ async def _send(store: Store, worker: str, seq: int, items: list[Item]) -> int:
     An item that the store rejects, which would be a bug here, is skipped and logged.
     """
     try:
-        await store.apply(Batch(worker, seq + 1, seq, items))
+        await store.apply(Batch(worker, seq + 1, seq, items, is_adopted=True))
     except (StoreUnavailable, StoreLostWrites):
         raise
     except Exception as error:

@@ -16,7 +16,7 @@ example:
 
 To restore it: stop the gateway; copy the file over the store's own (its name is printed), and remove the two files
 beside it with the endings -wal and -shm; start the gateway. What was used since the backup is not in it. Calls
-that were under way then are closed at their estimates 20 s after the start, and keys that were revoked since work
+that were under way then are closed at their estimates 60 s after the start, and keys that were revoked since work
 again. Keep the journal folder as it is: what a gateway that was killed has left there is delivered to the restored
 store.
 """

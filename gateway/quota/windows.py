@@ -415,6 +415,17 @@ def corrected(window: Window, state: WindowState, charged: int, actual: int, age
     return _recharged(window, state, charged, actual, age_us)
 
 
+def reopened(claim: Claim, state: WindowState, charged: int, age_us: int) -> WindowState:
+    """The (leaked) state after a draw of this age that was closed as lost and `charged` is open again: as before it was
+    closed."""
+    window, amount = claim
+    if window.starts:
+        return WindowState(max(0, state.used - charged), state.reserved + amount, state.at_us)
+    if not window.period_us:
+        return WindowState(state.used + amount, state.reserved, state.at_us)
+    return _recharged(window, state, charged, amount, age_us)
+
+
 def _leaked_since(window: Window, age_us: int) -> int:
     """Units that a rate has leaked in so much time."""
     return max(0, age_us) * window.limit // window.period_us

@@ -30,6 +30,7 @@ __all__ = [
     "MEASURE_GROUPS",
     "NARROWING_GROUPS",
     "REAPED_AT_ONCE",
+    "REOPENED_AT_ONCE",
     "SIGN_OF_LIFE_S",
     "SILENT_S",
     "TOLD_GROUPS",
@@ -184,6 +185,8 @@ class Batch(NamedTuple):
     acked: int
     """The last batch that the store has acknowledged; a store without it has lost writes."""
     items: Sequence[Item] = ()
+    is_adopted: bool = False
+    """Another worker sends it, from the journal of this one, which is dead."""
 
 
 class Progress(NamedTuple):
@@ -293,8 +296,10 @@ class Store(ReportReader, KeyStore, RequestStore, BondStore, Protocol):
 
     Each batch is also a heartbeat of its worker. The leases of a worker that sent none for `SILENT_S` are closed as
     lost by the batch of any other worker, at most `REAPED_AT_ONCE` each time: charged at their estimates, their records
-    written. Of a gap in which no batch of any worker was applied, at most `MAX_GAP_S` count as silence, and of a clock
-    that was set back, nothing: the store was unavailable then, or the machine suspended, and no heartbeat could arrive.
+    written. The next batch of their own worker, before its items, opens them again, at most `REOPENED_AT_ONCE` each
+    time: reserved even beyond the limit, their records removed; an adopted batch does not. Of a gap in which no batch
+    of any worker was applied, at most `MAX_GAP_S` count as silence, and of a clock that was set back, nothing: the
+    store was unavailable then, or the machine suspended, and no heartbeat could arrive.
     """
 
     @property
@@ -350,18 +355,23 @@ class Store(ReportReader, KeyStore, RequestStore, BondStore, Protocol):
         """Close it."""
 
 
-SILENT_S = 20
-"""Seconds without a batch after which a worker counts as dead."""
+SILENT_S = 60
+"""Seconds without a batch after which a worker counts as dead. A gateway that alone cannot reach the store for less
+keeps its leases: most failovers and changes of a network's topology are shorter. The leases of a machine that is gone
+stay reserved for as long."""
 
 SIGN_OF_LIFE_S = 5
 """How often an idle worker sends an empty batch, its heartbeat."""
 
 MAX_GAP_S = 6
 """The longest gap between two batches of any workers that counts as silence: a heartbeat, and a second for delays. A
-living worker whose last heartbeat came just before an outage then has 9 s left to reconnect."""
+living worker whose last heartbeat came just before an outage then has 49 s left to reconnect."""
 
 REAPED_AT_ONCE = 20
 """Keeps a batch short, however many calls a dead worker has left behind."""
+
+REOPENED_AT_ONCE = 100
+"""The same for a worker that was silent and is heard again."""
 
 
 # ------------------------------------------------------------------------------------------------- what a call sees

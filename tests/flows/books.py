@@ -24,6 +24,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from gateway.store import SILENT_S
 from tests.fakes.scripted import CHUNKED, Wire, chunk, event
 
 from .client import TIMEOUT_S
@@ -59,8 +60,8 @@ ACCOUNTS = {
 }
 """For a configuration: every kind of window, wide enough for everybody."""
 
-SETTLED_S = 45.0
-"""How long the books may take to come to rest: a worker that died is silent for 20 s before others bury its draws."""
+SETTLED_S = SILENT_S + 25.0
+"""How long the books may take to come to rest: the leases of a worker that died may be closed only after `SILENT_S`."""
 
 
 def tokens_of(number: int) -> tuple[int, int]:

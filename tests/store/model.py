@@ -120,6 +120,8 @@ class Model:
             gap_us = now_us - max(worker.alive_us for worker in self.workers.values())
             for other in self.workers.values():
                 other.alive_us += max(0, gap_us - MAX_GAP_S * 1_000_000) if gap_us > 0 else gap_us
+        if not batch.is_adopted:
+            self._reopen(batch.worker, now_us)
         verdicts: list[Verdict | None] = []
         for item in batch.items:
             if isinstance(item, Reserve):
@@ -134,6 +136,16 @@ class Model:
                     self._void(self._lease(item.lease), now_us)
         self.workers[batch.worker] = Worker(Progress(batch.seq, mark), now_us)
         return verdicts
+
+    def _reopen(self, worker: str, now_us: int) -> None:
+        """A worker that is heard has its lost leases back; there are fewer than `REOPENED_AT_ONCE`."""
+        for line in self.lines:
+            if line.worker == worker and line.state == "lost":
+                line.state = "open"
+                for claim in line.claims:
+                    if claim.window.period_us:
+                        state, age_us = self.state(claim.window, now_us), now_us - line.drawn_us
+                        self.rates[claim.window.id] = windows.reopened(claim, state, line.charge(claim), age_us)
 
     def lose(self, leases: Iterable[str], now_us: int) -> None:
         """Close leases of silent workers, at their estimates."""

@@ -236,7 +236,7 @@ class Play:
         portions = _portions(desk.journal[mark:])
         for portion in portions[: step.portions]:
             seq += 1
-            batch = Batch(desk.name, seq, seq - 1, portion)
+            batch = Batch(desk.name, seq, seq - 1, portion, is_adopted=True)
             await self._apply(store, batch)
             self.sent.append(batch)
         if len(portions) > step.portions:

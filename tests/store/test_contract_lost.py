@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.records import Claim, Draw, Granted, Usage
-from gateway.store import MAX_GAP_S, REAPED_AT_ONCE, SIGN_OF_LIFE_S, SILENT_S, Batch, Progress, Store
+from gateway.store import MAX_GAP_S, REAPED_AT_ONCE, REOPENED_AT_ONCE, SIGN_OF_LIFE_S, SILENT_S, Batch, Progress, Store
 
 from .changes import HOUR_S, NOON, SECOND, Clock, daily, draw, money, parallel, settlement, slow, tokens
 from .conftest import OpensStores
@@ -64,7 +64,7 @@ async def test_a_report_that_was_told_before_is_as_fresh_as_a_new_one(
     assert (await other.send()).lost == 2
     assert await sums() == [(3, 87)]
     await worker.settle(first, 5)
-    assert await sums() == [(3, 52)]
+    assert await sums() == [(2, 12)]
     await worker.void(second)
     assert await sums() == [(2, 12)]
     clock.advance(2 * DAY_S)
@@ -140,7 +140,7 @@ async def test_who_falls_silent_is_found_however_often_others_have_looked(
 ) -> None:
     third = Worker(await open_store())
     await worker.granted(daily(9))
-    for _ in range(3):
+    for _ in range(SILENT_S // SIGN_OF_LIFE_S - 1):
         clock.advance(SIGN_OF_LIFE_S)
         assert (await other.send()).lost == 0
         assert (await third.send()).lost == 0
@@ -221,16 +221,58 @@ async def test_a_void_takes_a_lost_call_back(worker: Worker, other: Worker, cloc
     assert await standing(store, tokens(100), clock) == (0, 0)
 
 
-@pytest.mark.parametrize("is_forced", [False, True])
-async def test_a_lost_call_that_is_drawn_again_draws_nothing(
-    worker: Worker, other: Worker, clock: Clock, is_forced: bool
+async def test_lost_calls_of_a_worker_that_is_heard_again_are_open_again(
+    worker: Worker, other: Worker, clock: Clock
 ) -> None:
-    wish = await lost(worker, other, clock, tokens(100, 40), slow(60, 40), parallel(1))
-    assert isinstance(await worker.draw(wish, is_forced), Granted)
-    assert await levels(other.store, clock, *wish.claims) == [(40, 0), (40, 0), (0, 0)]
+    """Even beyond the limit: others have drawn meanwhile. A sign of life is enough."""
+    claims = [daily(100), tokens(100, 40), money(100, 50), slow(60, 40), parallel(1)]
+    wish = await lost(worker, other, clock, *claims)
+    taken = await other.granted(tokens(100, 50), parallel(1))
+    await worker.send()
+    store = other.store
+    assert await levels(store, clock, *claims) == [(0, 1), (0, 90), (0, 50), (40, 0), (2, 0)]
+    assert await store.calls(9) == await store.usage([]) == await store.usage(["key"], "2026-11-01T00") == []
+    await other.settle(taken, 50)
+    await other.refused(parallel(1))
+    await worker.settle(wish, 15, cost_nusd=9)
+    assert await levels(store, clock, *claims) == [(1, 0), (65, 0), (9, 0), (15, 0), (0, 0)]
+    assert await endings(store) == ["done", "done"]
+
+
+async def test_a_call_can_be_lost_and_open_again_more_than_once(worker: Worker, other: Worker, clock: Clock) -> None:
+    wish = await worker.granted(tokens(100, 40), slow(60, 40), parallel(1))
+    for _ in range(3):
+        await other.listen(clock, A_WHILE_S)
+        assert (await other.send()).lost == 1
+        assert await endings(other.store) == ["lost"]
+        await worker.send()
+        assert await endings(other.store) == []
     await worker.settle(wish, 15)
-    assert await levels(other.store, clock, *wish.claims) == [(15, 0), (15, 0), (0, 0)]
-    assert await endings(other.store) == ["done"]
+    assert await levels(other.store, clock, tokens(100), parallel(1)) == [(15, 0), (0, 0)]
+
+
+async def test_lost_calls_are_opened_again_in_portions(worker: Worker, other: Worker, clock: Clock) -> None:
+    number = REOPENED_AT_ONCE + 20
+    await worker.draw_all(draw(tokens(10_000, 3), parallel(1000)) for _ in range(number))
+    await other.listen(clock, A_WHILE_S)
+    while (await other.send()).lost:
+        pass
+    assert await levels(other.store, clock, tokens(10_000), parallel(1000)) == [(3 * number, 0), (0, 0)]
+    await worker.send()
+    assert await levels(other.store, clock, tokens(10_000), parallel(1000)) == [(60, 300), (REOPENED_AT_ONCE, 0)]
+    await worker.send()
+    assert await levels(other.store, clock, tokens(10_000), parallel(1000)) == [(0, 3 * number), (number, 0)]
+    assert await endings(other.store) == []
+
+
+async def test_a_lost_call_that_is_drawn_again_is_open_once(worker: Worker, other: Worker, clock: Clock) -> None:
+    """As after a loss of data, with a claim more than before."""
+    wish = await lost(worker, other, clock, tokens(100, 40), parallel(1))
+    more = wish._replace(claims=(*wish.claims, daily(100)))
+    assert isinstance(await worker.draw(more, is_forced=True), Granted)
+    assert await levels(other.store, clock, *more.claims) == [(0, 40), (1, 0), (0, 1)]
+    await worker.settle(more, 15)
+    assert await levels(other.store, clock, *more.claims) == [(15, 0), (0, 0), (1, 0)]
 
 
 async def test_a_worker_that_comes_back_goes_on(worker: Worker, other: Worker, clock: Clock) -> None:
@@ -244,7 +286,7 @@ async def test_a_worker_that_comes_back_goes_on(worker: Worker, other: Worker, c
         worker.closing(settlement(wishes[0], 50)), worker.opening(late), worker.voiding(wishes[1])
     )
     assert applied.lost == 0
-    assert await levels(other.store, clock, daily(100), tokens(1000), parallel(9)) == [(2, 1), (90, 10), (1, 0)]
+    assert await levels(other.store, clock, daily(100), tokens(1000), parallel(9)) == [(1, 2), (50, 50), (2, 0)]
     await worker.settle_all([settlement(wishes[2], 1), settlement(late, 2)])
     assert await levels(other.store, clock, daily(100), tokens(1000), parallel(9)) == [(3, 0), (53, 0), (0, 0)]
     assert await endings(other.store) == ["done"] * 3
@@ -260,7 +302,9 @@ async def test_an_heir_delivers_the_journal_of_a_dead_worker(worker: Worker, oth
     await other.listen(clock, A_WHILE_S)
     assert (await other.send()).lost == 2
     seq, _ = await other.store.progress(worker.name)
-    await other.store.apply(Batch(worker.name, seq + 1, seq, ends))
+    await other.store.apply(Batch(worker.name, seq + 1, seq, ends[:2], is_adopted=True))
+    assert await endings(other.store) == ["done", "lost", "done"]
+    await other.store.apply(Batch(worker.name, seq + 2, seq + 1, ends[2:], is_adopted=True))
     await other.store.retire(worker.name)
     assert await standing(other.store, tokens(1000), clock) == (12, 0)
     assert await endings(other.store) == ["done"] * 3

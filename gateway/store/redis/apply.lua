@@ -7,7 +7,7 @@
 --
 -- KEYS   the keys that every batch touches; the others begin with the same {tag}, and so lie in the same slot
 -- ARGV   1: [base, worker, seq, acked, silent_us, max_gap_us, reaped_at_once, records_max, sums_s, offset_us,
---           voided_at_once, is_forgotten]
+--           voided_at_once, is_forgotten, reopened_at_once]
 --        2: [windows, shown, groups, items, fields, measured, attributed], so that what many items share is read once:
 --             a window is [id, starts, unit, limit, period_us, is_enforced], the first `shown` are those of openings,
 --             a group is [day, group, hour], and an item one of, counting windows and groups from 1:
@@ -33,7 +33,7 @@
 
 local WORKER, LEASES, LOST, WINDOWS, ALIVE, RECORDS, DAYS, SCHEMA = unpack(KEYS)
 local base, worker, seq, acked, silent_us, max_gap_us, reaped_at_once, records_max, sums_s, offset_us, voided_at_once,
-  is_forgotten = unpack(cjson.decode(ARGV[1]))
+  is_forgotten, reopened_at_once = unpack(cjson.decode(ARGV[1]))
 
 local floor, max, min = math.floor, math.max, math.min
 local format, find, sub, match, gmatch = string.format, string.find, string.sub, string.match, string.gmatch

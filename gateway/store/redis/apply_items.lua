@@ -142,6 +142,15 @@ local function open(item, text)
   return 'g'
 end
 
+-- What was written of a lost lease is removed, but for its windows.
+local function take_back(lease, text, id, head, from)
+  add(head[2], head[3], head[4], 0, -1)
+  add(hour_of(head[2], record_of(text, from)), head[3], head[4], 0, -1)
+  insert(dropped, id)
+  insert(unburied, lease)
+  lost[lease] = false
+end
+
 -- A lost lease is `id of its record TAB drawn_us TAB entry`. What it was charged becomes what `item` says, or nothing.
 local function end_lost(lease, item)
   local id, drawn, from = match(lost[lease], '^(%S+)\t(%d+)\t()')
@@ -152,11 +161,19 @@ local function end_lost(lease, item)
   for _, claim in ipairs(head[5]) do
     correct(claim, touch(claim), claim[8], actual[claim[1]] or 0, now - drawn)
   end
-  add(head[2], head[3], head[4], 0, -1)
-  add(hour_of(head[2], record_of(lost[lease], from)), head[3], head[4], 0, -1)
-  insert(dropped, id)
-  insert(unburied, lease)
-  lost[lease] = false
+  take_back(lease, lost[lease], id, head, from)
+end
+
+-- The worker of a lost lease is alive: the lease is open again, as before it was lost.
+local function reopen_lost(lease, text)
+  local id, drawn, from = match(text, '^(%S+)\t(%d+)\t()')
+  local head = head_of(text, from)
+  for _, claim in ipairs(head[5]) do
+    reopen(claim, touch(claim), claim[7], claim[8], now - drawn)
+  end
+  take_back(lease, text, id, head, from)
+  leases[lease] = drawn .. '\t' .. sub(text, from)
+  change_lease(worker, lease, leases[lease])
 end
 
 local function close(item, record, of_call, named)
@@ -225,6 +242,9 @@ local function void(lease)
   end
 end
 
+for i = 1, #reopened, 2 do
+  reopen_lost(reopened[i], reopened[i + 1])
+end
 for i = 1, #items do
   local item = items[i]
   local kind = item[1]

@@ -101,6 +101,17 @@ local function correct(kind, window, charged, actual, age)
   end
 end
 
+-- A draw that was closed as lost and charged is open again.
+local function reopen(kind, window, amount, charged, age)
+  if kind[2] ~= '' then
+    window.used, window.reserved = max(0, window.used - charged), window.reserved + amount
+  elseif kind[5] == 0 then
+    window.used = window.used + amount
+  else
+    recharge(kind, window, charged, amount, age)
+  end
+end
+
 -- Days since 1970 of the day after this one, computed in years that begin with March.
 local function days_until_after(year, month, day)
   if month <= 2 then

@@ -42,6 +42,7 @@ local function record_of(entry, from)
 end
 
 local leases, lost = {}, {} -- by id: the text, or false
+local reopened = {} -- lost leases of the worker, which is alive, and their texts, by turns
 local known_seq, mark = 0, 0
 local progress = call('GET', WORKER)
 if progress then
@@ -80,13 +81,17 @@ if voided_at_once == 0 then
     local kind = kinds[i]
     state_of[i] = windows[kind[1]] or know_window(kind, asked[kind[2]][kind[1]])
   end
+  local has_lost = call('HLEN', LOST) > 0
+  if has_lost and reopened_at_once > 0 then
+    reopened = call('HRANDFIELD', LOST, reopened_at_once, 'WITHVALUES')
+  end
   if #items > 0 then
     local named = {}
     for i = 1, #items do
       named[i] = items[i][2]
     end
     leases = fetch(LEASES, named)
-    if call('HLEN', LOST) > 0 then
+    if has_lost then
       lost = fetch(LOST, named)
     end
   end

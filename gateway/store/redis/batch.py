@@ -204,9 +204,10 @@ def _refusal(claims: Sequence[Claim], then: Iterator[WindowState], now_us: int) 
 def header(
     base: str, worker: str, seq: int, acked: int, silent_us: int, max_gap_us: int, reaped_at_once: int,
     records_max: int, sums_s: int, offset_us: int, voided_at_once: int, is_forgotten: bool,
+    reopened_at_once: int,
 ) -> str:  # fmt: skip
     """The script's first argument."""
     return (
         f"[{quote(base)},{quote(worker)},{seq},{acked},{silent_us},{max_gap_us},{reaped_at_once},{records_max},{sums_s},"
-        f"{offset_us},{voided_at_once},{int(is_forgotten)}]"
+        f"{offset_us},{voided_at_once},{int(is_forgotten)},{reopened_at_once}]"
     )

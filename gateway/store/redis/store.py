@@ -55,6 +55,7 @@ from gateway.quota import windows as limits
 from gateway.records import Bond, Record, Window, WindowState, WindowStatus
 from gateway.store import (
     REAPED_AT_ONCE,
+    REOPENED_AT_ONCE,
     SILENT_S,
     USAGE_AT_ONCE,
     Applied,
@@ -162,7 +163,8 @@ class RedisStore:
     async def apply(self, batch: Batch) -> Applied:
         """As promised. An error of redis-py means that the script finds fault with an item: nothing was applied."""
         self._applied_at = time.monotonic()
-        first = self._header(batch.worker, batch.seq, batch.acked)
+        reopened_at_once = 0 if batch.is_adopted else REOPENED_AT_ONCE
+        first = self._header(batch.worker, batch.seq, batch.acked, reopened_at_once=reopened_at_once)
         spelt = spell_items(batch.items)
         answer = await self._writing.run(self._script, self._keys(batch.worker), [first, *spelt.arguments])
         return read_answer(batch, spelt.windows, answer)
@@ -181,7 +183,7 @@ class RedisStore:
         await self._void(worker, is_forgotten=True)
 
     async def _void(self, worker: str, *, is_forgotten: bool) -> None:
-        first = self._header(worker, 0, 0, VOIDED_AT_ONCE, is_forgotten=is_forgotten)
+        first = self._header(worker, 0, 0, voided_at_once=VOIDED_AT_ONCE, is_forgotten=is_forgotten)
         while await self._writing.run(self._script, self._keys(worker), [first, NOTHING]) != "r 0":
             pass
 
@@ -219,11 +221,14 @@ class RedisStore:
             f"{base}alive", f"{base}records", f"{base}days", self._schema,
         ]  # fmt: skip
 
-    def _header(self, worker: str, seq: int, acked: int, voided_at_once: int = 0, *, is_forgotten: bool = False) -> str:
+    def _header(
+        self, worker: str, seq: int, acked: int, *,
+        voided_at_once: int = 0, reopened_at_once: int = 0, is_forgotten: bool = False,
+    ) -> str:  # fmt: skip
         return header(
             self._base, worker, seq, acked, SILENT_S * 1_000_000, MAX_GAP_US, REAPED_AT_ONCE,
             self._settings.usage_records_max, self._settings.sums_days * 86400, self._offset_us(), voided_at_once,
-            is_forgotten,
+            is_forgotten, reopened_at_once,
         )  # fmt: skip
 
     # --------------------------------------------------------------------------------------------------------- reports

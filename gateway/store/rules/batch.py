@@ -11,7 +11,7 @@ from operator import add, sub
 from typing import NamedTuple
 
 from gateway.quota import windows
-from gateway.quota.ledger_entry import attributions_of, group_of, sums_of
+from gateway.quota.ledger_entry import attributions_of, encode, group_of, sums_of
 from gateway.quota.measures import measures_of
 from gateway.records import Claim, Draw, Granted, Record, Refused, Settlement, Window, WindowState
 from gateway.store import MAX_GAP_S, Defer, Item, Reserve, Settle, Void
@@ -55,6 +55,7 @@ class LedgerTransaction:
         # To be written:
         self.changed: dict[str, Window] = {}
         self.opened: dict[str, Reserve] = {}
+        """Leases to be inserted, each with its `drawn_us`."""
         self.extended: dict[str, Reserve] = {}
         """Leases that were open before and hold more now."""
         self.ended: list[str] = []
@@ -89,6 +90,18 @@ class LedgerTransaction:
                     self._void(item)
             verdicts.append(verdict)
         return verdicts
+
+    def reopen(self, leases: Sequence[str]) -> None:
+        """Leases that were closed as lost are open again, as before they were: their worker is alive."""
+        for lease in leases:
+            lost = self.lost.pop(lease)
+            self._take_back(lease, lost)
+            settlement, age_us = lost.settlement, self.now_us - lost.drawn_us
+            for claim, before in zip(settlement.claims, windows.charges(*settlement), strict=True):
+                state = self.states[claim.window.id]
+                self._set(claim.window, windows.reopened(claim, state, before, age_us))
+            self.opened[lease] = Reserve(Draw(*settlement), encode(settlement))
+            self.drawn_us[lease] = lost.drawn_us
 
     def lose(self, lease: str, settlement: Settlement) -> None:
         """Close an open lease at its estimate, because its worker cannot settle it."""

@@ -12,6 +12,7 @@ from gateway.quota.ledger_entry import SUMS, decode
 from gateway.records import Bond, Claim, Granted, Refused, Settlement, Window, WindowState
 from gateway.store import (
     REAPED_AT_ONCE,
+    REOPENED_AT_ONCE,
     SILENT_S,
     Applied,
     Batch,
@@ -100,7 +101,9 @@ class SqliteLedger:
             if batch.seq <= known.seq:
                 raise StoreUnavailable(f"batch {batch.seq} is a late copy: {known.seq} has been applied")
             turn = LedgerTransaction(now_us, known.mark)
-            self._read(turn, batch.items, has_lost)
+            lost_of = self._lost_of(batch) if has_lost else []
+            self._read(turn, batch.items, lost_of, has_lost)
+            turn.reopen(lost_of)
             verdicts: Sequence[Granted | Refused | None] = turn.take(batch.items)
             self._write(turn, batch.worker)
             if unheard := unheard_us(now_us, newest_us or now_us):
@@ -216,9 +219,16 @@ class SqliteLedger:
         ).fetchone()
         return Progress(seq or 0, mark or 0), bool(has_lost), newest_us
 
-    def _read(self, turn: LedgerTransaction, items: Sequence[Item], has_lost: bool) -> None:
+    def _lost_of(self, batch: Batch) -> list[str]:
+        """The leases that the worker's batch opens again."""
+        if batch.is_adopted:
+            return []
+        found = self.db.execute("SELECT id FROM lost WHERE worker = ? LIMIT ?", (batch.worker, REOPENED_AT_ONCE))
+        return [lease for (lease,) in found]
+
+    def _read(self, turn: LedgerTransaction, items: Sequence[Item], lost_of: Sequence[str], has_lost: bool) -> None:
         windows: dict[str, Window] = {}
-        leases: list[str] = []
+        leases: list[str] = [*lost_of]
         voided: list[str] = []
         reserved: list[str] = []
         for item in items:
@@ -275,7 +285,12 @@ class SqliteLedger:
             rows = [(name, window.starts, *turn.states[name]) for name, window in turn.changed.items()]
             insert(db, "windows", WINDOW, rows, SET_WINDOW)
         if turn.opened:
-            insert(db, "leases", LEASE, [(name, worker, turn.now_us, item.text) for name, item in turn.opened.items()])
+            insert(
+                db,
+                "leases",
+                LEASE,
+                [(name, worker, turn.drawn_us[name], item.text) for name, item in turn.opened.items()],
+            )
         for name, item in turn.extended.items():
             db.execute("UPDATE leases SET entry = ? WHERE id = ?", (item.text, name))
         for name, deferred in turn.deferred.items():

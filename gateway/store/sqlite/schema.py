@@ -86,6 +86,7 @@ CREATE TABLE IF NOT EXISTS measures (
     period TEXT, model TEXT, upstream TEXT, counter INTEGER, number INTEGER NOT NULL,
     PRIMARY KEY (period, model, upstream, counter)) WITHOUT ROWID""",
     "CREATE TABLE IF NOT EXISTS deferred (lease TEXT PRIMARY KEY, text TEXT NOT NULL) WITHOUT ROWID",
+    "CREATE INDEX IF NOT EXISTS lost_by_worker ON lost (worker)",
 )
 """Tables that files of this schema may lack, too."""
 

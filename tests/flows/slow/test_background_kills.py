@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.store import SILENT_S
 from tests.conftest import Stage, StartsGateways
 from tests.fakes.redis_servers import RedisServer
 from tests.flows import background as scene
@@ -17,9 +18,6 @@ from tests.flows.background import Background
 from tests.flows.house import Gateway, eventually
 
 MANY = 6
-SILENT_S = 20
-"""After so long a worker is taken for dead."""
-
 REPORTED = {"usage_source": "reported", "prompt_tokens": 30, "completion_tokens": 12, "ended": "done"}
 
 
@@ -102,5 +100,5 @@ def test_the_other_gateway_goes_on(
     began = [scene.begin(first) for _ in range(MANY)]
     kill_all(first)
     end_all(work)
-    eventually(lambda: scene.records(second, began[-1][0]), 3 * SILENT_S)
+    eventually(lambda: scene.records(second, began[-1][0]), 2 * SILENT_S)
     check(second, began)

@@ -39,7 +39,7 @@ def test_a_backup_under_load_is_restored_and_its_books_balance(gateway: StartsGa
         folder.mkdir()
         shutil.copy(to, folder / "gateway.sqlite")
         other = gateway(settings(scene.url, **ACCOUNTS, store={"url": f"embedded:{folder}"}))
-        wait_until_settled(other)  # what was under way is closed 20 s after the start
+        wait_until_settled(other)  # what was under way is closed `SILENT_S` after the start
         records = other.calls(limit=1_000_000)
         assert [record["ended"] for record in records].count("lost") >= 2
         check_sums(other, records)

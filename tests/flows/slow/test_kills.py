@@ -24,6 +24,7 @@ from typing import Any, Self
 
 import pytest
 
+from gateway.store import SILENT_S
 from tests.conftest import StartsGateways
 from tests.fakes.redis_servers import RedisServer
 from tests.fakes.scripted import Scripted
@@ -36,12 +37,9 @@ KILLS = int(os.environ.get("GATEWAY_KILLS", "200"))
 MAX_DEATHS = 4
 """Of workers in one gateway's life; at the fifth within a minute it gives up."""
 
-SILENT_S = 20
-"""After so long a worker is taken for dead."""
-
 RESTARTED_S = 20.0
 
-RETIREMENT = b",100,1]"
+RETIREMENT = b",100,1,0]"
 """How the first argument of a retirement ends on its way to Redis, and that of a batch does not."""
 
 
@@ -78,6 +76,7 @@ class Place:
         config = settings(
             self.upstream.url,
             server={"workers": workers, "drain_timeout_s": 60},
+            upstreams={"main": {"timeouts": {"head_s": 300, "idle_s": 300}}},  # longer than a worker is stopped
             store={**self.store, "journal_dir": str(self.journal), **store},
             **ACCOUNTS,
         )

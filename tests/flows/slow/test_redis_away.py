@@ -364,13 +364,17 @@ def test_a_worker_that_is_replaced_during_an_outage_refuses_no_call(
         scene.check(house)
 
 
-def test_calls_of_living_workers_are_not_lost_when_redis_returns_after_longer_than_20_s(
+PATIENT = {"main": {"timeouts": {"head_s": 300, "idle_s": 300}}}
+"""Upstreams whose calls may be held for longer than a partition."""
+
+
+def test_calls_of_living_workers_are_not_lost_when_redis_returns_after_a_minute(
     gateway: StartsGateways, redis: RedisServer
 ) -> None:
     accounts = ACCOUNTS | {"keys": [key("alice", max_parallel=8)]}
     with Scene() as scene, WireProxy(redis.port) as wire:
         store = {"url": redis.url_for(port=wire.port), "namespace": "returns"}
-        houses = [gateway(settings(scene.url, store=store, **accounts)) for _ in range(2)]
+        houses = [gateway(settings(scene.url, upstreams=PATIENT, store=store, **accounts)) for _ in range(2)]
         running = [told for house in houses for told in scene.begin(house, 4)]
         wire.hold()
         time.sleep(SILENT_S + 5)
@@ -384,6 +388,39 @@ def test_calls_of_living_workers_are_not_lost_when_redis_returns_after_longer_th
         scene.end()
         assert all(told.is_served for told in running)
         assert scene.check(houses[0]) == {"done": 8}
+
+
+def test_a_gateway_that_alone_cannot_reach_redis(gateway: StartsGateways, redis: RedisServer) -> None:
+    """For less than `SILENT_S` it keeps its calls and their slots. Then the other gateway closes its calls as lost, and
+    what is served beyond `max_parallel` is at most those calls; when it is back they are open again."""
+    accounts = ACCOUNTS | {"keys": [key("alice", quotas=QUOTAS, max_parallel=8)]}
+    with Scene() as scene, WireProxy(redis.port) as wire:
+        urls = (redis.url_for(port=wire.port), redis.url)
+        alone, other = (
+            gateway(settings(scene.url, upstreams=PATIENT, store={"url": url, "namespace": "alone"}, **accounts))
+            for url in urls
+        )
+        running = [told for house in (alone, other) for told in scene.begin(house, 4)]
+        wire.hold()
+        eventually(lambda: code(scene.call(alone)) == "store_unavailable")
+        time.sleep(SILENT_S / 2)
+        assert scene.call(other).status == 429  # all 8 slots are taken
+        wire.heal()
+        eventually(lambda: scene.call(alone).status == 429, BACK_WITHIN_S)
+
+        wire.hold()
+        eventually(lambda: other.metric("gateway_closed_calls_total") == 4, SILENT_S + 20)
+        assert [row["ended"] for row in other.calls()] == ["lost"] * 4
+        running += scene.begin(other, 4)
+        assert scene.call(other).status == 429  # 8 of the other gateway, and 4 that it cannot know to run
+        wire.heal()
+        eventually(lambda: [row["ended"] for row in other.calls()] == [], BACK_WITHIN_S)
+        eventually(lambda: scene.call(alone).status == 429, BACK_WITHIN_S)
+        assert {scene.call(house).status for house in (alone, other) for _ in range(3)} == {429}
+        assert "key:alice: 12 parallel per None, 0 reserved" in open_windows(other)
+        scene.end()
+        assert all(told.is_served for told in running)
+        assert scene.check(other) == {"done": 12}
 
 
 def test_after_a_while_alone_calls_are_denied(gateway: StartsGateways, redis: RedisServer) -> None:

@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
 from gateway.config import StoreSettings as Settings
-from gateway.store import Store
+from gateway.store import SILENT_S, Store
 from gateway.store.redis.connection import Script
 from gateway.store.redis.store import RedisStore
 from gateway.store.sqlite.database import path_of
@@ -158,7 +158,7 @@ def scenes(draw: st.DrawFn) -> Sequence[Step]:
     mine = turns(st.just(worker))
     said = draw(mine)
     fall_back = (st.just(Forget()), whoever, mine.map(heard), mine)
-    silence = st.just((Turn((worker + 1) % 3), Wait(5 * SECOND)) * 5)  # while another worker is heard
+    silence = st.just((Turn((worker + 1) % 3), Wait(5 * SECOND)) * (SILENT_S // 5 + 1))  # while another worker is heard
     found = draw(
         st.one_of(
             st.tuples(st.just(said), whoever),
