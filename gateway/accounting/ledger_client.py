@@ -35,7 +35,7 @@ from typing import Any, NamedTuple, TypeVar
 from gateway.config import StoreSettings as Settings
 from gateway.journal import Journal
 from gateway.quota import ledger_entry
-from gateway.records import Draw, Granted, Record, Refused, Settlement, Window, WindowStatus
+from gateway.records import Draw, Granted, Refused, Settlement, Window, WindowStatus
 from gateway.store import (
     SIGN_OF_LIFE_S,
     Applied,
@@ -58,7 +58,7 @@ from gateway.tasks import Tasks
 from .changed_windows import ChangedWindows
 from .commit_waiters import CommitWaiters
 from .offline_quota import OfflineQuota, TimeAway
-from .recovery import Recovery
+from .recovery import NoMetrics, RecoveredCalls, Recovery
 from .send_queue import End, SendQueue
 
 log = logging.getLogger("gateway")
@@ -94,6 +94,8 @@ time limit of a batch it is less than a second."""
 AFTER_BUG_S = 0.5
 """Pause after a batch that could not even be made."""
 
+NO_METRICS = NoMetrics()
+
 T = TypeVar("T")
 
 
@@ -123,7 +125,7 @@ _Drawn = Sequence[tuple[_PendingReserve, Any]]
 class LedgerClient:
     """The `Ledger` promise over a store and a journal. Used from one event loop.
 
-    `adopt` finds journals of dead workers, and `note_lost` is called for each call without an end in them.
+    `adopt` finds journals of dead workers, whose calls `metrics` counts, as far as it does not have them.
     `touched` gets the changed windows. `is_alone`: no other worker or gateway uses the store's windows.
     `acknowledged_within_s` is for tests that check the store's state.
     """
@@ -137,7 +139,7 @@ class LedgerClient:
         *,
         touched: ChangedWindows,
         is_alone: bool = False,
-        note_lost: Callable[[Record], None] = lambda record: None,
+        metrics: RecoveredCalls = NO_METRICS,
         acknowledged_within_s: float = ACKNOWLEDGED_WITHIN_S,
         clock_us: Callable[[], int] = lambda: time.time_ns() // 1000,
     ) -> None:
@@ -194,7 +196,7 @@ class LedgerClient:
         self._tasks = Tasks()
         self._acknowledgements = CommitWaiters(self._write_journal, self._tasks)
         self._batches = self._tasks.spawn(self._run(), "store-batches")
-        self._adoption = Recovery(store, adopt, note_lost)
+        self._adoption = Recovery(store, adopt, metrics)
         self._adopting = self._tasks.spawn(self._adoption.run(), "adoption")
 
     def __repr__(self) -> str:
@@ -214,6 +216,12 @@ class LedgerClient:
     @property
     def pending(self) -> int:
         return self._ends.pending
+
+    def last_end(self) -> tuple[str, int]:
+        """The journal's name, and the number of the last end that was appended to it; written by now, unless the disk
+        is slow or full."""
+        self._journal.write_now()
+        return self._journal.name, self._ends.last
 
     def draw(self, draw: Draw) -> asyncio.Future[Granted | Refused]:
         answer: asyncio.Future[Granted | Refused] = self._loop.create_future()

@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Callable
 from itertools import islice
+from typing import Protocol
 
 from gateway.journal import KEPT_S, Journal, JournalEntry
 from gateway.quota import ledger_entry
@@ -26,6 +27,26 @@ TRY_AGAIN_S = 0.5
 """Pause between attempts while the store is unavailable."""
 PORTION = 50
 """Entries in one batch, so that other workers get their turns in between."""
+
+
+class RecoveredCalls(Protocol):
+    """The metrics of this gateway: which calls of a dead worker they have already."""
+
+    def counted(self, journal: str) -> int | None:
+        """Up to which entry the calls of a journal are counted; None: the journal is not of this gateway's workers."""
+
+    def recovered(self, journal: str, number: int, record: Record | None) -> None:
+        """Count the call that ended with this entry, if it is one, and that the calls up to it are counted."""
+
+
+class NoMetrics:
+    """For a ledger without metrics."""
+
+    def counted(self, journal: str) -> int | None:
+        return None
+
+    def recovered(self, journal: str, number: int, record: Record | None) -> None:
+        pass
 
 
 def item_of(entry: JournalEntry) -> Item | None:
@@ -45,12 +66,12 @@ def item_of(entry: JournalEntry) -> Item | None:
 class Recovery:
     """Looks for journals of dead workers, and delivers them."""
 
-    def __init__(self, store: Store, adopt: Callable[[], Journal | None], note_lost: Callable[[Record], None]) -> None:
+    def __init__(self, store: Store, adopt: Callable[[], Journal | None], metrics: RecoveredCalls) -> None:
         self.has_looked = asyncio.Event()
         """Set when the journals found at the start are delivered, or cannot be delivered now."""
         self._store = store
         self._adopt = adopt
-        self._note_lost = note_lost
+        self._metrics = metrics
         self._tasks = Tasks()
 
     async def run(self) -> None:
@@ -80,7 +101,7 @@ class Recovery:
         """Deliver a journal, however long the store is unavailable. Raises `OSError` where it cannot be written."""
         while True:
             try:
-                delivered = await deliver(self._store, journal, self._note_lost)
+                delivered = await deliver(self._store, journal, self._metrics)
                 if journal.is_whole:
                     await self._store.void_leases(journal.name)
             except StoreUnavailable:
@@ -108,29 +129,32 @@ class Recovery:
         while time.monotonic() < until:
             await asyncio.sleep(1.0)
             if (await self._store.progress(journal.name)).mark < delivered:
-                delivered = await deliver(self._store, journal, self._note_lost)
+                delivered = await deliver(self._store, journal, self._metrics)
                 until = time.monotonic() + KEPT_S
 
 
-async def deliver(store: Store, journal: Journal, note_lost: Callable[[Record], None]) -> int:
+async def deliver(store: Store, journal: Journal, metrics: RecoveredCalls) -> int:
     """Deliver what the store does not have of this journal. Returns the number of the last entry that it has.
 
-    Calls without an end are lost, and each is noted once. Where a part of the journal is missing, some of them may have
+    Calls without an end are lost. These, and what else has ended and is not counted, are counted once. Where a part of
+    the journal is missing, some of them may have
     ended: then the store closes those that are still open, when the worker has been silent for `SILENT_S`.
 
     Raises `StoreUnavailable`, or `OSError` where the journal cannot be written.
     """
     progress = await store.progress(journal.name)
     journal.skip_to(progress.mark)
+    counted = metrics.counted(journal.name)
+    if counted is None:  # counted by the gateway of its time, but for the calls that it has lost
+        counted = journal.last
+        metrics.recovered(journal.name, counted, None)
     lost = journal.open_entries() if journal.is_whole else []
     for entry in lost:
         journal.append("close", entry.lease, entry.text)
     await journal.written()
     if lost:
-        for entry in lost:
-            if isinstance(item := item_of(entry._replace(kind="close")), Settle):
-                note_lost(item.settlement.record)
         log.warning("%d calls of a killed worker are charged at their estimates and recorded as lost", len(lost))
+    _count(journal, counted, metrics)
     if not journal.is_whole:
         log.warning("a part of the journal %s is missing: its open calls will be lost in %d s", journal.name, SILENT_S)
     while True:
@@ -139,6 +163,13 @@ async def deliver(store: Store, journal: Journal, note_lost: Callable[[Record], 
             return (await store.progress(journal.name)).mark
         except StoreLostWrites as behind:
             progress = behind.progress
+
+
+def _count(journal: Journal, counted: int, metrics: RecoveredCalls) -> None:
+    """Count the calls that ended after the entry `counted`."""
+    for entry in journal.undelivered(counted):
+        item = item_of(entry)
+        metrics.recovered(journal.name, entry.number, item.settlement.record if isinstance(item, Settle) else None)
 
 
 async def _deliver_after(store: Store, journal: Journal, progress: Progress) -> None:

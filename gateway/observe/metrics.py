@@ -5,11 +5,12 @@ Labels are bounded. A model that is neither configured nor was ever served is `o
 is never a label.
 
 With several processes (PROMETHEUS_MULTIPROC_DIR set by the supervisor) values live in files that the supervisor sums:
-one scrape is the whole gateway, and no counter falls when a worker ends. Writing there costs more than a microsecond a
-value, and a call touches fourteen; so what one turn of the event loop adds is gathered and written once at its end.
-The counts of a record are written before its answer ends, because the answer waits for the store; those of a refusal
-follow directly after it. A killed worker loses the counts of one turn; the worker that finds its running calls in the
-journal counts them as lost, so that metrics and records agree.
+one scrape is the whole gateway, and no counter falls when a worker ends. A call changes fourteen values, and
+the cost is in the functions called for each: so what calls add is gathered for `GATHER_S`, summed, and written in one
+go (worker_files.py). A scrape waits that long, and has all that came before it.
+
+Of a killed worker, the calls that its journal has and its files do not are counted by the worker that recovers the
+journal (`recovered`); what has no journal entry, a refusal or an attempt, is lost for at most `GATHER_S`.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from gateway.quota import pricing
 from gateway.records import Record, WindowStatus
 
 from .bounded_labels import BoundedLabels
+from .worker_files import WorkerFiles
 
 _SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 _TOKEN_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1)
@@ -38,20 +40,28 @@ _ERROR_TOKENS = (-4096, -1024, -256, -64, -16, 0, 16, 64, 256, 1024, 4096)
 _KINDS = ("prompt", "completion", "cached", "reasoning")
 """What tokens are counted apart, in the order of the fields of a `Usage`."""
 
+GATHER_S = 0.05
+"""How long a worker gathers what calls add before it writes."""
+
 Defer = Callable[[Callable[[], None]], Any]
-"""Runs a function at the end of this turn of the event loop: `loop.call_soon`."""
+"""Runs a function after `GATHER_S`: `partial(loop.call_later, GATHER_S)`."""
+
+LastEnd = Callable[[], tuple[str, int]]
+"""The name of a journal, and the last entry of an ended call that a killed worker would leave in it."""
 
 
 class _Ended(NamedTuple):
     """A call that has ended, and what beside its record counts."""
 
     record: Record
-    estimated_prompt_tokens: int
-    overhead_s: float
+    estimated_prompt_tokens: int | None = None
+    overhead_s: float | None = None
+    """Both None for a call that was recovered from a journal, which does not have them."""
 
 
 class Telemetry:
-    """The metrics of one worker. `defer` says when to write what was added; by default at once."""
+    """The metrics of one worker. `defer` says when to write what was added; by default at once. `files`: where; None:
+    to files of prometheus-client, or to none."""
 
     def __init__(
         self,
@@ -62,6 +72,7 @@ class Telemetry:
         models: Iterable[str] = (),
         max_models: int = 200,
         defer: Defer = lambda write: write(),
+        files: WorkerFiles | None = None,
     ) -> None:
         self.registry = registry or CollectorRegistry()
         shared = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
@@ -70,10 +81,16 @@ class Telemetry:
         self.model_labels = BoundedLabels(models, max_models, folder and folder / "model-labels")
         self._defer = defer
         self._is_due = False
-        """Whether what was added will be written at the end of this turn."""
+        """Whether what was added is going to be written."""
+        self._files = files
+        if files is not None:
+            files.on_change = self._write_soon
+        self._last_end: LastEnd | None = None
+        self._marks: dict[str, int] = {}
+        """Up to which entry the calls of each journal are counted that this worker writes or has recovered."""
         self._added: dict[tuple[Counter, tuple[str, ...]], float] = {}
         self._ended: list[_Ended] = []
-        self._under_way = 0
+        self._under_way = self._shown_under_way = 0
         self._children: dict[tuple[Counter | Histogram, tuple[str, ...]], Any] = {}
         self._requests = self._counter(
             "gateway_requests_total",
@@ -194,10 +211,36 @@ class Telemetry:
         """Count changes of operators that the store has lost: made again, or not."""
         self._restored_changes.labels(outcome).inc(number)
 
-    def lost(self, record: Record) -> None:
-        """A call of a killed worker was found in its journal, and is charged at its estimate. It was not answered, so
-        it
-        has no times."""
+    def follow(self, last_end: LastEnd) -> None:
+        """Mark in each write up to which entry of this worker's journal the calls are counted."""
+        self._last_end = last_end
+        self.write()
+
+    def counted(self, journal: str) -> int | None:
+        """Up to which entry of a dead worker's journal its calls are in the metrics of this gateway; None: the worker
+        was not one of this gateway."""
+        if journal in self._marks or self._files is None:
+            return self._marks.get(journal)
+        return self._files.counted(journal)
+
+    def recovered(self, journal: str, number: int, record: Record | None) -> None:
+        """Count a call out of a dead worker's journal, and that its calls are counted up to this entry."""
+        self._marks[journal] = number
+        if record is None:
+            self.write()
+            return
+        self._write_soon()
+        if record.ended == "lost":
+            self._count_lost(record)
+            return
+        self._ended.append(_Ended(record))
+        if record.usage.source == "estimated":
+            self._add(self._unknown)
+        if record.ended == "client_gone":
+            self.client_left()
+
+    def _count_lost(self, record: Record) -> None:
+        """A call that was not answered has no times."""
         key, model, upstream = self.key_label(record.key), self.model_labels(record.label_model), record.upstream
         self._add(self._requests, (key, model, record.endpoint, upstream, str(record.status)))
         for name, amount in zip(_KINDS, record.usage[:4], strict=True):
@@ -282,9 +325,22 @@ class Telemetry:
             self._defer(self.write)
 
     def write(self) -> None:
-        """Write the pending counts. To be called at the end of a worker, after its last turn of the event loop."""
-        self._is_due = False
-        self._in_flight.set(self._under_way)
+        """Write what was gathered."""
+        try:
+            self._add_up()
+            if self._files is not None:
+                self._files.write(dict(self._marks))
+        finally:
+            self._is_due = False
+
+    def _add_up(self) -> None:
+        """Bring the values up to date with what was gathered."""
+        if self._last_end is not None:
+            journal, number = self._last_end()
+            self._marks[journal] = number
+        if self._under_way != self._shown_under_way:
+            self._shown_under_way = self._under_way
+            self._in_flight.set(self._under_way)
         added, self._added = self._added, {}
         for (metric, of), amount in added.items():
             self._child(metric, of).inc(amount)
@@ -299,6 +355,12 @@ class Telemetry:
             kinds.setdefault(kind, []).append(call)
         for labels, calls in kinds.items():
             self._write_calls(*labels, calls)
+
+    def close(self) -> None:
+        """Write what was gathered, at the end of a worker."""
+        self.write()
+        if self._files is not None:
+            self._files.close()
 
     def _write_calls(
         self, key: str, model: str, upstream: str, endpoint: str, status: int, source: str, calls: list[_Ended]
@@ -321,9 +383,13 @@ class Telemetry:
                 if record.stream and record.usage.completion_tokens > 1
             ],
         )  # fmt: skip
-        self._observe(self._overhead, (endpoint,), [call.overhead_s for call in calls])
+        self._observe(self._overhead, (endpoint,), [call.overhead_s for call in calls if call.overhead_s is not None])
         if source == "reported":
-            errors = [call.estimated_prompt_tokens - call.record.usage.prompt_tokens for call in calls]
+            errors = [
+                call.estimated_prompt_tokens - call.record.usage.prompt_tokens
+                for call in calls
+                if call.estimated_prompt_tokens is not None
+            ]
             self._observe(self._estimate_error, (), errors)
 
     def _child(self, metric: Counter | Histogram, labels: tuple[str, ...]) -> Any:

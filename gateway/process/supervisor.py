@@ -28,7 +28,7 @@ from prometheus_client.multiprocess import mark_process_dead
 from gateway import files
 from gateway.config import Config
 from gateway.config.source import Reading, Source
-from gateway.observe import exposition
+from gateway.observe import exposition, worker_files
 from gateway.observe.exposition import Reloads
 from gateway.observe.live_counters import LiveCounters
 from gateway.observe.live_numbers import summed
@@ -290,6 +290,10 @@ class Supervisor:
         self._members.pop(member.slot, None)
         mark_process_dead(member.process.pid, self._metrics_dir)  # type: ignore[no-untyped-call]
         # its gauges end; its counters stay in the sums
+        try:
+            worker_files.complete(Path(self._metrics_dir), member.process.pid)
+        except OSError as error:
+            log.warning("the last counts of worker pid %d are incomplete: %s", member.process.pid, error)
 
     def _fail(self, why: str) -> None:
         if not self._failed.done():

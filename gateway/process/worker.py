@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import itertools
 import logging
 import os
 import signal
@@ -18,17 +17,18 @@ import socket
 import sys
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import uvloop
 from aiohttp import web
-from prometheus_client import values
 
 from gateway.config import Config, build
 from gateway.errors import Unavailable
 from gateway.keys.cache import KeyCache
-from gateway.observe.metrics import Telemetry, quota_rows
+from gateway.observe.metrics import GATHER_S, Telemetry, quota_rows
+from gateway.observe.worker_files import WorkerFiles
 from gateway.pipeline import Services
 from gateway.store import Ledger, StoreMisconfigured
 from gateway.tasks import Tasks
@@ -60,6 +60,7 @@ class WorkerProcess:
         office: socket.socket | None,
         line: ControlChannel,
         config: Config,
+        files: WorkerFiles,
         *,
         has_peers: bool = False,
     ) -> None:
@@ -73,7 +74,8 @@ class WorkerProcess:
         loop = asyncio.get_running_loop()
         self._telemetry = Telemetry(
             (key.id for key in config.keys), config.metrics.max_keys,
-            models=config.labelled_models, max_models=config.metrics.max_models, defer=loop.call_soon,
+            models=config.labelled_models, max_models=config.metrics.max_models,
+            defer=partial(loop.call_later, GATHER_S), files=files,
         )  # fmt: skip
         self._scrapes: dict[int, asyncio.Future[str | None]] = {}
         self._drain_delay_s: asyncio.Future[float] = loop.create_future()
@@ -108,7 +110,7 @@ class WorkerProcess:
             for runner in self._runners:
                 await runner.cleanup()  # closes the listener
         await self._tasks.cancel_all()
-        self._telemetry.write()
+        self._telemetry.close()
 
     async def _wait_for_keys(self, book: KeyCache) -> None:
         """Wait for the key store, without whose answer every call is refused."""
@@ -181,6 +183,8 @@ class WorkerProcess:
     async def _ask(self, what: str, /, **more: Any) -> Any:
         """What the supervisor answers; None: it cannot."""
         try:
+            if what == "live":
+                await self._let_workers_write()
             return await self._line.ask(what, **more)
         except ChannelClosed:
             return None
@@ -191,12 +195,19 @@ class WorkerProcess:
         keys, standings = await app.labelled_keys(self._worker.result().parts)
         quotas = list(quota_rows(standings, self._telemetry.key_label))
         waiter: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+        await self._let_workers_write()
         number = id(waiter)
         self._scrapes[number] = waiter
         self._line.send(scrape=number, quotas=quotas, teams={key.id: key.team for key in keys})
         if (text := await waiter) is None:
             raise Unavailable("The metrics cannot be read right now.", code="metrics_unavailable")
         return await asyncio.to_thread(_take, Path(text))
+
+    async def _let_workers_write(self) -> None:
+        """Until every worker has written what it has counted so far."""
+        self._telemetry.write()
+        if self._config.server.workers > 1:
+            await asyncio.sleep(GATHER_S)
 
     async def _watch_store(self, ledger: Ledger) -> None:
         """Show how the store is doing, also while no call comes."""
@@ -225,20 +236,16 @@ def settle_memory() -> None:
     gc.set_threshold(20000, 20, 100)
 
 
-def keep_process_id() -> None:
-    """Have prometheus-client ask the kernel for the process id once, not for each value that it writes: a worker is
-    never forked. To be called before the first metric is made."""
-    values.ValueClass = values.MultiProcessValue(itertools.repeat(os.getpid()).__next__)  # type: ignore[no-untyped-call]
-
-
-async def _main(end: socket.socket, listener: socket.socket, office: socket.socket | None = None) -> int:
+async def _main(
+    files: WorkerFiles, end: socket.socket, listener: socket.socket, office: socket.socket | None = None
+) -> int:
     line = await ControlChannel.over(end)
     message: dict[str, Any] | None = await line.receive()
     if message is None:
         return 1
     try:
         has_peers = message.get("has_peers", False)
-        await WorkerProcess(listener, office, line, build(message["config"]), has_peers=has_peers).run()
+        await WorkerProcess(listener, office, line, build(message["config"]), files, has_peers=has_peers).run()
     except StoreMisconfigured as error:
         line.send(failed=str(error))
         return 1
@@ -254,10 +261,10 @@ def main() -> int:
     """Run one worker on the inherited descriptors named in the arguments: the control line, the listener of calls, and
     that of operators where there is one."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    keep_process_id()
+    files = WorkerFiles(Path(os.environ["PROMETHEUS_MULTIPROC_DIR"]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to every process; the supervisor decides
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     sockets = [socket.socket(fileno=int(number)) for number in sys.argv[1:]]
     for each in sockets:
         each.setblocking(False)
-    return uvloop.run(_main(*sockets))
+    return uvloop.run(_main(files, *sockets))

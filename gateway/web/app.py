@@ -29,9 +29,9 @@ from gateway.observe.metrics import Telemetry
 from gateway.observe.tracing import open_tracer
 from gateway.pipeline import CurrentServices, Services
 from gateway.queueing import WaitingRoom
-from gateway.records import Key, Record, WindowStatus
+from gateway.records import Key, WindowStatus
 from gateway.relay.deferred import DeferredPoller
-from gateway.store import Ledger, Store, StoreUnavailable, open_store
+from gateway.store import Store, StoreUnavailable, open_store
 from gateway.tasks import Tasks
 from gateway.upstream.status import UpstreamReport
 
@@ -97,7 +97,7 @@ async def build(
     """
     ready = prepare(config, {})  # first: it takes its time, and nothing waits yet
     touched = ChangedWindows()
-    store, ledger = await _open_books(config, touched, telemetry.lost)
+    store, ledger = await _open_books(config, touched, telemetry)
     access_log = AccessLog(config.server.access_log)
     tasks = Tasks()  # of calls: a drain waits for them
     endless = Tasks()
@@ -169,9 +169,7 @@ async def build(
             await tracer.close()
 
 
-async def _open_books(
-    config: Config, touched: ChangedWindows, note_lost: Callable[[Record], None]
-) -> tuple[Store, Ledger]:
+async def _open_books(config: Config, touched: ChangedWindows, telemetry: Telemetry) -> tuple[Store, LedgerClient]:
     """The store, and the ledger on it, which closes it."""
     settings = config.store
     folder, origin = Path(settings.journal_dir), settings.origin
@@ -184,7 +182,8 @@ async def _open_books(
         raise
     adopt = partial(Journal.adopt, folder, origin)
     is_alone = settings.is_embedded and config.server.workers == 1  # its folder has one gateway (folder.py)
-    books = LedgerClient(store, journal, settings, adopt, touched=touched, is_alone=is_alone, note_lost=note_lost)
+    books = LedgerClient(store, journal, settings, adopt, touched=touched, is_alone=is_alone, metrics=telemetry)
+    telemetry.follow(books.last_end)
     await books.wait_until_heir(INHERIT_WITHIN_S)
     return store, books
 

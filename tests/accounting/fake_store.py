@@ -9,9 +9,11 @@ from typing import Any
 
 from gateway.accounting import LedgerClient
 from gateway.accounting.changed_windows import ChangedWindows
+from gateway.accounting.ledger_client import NO_METRICS
+from gateway.accounting.recovery import RecoveredCalls
 from gateway.config import StoreSettings as Settings
 from gateway.journal import Journal
-from gateway.records import Granted, Record, Refused, Window, WindowStatus
+from gateway.records import Granted, Refused, Window, WindowStatus
 from gateway.store import Applied, Batch, Item, Progress, Reserve, Settle, StoreLostWrites, StoreUnavailable, Void
 
 ORIGIN = "a store of the tests"
@@ -163,7 +165,7 @@ def open_desk(
     folder: Path,
     *,
     adopts: bool = False,
-    note_lost: Callable[[Record], None] = lambda record: None,
+    metrics: RecoveredCalls = NO_METRICS,
     is_alone: bool = False,
     **changes: Any,
 ) -> LedgerClient:
@@ -173,6 +175,6 @@ def open_desk(
     adopt = (lambda: Journal.adopt(place, ORIGIN)) if adopts else (lambda: None)
     journal = Journal.create(place, ORIGIN)
     return LedgerClient(
-        store, journal, made, adopt, touched=ChangedWindows(), is_alone=is_alone, note_lost=note_lost,
+        store, journal, made, adopt, touched=ChangedWindows(), is_alone=is_alone, metrics=metrics,
         acknowledged_within_s=0.05,
     )  # fmt: skip

@@ -713,6 +713,22 @@ async def test_repr(store: DeskStore, books: LedgerClient) -> None:
 # ---------------------------------------------------------------------------------------------------------- adoption
 
 
+class Metrics:
+    """The metrics of a gateway, as far as recovery uses them."""
+
+    def __init__(self) -> None:
+        self.calls: list[Record] = []
+        self.marks: dict[str, int] = {}
+
+    def counted(self, journal: str) -> int | None:
+        return self.marks.get(journal)
+
+    def recovered(self, journal: str, number: int, record: Record | None) -> None:
+        self.marks[journal] = number
+        if record is not None:
+            self.calls.append(record)
+
+
 async def test_what_a_dead_worker_left_is_delivered_by_another(
     store: DeskStore, open_one: OpensDesks, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -722,11 +738,11 @@ async def test_what_a_dead_worker_left_is_delivered_by_another(
     books.settle(settlement(wishes[0]))
     await books.close(0.01)
     store.is_away = False
-    lost: list[Record] = []
-    open_one(adopts=True, note_lost=lost.append)
+    metrics = Metrics()
+    open_one(adopts=True, metrics=metrics)
     await until(lambda: store.retired)
     assert store.applied == ["a", "b", "c"]
-    assert [(record.id, record.ended) for record in lost] == [("b", "lost"), ("c", "lost")]
+    assert [(record.id, record.ended) for record in metrics.calls] == [("b", "lost"), ("c", "lost")]
     await until(lambda: "2 calls of a killed worker" in caplog.text)
     dead = [item for batch in store.batches for item in batch.items if isinstance(item, Settle)]
     assert [item.settlement.record.ended for item in dead][-2:] == ["lost", "lost"]
@@ -741,15 +757,36 @@ async def test_who_dies_while_adopting_is_adopted_in_turn(store: DeskStore, open
     await books.close(0.01)
     store.is_away = False
     store.loses_replies = True
-    lost: list[Record] = []
-    second = open_one(adopts=True, note_lost=lost.append)
+    metrics = Metrics()
+    second = open_one(adopts=True, metrics=metrics)
     await until(lambda: "b" in store.applied)
     await second.close(0.01)
     store.loses_replies = False
-    open_one(adopts=True, note_lost=lost.append)
+    open_one(adopts=True, metrics=metrics)
     await until(lambda: store.retired)
     assert store.applied == ["a", "b"]
-    assert [record.id for record in lost] == ["b"]  # noted by one of them only
+    assert [record.id for record in metrics.calls] == ["b"]  # counted by one of them only
+
+
+async def test_calls_that_ended_without_being_counted_are_counted_by_who_recovers_them(
+    store: DeskStore, open_one: OpensDesks
+) -> None:
+    books = open_one()
+    wishes = [await drawn(books, name) for name in "abcd"]
+    metrics = Metrics()
+    books.settle(settlement(wishes[0]))
+    journal, mark = books.last_end()
+    metrics.marks[journal] = mark
+    assert mark == 5
+    store.is_away = True
+    books.settle(settlement(wishes[1]))
+    books.settle(settlement(wishes[2]))
+    await books.close(0.01)
+    store.is_away = False
+    open_one(adopts=True, metrics=metrics)
+    await until(lambda: store.retired)
+    assert [(record.id, record.ended) for record in metrics.calls] == [("b", "done"), ("c", "done"), ("d", "lost")]
+    assert metrics.marks == {journal: 8}
 
 
 async def test_a_void_of_a_dead_worker_is_delivered(store: DeskStore, open_one: OpensDesks) -> None:

@@ -157,7 +157,8 @@ def test_money_is_summed_in_dollars_where_it_is_known() -> None:
 def test_a_call_that_was_lost_counts_with_its_estimate_and_without_times() -> None:
     made = telemetry()
     usage = Usage(10, 4096, source="estimated")
-    made.lost(CALL._replace(status=0, ended="lost", usage=usage, cost_nusd=5_000_000, duration_s=0, first_byte_s=None))
+    lost = CALL._replace(status=0, ended="lost", usage=usage, cost_nusd=5_000_000, duration_s=0, first_byte_s=None)
+    made.recovered("journal", 7, lost)
     of_call = {"key": "k", "model": "m", "upstream": "up"}
     assert value(made, "gateway_requests_total", **of_call, endpoint="chat", status="0") == 1
     assert value(made, "gateway_tokens_total", **of_call, type="prompt", source="estimated") == 10
@@ -299,6 +300,28 @@ def test_gathered_observations_are_those_of_prometheus(values: list[float]) -> N
         for h in (ours, theirs)
     ]
     assert samples[0] == [(name, labels, value.expected) for name, labels, value in samples[1]]
+
+
+def test_a_recovered_call_counts_as_one_that_ended_here_but_for_what_its_record_lacks() -> None:
+    ended, recovered = telemetry(), telemetry()
+    call = CALL._replace(ended="client_gone", usage=CALL.usage._replace(source="estimated"))
+    ended.recorded(call, **{**BESIDE, "is_usage_unknown": True})
+    recovered.recovered("journal", 7, call)
+    samples = [
+        {
+            (s.name, *s.labels.values()): s.value
+            for f in made.registry.collect()
+            for s in f.samples
+            if "created" not in s.name
+        }
+        for made in (ended, recovered)
+    ]
+    differing = {name for name, *_ in samples[0] if name.startswith(("gateway_overhead", "gateway_estimate"))}
+    assert {key: n for key, n in samples[0].items() if key[0] not in differing} == {
+        key: n for key, n in samples[1].items() if key[0] not in differing
+    }
+    assert value(recovered, "gateway_client_disconnects_total") == 1
+    assert recovered.counted("journal") == 7
 
 
 def test_workers_of_one_process_do_not_share_metrics() -> None:

@@ -421,6 +421,37 @@ def serve_some_calls(place: Place, count: int) -> None:
         time.sleep(0.02)
 
 
+# ------------------------------------------------------------------------------------------------------------- metrics
+
+
+@pytest.mark.timeout(240)
+def test_metrics_agree_with_the_records_after_kills(places: Callable[..., Place]) -> None:
+    side_by_side(*[partial(count_after_kills, places(kind, pause_s=0.002)) for kind in STORES])
+
+
+def count_after_kills(place: Place) -> None:
+    place.open()
+    with place.callers.at_work(lambda: place.house.port, count=6):
+        for _ in range(MAX_DEATHS):
+            serve_some_calls(place, 60)
+            victim = random.choice(place.house.workers())
+            kill(victim)
+            place.wait_until_replaced(victim)
+        serve_some_calls(place, 10)
+    assert place.check()["lost"] > 0
+    records = [record for record in place.house.calls(limit=1_000_000) if record["upstream"]]
+    calls = Counter((record["key"], str(record["status"])) for record in records)
+    tokens = {kind: sum(record[f"{kind}_tokens"] for record in records) for kind in ("prompt", "completion")}
+    counted: Counter[tuple[str, str]] = Counter()
+    for name, labels, value in place.house.metrics():
+        if name == "gateway_requests_total" and labels["upstream"]:
+            counted[labels["key"], labels["status"]] += int(value)
+    assert counted == calls
+    assert {kind: place.house.metric("gateway_tokens_total", type=kind) for kind in tokens} == tokens
+    answered = sum(record["status"] != 0 for record in records)
+    assert place.house.metric("gateway_request_duration_seconds_count") == answered
+
+
 # ----------------------------------------------------------------------------------------------------- what takes time
 
 
