@@ -2,22 +2,27 @@
 # With OpenAI's vocabularies (exact counts of text) and OpenTelemetry: --build-arg EXTRAS=[tokens]
 #
 # The base is an exact version, not a digest: a digest is of one registry's copy and one architecture list, and is pinned
-# where the image is built: --build-arg PYTHON=3.11.13-slim-bookworm@sha256:...
-ARG PYTHON=3.11.13-slim-bookworm
+# where the image is built: --build-arg PYTHON=3.14.3-slim-trixie@sha256:...
+ARG PYTHON=3.14.3-slim-trixie
 FROM python:${PYTHON} AS build
 ARG EXTRAS=""
 WORKDIR /src
 # The dependencies by version and hash, in a layer of their own.
-COPY requirements.lock requirements-extras.lock ./
+COPY requirements.lock requirements-extras.lock requirements-sbom.lock ./
 RUN python -m venv /opt/gateway \
     && /opt/gateway/bin/pip install --no-cache-dir --require-hashes -r "requirements${EXTRAS:+-extras}.lock"
 COPY pyproject.toml README.md LICENSE ./
 COPY gateway gateway
 RUN /opt/gateway/bin/pip install --no-cache-dir --no-deps .
+# The bill of materials: which packages the image holds, with versions and licences (CycloneDX).
+RUN python -m venv /opt/sbom \
+    && /opt/sbom/bin/pip install --no-cache-dir --require-hashes -r requirements-sbom.lock \
+    && /opt/sbom/bin/cyclonedx-py environment --output-reproducible --output-file /opt/gateway/sbom.cdx.json \
+        /opt/gateway/bin/python
 
 FROM python:${PYTHON}
-RUN groupadd --system --gid 10001 gateway \
-    && useradd --system --uid 10001 --gid 10001 --create-home --home-dir /var/lib/gateway gateway
+RUN groupadd --gid 10001 gateway \
+    && useradd --uid 10001 --gid 10001 --create-home --home-dir /var/lib/gateway gateway
 COPY --from=build /opt/gateway /opt/gateway
 ENV PATH=/opt/gateway/bin:$PATH PYTHONUNBUFFERED=1
 # By number, so that a platform sees that it is not root.

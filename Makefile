@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help demo docs chart lock test test-all check format servers bench bench-lone bench-wide counts soak stack
+.PHONY: help demo docs chart image lock test test-all check format servers bench bench-lone bench-wide counts soak stack
 
 help:
 	@echo "make demo    run the gateway with a simulated upstream; no network, no key, no server needed"
@@ -12,6 +12,7 @@ help:
 	@echo "make check   format, lint and strict types alone"
 	@echo "make servers install what the slow tests run on: servers, a browser, the SDK for Node"
 	@echo "make chart   copy files of deploy/ into the Helm chart, and render its golden files; needs helm (make servers)"
+	@echo "make image   build the image without an engine or a registry, on Debian's Python, and ask it; needs root; 3 minutes"
 	@echo "make lock    pin the versions and hashes of the image's dependencies"
 	@echo "make format  put the code into shape"
 	@echo "make bench   what it costs beside nginx, in 3 minutes; needs Linux, nginx and wrk"
@@ -73,11 +74,16 @@ lock: .venv/.installed
 	$(BIN)/pip install --quiet --disable-pip-version-check uv
 	$(LOCK) pyproject.toml --upgrade --output-file requirements.lock
 	$(LOCK) pyproject.toml --upgrade --extra tokens --extra otel --extra oidc --output-file requirements-extras.lock
+	$(LOCK) --group sbom --upgrade --output-file requirements-sbom.lock
 	@sed -i '1i # $(LOCKED). The image installs it with --require-hashes.' requirements.lock
 	@sed -i '1i # $(LOCKED) with the extras tokens, otel and oidc. The image installs it with --require-hashes.' requirements-extras.lock
+	@sed -i '1i # $(LOCKED), group sbom. The image is described with it; it is not in the image.' requirements-sbom.lock
 
 chart: .venv/.installed
 	$(BIN)/python -m tests.deploy.chart
+
+image:
+	@.ci/image
 
 format: .venv/.installed
 	$(BIN)/ruff format .

@@ -13,7 +13,8 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 ROOT = Path(__file__).parent.parent
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT, GROUPS = PYPROJECT["project"], PYPROJECT["dependency-groups"]
 EXTRAS = ("tokens", "otel", "oidc")
 WANTED = {
     "requirements.lock": PROJECT["dependencies"],
@@ -21,6 +22,7 @@ WANTED = {
         *PROJECT["dependencies"],
         *(each for extra in EXTRAS for each in PROJECT["optional-dependencies"][extra]),
     ],
+    "requirements-sbom.lock": GROUPS["sbom"],
 }
 
 
@@ -55,7 +57,7 @@ def test_every_locked_package_has_hashes(name: str) -> None:
 
 
 def test_both_locks_agree() -> None:
-    small, large = (locked(name) for name in WANTED)
+    small, large = locked("requirements.lock"), locked("requirements-extras.lock")
     assert {name: large[name][0] for name in small} == {name: version for name, (version, _, _) in small.items()}
 
 
