@@ -178,6 +178,10 @@ class Bond(NamedTuple):
     """Context that a continuation repeats, in tokens; 0: not known (yet)."""
     made: float
     """Unix time in seconds."""
+    kind: str = ""
+    """What it is: `file`, `batch` or `message_batch`; empty: a response or a conversation."""
+    note: str = ""
+    """What the gateway has to know of it later, as the module says that makes such bonds."""
 
 
 class Call(NamedTuple):

@@ -41,8 +41,13 @@ _NOT_FOUND = {
     "previous_response_id": ("Previous response with id '{}' not found.", "previous_response_not_found"),
     "conversation": ("Conversation with id '{}' not found.", None),
     "": ("Response with id '{}' not found.", None),
+    "id": ("No such File object: {}", None),
+    "file_id": ("No such File object: {}", None),
 }
 """OpenAI's message and code for what is not there, by the parameter that names it."""
+
+_KINDS: Mapping[str, str] = {"id": "file", "file_id": "file"}
+"""The kinds of what parameters name; others name responses and conversations."""
 
 
 class Bonds:
@@ -74,13 +79,23 @@ class Bonds:
             bond = await self.find(key, bond_id)
         except StoreUnavailable:
             raise Unavailable(_AWAY, code=StoreUnavailable.code) from None
-        if bond is None:
+        if bond is None or bond.kind != _KINDS.get(param, ""):
             message, code = _NOT_FOUND[param]
             raise NotFound(message.format(bond_id[:MAX_SHOWN_ID]), param=param or None, code=code)
         upstream = upstreams.get(bond.upstream)
         if upstream is None or position_of(upstream, bond.account) is None:
             raise NotFound(_ACCOUNT_GONE.format(bond.id), param=param or None, code="account_not_configured")
         return bond
+
+    async def every(self, key: str, kind: str) -> list[Bond]:
+        """Every bond of this kind that the key with this id has, the newest first. Raises `Unavailable`."""
+        try:
+            stored = await self._store.bonds_of(key, kind, self._clock())
+        except StoreUnavailable:
+            raise Unavailable(_AWAY, code=StoreUnavailable.code) from None
+        known = {bond.id for bond in stored}
+        waiting = [each for each in self._unwritten.values() if (each.key, each.kind) == (key, kind)]
+        return [*reversed([bond for bond in waiting if bond.id not in known]), *stored]
 
     async def keep(self, bond: Bond) -> None:
         """Write a bond. Returns when it is in the store, or will be when the store is back."""

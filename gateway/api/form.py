@@ -74,7 +74,7 @@ def read(
         body = rules.schema.model_validate(members)
     except ValidationError as error:
         raise rules.explain(error) from None
-    return finish(document, body, [_file(stored, part) for part in parts if part.value is None])
+    return finish(document, body, [uploaded(stored, part) for part in parts if part.value is None])
 
 
 def replace(form: FormBody, values: Mapping[str, Any]) -> Upload:
@@ -82,20 +82,25 @@ def replace(form: FormBody, values: Mapping[str, Any]) -> Upload:
     changes = sorted((*form.places[name], str(value).encode()) for name, value in values.items())
     size = form.stored.size + sum([len(value) - (end - start) for start, end, value in changes])
 
-    def pieces() -> Iterator[bytes]:
+    def open_form() -> Iterator[bytes]:
         at = 0
         for start, end, value in (*changes, (form.stored.size, form.stored.size, b"")):
-            while at < start:
-                piece = form.stored.read(at, min(PIECE_BYTES, start - at))
-                if not piece:
-                    raise OSError("a stored form ended early")
-                at += len(piece)
-                yield piece
+            yield from pieces(form.stored, at, start)
             if value:
                 yield value
             at = end
 
-    return Upload(size, pieces)
+    return Upload(size, open_form)
+
+
+def pieces(stored: StoredBytes, start: int, end: int) -> Iterator[bytes]:
+    """The bytes between these positions, in pieces. Raises `OSError`."""
+    while start < end:
+        piece = stored.read(start, min(PIECE_BYTES, end - start))
+        if not piece:
+            raise OSError("a stored form ended early")
+        start += len(piece)
+        yield piece
 
 
 def _members(rules: Rules, parts: Sequence[FormPart]) -> tuple[dict[str, Any], dict[str, tuple[int, int]]]:
@@ -119,7 +124,8 @@ def _members(rules: Rules, parts: Sequence[FormPart]) -> tuple[dict[str, Any], d
     return members, places
 
 
-def _file(stored: StoredBytes, part: FormPart) -> UploadedFile:
+def uploaded(stored: StoredBytes, part: FormPart) -> UploadedFile:
+    """The file of this part."""
     size = part.end - part.start
 
     def read_file(start: int, wanted: int) -> bytes:

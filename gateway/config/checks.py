@@ -23,6 +23,7 @@ from .sections import (
     Config,
     Discovery,
     FileKey,
+    FileSettings,
     KeyDefaults,
     Model,
     ModelSettings,
@@ -105,6 +106,7 @@ class ValidParts:
     keys: Mapping[int, FileKey]
     quotas: Mapping[int, Quota]
     new_keys: KeyDefaults
+    files: FileSettings
 
     @classmethod
     def of(cls, config: Config) -> ValidParts:
@@ -125,6 +127,7 @@ class ValidParts:
             keys=dict(enumerate(config.keys)),
             quotas=dict(enumerate(config.quotas)),
             new_keys=config.defaults.keys,
+            files=config.files,
         )
 
     @classmethod
@@ -157,6 +160,7 @@ class ValidParts:
             keys=_sound(FileKey, _listed(values, "keys")),
             quotas=_sound(Quota, _listed(values, "quotas")),
             new_keys=_sound(KeyDefaults, _named(values, "defaults")).get("keys", KeyDefaults()),
+            files=_sound(FileSettings, {"files": values.get("files", {})}).get("files", FileSettings()),
         )
 
 
@@ -208,6 +212,16 @@ def cross_check(parts: ValidParts) -> Iterator[ConfigFault]:
     yield from _check_fallbacks(parts)
     yield from _check_keys(parts)
     yield from _check_quotas(parts)
+    yield from _check_files(parts)
+
+
+def _check_files(parts: ValidParts) -> Iterator[ConfigFault]:
+    if parts.files.upstream is not None and parts.files.upstream not in parts.upstreams:
+        known = printable(", ".join(parts.upstreams)) or "none"
+        yield ConfigFault(
+            format_faults(("files", "upstream")),
+            f"there is no upstream {parts.files.upstream!r}; there are: {known}",
+        )
 
 
 def _check_names(parts: ValidParts) -> Iterator[ConfigFault]:

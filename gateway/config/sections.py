@@ -293,6 +293,15 @@ class UploadSettings(Section):
         return folder
 
 
+class FileSettings(Section):
+    """Files of /v1/files."""
+
+    upstream: Annotated[str, Field(min_length=1)] | None = None
+    """The upstream that keeps clients' files, with its first API key; without it /v1/files is not served."""
+    max_per_key: Annotated[int, Field(ge=1, le=5000), _not_bool] = 1000
+    """Files that one key may have at once."""
+
+
 class StoreSettings(Section):
     url: Annotated[str, AfterValidator(_store_url), Field(repr=False)] = "embedded:./gateway-data"
     """Where keys, quotas and usage live: embedded:FOLDER, redis://, rediss://, redis+sentinel:// or redis+cluster://."""
@@ -1524,6 +1533,8 @@ class Config(Section):
     """Where and how to serve."""
     uploads: UploadSettings = UploadSettings()
     """Multipart forms."""
+    files: FileSettings = FileSettings()
+    """Files that an upstream keeps for clients."""
     store: StoreSettings = StoreSettings()
     """What outlives a request."""
     admin: AdminSettings = AdminSettings()

@@ -45,6 +45,9 @@ __all__ = ["CurrentServices", "Served", "Services", "serve"]
 
 log = logging.getLogger("gateway")
 
+_INSTEAD = {"file_id": "Use a model of the provider that keeps the file, or send its content."}
+"""What a client can do where what it names by this parameter is kept elsewhere."""
+
 ANSWER_WITHIN_S = 0.5
 """How long before a client gives up a call that waits is refused, so that the refusal arrives."""
 
@@ -120,8 +123,8 @@ async def _continued(call: Call, routes: Sequence[Route], services: Services) ->
     found = tuple([route for route in routes if route.upstream == bond.upstream])
     if not found:
         raise InvalidRequest(
-            f"'{bond.id}' cannot be continued with the model `{params.model}`, which another provider serves. Use the "
-            "model that made it, or send the whole conversation.",
+            f"'{bond.id}' cannot be used with the model `{params.model}`, which another provider serves. "
+            + _INSTEAD.get(params.refers_param, "Use the model that made it, or send the whole conversation."),
             param="model",
             code="model_mismatch",
         )

@@ -21,9 +21,10 @@ from uuid import uuid4
 
 from aiohttp import web
 
-from . import answers, choices, media, vectors
+from . import answers, choices, files, media, vectors
 from .answers import SimulatedAnswer, SimulatedEvent
 from .choices import GeneratedUsage
+from .files import FileStore
 from .gemini import ContentRequest, content_body, content_events, google_error_body
 from .ledger import CallHistory, ServedCall
 from .messages import END, MessageRequest, PromptCache, SimulatedMessage, error_body
@@ -93,6 +94,11 @@ def build_app(settings: Settings) -> web.Application:
     app.router.add_delete("/v1/responses/{id}", simulator.delete_response)
     app.router.add_post("/v1/responses/{id}/cancel", simulator.cancel_response)
     app.router.add_get("/v1/responses/{id}/input_items", simulator.list_input)
+    app.router.add_post("/v1/files", simulator.add_file)
+    app.router.add_get("/v1/files", simulator.list_files)
+    app.router.add_get("/v1/files/{id}", simulator.show_file)
+    app.router.add_delete("/v1/files/{id}", simulator.delete_file)
+    app.router.add_get("/v1/files/{id}/content", simulator.show_content)
     app.router.add_post("/v1/embeddings", simulator.serving("embeddings"))
     app.router.add_post(MESSAGES_PATH, simulator.serving("messages"))
     app.router.add_post(f"{MESSAGES_PATH}/count_tokens", simulator.count_tokens)
@@ -158,6 +164,7 @@ class _Simulator:
         self._prompts = PromptCache()
         self._prefixes = PrefixCache(settings.prefix_cache_blocks)
         self._responses = ResponseStore()
+        self._files = FileStore()
         self._in_progress: set[str] = set()
         """Ids of the calls whose background responses are being made."""
 
@@ -310,6 +317,31 @@ class _Simulator:
         """GET /v1/responses/{id}/input_items."""
         self._authorise(request)
         return web.json_response(self._responses.input_items(request.match_info["id"]))
+
+    async def add_file(self, request: web.Request) -> web.Response:
+        """POST /v1/files."""
+        self._authorise(request)
+        return web.json_response((await files.read(request, self._files)).as_json())
+
+    async def list_files(self, request: web.Request) -> web.Response:
+        """GET /v1/files."""
+        self._authorise(request)
+        return web.json_response(self._files.as_json())
+
+    async def show_file(self, request: web.Request) -> web.Response:
+        """GET /v1/files/{id}."""
+        self._authorise(request)
+        return web.json_response(self._files.find(request.match_info["id"]).as_json())
+
+    async def delete_file(self, request: web.Request) -> web.Response:
+        """DELETE /v1/files/{id}."""
+        self._authorise(request)
+        return web.json_response(self._files.remove(request.match_info["id"]))
+
+    async def show_content(self, request: web.Request) -> web.Response:
+        """GET /v1/files/{id}/content."""
+        self._authorise(request)
+        return web.Response(body=self._files.find(request.match_info["id"]).content)
 
     async def _media(self, request: web.Request, endpoint: Endpoint, entry: ServedCall) -> web.Response:
         asked = await media.read(request)

@@ -18,6 +18,8 @@ BOND_KEPT_S = 30 * 86400
 BONDS_KEPT = 10_000
 """The newest bonds of one key that are kept: about 3 MB."""
 
+KIND = Bond._fields.index("kind")
+
 _ID = re.compile(r"[A-Za-z0-9_.:+=~-]{1,256}")
 
 
@@ -31,6 +33,9 @@ class BondStore(Protocol):
     async def find_bond(self, bond_id: str, now: float) -> Bond | None:
         """The bond of this id, of any key."""
 
+    async def bonds_of(self, key: str, kind: str, now: float) -> list[Bond]:
+        """Every bond of this kind that the key with this id has, the newest first: at most `BONDS_KEPT`."""
+
     async def remove_bond(self, bond: Bond) -> None:
         """Delete a bond."""
 
@@ -41,7 +46,7 @@ def is_bond_id(text: str) -> bool:
 
 
 def encode_bond(bond: Bond) -> str:
-    """As text, for the stores."""
+    """As text, for the stores. The kind is the member of index `KIND`."""
     return json.dumps(bond, separators=(",", ":"))
 
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 from urllib.parse import urlencode
 
+from gateway.api.form import Upload
 from gateway.config import Upstream
 from gateway.records import Failure, Fault, Phase
 
@@ -120,9 +121,15 @@ async def ask(
 
 
 async def fetch(
-    name: str, pool: Pool, request: list[bytes | memoryview], within_s: float, max_bytes: int
+    name: str,
+    pool: Pool,
+    request: list[bytes | memoryview],
+    within_s: float,
+    max_bytes: int,
+    upload: Upload | None = None,
 ) -> Fetched | Failure:
-    """Send one request over this pool, of the upstream `name`, and return the whole answer."""
+    """Send one request over this pool, of the upstream `name`, and return the whole answer. `upload` is the body of a
+    request that is its head alone."""
     collector, connection = _Collector(max_bytes), None
     try:
         async with asyncio.timeout(within_s):
@@ -130,7 +137,7 @@ async def fetch(
             if isinstance(got, Failure):
                 return got
             connection = got
-            connection.send(request, collector)
+            connection.send(request, collector, None if upload is None else upload.open())
             failure = await collector.over
             if failure is None and not collector.is_too_large:
                 connection = None  # it goes back to the pool by itself

@@ -42,6 +42,7 @@ from .background import Background
 from .capacity import Capacity
 from .dashboard import Dashboard
 from .endpoints import DataPlane
+from .files import StoredFiles
 from .hot_reload import HotReload, assemble, prepare
 from .http_guard.token_auth import TokenAuth
 from .landing import Landing
@@ -121,7 +122,10 @@ async def build(
         registry = Registry(store, lambda: live.parts.config, decisions=decisions)
         persons = PersonTokens(registry)
         plane = DataPlane(status, capacity, large_bodies, persons)
-        stored = StoredResponses(plane.caller, status)
+        stored = [
+            *StoredResponses(plane.caller, status).routes(),
+            *StoredFiles(plane.caller, status, capacity).routes(),
+        ]
         ops = Ops(ledger, status, scrape, TokenAuth(telemetry))
         admin = AdminAPI(
             registry,
@@ -132,7 +136,7 @@ async def build(
         most, behind = config.server.max_request_bytes, [*ops.inside(), *admin.routes(), *Dashboard().routes()]
         has_own_listener = config.admin.listen is not None
         app = _application(most, door, [
-            *plane.routes(), *stored.routes(), *ops.outside(), *([] if has_own_listener else behind),
+            *plane.routes(), *stored, *ops.outside(), *([] if has_own_listener else behind),
             *Landing(has_dashboard=not has_own_listener).routes(),
         ])  # fmt: skip
         office = (

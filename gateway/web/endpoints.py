@@ -40,6 +40,7 @@ from .capacity import Capacity
 from .forms import FormReader, boundary_of
 from .large_bodies import LargeBodies, Pieces
 from .middleware import CONTEXT, Handler, RequestContext
+from .named_files import bound_to_files
 from .person_tokens import PersonTokens, is_signed_token
 from .responses import ArrayStream, EventStream, Whole, json_response
 from .status import Status
@@ -120,7 +121,10 @@ class DataPlane:
         telemetry.entered()
         calls.add(task)
         try:
-            return await self._answer(request, visit, await self._check(request, visit, spec, address))
+            call = await self._check(request, visit, spec, address)
+            if visit.parts.config.files.upstream is not None:
+                call = await bound_to_files(call, visit.parts)
+            return await self._answer(request, visit, call)
         finally:
             calls.discard(task)
             telemetry.left()
@@ -195,8 +199,7 @@ class DataPlane:
             priority = classes.lowered(priority, wished)
         forwarded = forwarded_headers(request, spec.request_headers)
         if is_form:
-            kept = [(name, value) for name, value in forwarded if name.lower() != "content-type"]
-            forwarded = (*kept, ("Content-Type", content_type(boundary)))
+            forwarded = with_content_type(forwarded, content_type(boundary))
         user, tags = attribution_of(request.headers.items(), asked.document.members)
         call = Call(
             id=visit.id,
@@ -481,6 +484,11 @@ def forwarded_query(request: web.Request) -> str:
 def forwarded_headers(request: web.Request, more: frozenset[str]) -> tuple[tuple[str, str], ...]:
     """The request headers that upstreams get, `more` (in lower case) among them."""
     return tuple([(name, value) for name, value in request.headers.items() if _is_forwarded(name, more)])
+
+
+def with_content_type(headers: Iterable[tuple[str, str]], value: str) -> tuple[tuple[str, str], ...]:
+    """These headers with this Content-Type."""
+    return (*[(name, given) for name, given in headers if name.lower() != "content-type"], ("Content-Type", value))
 
 
 @lru_cache(maxsize=256)

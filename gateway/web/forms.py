@@ -15,6 +15,7 @@ import threading
 from aiohttp import hdrs, web
 
 from gateway.api import multipart
+from gateway.api.multipart import FormPart
 from gateway.api.prompt_tokens import FindsCounter
 from gateway.config import UploadSettings
 from gateway.errors import BodyTimeout, BodyTooLarge, InvalidRequest, Unavailable
@@ -124,8 +125,16 @@ class FormReader:
     async def read(
         self, request: web.BaseRequest, visit: RequestContext, spec: Format, boundary: str, find_counter: FindsCounter
     ) -> Params:
-        """The checked parameters of a form. Raises `GatewayError`, and aiohttp's errors for a body that is not framed
-        as HTTP."""
+        """The checked parameters of a form. Raises as `store`."""
+        stored, parts = await self.store(request, visit, boundary)
+        assert spec.read_form is not None
+        return spec.read_form(stored, parts, find_counter)
+
+    async def store(
+        self, request: web.BaseRequest, visit: RequestContext, boundary: str
+    ) -> tuple[StoredForm, list[FormPart]]:
+        """A form, stored in the name of the visit, and its parts. Raises `GatewayError`, and aiohttp's errors for a
+        body that is not framed as HTTP."""
         settings = visit.parts.config.uploads
         announced = request.content_length
         if announced is not None and announced > settings.max_bytes:
@@ -144,9 +153,7 @@ class FormReader:
                 await stored.end()
         except TimeoutError:
             raise BodyTimeout(f"The form did not arrive within {settings.timeout_s:g} seconds.") from None
-        parts = parser.parts()
-        assert spec.read_form is not None
-        return spec.read_form(stored, parts, find_counter)
+        return stored, parser.parts()
 
 
 def _too_large(settings: UploadSettings, detail: str = "") -> BodyTooLarge:

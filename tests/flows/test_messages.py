@@ -505,8 +505,8 @@ def test_paths_that_are_not_served_name_the_remedy(house: Gateway, upstream: Sta
 
 
 def test_paths_of_nobody_are_answered_in_the_words_of_the_client(house: Gateway, upstream: Stage) -> None:
-    assert told(post(house, "/v1/files"))[:2] == (404, "not_found_error")
-    assert post(house, "/v1/files", headers={}).error["type"] == "invalid_request_error"
+    assert told(post(house, "/v1/uploads"))[:2] == (404, "not_found_error")
+    assert post(house, "/v1/uploads", headers={}).error["type"] == "invalid_request_error"
     assert post(house, "/chat/completions", headers={}).error["message"].endswith("has to end in /v1.")
 
 

@@ -60,6 +60,21 @@ async def test_only_the_newest_of_a_key_are_kept(store: Store, monkeypatch: pyte
     assert found == [3, 4, 5, 100]
 
 
+async def test_a_key_has_a_list_of_each_kind(store: Store) -> None:
+    for number in range(4):
+        await store.add_bond(bond(number, kind="file", note="{}", made=NOW + number), NOW + number)
+    await store.add_bond(bond(9, kind="batch"), NOW)
+    await store.add_bond(bond(10), NOW)
+    await store.add_bond(bond(11, key="bob", kind="file"), NOW)
+    await store.remove_bond(bond(2))
+    found = await store.bonds_of("alice", "file", NOW)
+    assert [each.id for each in found] == ["resp_3", "resp_1", "resp_0"]
+    assert found[0] == bond(3, kind="file", note="{}", made=NOW + 3)
+    assert [each.id for each in await store.bonds_of("alice", "", NOW)] == ["resp_10"]
+    assert await store.bonds_of("alice", "file", NOW + under_test.BOND_KEPT_S + 9) == []
+    assert await store.bonds_of("carol", "file", NOW) == []
+
+
 @pytest.mark.parametrize("text", ["", "a b", "resp/1", "x" * 257, "ré", "a\n"])
 def test_what_is_no_id(text: str) -> None:
     assert not under_test.is_bond_id(text)

@@ -7,6 +7,8 @@ from gateway.store.bonds import BOND_KEPT_S, BONDS_KEPT, decode_bond, encode_bon
 
 from .connection import RedisConnection, Script
 
+READ_AT_ONCE = 500
+
 
 async def add_bond(link: RedisConnection, script: Script, base: str, bond: Bond, now: float) -> None:
     """As `BondStore.add_bond`."""
@@ -21,6 +23,21 @@ async def add_bond(link: RedisConnection, script: Script, base: str, bond: Bond,
 async def find_bond(link: RedisConnection, base: str, bond_id: str, now: float) -> Bond | None:
     """As `BondStore.find_bond`."""
     (text,) = await link.ask(("GET", f"{base}bond:{bond_id}"))
+    return _read(text, now)
+
+
+async def bonds_of(link: RedisConnection, base: str, key: str, kind: str, now: float) -> list[Bond]:
+    """As `BondStore.bonds_of`."""
+    (ids,) = await link.ask(("ZREVRANGE", f"{base}bonds:{key}", "0", str(BONDS_KEPT - 1)))
+    found: list[Bond] = []
+    for at in range(0, len(ids), READ_AT_ONCE):
+        (texts,) = await link.ask(("MGET", *[f"{base}bond:{name}" for name in ids[at : at + READ_AT_ONCE]]))
+        bonds = [_read(text, now) for text in texts]
+        found += [bond for bond in bonds if bond is not None and bond.key == key and bond.kind == kind]
+    return sorted(found, key=lambda bond: -bond.made)  # a bond that is written again has another place in the set
+
+
+def _read(text: str | None, now: float) -> Bond | None:
     if text is None:
         return None
     until, _, told = text.partition(" ")

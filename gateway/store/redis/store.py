@@ -319,6 +319,9 @@ class RedisStore:
     async def find_bond(self, bond_id: str, now: float) -> Bond | None:
         return await bonds.find_bond(self._finding, self._base, bond_id, now)
 
+    async def bonds_of(self, key: str, kind: str, now: float) -> list[Bond]:
+        return await bonds.bonds_of(self._finding, self._base, key, kind, now)
+
     async def remove_bond(self, bond: Bond) -> None:
         await bonds.remove_bond(self._finding, self._base, bond)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 
 from gateway.records import Bond
-from gateway.store.bonds import BOND_KEPT_S, BONDS_KEPT, decode_bond, encode_bond
+from gateway.store.bonds import BOND_KEPT_S, BONDS_KEPT, KIND, decode_bond, encode_bond
 
 from .database import insert
 
@@ -31,3 +31,13 @@ def find_bond(db: sqlite3.Connection, bond_id: str, now: float) -> Bond | None:
     """As `BondStore.find_bond`."""
     row = db.execute("SELECT text FROM bonds WHERE id = ? AND until >= ?", (bond_id, now)).fetchone()
     return decode_bond(row[0]) if row else None
+
+
+def bonds_of(db: sqlite3.Connection, key: str, kind: str, now: float) -> list[Bond]:
+    """As `BondStore.bonds_of`."""
+    rows = db.execute(
+        "SELECT text FROM bonds WHERE key = ? AND until >= ? AND coalesce(json_extract(text, ?), '') = ? "
+        "ORDER BY seq DESC LIMIT ?",
+        (key, now, f"$[{KIND}]", kind, BONDS_KEPT),
+    )
+    return [decode_bond(text) for (text,) in rows]

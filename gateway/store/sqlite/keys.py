@@ -24,7 +24,7 @@ from gateway.store.key_store import (
     StoredAudit,
 )
 
-from .bonds import find_bond
+from .bonds import bonds_of, find_bond
 from .database import among, connect, insert, path_of
 from .schema import AUDIT, DOCUMENT, SECRET, SET_DOCUMENT
 
@@ -97,6 +97,9 @@ class KeyReader:
 
     def find_bond(self, bond_id: str, now: float) -> Bond | None:
         return find_bond(self._db, bond_id, now)
+
+    def bonds_of(self, key: str, kind: str, now: float) -> list[Bond]:
+        return bonds_of(self._db, key, kind, now)
 
     def close(self) -> None:
         self._db.close()

@@ -233,6 +233,9 @@ class SqliteStore:
     async def find_bond(self, bond_id: str, now: float) -> Bond | None:
         return await self._run(self._finding, lambda: self._key_reader.find_bond(bond_id, now))
 
+    async def bonds_of(self, key: str, kind: str, now: float) -> list[Bond]:
+        return await self._run(self._finding, lambda: self._key_reader.bonds_of(key, kind, now))
+
     async def remove_bond(self, bond: Bond) -> None:
         wished_at = time.monotonic()
         await self._run(self._writing, lambda: self._books.remove_bond(bond, wished_at))

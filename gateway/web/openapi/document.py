@@ -18,6 +18,7 @@ from aiohttp import hdrs, web
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, models_json_schema
 
 from gateway import __version__
+from gateway.api.file_form import PURPOSES, CreateFile
 from gateway.api.schema import Body, Chat, Completion, CountTokens, Embedding, Messages, Part, Response
 from gateway.formats import AZURE, FORMATS, azure_paths
 from gateway.formats.gemini_request import CountContentTokens, GenerateContent
@@ -102,6 +103,18 @@ def _google_methods(version: str) -> Mapping[tuple[str, str], Operation]:
     }
 
 
+_FILE_PAGE = (
+    in_query("limit", "Files of a page, of which the gateway shows 100.", type="integer", minimum=1, maximum=10_000),
+    in_query("purpose", "Only files of this purpose.", enum=list(PURPOSES)),
+    in_query("order", "By the time of the upload.", enum=["asc", "desc"]),
+)
+
+
+def _of_file(summary: str, parameters: tuple[Mapping[str, Any], ...] = (in_path("file"),)) -> Operation:
+    errors = (401, 404, 408, 413, 422, 429, 502, 504)
+    return Operation(summary, "key", {JSON: named("Stored")}, errors, parameters=parameters)
+
+
 _PAGE = (
     in_query("pageSize", "Models of a page.", type="integer", minimum=0, maximum=1000),
     in_query("pageToken", "`nextPageToken` of the page before.", type="string", pattern="^[0-9]{0,7}$"),
@@ -163,6 +176,13 @@ _OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("DELETE", "/v1/responses/{response}"): _stored("Delete a stored response of this key.", "Stored"),
     ("POST", "/v1/responses/{response}/cancel"): _stored("Cancel a background response of this key."),
     ("GET", "/v1/responses/{response}/input_items"): _stored("The input of a stored response of this key.", "Stored"),
+    ("POST", "/v1/files"): _of_file("Upload a file.", ())._replace(body=CreateFile, body_type=FORM),
+    ("GET", "/v1/files"): _of_file("The files of this key.", _FILE_PAGE),
+    ("GET", "/v1/files/{file}"): _of_file("One file of this key."),
+    ("DELETE", "/v1/files/{file}"): _of_file("Delete a file of this key."),
+    ("GET", "/v1/files/{file}/content"): _of_file("The content of a file of this key.")._replace(
+        answers={"*/*": {"type": "string", "format": "binary"}}
+    ),
     ("GET", "/v1/models"): Operation("The models that this key may use.", "key", {JSON: named("Models")}, (401,)),
     ("GET", "/v1/models/{model}"): Operation(
         "One model, if this key may use it.", "key", {JSON: named("Model")}, (401, 404), parameters=(_MODEL,)

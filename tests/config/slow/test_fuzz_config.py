@@ -87,6 +87,7 @@ GOOD: dict[str, Any] = {
         "max_bytes": 1000, "max_file_bytes": "1MiB", "memory_bytes": 10, "max_stored_bytes": 5000, "timeout_s": 5,
         "folder": ".",
     },
+    "files": {"upstream": "up", "max_per_key": 5},
     "prices": {"file": "prices.json"},
     "alerts": {"webhook": f"https://hooks.example.com/{HIDDEN}", "proxy": f"http://user:{HIDDEN}@proxy:3128"},
     "tracing": {"endpoint": "http://127.0.0.1:4318", "sample_ratio": 0.5, "headers": {"Authorization": HIDDEN}},

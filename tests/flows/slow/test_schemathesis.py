@@ -33,6 +33,7 @@ from gateway.web.admin import request_bodies
 from gateway.web.openapi.document import FORM, OPERATIONS
 from gateway.web.openapi.operation import JSON, Operation
 from tests.conftest import Stage, StartsGateways
+from tests.fakes import forms
 from tests.fakes import responses_api as api
 from tests.fakes.scripted import Wire, answer, ok_json, stream
 from tests.flows.client import ERROR_KEYS, TIMEOUT_S, events
@@ -115,6 +116,12 @@ async def of_google(wire: Wire, method: str) -> None:
 async def agreeable(wire: Wire) -> None:
     """An upstream that answers everything as it should be answered."""
     path = wire.request.path.partition("?")[0]
+    if path.endswith("/content"):
+        await answer(b"x", headers=[("Content-Type", "application/octet-stream")])(wire)
+        return
+    if path.startswith("/v1/files"):
+        await ok_json({"id": f"file-{time.monotonic_ns()}", "object": "file", "deleted": True})(wire)
+        return
     if wire.request.headers.get("content-type", "").startswith("multipart/form-data"):
         await of_form(wire)
         return
@@ -181,7 +188,10 @@ def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
     teams = {"crew": {"quotas": [{"requests": 10**9, "per": "day", "model": "gpt-*"}]}}
     shared = [quota for quota in quotas if quota["per"] != 90]
     upstreams = {"main": {"capabilities": {"messages": True, "generate_content": True}}}
-    return gateways(settings(theatre.url, upstreams=upstreams, models=models, keys=keys, teams=teams, quotas=shared))
+    files = {"upstream": "main", "max_per_key": 5000}
+    return gateways(
+        settings(theatre.url, upstreams=upstreams, models=models, keys=keys, teams=teams, quotas=shared, files=files)
+    )
 
 
 UNITS = ("requests", "tokens", "usd")
@@ -204,6 +214,9 @@ def there(house: Gateway, method: str, path: str) -> dict[str, str]:
         "response": stored,
         "file": "reference.js" if path.startswith("/docs") else "api.js",
     }
+    if path.startswith("/v1/files"):
+        upload = forms.form(("purpose", "vision"), ("file", b"x"))
+        known["file"] = house.send("POST", "/v1/files", upload, headers=forms.TYPE).json["id"]
     return {part: known.get(part, name) for part in re.findall(r"{(\w+)}", path)}
 
 
@@ -427,7 +440,9 @@ def test_nobody_else_is_let_in(
 ) -> None:
     body = {"body": {}, "media_type": "application/json"} if OPERATIONS[method, path].body else {}
     there = (
-        {"model": "m", "id": "alice", "name": "crew", "request": "req_1", "response": "resp_1"} if "{" in path else {}
+        {"model": "m", "id": "alice", "name": "crew", "request": "req_1", "file": "file-1", "response": "resp_1"}
+        if "{" in path
+        else {}
     )
     case = schema[path][method].Case(path_parameters=there, **body)
     answer = tell(house, session, case, headers={} if who is None else {"Authorization": who})

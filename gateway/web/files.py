@@ -1,0 +1,216 @@
+"""Files that an upstream keeps for clients (/v1/files): upload, list, read, download, delete.
+
+All keys share one account of one upstream (`files.upstream`), so an id is bound to the key that uploaded the file, and
+a list is made from these bonds. The account's own list is never shown. No quota is drawn on: nothing is generated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import quote
+
+from aiohttp import web
+
+from gateway.api import file_form
+from gateway.api.file_form import FileForm
+from gateway.api.form import Upload
+from gateway.api.multipart import content_type
+from gateway.errors import InvalidRequest, NotFound, UpstreamFailed
+from gateway.formats import FORMATS
+from gateway.records import Bond, Failure, Fault, Key, Phase
+from gateway.relay.attempt import response_headers
+from gateway.store.bonds import is_bond_id
+from gateway.upstream.account import account_of
+from gateway.upstream.ask import Fetched, fetch
+from gateway.upstream.download import Download
+
+from .capacity import Capacity
+from .endpoints import continue_later, forwarded_headers, with_content_type
+from .forms import FormReader, boundary_of
+from .kept import FindsCaller, KeptAtUpstream, ask_upstream, object_of, raise_for
+from .middleware import CONTEXT, RequestContext
+from .responses import EventStream, Whole, json_response
+from .status import Status
+
+PATH = "/v1/files"
+
+OPENAI = FORMATS["chat"]
+"""In whose words errors are written."""
+
+MAX_PAGE = 100
+"""Files of one answer: each is read at the upstream."""
+
+MAX_LIMIT = 10_000
+"""Of `limit` (openai-openapi, listFiles)."""
+
+MAX_ERROR_BYTES = 65_536
+
+BYTES_PER_TOKEN, MAX_FILE_TOKENS = 4, 131_072
+"""What a call is estimated to read of a file that it names."""
+
+_DOWN = ("content-type", "content-disposition", "content-encoding")
+
+
+class StoredFiles:
+    """The endpoints of files. `caller` finds the key of a request, or refuses it."""
+
+    def __init__(self, caller: FindsCaller, status: Status, capacity: Capacity) -> None:
+        self._kept = KeptAtUpstream(caller, status, "id", "/files", OPENAI, name="file")
+        self._status = status
+        self._forms = FormReader(capacity)
+
+    def routes(self) -> list[web.RouteDef]:
+        """Every route of files."""
+        one = f"{PATH}/{{file:[^{{}}/]+}}"
+        return [
+            web.post(PATH, self.upload, expect_handler=continue_later),
+            web.get(PATH, self.list, allow_head=False),
+            web.get(one, self._kept.relay, allow_head=False),
+            web.delete(one, self._kept.delete),
+            web.get(f"{one}/content", self.download, allow_head=False),
+        ]
+
+    async def upload(self, request: web.Request) -> web.StreamResponse:
+        """Store the form, check it, send it on, and bind the file's id to the key."""
+        visit = request[CONTEXT]
+        key = await self._kept.key(request, visit)
+        upstream = _upstream(visit)
+        if request.content_type != "multipart/form-data":
+            raise InvalidRequest(
+                "Unsupported content type. This API method only accepts 'multipart/form-data' requests.",
+                code="unsupported_content_type",
+            )
+        most = visit.parts.config.files.max_per_key
+        if len(await visit.parts.bonds.every(key.id, "file")) >= most:
+            raise InvalidRequest(
+                f"Your key has {most} files, which is the most that it may have. Delete some with DELETE {PATH}/ID.",
+                code="too_many_files",
+            )
+        calls, task = self._status.calls, asyncio.current_task()
+        calls.add(task)
+        try:
+            return await self._upload(request, visit, key, upstream)
+        finally:
+            calls.discard(task)
+            if visit.form is not None:
+                visit.form.close()
+
+    async def _upload(self, request: web.Request, visit: RequestContext, key: Key, upstream: str) -> web.StreamResponse:
+        boundary = boundary_of(request)
+        stored, parts = await self._forms.store(request, visit, boundary)
+        asked = file_form.read(stored, parts)
+        body = file_form.forwarded(stored, asked, boundary)
+        answer = await _send(request, visit, upstream, boundary, body)
+        told = object_of(answer.body)
+        made = None if told is None else told.get("id")
+        if not isinstance(made, str) or not is_bond_id(made):
+            raise UpstreamFailed.after(Failure(upstream, Phase.WAITING, Fault.NOT_JSON))
+        await visit.parts.bonds.keep(_bond(made, key, upstream, visit, asked))
+        return Whole(200, response_headers(answer.head, OPENAI), answer.body)
+
+    async def list(self, request: web.Request) -> web.StreamResponse:
+        """The key's own files, as they are at the upstream now. One that has ended there is left out."""
+        visit = request[CONTEXT]
+        key = await self._kept.key(request, visit)
+        _upstream(visit)
+        bonds = await visit.parts.bonds.every(key.id, "file")
+        query = request.query
+        if (purpose := query.get("purpose")) is not None:
+            bonds = [bond for bond in bonds if purpose_of(bond) == purpose]
+        if query.get("order", "desc") == "asc":
+            bonds.reverse()
+        page, has_more = page_of(bonds, query.get("after"), query.get("limit"), MAX_LIMIT)
+        found = await self._kept.read_all(request, visit, page)
+        ends = {"first_id": found[0]["id"], "last_id": found[-1]["id"]} if found else {}
+        return json_response(json.dumps({"object": "list", "data": found, "has_more": has_more, **ends}).encode())
+
+    async def download(self, request: web.Request) -> web.StreamResponse:
+        """The file's content, relayed as it comes. Cut, the message is left incomplete."""
+        visit = request[CONTEXT]
+        bond = await self._kept.bond(request, visit)
+        calls, task = self._status.calls, asyncio.current_task()
+        calls.add(task)
+        try:
+            return await self._relay(request, visit, bond)
+        finally:
+            calls.discard(task)
+
+    async def _relay(self, request: web.Request, visit: RequestContext, bond: Bond) -> web.StreamResponse:
+        parts = visit.parts
+        upstream, pool = parts.config.upstreams[bond.upstream], parts.pools[bond.upstream]
+        sent = ask_upstream(request, visit, bond, f"/files/{quote(bond.id, safe='')}/content", "GET", OPENAI)
+        async with Download(bond.upstream, pool) as download:
+            head = await download.begin(sent, upstream.timeouts.head_s)
+            if isinstance(head, Failure):
+                raise UpstreamFailed.after(head)
+            if head.status != 200:
+                raise_for(bond.upstream, Fetched(head, await download.read_all(MAX_ERROR_BYTES)), pool.hidden, OPENAI)
+            headers = [(name, value) for name, value in head.headers if name in _DOWN]
+            stream = visit.stream = EventStream(
+                request, [*headers, ("x-request-id", visit.id)], is_last=not self._status.is_ready
+            )
+            while piece := await download.read():
+                if stream.write(piece):
+                    await stream.wait_until_writable()
+            if download.failure is None:
+                stream.finish(b"")
+            return stream
+
+
+def _upstream(visit: RequestContext) -> str:
+    """The upstream that keeps files. Raises `NotFound` where there is none."""
+    upstream = visit.parts.config.files.upstream
+    if upstream is None:
+        raise NotFound("This gateway keeps no files: its operator has not set files.upstream.")
+    return upstream
+
+
+async def _send(request: web.Request, visit: RequestContext, name: str, boundary: str, body: Upload) -> Fetched:
+    """The upstream's answer to the upload. Raises `UpstreamFailed` or `UpstreamRefused` for any other than a good
+    one."""
+    parts = visit.parts
+    pool, upstream = parts.pools[name], parts.config.upstreams[name]
+    headers = with_content_type(forwarded_headers(request, OPENAI.request_headers), content_type(boundary))
+    sent = pool.request("/files", headers, body)
+    limit = parts.config.server.max_response_bytes
+    answer = await fetch(name, pool, sent, upstream.timeouts.total_s, limit, body)
+    return raise_for(name, answer, pool.hidden, OPENAI)
+
+
+def _bond(made: str, key: Key, upstream: str, visit: RequestContext, asked: FileForm) -> Bond:
+    return Bond(
+        id=made,
+        key=key.id,
+        team=key.team,
+        upstream=upstream,
+        account=account_of(visit.parts.config.upstreams[upstream], 0),
+        model="",
+        tokens=min(asked.file.size // BYTES_PER_TOKEN, MAX_FILE_TOKENS),
+        made=time.time(),
+        kind="file",
+        note=json.dumps({"purpose": asked.purpose}, separators=(",", ":")),
+    )
+
+
+def purpose_of(bond: Bond) -> str:
+    """The purpose of a file."""
+    told: dict[str, Any] = json.loads(bond.note)
+    return str(told["purpose"])
+
+
+def page_of(bonds: Sequence[Bond], after: str | None, limit: str | None, most: int) -> tuple[Sequence[Bond], bool]:
+    """A page of a list, and whether there are more behind it. Raises `InvalidRequest`."""
+    if limit is not None and not (limit.isascii() and limit.isdecimal() and 1 <= int(limit[:9]) <= most):
+        raise InvalidRequest(f"Invalid 'limit': expected a number from 1 to {most}.", param="limit")
+    start = 0
+    if after is not None:
+        places = [place for place, bond in enumerate(bonds) if bond.id == after]
+        if not places:
+            raise InvalidRequest("Invalid 'after': it is not the id of an object in this list.", param="after")
+        start = places[0] + 1
+    size = min(MAX_PAGE, most if limit is None else int(limit))
+    return bonds[start : start + size], len(bonds) > start + size

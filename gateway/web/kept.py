@@ -1,0 +1,149 @@
+"""What upstreams keep under ids that are bound to keys: the requests for one of them, and for a page of a list.
+
+Each request goes to the upstream and with the API key that the id is bound to, and to no other. An id of another key
+is as unknown as one that was never given.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+from urllib.parse import quote
+
+from aiohttp import web
+
+from gateway.errors import UpstreamFailed, UpstreamRefused
+from gateway.formats.format import Format
+from gateway.records import Bond, Failure, Fault, Key, Phase
+from gateway.relay.attempt import response_headers
+from gateway.upstream import provider_errors
+from gateway.upstream.account import position_of
+from gateway.upstream.ask import Fetched, fetch
+
+from .endpoints import forwarded_headers, forwarded_query
+from .middleware import CONTEXT, RequestContext
+from .responses import Whole
+from .status import Status
+
+FindsCaller = Callable[[web.Request, RequestContext], Awaitable[Key]]
+
+READ_AT_ONCE = 8
+"""Requests to the upstream at once for one list."""
+
+
+class KeptAtUpstream:
+    """Objects of one kind, kept below `path` of an upstream's base URL.
+
+    `param` is how `Bonds.require` names them, `name` how routes name the id, and `spec` the format of the API that they
+    belong to. `caller` finds the key of a request, or refuses it."""
+
+    def __init__(
+        self, caller: FindsCaller, status: Status, param: str, path: str, spec: Format, name: str = "id"
+    ) -> None:
+        self._caller = caller
+        self._status = status
+        self._param = param
+        self._path = path
+        self._spec = spec
+        self._name = name
+
+    async def key(self, request: web.Request, visit: RequestContext) -> Key:
+        """The key of a request. Raises `Unauthorized` or another refusal of it, and `Unavailable`."""
+        key = await self._caller(request, visit)
+        self._status.refuse_when_draining()
+        return key
+
+    async def bond(self, request: web.Request, visit: RequestContext) -> Bond:
+        """The bond of the id in the path. Raises `NotFound`, too."""
+        key = await self.key(request, visit)
+        parts = visit.parts
+        return await parts.bonds.require(key.id, request.match_info[self._name], self._param, parts.config.upstreams)
+
+    async def relay(self, request: web.Request, action: str = "") -> web.StreamResponse:
+        """Pass on what the upstream answers to the client's method."""
+        visit = request[CONTEXT]
+        bond = await self.bond(request, visit)
+        return self.whole(await self.fetch(request, visit, bond, action, request.method))
+
+    async def delete(self, request: web.Request) -> web.StreamResponse:
+        """Delete the object at the upstream, and then its bond."""
+        visit = request[CONTEXT]
+        bond = await self.bond(request, visit)
+        answer = await self.fetch(request, visit, bond, method="DELETE")
+        if (told := object_of(answer.body)) is not None and told.get("deleted") is not False:
+            await visit.parts.bonds.forget(bond)
+        return self.whole(answer)
+
+    async def fetch(
+        self, request: web.Request, visit: RequestContext, bond: Bond, action: str = "", method: str = "GET"
+    ) -> Fetched:
+        """The upstream's answer. Raises `UpstreamFailed` or `UpstreamRefused` for any other than a good one."""
+        parts = visit.parts
+        pool, upstream = parts.pools[bond.upstream], parts.config.upstreams[bond.upstream]
+        path = f"{self._path}/{quote(bond.id, safe='')}{action}"
+        sent = ask_upstream(request, visit, bond, path, method, self._spec)
+        limit = parts.config.server.max_response_bytes
+        answer = await fetch(bond.upstream, pool, sent, upstream.timeouts.head_s, limit)
+        good = raise_for(bond.upstream, answer, pool.hidden, self._spec)
+        if object_of(good.body) is None:
+            raise UpstreamFailed.after(Failure(bond.upstream, Phase.WAITING, Fault.NOT_JSON))
+        return good
+
+    async def read_all(
+        self, request: web.Request, visit: RequestContext, bonds: Sequence[Bond]
+    ) -> list[dict[str, Any]]:
+        """The objects of these bonds as they are now, without those that have ended at the upstream."""
+        turns = asyncio.Semaphore(READ_AT_ONCE)
+
+        async def read(bond: Bond) -> dict[str, Any] | None:
+            async with turns:
+                try:
+                    return object_of((await self.fetch(request, visit, bond)).body)
+                except UpstreamRefused as refused:
+                    if refused.status != 404:
+                        raise
+            await visit.parts.bonds.forget(bond)
+            return None
+
+        found = await asyncio.gather(*[read(bond) for bond in bonds])
+        return [each for each in found if each is not None]
+
+    def whole(self, answer: Fetched) -> Whole:
+        """The answer for the client."""
+        return Whole(200, response_headers(answer.head, self._spec), answer.body)
+
+
+def ask_upstream(
+    request: web.Request, visit: RequestContext, bond: Bond, path: str, method: str, spec: Format
+) -> list[bytes | memoryview]:
+    """The request for what is bound, without a body."""
+    parts = visit.parts
+    upstream = parts.config.upstreams[bond.upstream]
+    kept = forwarded_headers(request, spec.request_headers)
+    query = forwarded_query(request) if spec.passes_query else ""
+    key = position_of(upstream, bond.account) or 0
+    return parts.pools[bond.upstream].request(f"{path}{query}", kept, b"", method=method, key=key)
+
+
+def raise_for(upstream: str, answer: Fetched | Failure, hide: Sequence[tuple[str, str]], spec: Format) -> Fetched:
+    """The answer, if it is a good one. Raises `UpstreamFailed` or `UpstreamRefused`."""
+    if isinstance(answer, Fetched):
+        if answer.head.status == 200:
+            return answer
+        judged = provider_errors.judge(upstream, answer.head, answer.body, now=time.time(), hide=hide)
+        if isinstance(judged, UpstreamRefused):
+            raise judged
+        answer = judged
+    raise UpstreamFailed.after(answer, passed=spec.passed_statuses)
+
+
+def object_of(body: bytes) -> dict[str, Any] | None:
+    """The object of a JSON body; None: it is none."""
+    try:
+        told = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    return told if isinstance(told, dict) else None
