@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from selenium import webdriver
@@ -12,6 +13,7 @@ from selenium import webdriver
 from gateway.records import Usage
 from tests.conftest import Stage, StartsGateways
 from tests.conftest import _starter as starter
+from tests.fakes.redis_servers import RedisServer
 from tests.fakes.scripted import error_json, ok_json
 from tests.flows.house import ADMIN_TOKEN, CHAT, COMPLETIONS, Gateway, eventually, key, model, settings
 from tests.flows.planted import plant, record
@@ -64,6 +66,32 @@ def gateways(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartsGateway
 @pytest.fixture(scope="session")
 def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
     """A gateway with calls of today and of other days, good ones and bad ones."""
+    return _house(gateways, theatre, {})
+
+
+@pytest.fixture(scope="session", params=["embedded", "redis"])
+def either(
+    request: pytest.FixtureRequest, theatre: Stage, gateways: StartsGateways, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Gateway]:
+    """The same gateway on each of the stores."""
+    if request.param == "embedded":
+        yield request.getfixturevalue("house")
+        return
+    with RedisServer(tmp_path_factory.mktemp("redis")) as server:
+        yield _house(gateways, theatre, {"store": {"url": server.url}})
+
+
+@pytest.fixture
+def operator(driver: webdriver.Chrome, either: Gateway) -> Iterator[Page]:
+    """Signed in at a gateway on each of the stores as who may change things."""
+    made = Page(driver, either.url)
+    made.forget()
+    made.open(token=ADMIN_TOKEN)
+    yield made
+    check_manners(made)
+
+
+def _house(gateways: StartsGateways, theatre: Stage, more: dict[str, Any]) -> Gateway:
     models = {
         COMPLETIONS: model("completions", price=PRICE),
         CHAT: model("chat", unpriced="allow"),
@@ -71,7 +99,8 @@ def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
     }
     config = settings(
         theatre.url, models=models, keys=KEYS, teams=TEAMS, quotas=[{"requests": 100_000, "per": "month"}],
-        admin={"viewer_token": VIEWER_TOKEN}, server={"workers": 2},
+        admin={"viewer_token": VIEWER_TOKEN}, server={"workers": 2, "reload_on_change": False},
+        upstreams={"main": {"limits": {"requests": "6000/minute"}}}, aliases={"nick": COMPLETIONS}, **more,
     )  # fmt: skip
     made = gateways(config)
     _give_a_past(made)

@@ -37,6 +37,19 @@ class Poll(NamedTuple):
 ALWAYS = (Poll("live", 2),)
 """In every view."""
 
+
+def _subject(narrowed: str, split: str) -> tuple[Poll, ...]:
+    """What the report about one key, team, model or upstream asks for."""
+    groups = ("day", split, f"day%2C{split}")
+    latency = ("model", "day", "%2C")
+    return (
+        *[Poll(f"usage?group_by={group}&since={{29}}&until={{2}}&{narrowed}", 600) for group in groups],
+        *[Poll(f"usage?group_by={group}&since={{1}}&until={{0}}&{narrowed}", 60) for group in groups],
+        *[Poll(f"latency?group_by={group}&since={{29}}&until={{0}}&{narrowed}", 60) for group in latency],
+        Poll(f"refusals?{narrowed}&since={{29}}&limit=200", 60),
+    )
+
+
 VIEWS: Mapping[str, tuple[Poll, ...]] = {
     "overview": (
         Poll("usage?group_by=day&since={first}&until={2}", 600), Poll("usage?group_by=day&since={1}&until={0}", 60),
@@ -49,12 +62,14 @@ VIEWS: Mapping[str, tuple[Poll, ...]] = {
     "calls": (Poll("calls?limit=100", 10), Poll("refusals?limit=100", 10)),
     "quotas": (Poll("quotas", 15),),
     "keys": (Poll("keys?limit=500", 30),),
-    "keys/{key}": (Poll("keys?limit=500", 30), Poll("keys/{key}", 3), Poll("quotas?key={key}", 3)),
+    "keys/{key}": (Poll("keys?limit=500", 30), Poll("keys/{key}", 3), Poll("quotas?key={key}", 3),
+                   *_subject("key={key}", "model")),
     "teams": (Poll("teams?limit=500", 30),),
     "teams/{team}": (
         Poll("teams?limit=500", 30), Poll("teams/{team}", 5), Poll("quotas?team={team}", 5),
-        Poll("keys?team={team}&limit=500", 5),
+        Poll("keys?team={team}&limit=500", 5), *_subject("team={team}", "key"),
     ),
+    "models": (Poll("models", 15), Poll("upstreams", 15)),
 }  # fmt: skip
 """What each view asks for besides. A list of keys or teams goes on with `after` until it is whole."""
 

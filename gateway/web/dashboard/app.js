@@ -11,15 +11,18 @@ import { attempt } from "./dialog.js";
 import { audit } from "./view_audit.js";
 import { calls } from "./view_calls.js";
 import { mine } from "./view_mine.js";
+import { models } from "./view_models.js";
 import { keys } from "./view_keys.js";
 import { overview } from "./view_overview.js";
 import { quotas } from "./view_quotas.js";
 import { teams } from "./view_teams.js";
 
-// Each fills the page and may return a function that is called with what stands behind its name in the address.
-const VIEWS = { overview, mine, calls, quotas, keys, teams, audit };
+// Each fills the page and may return a function that is called with what stands behind its name in the address,
+// and with that name.
+const VIEWS = { overview, mine, calls, quotas, keys, teams, models, audit };
+const PART_OF = { upstreams: "models" };
 // The operation without which a view has nothing to show.
-const NEEDS = { overview: "GET /admin/api/teams", teams: "GET /admin/api/teams", audit: "GET /admin/api/audit" };
+const NEEDS = { overview: "GET /admin/api/teams", teams: "GET /admin/api/teams", models: "GET /admin/api/models", audit: "GET /admin/api/audit" };
 
 const the = (id) => document.getElementById(id);
 const main = the("main");
@@ -119,10 +122,11 @@ function route() {
     return;
   }
   if (!session) return;
-  const { view: name, name: address, query } = readAddress();
+  const { view: kind, name: address, query } = readAddress();
+  const name = PART_OF[kind] ?? kind;
   const chosen = VIEWS[name] && session.may(name) ? name : Object.keys(VIEWS).find(session.may);
   if (chosen === current.name && current.go) {
-    current.go(address);
+    current.go(address, kind);
     return;
   }
   view.abort();
@@ -134,7 +138,7 @@ function route() {
   }
   document.title = `${document.querySelector(`#nav a[href="#${chosen}"]`).textContent} · Completions gateway`;
   fill(main, loading());
-  current = { name: chosen, go: VIEWS[chosen](main, { ...session, signal: view.signal, address, query }) };
+  current = { name: chosen, go: VIEWS[chosen](main, { ...session, signal: view.signal, address, kind, query }) };
 }
 
 function showPulse(feed) {

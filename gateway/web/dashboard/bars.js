@@ -1,7 +1,8 @@
 // A quota as a bar: what is used, what running calls have reserved, what is left, and when it is free again.
 
 import { h } from "./dom.js";
-import { amount, bare, isCalendar, moment, percent, quotaName, span } from "./format.js";
+import { amount, bare, isCalendar, moment, momentInWords, percent, quotaName, span } from "./format.js";
+import { spentAt } from "./spending.js";
 
 const NEARLY = 0.8;
 
@@ -19,6 +20,14 @@ function state(row) {
 export function freeAgain(row) {
   if (!row.reset_at) return row.unit === "parallel" ? "free as soon as calls end" : "nothing used";
   return `${isCalendar(row) ? "resets" : "wholly free again"} in ${row.reset_s < 1 ? "a moment" : span(row.reset_s)}`;
+}
+
+/** When it will be spent, where that is before its end. */
+function expected(row) {
+  const at = spentAt(row);
+  if (!at) return null;
+  const title = `At the pace since this ${row.per} began: ${moment(at.getTime() / 1000)} UTC`;
+  return h("span", { class: "forecast", title, data: { forecast: at.toISOString() } }, `will be spent ${momentInWords(at, row.per)}`);
 }
 
 /** The bar of one window; `actions` are buttons that belong to it. */
@@ -78,6 +87,7 @@ export function quotaBar(row, actions = []) {
       ),
       h("span", { title: row.reset_at && `${moment(row.reset_at)} UTC` }, freeAgain(row)),
     ),
+    h("div", { class: "quota-foot" }, expected(row)),
     actions.length > 0 && h("div", { class: "quota-actions" }, actions),
   );
 }

@@ -28,13 +28,14 @@ export function openDialog(title, make, { kind = "", onClose } = {}) {
 }
 
 /** A wide dialog about one thing of a list, whose address it has; closing leads back to the list. Gives the places for
- * its content and its buttons, how to close it, and a signal for when it or the page behind has ended. */
+ * its content, for more below it and for its buttons, how to close it, and a signal for when it or the page behind has ended. */
 export function openOne(title, list, signal) {
   const ended = new AbortController();
   const place = h("div");
+  const more = h("div");
   const buttons = h("footer");
-  const dialog = openDialog(title, () => h("div", null, place, buttons), {
-    kind: "wide",
+  const dialog = openDialog(title, () => h("div", null, place, buttons, more), {
+    kind: "page",
     onClose: () => {
       ended.abort();
       if (location.hash.startsWith(`${list}/`)) history.replaceState(null, "", list);
@@ -42,7 +43,7 @@ export function openOne(title, list, signal) {
   });
   const close = () => dialog.close();
   signal.addEventListener("abort", close, { signal: ended.signal });
-  return { place, buttons, close, both: AbortSignal.any([signal, ended.signal]) };
+  return { place, more, buttons, close, both: AbortSignal.any([signal, ended.signal]) };
 }
 
 /** A question before something that cannot be undone. `act` is awaited; what it raises is shown. */

@@ -58,6 +58,15 @@ export const moment = (time) => (time === null || time === undefined ? NOTHING :
 export const clock = (time) => spell(asDate(time)).slice(11, 19);
 export const minute = (time) => (time === null || time === undefined ? NOTHING : spell(asDate(time)).slice(0, 16));
 
+/** When something will happen within a day, week or month: "at 17:40", "on Thursday", "on the 27th". */
+export function momentInWords(date, per) {
+  if (per === "day") return `at ${spell(date).slice(11, 16)}`;
+  if (per === "week") return `on ${WEEKDAYS[date.getUTCDay()]}`;
+  const number = date.getUTCDate();
+  const ending = number > 10 && number < 20 ? "th" : (["th", "st", "nd", "rd"][number % 10] ?? "th");
+  return `on the ${number}${ending}`;
+}
+
 /** The UTC day so many days before today: 2026-11-20. */
 export const day = (before = 0) => new Date(Date.now() - before * DAY_MS).toISOString().slice(0, 10);
 

@@ -3,12 +3,22 @@
 import { get } from "./api.js";
 import { DayChart } from "./chart.js";
 import { fill, h } from "./dom.js";
-import { NOTHING, count, many, percent, span } from "./format.js";
+import { NOTHING, compact, count, many, percent, span } from "./format.js";
 import { rangeWords } from "./range.js";
 import { StepTable } from "./step_table.js";
+import { switcher } from "./switcher.js";
 import { Table } from "./table.js";
 
 const GROUPS = ["model", "upstream"];
+const OWNERS = ["key", "team"];
+const MEASURED_CALLS = 2000; // of a key, a team or a person, as gateway/reports/latency.py has it
+
+const SHOWN = {
+  first: { title: "First token p95", of: (row) => row.first_token_p95_s, spell: span, words: "Time to first token, 95th percentile" },
+  duration: { title: "Took p95", of: (row) => row.duration_p95_s, spell: span, words: "Duration, 95th percentile" },
+  attempts: { title: "Failed attempts", of: (row) => row.failed_attempts, spell: compact, words: "Failed attempts, retried ones among them" },
+  errors: { title: "Failed calls", of: (row) => row.errors, spell: compact, words: "Failed calls" },
+};
 
 const time = (title, name) => ({ title, isNumber: true, sort: (row) => row[name], show: (row) => span(row[name]) });
 const speed = (row) => (row.tokens_per_s_p50 === null ? NOTHING : count(row.tokens_per_s_p50));
@@ -26,21 +36,37 @@ const columns = (group) => [
   { title: "Failed attempts", hint: "Attempts at upstreams that came to nothing, retried ones among them", isNumber: true, sort: (row) => row.failed_attempts, show: (row) => count(row.failed_attempts) },
 ];
 
+const inWords = (row) =>
+  [
+    row.first_token_count &&
+      `first token p50 ${span(row.first_token_p50_s)}, p95 ${span(row.first_token_p95_s)}, p99 ${span(row.first_token_p99_s)}`,
+    row.duration_count && `took p50 ${span(row.duration_p50_s)}, p95 ${span(row.duration_p95_s)}`,
+    `${many(row.errors, "failed call")}, ${many(row.failed_attempts, "failed attempt")}`,
+  ]
+    .filter(Boolean)
+    .join(" · ");
+
 /** The section; `look(state)` shows it for the range, group and filters of a page, and returns the row of everything. */
 export class LatencyPanel {
-  constructor(signal) {
+  constructor(signal, id = "latency-title", heading = "h2") {
     this.signal = signal;
+    this.shown = "first";
     this.chart = new DayChart();
     this.byStep = new StepTable(
       (unit) => new Table(columns(unit), { caption: `Latency by ${unit}`, name: (row) => row[unit], sort: 0 }),
     );
     this.place = h("div");
     this.note = h("p", { class: "note" });
+    const titles = Object.fromEntries(Object.entries(SHOWN).map(([name, { title }]) => [name, title]));
     this.node = h(
       "section",
-      { "aria-labelledby": "latency-title" },
-      h("h2", { id: "latency-title" }, "Latency"),
+      { "aria-labelledby": id },
+      h(heading, { id }, "Latency and failures"),
       this.note,
+      switcher("What the chart of latency shows", titles, this.shown, (name) => {
+        this.shown = name;
+        if (this.last) this.draw();
+      }),
       h("div", { class: "panel" }, this.chart.node, this.byStep.node),
       h("div", { class: "panel flush" }, this.place),
     );
@@ -48,40 +74,46 @@ export class LatencyPanel {
 
   async ask(groups, { since, until }, filters) {
     const narrowed = GROUPS.filter((name) => name in filters);
-    const { data } = await get("latency", { group_by: [...new Set([...groups, ...narrowed])].join(",") || ",", since, until }, this.signal);
+    const group_by = [...new Set([...groups, ...narrowed])].join(",") || ",";
+    const owner = Object.fromEntries(OWNERS.filter((name) => name in filters).map((name) => [name, filters[name]]));
+    const { data } = await get("latency", { group_by, since, until, ...owner }, this.signal);
     return data.filter((row) => narrowed.every((name) => row[name] === filters[name]));
   }
 
   async look({ range, group, filters }) {
     const by = GROUPS.includes(group) ? group : "model";
-    const only = Object.fromEntries(GROUPS.filter((name) => name in filters).map((name) => [name, filters[name]]));
-    const [rows, steps] = await Promise.all([this.ask([by], range, only), this.ask([range.unit], range, only)]);
+    const [rows, steps] = await Promise.all([this.ask([by], range, filters), this.ask([range.unit], range, filters)]);
     if (this.table?.group !== by) {
       this.table = Object.assign(new Table(columns(by), { caption: `Latency by ${by}`, name: (row) => row[by], sort: 1 }), { group: by });
       fill(this.place, this.table.node);
     }
     this.table.show(rows);
-    fill(this.note, "key" in filters || "team" in filters ? "Measured over all keys and teams." : "");
+    const isOwned = OWNERS.some((name) => name in filters);
+    fill(this.note, isOwned ? `Times are those of the newest ${count(MEASURED_CALLS)} calls at most.` : "");
     this.byStep.show(range.unit, steps);
+    this.last = { range, steps };
+    this.draw();
+    return rows.length ? this.whole(range, filters) : null;
+  }
+
+  draw() {
+    const { range, steps } = this.last;
+    const { title, of, spell, words } = SHOWN[this.shown];
     const known = new Map(steps.map((row) => [row[range.unit], row]));
     this.chart.show(
-      range.steps.map((name) => known.get(name) ?? { [range.unit]: name, first_token_p95_s: null, first_token_count: 0 }),
+      range.steps.map((name) => known.get(name) ?? { [range.unit]: name }),
       {
-        parts: [{ name: "p95", class: "c1", of: (row) => row.first_token_p95_s }],
-        spell: span,
-        say: (row) =>
-          row.first_token_count
-            ? `first token p50 ${span(row.first_token_p50_s)}, p95 ${span(row.first_token_p95_s)}, p99 ${span(row.first_token_p99_s)} · ${many(row.failed_attempts, "failed attempt")}`
-            : "none measured",
-        total: `Time to first token, 95th percentile by ${range.unit}`,
-        summary: `Time to first token, 95th percentile by ${range.unit}, ${rangeWords(range)}. The table below has it by ${by}.`,
+        parts: [{ name: title, class: "c1", of }],
+        spell,
+        say: (row) => (row.requests ? inWords(row) : "none measured"),
+        total: `${words}, by ${range.unit}`,
+        summary: `${words}, by ${range.unit}, ${rangeWords(range)}. The table below says the same.`,
       },
     );
-    return rows.length ? this.whole(range, only) : null;
   }
 
   /** Without groups: one row, of all that the filters leave. */
-  async whole(range, only) {
-    return (await this.ask([], range, only))[0] ?? null;
+  async whole(range, filters) {
+    return (await this.ask([], range, filters))[0] ?? null;
   }
 }

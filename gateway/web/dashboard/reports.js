@@ -15,31 +15,29 @@ export class Reports {
 
   /** The rows by `groups` (a list of names) of these days or hours, of what `filters` (name: value) leaves. */
   async by(groups, since, until, filters = {}) {
-    const asked = [...new Set([...groups, ...Object.keys(filters)])];
-    const all = since.length > 10 ? await this.ask(asked, since, until) : await this.ofDays(asked, since, until);
-    const rows = all.filter((row) => Object.entries(filters).every(([name, value]) => row[name] === value));
-    return added(rows, groups);
+    if (since.length > 10) return this.ask(groups, since, until, filters);
+    return added(await this.ofDays(groups, since, until, filters), groups);
   }
 
-  async ofDays(groups, since, until) {
+  async ofDays(groups, since, until, filters) {
     const recent = day(1);
     const [past, now] = await Promise.all([
-      since < recent ? this.ofPast(groups, since, until < recent ? until : day(2)) : [],
-      until >= recent ? this.ask(groups, since < recent ? recent : since, until) : [],
+      since < recent ? this.ofPast(groups, since, until < recent ? until : day(2), filters) : [],
+      until >= recent ? this.ask(groups, since < recent ? recent : since, until, filters) : [],
     ]);
     return [...past, ...now];
   }
 
-  async ofPast(groups, since, until) {
-    const question = JSON.stringify([groups, since, until]);
+  async ofPast(groups, since, until, filters) {
+    const question = JSON.stringify([groups, since, until, filters]);
     const known = this.past.get(question);
     if (known && Date.now() - known.at < PAST_EVERY_MS) return known.rows;
-    const rows = await this.ask(groups, since, until);
+    const rows = await this.ask(groups, since, until, filters);
     this.past.set(question, { at: Date.now(), rows });
     return rows;
   }
 
-  async ask(groups, since, until) {
-    return (await get("usage", { group_by: groups.join(","), since, until }, this.signal)).data;
+  async ask(groups, since, until, filters) {
+    return (await get("usage", { group_by: groups.join(","), since, until, ...filters }, this.signal)).data;
   }
 }

@@ -25,6 +25,28 @@ export function forecast(costs, now) {
   return spent + pace * left_days;
 }
 
+const FIRST_DAY = {
+  day: (now) => [now.getUTCFullYear(), now.getUTCMonth(), now.getUTCDate()],
+  week: (now) => [now.getUTCFullYear(), now.getUTCMonth(), now.getUTCDate() - ((now.getUTCDay() + 6) % 7)],
+  month: (now) => [now.getUTCFullYear(), now.getUTCMonth(), 1],
+};
+const SHORTEST = 0.02; // of a window: a pace of less says nothing
+
+/**
+ * When a calendar window (a row of the quotas) will be spent at the pace since it began: a Date; null where it will not
+ * be, is already, or where it is too early to say.
+ */
+export function spentAt(row, now = new Date()) {
+  const taken = row.used + row.reserved;
+  if (!FIRST_DAY[row.per] || !row.used || taken >= row.limit) return null;
+  const starts = Date.UTC(...FIRST_DAY[row.per](now));
+  const ends = now.getTime() + row.reset_s * 1000;
+  const elapsed = now.getTime() - starts;
+  if (elapsed < SHORTEST * (ends - starts)) return null;
+  const at = now.getTime() + ((row.limit - taken) * elapsed) / row.used;
+  return at < ends ? new Date(at) : null;
+}
+
 /** The change from one number to another in percent: "+12 %", "−5 %"; "" where there is nothing to compare with. */
 export function change(before, now) {
   if (!before) return "";

@@ -4,15 +4,17 @@ import { address } from "./address.js";
 import { get, keyPath } from "./api.js";
 import { quotaBar } from "./bars.js";
 import { openOne } from "./dialog.js";
-import { h, refill } from "./dom.js";
+import { fill, h, refill } from "./dom.js";
 import { facts, keptIn, teamLink, times } from "./facts.js";
 import { NOTHING, count, minute } from "./format.js";
 import { askRevoke, askRotate, setPaused, windowActions } from "./key_actions.js";
 import { editKey } from "./key_form.js";
 import { poll } from "./poll.js";
 import { into } from "./states.js";
+import { SubjectReport } from "./subject.js";
 
 const EVERY_MS = 3000;
+const REPORT_EVERY_MS = 60_000;
 
 function secrets(key) {
   return (
@@ -72,7 +74,9 @@ function refusals(id, sample, windows) {
 /** Open a key by its id; closing leads back to the list. */
 export function openKey(id, context, changed) {
   const { can, feed, signal } = context;
-  const { place, buttons, both } = openOne(id, "#keys", signal);
+  const { place, more, buttons, both } = openOne(id, "#keys", signal);
+  const report = new SubjectReport({ group: "key", name: id }, "keys", context, both);
+  fill(more, report.node);
 
   const may = (method, action) => can(`${method} /admin/api/keys/{id}${action}`);
 
@@ -134,4 +138,5 @@ export function openKey(id, context, changed) {
       look,
     );
   poll(look, EVERY_MS, both);
+  poll(() => report.look(), REPORT_EVERY_MS, both);
 }

@@ -1,17 +1,20 @@
 // One team: how its quotas stand, and whose keys spend them; and what can be done to it.
 
+import { address } from "./address.js";
 import { every, get, remove, teamPath } from "./api.js";
 import { quotaBar } from "./bars.js";
 import { confirmFirst, openOne } from "./dialog.js";
-import { h, refill } from "./dom.js";
+import { fill, h, refill } from "./dom.js";
 import { facts, keptIn, times } from "./facts.js";
 import { many } from "./format.js";
 import { windowActions } from "./key_actions.js";
 import { poll } from "./poll.js";
 import { into } from "./states.js";
+import { SubjectReport } from "./subject.js";
 import { editTeam } from "./team_form.js";
 
 const EVERY_MS = 5000;
+const REPORT_EVERY_MS = 60_000;
 const KEYS_SHOWN = 200;
 
 function members(keys, isWhole) {
@@ -47,8 +50,11 @@ function askDelete(team, then) {
 }
 
 /** Open a team by its name; closing leads back to the list. */
-export function openTeam(name, { can, signal }, changed) {
-  const { place, buttons, close, both } = openOne(`Team ${name}`, "#teams", signal);
+export function openTeam(name, context, changed) {
+  const { can, signal } = context;
+  const { place, more, buttons, close, both } = openOne(`Team ${name}`, "#teams", signal);
+  const report = new SubjectReport({ group: "team", name }, "teams", context, both);
+  fill(more, report.node);
 
   const look = () =>
     into(
@@ -80,6 +86,7 @@ export function openTeam(name, { can, signal }, changed) {
         );
         refill(
           buttons,
+          h("a", { class: "button quiet", href: address("calls", "", { team: name }) }, "Its calls"),
           can("PATCH /admin/api/teams/{name}") &&
             team.managed_by === "store" && [
               h("button", { type: "button", onclick: () => editTeam(team, redo) }, "Edit"),
@@ -102,4 +109,5 @@ export function openTeam(name, { can, signal }, changed) {
       look,
     );
   poll(look, EVERY_MS, both);
+  poll(() => report.look(), REPORT_EVERY_MS, both);
 }

@@ -12,7 +12,7 @@ from tests.flows.house import ADMIN_TOKEN, secret
 
 AXE = ROOT / ".venv" / "servers" / "axe-core" / "node_modules" / "axe-core" / "axe.min.js"
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
-VIEWS = ["overview", "overview?range=24h&group=key", "calls", "quotas", "keys", "teams", "audit"]
+VIEWS = ["overview", "overview?range=24h&group=key", "calls", "quotas", "keys", "teams", "models", "audit"]
 
 
 def check(page: Page, where: str) -> None:
@@ -43,12 +43,19 @@ def test_every_view_of_an_operator(themed: Page) -> None:
 
 def test_every_dialog(themed: Page) -> None:
     themed.open(token=ADMIN_TOKEN)
-    for view in ("keys/alice", "teams/crew"):
+    for view in ("keys/alice", "teams/crew", "models/gpt-3.5-turbo-instruct", "upstreams/main"):
         themed.go(view)
-        themed.see("dialog .quota")
+        themed.see("dialog .facts")
+        themed.see("dialog section[aria-labelledby=subject-latency] .flush tbody tr")
         check(themed, view)
         themed.press(ESCAPE)
         themed.gone("dialog")
+    themed.go("models")
+    themed.click("#reload")
+    themed.see("dialog .why")
+    check(themed, "reload")
+    themed.press(ESCAPE)
+    themed.gone("dialog")
     for view, button in (("keys", "#new-key"), ("teams", "#new-team")):
         themed.go(view)
         themed.click(button)

@@ -144,7 +144,7 @@ def test_slash_filters_and_escape_closes(admin: Page) -> None:
     admin.see("dialog", "carol")
     admin.press(ESCAPE)
     admin.gone("dialog")
-    assert admin.driver.current_url.endswith("#keys")
+    admin.until(lambda: admin.driver.current_url.endswith("#keys"))
 
 
 def test_columns_are_sorted_by_keyboard(admin: Page) -> None:

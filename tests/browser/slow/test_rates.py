@@ -102,3 +102,41 @@ def test_scale_has_room_for_the_highest_bar(here: Page, most: float, top: float)
 def test_every_end_of_a_call_is_explained(here: Page, call: dict[str, Any], word: str) -> None:
     plain = {"truncated": False, "attempts": 1, "usage_source": "reported", "cost_usd": 0, "upstream": "main"}
     assert word in reckon(here, "words.js", "it.explain(a[0]).join(' ')", plain | call)
+
+
+NOON = "2026-11-16T12:00:00Z"  # a Monday; half of the month's first 31 half-days are over
+
+
+@pytest.mark.parametrize(
+    ("row", "at"),
+    [
+        ({"per": "month", "used": 31, "reserved": 0, "limit": 46, "reset_s": 14.5 * 86400}, "2026-11-24T00:00:00.000Z"),
+        (
+            {"per": "month", "used": 31, "reserved": 15, "limit": 61, "reset_s": 14.5 * 86400},
+            "2026-11-24T00:00:00.000Z",
+        ),
+        ({"per": "month", "used": 10, "reserved": 0, "limit": 46, "reset_s": 14.5 * 86400}, None),  # not before its end
+        ({"per": "month", "used": 46, "reserved": 0, "limit": 46, "reset_s": 14.5 * 86400}, None),  # it is
+        ({"per": "month", "used": 0, "reserved": 0, "limit": 46, "reset_s": 14.5 * 86400}, None),
+        ({"per": "week", "used": 10, "reserved": 0, "limit": 20, "reset_s": 6.5 * 86400}, "2026-11-17T00:00:00.000Z"),
+        ({"per": "day", "used": 10, "reserved": 0, "limit": 15, "reset_s": 43200}, "2026-11-16T18:00:00.000Z"),
+        ({"per": "minute", "used": 10, "reserved": 0, "limit": 15, "reset_s": 30}, None),
+    ],
+)
+def test_when_a_window_will_be_spent(here: Page, row: dict[str, Any], at: str | None) -> None:
+    assert reckon(here, "spending.js", "it.spentAt(a[0], new Date(a[1]))?.toISOString() ?? null", row, NOON) == at
+
+
+@pytest.mark.parametrize(
+    ("moment", "per", "words"),
+    [
+        ("2026-11-27T17:40:00Z", "month", "on the 27th"),
+        ("2026-11-21T17:40:00Z", "month", "on the 21st"),
+        ("2026-11-12T17:40:00Z", "month", "on the 12th"),
+        ("2026-11-03T17:40:00Z", "month", "on the 3rd"),
+        ("2026-11-27T17:40:00Z", "week", "on Friday"),
+        ("2026-11-27T17:40:00Z", "day", "at 17:40"),
+    ],
+)
+def test_a_moment_in_words(here: Page, moment: str, per: str, words: str) -> None:
+    assert reckon(here, "format.js", "it.momentInWords(new Date(a[0]), a[1])", moment, per) == words

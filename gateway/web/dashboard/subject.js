@@ -1,0 +1,141 @@
+// What one key, team, model or upstream was used for: its sums over time and their split, latency, and refusals.
+
+import { noteSettings, readAddress } from "./address.js";
+import { get } from "./api.js";
+import { openRefusal } from "./call.js";
+import { DayChart } from "./chart.js";
+import { fill, h } from "./dom.js";
+import { count, many } from "./format.js";
+import { GroupTable } from "./group_table.js";
+import { LatencyPanel } from "./latency.js";
+import { rangeControl, rangeWords, readRange } from "./range.js";
+import { REFUSAL_COLUMNS } from "./refusal_rows.js";
+import { Reports } from "./reports.js";
+import { STACKED_AT_MOST, plain, stacked } from "./stack.js";
+import { into } from "./states.js";
+import { StepTable } from "./step_table.js";
+import { MEASURES, dayInNumbers, total, totals } from "./sums.js";
+import { switcher } from "./switcher.js";
+import { Table } from "./table.js";
+
+// What each is split by, first by the first one.
+const SPLITS = { key: ["model", "upstream"], team: ["key", "model", "upstream"], model: ["key", "team", "upstream"], upstream: ["model", "key", "team"] };
+const REFUSALS_READ = 200;
+const titles = (things) => Object.fromEntries(Object.entries(things).map(([name, { title }]) => [name, title]));
+const section = (name, title, ...more) =>
+  h("section", { class: "subject", "aria-labelledby": `subject-${name}` }, h("h3", { id: `subject-${name}` }, title), more);
+
+/** How often requests of `subject` were refused by the gateway, by error code, and the newest of them. */
+class Refusals {
+  constructor(subject, signal) {
+    Object.assign(this, { subject, signal });
+    this.reasons = h("div");
+    this.table = new Table(REFUSAL_COLUMNS, {
+      caption: "Newest refusals",
+      name: (row) => row.id,
+      sort: null,
+      open: openRefusal,
+      none: "No request was refused by the gateway in this time.",
+    });
+    this.node = section("refusals", "Refused by the gateway", this.reasons, h("div", { class: "panel flush" }, this.table.node));
+  }
+
+  async look({ since }) {
+    const { group, name } = this.subject;
+    const from = since.length > 10 ? `${since}:00:00Z` : since;
+    const { data, next } = await get("refusals", { [group]: name, since: from, limit: REFUSALS_READ }, this.signal);
+    const codes = Map.groupBy(data, (row) => row.code ?? `status ${row.status}`);
+    fill(
+      this.reasons,
+      data.length > 0 && h("p", { class: "note" }, next ? `The newest ${count(REFUSALS_READ)}, by reason:` : `${many(data.length, "request")}, by reason:`),
+      h(
+        "ul",
+        { class: "reasons" },
+        [...codes].sort((one, other) => other[1].length - one[1].length).map(([code, rows]) =>
+          h("li", { data: { reason: code } }, h("b", { class: "figure-small" }, count(rows.length)), h("span", null, h("code", null, code))),
+        ),
+      ),
+    );
+    this.table.show(data);
+  }
+}
+
+/** The report about `subject` (`group` and `name`), on the page of `view`; `look()` reads it again. */
+export class SubjectReport {
+  constructor(subject, view, { can }, signal) {
+    const { query } = readAddress();
+    Object.assign(this, { subject, view, signal });
+    this.filters = { [subject.group]: subject.name };
+    this.metric = query.get("metric") in MEASURES ? query.get("metric") : "cost";
+    const splits = SPLITS[subject.group];
+    this.split = splits.includes(query.get("group")) ? query.get("group") : splits[0];
+    this.reports = new Reports(signal);
+    this.chart = new DayChart();
+    this.byStep = new StepTable();
+    this.groups = new GroupTable();
+    [this.sums, this.place, this.table] = [h("div"), h("div"), h("div")];
+    this.latency = can("GET /admin/api/latency") ? new LatencyPanel(signal, "subject-latency", "h3") : null;
+    this.refusals = subject.group === "upstream" ? null : new Refusals(subject, signal);
+    this.node = h("div", { class: "subject-report" }, this.usage(splits, readRange(query)), this.latency?.node, this.refusals?.node);
+  }
+
+  usage(splits, range) {
+    return section(
+      "usage",
+      "Usage",
+      rangeControl(range, (settings) => this.set(settings)),
+      this.sums,
+      h(
+        "div",
+        { class: "bar" },
+        switcher("What the chart shows", titles(MEASURES), this.metric, (metric) => this.set({ metric })),
+        h("span", { class: "note" }, "by"),
+        switcher("Group by", Object.fromEntries(splits.map((name) => [name, name])), this.split, (group) => this.set({ group })),
+      ),
+      h("div", { class: "panel" }, this.place),
+      h("div", { class: "panel flush" }, this.table),
+    );
+  }
+
+  set(settings) {
+    this.metric = settings.metric ?? this.metric;
+    this.split = settings.group ?? this.split;
+    noteSettings(this.view, settings);
+    this.look();
+  }
+
+  look() {
+    return into(this.place, this.signal, () => this.read(), () => this.look());
+  }
+
+  async read() {
+    const mine = (this.wanted = (this.wanted ?? 0) + 1);
+    const range = readRange(readAddress().query); // hours go by
+    const by = (groups) => this.reports.by(groups, range.since, range.until, this.filters);
+    const [steps, groups] = await Promise.all([by([range.unit]), by([this.split])]);
+    const split = groups.length <= STACKED_AT_MOST ? await by([range.unit, this.split]) : null;
+    if (mine !== this.wanted) return; // something else was chosen meanwhile
+    this.draw(range, steps, groups, split);
+    await Promise.all([
+      this.latency?.look({ range, group: this.split, filters: this.filters }),
+      this.refusals?.look(range),
+    ]);
+  }
+
+  draw(range, steps, groups, split) {
+    const known = new Map(steps.map((row) => [row[range.unit], row]));
+    const rows = range.steps.map((name) => known.get(name) ?? { [range.unit]: name, ...total([]) });
+    const [all, measure] = [total(rows), MEASURES[this.metric]];
+    fill(this.sums, totals(all));
+    if (!this.place.contains(this.chart.node)) fill(this.place, this.chart.node, this.byStep.node);
+    this.byStep.show(range.unit, rows.filter((row) => row.requests));
+    this.chart.show(rows, {
+      parts: split ? stacked(groups, split, this.split, measure) : plain(measure),
+      spell: measure.spell,
+      say: dayInNumbers,
+      total: [h("b", null, rangeWords(range)), ` ${dayInNumbers(all)}`],
+      summary: `${measure.title} by ${range.unit}, ${rangeWords(range)}: ${dayInNumbers(all)}. The table below says the same.`,
+    });
+    fill(this.table, this.groups.show({ groups, group: this.split, metric: this.metric }));
+  }
+}

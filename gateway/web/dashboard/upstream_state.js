@@ -1,0 +1,53 @@
+// How an upstream is doing, in words: its circuit breaker, its API keys and its last failure.
+
+import { address } from "./address.js";
+import { h } from "./dom.js";
+import { NOTHING, span } from "./format.js";
+
+const CIRCUITS = { closed: ["serving", "fine"], "half-open": ["being tried again", "near"], open: ["avoided", "full"] };
+
+/** A pill of a circuit's state, and since when it has been so. */
+export function circuit({ state, state_s }) {
+  const [said, kind] = CIRCUITS[state];
+  return h("span", { class: "circuit", data: { circuit: state } }, h("span", { class: `pill ${kind}` }, said), h("small", null, ` for ${span(state_s)}`));
+}
+
+/** The state of a route: that of the upstream's circuit for the model, or else of its own. */
+const routeState = (upstream, model) => upstream?.models.find((each) => each.model === model) ?? upstream;
+
+/** The routes of a model, each with its upstream, the name that is sent there, and its state. */
+export const routes = (model, upstreams) =>
+  h(
+    "ul",
+    { class: "routes" },
+    model.routes.map((route) => {
+      const state = routeState(upstreams.get(route.upstream), route.model ?? model.name);
+      return h(
+        "li",
+        { data: { route: route.upstream } },
+        h("a", { class: "mono", href: address("upstreams", route.upstream) }, route.upstream),
+        route.model && [" as ", h("span", { class: "mono" }, route.model)],
+        " ",
+        state && circuit(state),
+      );
+    }),
+  );
+
+export const lastFailure = ({ last_failure: last }) => (last ? `${last.fault}, ${span(last.seconds_ago)} ago` : NOTHING);
+
+/** The API keys that are not used for a while, in words. */
+export const resting = ({ credentials }) =>
+  credentials
+    .filter((each) => each.resting_s > 0)
+    .map((each) => `key ${each.number}${each.model ? ` for ${each.model}` : ""} in cooldown for ${span(each.resting_s)}: ${each.fault}`);
+
+/** The settings of a thing that differ from the defaults, as facts: their names, and what the configuration says. */
+export function settingsOf(settings, prefix = "") {
+  return Object.fromEntries(
+    Object.entries(settings).flatMap(([name, value]) =>
+      value !== null && typeof value === "object" && !Array.isArray(value)
+        ? Object.entries(settingsOf(value, `${prefix}${name}.`))
+        : [[`${prefix}${name}`, Array.isArray(value) ? value.map((each) => (typeof each === "object" ? JSON.stringify(each) : each)).join(", ") : String(value)]],
+    ),
+  );
+}

@@ -1,0 +1,116 @@
+// What is served: the models with their routes and prices, the upstreams with their state, and the configuration.
+
+import { address } from "./address.js";
+import { get } from "./api.js";
+import { fill, h } from "./dom.js";
+import { NOTHING, many, percent, usd } from "./format.js";
+import { poll } from "./poll.js";
+import { askReload } from "./reload.js";
+import { into } from "./states.js";
+import { Table, filterField } from "./table.js";
+import { circuit, lastFailure, resting, routes } from "./upstream_state.js";
+import { openModel, openUpstream } from "./view_served.js";
+
+const EVERY_MS = 15_000;
+
+const rate = (row) => ({
+  isNumber: true,
+  sort: (model) => model.price?.[row] ?? null,
+  show: (model) => (model.price ? (model.price[row] === undefined ? NOTHING : usd(model.price[row])) : NOTHING),
+});
+
+function priceSource(model) {
+  if (model.price) return model.price_source === "configured" ? "the configuration" : model.price_source;
+  if (model.priced_names) return `${many(model.priced_names, "name")} priced`;
+  return h("span", { class: "unknown" }, "unknown");
+}
+
+const modelColumns = (upstreams) => [
+  { title: "Model", class: "mono", sort: (model) => model.name, show: (model) => model.name },
+  { title: "Endpoints", class: "clip", sort: (model) => model.endpoints.join(), show: (model) => h("span", { title: model.endpoints.join(", ") }, model.endpoints.join(", ")) },
+  { title: "Input", hint: "US dollars per million prompt tokens", ...rate("input") },
+  { title: "Cached", hint: "US dollars per million cached prompt tokens", ...rate("cached_input") },
+  { title: "Output", hint: "US dollars per million completion tokens", ...rate("output") },
+  { title: "Price from", sort: (model) => model.price_source ?? "", show: priceSource },
+  { title: "Routes", sort: (model) => model.routes.map((route) => route.upstream).join(), show: (model) => routes(model, upstreams()) },
+  { title: "Also called", class: "mono clip", sort: (model) => model.aliases.join(), show: (model) => model.aliases.join(", ") || NOTHING },
+];
+
+/** The fullest limit of an upstream, in words. */
+function fullest({ limits }) {
+  const share = (row) => (row.used + row.reserved) / row.limit;
+  const [first] = [...limits].sort((one, other) => share(other) - share(one));
+  return first ? `${percent(first.used + first.reserved, first.limit)} of ${many(limits.length, "limit")}` : NOTHING;
+}
+
+const UPSTREAM_COLUMNS = [
+  { title: "Upstream", class: "mono", sort: (row) => row.name, show: (row) => row.name },
+  { title: "State", sort: (row) => row.state, show: (row) => [circuit(row), row.models.length > 0 && h("small", null, ` · ${many(row.models.length, "model")} not`)] },
+  { title: "Address", class: "mono clip", sort: (row) => row.base_url, show: (row) => h("span", { title: row.base_url }, row.base_url) },
+  { title: "In flight", isNumber: true, sort: (row) => row.in_flight, show: (row) => row.in_flight },
+  { title: "Waiting", isNumber: true, sort: (row) => row.waiting, show: (row) => row.waiting },
+  { title: "Connections", isNumber: true, sort: (row) => row.connections, show: (row) => row.connections },
+  { title: "API keys", sort: (row) => row.credentials.length, show: (row) => h("span", { title: resting(row).join("\n") }, `${row.credentials.length}${resting(row).length ? `, ${resting(row).length} in cooldown` : ""}`) },
+  { title: "Fullest limit", sort: fullest, show: fullest },
+  { title: "Last failure", sort: (row) => row.last_failure?.seconds_ago ?? null, show: lastFailure },
+];
+
+export function models(main, context) {
+  const { can, signal, address: first, kind } = context;
+  const [place, upstreamPlace] = [h("div"), h("div")];
+  const note = h("p", { class: "note", role: "status" });
+  let upstreams = new Map();
+  const go = (view) => (row) => {
+    location.hash = address(view, row.name);
+  };
+  const table = new Table(modelColumns(() => upstreams), {
+    caption: "Models",
+    name: (model) => model.name,
+    open: go("models"),
+    sort: 0,
+    isDown: false,
+    filter: (model, part) => [model.name, ...model.aliases, ...model.routes.flatMap((route) => [route.upstream, route.model ?? ""])].some((each) => each.toLowerCase().includes(part)),
+    none: "The configuration names no model.",
+  });
+  const upstreamTable = new Table(UPSTREAM_COLUMNS, { caption: "Upstreams", name: (row) => row.name, open: go("upstreams"), sort: 0, isDown: false });
+
+  const look = () =>
+    into(
+      place,
+      signal,
+      async () => {
+        const [served, reached] = await Promise.all([get("models", null, signal), get("upstreams", null, signal)]);
+        upstreams = new Map(reached.data.map((row) => [row.name, row]));
+        const avoided = reached.data.filter((row) => row.state !== "closed").length;
+        fill(note, `${many(served.data.length, "model")}, ${many(reached.data.length, "upstream")}, ${avoided ? `${avoided} not serving` : "all serving"}.`);
+        if (!place.contains(table.node)) fill(place, table.node);
+        if (!upstreamPlace.contains(upstreamTable.node)) fill(upstreamPlace, upstreamTable.node);
+        table.show(served.data);
+        upstreamTable.show(reached.data);
+      },
+      look,
+    );
+
+  fill(
+    main,
+    h(
+      "section",
+      { "aria-labelledby": "models-title" },
+      h(
+        "div",
+        { class: "bar" },
+        h("h2", { id: "models-title" }, "Models"),
+        filterField("Filter by model, upstream", (text) => table.filter(text)),
+        can("POST /admin/api/reload") &&
+          h("button", { type: "button", id: "reload", onclick: () => askReload(look) }, "Reload the configuration"),
+      ),
+      note,
+      h("div", { class: "panel flush" }, place),
+    ),
+    h("section", { "aria-labelledby": "upstreams-title" }, h("h2", { id: "upstreams-title" }, "Upstreams"), h("div", { class: "panel flush" }, upstreamPlace)),
+  );
+  poll(look, EVERY_MS, signal);
+  const open = (name, view) => name && (view === "upstreams" ? openUpstream : openModel)(name, context);
+  open(first, kind);
+  return open;
+}
