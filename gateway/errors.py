@@ -311,6 +311,22 @@ class UpstreamFailed(GatewayError):
         return error
 
 
+class StreamInterrupted(GatewayError):
+    """A stream has ended, and the response with this id goes on without it. After the last event a status makes no
+    difference."""
+
+    status = 502
+    code = "stream_interrupted"
+    reason = "stream_interrupted"
+
+    def __init__(self, response: str) -> None:
+        super().__init__(
+            f"The stream was interrupted, and the response goes on. Resume it with GET /v1/responses/{response}?stream="
+            "true&starting_after=N, where N is the sequence_number of the last event that you have, or read it without "
+            "'stream' until its status is final."
+        )
+
+
 def internal_error(request_id: str) -> GatewayError:
     """500: a bug of the gateway. The client gets the request id and nothing else."""
     return GatewayError(

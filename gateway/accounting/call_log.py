@@ -266,6 +266,11 @@ class CallLog:
         if trace is not None:
             trace.recorded(record, error)
 
+    def note_deferral(self, deferral: Deferral) -> None:
+        """Should the worker be killed before the call ends, its reservation is left to what goes on at the upstream."""
+        record = lost_record(self.call, self.route or self.call.model.routes[0])
+        self.reservation.note_deferral(record, encode_deferral(deferral))
+
     def defer(self, deferral: Deferral) -> None:
         """End the call, once, and leave its reservation to what goes on at the upstream. Queued without waiting."""
         if not self.reservation.is_open:

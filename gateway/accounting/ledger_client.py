@@ -279,6 +279,10 @@ class LedgerClient:
         self._send_ends()
         return done
 
+    def note_deferral(self, settlement: Settlement, note: str) -> None:
+        entry = ledger_entry.with_note(ledger_entry.encode(settlement), note)
+        self._journal.append("open", settlement.record.id, entry)
+
     async def ping(self) -> None:
         if self._journal.is_full:
             raise JournalFull("the journal cannot be written")

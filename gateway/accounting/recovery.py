@@ -149,6 +149,7 @@ async def deliver(store: Store, journal: Journal, metrics: RecoveredCalls) -> in
         counted = journal.last
         metrics.recovered(journal.name, counted, None)
     lost = journal.open_entries() if journal.is_whole else []
+    lost = _deferred(journal, lost)
     for entry in lost:
         journal.append("close", entry.lease, entry.text)
     await journal.written()
@@ -163,6 +164,21 @@ async def deliver(store: Store, journal: Journal, metrics: RecoveredCalls) -> in
             return (await store.progress(journal.name)).mark
         except StoreLostWrites as behind:
             progress = behind.progress
+
+
+def _deferred(journal: Journal, lost: list[JournalEntry]) -> list[JournalEntry]:
+    """Defer the calls whose work goes on at an upstream. Returns the other ones."""
+    others = []
+    for entry in lost:
+        try:
+            note = ledger_entry.note_of(entry.text)
+        except ValueError:
+            note = None
+        if note is None:
+            others.append(entry)
+        else:
+            journal.append("defer", entry.lease, f"{ledger_entry.without_note(entry.text)}\t{note}")
+    return others
 
 
 def _count(journal: Journal, counted: int, metrics: RecoveredCalls) -> None:

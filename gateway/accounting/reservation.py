@@ -172,6 +172,11 @@ class Reservation:
         if self.is_open:
             self._end(self._ledger.defer(Settlement(record, self._draw.claims), note), record)
 
+    def note_deferral(self, record: Record, note: str) -> None:
+        """Should this worker be killed while it is open, it is deferred with this note."""
+        if self.is_open:
+            self._ledger.note_deferral(Settlement(record, self._draw.claims), note)
+
     async def acknowledged(self) -> None:
         """Wait until the settlement is safe: in the store or, where that takes its time, in the journal."""
         if self._settled is not None and not self._settled.done():

@@ -320,6 +320,9 @@ class _PromptStream:
         self._client.spoke_at = self._clock()
         return self._writer.write(seen)
 
+    def write_last(self, data: bytes) -> None:
+        self.write(data)
+
     async def wait_until_writable(self) -> None:
         await self._writer.wait_until_writable()
 

@@ -194,6 +194,8 @@ class Format:
     """Scans a streamed answer; None: the format has no streams."""
     kept_id: Callable[[Scan], str | None] | None = None
     """The id under which the upstream keeps a streamed answer, as soon as `scan` has seen it; None: nothing is kept."""
+    pending_id: Callable[[Scan], str | None] | None = None
+    """The id of a streamed answer that may be made without its connection; None: it has ended, or is not known yet."""
     is_binary: bool = False
     """Whether answers are bytes of any type, which `scan` follows; an answer in JSON is an error or of another kind."""
     as_events: Callable[[bytes, bool], bytes] | None = None

@@ -16,16 +16,18 @@ from gateway.api import prompt_tokens, validate, validation_errors
 from gateway.api.prompt_tokens import Counter
 from gateway.api.schema import Response
 from gateway.config import Capabilities, Route
-from gateway.errors import GatewayError, InvalidRequest
+from gateway.errors import GatewayError, InvalidRequest, StreamInterrupted
 from gateway.records import Call, Document, Params, Usage
 
 from . import openai, sse
 from .format import Format, PlainFacts, Scan, Unfit
-from .responses_scan import ResponsesScan, error_of_failure, failed_event, items_of
+from .responses_scan import ResponsesScan, error_of_failure, failed_event, interrupted_event, items_of
 from .responses_usage import Used, usage_of
 
 MAX_METADATA = 16
 _PENDING = ("queued", "in_progress")
+_EVENTS = {status: f"response.{status}" for status in (*_PENDING, "incomplete")}
+"""The event with a whole response, by its status; of others it is `response.completed`."""
 
 _CLIENT_HEADERS = frozenset({
     "openai-beta", "originator", "session_id", "session-id", "thread-id", "conversation_id",
@@ -53,13 +55,6 @@ class _Body(BaseModel):
 
 def _read(document: Document, body: Response, count: Counter | None) -> Params:
     _check(document, body)
-    if body.background and body.stream:
-        raise InvalidRequest(
-            "Unsupported parameter: 'stream' with 'background'. Leave 'stream' out, and read the response by GET until "
-            "its status is final.",
-            param="stream",
-            code="unsupported_parameter",
-        )
     refers_to, refers_param = _reference(body)
     prompt = prompt_tokens.response(document, count)
     return Params(
@@ -146,7 +141,7 @@ def facts(body: bytes) -> PlainFacts:
     openai.refuse_constants(body)
     output = [item for item in answer.output if isinstance(item, dict)] if isinstance(answer.output, list) else []
     used = Used(answer.usage, answer.tool_usage, answer.service_tier, *items_of(output))
-    has_failed = answer.status == "failed"
+    has_failed, is_pending = answer.status == "failed", answer.status in _PENDING
     error = answer.error
     return PlainFacts(
         model=answer.model if isinstance(answer.model, str) else None,
@@ -155,9 +150,9 @@ def facts(body: bytes) -> PlainFacts:
         is_error=bool(error) or has_failed or answer.success is False,
         has_output=bool(output),
         error=error_of_failure(error if isinstance(error, dict) else {}) if has_failed else None,
-        is_pending=answer.status in _PENDING,
+        is_pending=is_pending,
         is_cancelled=answer.status == "cancelled",
-        kept_id=answer.id if isinstance(answer.id, str) and answer.store is not False else None,
+        kept_id=answer.id if isinstance(answer.id, str) and (is_pending or answer.store is not False) else None,
     )
 
 
@@ -187,14 +182,20 @@ def _kept_id(scan: Scan) -> str | None:
     return scan.id if isinstance(scan, ResponsesScan) and scan.is_stored else None
 
 
+def _pending_id(scan: Scan) -> str | None:
+    return scan.id if isinstance(scan, ResponsesScan) and not scan.has_ended else None
+
+
 def _error_event(error: GatewayError, scan: Scan | None, request_id: str) -> bytes:
+    if isinstance(error, StreamInterrupted):
+        return interrupted_event(error, scan.last_number if isinstance(scan, ResponsesScan) else None)
     if isinstance(scan, ResponsesScan):
         return scan.failed(error, request_id)
     return failed_event(error, number=0, response_id=f"resp_{request_id}", model=None)
 
 
 def as_events(answer: bytes, shows_usage: bool) -> bytes:
-    """A whole response as the events of a stream: created, each item of the output, and the end. Raises `Unfit`."""
+    """A whole response as the events of a stream: created, each item of the output, and its state. Raises `Unfit`."""
     try:
         response = json.loads(answer)
     except (ValueError, RecursionError):
@@ -208,8 +209,8 @@ def as_events(answer: bytes, shows_usage: bool) -> bytes:
     for index, item in enumerate(items):
         place = {"output_index": index, "item": item}
         events += [{"type": f"response.output_item.{what}", **place} for what in ("added", "done")]
-    end = "response.incomplete" if response.get("status") == "incomplete" else "response.completed"
-    events.append({"type": end, "response": response})
+    status = response.get("status")
+    events.append({"type": _EVENTS.get(str(status), "response.completed"), "response": response})
     return b"".join([_written(number, event) for number, event in enumerate(events)])
 
 
@@ -230,6 +231,7 @@ RESPONSES = Format(
     usage=_usage,
     scan=ResponsesScan,
     kept_id=_kept_id,
+    pending_id=_pending_id,
     as_events=as_events,
     streams_only_events=True,
     changes=_changes,

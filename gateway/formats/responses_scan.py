@@ -53,7 +53,8 @@ _REST = re.compile(rb'[^"\\\r\n]*+"\}\n\n')
 _PADDING = re.compile(rb'"obfuscation"\s*:\s*"')
 _LONGEST_NUMBER = 16
 
-_RESPONSE = ("id", "model", "status", "created_at", "service_tier", "error", "usage", "tool_usage", "store")
+_HEAD = ("id", "model", "created_at", "store", "background")
+_RESPONSE = (*_HEAD, "status", "service_tier", "error", "usage", "tool_usage")
 _ITEM_TYPE = ("response", "output", EACH, "type")
 _CONTAINERS = (
     ("response", "output", EACH, "container_id"),
@@ -87,7 +88,15 @@ class ResponsesScan(EventScan):
         self.id: str | None = None
         self.is_stored = True
         """Whether the upstream keeps it under its id, as far as the stream says."""
+        self.has_ended = False
+        """Whether the event came that says how the response has ended."""
         self._created_at: Any = None
+
+    @property
+    def last_number(self) -> int | None:
+        """The number of the last event that was passed on."""
+        following = self._next_number()
+        return following - 1 if following else None
 
     @property
     def last(self) -> bytes:
@@ -185,7 +194,8 @@ class ResponsesScan(EventScan):
             self.id = response["id"]
         if isinstance(response.get("model"), str):
             self.model = response["model"]
-        self.is_stored = self.is_stored and response.get("store") is not False
+        is_stored = response.get("store") is not False or response.get("background") is True
+        self.is_stored = self.is_stored and is_stored
         self._created_at = response.get("created_at")
 
     def _ends(self, kind: str | None, value: Mapping[str, Any]) -> bool:
@@ -218,6 +228,7 @@ class ResponsesScan(EventScan):
         self._take_report(usage)
 
     def _settle(self, kind: str | None, status: Any, place: Mapping[str, Any]) -> None:
+        self.has_ended = kind in GOOD_ENDS or kind == "response.failed"
         error = place.get("error")
         if kind in GOOD_ENDS and status != "failed":
             self.has_begun = self.is_done = True
@@ -254,7 +265,7 @@ class ResponsesScan(EventScan):
         is_end = kind in GOOD_ENDS or kind in BAD_ENDS
         if not is_end:
             if kind in HEADS:
-                self._note_head({name: reader.get("response", name) for name in ("id", "model", "created_at", "store")})
+                self._note_head({name: reader.get("response", name) for name in _HEAD})
             return piece
         response: dict[str, Any] = {name: reader.get("response", name) for name in _RESPONSE}
         if kind != "error":
@@ -296,6 +307,17 @@ def failed_event(
     }
     event = {"type": "response.failed", "sequence_number": number, "response": response}
     return b"event: response.failed\n" + sse.write_event(json.dumps(event, separators=(",", ":")).encode())
+
+
+def interrupted_event(error: GatewayError, number: int | None) -> bytes:
+    """The event that ends a stream whose response goes on: `error`, which both official SDKs raise where it holds an
+    error object (openai-python `_streaming.py`, openai-node `core/streaming.ts`).
+
+    It repeats the number of the last event, because clients resume after the last number that they have read.
+    """
+    told = {"message": error.message, "type": error.type, "param": None, "code": error.code}
+    event = {"type": "error", "sequence_number": number or 0, "error": told}
+    return b"event: error\n" + sse.write_event(json.dumps(event, separators=(",", ":")).encode())
 
 
 def error_of_failure(error: Mapping[str, Any]) -> dict[str, Any]:

@@ -41,6 +41,9 @@ SEPARATOR = "\x1f"
 _USAGE_AT = Record._fields.index("usage")
 _USAGE_UNTIL = _USAGE_AT + Usage._fields.index("more")
 _MORE_AT = Record._fields.index("price") + Usage._fields.index("more")
+_FIELDS = len(Record._fields) - 1 + _MORE_AT - Record._fields.index("price") + 1
+"""Of a record with all of its fields."""
+_NOTE = "deferral"
 
 
 def encode(settlement: Settlement) -> str:
@@ -76,6 +79,31 @@ def encode(settlement: Settlement) -> str:
             else "]"
         )
     )
+
+
+def with_note(entry: str, note: str) -> str:
+    """The entry of an open lease, with the note of a deferral for the case that its worker is killed.
+
+    The note stands behind the fields of the record, where gateways that do not know it read past it.
+    """
+    head, _, record = entry.partition("\t")
+    values: list[Any] = json.loads(record)
+    values += [""] * (_FIELDS - len(values))
+    return f"{head}\t{json.dumps([*values, {_NOTE: note}], separators=(',', ':'))}"
+
+
+def without_note(entry: str) -> str:
+    """The entry without its note. Raises `ValueError`."""
+    head, _, record = entry.partition("\t")
+    values: list[Any] = json.loads(record)
+    return f"{head}\t{json.dumps([each for each in values if not isinstance(each, dict)], separators=(',', ':'))}"
+
+
+def note_of(entry: str) -> str | None:
+    """The note of an entry; None: it has none. Raises `ValueError`."""
+    values: list[Any] = json.loads(entry.partition("\t")[2])
+    found = values[-1].get(_NOTE) if values and isinstance(values[-1], dict) else None
+    return found if isinstance(found, str) else None
 
 
 def sums_of(record: Record) -> tuple[int, ...]:
@@ -122,6 +150,8 @@ def decode(entry: str) -> Settlement:
 def decode_record(text: str) -> Record:
     """The record of such an array; fields that an older gateway did not write have defaults. Raises `ValueError`."""
     values: list[Any] = json.loads(text)
+    if values and isinstance(values[-1], dict):
+        values.pop()  # a note
     try:
         more = units.read(values[_MORE_AT]) if len(values) > _MORE_AT else ()
         usage = Usage(*values[_USAGE_AT:_USAGE_UNTIL])._replace(more=more)

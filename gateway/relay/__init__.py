@@ -11,7 +11,7 @@ import asyncio
 import time
 from dataclasses import replace
 
-from gateway.errors import GatewayError, UpstreamFailed, UpstreamRefused
+from gateway.errors import GatewayError, StreamInterrupted, UpstreamFailed, UpstreamRefused
 from gateway.formats.format import Scan, Unfit
 from gateway.records import Failure, Fault, Phase
 from gateway.tasks import is_cut_off
@@ -101,7 +101,10 @@ async def _finish_stream(exchange: Exchange, failure: Failure | None) -> Streame
         return Streamed(scan.last)
     trouble = _stream_trouble(exchange, scan, failure)
     error: GatewayError
-    if isinstance(trouble, UpstreamRefused):
+    if (pending_id := exchange.pending_id) is not None:
+        error = StreamInterrupted(pending_id)
+        defer(this, pending_id)
+    elif isinstance(trouble, UpstreamRefused):
         error = this.format.reword(trouble) if this.format.reword else trouble
     else:
         error = UpstreamFailed.after(trouble, passed=this.format.passed_statuses)
@@ -165,6 +168,8 @@ async def _finish_plain(exchange: Exchange, failure: Failure | None) -> Answer |
     await log.acknowledged()
     if needs_events:
         this.client.open((("content-type", "text/event-stream"),))
+        if read.pending_id is not None:
+            body += this.format.error_event(StreamInterrupted(read.pending_id), None, this.call.id) or b""
         return Streamed(body)
     assert exchange.head is not None
     headers = response_headers(exchange.head, this.format)

@@ -27,6 +27,9 @@ class StreamWriter(Protocol):
     def write(self, data: bytes) -> bool:
         """Send, without waiting, the head first; returns `is_congested`. Nothing happens once the client is gone."""
 
+    def write_last(self, data: bytes) -> None:
+        """Send the last event: what else would end the stream is left out."""
+
     async def wait_until_writable(self) -> None:
         """Wait until the client has taken what was sent."""
 

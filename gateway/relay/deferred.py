@@ -25,7 +25,7 @@ from gateway.config import Config, Model, Route
 from gateway.formats import FORMATS, token_rule
 from gateway.formats.format import PlainFacts
 from gateway.quota import ledger_entry, pricing
-from gateway.records import OTHER, Call, Document, Ended, Failure, Key, Params, Settlement
+from gateway.records import OTHER, Call, Document, Ended, Failure, Key, Params, Settlement, Usage
 from gateway.store import Batch, Deferred, Settle, Store, StoreLostWrites, StoreUnavailable, heir_of
 from gateway.upstream.account import position_of
 from gateway.upstream.ask import Fetched, fetch
@@ -82,20 +82,27 @@ class Parts(Protocol):
 
 def defer(this: Attempt, kept_id: str) -> None:
     """End the call of an answer that is still being made. Its reservation stays until a worker settles it."""
-    sent, call, log_of_call = this.sent, this.call, this.log
-    log_of_call.defer(
-        Deferral(
-            kept_id,
-            this.route.upstream,
-            this.account,
-            sent.routed_model,
-            call.model_name,
-            sent.output_limit,
-            sent.prompt_ceiling() - PROMPT_ALLOWANCE,
-            time.time(),
-            call.remote,
-            (log_of_call.spent.prompt_tokens, log_of_call.spent.completion_tokens),
-        )
+    this.log.defer(_deferral(this, kept_id))
+
+
+def note_deferral(this: Attempt, kept_id: str) -> None:
+    """Have the call deferred if this worker is killed while it streams an answer that is made without it."""
+    this.log.note_deferral(_deferral(this, kept_id))
+
+
+def _deferral(this: Attempt, kept_id: str) -> Deferral:
+    sent, call, spent = this.sent, this.call, this.log.spent
+    return Deferral(
+        kept_id,
+        this.route.upstream,
+        this.account,
+        sent.routed_model,
+        call.model_name,
+        sent.output_limit,
+        sent.prompt_ceiling() - PROMPT_ALLOWANCE,
+        time.time(),
+        call.remote,
+        (spent.prompt_tokens, spent.completion_tokens),
     )
 
 
@@ -144,10 +151,17 @@ class DeferredPoller:
 
     async def _see_to(self, deferred: Deferred) -> None:
         try:
-            deferral, estimate = decode_deferral(deferred.note), ledger_entry.decode(deferred.entry)
-        except (ValueError, TypeError):
-            log.exception("the deferred call %s cannot be read; it is charged nothing", deferred.lease)
+            estimate = ledger_entry.decode(deferred.entry)
+        except ValueError:
+            log.exception("the deferred call %s cannot be read; its reservation is released", deferred.lease)
             await self._store.remove_deferred(deferred.lease)
+            await self._store.void_leases(heir_of(deferred.lease))
+            return
+        try:
+            deferral = decode_deferral(deferred.note)
+        except (ValueError, TypeError):
+            log.exception("the note of the deferred call %s cannot be read: it cannot be polled", deferred.lease)
+            await self._settle_blindly(deferred.lease, estimate)
             return
         age_s = time.time() - deferral.began
         self._due[deferred.lease] = time.monotonic() + min(max(age_s / 4, MIN_PAUSE_S), MAX_PAUSE_S)
@@ -189,8 +203,7 @@ class DeferredPoller:
         return await fetch(deferral.upstream, pool, request, ANSWER_WITHIN_S, limit)
 
     async def _settle(self, call: Call, deferral: Deferral, estimate: Settlement, ending: _Ending) -> None:
-        """Settle by the first entry of the lease's heir, which counts once, whichever worker sends it."""
-        heir, books = heir_of(call.id), self._parts().books
+        books = self._parts().books
         usage = pricing.total_usage((deferral.spent_usage, ending.charged.usage))
         label = books.served.note(call.model_name) if call.label_model == OTHER else call.label_model
         record = record_of(
@@ -198,24 +211,42 @@ class DeferredPoller:
             returned_model=ending.model,
             duration_s=max(0.0, time.time() - call.started),
             attempts=1,
-        )  # fmt: skip
-        settlement = Settlement(record, estimate.claims)
-        progress = await self._store.progress(heir)
-        if not progress.mark:
-            entry = Settle(1, settlement, ledger_entry.encode(settlement))
-            await self._store.apply(Batch(heir, progress.seq + 1, progress.seq, [entry]))
-            books.telemetry.recorded(
-                record,
-                estimated_prompt_tokens=call.params.prompt_tokens,
-                overhead_s=0.0,
-                is_usage_unknown=usage.source == "estimated",
-            )
-            books.write_line(record, AccessLogExtras(deferral.remote, ending.error, None, None))
+        )._replace(stream=estimate.record.stream)  # fmt: skip
+        extras = AccessLogExtras(deferral.remote, ending.error, None, None)
+        await self._record(Settlement(record, estimate.claims), estimate.record.usage, extras)
         now = time.time()
         if (bond := await self._store.find_bond(deferral.kept_id, now)) is not None and bond.key == call.key.id:
             await self._store.add_bond(bond._replace(tokens=ending.charged.usage.total_tokens), now)
-        await self._store.remove_deferred(call.id)
-        self._retiring[call.id] = time.monotonic() + RETIRE_AFTER_S
+        await self._remove(call.id)
+
+    async def _settle_blindly(self, lease: str, estimate: Settlement) -> None:
+        """Charge the whole reservation of work that cannot be polled."""
+        record = estimate.record._replace(status=504, ended="error")
+        with suppress(StoreLostWrites):
+            extras = AccessLogExtras(None, "upstream_timeout", None, None)
+            await self._record(estimate._replace(record=record), record.usage, extras)
+            await self._remove(lease)
+
+    async def _record(self, settlement: Settlement, estimated: Usage, extras: AccessLogExtras) -> None:
+        """Settle by the first entry of the lease's heir, which counts once, whichever worker sends it."""
+        record, books = settlement.record, self._parts().books
+        heir = heir_of(record.id)
+        progress = await self._store.progress(heir)
+        if progress.mark:
+            return
+        entry = Settle(1, settlement, ledger_entry.encode(settlement))
+        await self._store.apply(Batch(heir, progress.seq + 1, progress.seq, [entry]))
+        books.telemetry.recorded(
+            record,
+            estimated_prompt_tokens=estimated.prompt_tokens,
+            overhead_s=0.0,
+            is_usage_unknown=record.usage.source == "estimated",
+        )
+        books.write_line(record, extras)
+
+    async def _remove(self, lease: str) -> None:
+        await self._store.remove_deferred(lease)
+        self._retiring[lease] = time.monotonic() + RETIRE_AFTER_S
 
     async def _retire(self) -> None:
         for lease, at in list(self._retiring.items()):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 
+from gateway.errors import StreamInterrupted
 from gateway.records import Ended, Usage
 
 from . import charge
@@ -36,7 +37,10 @@ def client_left(exchange: Exchange) -> None:
         _close(exchange)
     elif not this.call.params.stream:
         _read_on(exchange, None)  # bounded by the time limits of the connection itself
-    elif this.upstream.on_disconnect == "drain":
+    elif exchange.pending_id is not None:
+        exchange.stop()
+        _close(exchange)
+    elif this.upstream.on_disconnect == "drain" or this.call.params.is_deferred:
         _read_on(exchange, this.upstream.drain_limit_s)
     else:
         exchange.stop()
@@ -45,12 +49,16 @@ def client_left(exchange: Exchange) -> None:
 
 def end_at_once(exchange: Exchange) -> None:
     """The gateway ends. The client is still connected and gets an error."""
+    this = exchange.attempt
     exchange.end_event()
     if exchange.is_sending:
         _stop_sending(exchange, 503, "error", "shutting_down")
         return
     exchange.stop()
-    if exchange.attempt.log.is_open:
+    if this.log.is_open:
+        if exchange.scan is not None and (pending_id := exchange.pending_id) is not None:
+            event = this.format.error_event(StreamInterrupted(pending_id), exchange.scan, this.call.id)
+            exchange.interrupt(event or b"")
         _close(exchange, 503, "error", "shutting_down")
 
 
@@ -111,6 +119,9 @@ def _close(exchange: Exchange, status: int = 499, ended: Ended = "client_gone", 
     if scan is not None:
         if exchange.is_ended and exchange.trouble is None:
             exchange.pass_rest()
+        if (pending_id := exchange.pending_id) is not None:
+            defer(this, pending_id)
+            return
         charged, model, is_truncated = exchange.charge_stream(), scan.model, not scan.is_complete
     else:
         charged, model, pending_id = _used(exchange)

@@ -18,6 +18,7 @@ from gateway.upstream.content_encoding import Decoder, EncodingFault, decoder_of
 from . import charge
 from .attempt import Attempt, response_headers
 from .client_stream import ClientStream, Headers, StreamWriter
+from .deferred import note_deferral
 
 
 class Exchange:
@@ -166,6 +167,14 @@ class Exchange:
             await asyncio.shield(self._binding)
             self._flush()
 
+    @property
+    def pending_id(self) -> str | None:
+        """The id of a streamed answer that goes on without this connection."""
+        find = self.attempt.format.pending_id
+        if find is None or self.scan is None or not self.attempt.call.params.is_deferred:
+            return None
+        return find(self.scan)
+
     def bind_again(self, tokens: int) -> None:
         """The answer's tokens are known now."""
         bind, kept_id = self.attempt.bind, self._kept_id
@@ -188,6 +197,11 @@ class Exchange:
         writer = self._client.writer
         if writer is not None and self.scan is not None and self.scan.is_inside_event:
             writer.write(b"\n\n")
+
+    def interrupt(self, event: bytes) -> None:
+        """The last that the client gets of a stream that the gateway ends."""
+        if self._client.writer is not None:
+            self._client.writer.write_last(event)
 
     def forget_client(self) -> None:
         """The client has left: discard further bytes without back-pressure."""
@@ -256,6 +270,8 @@ class Exchange:
         if self.attempt.bind is not None and self._binding is None and (kept_id := self._kept_id) is not None:
             self._binding = self.attempt.tasks.spawn(self.attempt.bind(kept_id, 0), "bind-answer")
             self._binding.add_done_callback(lambda _: self._flush())
+            if self.attempt.call.params.is_deferred:
+                note_deferral(self.attempt, kept_id)
         if passed:
             self._pass_on(passed)
         self._look_for_life(scan, passed)
@@ -336,6 +352,9 @@ class _Nobody:
 
     def write(self, data: bytes) -> bool:
         return False
+
+    def write_last(self, data: bytes) -> None:
+        pass
 
     async def wait_until_writable(self) -> None:
         pass

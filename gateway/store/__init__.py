@@ -422,6 +422,10 @@ class Ledger(ReportReader, Protocol):
     def defer(self, settlement: Settlement, note: str) -> Future[None]:
         """End a call, and leave its lease open: as `Defer`. The future is done as that of `settle`."""
 
+    def note_deferral(self, settlement: Settlement, note: str) -> None:
+        """Journal that the work of an open lease goes on at the upstream: should this worker be killed, the lease is
+        deferred, as by `defer`, instead of closed as lost."""
+
     async def claim(self, holder: str, names: Mapping[str, float]) -> dict[str, float]:
         """Take hold of names, as `Store.claim`. Raises `StoreUnavailable`."""
 

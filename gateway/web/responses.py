@@ -114,7 +114,7 @@ class EventStream(web.StreamResponse):
         if self._is_last:
             lines.append(("Connection", "close"))
         self._head = head(200, lines)
-        self._is_finished = False
+        self._is_finished = self._has_last = False
 
     @property
     def is_congested(self) -> bool:
@@ -135,11 +135,16 @@ class EventStream(web.StreamResponse):
     async def wait_until_writable(self) -> None:
         await self._request.writer.drain()
 
+    def write_last(self, data: bytes) -> None:
+        """Send the last event: `finish` sends no other."""
+        self.write(data)
+        self._has_last = True
+
     def finish(self, last: bytes | None) -> None:
         """Send the last event, if any, and the end of the message; None: leave the message incomplete."""
         if last is None:
             return
-        if last:
+        if last and not self._has_last:
             self.write(last)
         transport = self._transport
         if transport is None or transport.is_closing() or self._is_finished:

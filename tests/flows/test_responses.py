@@ -238,7 +238,6 @@ def revive(house: Gateway, upstream: Stage) -> None:
         ({"Input": "x"}, "Input", "unknown_parameter"),
         ({"conversation": {"name": "x"}}, "conversation", "invalid_value"),
         ({"conversation": "conv_1", "previous_response_id": "a"}, "conversation", "mutually_exclusive_parameters"),
-        ({"background": True, "stream": True}, "stream", "unsupported_parameter"),
         ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input[0]", "unsupported_parameter"),
         ({"input": [{"id": "msg_1"}]}, "input[0]", "unsupported_parameter"),
     ],

@@ -73,6 +73,19 @@ def test_what_is_written_is_what_is_read(settlement: Settlement) -> None:
     assert "\n" not in text
 
 
+@given(settlements, names)
+def test_a_note_is_read_past_and_found(settlement: Settlement, note: str) -> None:
+    """Gateways that do not know notes leave out what is behind the fields that they know."""
+    plain = ledger_entry.encode(settlement)
+    noted = ledger_entry.with_note(plain, note)
+    assert "\n" not in noted
+    assert (ledger_entry.note_of(noted), ledger_entry.note_of(plain)) == (note, None)
+    assert ledger_entry.decode(noted) == ledger_entry.decode(plain)
+    assert ledger_entry.decode(ledger_entry.without_note(noted)) == ledger_entry.decode(plain)
+    fields = json.loads(noted.partition("\t")[2])
+    assert len(fields) == ledger_entry._FIELDS + 1
+
+
 @given(settlements)
 def test_the_scripts_part_holds_whole_numbers_and_texts_only(settlement: Settlement) -> None:
     def look(value: Any) -> None:

@@ -34,6 +34,10 @@ class Store:
         self.entries = entries
         self.batches: list[Batch] = []
         self.is_away = False
+        self.voided: list[str] = []
+
+    async def void_leases(self, worker: str) -> None:
+        self.voided.append(worker)
 
     async def deferred(self, limit: int) -> list[Deferred]:
         return self.entries
@@ -150,6 +154,26 @@ async def test_one_that_another_worker_has_settled_is_only_removed(monkeypatch: 
     scene.store.batches.append(Batch("deferred-req_1", 1, 0))
     assert await scene.look() == []
     assert (scene.store.entries, scene.telemetry.records) == ([], [])
+
+
+@pytest.mark.parametrize("note", ["", "{}", "[1]", "nothing"])
+async def test_one_whose_note_cannot_be_read_is_charged_its_reservation(
+    monkeypatch: pytest.MonkeyPatch, note: str
+) -> None:
+    scene = Scene(monkeypatch, 5, 200, api.response())
+    scene.store.entries = [each._replace(note=note) for each in scene.store.entries]
+    (made,) = await scene.look()
+    assert (made.status, made.ended, made.usage) == (504, "error", Usage(9, LIMIT, source="estimated"))
+    assert scene.store.entries == []
+    assert scene.telemetry.records == [made]
+
+
+async def test_one_whose_entry_cannot_be_read_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without its entry it is not known whose it is."""
+    scene = Scene(monkeypatch, 5, 200, api.response())
+    scene.store.entries = [each._replace(entry="") for each in scene.store.entries]
+    assert await scene.look() == []
+    assert (scene.store.entries, scene.store.voided) == ([], ["deferred-req_1"])
 
 
 async def test_a_store_that_is_away_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -90,6 +90,49 @@ def test_workers_are_killed_one_after_the_other(
     check(house, began)
 
 
+def test_a_gateway_is_killed_while_it_streams(
+    gateway: StartsGateways, theatre: Stage, work: Background, store: dict[str, str]
+) -> None:
+    config = scene.config(theatre.url, **store)
+    config["keys"][0].pop("max_parallel")
+    work.shows = 5
+    first = gateway(config)
+    with contextlib.ExitStack() as stack:
+        began = []
+        for _ in range(MANY):
+            raw = stack.enter_context(first.connect())
+            request_id = scene.begin_stream(first, raw)
+            raw.read_until(b"response.output_text.delta")
+            began.append((request_id, list(work.responses)[-1]))
+        reserved = scene.held(first)[1]
+        kill_all(first)
+    second = gateway(config)
+    assert scene.held(second) == (0, reserved)
+    assert second.calls() == []
+    end_all(work)
+    check(second, began)
+
+
+def test_a_gateway_ends_while_it_streams(
+    gateway: StartsGateways, theatre: Stage, work: Background, store: dict[str, str]
+) -> None:
+    config = scene.config(theatre.url, **store)
+    config["server"] |= {"drain_timeout_s": 1}
+    work.shows = 5
+    first = gateway(config)
+    with first.connect() as raw:
+        request_id = scene.begin_stream(first, raw)
+        raw.read_until(b"response.output_text.delta")
+        first.kill(signal.SIGTERM)
+        *_, last = scene.told(raw.read_to_end())
+    assert last["error"]["code"] == "stream_interrupted"
+    first.wait()
+    second = gateway(config)
+    assert scene.records(second, request_id) == []
+    end_all(work)
+    check(second, [(request_id, "")])
+
+
 def test_the_other_gateway_goes_on(
     gateway: StartsGateways, theatre: Stage, work: Background, tmp_path: Path, redis_server: RedisServer
 ) -> None:

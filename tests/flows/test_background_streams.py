@@ -1,0 +1,169 @@
+"""Streams of background responses: a stream may end before its response, which is settled once all the same."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.conftest import Stage, StartsGateways
+from tests.fakes import responses_api as api
+from tests.flows import background as scene
+from tests.flows.background import Background, told
+from tests.flows.background import begin_stream as begin
+
+from .house import Gateway, eventually, secret
+
+REPORTED = {
+    "usage_source": "reported", "prompt_tokens": 30, "completion_tokens": 12, "cached_tokens": 10,
+    "endpoint": "responses", "status": 200, "ended": "done", "stream": True, "truncated": False,
+}  # fmt: skip
+FAILED = {"code": "server_error", "message": "sorry"}
+
+
+@pytest.fixture(scope="module")
+def houses(gateways: StartsGateways, theatre: Stage, store_url: str) -> list[Gateway]:
+    """Two gateways on one Redis, or twice the one that an embedded store permits."""
+    first = gateways(scene.config(theatre.url, store_url))
+    return [first, first if store_url.startswith("embedded") else gateways(scene.config(theatre.url, store_url))]
+
+
+@pytest.fixture
+def work(upstream: Stage) -> Iterator[Background]:
+    work = Background()
+    upstream.play(always=work)
+    yield work
+    work.shows = 0
+    for made, response in work.responses.items():
+        if response["status"] in ("queued", "in_progress"):
+            work.end(made)
+
+
+def check(record: dict[str, Any], **expected: Any) -> None:
+    assert {name: record[name] for name in expected} == expected
+
+
+def made_id(work: Background) -> str:
+    return list(work.responses)[-1]
+
+
+def test_it_is_passed_on_and_settled_before_its_last_event(houses: list[Gateway], work: Background) -> None:
+    house = houses[0]
+    used, _ = scene.held(house)
+    with house.connect() as raw:
+        work.shows = 4
+        request_id = begin(house, raw)
+        made = made_id(work)
+        assert scene.records(house, request_id) == []
+        assert scene.held(house)[1] > 0
+        work.end(made)
+        body = raw.read_chunks()
+    assert body == api.written(work.events(made))
+    check(scene.settled(house, request_id), **REPORTED)
+    assert scene.held(house) == (used + 42, 0)
+    for each in houses:
+        assert each.get(f"/v1/responses/{made}").json["status"] == "completed"
+        assert each.get(f"/v1/responses/{made}", key="bob").status == 404
+
+
+def test_its_client_leaves(houses: list[Gateway], work: Background) -> None:
+    house = houses[0]
+    used, _ = scene.held(house)
+    with house.connect() as raw:
+        work.shows = 4
+        request_id = begin(house, raw)
+        raw.read_until(b"response.output_text.delta")
+    made = made_id(work)
+    eventually(lambda: work.polls)
+    assert scene.records(house, request_id) == []
+    assert scene.held(house)[1] > 0
+    work.end(made)
+    check(scene.settled(houses[1], request_id), **REPORTED)
+    assert scene.held(house) == (used + 42, 0)
+
+
+def test_its_client_leaves_before_the_first_event(houses: list[Gateway], work: Background) -> None:
+    before = {row["id"] for row in houses[0].calls("bob")}
+    work.answers_after_s, work.shows = 0.5, 2
+    with houses[0].connect() as raw:
+        asked = {"model": scene.MODEL, "input": "Hello", "background": True, "stream": True}
+        raw.post("/v1/responses", json.dumps(asked).encode(), secret("bob"))
+        made = eventually(lambda: list(work.responses))[-1]
+    work.end(made)
+    (new,) = eventually(lambda: [row for row in houses[0].calls("bob") if row["id"] not in before])
+    check(new, prompt_tokens=30, completion_tokens=12, usage_source="reported", stream=True)
+
+
+def test_its_upstream_breaks_off(houses: list[Gateway], work: Background) -> None:
+    """The response goes on, so that it has not failed: the error repeats the number of the last event."""
+    house = houses[0]
+    with house.connect() as raw:
+        work.shows, work.cut_after = 9, 4
+        request_id = begin(house, raw)
+        *passed, last = told(raw.read_chunks())
+    made = made_id(work)
+    assert [event["sequence_number"] for event in passed] == [0, 1, 2, 3, 4]
+    assert (last["type"], last["sequence_number"], last["error"]["code"]) == ("error", 4, "stream_interrupted")
+    assert f"GET /v1/responses/{made}?stream=true" in last["error"]["message"]
+    assert scene.records(house, request_id) == []
+    work.end(made)
+    check(scene.settled(house, request_id), **REPORTED)
+
+
+@pytest.mark.parametrize(
+    ("end", "expected"),
+    [
+        ({"status": "incomplete"}, REPORTED),
+        ({"status": "failed", "error": FAILED}, {"status": 502, "ended": "error", "prompt_tokens": 30}),
+        ({"status": "failed", "usage": None, "error": FAILED}, {"status": 502, "usage_source": "estimated"}),
+    ],
+)
+def test_it_ends_otherwise(
+    houses: list[Gateway], work: Background, end: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    with houses[0].connect() as raw:
+        work.shows = 9
+        request_id = begin(houses[0], raw)
+        work.end(made_id(work), **end)
+        events = told(raw.read_chunks())
+    assert events[-1]["type"] == f"response.{end['status']}"
+    assert events[-1]["response"]["id"] == made_id(work)
+    check(scene.settled(houses[0], request_id), **expected)
+
+
+def test_an_error_event_does_not_say_how_the_response_ends(houses: list[Gateway], work: Background) -> None:
+    with houses[0].connect() as raw:
+        work.shows = 9
+        request_id = begin(houses[0], raw)
+        work.ends_with = {"type": "error", "code": "server_error", "message": "sorry", "param": None}
+        work.end(made_id(work))
+        events = told(raw.read_chunks())
+    assert events[-1]["error"]["code"] == "stream_interrupted"
+    check(scene.settled(houses[0], request_id), **REPORTED)
+
+
+def test_an_upstream_that_answers_without_a_stream(houses: list[Gateway], work: Background) -> None:
+    work.ignores_stream = True
+    with houses[0].connect() as raw:
+        request_id = begin(houses[0], raw)
+        events = told(raw.read_chunks())
+    assert [event["type"] for event in events] == ["response.created", "response.queued", "error"]
+    work.end(made_id(work))
+    check(scene.settled(houses[0], request_id), **REPORTED)
+
+
+def test_one_that_is_not_stored_is_bound_while_it_is_made(houses: list[Gateway], work: Background) -> None:
+    """OpenAI keeps it for some minutes all the same, so that it can be polled."""
+    with houses[0].connect() as raw:
+        work.shows = 2
+        request_id = begin(houses[0], raw, store=False)
+        raw.read_until(b"response.created")
+        assert houses[1].get(f"/v1/responses/{made_id(work)}").status == 200
+    work.end(made_id(work))
+    check(scene.settled(houses[0], request_id), **REPORTED)
+    plain, made = scene.begin(houses[0], store=False)
+    assert scene.records(houses[0], plain) == []
+    work.end(made)
+    check(scene.settled(houses[0], plain), **REPORTED | {"stream": False})
