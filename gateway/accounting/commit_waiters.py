@@ -13,6 +13,7 @@ class CommitWaiters:
     can be."""
 
     def __init__(self, write_journal: Callable[[], Awaitable[object]], tasks: Tasks) -> None:
+        self._loop = asyncio.get_running_loop()
         self._write_journal = write_journal
         self._tasks = tasks
         self._waiting: dict[int, asyncio.Future[None]] = {}
@@ -23,7 +24,7 @@ class CommitWaiters:
         """Done when this settlement is safe: in the store, if it is neither slow nor behind."""
         done = self._waiting.get(number)
         if done is None:
-            done = self._waiting[number] = asyncio.get_running_loop().create_future()
+            done = self._waiting[number] = self._loop.create_future()
         if self._is_store_slow or is_store_behind:
             self.wait_no_longer()
         return done

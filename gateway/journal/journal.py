@@ -58,6 +58,8 @@ class Journal:
         self._is_called = self._has_failed = self._is_short = self._has_sync_failed = self._is_closed = False
         self._pace = SlowDisk()
         self._round: asyncio.Future[WriteResult] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """The loop that uses it, from the first entry on: asking for it is a system call before Python 3.12."""
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="journal")
         self._tasks = Tasks()
         self._house: asyncio.Task[None] | None = None
@@ -156,7 +158,9 @@ class Journal:
             self._last_end = number
         if not self._is_called:
             self._is_called = True
-            asyncio.get_running_loop().call_soon(self._at_end_of_turn)
+            if self._loop is None:
+                self._loop = asyncio.get_running_loop()
+            self._loop.call_soon(self._at_end_of_turn)
         return number
 
     def write_now(self) -> bool:

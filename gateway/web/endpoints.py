@@ -55,6 +55,7 @@ class DataPlane:
     """The endpoints that clients call."""
 
     def __init__(self, status: Status, capacity: Capacity, large_bodies: LargeBodies, persons: PersonTokens) -> None:
+        self._loop = asyncio.get_running_loop()
         self._persons = persons
         self._status = status
         self._capacity = capacity
@@ -115,7 +116,7 @@ class DataPlane:
             given = request.headers
             visit.trace = tracer.begin(endpoint, visit.id, given.getall(PARENT, ()), given.getall(STATE, ()))
         telemetry = visit.parts.books.telemetry
-        calls, task = self._status.calls, asyncio.current_task()
+        calls, task = self._status.calls, asyncio.current_task(self._loop)
         if len(calls) >= self._capacity.max_calls:
             raise Unavailable("The gateway has too many calls under way. Please try again.", code="too_many_calls")
         telemetry.entered()
