@@ -13,6 +13,10 @@ from typing import Any, Protocol
 
 PIECE_BYTES = 65536
 
+BROTLI_LIMIT = PIECE_BYTES // 4
+"""The library ends a piece with the first of its buffers (32 KiB, then 64 KiB) that reaches this limit. Output may be
+left behind a piece that did, although the decompressor accepts more data."""
+
 MAX_ZSTD_WINDOW_LOG = 23
 """Limit of the memory that a zstd answer may ask for: 8 MiB (RFC 9659)."""
 
@@ -134,9 +138,10 @@ class _Brotli:
         return bool(self._decompressor.is_finished())
 
     def decode(self, data: bytes) -> Iterator[bytes]:
-        while data or not self._decompressor.can_accept_more_data():
+        piece = b""
+        while data or len(piece) >= BROTLI_LIMIT or not self._decompressor.can_accept_more_data():
             try:
-                piece = self._decompressor.process(data, output_buffer_limit=PIECE_BYTES)
+                piece = self._decompressor.process(data, output_buffer_limit=BROTLI_LIMIT)
             except self._module.error as error:
                 raise EncodingFault(f"content-encoding br: {error}") from None
             if not piece:

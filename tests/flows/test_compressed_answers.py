@@ -10,6 +10,7 @@ import json
 import threading
 import zlib
 
+import brotli
 import pytest
 
 from tests.conftest import Stage, StartsGateways
@@ -36,12 +37,16 @@ def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
     return gateways(settings(theatre.url, server={"max_response_bytes": MAX_BYTES}))
 
 
-def compressed(value: object) -> Behaviour:
-    return answer(gzip.compress(json.dumps(value).encode()), headers=GZIP)
+COMPRESS = {"gzip": gzip.compress, "br": brotli.compress}
 
 
-def test_plain_answer(house: Gateway, upstream: Stage) -> None:
-    upstream.play(compressed(DEFAULT_JSON | {"usage": USAGE}))
+def compressed(data: bytes, encoding: str) -> Behaviour:
+    return answer(COMPRESS[encoding](data), headers=(("Content-Encoding", encoding),))
+
+
+@pytest.mark.parametrize("encoding", COMPRESS)
+def test_plain_answer(house: Gateway, upstream: Stage, encoding: str) -> None:
+    upstream.play(compressed(json.dumps(DEFAULT_JSON | {"usage": USAGE}).encode(), encoding))
     served = house.complete(prompt="Hi", max_tokens=9)
     assert (served.status, served.json["choices"]) == (200, DEFAULT_JSON["choices"])
     assert "content-encoding" not in served.headers
@@ -85,9 +90,10 @@ def test_error_of_an_upstream(house: Gateway, upstream: Stage) -> None:
     assert (served.status, served.error["code"]) == (429, "upstream_rate_limited")
 
 
-def test_bomb(house: Gateway, upstream: Stage) -> None:
+@pytest.mark.parametrize("encoding", COMPRESS)
+def test_bomb(house: Gateway, upstream: Stage, encoding: str) -> None:
     """The limit is that of the decoded bytes, and one reads no more of them."""
-    upstream.play(answer(gzip.compress(bytes(100 * MAX_BYTES)), headers=GZIP))
+    upstream.play(compressed(bytes(100 * MAX_BYTES), encoding))
     served = house.complete()
     assert (served.status, served.error["code"]) == (502, "upstream_error")
     assert "longer answer than the gateway takes" in served.error["message"]

@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
+import brotli
 import pytest
 
 from tests.conftest import Stage, StartsGateways
@@ -29,6 +30,7 @@ CODINGS: dict[str, Callable[[bytes], bytes]] = {
     "gzip": gzip.compress,
     "x-gzip": gzip.compress,
     "deflate": zlib.compress,
+    "br": brotli.compress,
     "zstd": zstd.compress,
     "ZSTD": zstd.compress,
     "identity, gzip": gzip.compress,
@@ -74,7 +76,7 @@ def test_every_format_takes_it(house: Gateway, upstream: Stage, path: str) -> No
 
 
 @pytest.mark.parametrize("size", [20, 200_000])
-@pytest.mark.parametrize("coding", ["gzip", "deflate", "zstd"])
+@pytest.mark.parametrize("coding", ["gzip", "deflate", "br", "zstd"])
 def test_a_damaged_body_is_refused(house: Gateway, upstream: Stage, coding: str, size: int) -> None:
     before = upstream.hits
     whole = CODINGS[coding](body(size))
@@ -84,7 +86,7 @@ def test_a_damaged_body_is_refused(house: Gateway, upstream: Stage, coding: str,
     assert upstream.hits == before
 
 
-@pytest.mark.parametrize("coding", ["gzip", "deflate", "zstd"])
+@pytest.mark.parametrize("coding", ["gzip", "deflate", "br", "zstd"])
 def test_a_bomb_is_refused(house: Gateway, upstream: Stage, coding: str) -> None:
     before = upstream.hits
     told = send(house, CODINGS[coding](body(200_000_000)), coding)

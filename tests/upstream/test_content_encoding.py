@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import gzip
 import random
+import sys
+import tracemalloc
 import zlib
+from collections.abc import Callable
+from importlib import import_module
 from types import SimpleNamespace
-from typing import Any
 
+import brotli
 import pytest
 
-from gateway.upstream.content_encoding import (
-    DECODERS,
-    PIECE_BYTES,
-    Decoder,
-    EncodingFault,
-    _Brotli,
-    _Zstd,
-    decoder_of,
-)
+from gateway.upstream import content_encoding
+from gateway.upstream.content_encoding import PIECE_BYTES, Decoder, EncodingFault, decoder_of
+
+zstd = import_module("backports.zstd" if sys.version_info < (3, 14) else "compression.zstd")
 
 TEXT = b"hello hello hello hello"
 LONG = random.Random(1).randbytes(1000) * 1000
@@ -40,9 +39,9 @@ ENCODED = {
 }
 
 
-def is_known(name: str) -> bool:
-    """Whether this interpreter has the library."""
-    return ENCODED[name][0] not in ("br", "zstd") or ENCODED[name][0] in DECODERS
+COMPRESS: dict[str, Callable[[bytes], bytes]] = {
+    "gzip": gzip.compress, "deflate": raw_deflate, "br": brotli.compress, "zstd": zstd.compress,
+}  # fmt: skip
 
 
 def decoded(decoder: Decoder | None, pieces: list[bytes]) -> bytes:
@@ -50,7 +49,7 @@ def decoded(decoder: Decoder | None, pieces: list[bytes]) -> bytes:
     return b"".join([piece for data in pieces for piece in decoder.decode(data)])
 
 
-@pytest.mark.parametrize("name", [name for name in ENCODED if is_known(name)])
+@pytest.mark.parametrize("name", ENCODED)
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
 def test_decoded_in_pieces_of_any_size(name: str, size: int) -> None:
     encoding, data = ENCODED[name]
@@ -63,13 +62,13 @@ def test_identity(value: str) -> None:
     assert decoder_of(value) is None
 
 
-@pytest.mark.parametrize("value", ["x-none", "gzip, gzip", "gzip, br", *sorted({"br", "zstd"} - set(DECODERS))])
+@pytest.mark.parametrize("value", ["x-none", "gzip, gzip", "gzip, br"])
 def test_unknown_encoding_is_named(value: str) -> None:
-    with pytest.raises(EncodingFault, match=rf"'{value}' cannot be decoded \(only .*deflate, gzip"):
+    with pytest.raises(EncodingFault, match=rf"'{value}' cannot be decoded \(only br, deflate, gzip, x-gzip, zstd\)"):
         decoder_of(value)
 
 
-@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+@pytest.mark.parametrize("encoding", COMPRESS)
 def test_broken_body_is_named(encoding: str) -> None:
     with pytest.raises(EncodingFault, match=f"content-encoding {encoding}: "):
         decoded(decoder_of(encoding), [b'{"a": 1}'])
@@ -77,81 +76,32 @@ def test_broken_body_is_named(encoding: str) -> None:
         decoded(decoder_of(encoding), [ENCODED[encoding][1] + b"behind"])
 
 
-@pytest.mark.parametrize(("encoding", "encode"), [("gzip", gzip.compress), ("deflate", raw_deflate)])
-def test_long_text(encoding: str, encode: Any) -> None:
-    data = encode(LONG)
+@pytest.mark.parametrize("encoding", COMPRESS)
+def test_long_text(encoding: str) -> None:
+    data = COMPRESS[encoding](LONG)
     assert decoded(decoder_of(encoding), [data[:100], data[100:]]) == LONG
 
 
-@pytest.mark.parametrize(("encoding", "encode"), [("gzip", gzip.compress), ("deflate", zlib.compress)])
-def test_bomb_is_decoded_piece_by_piece(encoding: str, encode: Any) -> None:
+@pytest.mark.parametrize("encoding", COMPRESS)
+def test_bomb_is_decoded_piece_by_piece(encoding: str) -> None:
     decoder = decoder_of(encoding)
     assert decoder is not None
-    pieces = decoder.decode(encode(bytes(50_000_000)))
-    assert [len(next(pieces)) for _ in range(3)] == [PIECE_BYTES] * 3
+    bomb = COMPRESS[encoding](bytes(50_000_000))
+    assert len(bomb) < 100_000
+    tracemalloc.start()
+    pieces = decoder.decode(bomb)
+    lengths = [len(next(pieces)) for _ in range(100)]
+    _, highest = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert max(lengths) <= PIECE_BYTES
+    assert sum(lengths) > PIECE_BYTES
+    assert highest < 10 * PIECE_BYTES
 
 
-# -------------------------------------------------------------- interfaces of libraries that may not be installed
-
-
-class FakeBrotli:
-    """`brotli.Decompressor` of Brotli 1.2, with text that it repeats in place of a compression."""
-
-    def __init__(self) -> None:
-        self.left = b""
-
-    def process(self, data: bytes, output_buffer_limit: int) -> bytes:
-        assert not (data and self.left), "no input is allowed while output is left"
-        if data == b"broken":
-            raise ValueError("brotli: decoder failed")
-        self.left += data * 1000
-        piece, self.left = self.left[:output_buffer_limit], self.left[output_buffer_limit:]
-        return piece
-
-    def can_accept_more_data(self) -> bool:
-        return not self.left
-
-
-class FakeZstd:
-    """`compression.zstd.ZstdDecompressor`; a frame ends with a full stop."""
-
-    def __init__(self, options: dict[str, int]) -> None:
-        assert options == {"window_log_max": 23}
-        self.left = b""
-        self.eof = False
-        self.needs_input = True
-        self.unused_data = b""
-
-    def decompress(self, data: bytes, max_length: int) -> bytes:
-        if data == b"broken":
-            raise ValueError("Unable to decompress Zstandard data")
-        frame, stop, rest = data.partition(b".")
-        self.left += (frame + stop) * 1000
-        self.unused_data += rest
-        piece, self.left = self.left[:max_length], self.left[max_length:]
-        self.eof = not self.left and piece.endswith(b".")
-        self.needs_input = not self.left
-        return piece
-
-
-FAKES: dict[str, Any] = {
-    "br": lambda: _Brotli(SimpleNamespace(Decompressor=FakeBrotli, error=ValueError)),
-    "zstd": lambda: _Zstd(
-        SimpleNamespace(
-            ZstdDecompressor=FakeZstd,
-            ZstdError=ValueError,
-            DecompressionParameter=SimpleNamespace(window_log_max="window_log_max"),
-        )
-    ),
-}
-
-
-@pytest.mark.parametrize("encoding", FAKES)
-def test_use_of_an_optional_library(encoding: str) -> None:
-    text = bytes(97) + b"."
-    decoder = FAKES[encoding]()
-    pieces = list(decoder.decode(text * 2 if encoding == "br" else text + text))
-    assert max(map(len, pieces)) <= PIECE_BYTES
-    assert b"".join(pieces).count(b".") == 2000
-    with pytest.raises(EncodingFault, match=f"content-encoding {encoding}: "):
-        list(FAKES[encoding]().decode(b"broken"))
+def test_br_needs_a_library_that_limits_its_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Brotli before 1.2 would decode a bomb in one step: it is as good as none."""
+    old = SimpleNamespace(Decompressor=object)
+    monkeypatch.setattr(
+        content_encoding, "import_module", lambda name: old if name == "brotli" else import_module(name)
+    )
+    assert "br" not in content_encoding._decoders()
