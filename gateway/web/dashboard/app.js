@@ -14,12 +14,13 @@ import { mine } from "./view_mine.js";
 import { models } from "./view_models.js";
 import { keys } from "./view_keys.js";
 import { overview } from "./view_overview.js";
+import { playground } from "./view_playground.js";
 import { quotas } from "./view_quotas.js";
 import { teams } from "./view_teams.js";
 
 // Each fills the page and may return a function that is called with what stands behind its name in the address,
 // and with that name.
-const VIEWS = { overview, mine, calls, quotas, keys, teams, models, audit };
+const VIEWS = { overview, mine, calls, quotas, keys, teams, models, playground, audit };
 const PART_OF = { upstreams: "models" };
 // The operation without which a view has nothing to show.
 const NEEDS = { overview: "GET /admin/api/teams", teams: "GET /admin/api/teams", models: "GET /admin/api/models", audit: "GET /admin/api/audit" };

@@ -12,7 +12,7 @@ from tests.conftest import Stage
 from tests.fakes.scripted import ok_json
 from tests.flows.house import Gateway, secret
 
-VIEWS = ["Your usage", "Calls", "Quotas", "Keys"]
+VIEWS = ["Your usage", "Calls", "Quotas", "Keys", "Playground"]
 TABLE = "section[aria-labelledby=usage-title] .flush table"
 
 

@@ -18,7 +18,10 @@ from tests.flows.house import ADMIN_TOKEN, Gateway, settings
 
 NOWHERE_URL = "http://127.0.0.1:9/v1"
 LIVE_EVERY_S = 2.0
-VIEWS = ["overview", "calls", "quotas", "keys", "audit", "keys/alice", "teams", "teams/crew"]
+VIEWS = [
+    "overview", "calls", "quotas", "keys", "audit", "keys/alice", "teams", "teams/crew", "models", "upstreams/main",
+    "playground",
+]  # fmt: skip
 
 
 # --------------------------------------------------------------------------------------------------------------- token
@@ -184,7 +187,7 @@ def test_nothing_sticks_out_of_a_small_screen(admin: Page, width: int) -> None:
     admin.resize(width, 780)
     for view in VIEWS:
         admin.go(view)
-        admin.see("main .quota, main table tbody tr, dialog .quota")
+        admin.see("main .quota, main table tbody tr, dialog .quota, main .playground")
         *widths, inside = overflow(admin)
         assert max(widths) <= inside == width, f"{view} is {widths} wide"
         assert not admin.run(CUT_OFF), f"{view} cuts something off"
@@ -252,7 +255,7 @@ def test_every_text_can_be_read(admin: Page, scheme: Any) -> None:
     admin.prefer(scheme, is_still=True)
     for view in ("overview", "calls", "quotas", "keys/bob", "teams", "teams/crew"):
         admin.go(view)
-        admin.see("main .tile, main table tbody tr, dialog .quota")
+        admin.see("main .tile, main table tbody tr, dialog .quota, main .playground")
         for text, colour, behind in admin.run(CONTRASTS):
             one, other = sorted([brightness(colour), brightness(behind)])
             assert (other + 0.05) / (one + 0.05) >= 4.5, f"{view}, {scheme}: {text!r} is {colour} on {behind}"

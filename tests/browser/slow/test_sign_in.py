@@ -106,9 +106,14 @@ def shown_views(page: Page) -> list[str]:
 @pytest.mark.parametrize(
     ("person", "role", "views", "keys"),
     [
-        ("staff.ann", "member", ["Your usage", "Calls", "Quotas", "Keys"], ["hers"]),
-        ("heads.bea", "lead", ["Overview", "Calls", "Quotas", "Keys", "Teams"], ["hers", "second"]),
-        ("ops.cleo", "", ["Overview", "Calls", "Quotas", "Keys", "Teams", "Audit"], ["alice", "hers", "second"]),
+        ("staff.ann", "member", ["Your usage", "Calls", "Quotas", "Keys", "Playground"], ["hers"]),
+        ("heads.bea", "lead", ["Overview", "Calls", "Quotas", "Keys", "Teams", "Playground"], ["hers", "second"]),
+        (
+            "ops.cleo",
+            "",
+            ["Overview", "Calls", "Quotas", "Keys", "Teams", "Models", "Playground", "Audit"],
+            ["alice", "hers", "second"],
+        ),
     ],
 )
 def test_people_see_what_is_theirs_at_every_gateway(

@@ -1,0 +1,128 @@
+"""The playground: a prompt, the answer as it streams, its headers, tokens and cost; and nothing that is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from selenium import webdriver
+
+from tests.browser.chromium import Page
+from tests.browser.conftest import check_manners
+from tests.conftest import Stage, StartsGateways
+from tests.fakes.scripted import cut_stream, error_json, ok_json, stalled_stream, stream
+from tests.flows.house import ADMIN_TOKEN, CHAT, Gateway, key, model, secret, settings
+
+PROMPT = "What is the answer to everything?"
+USAGE = {"prompt_tokens": 100, "completion_tokens": 50}
+
+
+def piece(text: str, **more: Any) -> dict[str, Any]:
+    return {"model": CHAT, "choices": [{"index": 0, "delta": {"content": text}, "finish_reason": None}], **more}
+
+
+ENDED = {"model": CHAT, "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
+SAID = [piece("Forty-"), piece("two <b>"), ENDED, {"model": CHAT, "choices": [], "usage": USAGE}]
+
+
+@pytest.fixture(scope="module")
+def house(gateways: StartsGateways, theatre: Stage, store_url: str) -> Gateway:
+    """A gateway with a priced model for chats, on each of the stores."""
+    models = {CHAT: model("chat", price={"input": 2, "output": 4}), "other-model": model("chat", unpriced="allow")}
+    keys = [key("alice"), key("spent", quotas=[{"requests": 1, "per": "day"}])]
+    return gateways(settings(theatre.url, models=models, keys=keys, store={"url": store_url}))
+
+
+@pytest.fixture
+def page(driver: webdriver.Chrome, house: Gateway) -> Iterator[Page]:
+    made = Page(driver, house.url)
+    made.forget()
+    yield made
+    check_manners(made)
+
+
+def test_a_streamed_answer_with_its_tokens_cost_and_headers(page: Page, house: Gateway, upstream: Stage) -> None:
+    page.open(token=secret("alice"))
+    page.go("playground")
+    page.until(lambda: page.see("input[name=model]").get_attribute("value"))
+    page.type("input[name=model]", CHAT)
+    page.type("textarea", PROMPT)
+    upstream.play(stream(SAID))
+    page.click("main button.primary", "Send")
+    page.see(".answer", "Forty-two <b>")
+    page.see("[data-cost]")
+    request_id = page.text("main .facts a")
+    call = house.admin(f"requests/{request_id}").json["call"]
+    assert (call["key"], call["stream"], call["prompt_tokens"]) == ("alice", True, 100)
+    assert float(page.see("[data-cost]").get_attribute("data-cost") or "nan") == call["cost_usd"] == 0.0004
+    assert page.see("[data-usage]").get_attribute("data-usage") == "100 50"
+    headers = {row["Header"]: row["Value"] for row in page.rows("main table")}
+    assert headers["x-request-id"] == request_id
+    assert upstream.requests[-1].json["messages"][0]["content"] == PROMPT
+
+
+def test_a_key_that_is_typed_is_kept_nowhere(page: Page, house: Gateway, upstream: Stage) -> None:
+    page.open(token=ADMIN_TOKEN)
+    page.go("playground")
+    assert not page.see("main button.primary").is_enabled()
+    page.type("input[name=key]", "sk-wrong-key-of-nobody")
+    page.click("textarea")
+    page.see("main .why.bad", "API key")
+    page.type("input[name=key]", secret("alice"))
+    page.click("textarea")
+    page.until(lambda: page.see("main button.primary").is_enabled())
+    page.click("input[type=checkbox]")
+    message = {"role": "assistant", "content": "In one piece."}
+    upstream.play(
+        ok_json({"model": CHAT, "choices": [{"index": 0, "message": message, "finish_reason": "stop"}], "usage": USAGE})
+    )
+    page.type("input[name=model]", CHAT)
+    page.click("main button.primary", "Send")
+    page.see(".answer", "In one piece.")
+    page.see("[data-cost]")
+    kept = page.run(
+        "return JSON.stringify([{...localStorage}, {...sessionStorage}, document.cookie, location.href, history.state])"
+    )
+    assert secret("alice") not in kept
+    assert PROMPT not in kept
+    page.go("keys")
+    page.see("main table tbody tr")
+    page.go("playground")
+    assert page.see("input[name=key]").get_attribute("value") == ""
+    assert not page.see("main button.primary").is_enabled()
+    assert "In one piece" not in page.driver.page_source
+
+
+def test_refusals_errors_and_broken_streams_are_told(page: Page, house: Gateway, upstream: Stage) -> None:
+    page.open(token=secret("spent"))
+    page.go("playground")
+    page.until(lambda: page.see("main button.primary").is_enabled())
+    upstream.play(cut_stream([piece("The be")]))
+    page.click("main button.primary", "Send")
+    page.see(".answer", "The be")
+    page.see("main .why.bad")
+    page.see("[data-status='200']")
+    page.see("[data-cost]")
+    upstream.play()
+    page.click("main button.primary", "Send")
+    page.see("[data-status='429']")
+    page.see("main .why.bad", "quota")
+    page.open(token=secret("alice"))
+    page.go("playground")
+    page.until(lambda: page.see("main button.primary").is_enabled())
+    upstream.play(error_json(400, message="The upstream says no."))
+    page.click("main button.primary", "Send")
+    page.see("main .why.bad", "The upstream says no.")
+
+
+def test_an_answer_is_stopped(page: Page, house: Gateway, upstream: Stage) -> None:
+    page.open(token=secret("alice"))
+    page.go("playground")
+    page.until(lambda: page.see("main button.primary").is_enabled())
+    upstream.play(stalled_stream([piece("One and")]))
+    page.click("main button.primary", "Send")
+    page.see(".answer", "One and")
+    page.click("main button", "Stop")
+    page.see("main .why.bad", "Stopped.")
+    page.until(lambda: house.calls(limit=1)[0]["ended"] == "client_gone")
