@@ -17,7 +17,7 @@ from ipaddress import IPv4Network, IPv6Network
 from typing import Any, Literal, NamedTuple, Protocol
 
 from . import units
-from .config import Limits, Model, Priority, Quota
+from .config import Limits, Model, Passthrough, Priority, Quota
 
 Endpoint = Literal[
     "completions",
@@ -179,9 +179,22 @@ class Bond(NamedTuple):
     made: float
     """Unix time in seconds."""
     kind: str = ""
-    """What it is: `file`, `batch` or `message_batch`; empty: a response or a conversation."""
+    """What it is: `file`, `batch`, `message_batch` or `task`; empty: a response or a conversation."""
     note: str = ""
     """What the gateway has to know of it later, as the module says that makes such bonds."""
+
+
+class PassedRequest(NamedTuple):
+    """What a call of a passthrough row asks its upstream for."""
+
+    row: Passthrough
+    method: str
+    path: str
+    """Below the upstream's base URL, as it was sent."""
+    parts: Mapping[str, str]
+    """The named parts of the path and the query."""
+    is_read: bool = False
+    """It is about a task, and costs nothing."""
 
 
 class Call(NamedTuple):
@@ -229,6 +242,8 @@ class Call(NamedTuple):
     """Whom the client named as its user."""
     tags: str = ""
     """As those of a record."""
+    passed: PassedRequest | None = None
+    """Of a call of a passthrough row, whose name is `endpoint`."""
 
 
 class Phase(Enum):

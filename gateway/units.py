@@ -44,8 +44,10 @@ UNITS: Mapping[str, Unit] = {
     "image_tool_out": Unit("Output tokens of the image tool, beside the completion."),
     # Cohere's rerank.
     "search_units": Unit("Search units of a rerank."),
-    # Task APIs with a price for each call.
     "calls": Unit("Calls with a price of their own."),
+    # Rows of `passthrough`.
+    "tasks": Unit("Tasks."),
+    "seconds": Unit("Seconds of a video or a sound that a task makes."),
 }
 
 _ORDER = {name: place for place, name in enumerate(UNITS)}

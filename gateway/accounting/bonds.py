@@ -12,6 +12,7 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from urllib.parse import quote
 
 from gateway.config import Upstream
 from gateway.errors import NotFound, Unavailable
@@ -37,7 +38,13 @@ _AWAY = "The gateway cannot reach its store, so it cannot look up whose this id 
 _ACCOUNT_GONE = (
     "'{}' is kept by a provider account that the gateway no longer uses. Send the whole conversation instead."
 )
+_TASK_GONE = "The task '{}' belongs to a provider account that the gateway no longer uses."
+
+TASK = "task"
+"""The parameter that names a task of a passthrough row."""
+
 _NOT_FOUND = {
+    TASK: ("Task with id '{}' not found.", "task_not_found"),
     "previous_response_id": ("Previous response with id '{}' not found.", "previous_response_not_found"),
     "conversation": ("Conversation with id '{}' not found.", None),
     "": ("Response with id '{}' not found.", None),
@@ -46,8 +53,17 @@ _NOT_FOUND = {
 }
 """OpenAI's message and code for what is not there, by the parameter that names it."""
 
-_KINDS: Mapping[str, str] = {"id": "file", "file_id": "file"}
+_KINDS: Mapping[str, str] = {"id": "file", "file_id": "file", TASK: "task"}
 """The kinds of what parameters name; others name responses and conversations."""
+
+
+def task_id(upstream: str, given: str) -> str:
+    """The id of a bond with a task: upstreams give their tasks numbers, which are not unique among upstreams."""
+    return f"{_plain(upstream)}:{_plain(given)}"
+
+
+def _plain(text: str) -> str:
+    return quote(text, safe="").replace("~", "~7E").replace("%", "~")
 
 
 class Bonds:
@@ -79,12 +95,14 @@ class Bonds:
             bond = await self.find(key, bond_id)
         except StoreUnavailable:
             raise Unavailable(_AWAY, code=StoreUnavailable.code) from None
+        shown = bond_id.partition(":")[2] if param == TASK else bond_id
         if bond is None or bond.kind != _KINDS.get(param, ""):
             message, code = _NOT_FOUND[param]
-            raise NotFound(message.format(bond_id[:MAX_SHOWN_ID]), param=param or None, code=code)
+            raise NotFound(message.format(shown[:MAX_SHOWN_ID]), param=param or None, code=code)
         upstream = upstreams.get(bond.upstream)
         if upstream is None or position_of(upstream, bond.account) is None:
-            raise NotFound(_ACCOUNT_GONE.format(bond.id), param=param or None, code="account_not_configured")
+            gone = _TASK_GONE if param == TASK else _ACCOUNT_GONE
+            raise NotFound(gone.format(shown[:MAX_SHOWN_ID]), param=param or None, code="account_not_configured")
         return bond
 
     async def every(self, key: str, kind: str) -> list[Bond]:

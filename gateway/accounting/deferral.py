@@ -29,6 +29,8 @@ class Deferral(NamedTuple):
     remote: str | None = None
     spent: tuple[int, int] = (0, 0)
     """Prompt and completion tokens of attempts that did not answer the call."""
+    path: str = ""
+    """Of a task of a passthrough row: where it is polled, below the upstream's base URL."""
 
     @property
     def spent_usage(self) -> Usage:

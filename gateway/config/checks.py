@@ -16,6 +16,7 @@ from . import sections
 from .discovered import is_wanted
 from .faults import ConfigFault, format_faults, printable
 from .model_names import compiled, is_pattern, may_overlap, most_specific_first, with_targets
+from .passthrough_checks import check_rows
 from .rates import BESIDE_TOKENS
 from .sections import (
     BAD_SIGNS,
@@ -27,6 +28,7 @@ from .sections import (
     KeyDefaults,
     Model,
     ModelSettings,
+    Passthrough,
     Quota,
     Section,
     ServerSettings,
@@ -50,7 +52,9 @@ def _names_at(path: tuple[str | int, ...], root: type[BaseModel]) -> list[str]:
 def explain(detail: Any, root: type[BaseModel] = Config) -> ConfigFault:
     """One pydantic error of `root` in an operator's words. Never shows the value, which may be a secret."""
     # pydantic names the arm of a union in the path ("int", "literal[...]"); the file has no such level.
-    is_arm = re.compile(r"^(?:constrained-|literal\[|function-|lax-or-strict|int$|float$|str$|bool$|ipv[46]network$)")
+    is_arm = re.compile(
+        r"^(?:constrained-|literal\[|function-|lax-or-strict|int$|float$|str$|bool$|\[key\]$|ipv[46]network$)"
+    )
     path = tuple(p for p in detail["loc"] if isinstance(p, int) or not is_arm.match(p))
     match detail["type"]:
         case "extra_forbidden":
@@ -102,6 +106,7 @@ class ValidParts:
     model_names: Sequence[str]
     """Of all models, also of faulty ones."""
     aliases: Mapping[str, str]
+    passthrough: Mapping[str, Passthrough]
     teams: Mapping[str, Mapping[int, Quota]]
     keys: Mapping[int, FileKey]
     quotas: Mapping[int, Quota]
@@ -123,6 +128,7 @@ class ValidParts:
             models=config.models,
             model_names=list(config.models),
             aliases=config.aliases,
+            passthrough=config.passthrough,
             teams={name: dict(enumerate(team.quotas)) for name, team in config.teams.items()},
             keys=dict(enumerate(config.keys)),
             quotas=dict(enumerate(config.quotas)),
@@ -155,6 +161,11 @@ class ValidParts:
                 alias: name
                 for alias, name in _named(values, "aliases").items()
                 if isinstance(alias, str) and isinstance(name, str)
+            },
+            passthrough={
+                name: row
+                for name, row in _sound(Passthrough, _named(values, "passthrough")).items()
+                if isinstance(name, str)
             },
             teams={name: _sound(Quota, _listed(team, "quotas")) for name, team in teams.items()},
             keys=_sound(FileKey, _listed(values, "keys")),
@@ -213,6 +224,7 @@ def cross_check(parts: ValidParts) -> Iterator[ConfigFault]:
     yield from _check_keys(parts)
     yield from _check_quotas(parts)
     yield from _check_files(parts)
+    yield from check_rows(parts.passthrough, parts.upstreams, parts.model_names)
 
 
 def _check_files(parts: ValidParts) -> Iterator[ConfigFault]:
@@ -287,7 +299,7 @@ def _check_models(parts: ValidParts) -> Iterator[ConfigFault]:
 
 def _check_discovery(parts: ValidParts) -> Iterator[ConfigFault]:
     """Without a model nothing could be served; what is discovered has no settings but the default ones."""
-    if not parts.model_names and not parts.discovering:
+    if not parts.model_names and not parts.discovering and not parts.passthrough:
         yield ConfigFault(
             "models", "is required: name at least one model, or serve those that an upstream lists with discover: true"
         )

@@ -52,6 +52,8 @@ ROWS: Mapping[str, PriceRow] = {
     "container": PriceRow("containers", 1),
     "image": PriceRow("images", 1),
     "call": PriceRow("calls", 1),
+    "task": PriceRow("tasks", 1),
+    "second": PriceRow("seconds", 1),
 }
 """The rows of a price, by their names in the file."""
 

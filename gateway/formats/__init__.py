@@ -15,35 +15,46 @@ from .gemini import COUNT_CONTENT_TOKENS, GENERATE_CONTENT
 from .images import IMAGE_EDITS, IMAGE_VARIATIONS, IMAGES
 from .messages import COUNT_TOKENS, MESSAGES
 from .moderations import MODERATIONS
+from .passthrough import PASSTHROUGH
 from .rerank import RERANK
 from .responses import COMPACT, INPUT_TOKENS, RESPONSES
 from .speech import SPEECH
 from .transcriptions import TRANSCRIPTIONS, TRANSLATIONS
 
-FORMATS: Mapping[Endpoint, Format] = {
-    each.name: each
-    for each in (
-        COMPLETIONS,
-        CHAT,
-        EMBEDDINGS,
-        MESSAGES,
-        COUNT_TOKENS,
-        RESPONSES,
-        INPUT_TOKENS,
-        COMPACT,
-        MODERATIONS,
-        RERANK,
-        IMAGES,
-        IMAGE_EDITS,
-        IMAGE_VARIATIONS,
-        SPEECH,
-        TRANSCRIPTIONS,
-        TRANSLATIONS,
-        GENERATE_CONTENT,
-        COUNT_CONTENT_TOKENS,
-    )
-}
-"""Every format by its name."""
+
+class _Table(dict[Endpoint, Format]):
+    """By name; a name that is no format's is that of a passthrough row."""
+
+    def __missing__(self, name: Endpoint) -> Format:
+        return PASSTHROUGH
+
+
+FORMATS: Mapping[Endpoint, Format] = _Table(
+    {
+        each.name: each
+        for each in (
+            COMPLETIONS,
+            CHAT,
+            EMBEDDINGS,
+            MESSAGES,
+            COUNT_TOKENS,
+            RESPONSES,
+            INPUT_TOKENS,
+            COMPACT,
+            MODERATIONS,
+            RERANK,
+            IMAGES,
+            IMAGE_EDITS,
+            IMAGE_VARIATIONS,
+            SPEECH,
+            TRANSCRIPTIONS,
+            TRANSLATIONS,
+            GENERATE_CONTENT,
+            COUNT_CONTENT_TOKENS,
+        )
+    }
+)
+"""Every format by its name, and the one of passthrough rows by every other name."""
 
 
 AZURE = "/openai"

@@ -227,6 +227,8 @@ class Format:
     rate_headers: limit_headers.WritesHeaders = limit_headers.rate_headers
     keepalive: bytes = sse.KEEPALIVE
     """An event that every client of the format ignores; empty: there is none."""
+    good_statuses: frozenset[int] = frozenset({200})
+    """Statuses of a good answer."""
     passed_statuses: frozenset[int] = field(default_factory=frozenset)
     """Statuses of a failed upstream that the client sees, beside 503."""
     passes_query: bool = False

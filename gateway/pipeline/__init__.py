@@ -73,7 +73,10 @@ async def serve(call: Call, services: Services, port: ClientPort, trace: Trace |
     if call.model.min_output_tokens is not None and OutputFit.may_shrink(call):
         fit = _output_fit(call, services)
         call = fit.at_first()
-    claims = windows.claims(call, services.book.terms.of(call.key))
+    terms = services.book.terms.of(call.key)
+    if call.passed is not None and call.passed.is_read:
+        terms = windows.request_rates(terms)
+    claims = windows.claims(call, terms)
     fallbacks: Sequence[_Fallback] = ()
     if call.fallbacks:
         fallbacks = _fallbacks(call, services)
@@ -112,6 +115,8 @@ async def serve(call: Call, services: Services, port: ClientPort, trace: Trace |
 
 def _routes(call: Call, services: Services) -> tuple[Route, ...]:
     """The routes that can take the call. Raises `InvalidRequest` or `NotFound` if none can."""
+    if call.passed is not None:
+        return call.model.routes
     routes = able.fitting(call.model, call.endpoint, call.params, services.config.upstreams, bridges.refusal)
     return able.beside(routes, call.other_models) if call.other_models else routes
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
+from gateway.accounting.bonds import TASK, task_id
 from gateway.accounting.call_log import CallLog
 from gateway.api import form, json_document, large_body
 from gateway.api.capabilities import Adaptation
@@ -14,6 +15,7 @@ from gateway.bridge import bridges
 from gateway.bridge.request import as_chat
 from gateway.config import Capabilities, Route
 from gateway.formats import FORMATS, token_rule
+from gateway.formats.passthrough import format_of
 from gateway.quota import windows
 from gateway.records import Bond, Call, Claim, Document
 from gateway.relay import Attempt
@@ -45,7 +47,11 @@ def prepare(
     spec = FORMATS[call.endpoint]
     added_limits = [changes[name] for name in spec.limit_fields if name in changes]
     path = spec.upstream_path + call.query
-    if spec.has_model_in_path:
+    method = "POST"
+    if call.passed is not None:
+        path, method = call.passed.path, call.passed.method
+        spec = format_of(call.passed.row, is_read=call.passed.is_read)
+    elif spec.has_model_in_path:
         path = model_path(call, route)
         added_limits = [windows.output_limit(call)] if changes else []
     return Attempt(
@@ -53,7 +59,7 @@ def prepare(
         route=route,
         pool=pool,
         upstream=upstream,
-        request=pool.request(path, call.forwarded_headers, body, key=handle.key),
+        request=pool.request(path, call.forwarded_headers, body, method=method, key=handle.key),
         log=log,
         client=client,
         tasks=services.tasks,
@@ -109,8 +115,12 @@ def _binding(
     model = route.model or call.params.model
 
     async def bind(kept_id: str, tokens: int) -> None:
-        key = call.key
-        await services.bonds.keep(Bond(kept_id, key.id, key.team, route.upstream, account, model, tokens, call.started))
+        key, kind, note = call.key, "", ""
+        if call.passed is not None:
+            kept_id, kind, note = task_id(route.upstream, kept_id), TASK, call.id
+        await services.bonds.keep(
+            Bond(kept_id, key.id, key.team, route.upstream, account, model, tokens, call.started, kind, note)
+        )
 
     return bind
 

@@ -174,6 +174,11 @@ def claims(call: Call, terms: Iterable[Limit]) -> tuple[Claim, ...]:
     return tuple(drawn)
 
 
+def request_rates(terms: Iterable[Limit]) -> tuple[Limit, ...]:
+    """The limits of requests per time: what a look at a task counts in."""
+    return tuple([term for term in terms if term.unit == "requests" and not term.is_calendar])
+
+
 def dearest(claims: Iterable[Iterable[Claim]]) -> tuple[Claim, ...]:
     """What covers each of several ways to serve one call: of each window the highest amount."""
     most: dict[str, Claim] = {}

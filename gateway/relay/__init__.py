@@ -175,4 +175,4 @@ async def _finish_plain(exchange: Exchange, failure: Failure | None) -> Answer |
     headers = response_headers(exchange.head, this.format)
     if exchange.head.get("content-type") is None:
         headers = (*headers, ("content-type", "application/json"))  # it is, and clients look
-    return Answer(200, headers, body)
+    return Answer(exchange.head.status, headers, body)

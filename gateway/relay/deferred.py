@@ -21,11 +21,25 @@ from gateway.accounting.call_log import AccessLogExtras, Accounting
 from gateway.accounting.call_record import record_of
 from gateway.accounting.deferral import Deferral, decode_deferral
 from gateway.api.prompt_tokens import FindsCounter
-from gateway.config import Config, Model, Route
-from gateway.formats import FORMATS, token_rule
+from gateway.config import Config, Model, Passthrough, Route
+from gateway.config.operations import TASK
+from gateway.formats import FORMATS, passthrough, token_rule
 from gateway.formats.format import PlainFacts
 from gateway.quota import ledger_entry, pricing
-from gateway.records import OTHER, Call, Document, Ended, Failure, Key, Params, Settlement, Usage
+from gateway.records import (
+    OTHER,
+    Call,
+    Document,
+    Ended,
+    Failure,
+    Key,
+    Params,
+    PassedRequest,
+    Record,
+    Settlement,
+    Usage,
+    UsageSource,
+)
 from gateway.store import Batch, Deferred, Settle, Store, StoreLostWrites, StoreUnavailable, heir_of
 from gateway.upstream.account import position_of
 from gateway.upstream.ask import Fetched, fetch
@@ -103,7 +117,13 @@ def _deferral(this: Attempt, kept_id: str) -> Deferral:
         time.time(),
         call.remote,
         (spent.prompt_tokens, spent.completion_tokens),
+        "" if call.passed is None else _poll_path(call.passed, kept_id),
     )
+
+
+def _poll_path(passed: PassedRequest, kept_id: str) -> str:
+    """Where a task is polled, below the upstream's base URL."""
+    return passed.row.at_upstream(passed.row.reads[0].fill({**passed.parts, TASK: kept_id}))
 
 
 class _Ending(NamedTuple):
@@ -149,20 +169,36 @@ class DeferredPoller:
         due = [each for each in found if self._due[each.lease] <= now][:POLLS_AT_ONCE]
         await asyncio.gather(*[self._see_to(each) for each in due])
 
-    async def _see_to(self, deferred: Deferred) -> None:
+    async def task_ended(self, lease: str, outcome: passthrough.Outcome) -> None:
+        """Settle the lease of a task that a client has seen ended, if it is not settled yet. Where the store is away,
+        a poll does it later."""
+        with suppress(StoreUnavailable, StoreLostWrites):
+            deferred = await self._store.find_deferred(lease)
+            if deferred is None or (known := await self._decode(deferred)) is None:
+                return
+            deferral, estimate = known
+            await self._settle(_call(estimate, deferral, self._parts()), deferral, estimate, _TASK_ENDINGS[outcome])
+
+    async def _decode(self, deferred: Deferred) -> tuple[Deferral, Settlement] | None:
+        """What is known of deferred work; None: it cannot be read, and is forgotten."""
         try:
             estimate = ledger_entry.decode(deferred.entry)
         except ValueError:
             log.exception("the deferred call %s cannot be read; its reservation is released", deferred.lease)
             await self._store.remove_deferred(deferred.lease)
             await self._store.void_leases(heir_of(deferred.lease))
-            return
+            return None
         try:
-            deferral = decode_deferral(deferred.note)
+            return decode_deferral(deferred.note), estimate
         except (ValueError, TypeError):
             log.exception("the note of the deferred call %s cannot be read: it cannot be polled", deferred.lease)
             await self._settle_blindly(deferred.lease, estimate)
+            return None
+
+    async def _see_to(self, deferred: Deferred) -> None:
+        if (known := await self._decode(deferred)) is None:
             return
+        deferral, estimate = known
         age_s = time.time() - deferral.began
         self._due[deferred.lease] = time.monotonic() + min(max(age_s / 4, MIN_PAUSE_S), MAX_PAUSE_S)
         with suppress(StoreUnavailable, StoreLostWrites):
@@ -175,7 +211,8 @@ class DeferredPoller:
         """How the work has ended; None: it goes on, as far as is known."""
         parts, spec = self._parts(), FORMATS[call.endpoint]
         sent = _sent(call, deferral, parts)
-        answer = await self._ask(deferral, f"{spec.upstream_path}/{quote(deferral.kept_id, safe='')}", parts)
+        path = deferral.path or f"{spec.upstream_path}/{quote(deferral.kept_id, safe='')}"
+        answer = await self._ask(deferral, path, parts)
         is_unknown = isinstance(answer, Fetched) and answer.head.status == 404 and age_s > UNKNOWN_AFTER_S
         if is_unknown or age_s > GIVE_UP_AFTER_S:
             log.warning(
@@ -185,6 +222,8 @@ class DeferredPoller:
             return _Ending(charge.of_broken(sent, charge.Ending.SILENT), 504, "error", None, "upstream_timeout")
         if not isinstance(answer, Fetched) or answer.head.status != 200:
             return None
+        if deferral.path:
+            return _task_ending(parts.config.passthrough.get(call.endpoint), answer.body)
         try:
             facts = spec.facts(answer.body)
         except ValueError:
@@ -212,10 +251,16 @@ class DeferredPoller:
             duration_s=max(0.0, time.time() - call.started),
             attempts=1,
         )._replace(stream=estimate.record.stream)  # fmt: skip
+        if deferral.path:
+            record = _as_reserved(record, estimate.record, ending)
         extras = AccessLogExtras(deferral.remote, ending.error, None, None)
         await self._record(Settlement(record, estimate.claims), estimate.record.usage, extras)
         now = time.time()
-        if (bond := await self._store.find_bond(deferral.kept_id, now)) is not None and bond.key == call.key.id:
+        if (
+            not deferral.path
+            and (bond := await self._store.find_bond(deferral.kept_id, now)) is not None
+            and bond.key == call.key.id
+        ):
             await self._store.add_bond(bond._replace(tokens=ending.charged.usage.total_tokens), now)
         await self._remove(call.id)
 
@@ -268,6 +313,31 @@ def _ending(sent: SentRequest, facts: PlainFacts, body: bytes) -> _Ending:
     return _Ending(charged, 502, "error", facts.model, "upstream_error")
 
 
+_TASK_ENDINGS: Mapping[passthrough.Outcome, _Ending] = {
+    "done": _Ending(charge.Charge(Usage())),
+    "failed": _Ending(charge.Charge(Usage()), 502, "error", None, "upstream_error"),
+}
+"""Of tasks, which use what was reserved, or nothing."""
+
+
+def _task_ending(row: Passthrough | None, body: bytes) -> _Ending | None:
+    """How a task has ended, by an upstream's answer; None: it goes on, or no row says how to read it."""
+    try:
+        found = None if row is None else passthrough.outcome(row, passthrough.read_answer(body))
+    except ValueError:
+        return None
+    return None if found is None else _TASK_ENDINGS[found]
+
+
+def _as_reserved(record: Record, reserved: Record, ending: _Ending) -> Record:
+    """The record of a task: at the price of its submission, or at none if it failed."""
+    usage, cost_nusd = reserved.usage, reserved.cost_nusd
+    if ending is _TASK_ENDINGS["failed"]:
+        usage, cost_nusd = Usage(), None if cost_nusd is None else 0
+    source: UsageSource = "reported" if ending in _TASK_ENDINGS.values() else "estimated"
+    return record._replace(usage=usage._replace(source=source), price=reserved.price, cost_nusd=cost_nusd)
+
+
 def _route(deferral: Deferral) -> Route:
     return Route(upstream=deferral.upstream, model=deferral.routed_model)
 
@@ -291,6 +361,8 @@ def _call(estimate: Settlement, deferral: Deferral, parts: Parts) -> Call:
         arrived=0.0,
         client_request_id=record.client_request_id,
         target=deferral.model if deferral.model != record.model else None,
+        user=record.user,
+        tags=record.tags,
     )
 
 

@@ -38,7 +38,7 @@ def read_plain(exchange: Exchange, failure: Failure | None) -> PlainAnswer:
         shown = body if head is not None and head.status == 200 else b""
         return PlainAnswer(charge.of_broken(sent, charge.ending_of(failure), shown), None, failure)
     assert head is not None
-    if head.status != 200:
+    if head.status not in this.format.good_statuses:
         judged = provider_errors.judge(this.route.upstream, head, body, now=time.time(), hide=this.hidden)
         return PlainAnswer(charge.of_broken(sent, _ending_of(judged)), None, judged)
     try:

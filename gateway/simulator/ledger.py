@@ -37,6 +37,7 @@ class ServedCall:
     audio_ms: int = 0
     characters: int = 0
     images: int = 0
+    tasks: int = 0
     ended: Ended | None = None
 
 
@@ -51,6 +52,7 @@ class Totals:
     audio_ms: int = 0
     characters: int = 0
     images: int = 0
+    tasks: int = 0
     aborted: int = 0
     errors: int = 0
 
@@ -86,6 +88,7 @@ class CallHistory:
         totals.audio_ms += entry.audio_ms
         totals.characters += entry.characters
         totals.images += entry.images
+        totals.tasks += entry.tasks
         totals.aborted += ended == "aborted"
         totals.errors += ended == "error"
 

@@ -42,6 +42,7 @@ from .requests import (
 from .responses import ResponseRequest, SimulatedResponse, as_chat, response_events
 from .settings import Endpoint, MediaEndpoint, Settings
 from .stored_responses import ResponseStore
+from .tasks import TASK_PATHS, TaskStore, family_of, read_wishes
 
 WRITE_BYTES = 16_384
 """Size of a write if no event has to wait."""
@@ -111,6 +112,8 @@ def build_app(settings: Settings) -> web.Application:
     app.router.add_get("/v1/models/{id:.+}", simulator.show_model)
     app.router.add_get("/simulator/ledger", simulator.show_ledger)
     app.router.add_delete("/simulator/ledger", simulator.reset_ledger)
+    app.router.add_post(TASK_PATHS, simulator.submit_task)
+    app.router.add_get(TASK_PATHS, simulator.show_task)
     return app
 
 
@@ -165,6 +168,7 @@ class _Simulator:
         self._prefixes = PrefixCache(settings.prefix_cache_blocks)
         self._responses = ResponseStore()
         self._files = FileStore()
+        self._tasks = TaskStore()
         self._in_progress: set[str] = set()
         """Ids of the calls whose background responses are being made."""
 
@@ -212,6 +216,38 @@ class _Simulator:
         if name not in self._settings.models:
             raise unknown_model(name)
         return web.json_response(_model_object(name))
+
+    async def submit_task(self, request: web.Request) -> web.Response:
+        """A submission of any task API. The ledger has it when its task has ended."""
+        self._authorise(request)
+        found = family_of(request.path)
+        if found is None:
+            return await self.show_task(request)
+        name, family = found
+        asked = await read_wishes(request)
+        if asked.get("refuses"):
+            if family.refused is None:
+                raise APIError(400, "The request was refused.")
+            return web.json_response(family.refused)
+        entry = self._ledger.open(request[_ID], name)
+        task_id, task = self._tasks.submit(family, asked)
+
+        def end() -> None:
+            entry.tasks = 0 if task.fails else 1
+            self._ledger.close(entry, "error" if task.fails else "done")
+
+        if family.read is None:
+            end()
+        else:
+            asyncio.get_running_loop().call_later(task.ends - time.monotonic(), end)
+        return web.json_response(family.submitted(task_id), status=family.status)
+
+    async def show_task(self, request: web.Request) -> web.Response:
+        """A read of a task."""
+        self._authorise(request)
+        if (shown := self._tasks.show(request.path_qs)) is None:
+            raise web.HTTPNotFound
+        return shown
 
     async def show_ledger(self, request: web.Request) -> web.Response:
         """GET /simulator/ledger."""

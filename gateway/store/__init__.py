@@ -340,6 +340,9 @@ class Store(ReportReader, KeyStore, RequestStore, BondStore, Protocol):
     async def deferred(self, limit: int) -> list[Deferred]:
         """Some of the deferred leases that were not removed, in any order. Raises `StoreUnavailable`."""
 
+    async def find_deferred(self, lease: str) -> Deferred | None:
+        """The deferred lease of this call; None: there is none, or it is settled."""
+
     async def remove_deferred(self, lease: str) -> None:
         """A deferred lease has been settled. Raises `StoreUnavailable`."""
 

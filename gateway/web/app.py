@@ -50,6 +50,7 @@ from .large_bodies import LargeBodies
 from .middleware import ErrorMiddleware, Handler
 from .openapi.document import route_to_document
 from .ops import Ops
+from .passthrough import PassthroughCalls
 from .person_tokens import PersonTokens
 from .reference import reference
 from .refusal_log import RefusalLog
@@ -126,6 +127,8 @@ async def build(
             *StoredResponses(plane.caller, status).routes(),
             *StoredFiles(plane.caller, status, capacity).routes(),
         ]
+        deferred = DeferredPoller(store, lambda: live.parts)
+        passed = PassthroughCalls(plane, status, capacity, large_bodies, deferred)
         ops = Ops(ledger, status, scrape, TokenAuth(telemetry))
         admin = AdminAPI(
             registry,
@@ -135,12 +138,12 @@ async def build(
         )
         most, behind = config.server.max_request_bytes, [*ops.inside(), *admin.routes(), *Dashboard().routes()]
         has_own_listener = config.admin.listen is not None
-        app = _application(most, door, [
+        app = _application(most, door, passed, [
             *plane.routes(), *stored, *ops.outside(), *([] if has_own_listener else behind),
             *Landing(has_dashboard=not has_own_listener).routes(),
         ])  # fmt: skip
         office = (
-            _application(most, door, [*ops.outside(), *behind, *Landing(has_dashboard=True).routes()])
+            _application(most, door, None, [*ops.outside(), *behind, *Landing(has_dashboard=True).routes()])
             if has_own_listener
             else None
         )
@@ -148,7 +151,7 @@ async def build(
         await book.begin()
         background.follow(live.parts)
         endless.spawn(refusals.run(), "refusal-log")
-        endless.spawn(DeferredPoller(store, lambda: live.parts).run(), "deferred-calls")
+        endless.spawn(deferred.run(), "deferred-calls")
         yield Worker(app, office, shortcuts, live, status, HotReload(live, capacity, access_log, background, tasks))
         await endless.cancel_all()
         await refusals.write()
@@ -192,9 +195,15 @@ async def _open_books(config: Config, touched: ChangedWindows, telemetry: Teleme
     return store, books
 
 
-def _application(max_request_bytes: int, door: ErrorMiddleware, routes: Iterable[web.RouteDef]) -> web.Application:
+def _application(
+    max_request_bytes: int, door: ErrorMiddleware, passed: PassthroughCalls | None, routes: Iterable[web.RouteDef]
+) -> web.Application:
+    """`passed` gets what no route takes; None: it is refused."""
+
     @web.middleware
     async def front_door(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if passed is not None and request.match_info.http_exception is not None:
+            handler = passed.handler(door.config, request) or handler
         return await door.handle(request, handler)
 
     app = web.Application(middlewares=[front_door], client_max_size=max_request_bytes)

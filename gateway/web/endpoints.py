@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 from urllib.parse import unquote
@@ -108,10 +108,22 @@ class DataPlane:
             raise ModelNotFound(model)
         return await self.carry(request, spec, _Address(model, is_stream))
 
-    async def carry(self, request: web.Request, spec: Format, address: _Address | None = None) -> web.StreamResponse:
+    def carry(
+        self, request: web.Request, spec: Format, address: _Address | None = None
+    ) -> Coroutine[Any, Any, web.StreamResponse]:
         """One call: check it, serve it."""
+        return self.serve(request, spec.name, partial(self._check, request, request[CONTEXT], spec, address))
+
+    async def serve(
+        self,
+        request: web.Request,
+        endpoint: Endpoint,
+        check: Callable[[], Awaitable[Call]],
+        seen: Callable[[Call, Answer], Awaitable[None]] | None = None,
+    ) -> web.StreamResponse:
+        """One call, as `check` returns it. `seen` gets a whole answer before its client."""
         visit = request[CONTEXT]
-        visit.endpoint = endpoint = spec.name
+        visit.endpoint = endpoint
         if (tracer := visit.parts.books.tracer) is not None:
             given = request.headers
             visit.trace = tracer.begin(endpoint, visit.id, given.getall(PARENT, ()), given.getall(STATE, ()))
@@ -122,10 +134,10 @@ class DataPlane:
         telemetry.entered()
         calls.add(task)
         try:
-            call = await self._check(request, visit, spec, address)
-            if visit.parts.config.files.upstream is not None:
+            call = await check()
+            if visit.parts.config.files.upstream is not None and call.passed is None:
                 call = await bound_to_files(call, visit.parts)
-            return await self._answer(request, visit, call)
+            return await self._answer(request, visit, call, seen)
         finally:
             calls.discard(task)
             telemetry.left()
@@ -133,10 +145,18 @@ class DataPlane:
             if visit.form is not None:
                 visit.form.close()
 
-    async def _answer(self, request: web.Request, visit: RequestContext, call: Call) -> web.StreamResponse:
+    async def _answer(
+        self,
+        request: web.Request,
+        visit: RequestContext,
+        call: Call,
+        seen: Callable[[Call, Answer], Awaitable[None]] | None,
+    ) -> web.StreamResponse:
         client = _Client(request, visit, self._status, self._capacity)
         served = await pipeline.serve(call, visit.parts, client, visit.trace)
         if isinstance(served.answer, Answer):
+            if seen is not None:
+                await seen(call, served.answer)
             return self._whole(served, served.answer)
         if visit.stream is None:
             raise RuntimeError("a stream was finished that was never opened")
@@ -180,7 +200,7 @@ class DataPlane:
         may_use = found is not None and (
             auth.may_use(key, asked.model) or (found.alias is not None and auth.may_use(key, found.name))
         )
-        if found is None or not may_use or (visit.model == OTHER and _is_secret(asked.model, visit)):
+        if found is None or not may_use or (visit.model == OTHER and is_secret(asked.model, visit)):
             raise ModelNotFound(asked.model)
         model = found.model
         if not capabilities.lists(model, endpoint):
@@ -346,9 +366,9 @@ def _fallbacks(call: Call, asked: Params, others: Iterable[NamedModel]) -> Itera
         yield call._replace(params=params, model=other.model, label_model=other.name, target=other.name)
 
 
-def _is_secret(model: str, visit: RequestContext) -> bool:
-    """Whether a model name that only a pattern serves is in fact a key's secret, which must not reach an upstream or a
-    record."""
+def is_secret(model: str, visit: RequestContext) -> bool:
+    """Whether a model name that is not in the configuration is in fact a key's secret, which must not reach an upstream
+    or a record."""
     return auth.digest(model) in visit.parts.book.known or may_be_issued(model)
 
 

@@ -20,6 +20,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from gateway.api.auth import API_KEY_PATTERN, KEY_HEADERS
 from gateway.api.client_ip import client_address
+from gateway.config import Config
 from gateway.errors import (
     BodyTooLarge,
     GatewayError,
@@ -110,6 +111,11 @@ class ErrorMiddleware:
         self._access_log = access_log
         self._status = status
         self._add_refusal = add_refusal
+
+    @property
+    def config(self) -> Config:
+        """What is served by at present."""
+        return self._live.parts.config
 
     async def handle(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         parts = self._live.parts

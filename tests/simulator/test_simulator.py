@@ -692,6 +692,7 @@ async def test_client_that_leaves_a_stream_is_aborted_with_what_was_generated(up
         "audio_ms": 0,
         "characters": 0,
         "images": 0,
+        "tasks": 0,
         "aborted": 1,
         "errors": 0,
     }

@@ -205,6 +205,10 @@ class RedisStore:
         texts = found[1]
         return [Deferred(lease, *text.rsplit("\t", 1)) for lease, text in zip(texts[::2], texts[1::2], strict=True)]
 
+    async def find_deferred(self, lease: str) -> Deferred | None:
+        (text,) = await self._finding.ask(("HGET", f"{self._base}deferred", lease))
+        return None if text is None else Deferred(lease, *text.rsplit("\t", 1))
+
     async def remove_deferred(self, lease: str) -> None:
         await self._finding.ask(("HDEL", f"{self._base}deferred", lease))
 

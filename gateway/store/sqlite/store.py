@@ -155,6 +155,9 @@ class SqliteStore:
     async def deferred(self, limit: int) -> list[Deferred]:
         return await self._run(self._finding, lambda: self._key_reader.deferred(limit))
 
+    async def find_deferred(self, lease: str) -> Deferred | None:
+        return await self._run(self._finding, lambda: self._key_reader.find_deferred(lease))
+
     async def remove_deferred(self, lease: str) -> None:
         wished_at = time.monotonic()
         await self._run(self._writing, lambda: self._books.remove_deferred(lease, wished_at))

@@ -61,6 +61,15 @@ GOOD: dict[str, Any] = {
         "*": {"routes": [{"upstream": "up", "model": "their-m"}], "max_output_tokens": 9},
     },
     "aliases": {"fast": "m"},
+    "passthrough": {
+        "tasks": {
+            "upstream": "up", "prefix": "/p", "upstream_prefix": "", "submit": ["POST /v1/{kind}"],
+            "read": ["GET /v1/{kind}?id={task}"], "headers": ["Prefer"], "model": "/model", "default_model": "a",
+            "refers": ["/old"], "accepted": {"/code": [0, 1]}, "task": "/id", "done": {"/done": True},
+            "failed": {"/error": "?*"}, "also": ["/file"], "callbacks": True, "unpriced": "allow",
+            "prices": [{"when": {"kind": ["a", "b*"]}, "second": "0.1", "count": "/seconds", "default": 5}],
+        },
+    },
     "defaults": {
         "models": {"max_attempts": 2, "price": {"input": 1, "output": 2}},
         "keys": {"models": ["m*"], "expires_after_s": 60, "quotas": [{"requests": 1, "per": "day"}]},

@@ -1,0 +1,143 @@
+"""The notation of passthrough rows: operations, options and conditions.
+
+An operation is a method and a path below the row's prefix: `POST /v1/videos/{kind}`, `GET /v1/tasks?id={task}`. A name
+in braces stands for one segment or a part of it, `{task*}` for several segments. Without a method it is POST.
+
+An option is the name of such a part, or a JSON pointer (RFC 6901) into the body: `kind`, `/parameters/mode`. In a form
+the pointer names a text field. A condition is an option with the texts that it may have, `*` for any characters in
+them; what is not there is the empty text.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from typing import Any, NamedTuple
+from urllib.parse import parse_qsl, quote, unquote
+
+TASK = "task"
+"""The name that stands for the id of a task."""
+
+_OPERATION = re.compile(r"(?:(GET|POST|PUT|PATCH|DELETE) +)?(/[^\s?#]*)(?:\?([\w-]+)=\{(\w+)\})?")
+_PART = re.compile(r"\{(\w+)(\*?)\}")
+_POINTER = re.compile(r"(?:/(?:[^~/]|~[01])*)+")
+_UNSAFE = re.compile(r"[\x00-\x1f\x7f\\]")
+
+
+class TaskOperation(NamedTuple):
+    """One method and path of an API."""
+
+    method: str
+    path: str
+    """With parts in braces."""
+    pattern: re.Pattern[str]
+    """Of paths as they are sent, with percent signs."""
+    query: tuple[str, str] | None
+    """The parameter of the query that holds a part, and the part's name."""
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Of its parts."""
+        found = {name for name, _ in _PART.findall(self.path)}
+        return frozenset(found if self.query is None else {*found, self.query[1]})
+
+    def match(self, method: str, path: str, query: str) -> dict[str, str] | None:
+        """The parts of a request by their names; None: it is another operation. `path` and `query` are as they were
+        sent."""
+        if method != self.method or (found := self.pattern.fullmatch(path)) is None:
+            return None
+        parts = {name: unquote(value) for name, value in found.groupdict().items()}
+        if self.query is not None:
+            param, name = self.query
+            values = [value for given, value in parse_qsl(query, keep_blank_values=True) if given == param]
+            if len(values) != 1:
+                return None
+            parts[name] = values[0]
+        return parts if all(map(_is_safe, parts.values())) else None
+
+    def fill(self, parts: Mapping[str, str]) -> str:
+        """The path and query with these parts. Raises `KeyError` for one that is not given."""
+        path = _PART.sub(lambda part: quote(parts[part[1]], safe="/" if part[2] else ""), self.path)
+        return path if self.query is None else f"{path}?{self.query[0]}={quote(parts[self.query[1]], safe='')}"
+
+
+def _is_safe(value: str) -> bool:
+    """Whether no server can take the value of a part for another path."""
+    return bool(value) and not _UNSAFE.search(value) and not {"", ".", ".."} & set(value.split("/"))
+
+
+@lru_cache(maxsize=1024)
+def read_operation(text: str) -> TaskOperation:
+    """Raises `ValueError`."""
+    found = _OPERATION.fullmatch(text)
+    names = _PART.findall(text)
+    if found is None or re.search(r"[{}]", _PART.sub("", text)):
+        raise ValueError("expected a method and a path such as POST /v1/videos/{kind} or GET /v1/tasks?id={task}")
+    if len({name for name, _ in names}) < len(names):
+        raise ValueError("expected each name in braces once")
+    method, path, param, name = found.groups()
+    at, pattern = 0, ""
+    for part in _PART.finditer(path):
+        segment = r"(?:(?!%2[fF])[^?#])+" if part[2] else r"(?:(?!%2[fF])[^/?#])+"
+        pattern += f"{re.escape(path[at : part.start()])}(?P<{part[1]}>{segment})"
+        at = part.end()
+    return TaskOperation(
+        method or "POST", path, re.compile(pattern + re.escape(path[at:])), (param, name) if param is not None else None
+    )
+
+
+def is_pointer(text: str) -> bool:
+    """Whether a text is a JSON pointer to a part of a document."""
+    return _POINTER.fullmatch(text) is not None
+
+
+def at_pointer(document: Any, pointer: str) -> Any:
+    """What is at this place of a JSON document; None: nothing."""
+    for step in [part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:]]:
+        if isinstance(document, dict):
+            document = document.get(step)
+        elif isinstance(document, list) and step.isdecimal() and len(step) < 6 and int(step) < len(document):
+            document = document[int(step)]
+        else:
+            return None
+    return document
+
+
+def spell(value: Any) -> str:
+    """A JSON value as conditions compare it: text as it is, a whole number without a decimal point, nothing as ''."""
+    if isinstance(value, str):
+        return value
+    if value is None:
+        return ""
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        return str(int(value))
+    return json.dumps(value, separators=(",", ":"))
+
+
+Conditions = Mapping[str, Sequence[str]]
+"""Texts with `*`, by the options that have to match one of them."""
+
+
+def holds(conditions: Conditions, texts: Mapping[str, str]) -> bool:
+    """Whether each option matches. `texts` are the options of `conditions` at least."""
+    return all(any(fnmatchcase(texts[name], text) for text in allowed) for name, allowed in conditions.items())
+
+
+def read_options(names: Iterable[str], parts: Mapping[str, str], body: Any) -> dict[str, str]:
+    """The texts of these options of a request or an answer."""
+    return {name: spell(at_pointer(body, name)) if name.startswith("/") else parts.get(name, "") for name in names}
+
+
+_NUMBER = re.compile(r"\d{1,6}(?:\.\d{1,6})?s?")
+
+
+def read_number(text: str) -> int | None:
+    """A number of seconds or images from 1 to 999,999, rounded up, such as 5, 5.5 or 5s; None: it is none."""
+    if not _NUMBER.fullmatch(text):
+        return None
+    whole, _, fraction = text.rstrip("s").partition(".")
+    count = int(whole) + (int(fraction or 0) > 0)
+    return count if 0 < count < 1_000_000 else None

@@ -1,0 +1,287 @@
+"""Calls of passthrough rows: submissions of tasks, and reads of them.
+
+A request that no other route takes is looked for in the rows of the configuration. The id of a task belongs to the key
+that submitted it: any other key gets the 404 of an unknown id, and nothing is sent. A read goes to the API key that
+the task was submitted with, counts in limits of requests per time alone, and settles the task if it shows its end.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Mapping
+from functools import partial
+from typing import Any, NamedTuple, Protocol, cast
+
+from aiohttp import hdrs, web
+
+from gateway import units
+from gateway.accounting.bonds import TASK, task_id
+from gateway.api import auth
+from gateway.api.attribution import attribution_of
+from gateway.api.large_body import LARGE_BYTES
+from gateway.api.multipart import content_type
+from gateway.config import Config, Model, Passthrough, Price, Route, TaskPrice, is_plain_name
+from gateway.config.operations import TaskOperation, at_pointer, holds, read_number, read_options
+from gateway.errors import InvalidRequest, ModelNotFound
+from gateway.formats import passthrough
+from gateway.formats.passthrough import PASSTHROUGH, Outcome
+from gateway.queueing import classes
+from gateway.records import Call, Endpoint, Key, Params, PassedRequest
+from gateway.relay import Answer
+
+from .bodies import BodyReader
+from .capacity import Capacity
+from .endpoints import MAX_CLIENT_ID, DataPlane, check_type, forwarded_headers, forwarded_query, is_secret
+from .forms import FormReader, boundary_of
+from .large_bodies import LargeBodies
+from .middleware import CONTEXT, Handler, RequestContext
+from .status import Status
+
+MAX_MODEL = 256
+"""Characters of a model's name."""
+
+CALLBACKS = (
+    "callback", "callback_url", "callbackUrl", "callBackUrl", "notify_hook", "notifyHook", "webhook", "webhook_url",
+    "webhookUrl",
+)  # fmt: skip
+"""Members in which task APIs take an address that they call."""
+
+NO_COST = Price.model_validate({"task": 0})
+
+
+class SettlesTasks(Protocol):
+    """Implemented by relay/deferred.py."""
+
+    async def task_ended(self, lease: str, outcome: Outcome) -> None: ...
+
+
+class _Asked(NamedTuple):
+    """The row and the operation of a request."""
+
+    name: str
+    row: Passthrough
+    operation: TaskOperation
+    parts: Mapping[str, str]
+    path: str
+    """Below the prefix, as it was sent."""
+    is_read: bool
+
+
+def _find(config: Config, method: str, path: str, query: str) -> _Asked | None:
+    for name, row in config.passthrough.items():
+        if not path.startswith(f"{row.prefix}/"):
+            continue
+        below = path[len(row.prefix) :]
+        for operation in (*row.submissions, *row.reads):
+            if (parts := operation.match(method, below, query)) is not None:
+                return _Asked(name, row, operation, parts, below, operation in row.reads)
+    return None
+
+
+class PassthroughCalls:
+    """The endpoints of all rows."""
+
+    def __init__(
+        self, plane: DataPlane, status: Status, capacity: Capacity, large_bodies: LargeBodies, tasks: SettlesTasks
+    ) -> None:
+        self._plane = plane
+        self._status = status
+        self._bodies = BodyReader(capacity)
+        self._forms = FormReader(capacity)
+        self._large_bodies = large_bodies
+        self._tasks = tasks
+
+    def handler(self, config: Config, request: web.Request) -> Handler | None:
+        """The handler of a request that no other route takes; None: no row does either."""
+        if not config.passthrough:
+            return None
+        url = request.rel_url
+        asked = _find(config, request.method, url.raw_path, url.raw_query_string)
+        return None if asked is None else partial(self._carry, asked=asked)
+
+    def _carry(self, request: web.Request, asked: _Asked) -> Awaitable[web.StreamResponse]:
+        visit = request[CONTEXT]
+        endpoint = cast(Endpoint, asked.name)
+        if asked.is_read:
+            return self._plane.serve(
+                request, endpoint, partial(self._read, request, visit, asked), partial(self._see, visit)
+            )
+        return self._plane.serve(request, endpoint, partial(self._submit, request, visit, asked))
+
+    async def _submit(self, request: web.Request, visit: RequestContext, asked: _Asked) -> Call:
+        """The call of a submission. Raises `GatewayError`."""
+        key = await self._plane.caller(request, visit)
+        self._status.refuse_when_draining()
+        given, more_headers = await self._body(request, visit, asked.row)
+        members, row = given.document.members, asked.row
+        _refuse_callbacks(row, members)
+        visit.model = asked.name
+        model = _model_of(asked, members)
+        name = asked.name if model is None else f"{asked.name}/{model}"
+        if not _may_use(key, asked.name, name) or is_secret(model or "", visit):
+            raise ModelNotFound(name)
+        refers_to = await self._earlier(key, visit, asked, members)
+        price, counted = _price_of(asked, model, members)
+        params = given._replace(
+            model=name,
+            output_param=_shown(price) if price is not None else "model",
+            units=counted,
+            is_kept=row.task is not None,
+            is_deferred=row.task is not None,
+            refers_to=refers_to,
+            refers_param=TASK,
+        )
+        found = _row_model(row, None if price is None else price.price, repeat=False)
+        return self._call(request, visit, asked, key, params, found, more_headers)
+
+    async def _read(self, request: web.Request, visit: RequestContext, asked: _Asked) -> Call:
+        """The call of a read. Raises `GatewayError`."""
+        key = await self._plane.caller(request, visit)
+        self._status.refuse_when_draining()
+        given, more_headers = await self._body(request, visit, asked.row)
+        visit.model = asked.name
+        if not _may_use(key, asked.name, asked.name, is_any=True):
+            raise ModelNotFound(asked.name)
+        bond_id = task_id(asked.row.upstream, asked.parts[TASK])
+        await visit.parts.bonds.require(key.id, bond_id, TASK, visit.parts.config.upstreams)
+        params = given._replace(model=f"{asked.name}/reads", stream=True, refers_to=bond_id, refers_param=TASK)
+        found = _row_model(asked.row, NO_COST, repeat=asked.operation.method == "GET")
+        return self._call(request, visit, asked, key, params, found, more_headers)
+
+    async def _see(self, visit: RequestContext, call: Call, answer: Answer) -> None:
+        """What a read shows of a task: its end, and further ids that belong to its key."""
+        assert call.passed is not None
+        row, bonds = call.passed.row, visit.parts.bonds
+        try:
+            told = passthrough.read_answer(answer.body)
+        except ValueError:
+            return
+        bond = await bonds.require(call.key.id, call.params.refers_to or "", TASK, visit.parts.config.upstreams)
+        for pointer in row.also:
+            if (further := passthrough.id_at(told, pointer)) is not None:
+                await bonds.keep(bond._replace(id=task_id(bond.upstream, further), note=""))
+        ended = passthrough.outcome(row, told)
+        if ended is not None and bond.note:
+            await self._tasks.task_ended(bond.note, ended)
+
+    async def _body(
+        self, request: web.Request, visit: RequestContext, row: Passthrough
+    ) -> tuple[Params, tuple[tuple[str, str], ...]]:
+        """The checked parameters of a body, and the headers that are sent with it."""
+        counter = visit.parts.find_counter
+        headers = forwarded_headers(request, row.forwarded)
+        if request.can_read_body and check_type(request, PASSTHROUGH):
+            boundary = boundary_of(request)
+            kept = [(name, value) for name, value in headers if name.lower() != "content-type"]
+            params = await self._forms.read(request, visit, PASSTHROUGH, boundary, counter)
+            return params, (*kept, ("Content-Type", content_type(boundary)))
+        pieces = await self._bodies.read(request, visit)
+        if hdrs.CONTENT_ENCODING in request.headers:
+            pieces = await self._bodies.decode(request, visit, pieces)
+        if visit.held_bytes > LARGE_BYTES:
+            return await self._large_bodies.read(PASSTHROUGH.name, pieces), headers
+        return PASSTHROUGH.read(b"".join(pieces), counter), headers
+
+    async def _earlier(self, key: Key, visit: RequestContext, asked: _Asked, members: Mapping[str, Any]) -> str | None:
+        """The bond of the earlier task that a submission names; None: it names none. Raises `NotFound` for one that is
+        not of this key."""
+        given = [at_pointer(members, pointer) for pointer in asked.row.refers]
+        ids = [asked.parts[TASK]] if TASK in asked.parts else []
+        ids += [str(each) for each in given if isinstance(each, str | int) and each != ""]
+        bonds = [task_id(asked.row.upstream, each) for each in ids]
+        for bond in bonds:
+            await visit.parts.bonds.require(key.id, bond, TASK, visit.parts.config.upstreams)
+        return bonds[0] if bonds else None
+
+    def _call(
+        self,
+        request: web.Request,
+        visit: RequestContext,
+        asked: _Asked,
+        key: Key,
+        params: Params,
+        model: Model,
+        headers: tuple[tuple[str, str], ...],
+    ) -> Call:
+        client_id = request.headers.get("X-Client-Request-Id")
+        wished = request.headers.get(classes.HEADER)
+        user, tags = attribution_of(request.headers.items(), params.document.members)
+        path = asked.row.at_upstream(asked.path) + forwarded_query(request)
+        return Call(
+            id=visit.id,
+            started=time.time(),
+            key=key,
+            endpoint=cast(Endpoint, asked.name),
+            params=params,
+            model=model,
+            label_model=f"{asked.name}/reads" if asked.is_read else asked.name,
+            arrived=visit.arrived,
+            forwarded_headers=headers,
+            client_request_id=client_id[:MAX_CLIENT_ID] if client_id else None,
+            remote=visit.remote,
+            target=asked.name,
+            priority=key.priority if wished is None else classes.lowered(key.priority, wished),
+            user=user,
+            tags=tags,
+            passed=PassedRequest(asked.row, request.method, path, asked.parts, asked.is_read),
+        )
+
+
+def _refuse_callbacks(row: Passthrough, members: Mapping[str, Any]) -> None:
+    if row.callbacks:
+        return
+    for name in CALLBACKS:
+        if members.get(name):
+            raise InvalidRequest(
+                f"Unsupported parameter: '{name}'. The gateway does not let upstreams call other addresses: read the "
+                "task instead.",
+                param=name,
+                code="unsupported_parameter",
+            )
+
+
+def _model_of(asked: _Asked, members: Mapping[str, Any]) -> str | None:
+    """The model that a submission names; None: the row has one model. Raises `InvalidRequest`."""
+    row = asked.row
+    if row.model is None:
+        return None
+    given = at_pointer(members, row.model) if row.model.startswith("/") else asked.parts.get(row.model)
+    if given is None or given == "":
+        given = row.default_model
+    if not isinstance(given, str) or not is_plain_name(given) or len(given) > MAX_MODEL:
+        param = row.model.rpartition("/")[2]
+        raise InvalidRequest(
+            f"Expected the name of a model in '{param}'.", param=param, code="missing_required_parameter"
+        )
+    return given
+
+
+def _may_use(key: Key, row: str, name: str, *, is_any: bool = False) -> bool:
+    """Whether a key may use the row, or this model of it; `is_any`: or any model of it."""
+    if auth.may_use(key, row) or auth.may_use(key, name):
+        return True
+    return is_any and any(pattern.startswith(f"{row}/") for pattern in key.models)
+
+
+def _price_of(asked: _Asked, model: str | None, members: Mapping[str, Any]) -> tuple[TaskPrice | None, units.Counts]:
+    """The price of a submission, and what it counts; None: it has none."""
+    for price in asked.row.prices:
+        names = [*price.when, *([] if price.count is None else [price.count])]
+        texts = read_options(names, asked.parts, members) | {"model": model or asked.name}
+        if not holds(price.when, texts):
+            continue
+        count = 1 if price.count is None else read_number(texts[price.count]) if texts[price.count] else price.default
+        if count is not None:
+            return price, units.counts({price.unit: count})
+    return None, units.counts({"tasks": 1})
+
+
+def _shown(price: TaskPrice) -> str:
+    return "model" if price.count is None else price.count.rpartition("/")[2]
+
+
+def _row_model(row: Passthrough, price: Price | None, *, repeat: bool) -> Model:
+    """The settings by which a call of a row is carried."""
+    return Model.model_construct(
+        routes=(Route(upstream=row.upstream),), price=price, unpriced=row.unpriced, repeat_when_waiting=repeat
+    )

@@ -1,0 +1,99 @@
+"""Tasks are settled once and failed ones given back once, whoever is killed meanwhile; the books agree with the
+upstream's."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import StartsGateways
+from tests.fakes.redis_servers import RedisServer
+from tests.flows import task_rows as scene
+from tests.flows.house import Gateway, Process, eventually
+from tests.flows.task_rows import POLLED
+
+WORK_S, KILLS = 12.0, 3
+SETTLED_S = 90.0
+
+
+@pytest.fixture(params=["embedded", "redis"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dict[str, str]]:
+    with contextlib.ExitStack() as stack:
+        url = f"embedded:{tmp_path / 'data'}"
+        if request.param == "redis":
+            url = stack.enter_context(RedisServer(tmp_path / "redis")).url
+        yield {"url": url, "journal_dir": str(tmp_path / "journal")}
+
+
+@pytest.fixture
+def upstream_port(tmp_path: Path) -> Iterator[int]:
+    simulated = Process(tmp_path / "simulated", "simulate", "--port", "0")
+    yield int(simulated.wait_for(r"serves http://127\.0\.0\.1:(\d+)/v1\n")[1])
+    simulated.end()
+
+
+def kill_all(house: Gateway) -> None:
+    house.expected_code = -signal.SIGKILL
+    os.killpg(house.process.pid, signal.SIGKILL)
+    house.wait()
+
+
+def test_a_gateway_is_killed(gateway: StartsGateways, upstream_port: int, store: dict[str, str]) -> None:
+    config = scene.config(f"http://127.0.0.1:{upstream_port}", **store)
+    first = gateway(config)
+    good = [(row, scene.submit(first, row, takes_s=8)) for row in POLLED]
+    bad = [(row, scene.submit(first, row, takes_s=8, fails=True)) for row in POLLED]
+    reserved = scene.spent(first)[1]
+    assert reserved > 0
+    kill_all(first)
+    second = gateway(config)
+    assert reserved * 0.49 < sum(scene.spent(second)) < reserved * 1.01  # some tasks may have ended meanwhile
+    for row, made in good[:3]:
+        assert scene.read(second, row, scene.id_in(row, made)).status == 200
+        assert scene.read(second, row, scene.id_in(row, made), "bob").status == 404
+    paid = [scene.settled(second, made.id, SETTLED_S)["cost_usd"] for _, made in good]
+    given_back = [scene.settled(second, made.id, SETTLED_S) for _, made in bad]
+    assert [(each["cost_usd"], each["units"]) for each in given_back] == [(0, {})] * len(bad)
+    eventually(lambda: scene.spent(second)[1] == 0)
+    assert scene.spent(second)[0] == pytest.approx(sum(paid)) == pytest.approx(reserved / 2)
+    assert scene.ledger(upstream_port)["totals"]["tasks"] == len(good)
+
+
+def test_workers_are_killed(gateway: StartsGateways, upstream_port: int, store: dict[str, str]) -> None:
+    """Of each task that was answered the gateway's books and the upstream's say the same."""
+    house = gateway(scene.config(f"http://127.0.0.1:{upstream_port}", **store))
+    seed = random.randrange(10**6)
+    print(f"seed {seed}")
+    dice, numbers = random.Random(seed), itertools.count()
+    answered: dict[str, bool] = {}
+    end, killed, next_kill = time.monotonic() + WORK_S, 0, time.monotonic() + 1
+    while time.monotonic() < end:
+        number = next(numbers)
+        row, fails = POLLED[number % len(POLLED)], number % 3 == 0
+        with contextlib.suppress(OSError, ValueError):
+            made = scene.submit(house, row, takes_s=dice.uniform(0, 4), fails=fails)
+            if made.status in (200, 201):
+                answered[made.id] = fails
+        if time.monotonic() > next_kill and killed < KILLS and len(workers := house.workers()) == 2:
+            os.kill(dice.choice(workers), signal.SIGKILL)
+            killed, next_kill = killed + 1, time.monotonic() + dice.uniform(1, 3)
+    assert killed
+    eventually(lambda: scene.spent(house)[1] == 0 and not scene.ledger(upstream_port)["open"], SETTLED_S, 1)
+    records = {each["id"]: each for each in house.calls(limit=10_000)}
+    assert len(records) == len(house.calls(limit=10_000))
+    for request_id, fails in answered.items():
+        record = records[request_id]
+        assert (record["cost_usd"] == 0, not record["units"]) == (fails, fails)
+    lost = [each for each in records.values() if each["ended"] == "lost"]
+    paid = [each for each in records.values() if each["ended"] == "done" and each["units"]]
+    told = scene.ledger(upstream_port)["totals"]
+    assert len(paid) <= told["tasks"] <= len(paid) + len(lost)
+    assert scene.spent(house)[0] == pytest.approx(sum(each["cost_usd"] or 0 for each in records.values()))

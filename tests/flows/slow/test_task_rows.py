@@ -1,0 +1,75 @@
+"""Each ready row of config/tasks.yaml through a whole gateway: submission, reads, end, failure and refusal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.conftest import StartsGateways
+from tests.flows import task_rows as scene
+from tests.flows.house import UPSTREAM_KEY, Gateway, Process
+from tests.flows.task_rows import POLLED, SUBMISSIONS
+
+
+@pytest.fixture(scope="module")
+def upstream_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    simulated = Process(tmp_path_factory.mktemp("simulated"), "simulate", "--port", "0")
+    yield int(simulated.wait_for(r"serves http://127\.0\.0\.1:(\d+)/v1\n")[1])
+    simulated.end()
+
+
+@pytest.fixture(scope="module")
+def house(gateways: StartsGateways, upstream_port: int, store_url: str) -> Gateway:
+    return gateways(scene.config(f"http://127.0.0.1:{upstream_port}", store_url))
+
+
+def check(record: dict[str, Any], **expected: Any) -> None:
+    assert {name: record[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize("row", SUBMISSIONS)
+def test_a_task_is_submitted_read_and_paid(house: Gateway, upstream_port: int, row: str) -> None:
+    asked = SUBMISSIONS[row]
+    before, told_before = scene.spent(house)[0], scene.ledger(upstream_port)["totals"]["tasks"]
+    made = scene.submit(house, row, takes_s=0.3)
+    assert made.status in (200, 201)
+    assert UPSTREAM_KEY not in str(made)
+    if asked.read:
+        task = scene.id_in(row, made)
+        assert scene.spent(house)[1] > 0
+        assert scene.read(house, row, task).status == 200
+        other, unknown = scene.read(house, row, task, "bob"), scene.read(house, row, f"{task}0" if task else "")
+        assert (other.status, unknown.status) == (404, 404)
+        assert other.error["code"] == unknown.error["code"] == "task_not_found"
+    record = scene.settled(house, made.id)
+    check(
+        record, endpoint=row, model=asked.model, units=asked.units, status=200, ended="done", usage_source="reported",
+        upstream="main", key="alice", stream=False,
+    )  # fmt: skip
+    assert record["cost_usd"] > 0
+    assert scene.spent(house) == (pytest.approx(before + record["cost_usd"]), 0)
+    assert scene.ledger(upstream_port)["totals"]["tasks"] == told_before + 1
+
+
+@pytest.mark.parametrize("row", POLLED)
+def test_a_failed_task_is_given_back_once(house: Gateway, row: str) -> None:
+    before = scene.spent(house, "bob")[0]
+    made = scene.submit(house, row, "bob", takes_s=0.2, fails=True)
+    task = scene.id_in(row, made)
+    assert scene.spent(house, "bob")[1] > 0
+    record = scene.settled(house, made.id)
+    check(record, endpoint=row, units={}, status=502, ended="error", cost_usd=0)
+    for _ in range(3):
+        assert scene.read(house, row, task, "bob").status == 200
+    assert scene.spent(house, "bob") == (before, 0)
+    assert len(scene.records(house, made.id)) == 1
+
+
+@pytest.mark.parametrize("row", POLLED)
+def test_a_refused_submission_costs_nothing(house: Gateway, row: str) -> None:
+    before = scene.spent(house, "bob")
+    made = scene.submit(house, row, "bob", refuses=True)
+    check(scene.settled(house, made.id), units={})
+    assert scene.spent(house, "bob") == before

@@ -1,0 +1,180 @@
+"""Tasks by configuration alone: who may submit and read them, what they draw on, and when they are settled."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.conftest import StartsGateways
+from tests.flows import task_rows as scene
+from tests.flows.task_rows import SUBMISSIONS
+
+from .house import Gateway, Process, eventually, key, settings
+
+
+@pytest.fixture(scope="module")
+def upstream_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    simulated = Process(tmp_path_factory.mktemp("simulated"), "simulate", "--port", "0")
+    yield int(simulated.wait_for(r"serves http://127\.0\.0\.1:(\d+)/v1\n")[1])
+    simulated.end()
+
+
+@pytest.fixture(scope="module")
+def house(gateways: StartsGateways, upstream_port: int, store_url: str) -> Gateway:
+    return gateways(scene.config(f"http://127.0.0.1:{upstream_port}", store_url))
+
+
+def check(record: dict[str, Any], **expected: Any) -> None:
+    assert {name: record[name] for name in expected} == expected
+
+
+def test_what_a_client_sees_settles_at_once(house: Gateway) -> None:
+    """Before its answer is there: not at the gateway's own next look."""
+    made = scene.submit(house, "kling", takes_s=0)
+    assert scene.read(house, "kling", scene.id_in("kling", made)).json["data"]["task_status"] == "succeed"
+    assert len(scene.records(house, made.id)) == 1
+
+
+def test_further_ids_belong_to_the_key(house: Gateway) -> None:
+    made = scene.submit(house, "hailuo")
+    file = scene.read(house, "hailuo", scene.id_in("hailuo", made)).json["file_id"]
+    path = f"/minimax/v1/files/retrieve?file_id={file}"
+    assert house.get(path).json["file"]["download_url"]
+    assert house.get(path, key="bob").status == 404
+
+
+def test_content_is_relayed_as_bytes(house: Gateway) -> None:
+    task = scene.id_in("videos", scene.submit(house, "videos"))
+    content = house.get(f"/v1/videos/{task}/content")
+    assert (content.status, content.headers["content-type"], len(content.body)) == (200, "video/mp4", 200_012)
+    assert house.get(f"/v1/videos/{task}/content", key="bob").status == 404
+
+
+def test_a_follow_up_needs_a_task_of_the_same_key(house: Gateway) -> None:
+    task = scene.id_in("midjourney", scene.submit(house, "midjourney"))
+    change = {"action": "UPSCALE", "index": 1, "taskId": task}
+    assert house.post("/mj/submit/change", change).status == 200
+    refused = house.post("/mj/submit/change", change, key="bob")
+    assert (refused.status, refused.error["code"]) == (404, "task_not_found")
+
+
+def test_reads_are_recorded_beside_submissions(house: Gateway) -> None:
+    task = scene.id_in("flux", scene.submit(house, "flux", "carol"))
+    read = scene.read(house, "flux", task, "carol")
+    check(house.call(read.id), endpoint="flux", model="flux/reads", units={}, cost_usd=0)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "code"),
+    [
+        ("POST", "/kling/v1/videos/text2video", {"callback_url": "http://a.example/"}, 400, "unsupported_parameter"),
+        ("POST", "/runwayml/v1/image_to_video", {}, 400, "missing_required_parameter"),
+        ("POST", "/runwayml/v1/image_to_video", {"model": 7}, 400, "missing_required_parameter"),
+        ("POST", "/kling/v1/videos/%2e%2e", {}, 404, None),
+        ("POST", "/kling/v1/videos/a%2fb", {}, 404, None),
+        ("GET", "/kling/v1/videos/text2video", None, 404, None),
+        ("PUT", "/v1/videos", {}, 404, None),
+        ("GET", "/minimax/v1/query/video_generation?task_id=1&task_id=2", None, 404, None),
+        ("GET", "/v1/videos/%00", None, 404, None),
+    ],
+)
+def test_what_is_refused(house: Gateway, method: str, path: str, body: Any, status: int, code: str | None) -> None:
+    answer = house.send(method, path, body)
+    assert (answer.status, answer.error["code"]) == (status, code)
+
+
+def test_bodies_that_are_no_json_object(house: Gateway) -> None:
+    for body in (b"[]", b"{", b'{"model":"a","model":"b"}', b"\xff"):
+        assert house.post("/runwayml/v1/image_to_video", body).status == 400
+
+
+def test_without_a_key(house: Gateway) -> None:
+    assert house.post("/v1/videos", {}, key=None).status == 401
+    assert house.get("/v1/videos/video_1", key=None).status == 401
+
+
+def test_a_large_body(house: Gateway) -> None:
+    """Its short options are read although its picture is not."""
+    members = {**SUBMISSIONS["runway"].members, "promptImage": "data:image/png;base64," + "A" * 300_000}
+    made = house.post("/runwayml/v1/image_to_video", members)
+    check(scene.settled(house, made.id), units={"seconds": 5}, model="runway/gen4_turbo")
+
+
+def test_metrics_have_rows_and_no_models(house: Gateway) -> None:
+    scene.submit(house, "suno", "carol")
+    scene.settled(house, scene.submit(house, "suno", "carol").id)
+    found = [line for line in house.get("/metrics", key=None).body.decode().splitlines() if 'endpoint="suno"' in line]
+    assert any('model="suno"' in line for line in found)
+    assert not any("suno/music" in line for line in found)
+
+
+@pytest.fixture
+def small(gateway: StartsGateways, upstream_port: int) -> Callable[..., Gateway]:
+    """A gateway with these keys, and the rows without the price behind all others."""
+
+    def start(*keys: dict[str, Any]) -> Gateway:
+        rows = scene.rows()
+        for row in rows.values():
+            row["prices"].pop()
+        return gateway(settings(f"http://127.0.0.1:{upstream_port}", passthrough=rows, keys=list(keys)))
+
+    return start
+
+
+def test_the_models_of_a_key(small: Callable[..., Gateway]) -> None:
+    house = small(key("alice", models=["kling", "runway/gen4*"]), key("bob", models=["gpt-4o"]))
+    assert scene.submit(house, "kling").status == 200
+    made = scene.submit(house, "runway")
+    assert made.status == 200
+    assert scene.read(house, "runway", scene.id_in("runway", made)).status == 200
+    for row, who in (("luma", "alice"), ("kling", "bob")):
+        refused = scene.submit(house, row, who)
+        assert (refused.status, refused.error["code"]) == (404, "model_not_found")
+    other = house.post("/runwayml/v1/image_to_video", {"model": "gen3a_turbo"})
+    assert (other.status, other.error["code"]) == (404, "model_not_found")
+
+
+def test_no_price_under_a_quota_of_money(small: Callable[..., Gateway]) -> None:
+    house = small(key("alice", quotas=[{"usd": 1, "per": "day"}]), key("bob"))
+    refused = scene.submit(house, "luma")
+    assert (refused.status, refused.error["code"]) == (403, "model_not_priced")
+    unknown = house.post("/kling/v1/videos/text2video", {"duration": "7"})
+    assert (unknown.status, unknown.error["code"]) == (403, "model_not_priced")
+    made = scene.submit(house, "luma", "bob")
+    check(scene.settled(house, made.id), units={"tasks": 1}, cost_usd=None)
+
+
+def test_the_quota_is_drawn_before_the_upstream_is_asked(small: Callable[..., Gateway], upstream_port: int) -> None:
+    house = small(key("alice", quotas=[{"usd": "0.5", "per": "day"}]))
+    made = [scene.submit(house, "kling", takes_s=60) for _ in range(2)]
+    told = scene.ledger(upstream_port)["open"]
+    assert [each.status for each in made] == [200, 429]
+    assert scene.ledger(upstream_port)["open"] == told
+    dear = house.post("/v1/videos", {"model": "sora-2-pro", "seconds": 12})
+    assert (dear.status, dear.error["code"]) == (400, "quota_too_small")
+
+
+def test_reads_count_in_rates_alone(small: Callable[..., Gateway]) -> None:
+    house = small(key("alice", quotas=[{"requests": 3, "per": "hour"}, {"requests": 2, "per": "day"}]))
+    task = scene.id_in("flux", scene.submit(house, "flux"))
+    statuses = [scene.read(house, "flux", task).status for _ in range(3)]
+    assert statuses == [200, 200, 429]
+    quotas = house.get("/v1/key").json["quotas"]
+    assert [row["used"] + row["reserved"] for row in quotas if row["per"] == "day"] == [1]
+
+
+def test_ids_survive_in_the_store(house: Gateway) -> None:
+    """Every worker knows them."""
+    task = scene.id_in("flux", scene.submit(house, "flux", "carol"))
+    assert {scene.read(house, "flux", task, "carol").status for _ in range(8)} == {200}
+
+
+def test_the_access_line_of_a_task(house: Gateway) -> None:
+    made = scene.submit(house, "suno", takes_s=0)
+    scene.settled(house, made.id)
+    (line,) = eventually(lambda: [line for line in house.lines() if line["id"] == made.id])
+    assert (line["endpoint"], line["status"]) == ("suno", 200)
+    assert "la" not in json.dumps(line["model"]).split()
