@@ -6,7 +6,7 @@ document and docs/people.md show it, and tests/web/test_roles.py tries every ope
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Literal, NamedTuple, Protocol
 
 Role = Literal["operator", "lead", "member", "viewer", "key"]
@@ -118,6 +118,21 @@ class Scope(NamedTuple):
             is_same_team = who.key is None or key.team == who.team
             return (who.key is not None and key.id == who.key) or (is_same_owner and is_same_team)
         return True
+
+    @property
+    def groups(self) -> Collection[tuple[Literal["owner", "team", "id"], str]] | None:
+        """Groups that contain all keys within reach (`keys/key_index.py`); None: all keys."""
+        who = self.who
+        if self.reach == "all":
+            return None
+        if self.reach == "team":
+            return [] if who.team is None else [("team", who.team)]
+        found: list[tuple[Literal["owner", "team", "id"], str]] = []
+        if who.owner is not None:
+            found.append(("owner", who.owner))
+        if who.key is not None:
+            found.append(("id", who.key))
+        return found
 
     def covers_team(self, name: str) -> bool:
         """Whether a team is within reach."""

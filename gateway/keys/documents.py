@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from gateway.chunked import in_chunks, portions
@@ -16,12 +16,7 @@ from gateway.records import Window, WindowStatus
 from gateway.store import DocumentKind, KeyStore, ReportScope, StoreChange
 
 from .decisions import Decisions
-
-PAGE = 500
-"""Documents that are fetched at once where all of a kind are wanted."""
-
-READ_AT_ONCE = 25
-"""Keys that are taken apart, or shown, in one go; half a millisecond, more or less."""
+from .key_index import PAGE, READ_AT_ONCE, KeyGroup, KeyIndex
 
 Shown = dict[str, Any]
 
@@ -88,6 +83,7 @@ class Documents:
         self._changes = store if decisions is None else decisions
         self._config = config
         self._clock = clock
+        self._index = KeyIndex(store)
 
     async def teams(self) -> Mapping[str, Team]:
         """All teams by name; what the file says counts."""
@@ -123,11 +119,23 @@ class Documents:
             texts += await self._store.read("overlay", some)
         return [Overlay() if text is None else Overlay.decode(text) for text in texts]
 
-    async def _issued_keys(self, after: str = "") -> AsyncIterator[IssuedKey]:
-        """All of them, by id."""
-        async for rows in self._pages("key", after):
+    async def _issued_keys(
+        self, after: str = "", groups: Collection[KeyGroup] | None = None
+    ) -> AsyncIterator[IssuedKey]:
+        """All of them, by id; or those of these groups, and perhaps others."""
+        async for rows in self._key_pages(after, groups):
             for key in await asyncio.to_thread(decoded, rows):
                 yield key
+
+    async def _key_pages(self, after: str, groups: Collection[KeyGroup] | None) -> AsyncIterator[list[tuple[str, str]]]:
+        if groups is None:
+            async for rows in self._pages("key", after):
+                yield rows
+            return
+        for names in portions(await self._index.candidates(groups, after), PAGE):
+            texts = await self._store.read("key", names)
+            if rows := [(name, text) for name, text in zip(names, texts, strict=True) if text is not None]:
+                yield rows
 
     async def _pages(self, kind: DocumentKind, after: str = "") -> AsyncIterator[list[tuple[str, str]]]:
         while rows := await self._store.page(kind, after, PAGE):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from bisect import bisect_right
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, cast
 
@@ -32,8 +32,6 @@ from gateway.records import Key
 from gateway.store import DocumentKind, ReportScope
 
 from .documents import (
-    PAGE,
-    READ_AT_ONCE,
     AuditEvent,
     Documents,
     Page,
@@ -44,6 +42,7 @@ from .documents import (
     invalid,
     labels_of,
 )
+from .key_index import PAGE, READ_AT_ONCE, KeyGroup
 
 MAX_OVERLAP_S = 30 * 86400
 """A secret that is to be replaced should not live on for ever."""
@@ -105,10 +104,15 @@ class KeyManager(Documents):
         await self._write("key", settings.id, None, made.encode(), doing, added=[digest])
 
     async def list_keys(
-        self, after: str = "", limit: int = 100, team: str | None = None, is_meant: IsMeant = every_one
+        self,
+        after: str = "",
+        limit: int = 100,
+        team: str | None = None,
+        is_meant: IsMeant = every_one,
+        groups: Collection[KeyGroup] | None = None,
     ) -> Page:
         """Keys of file and store by id, behind the id `after`: those of the team, and of those the ones that are
-        meant."""
+        meant. `groups`: all that are meant are in these, so that others are not read."""
 
         def is_wanted(key: KeySettings) -> bool:
             return team in (None, key.team) and is_meant(key)
@@ -117,7 +121,7 @@ class KeyManager(Documents):
         names = sorted(name for name, key in of_file.items() if name > after and is_wanted(key))[: limit + 1]
         overlays, now = await self._overlays([f"key:{name}" for name in names]), self._clock()
         issued: list[IssuedKey] = []
-        async for key in self._issued_keys(after):
+        async for key in self._issued_keys(after, groups):
             if key.settings.id not in of_file and is_wanted(key.settings):
                 issued.append(key)
                 if len(issued) > limit:
@@ -252,10 +256,14 @@ class KeyManager(Documents):
         return await labels_of(self._store, self._config().keys, names)
 
     async def every_key(
-        self, only: str | None = None, after: str = "", is_meant: IsMeant = every_one
+        self,
+        only: str | None = None,
+        after: str = "",
+        is_meant: IsMeant = every_one,
+        groups: Collection[KeyGroup] | None = None,
     ) -> AsyncIterator[list[Key]]:
         """All keys of file and store behind the id `after` that are meant, by id, some at a time; or one alone, where
-        there is one."""
+        there is one. `groups`: as of `list_keys`."""
         if only is not None:
             found = await self.key_facts(only)
             yield [auth.read(found)] if found is not None and is_meant(found) else []
@@ -263,7 +271,7 @@ class KeyManager(Documents):
         of_file = [key for key in self._config().keys if is_meant(key)]
         ids = {key.id for key in self._config().keys}
         waiting: list[KeySettings] = sorted((key for key in of_file if key.id > after), key=lambda key: key.id)
-        async for page in self._pages("key", after):
+        async for page in self._key_pages(after, groups):
             until = bisect_right(waiting, page[-1][0], key=lambda key: key.id)
             some, waiting = waiting[:until], waiting[until:]
             issued = await asyncio.to_thread(decoded, page)

@@ -107,8 +107,8 @@ class AdminAccess(NamedTuple):
             return None
         if scope.reach == "team":
             return ReportScope("team", frozenset({scope.who.team or ""}))
-        keys = [each async for some in self.registry.every_key(is_meant=scope.covers) for each in some]
-        return ReportScope("key", frozenset(key.id for key in keys))
+        keys = self.registry.every_key(is_meant=scope.covers, groups=scope.groups)
+        return ReportScope("key", frozenset([key.id async for some in keys for key in some]))
 
     async def _principal(self, request: web.Request) -> Principal:
         """Raises `NotFound` where there is no admin API, `Unauthorized` or `TooManyWrongTokens`."""

@@ -48,7 +48,7 @@ class KeyEndpoints:
         query, scope = request.query, request[SCOPE]
         return await paged(
             await self._registry.list_keys(
-                query.get("after", ""), page_limit_of(query), query.get("team"), scope.covers
+                query.get("after", ""), page_limit_of(query), query.get("team"), scope.covers, scope.groups
             )
         )
 
@@ -65,7 +65,7 @@ class KeyEndpoints:
 
     async def _of_member(self, wish: dict[str, Any], scope: Scope, config: Config) -> dict[str, Any]:
         assert scope.who.owner is not None  # a key may not make keys
-        own = (await self._registry.list_keys("", MAX_ROWS, None, scope.covers)).rows
+        own = (await self._registry.list_keys("", MAX_ROWS, None, scope.covers, scope.groups)).rows
         defaults = config.defaults.keys.model_dump(mode="json", exclude_unset=True)
         if "expires_after_s" in defaults:
             defaults["expires"] = None
