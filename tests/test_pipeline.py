@@ -9,7 +9,9 @@ import pytest
 
 from gateway import formats
 from gateway.api import auth, json_document, validate
+from gateway.api.capabilities import Adaptation
 from gateway.config import Config, build
+from gateway.pipeline.plan import MAX_PLANS, Plans
 from gateway.pipeline.request import changed_members
 from gateway.quota import windows
 from gateway.records import Call, Endpoint
@@ -88,3 +90,49 @@ def test_only_what_must_change_is_changed(
     assert json.loads(forwarded) == {**json.loads(body), **changes}
     if not changes:
         assert forwarded == body
+
+
+# ---------------------------------------------------------------------------------------------------------------- plans
+
+
+def plans_of(settings: Config) -> Plans:
+    return Plans(settings.upstreams, lambda model: None)
+
+
+def test_a_plan_is_worked_out_once_for_an_endpoint_and_a_model() -> None:
+    settings = config()
+    plans, this = plans_of(settings), call(settings, "chat", CHAT % b"")
+    plan = plans.of(this)
+    assert plans.of(call(settings, "chat", CHAT % b',"n":2')) is plan
+    assert plans.of(this._replace(endpoint="completions")) is not plan
+    assert plans.of(this._replace(model=this.model.model_copy())) is not plan
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "capabilities", "takes_all", "way"),
+    [
+        ("chat", {}, True, Adaptation.PLAIN),
+        ("completions", {}, True, Adaptation.PLAIN),
+        ("completions", {"echo": False}, False, None),
+        ("completions", {"completions": "via_chat"}, False, None),
+        ("chat", {"echo": False}, True, Adaptation.PLAIN),
+        ("messages", {"messages": True}, True, Adaptation.PLAIN),
+        ("messages", {"messages": "via_chat"}, False, Adaptation.TRANSLATED),
+        ("chat", {"chat": False}, False, Adaptation.PLAIN),
+    ],
+)
+def test_a_plan_leaves_open_what_depends_on_parameters(
+    endpoint: Endpoint, capabilities: dict[str, Any], *, takes_all: bool, way: Adaptation | None
+) -> None:
+    settings = config(capabilities=capabilities)
+    this = call(settings, "chat", CHAT % b"")._replace(endpoint=endpoint)
+    plan = plans_of(settings).of(this)
+    assert (plan.routes == this.model.routes, plan.ways.get("up")) == (takes_all, way)
+
+
+def test_no_more_plans_are_kept_than_a_client_may_invent_names() -> None:
+    settings = config()
+    plans, this = plans_of(settings), call(settings, "chat", CHAT % b"")
+    for number in range(MAX_PLANS + 10):
+        plans.of(this._replace(target=f"m-{number}"))
+    assert len(plans._known) <= MAX_PLANS

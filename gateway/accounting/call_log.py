@@ -18,7 +18,7 @@ from gateway.config import Route
 from gateway.errors import GatewayError, UpstreamFailed
 from gateway.formats import FORMATS
 from gateway.observe.metrics import Telemetry
-from gateway.observe.tracing import Trace, Tracer
+from gateway.observe.tracing import NO_TRACE, NO_TRACER, Trace, Tracer
 from gateway.quota import pricing
 from gateway.records import OTHER, Call, Ended, Fault, Record, Usage
 from gateway.store import Ledger
@@ -83,8 +83,8 @@ class Accounting:
     telemetry: Telemetry
     write_line: Callable[[Record, AccessLogExtras], None]
     """Writes the access line of a call that has ended."""
-    tracer: Tracer | None = None
-    """Makes the spans of calls, where that is wanted."""
+    tracer: Tracer = NO_TRACER
+    """Makes the spans of calls."""
     served: ServedModels = field(default_factory=ServedModels)
     """The names under patterns that are groups of the daily sums."""
 
@@ -96,12 +96,12 @@ class CallLog:
     `Unavailable`, `UpstreamFailed`); after the block the call has been closed exactly once.
     """
 
-    def __init__(self, books: Accounting, call: Call, reservation: Reservation, trace: Trace | None = None) -> None:
+    def __init__(self, books: Accounting, call: Call, reservation: Reservation, trace: Trace = NO_TRACE) -> None:
         self.call = call
         """As it is carried: for the model that serves, with the output that was reserved."""
         self.reservation = reservation
         self.trace = trace
-        """The call's span, where there is one."""
+        """The call's span."""
         self.attempts = 0
         self.route: Route | None = None
         """Of the last attempt; None: there was none with this model."""
@@ -256,15 +256,9 @@ class CallLog:
             overhead_s=overhead_s,
             is_usage_unknown=usage.source == "estimated",
         )
-        trace = self.trace
-        self._books.write_line(
-            record,
-            AccessLogExtras(
-                call.remote, error, self.upstream_error if error else None, None if trace is None else trace.id
-            ),
-        )
-        if trace is not None:
-            trace.recorded(record, error)
+        extras = AccessLogExtras(call.remote, error, self.upstream_error if error else None, self.trace.id)
+        self._books.write_line(record, extras)
+        self.trace.recorded(record, error)
 
     def note_deferral(self, deferral: Deferral) -> None:
         """Should the worker be killed before the call ends, its reservation is left to what goes on at the upstream."""
@@ -277,8 +271,7 @@ class CallLog:
             return
         record = lost_record(self.call, self.route or self.call.model.routes[0])
         self.reservation.defer(record, encode_deferral(deferral))
-        if self.trace is not None:
-            self.trace.recorded(record._replace(status=200, ended="done"), None)
+        self.trace.recorded(record._replace(status=200, ended="done"), None)
 
     async def acknowledged(self) -> None:
         """Wait until the settlement is safe: in the store or, where that takes its time, in the journal."""

@@ -71,13 +71,39 @@ def is_translated(endpoint: Endpoint, capabilities: Capabilities) -> bool:
 def adaptation(endpoint: Endpoint, params: Params, capabilities: Capabilities) -> Adaptation:
     """The way to this upstream for a call that it can take."""
     if endpoint != "completions":
-        # As `is_translated`, without another function on the way of every call.
-        return Adaptation.TRANSLATED if type(getattr(capabilities, endpoint, True)) is str else Adaptation.PLAIN
+        return Adaptation.TRANSLATED if is_translated(endpoint, capabilities) else Adaptation.PLAIN
     if capabilities.completions == "via_chat":
         return Adaptation.VIA_CHAT
     prompt = params.document.members["prompt"]
     is_array = isinstance(prompt, list) and not isinstance(prompt[0], int)
     return Adaptation.ONE_BY_ONE if is_array and not capabilities.prompt_arrays else Adaptation.PLAIN
+
+
+def routes_of_all(model: Model, endpoint: Endpoint, upstreams: Mapping[str, Upstream]) -> tuple[Route, ...] | None:
+    """The routes that take every call of this endpoint, in their order; None: that depends on its parameters, or there
+    is no such route."""
+    if _takes_all(model, endpoint, upstreams):
+        return model.routes
+    if may_rewrite(model, endpoint, upstreams):
+        return None
+    fit = [route for route in model.routes if serves(endpoint, upstreams[route.upstream].capabilities)]
+    return tuple(fit) or None
+
+
+def fixed_adaptations(model: Model, endpoint: Endpoint, upstreams: Mapping[str, Upstream]) -> Mapping[str, Adaptation]:
+    """The ways to a model's upstreams, as far as they do not depend on the parameters of a call."""
+    able = {route.upstream: upstreams[route.upstream].capabilities for route in model.routes}
+    if endpoint == "completions":
+        return {name: Adaptation.PLAIN for name, each in able.items() if each.is_all}
+    return {
+        name: Adaptation.TRANSLATED if is_translated(endpoint, each) else Adaptation.PLAIN
+        for name, each in able.items()
+    }
+
+
+def _takes_all(model: Model, endpoint: Endpoint, upstreams: Mapping[str, Upstream]) -> bool:
+    is_plain = endpoint in _PLAIN_ENDPOINTS
+    return is_plain and all(upstreams[route.upstream].capabilities.is_all for route in model.routes)
 
 
 def fitting(
@@ -91,15 +117,9 @@ def fitting(
 
     Raises `InvalidRequest` with `param` for what none of them can do; `NotFound` where none serves the endpoint.
     """
-    routes = model.routes
-    for route in routes:
-        if not upstreams[route.upstream].capabilities.is_all or endpoint not in _PLAIN_ENDPOINTS:
-            break
-    else:
-        return routes  # nearly always
     refusals: list[GatewayError] = []
     fit: list[Route] = []
-    for route in routes:
+    for route in model.routes:
         capabilities = upstreams[route.upstream].capabilities
         if not serves(endpoint, capabilities):
             continue

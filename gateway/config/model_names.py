@@ -49,6 +49,7 @@ class ModelTable:
         }
         self._patterns = [(compiled(name), models[name]) for name in most_specific_first(models)]
         self._under_pattern = lru_cache(MAX_KEPT_NAMES)(self._look_up)
+        self._fallback = lru_cache(MAX_KEPT_NAMES)(self._look_up_fallback)
         self._configured |= {
             alias: _by_alias(found, alias)
             for alias, name in aliases.items()
@@ -61,8 +62,12 @@ class ModelTable:
 
     def fallbacks(self, found: NamedModel) -> list[NamedModel]:
         """What serves a call instead of this model, in this order. Their own fallbacks do not count."""
-        others = [self.find(name) for name in found.model.fallbacks if name != found.name]
-        return [_by_alias(other, found.name) for other in others if other is not None]
+        others = [self._fallback(name, found.name) for name in found.model.fallbacks if name != found.name]
+        return [other for other in others if other is not None]
+
+    def _look_up_fallback(self, name: str, instead_of: str) -> NamedModel | None:
+        found = self.find(name)
+        return None if found is None else _by_alias(found, instead_of)
 
     def _look_up(self, name: str) -> NamedModel | None:
         for pattern, model in self._patterns:

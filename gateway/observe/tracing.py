@@ -1,8 +1,9 @@
 """Traces: a span for each call, and one below it for each attempt at an upstream; OpenTelemetry, where it is wanted.
 
-The packages are those of the extra `otel`. Without `tracing.endpoint` nothing of them is imported, a call has no
-`Trace`, and the client's trace headers go to the upstream untouched. With it, the client's `traceparent`
-(W3C Trace Context) is continued with its sampling decision, and the upstream gets the attempt's span as parent.
+The packages are those of the extra `otel`. Without `tracing.endpoint` nothing of them is imported, a call has
+`NO_TRACE`, which does nothing, and the client's trace headers go to the upstream untouched. With it, the client's
+`traceparent` (W3C Trace Context) is continued with its sampling decision, and the upstream gets the attempt's span as
+parent.
 
 Spans wait in a queue of bounded length for a thread that sends them (OTLP over HTTP). A collector that is slow or away
 costs spans, never a call.
@@ -12,9 +13,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
+
+from multidict import MultiMapping
 
 from gateway import __version__
 from gateway.config import Route, TracingSettings
@@ -40,49 +43,80 @@ PARENT, STATE = "traceparent", "tracestate"
 
 
 class AttemptSpan:
-    """The span of one attempt. Has to be ended."""
-
-    def __init__(self, tracer: Tracer, span: Span, told: Mapping[str, str]) -> None:
-        self._tracer = tracer
-        self._span = span
-        self._told = told
-
-    def headers(self, forwarded: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
-        """What goes up: the client's headers, with this span as the upstream's parent."""
-        kept = [(name, value) for name, value in forwarded if name.lower() not in (PARENT, STATE)]
-        return (*kept, *self._told.items())
+    """The span of one attempt. Has to be ended. This one is not exported."""
 
     def ended(self, status: int | None, error: str | None) -> None:
         """`status` is the upstream's, where it gave one; `error` what went wrong."""
+
+
+class Trace:
+    """The span of one call. Has to be ended, once, by `recorded` or `refused`. This one is not exported."""
+
+    id: str | None = None
+    """In the form of the access line."""
+
+    def attempt(self, call: Call, route: Route, url: str, number: int) -> tuple[Call, AttemptSpan]:
+        """Begin the span of an attempt at the upstream with this address; `number` counts from 1. Returns also the call
+        as it is sent: with that span as the upstream's parent."""
+        return call, NO_SPAN
+
+    def recorded(self, record: Record, error: str | None) -> None:
+        """The call has ended, and this is its record; `error` is the code that the client got, if any."""
+
+    def refused(self, told: Mapping[str, span_attributes.Value | None], error: str | None, status: int) -> None:
+        """The call was not carried, and these are the fields of its access line."""
+
+
+class Tracer:
+    """Makes the spans of one worker. `close` it, or the last ones are lost. This one exports none."""
+
+    def begin(self, endpoint: Endpoint, request_id: str, headers: MultiMapping[str]) -> Trace:
+        """Begin the span of a call, whose client sent these headers, among them those of W3C Trace Context.
+
+        More than one `traceparent` counts as none. An unreadable one begins a new trace, without the client's state.
+        """
+        return NO_TRACE
+
+    async def close(self) -> None:
+        """Send waiting spans for a short time: a silent collector must not delay the end of the process."""
+
+
+NO_SPAN, NO_TRACE, NO_TRACER = AttemptSpan(), Trace(), Tracer()
+
+
+class _ExportedSpan(AttemptSpan):
+    def __init__(self, tracer: OpenTelemetryTracer, span: Span) -> None:
+        self._tracer = tracer
+        self._span = span
+
+    def ended(self, status: int | None, error: str | None) -> None:
         if status is not None:
             self._span.set_attribute(span_attributes.STATUS, status)
         self._tracer.end(self._span, error, is_failure=error is not None and error != CLIENT_GONE)
 
 
-class Trace:
-    """The span of one call. Has to be ended, once, by `recorded` or `refused`."""
-
-    def __init__(self, tracer: Tracer, span: Span, context: Context, begun: span_attributes.Attributes) -> None:
+class _ExportedTrace(Trace):
+    def __init__(
+        self, tracer: OpenTelemetryTracer, span: Span, context: Context, begun: span_attributes.Attributes
+    ) -> None:
         self._tracer = tracer
         self._span = span
         self._context = context
         self._begun = begun
         self.id = f"{span.get_span_context().trace_id:032x}"
-        """In the form of the access line."""
 
-    def attempt(self, call: Call, route: Route, url: str, number: int) -> AttemptSpan:
-        """Begin the span of an attempt at the upstream with this address; `number` counts from 1."""
+    def attempt(self, call: Call, route: Route, url: str, number: int) -> tuple[Call, AttemptSpan]:
         parts = urlsplit(url)
         port = parts.port or (443 if parts.scheme == "https" else 80)
         attributes = span_attributes.tried(call, route, parts.hostname or "", port, number)
-        return self._tracer.begin_attempt(attributes, self._context)
+        span, headers = self._tracer.begin_attempt(attributes, self._context)
+        kept = [(name, value) for name, value in call.forwarded_headers if name.lower() not in (PARENT, STATE)]
+        return call._replace(forwarded_headers=(*kept, *headers.items())), _ExportedSpan(self._tracer, span)
 
     def recorded(self, record: Record, error: str | None) -> None:
-        """The call has ended, and this is its record; `error` is the code that the client got, if any."""
         self._end(span_attributes.recorded(record), error, record.status)
 
     def refused(self, told: Mapping[str, span_attributes.Value | None], error: str | None, status: int) -> None:
-        """The call was not carried, and these are the fields of its access line."""
         self._end(span_attributes.refused(told), error, status)
 
     def _end(self, attributes: span_attributes.Attributes, error: str | None, status: int) -> None:
@@ -92,11 +126,8 @@ class Trace:
         self._tracer.end(self._span, error, is_failure=status >= 500)
 
 
-class Tracer:
-    """Makes the spans of one worker. `close` it, or the last ones are lost.
-
-    Making one loads the packages, which takes half a second.
-    """
+class OpenTelemetryTracer(Tracer):
+    """Sends them to a collector. Making one loads the packages, which takes half a second."""
 
     def __init__(self, settings: TracingSettings) -> None:
         from opentelemetry import trace
@@ -121,25 +152,23 @@ class Tracer:
         self._trace = trace
         self._no_context = Context()
 
-    def begin(self, endpoint: Endpoint, request_id: str, parents: Sequence[str], states: Sequence[str]) -> Trace:
-        """Begin the span of a call, whose client sent these headers of W3C Trace Context.
-
-        More than one `traceparent` counts as none. An unreadable one begins a new trace, without the client's state.
-        """
+    def begin(self, endpoint: Endpoint, request_id: str, headers: MultiMapping[str]) -> Trace:
+        parents, states = headers.getall(PARENT, []), headers.getall(STATE, [])
         given = {PARENT: [*parents], STATE: [*states]} if len(parents) == 1 else {}
         parent = self._propagator.extract(given, self._no_context)
         begun = span_attributes.begun(endpoint, request_id)
         span = self._tracer.start_span(span_attributes.name(begun), parent, self._trace.SpanKind.SERVER, begun)
-        return Trace(self, span, self._trace.set_span_in_context(span, parent), begun)
+        return _ExportedTrace(self, span, self._trace.set_span_in_context(span, parent), begun)
 
-    def begin_attempt(self, attributes: span_attributes.Attributes, context: Context) -> AttemptSpan:
-        """Begin a span below its call's span, which has this context."""
+    def begin_attempt(self, attributes: span_attributes.Attributes, context: Context) -> tuple[Span, dict[str, str]]:
+        """Begin a span below its call's span, which has this context. Returns it, and the headers that name it as a
+        parent."""
         span = self._tracer.start_span(
             span_attributes.name(attributes), context, self._trace.SpanKind.CLIENT, attributes
         )
         told: dict[str, str] = {}
         self._propagator.inject(told, self._trace.set_span_in_context(span, context))
-        return AttemptSpan(self, span, told)
+        return span, told
 
     def end(self, span: Span, error: str | None, *, is_failure: bool) -> None:
         """End a span; `error` says what went wrong, if anything."""
@@ -150,15 +179,14 @@ class Tracer:
         span.end()
 
     async def close(self) -> None:
-        """Send waiting spans for a short time: a silent collector must not delay the end of the process."""
         ending = threading.Thread(target=self._provider.shutdown, daemon=True)
         ending.start()
         await asyncio.to_thread(ending.join, CLOSE_WITHIN_S)
 
 
-def open_tracer(settings: TracingSettings) -> Tracer | None:
+def open_tracer(settings: TracingSettings) -> Tracer:
     """What these settings ask for."""
-    return None if settings.endpoint is None else Tracer(settings)
+    return NO_TRACER if settings.endpoint is None else OpenTelemetryTracer(settings)
 
 
 def _named(resource: Resource) -> Resource:

@@ -26,7 +26,7 @@ from gateway.bridge import bridges, fan_out
 from gateway.config import Route
 from gateway.errors import GatewayError, InvalidRequest, UpstreamFailed, UpstreamRefused
 from gateway.formats import FORMATS
-from gateway.observe.tracing import Trace
+from gateway.observe.tracing import NO_TRACE, Trace
 from gateway.queueing import Ticket, Waiting
 from gateway.queueing.classes import FACTORS
 from gateway.quota import windows
@@ -39,6 +39,7 @@ from gateway.upstream.refusal import is_context_too_long
 from gateway.upstream.retry_policy import client_timeout_s
 
 from .active_call import ActiveCall, bound_key
+from .plan import CallPlan
 from .services import CurrentServices, Services
 
 __all__ = ["CurrentServices", "Served", "Services", "serve"]
@@ -60,13 +61,13 @@ class Served:
     headers: tuple[tuple[str, str], ...]
 
 
-async def serve(call: Call, services: Services, port: ClientPort, trace: Trace | None = None) -> Served:
+async def serve(call: Call, services: Services, port: ClientPort, trace: Trace = NO_TRACE) -> Served:
     """Carry one checked call to an upstream and back, and account for it once.
 
     `trace` is ended here once `port.reserved` was called. Raises `GatewayError` for errors that the client gets as a
     status. Cancelled: the client is gone.
     """
-    routes = _routes(call, services)
+    plan, routes = _planned(call, services)
     if call.params.refers_to is not None:
         call, routes = await _continued(call, routes, services)
     fit = None
@@ -81,13 +82,14 @@ async def serve(call: Call, services: Services, port: ClientPort, trace: Trace |
     if call.fallbacks:
         fallbacks = _fallbacks(call, services)
         claims = windows.dearest([claims, *[each.claims for each in fallbacks]])
-    candidates = services.router.candidates(routes, call.params.model, call.affinity)
-    limits = services.router.limits
-    places: Sequence[Place] = ()
-    if limits.is_any and limits.binds_any(_all_routes(routes, fallbacks)):
-        places = _places(call, candidates, services)
-    admission = _admission(call, places, services) if places else None
+    router = services.router
+    has_limits = router.limits.is_any and router.limits.binds_any(_all_routes(routes, fallbacks))
+    candidates: Sequence[Route] = routes
+    if has_limits or len(routes) > 1:
+        candidates = router.candidates(routes, call.params.model, call.affinity)
+    places = _places(call, candidates, plan, services) if has_limits else ()
     likely = candidates[0] if candidates else routes[0]
+    admission = _admission(call, places, services) if places else None
     reservation = Reservation(services.books.ledger, call, claims, likely, places, admission, fit)
     call_log = CallLog(services.books, call, reservation, trace)
     keepalive = FORMATS[call.endpoint].keepalive
@@ -99,7 +101,7 @@ async def serve(call: Call, services: Services, port: ClientPort, trace: Trace |
             if fit is not None and reservation.call is not call:
                 call, fallbacks = reservation.call, _fallbacks(reservation.call, services)
             active = ActiveCall(
-                call, routes, services, call_log, client, reservation.place, has_fallback=bool(fallbacks)
+                call, plan, routes, services, call_log, client, reservation.place, has_fallback=bool(fallbacks)
             )
             try:
                 answer = await active.carry()
@@ -113,12 +115,13 @@ async def serve(call: Call, services: Services, port: ClientPort, trace: Trace |
 # ------------------------------------------------------------------------------------------------ models and routes
 
 
-def _routes(call: Call, services: Services) -> tuple[Route, ...]:
-    """The routes that can take the call. Raises `InvalidRequest` or `NotFound` if none can."""
-    if call.passed is not None:
-        return call.model.routes
-    routes = able.fitting(call.model, call.endpoint, call.params, services.config.upstreams, bridges.refusal)
-    return able.beside(routes, call.other_models) if call.other_models else routes
+def _planned(call: Call, services: Services) -> tuple[CallPlan, tuple[Route, ...]]:
+    """The plan, and the routes that can take the call. Raises `InvalidRequest` or `NotFound` if none can."""
+    plan = services.plans.of(call)
+    routes = call.model.routes if call.passed is not None else plan.routes
+    if routes is None:
+        routes = able.fitting(call.model, call.endpoint, call.params, services.config.upstreams, bridges.refusal)
+    return plan, able.beside(routes, call.other_models) if call.other_models else routes
 
 
 async def _continued(call: Call, routes: Sequence[Route], services: Services) -> tuple[Call, tuple[Route, ...]]:
@@ -141,6 +144,7 @@ class _Fallback(NamedTuple):
     """Another model for a call."""
 
     call: Call
+    plan: CallPlan
     routes: Sequence[Route]
     claims: Sequence[Claim]
 
@@ -151,7 +155,7 @@ def _fallbacks(call: Call, services: Services) -> list[_Fallback]:
     for other in call.fallbacks:
         try:
             claims = windows.claims(other, services.book.terms.of(other.key))
-            found.append(_Fallback(other, _routes(other, services), claims))
+            found.append(_Fallback(other, *_planned(other, services), claims))
         except GatewayError:
             continue
     return found
@@ -191,7 +195,13 @@ async def _fall_back(
         call_log.fall_back(other.call)
         try:
             return await ActiveCall(
-                other.call, other.routes, first.services, call_log, client, has_fallback=number < len(fallbacks)
+                other.call,
+                other.plan,
+                other.routes,
+                first.services,
+                call_log,
+                client,
+                has_fallback=number < len(fallbacks),
             ).carry()
         except (UpstreamFailed, UpstreamRefused) as another:
             error = another
@@ -207,18 +217,20 @@ def _may_fall_back(error: UpstreamFailed | UpstreamRefused) -> bool:
 # ---------------------------------------------------------------------------------------- room at upstreams with limits
 
 
-def _places(call: Call, candidates: Sequence[Route], services: Services) -> Sequence[Place]:
+def _places(call: Call, candidates: Sequence[Route], plan: CallPlan, services: Services) -> Sequence[Place]:
     """Where the call may go first, with what it draws on there."""
 
     def prompts(route: Route) -> tuple[int, int]:
-        capabilities = services.config.upstreams[route.upstream].capabilities
-        way = able.adaptation(call.endpoint, call.params, capabilities)
+        way = plan.ways.get(route.upstream)
+        if way is None:
+            way = able.adaptation(call.endpoint, call.params, services.config.upstreams[route.upstream].capabilities)
         count = 1 if way is Adaptation.PLAIN else call.params.prompts
         return count, min(count, fan_out.AT_ONCE)
 
-    places, key = services.router.places(call, candidates, prompts), bound_key(call, services)
-    if key is None:
+    places = services.router.places(call, candidates, prompts)
+    if call.bond is None:
         return places
+    key = bound_key(call.bond, services)
     return [place._replace(key=key) for place in places if place.key in (None, key)]
 
 

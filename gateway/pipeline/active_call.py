@@ -23,7 +23,7 @@ from gateway.config import Route
 from gateway.errors import GatewayError, UpstreamFailed, UpstreamRefused
 from gateway.formats import FORMATS
 from gateway.observe.tracing import CLIENT_GONE
-from gateway.records import Call, Failure, Fault, Phase, Usage
+from gateway.records import Bond, Call, Failure, Fault, Phase, Usage
 from gateway.relay import Answer, Streamed
 from gateway.relay.client_stream import ClientStream
 from gateway.upstream.account import position_of
@@ -31,6 +31,7 @@ from gateway.upstream.health import AttemptHandle
 from gateway.upstream.limits import Place
 from gateway.upstream.retry_policy import FailedAttempt, GiveUp, Try, client_timeout_s, may_client_repeat, next_step
 
+from .plan import CallPlan
 from .request import prepare
 from .services import Services
 
@@ -48,12 +49,14 @@ class ActiveCall:
     """
 
     __slots__ = (
-        "_has_fallback", "_is_single", "_place", "_tried", "_waited_s", "call", "client", "log", "routes", "services",
+        "_has_fallback", "_is_single", "_place", "_tried", "_waited_s", "call", "client", "log", "plan", "routes",
+        "services",
     )  # fmt: skip
 
     def __init__(
         self,
         call: Call,
+        plan: CallPlan,
         routes: Sequence[Route],
         services: Services,
         log: CallLog,
@@ -65,6 +68,7 @@ class ActiveCall:
         is_single: bool = False,
     ) -> None:
         self.call = call
+        self.plan = plan
         self.routes = routes
         self.services = services
         self.log = log
@@ -81,7 +85,7 @@ class ActiveCall:
 
         Where a route takes single prompts only, each goes its own way from there.
         """
-        router, model = self.services.router, self.call.params.model
+        call, router, model = self.call, self.services.router, self.call.params.model
         while True:
             first = None if self._tried else self._place
             match self._next_step() if first is None else Try(first.route):
@@ -92,21 +96,21 @@ class ActiveCall:
                     if after_s:
                         self._waited_s += after_s
                         await asyncio.sleep(after_s)
-                    upstream = self.services.config.upstreams[route.upstream]
-                    way = adaptation(self.call.endpoint, self.call.params, upstream.capabilities)
+                    way = self.plan.ways.get(route.upstream) or self._adaptation(route)
                     if way in _PROMPT_BY_PROMPT and not self._is_single:
                         return await self._carry_singly()
-                    key = bound_key(self.call, self.services) if first is None else first.key
+                    key = None if first is None else first.key
+                    if first is None and call.bond is not None:
+                        key = bound_key(call.bond, self.services)
                     if first is None and router.limits.is_any and router.limits.binds(route.upstream):
-                        if self.call.bond is None:
-                            key = router.next_key(route, model, self._tried, self.call.affinity)
-                        refused = await self.log.reservation.extend(router.limits.claims(self.call, route, key))
+                        if call.bond is None:
+                            key = router.next_key(route, model, self._tried, call.affinity)
+                        refused = await self.log.reservation.extend(router.limits.claims(call, route, key))
                         if refused is not None:
                             self._tried.append(FailedAttempt(route, limit_failure(refused), key or 0))
                             continue
-                    handle = router.begin(route, model, self._tried, key, self.call.affinity)
-                    try_it = self._try if self.log.trace is None else self._trace
-                    result = await try_it(self.call, route, way, handle, is_fresh=is_fresh)
+                    handle = router.begin(route, model, self._tried, key, call.affinity)
+                    result = await self._try(route, way, handle, is_fresh=is_fresh)
                     if not isinstance(result, Failure):
                         return result
                     self._tried.append(FailedAttempt(route, result, handle.key))
@@ -127,13 +131,17 @@ class ActiveCall:
             spent=router.spent(tried),
         )  # fmt: skip
 
+    def _adaptation(self, route: Route) -> Adaptation:
+        capabilities = self.services.config.upstreams[route.upstream].capabilities
+        return adaptation(self.call.endpoint, self.call.params, capabilities)
+
     async def _carry_singly(self) -> Answer | Streamed:
         """Carry each prompt by itself, from where the whole call has come to."""
         services, place = self.services, self._place
 
         async def carry_one(single: Call, share: CallLog, side: ClientStream) -> Answer | Streamed:
             return await ActiveCall(
-                single, self.routes, services, share, side, place, tried=self._tried, is_single=True
+                single, self.plan, self.routes, services, share, side, place, tried=self._tried, is_single=True
             ).carry()
 
         try:
@@ -178,74 +186,57 @@ class ActiveCall:
 
     # ---------------------------------------------------------------------------------------------------- one attempt
 
-    async def _trace(
-        self, call: Call, route: Route, way: Adaptation, handle: AttemptHandle, *, is_fresh: bool
-    ) -> Answer | Streamed | Failure:
-        """`_try`, with a span of its own, which is the parent in the upstream's trace."""
-        assert self.log.trace is not None
-        base_url = self.services.config.upstreams[route.upstream].base_url
-        span = self.log.trace.attempt(call, route, base_url, self.log.attempts + 1)
-        traced = call._replace(forwarded_headers=span.headers(call.forwarded_headers))
-        try:
-            result = await self._try(traced, route, way, handle, is_fresh=is_fresh)
-        except UpstreamRefused as refused:
-            span.ended(refused.status, "refused")
-            raise
-        except asyncio.CancelledError:
-            span.ended(None, CLIENT_GONE)
-            raise
-        except BaseException as error:
-            span.ended(None, type(error).__name__)
-            raise
-        if isinstance(result, Failure):
-            span.ended(result.status, result.fault.value)
-        else:
-            fault = result.fault if isinstance(result, Streamed) else None
-            span.ended(200, fault.value if fault else None)
-        return result
-
     async def _try(
-        self, call: Call, route: Route, way: Adaptation, handle: AttemptHandle, *, is_fresh: bool
+        self, route: Route, way: Adaptation, handle: AttemptHandle, *, is_fresh: bool
     ) -> Answer | Streamed | Failure:
         """One attempt, and what it says about its upstream."""
-        call_log, services = self.log, self.services
+        call_log, services, upstream = self.log, self.services, route.upstream
         telemetry = services.books.telemetry
+        base_url = services.config.upstreams[upstream].base_url
+        call, span = call_log.trace.attempt(self.call, route, base_url, call_log.attempts + 1)
         try:
-            this = prepare(call, route, way, services, handle, call_log, self.client)
+            this = prepare(self, call, route, way, handle)
             call_log.attempt_began(route, this.left_out)
-            if self._place is not None and not self._tried and route.upstream in services.router.limits.adaptive:
+            if self._place is not None and not self._tried and upstream in services.router.limits.adaptive:
                 this = this._replace(answered=self._timing(self._place, handle))
             result = await relay.attempt(this, is_fresh=is_fresh)
         except UpstreamRefused as refused:
             handle.ended(None)
-            telemetry.attempted(route.upstream, "refused")
+            span.ended(refused.status, "refused")
+            telemetry.attempted(upstream, "refused")
             call_log.note_upstream_error(refused.detail)
             refused.headers = {**refused.headers, **dict(call_log.headers())}
             raise
         except asyncio.CancelledError:
             handle.abandoned()
-            telemetry.attempted(route.upstream, "client_gone")
+            span.ended(None, CLIENT_GONE)
+            telemetry.attempted(upstream, CLIENT_GONE)
             raise
-        except BaseException:
+        except BaseException as error:
             handle.abandoned()
+            span.ended(None, type(error).__name__)
             raise
         if isinstance(result, Failure):
+            fault = result.fault.value
             handle.ended(result)
-            call_log.attempt_failed(result.fault, f"{result.fault.value}: {result.detail}")
-            telemetry.attempted(route.upstream, result.fault.value)
+            span.ended(result.status, fault)
+            telemetry.attempted(upstream, fault)
+            call_log.attempt_failed(result.fault, f"{fault}: {result.detail}")
             log.warning(
                 "upstream %s: %s while %s (%s), call %s",
-                result.upstream, result.fault.value, result.phase.value, result.detail, call.id,
+                result.upstream, fault, result.phase.value, result.detail, call.id,
             )  # fmt: skip
-            return result
-        fault = result.fault if isinstance(result, Streamed) else None
-        handle.ended(result.trouble if isinstance(result, Streamed) else None)
-        telemetry.attempted(route.upstream, fault.value if fault else "ok")
-        if isinstance(result, Streamed) and fault is not None:
-            call_log.attempt_failed(fault, result.detail)
-            log.warning(
-                "upstream %s: %s inside a stream (%s), call %s", route.upstream, fault.value, result.detail, call.id
-            )
+        elif isinstance(result, Streamed) and result.fault is not None:
+            fault = result.fault.value
+            handle.ended(result.trouble)
+            span.ended(200, fault)
+            telemetry.attempted(upstream, fault)
+            call_log.attempt_failed(result.fault, result.detail)
+            log.warning("upstream %s: %s inside a stream (%s), call %s", upstream, fault, result.detail, call.id)
+        else:
+            handle.ended(None)
+            span.ended(200, None)
+            telemetry.attempted(upstream, "ok")
         return result
 
     def _timing(self, place: Place, handle: AttemptHandle) -> Callable[[], None]:
@@ -264,6 +255,6 @@ class ActiveCall:
         return answered
 
 
-def bound_key(call: Call, services: Services) -> int | None:
-    """The only API key that can serve the call; None: any."""
-    return None if call.bond is None else position_of(services.config.upstreams[call.bond.upstream], call.bond.account)
+def bound_key(bond: Bond, services: Services) -> int | None:
+    """The only API key that can serve a call that continues this; None: any."""
+    return position_of(services.config.upstreams[bond.upstream], bond.account)

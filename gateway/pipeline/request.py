@@ -3,35 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from gateway.accounting.bonds import TASK, task_id
-from gateway.accounting.call_log import CallLog
 from gateway.api import form, json_document, large_body
 from gateway.api.capabilities import Adaptation
 from gateway.api.form import Upload
 from gateway.bridge import bridges
 from gateway.bridge.request import as_chat
 from gateway.config import Capabilities, Route
-from gateway.formats import FORMATS, token_rule
+from gateway.formats import FORMATS
 from gateway.formats.passthrough import format_of
 from gateway.quota import windows
 from gateway.records import Bond, Call, Claim, Document
 from gateway.relay import Attempt
-from gateway.relay.client_stream import ClientStream
 from gateway.upstream.account import account_of
 from gateway.upstream.connection import Head
 from gateway.upstream.health import AttemptHandle
 
 from .services import Services
 
+if TYPE_CHECKING:
+    from .active_call import ActiveCall
 
-def prepare(
-    call: Call, route: Route, way: Adaptation, services: Services, handle: AttemptHandle, log: CallLog,
-    client: ClientStream,
-) -> Attempt:  # fmt: skip
-    """An attempt on this route, adapted to it in this way."""
+
+def prepare(active: ActiveCall, call: Call, route: Route, way: Adaptation, handle: AttemptHandle) -> Attempt:
+    """An attempt on this route, adapted to it in this way. `call` is that of `active`, with a trace in its headers."""
+    services, log = active.services, active.log
     upstream = services.config.upstreams[route.upstream]
     pool = services.pools[route.upstream]
     max_bytes = services.config.server.max_response_bytes
@@ -61,11 +60,11 @@ def prepare(
         upstream=upstream,
         request=pool.request(path, call.forwarded_headers, body, method=method, key=handle.key),
         log=log,
-        client=client,
+        client=active.client,
         tasks=services.tasks,
         max_response_bytes=max_bytes,
         output_limit=added_limits[0] if added_limits else call.params.output_limit,
-        count_texts=token_rule.counting(services.find_counter(call.target or call.params.model)),
+        count_texts=active.plan.count_texts,
         answered=handle.answered,
         heard=_hearing(call, route, services, handle) if route.upstream in services.router.limits.learning else None,
         format=translated.format if translated else spec,

@@ -15,6 +15,8 @@ from gateway.tasks import Tasks
 from gateway.upstream.pool import Pool
 from gateway.upstream.router import Router
 
+from .plan import Plans
+
 
 @dataclass(frozen=True, slots=True)
 class Services:
@@ -32,6 +34,8 @@ class Services:
     """To whom the ids belong of what upstreams keep."""
     tasks: Tasks
     """Background work of calls: reading answers to their end after the client left, back-pressure."""
+    plans: Plans
+    """What calls of one model have in common under this configuration."""
     find_counter: FindsCounter = no_counter
     """Counts text for models with a known tokenizer."""
 

@@ -172,8 +172,7 @@ async def build(
         if left := await ledger.close(CLOSE_STORE_WITHIN_S):
             logging.getLogger("gateway").warning("%d usage records wait in the journal for the store", left)
         await access_log.close()
-        if tracer is not None:
-            await tracer.close()
+        await tracer.close()
 
 
 async def _open_books(config: Config, touched: ChangedWindows, telemetry: Telemetry) -> tuple[Store, LedgerClient]:

@@ -25,7 +25,6 @@ from gateway.config import Config, Model, NamedModel
 from gateway.errors import InvalidRequest, ModelNotFound, Unavailable, UpgradeRequired
 from gateway.formats import AZURE, FORMATS, azure_paths, of_client
 from gateway.formats.format import Format, no_json
-from gateway.observe.tracing import PARENT, STATE
 from gateway.queueing import classes
 from gateway.quota import window_status
 from gateway.quota.issued import may_be_issued
@@ -124,9 +123,7 @@ class DataPlane:
         """One call, as `check` returns it. `seen` gets a whole answer before its client."""
         visit = request[CONTEXT]
         visit.endpoint = endpoint
-        if (tracer := visit.parts.books.tracer) is not None:
-            given = request.headers
-            visit.trace = tracer.begin(endpoint, visit.id, given.getall(PARENT, ()), given.getall(STATE, ()))
+        visit.trace = visit.parts.books.tracer.begin(endpoint, visit.id, request.headers)
         telemetry = visit.parts.books.telemetry
         calls, task = self._status.calls, asyncio.current_task(self._loop)
         if len(calls) >= self._capacity.max_calls:

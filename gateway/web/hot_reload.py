@@ -18,6 +18,7 @@ from gateway.api.prompt_tokens import FindsCounter
 from gateway.config import Config, build
 from gateway.keys.cache import KeyCache
 from gateway.pipeline import CurrentServices, Services
+from gateway.pipeline.plan import Plans
 from gateway.queueing import WaitingRoom
 from gateway.records import Key
 from gateway.tasks import Tasks
@@ -65,7 +66,8 @@ def assemble(
 ) -> Services:
     """The parts of a configuration. `kept` is what is known of upstreams already."""
     router = Router(ready.config, books.telemetry.show_upstream, kept=kept)
-    return Services(ready.config, book, books, ready.pools, router, waiting, bonds, tasks, ready.find_counter)
+    plans = Plans(ready.config.upstreams, ready.find_counter)
+    return Services(ready.config, book, books, ready.pools, router, waiting, bonds, tasks, plans, ready.find_counter)
 
 
 class HotReload:

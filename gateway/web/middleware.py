@@ -34,7 +34,7 @@ from gateway.errors import (
 from gateway.formats import AZURE, FORMATS, of_client, of_path
 from gateway.formats.format import Format
 from gateway.observe.metrics import Telemetry
-from gateway.observe.tracing import CLIENT_GONE, Trace
+from gateway.observe.tracing import CLIENT_GONE, NO_TRACE, Trace
 from gateway.pipeline import CurrentServices, Services
 from gateway.records import Endpoint, StoredBytes
 from gateway.store import RefusalEntry
@@ -84,8 +84,8 @@ class RequestContext:
     """A reservation was made: the call has a record."""
     is_quiet: bool = False
     """Not worth a line: probes and scrapes."""
-    trace: Trace | None = None
-    """The call's span, where there is one."""
+    trace: Trace = NO_TRACE
+    """The call's span."""
     form: StoredBytes | None = None
     """Its multipart form."""
     stream: EventStream | None = None
@@ -176,7 +176,7 @@ class ErrorMiddleware:
         path = _shown_path(request)
         told: dict[str, str | float | None] = {
             "id": visit.id,
-            "trace_id": None if visit.trace is None else visit.trace.id,
+            "trace_id": visit.trace.id,
             "key": visit.key or None,
             "endpoint": visit.endpoint,
             "method": request.method,
@@ -193,8 +193,7 @@ class ErrorMiddleware:
         self._access_log.write(**told)
         if error is not None and (visit.endpoint is not None or path.startswith(CLIENT_PATHS)):
             self._add_refusal(_entry_of(path, visit, error))
-        if visit.trace is not None:
-            visit.trace.refused(told, what, status)
+        visit.trace.refused(told, what, status)
 
 
 def _entry_of(path: str, visit: RequestContext, error: GatewayError) -> RefusalEntry:
