@@ -124,7 +124,7 @@ async def build(
         persons = PersonTokens(registry)
         plane = DataPlane(status, capacity, large_bodies, persons)
         stored = [
-            *StoredResponses(plane.caller, status).routes(),
+            *StoredResponses(plane.caller, status, capacity).routes(),
             *StoredFiles(plane.caller, status, capacity).routes(),
         ]
         deferred = DeferredPoller(store, lambda: live.parts)

@@ -7,6 +7,7 @@ workers.
 from __future__ import annotations
 
 from gateway.config import ServerSettings, UploadSettings
+from gateway.errors import Unavailable
 
 
 class Capacity:
@@ -27,6 +28,11 @@ class Capacity:
 
     def __repr__(self) -> str:
         return f"<Capacity at most {self.max_calls} calls, {self._bytes} of {self._max_bytes} bytes>"
+
+    def refuse_when_full(self, calls: int) -> None:
+        """Raises `Unavailable` where so many calls are as many as there may be."""
+        if calls >= self.max_calls:
+            raise Unavailable("The gateway has too many calls under way. Please try again.", code="too_many_calls")
 
     def hold(self, size: int) -> bool:
         """Whether there is room for so many bytes more; then `let_go` gives it back."""

@@ -126,8 +126,7 @@ class DataPlane:
         visit.trace = visit.parts.books.tracer.begin(endpoint, visit.id, request.headers)
         telemetry = visit.parts.books.telemetry
         calls, task = self._status.calls, asyncio.current_task(self._loop)
-        if len(calls) >= self._capacity.max_calls:
-            raise Unavailable("The gateway has too many calls under way. Please try again.", code="too_many_calls")
+        self._capacity.refuse_when_full(len(calls))
         telemetry.entered()
         calls.add(task)
         try:

@@ -5,14 +5,17 @@ No quota is drawn on: nothing is generated.
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 
 from aiohttp import web
 
-from gateway.errors import InvalidRequest
 from gateway.formats import FORMATS
 
+from .capacity import Capacity
 from .kept import FindsCaller, KeptAtUpstream
+from .middleware import CONTEXT
+from .resumed import resume
 from .status import Status
 
 _STREAM = "stream"
@@ -21,7 +24,9 @@ _STREAM = "stream"
 class StoredResponses:
     """The endpoints of stored responses. `caller` finds the key of a request, or refuses it."""
 
-    def __init__(self, caller: FindsCaller, status: Status) -> None:
+    def __init__(self, caller: FindsCaller, status: Status, capacity: Capacity) -> None:
+        self._status = status
+        self._capacity = capacity
         spec = FORMATS["responses"]
         self._kept = KeptAtUpstream(caller, status, "", spec.upstream_path, spec, name="response")
 
@@ -39,11 +44,14 @@ class StoredResponses:
         ]
 
     async def show(self, request: web.Request) -> web.StreamResponse:
-        """The response as it is now."""
-        if request.query.get(_STREAM, "false").lower() not in ("false", "0", ""):
-            raise InvalidRequest(
-                "Unsupported parameter: 'stream'. The gateway does not resume streams: read the response without it.",
-                param=_STREAM,
-                code="unsupported_parameter",
-            )
-        return await self._kept.relay(request)
+        """The response as it is now, or its stream, resumed."""
+        if request.query.get(_STREAM, "false").lower() in ("false", "0", ""):
+            return await self._kept.relay(request)
+        bond = await self._kept.bond(request, request[CONTEXT])
+        calls, task = self._status.calls, asyncio.current_task()
+        self._capacity.refuse_when_full(len(calls))
+        calls.add(task)
+        try:
+            return await resume(request, bond, is_last=not self._status.is_ready)
+        finally:
+            calls.discard(task)

@@ -14,6 +14,7 @@ from tests.flows import background as scene
 from tests.flows.background import Background, told
 from tests.flows.background import begin_stream as begin
 
+from .client import Raw
 from .house import Gateway, eventually, secret
 
 REPORTED = {
@@ -167,3 +168,91 @@ def test_one_that_is_not_stored_is_bound_while_it_is_made(houses: list[Gateway],
     assert scene.records(houses[0], plain) == []
     work.end(made)
     check(scene.settled(houses[0], plain), **REPORTED | {"stream": False})
+
+
+# --------------------------------------------------------------------------------------------------------- resumed
+
+
+def resume(house: Gateway, made: str, after: int | None = None, who: str = "alice") -> Raw:
+    """A connection over which the stream of a response is resumed."""
+    raw = house.connect()
+    query = "" if after is None else f"&starting_after={after}"
+    raw.send(
+        f"GET /v1/responses/{made}?stream=true{query} HTTP/1.1\r\nHost: gateway\r\n"
+        f"Authorization: Bearer {secret(who)}\r\n\r\n".encode()
+    )
+    return raw
+
+
+@pytest.mark.parametrize("status", ["completed", "incomplete"])
+def test_it_is_resumed_from_each_event(houses: list[Gateway], work: Background, status: str) -> None:
+    request_id, made = scene.begin(houses[0])
+    work.end(made, status)
+    before = scene.settled(houses[0], request_id)
+    whole = work.events(made)
+    for after in [None, *range(len(whole) - 1)]:
+        with resume(houses[1], made, after) as raw:
+            head = raw.read_head()
+            assert (head.status, head.headers["content-type"]) == (200, "text/event-stream")
+            assert raw.read_chunks() == api.written(whole[0 if after is None else after + 1 :])
+    assert scene.settled(houses[0], request_id) == before
+    assert scene.held(houses[0])[1] == 0
+
+
+def test_another_key_cannot_resume_it(houses: list[Gateway], work: Background) -> None:
+    _, made = scene.begin(houses[0])
+    for name in (made, "resp_unknown"):
+        told = houses[1].get(f"/v1/responses/{name}?stream=true", key="bob")
+        assert told.told == (404, "invalid_request_error", None, None)
+        assert told.error["message"] == f"Response with id '{name}' not found."
+    assert houses[0].get(f"/v1/responses/{made}?stream=true", key=None).status == 401
+
+
+def test_a_cut_stream_goes_on_where_it_was_cut(houses: list[Gateway], work: Background) -> None:
+    """Through cuts of the upstream, at whichever gateway."""
+    with houses[0].connect() as raw:
+        work.shows, work.cut_after = 5, 3
+        request_id = begin(houses[0], raw)
+        *seen, last = told(raw.read_chunks())
+    made = made_id(work)
+    for cut_after in (4, None):
+        work.shows, work.cut_after = 6, cut_after
+        with resume(houses[1], made, last["sequence_number"]) as raw:
+            raw.read_head()
+            if cut_after is None:
+                seen += told(raw.read_chunk())
+                work.end(made)
+            *more, last = told(raw.read_chunks())
+            seen += more
+        if cut_after is not None:
+            assert (last["type"], last["sequence_number"]) == ("error", 4)
+            assert last["error"]["code"] == "stream_interrupted"
+    assert last == work.events(made)[-1]
+    assert [event["sequence_number"] for event in seen[:5]] == [0, 1, 2, 3, 4]
+    check(scene.settled(houses[0], request_id), **REPORTED)
+
+
+def test_a_resumed_stream_says_that_the_response_failed(houses: list[Gateway], work: Background) -> None:
+    _, made = scene.begin(houses[0])
+    work.end(made, "failed", error=FAILED | {"message": "sorry, Bearer sk-upstream"})
+    whole = work.events(made)
+    with resume(houses[0], made, len(whole) - 2) as raw:
+        raw.read_head()
+        (last,) = told(raw.read_chunks())
+    assert (last["type"], last["response"]["id"], last["response"]["status"]) == ("response.failed", made, "failed")
+    assert "sk-upstream" not in json.dumps(last)
+
+
+def test_the_upstream_breaks_off_before_the_first_event(houses: list[Gateway], work: Background) -> None:
+    _, made = scene.begin(houses[0])
+    work.shows, work.cut_after = 3, -1
+    assert houses[0].get(f"/v1/responses/{made}?stream=true").told[:2] == (502, "server_error")
+
+
+def test_the_client_of_a_resumed_stream_leaves(houses: list[Gateway], work: Background) -> None:
+    request_id, made = scene.begin(houses[0])
+    work.shows = 3
+    with resume(houses[0], made) as raw:
+        raw.read_until(b"response.created")
+    work.end(made)
+    check(scene.settled(houses[0], request_id), **REPORTED | {"stream": False})

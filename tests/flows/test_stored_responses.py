@@ -226,10 +226,14 @@ def test_the_context_is_reserved(houses: list[Gateway], upstream: Stage) -> None
     assert houses[0].call(told.id)["prompt_tokens"] > api.USAGE["total_tokens"]
 
 
-def test_resuming_a_stream_is_refused_by_name(houses: list[Gateway], upstream: Stage) -> None:
+def test_an_answer_that_is_no_stream_is_no_resumed_stream(houses: list[Gateway], upstream: Stage) -> None:
     made = make(houses[0], upstream)
-    told = houses[0].get(f"/v1/responses/{made}?stream=true&starting_after=3")
-    assert told.told == (400, "invalid_request_error", "stream", "unsupported_parameter")
+    upstream.play(ok_json(api.response(id=made)), error_json(400, message="Not in the background."))
+    path = f"/v1/responses/{made}?stream=true&starting_after=3"
+    assert houses[0].get(path).told == (502, "server_error", None, "upstream_error")
+    refused = houses[0].get(path)
+    assert (refused.status, refused.error["message"]) == (400, "Not in the background.")
+    assert upstream.requests[-1].path == path
 
 
 def test_a_store_that_is_away(
