@@ -1,12 +1,13 @@
 // Making a key, and changing what it may do: the settings of the file, as a form.
 
-import { every, keyPath, patch, post } from "./api.js";
+import { keyPath, patch, post } from "./api.js";
 import { connectPanel } from "./connect.js";
 import { openDialog, showSecret } from "./dialog.js";
-import { fill, h } from "./dom.js";
+import { h } from "./dom.js";
 import { choice, field, input, quotasField } from "./fields.js";
 import { settingsForm } from "./form.js";
 import { quotaList } from "./quota_rows.js";
+import { teamChoice } from "./team_choice.js";
 import { testCall } from "./test_call.js";
 
 const LIMITS = {
@@ -30,29 +31,17 @@ const DAY_MS = 86_400_000;
 const parts = (text) => text.split(/[\s,]+/).filter(Boolean);
 const numberOf = (text) => (text.trim() === "" ? null : Number(text));
 
-async function teamNames() {
-  try {
-    return (await every("teams", {})).found.map((team) => team.name);
-  } catch {
-    return []; // the name can be typed all the same
-  }
-}
+const warned = ({ warnings = [] }) => warnings.length > 0 && h("p", { class: "why bad" }, warnings.join(" "));
 
 /** The form for a new key (`key` is null), or for one that is there. */
-export function editKey(key, then, { role, publicUrl }) {
+export function editKey(key, then, { role, publicUrl, can }) {
   const isNew = key === null;
   const isOwn = role === "member";
   const old = key ?? { models: ["*"], limits: {}, quotas: [], ips: [], on_exceeded: "deny" };
   openDialog(
     isNew ? "New key" : `Edit ${key.id}`,
     (close, dialog) => {
-      const names = h("datalist", { id: "teams" });
-      teamNames().then((found) =>
-        fill(
-          names,
-          found.map((name) => h("option", { value: name })),
-        ),
-      );
+      const team = teamChoice(old.team, can);
       const controls = {
         id: input("", {
           required: true,
@@ -60,7 +49,7 @@ export function editKey(key, then, { role, publicUrl }) {
           autofocus: true,
           title: "Small letters, digits, - _ . (at most 63)",
         }),
-        team: input(old.team, { list: "teams" }),
+        team: team.control,
         models: input(old.models.join(", ")),
         expires: input(old.expires ? new Date(old.expires).toISOString().slice(0, 16) : "", { type: "datetime-local" }),
         ips: input(old.ips.join(", "), { placeholder: "everywhere" }),
@@ -74,7 +63,7 @@ export function editKey(key, then, { role, publicUrl }) {
           input(old.limits[name], { type: "number", min: "0", placeholder: "the API’s own" }),
         ]),
       );
-      const quotas = quotaList(old.quotas);
+      const quotas = quotaList(old.quotas, "No quota: only those of its team and of the gateway, if any, limit what it spends.");
       const trouble = h("p", { class: "trouble", role: "alert" });
       const save = h("button", { type: "submit", class: "primary" }, isNew ? "Create" : "Save");
 
@@ -86,7 +75,7 @@ export function editKey(key, then, { role, publicUrl }) {
         );
         const deny = parts(controls.deny.value);
         return {
-          team: controls.team.value.trim() || null,
+          team: team.read(),
           models: parts(controls.models.value).length ? parts(controls.models.value) : ["*"],
           expires: controls.expires.value
             ? `${controls.expires.value}${controls.expires.value.length === 16 ? ":00" : ""}Z`
@@ -100,6 +89,7 @@ export function editKey(key, then, { role, publicUrl }) {
       }
 
       async function send() {
+        await team.make();
         const wish = read();
         if (!isNew) {
           // Only what was changed: what somebody else changes meanwhile stays.
@@ -115,7 +105,7 @@ export function editKey(key, then, { role, publicUrl }) {
         const issued = await post("keys", { id: controls.id.value.trim(), ...Object.fromEntries(named) });
         close();
         const model = issued.models.find((each) => !/[*?[]/.test(each));
-        showSecret("The key is made", issued.id, issued.secret, connectPanel({ publicUrl, secret: issued.secret, model }), testCall(issued.secret, model));
+        showSecret("The key is made", issued.id, issued.secret, warned(issued), connectPanel({ publicUrl, secret: issued.secret, model }), testCall(issued.secret, model));
       }
 
       const titles = Object.fromEntries(Object.entries(PRESETS).map(([name, { title }]) => [name, title]));
@@ -129,13 +119,12 @@ export function editKey(key, then, { role, publicUrl }) {
       });
       const form = settingsForm(
         { save, trouble, send, then },
-        names,
         isNew && !isOwn && h("label", null, "Begin with the quotas of", preset),
         h(
           "div",
           { class: "grid" },
           isNew && field("id", "Id", controls.id, "In logs, metrics and reports; never used again for another."),
-          field("team", "Team", controls.team),
+          h("div", null, field("team", "Team", team.control), team.fresh),
           field("models", "Models", controls.models, "Patterns with commas between; * is all."),
           field("expires", "Expires (UTC)", controls.expires),
           field("ips", "From networks", controls.ips, "10.0.0.0/8, 2001:db8::/32"),

@@ -50,11 +50,14 @@ function quotaRow(quota, drop) {
   return node;
 }
 
-/** `node`, `read()` for what stands there, and `set(quotas)` for other ones. */
-export function quotaList(quotas) {
+/** `node`, `read()` for what stands there, and `set(quotas)` for other ones. `without`: what is said without any. */
+export function quotaList(quotas, without) {
   const list = h("ul", { class: "quota-rows" });
+  const none = h("p", { class: "trouble no-quota", role: "status" });
+  const tell = () => fill(none, list.children.length ? "" : without);
   const drop = (row) => {
     row.remove();
+    tell();
     add.focus();
   };
   const add = h(
@@ -65,16 +68,19 @@ export function quotaList(quotas) {
       onclick: () => {
         const row = quotaRow({}, drop);
         list.append(row);
+        tell();
         row.querySelector("input").focus();
       },
     },
     "+ Add a quota",
   );
-  const set = (wanted) =>
+  const set = (wanted) => {
     fill(
       list,
       wanted.map((quota) => quotaRow(quota, drop)),
     );
+    tell();
+  };
   set(quotas ?? []);
-  return { node: h("div", null, list, add), read: () => [...list.children].map((row) => row.read()), set };
+  return { node: h("div", null, list, none, add), read: () => [...list.children].map((row) => row.read()), set };
 }

@@ -10,7 +10,9 @@ const PAGE = 50;
  * `columns`: {title, show(row) -> text or node, sort(row) -> number or text, isNumber, isExact (the cell holds
  * what `sort` says as data), hint}. What is downloaded is what
  * `sort` says, or else the text of `show`.
- * `of`: {caption, name(row) -> the row's own, sort: place, isDown, filter(row, text) -> bool, open(row), none: text}.
+ * `of`: {caption, name(row) -> the row's own, sort: place, isDown, filter(row, text) -> bool, open(row), none: text,
+ * details(row) -> {title, node()} of what is shown below a row once somebody opens it, or null; saved(rows) -> the rows
+ * of the file}.
  */
 export class Table {
   constructor(columns, of) {
@@ -26,12 +28,10 @@ export class Table {
     this.foot = h("div", { class: "pager" });
     const table = h("table", null, h("caption", { class: "sr" }, of.caption), h("thead", null, this.head), this.body);
     // It scrolls by itself, so that the page need not; reachable by keyboard, as whatever scrolls has to be.
-    this.node = h(
-      "div",
-      null,
-      h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": of.caption }, table),
-      this.foot,
-    );
+    this.scroll = h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": of.caption }, table);
+    this.node = h("div", null, this.scroll, this.foot);
+    this.opened = new Set();
+    new ResizeObserver(() => this.reveal()).observe(this.scroll);
   }
 
   show(rows) {
@@ -43,6 +43,17 @@ export class Table {
     this.text = text.trim().toLowerCase();
     this.page = 0;
     this.draw();
+  }
+
+  /** On a small screen: the column that the rows are sorted by is in sight, beside the first one, which stays. */
+  reveal() {
+    const cell = this.sortedBy ? this.head.cells[this.sortedBy] : null;
+    const room = this.scroll.clientWidth;
+    if (!cell || this.scroll.scrollWidth <= room) return;
+    const first = this.head.cells[0].offsetWidth;
+    const [left, right] = [cell.offsetLeft, cell.offsetLeft + cell.offsetWidth];
+    if (right > this.scroll.scrollLeft + room) this.scroll.scrollLeft = Math.min(left - first, right - room);
+    else if (left < this.scroll.scrollLeft + first) this.scroll.scrollLeft = left - first;
   }
 
   get found() {
@@ -75,7 +86,7 @@ export class Table {
       : null;
     fill(
       this.body,
-      rows.slice(from, from + PAGE).map((row) => this.line(row)),
+      rows.slice(from, from + PAGE).map((row) => [this.line(row), this.below(row)]),
     );
     if (!rows.length) {
       const said = this.text ? `Nothing matches “${this.text}”.` : (this.of.none ?? "Nothing here yet.");
@@ -91,7 +102,7 @@ export class Table {
 
   downloadButton() {
     const save = () =>
-      download(`${this.of.caption}.csv`, tableAsCsv(this.columns, this.sorted(this.found)));
+      download(`${this.of.caption}.csv`, tableAsCsv(this.columns, this.sorted(this.of.saved?.(this.found) ?? this.found)));
     return h("button", { type: "button", class: "quiet csv", onclick: save, title: "All rows, as CSV" }, "Download (CSV)");
   }
 
@@ -105,6 +116,7 @@ export class Table {
       this.sortedBy = place;
       this.draw();
       this.head.cells[place].querySelector("button").focus();
+      this.reveal();
     };
     return h(
       "th",
@@ -132,6 +144,26 @@ export class Table {
       );
     });
     return h("tr", { data: { name: this.of.name(row) } }, cells);
+  }
+
+  /** What somebody has opened below a row. */
+  below(row) {
+    const details = this.opened.has(this.of.name(row)) ? this.of.details?.(row) : null;
+    return details && h("tr", { class: "below" }, h("td", { colspan: this.columns.length }, details.node()));
+  }
+
+  /** The button that opens and closes what is below a row. */
+  opener(row) {
+    const details = this.of.details?.(row);
+    if (!details) return null;
+    const name = this.of.name(row);
+    const isOpen = this.opened.has(name);
+    const turn = () => {
+      if (!this.opened.delete(name)) this.opened.add(name);
+      this.draw();
+      [...this.body.rows].find((line) => line.dataset.name === name)?.querySelector(".opener")?.focus();
+    };
+    return h("button", { type: "button", class: "only opener", "aria-expanded": String(isOpen), onclick: turn }, details.title);
   }
 
   pager(all, from, pages) {

@@ -19,7 +19,7 @@ export function editTeam(team, then) {
         autofocus: true,
         title: "Small letters, digits, - _ . (at most 63)",
       });
-      const quotas = quotaList(team?.quotas);
+      const quotas = quotaList(team?.quotas, "No quota: its keys together may spend without a limit of the team.");
       const before = JSON.stringify(quotas.read());
       const trouble = h("p", { class: "trouble", role: "alert" });
       const save = h("button", { type: "submit", class: "primary" }, isNew ? "Create" : "Save");

@@ -26,7 +26,9 @@ const COLUMNS = [
     title: "Quotas",
     class: "quota-cell",
     show: (key) =>
-      key.quotas.length ? key.quotas.map(quotaWords).join(" · ") : h("span", { class: "unknown" }, "none"),
+      key.quotas.length
+        ? key.quotas.map(quotaWords).join(" · ")
+        : h("span", { class: key.team ? "unknown" : "bad" }, key.team ? "those of its team" : "no quota"),
   },
   {
     title: "Kept in",

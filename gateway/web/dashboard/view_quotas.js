@@ -27,7 +27,7 @@ const thin = (row) => {
   );
 };
 
-const COLUMNS = [
+const columns = (opener) => [
   {
     title: "Key",
     class: "mono",
@@ -36,9 +36,9 @@ const COLUMNS = [
   },
   { title: "Team", class: "mono", sort: (row) => row.team ?? "", show: (row) => (row.team ? teamLink(row.team) : "") },
   {
-    title: "Quota",
+    title: "Fullest quota",
     sort: quotaName,
-    show: (row) => [quotaName(row), !row.enforced && h("span", { class: "tag" }, "shadow")],
+    show: (row) => [quotaName(row), !row.enforced && h("span", { class: "tag" }, "shadow"), opener(row)],
   },
   { title: "How full", class: "wide", isNumber: false, sort: fullness, show: thin },
   { title: "Used", isNumber: true, sort: (row) => row.used, show: (row) => amount(row.unit, row.used) },
@@ -56,18 +56,35 @@ const COLUMNS = [
   },
 ];
 
+/** The fullest window of each key, with the others as `others`. */
+function fullestOfEach(windows) {
+  const byKey = Map.groupBy(windows, (row) => row.key);
+  return [...byKey.values()].map((rows) => {
+    const [first, ...others] = rows.sort((one, other) => fullness(other) - fullness(one));
+    return { ...first, others };
+  });
+}
+
 export function quotas(main, { can, signal }) {
   const whole = h("div");
   const place = h("div");
   const note = h("p", { class: "note", role: "status" });
   let text = "";
-  const table = new Table(COLUMNS, {
+  const table = new Table(columns((row) => table.opener(row)), {
     caption: "Quotas of keys",
-    name: (row) => `${row.scope} ${row.unit} ${row.per} ${row.model}`,
+    name: (row) => row.scope,
     sort: 3,
     filter: (row, part) =>
-      [row.key, row.team, row.model, row.unit, row.per].some((each) => (each ?? "").toLowerCase().includes(part)),
+      [row, ...row.others].some((window) =>
+        [row.key, row.team, window.model, window.unit, window.per].some((each) => (each ?? "").toLowerCase().includes(part)),
+      ),
     none: "No key has a limit of its own.",
+    details: ({ others }) =>
+      others.length > 0 && {
+        title: `${many(others.length, "other")}`,
+        node: () => h("div", { class: "quotas" }, others.map((row) => quotaBar(row, windowActions(row, look, can)))),
+      },
+    saved: (rows) => rows.flatMap((row) => [row, ...row.others]),
   });
 
   const look = () =>
@@ -116,7 +133,7 @@ export function quotas(main, { can, signal }) {
         else {
           if (!place.contains(table.node)) fill(place, table.node);
           table.text = text;
-          table.show(keys);
+          table.show(fullestOfEach(keys));
         }
       },
       look,

@@ -174,6 +174,25 @@ def overflow(page: Page) -> list[int]:
     return found
 
 
+@pytest.mark.parametrize("view", ["overview", "quotas", "models"])
+def test_the_sorted_column_is_in_sight_on_a_phone(admin: Page, view: str) -> None:
+    admin.resize(390, 844)
+    admin.go(view)
+    admin.see("main table tbody tr")
+    admin.until(
+        lambda: admin.run(
+            """
+            return [...document.querySelectorAll("main .scroll")].filter((box) => box.clientWidth).every((box) => {
+              const cell = box.querySelector("th[aria-sort]");
+              if (!cell) return true;
+              const [inside, outside] = [cell.getBoundingClientRect(), box.getBoundingClientRect()];
+              return inside.left >= outside.left - 1 && inside.right <= outside.right + 1;
+            });
+            """
+        )
+    )
+
+
 CUT_OFF = """
 return [...document.querySelectorAll("main *, dialog, dialog *")].filter((node) =>
     node.scrollWidth > node.clientWidth + 1 && !node.matches(".clip, .sr")

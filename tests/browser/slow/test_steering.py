@@ -79,6 +79,35 @@ def test_what_cannot_be_made_is_told_beside_its_field(admin: Page) -> None:
     admin.gone("dialog")
 
 
+def test_a_team_is_chosen_from_the_list_or_made_with_the_key(admin: Page, house: Gateway) -> None:
+    admin.go("keys")
+    admin.click("#new-key")
+    admin.until(lambda: "crew" in admin.text("#field-team"))
+    assert not [each for each in admin.all("input[name=new-team]") if each.is_displayed()]
+    admin.choose("#field-team", "+new")
+    admin.type("input[name=new-team]", "fresh-team")
+    admin.type("#field-id", "alice")
+    admin.click("dialog button[type=submit]")
+    admin.until(lambda: "alice" in admin.text("dialog .trouble"))  # the team is made, and stays chosen
+    admin.type("#field-id", "of-fresh-team")
+    admin.click("dialog button[type=submit]")
+    admin.see("#secret")
+    assert told(house, "of-fresh-team")["team"] == "fresh-team"
+    assert house.admin("teams/fresh-team").status == 200
+
+
+def test_no_quota_is_said_in_red(admin: Page, house: Gateway) -> None:
+    admin.go("keys")
+    admin.see("main tr[data-name=carol] .bad", "no quota")
+    assert not admin.all("main tr[data-name=bob] .bad")
+    admin.click("#new-key")
+    admin.see("dialog .no-quota", "No quota")
+    admin.click("dialog fieldset button", "Add a quota")
+    admin.gone("dialog .no-quota")
+    admin.click("dialog .quota-rows button")
+    admin.see("dialog .no-quota", "No quota")
+
+
 def test_a_preset_fills_in_quotas_and_an_expiry(admin: Page, house: Gateway) -> None:
     admin.go("keys")
     admin.click("#new-key")
