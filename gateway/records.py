@@ -368,7 +368,8 @@ class Record(NamedTuple):
     space between (`1.5 0.75 2`). It explains the cost after the configuration has changed. None where no price is
     known, and in records of gateways that did not keep it."""
     failed: str = ""
-    """The attempts that failed, in their order, each as `UPSTREAM:FAULT` (`Fault`), with spaces between."""
+    """The attempts that failed, in their order, each as `UPSTREAM:FAULT` (`Fault`), with spaces between.
+    `UPSTREAM:hedged` was stopped because another one answered."""
     user: str = ""
     """Whom the client named as its user."""
     tags: str = ""

@@ -255,7 +255,8 @@ PURE = frozenset({
     "observe.span_attributes", "queueing.fair_queue", "queueing.classes",
     "relay.charge", "relay.reasoning_models", "relay.sent_request",
     "reports.compare", "reports.invoice", "reports.invoice_cells", "reports.invoice_pages",
-    "upstream.circuit_breaker", "upstream.learned_limits", "upstream.provider_errors", "upstream.refusal",
+    "upstream.circuit_breaker", "upstream.first_bytes", "upstream.learned_limits", "upstream.provider_errors",
+    "upstream.refusal",
     "upstream.retry_budget", "upstream.retry_policy", "upstream.status",
     "web.admin.request_bodies", "web.http_guard.login_throttle",
 })  # fmt: skip

@@ -18,7 +18,7 @@ from gateway.config import Route
 from gateway.errors import GatewayError, UpstreamFailed
 from gateway.formats import FORMATS
 from gateway.observe.metrics import Telemetry
-from gateway.observe.tracing import NO_TRACE, NO_TRACER, Trace, Tracer
+from gateway.observe.tracing import CLIENT_GONE, NO_TRACE, NO_TRACER, Trace, Tracer
 from gateway.quota import pricing
 from gateway.records import OTHER, Call, Ended, Fault, Record, Usage
 from gateway.store import Ledger
@@ -89,6 +89,15 @@ class Accounting:
     """The names under patterns that are groups of the daily sums."""
 
 
+class CallProgress(NamedTuple):
+    """Attempts of a call so far."""
+
+    attempts: int
+    spent: Usage
+    failed: tuple[str, ...]
+    upstream_s: float
+
+
 class CallLog:
     """What has become of one call so far. Its fields are written by its methods only.
 
@@ -147,6 +156,11 @@ class CallLog:
     def is_open(self) -> bool:
         return self.reservation.is_open
 
+    @property
+    def stopped_as(self) -> str:
+        """What metrics call an attempt that is cancelled."""
+        return CLIENT_GONE
+
     def headers(self) -> tuple[tuple[str, str], ...]:
         """The gateway's headers on an answer: the upstream of the call, what it was not offered, and the state of the
         caller's quotas."""
@@ -202,6 +216,23 @@ class CallLog:
         self.attempts = attempts_before + sum([each.attempts for each in parts])
         self.route = next((each.route for each in parts if each.route is not None), self.route)
         self.upstream_error = next((each.upstream_error for each in parts if each.upstream_error), None)
+
+    @property
+    def progress(self) -> CallProgress:
+        """What comes before attempts that run at the same time."""
+        return CallProgress(self.attempts, self.spent, tuple(self.failed), self.upstream_s)
+
+    def sum_up_race(
+        self, before: CallProgress, served: CallLog, usage: Usage, upstream_s: float, *logs: CallLog
+    ) -> None:
+        """The call was carried in attempts at the same time, which have these logs, cost so much beside the answer and
+        took so long altogether; `served` is the one whose end is the call's. May be called again."""
+        self.attempts = before.attempts + sum([each.attempts for each in logs])
+        self.failed = [*before.failed, *[failure for each in logs for failure in each.failed]]
+        self.spent = pricing.total_usage((before.spent, usage))
+        self.upstream_s = before.upstream_s + upstream_s
+        self.route, self.left_out = served.route or self.route, served.left_out
+        self.upstream_error = served.upstream_error
 
     def add_cost(self, charged: AttemptCost) -> None:
         """Add what an attempt that did not answer the call may have cost."""

@@ -29,6 +29,12 @@ def lost_record(call: Call, route: Route) -> Record:
     return record._replace(cost_nusd=windows.most_nusd(call, usage.prompt_tokens, output))
 
 
+def lost_twice(record: Record) -> Record:
+    """The record of a call with two attempts at once whose worker was killed, from `lost_record`."""
+    usage = pricing.total_usage((record.usage, record.usage))._replace(parts=())
+    return record._replace(usage=usage, cost_nusd=None if record.cost_nusd is None else 2 * record.cost_nusd)
+
+
 def with_earlier(record: Record, usage: Usage, nusd: int) -> Record:
     """The record with what attempts with other models may have cost, which is charged by their prices."""
     cost_nusd = None if record.cost_nusd is None else record.cost_nusd + nusd

@@ -33,7 +33,7 @@ from gateway.records import (
 from gateway.store import JournalFull, Ledger, StoreUnavailable
 from gateway.upstream.limits import Place, further
 
-from .call_record import lost_record
+from .call_record import lost_record, lost_twice
 
 _WHY_NOT = {
     StoreUnavailable.code: "The gateway cannot reach its ledger, so it cannot admit requests right now. Please try "
@@ -122,19 +122,27 @@ class Reservation:
             return None
         async with self._growing:
             more = further(self._draw.claims, wanted)
-            if not more:
-                return None
-            grown = self._draw._replace(claims=self._draw.claims + more)
-            drawing = self._ledger.extend(grown, len(self._draw.claims))
-            try:
-                await asyncio.wait([drawing])
-            except asyncio.CancelledError:
-                while not drawing.done():
-                    with suppress(asyncio.CancelledError):
-                        await asyncio.wait([drawing])
-                self._note_extension(drawing, grown)
-                raise
-            return self._note_extension(drawing, grown)
+            return await self._grow(self._draw._replace(claims=self._draw.claims + more)) if more else None
+
+    async def extend_for_hedge(self, wanted: Sequence[Claim]) -> Refused | None:
+        """`extend` for an attempt beside a running one: if the worker is killed, the call is charged two reservations.
+
+        The caller's own windows are drawn on once, like those of any call with several attempts.
+        """
+        more = further(self._draw.claims, wanted)
+        return await self._grow(Draw(lost_twice(self._draw.record), self._draw.claims + more))
+
+    async def _grow(self, grown: Draw) -> Refused | None:
+        drawing = self._ledger.extend(grown, len(self._draw.claims))
+        try:
+            await asyncio.wait([drawing])
+        except asyncio.CancelledError:
+            while not drawing.done():
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait([drawing])
+            self._note_extension(drawing, grown)
+            raise
+        return self._note_extension(drawing, grown)
 
     def _note_extension(self, drawing: asyncio.Future[Granted | Refused], grown: Draw) -> Refused | None:
         away = drawing.exception()

@@ -1166,6 +1166,23 @@ def _without_auto(price: Any) -> Any:
     return None if price == "auto" else price
 
 
+def _read_hedge_after(value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise ValueError(_HEDGE_AFTER)
+    if isinstance(value, str) and value.strip().lower() == "p95":
+        return "p95"
+    return value
+
+
+_HEDGE_AFTER = f"expected p95, or a time greater than 0 {_span}"
+HedgeAfter = Annotated[
+    Literal["p95"] | Annotated[float, Field(gt=0, allow_inf_nan=False), _by(read_duration_s)],
+    _or_else(_HEDGE_AFTER),
+    BeforeValidator(_read_hedge_after),
+]
+"""`p95`, or seconds."""
+
+
 class ModelSettings(Section):
     """What each model may have, and `defaults.models` for all of them."""
 
@@ -1177,6 +1194,9 @@ class ModelSettings(Section):
     """How often one call may be tried in all."""
     repeat_when_waiting: bool = False
     """Whether a call that was sent and not answered may be sent again."""
+    hedge_after: HedgeAfter | None = None
+    """Try a second route beside the first when no byte has come for so long: a time such as 2s, or p95 of the times \
+lately. Both may be billed. Default: never."""
     max_output_tokens: Positive | None = None
     """Output tokens reserved for a chat call without a limit; required where a token or USD quota can apply."""
     min_output_tokens: Positive | None = None

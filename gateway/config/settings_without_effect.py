@@ -47,6 +47,7 @@ def without_effect(config: Config) -> list[ConfigFault]:
         *_addresses_behind_a_proxy(config),
         *_long_parts(config),
         *_small_buffers(config),
+        *_hedges_of_nothing(config),
     ]
 
 
@@ -204,3 +205,18 @@ def _small_buffers(config: Config) -> Warnings:
                 ("server", field),
                 f"a body of this length is refused: max_buffered_bytes holds {share} bytes for each worker",
             )
+
+
+def _hedges_of_nothing(config: Config) -> Warnings:
+    for name, model in config.models.items():
+        if model.hedge_after is None or model.hedge_after == config.defaults.models.hedge_after:
+            continue
+        why = None
+        if len(model.routes) < 2:
+            why = "it needs a second route"
+        elif model.sticky is not None:
+            why = "calls of a sticky model have one place"
+        elif model.max_attempts < 2:
+            why = "max_attempts allows one attempt alone"
+        if why is not None:
+            yield _warning(("models", name, "hedge_after"), f"has no effect: {why}")

@@ -27,7 +27,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from gateway.quota import pricing
-from gateway.records import Record, WindowStatus
+from gateway.records import Record, Usage, WindowStatus
 
 from .bounded_labels import BoundedLabels
 from .worker_files import WorkerFiles
@@ -130,6 +130,16 @@ class Telemetry:
         self._attempts = self._counter(
             "gateway_upstream_attempts_total", "Attempts at an upstream.", "upstream", "outcome"
         )
+        self._hedges = self._counter(
+            "gateway_hedges_total",
+            "Calls with two attempts at once, by the one that answered: first, second, failed (none), client_gone.",
+            "model", "outcome",
+        )  # fmt: skip
+        self._hedged_tokens = self._counter(
+            "gateway_hedged_tokens_total",
+            "Tokens charged for attempts that were stopped because another one answered.",
+            "model", "upstream",
+        )  # fmt: skip
         self._state = Gauge(
             "gateway_upstream_state",
             "Whether an upstream or a model of it is avoided by a worker: 0 no, 1 a call may probe it, 2 yes.",
@@ -267,8 +277,17 @@ class Telemetry:
         self._add(self._rejections, (reason,))
 
     def attempted(self, upstream: str, outcome: str) -> None:
-        """One attempt at an upstream has ended: `ok`, the fault, `refused` (the request's own), or `client_gone`."""
+        """One attempt at an upstream has ended: `ok`, the fault, `refused` (the request's own), `client_gone`, or
+        `hedged`."""
         self._add(self._attempts, (upstream, outcome))
+
+    def hedged(self, model: str, outcome: str) -> None:
+        """A call had two attempts at once, and this one answered: `first`, `second`; or `failed`, `client_gone`."""
+        self._add(self._hedges, (self.model_labels(model), outcome))
+
+    def hedge_cost(self, model: str, upstream: str, usage: Usage) -> None:
+        """An attempt was stopped because the other one answered, and is charged this."""
+        self._add(self._hedged_tokens, (self.model_labels(model), upstream), usage.total_tokens)
 
     def show_upstream(self, upstream: str, state: int) -> None:
         """This is the state of an upstream now: 0 closed, 1 half-open, 2 open."""

@@ -13,6 +13,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from gateway import relay
 from gateway.accounting.call_log import CallLog
@@ -20,11 +21,10 @@ from gateway.accounting.reservation import limit_failure
 from gateway.api.capabilities import Adaptation, adaptation
 from gateway.bridge import fan_out
 from gateway.config import Route
-from gateway.errors import GatewayError, UpstreamFailed, UpstreamRefused
+from gateway.errors import GatewayError, Unavailable, UpstreamFailed, UpstreamRefused
 from gateway.formats import FORMATS
-from gateway.observe.tracing import CLIENT_GONE
 from gateway.records import Bond, Call, Failure, Fault, Phase, Usage
-from gateway.relay import Answer, Streamed
+from gateway.relay import Answer, Streamed, hedge
 from gateway.relay.client_stream import ClientStream
 from gateway.upstream.account import position_of
 from gateway.upstream.health import AttemptHandle
@@ -96,7 +96,7 @@ class ActiveCall:
                     if after_s:
                         self._waited_s += after_s
                         await asyncio.sleep(after_s)
-                    way = self.plan.ways.get(route.upstream) or self._adaptation(route)
+                    way = self._way(route)
                     if way in _PROMPT_BY_PROMPT and not self._is_single:
                         return await self._carry_singly()
                     key = None if first is None else first.key
@@ -110,7 +110,8 @@ class ActiveCall:
                             self._tried.append(FailedAttempt(route, limit_failure(refused), key or 0))
                             continue
                     handle = router.begin(route, model, self._tried, key, call.affinity)
-                    result = await self._try(route, way, handle, is_fresh=is_fresh)
+                    attempt = self._try if call.model.hedge_after is None else self._try_hedged
+                    result = await attempt(route, way, handle, is_fresh=is_fresh)
                     if not isinstance(result, Failure):
                         return result
                     self._tried.append(FailedAttempt(route, result, handle.key))
@@ -131,7 +132,9 @@ class ActiveCall:
             spent=router.spent(tried),
         )  # fmt: skip
 
-    def _adaptation(self, route: Route) -> Adaptation:
+    def _way(self, route: Route) -> Adaptation:
+        if (planned := self.plan.ways.get(route.upstream)) is not None:
+            return planned
         capabilities = self.services.config.upstreams[route.upstream].capabilities
         return adaptation(self.call.endpoint, self.call.params, capabilities)
 
@@ -184,6 +187,65 @@ class ActiveCall:
         )
         return error
 
+    # --------------------------------------------------------------------------------------------------- two at once
+
+    async def _try_hedged(
+        self, route: Route, way: Adaptation, handle: AttemptHandle, *, is_fresh: bool
+    ) -> Answer | Streamed | Failure:
+        """One attempt, and another one beside it if its first byte is late."""
+        call, services = self.call, self.services
+        may_hedge = hedge.may_hedge(call) and len(self._tried) + 1 < call.model.max_attempts and not self._is_single
+        if not may_hedge:
+            return await self._try(route, way, handle, is_fresh=is_fresh)
+
+        has_begun = False
+
+        async def first(leg: CallLog, side: ClientStream) -> Answer | Streamed | Failure:
+            nonlocal has_begun
+            has_begun = True
+            of_leg = ActiveCall(call, self.plan, self.routes, services, leg, side, self._place, tried=self._tried)
+            return await of_leg._try(route, way, handle, is_fresh=is_fresh)
+
+        async def second(leg: CallLog, side: ClientStream) -> Answer | Streamed | Failure | None:
+            of_leg = ActiveCall(call, self.plan, self.routes, services, leg, side, tried=self._tried)
+            if (chosen := await self._beside(route)) is None:
+                return None
+            other, way, handle = chosen
+            result = await of_leg._try(other, way, handle, is_fresh=False)
+            if isinstance(result, Failure):
+                self._tried.append(FailedAttempt(other, result, handle.key))
+            return result
+
+        try:
+            return await hedge.race(
+                call, self.log, self.client, first=first, second=second,
+                after_s=services.router.hedge_after_s(call, route), books=services.books, tasks=services.tasks,
+                noted=partial(services.router.note_first_byte, call),
+            )  # fmt: skip
+        finally:
+            if not has_begun:
+                handle.abandoned()
+
+    async def _beside(self, route: Route) -> tuple[Route, Adaptation, AttemptHandle] | None:
+        """Another route for an attempt beside the one on this route, reserved; None: none is healthy and has room that
+        no call waits for."""
+        call, services = self.call, self.services
+        router, waiting = services.router, services.waiting.waiting()
+        open_routes = [
+            each for each in self.routes if not waiting.get(each.upstream) and self._way(each) not in _PROMPT_BY_PROMPT
+        ]
+        other = router.beside(open_routes, call, {route, *[each.route for each in self._tried]})
+        if other is None:
+            return None
+        key = router.next_key(other, call.params.model, self._tried)
+        try:
+            refused = await self.log.reservation.extend_for_hedge(router.limits.claims(call, other, key))
+        except Unavailable:
+            return None
+        if refused is not None:
+            return None
+        return other, self._way(other), router.begin(other, call.params.model, self._tried, key)
+
     # ---------------------------------------------------------------------------------------------------- one attempt
 
     async def _try(
@@ -209,8 +271,8 @@ class ActiveCall:
             raise
         except asyncio.CancelledError:
             handle.abandoned()
-            span.ended(None, CLIENT_GONE)
-            telemetry.attempted(upstream, CLIENT_GONE)
+            span.ended(None, call_log.stopped_as)
+            telemetry.attempted(upstream, call_log.stopped_as)
             raise
         except BaseException as error:
             handle.abandoned()

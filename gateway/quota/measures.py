@@ -38,13 +38,20 @@ DURATION = Histogram(300, 0.001)
 LAST_BUCKET = 80
 """It begins at 2**19.75 units: 882 s, or 88,000 tokens per second."""
 
+STOPPED = ":hedged"
+"""The end of an attempt that was stopped because another one answered: no failure."""
+
 SHORTEST_S = 0.001
 """Of the time in which tokens came; a shorter one is the time of a buffer, not of a model."""
 
 
 def measures_of(record: Record) -> list[tuple[str, int]]:
     """The counters that a call adds one to, each of an upstream. Latency is that of whole answers, not of errors."""
-    found = [(attempt.partition(":")[0], FAILED) for attempt in record.failed.split()] if record.failed else []
+    found = (
+        [(attempt.partition(":")[0], FAILED) for attempt in record.failed.split() if not attempt.endswith(STOPPED)]
+        if record.failed
+        else []
+    )
     if record.ended != "done" or record.status != 200:
         return found
     upstream, first_s, duration_s = record.upstream, record.first_byte_s, record.duration_s

@@ -205,7 +205,7 @@ class Exchange:
 
     def forget_client(self) -> None:
         """The client has left: discard further bytes without back-pressure."""
-        self._client = ClientStream(_no_client, tuple, keepalive_s=0)
+        self._client = ClientStream(no_client, tuple, keepalive_s=0)
         if self._is_held_back:
             self._let_go()
 
@@ -360,5 +360,6 @@ class _Nobody:
         pass
 
 
-def _no_client(headers: Headers) -> StreamWriter:
+def no_client(headers: Headers) -> StreamWriter:
+    """The client side of an answer that no client reads."""
     return _Nobody()

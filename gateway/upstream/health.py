@@ -19,6 +19,7 @@ from gateway.records import Failure, Fault, Phase
 from . import circuit_breaker
 from .circuit_breaker import FIRST_COOLDOWN_S, Circuit, CircuitEvent, CircuitState
 from .credentials import CREDENTIAL_FAULTS, Credentials, Grade
+from .first_bytes import FirstByteTimes
 from .retry_budget import RetryBudget
 from .status import CredentialCooldown, UpstreamReport
 
@@ -47,6 +48,8 @@ class Health:
     ) -> None:
         self.credentials = Credentials(keys)
         self.budget = RetryBudget()
+        self.first_bytes = FirstByteTimes()
+        """Of calls that may be hedged."""
         self.in_flight = 0
         """Attempts in flight."""
         self.is_healthy = True

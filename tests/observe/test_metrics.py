@@ -33,6 +33,8 @@ METRICS = {
     "gateway_time_per_output_token_seconds": {"model", "upstream"},
     "gateway_overhead_seconds": {"endpoint"},
     "gateway_upstream_attempts_total": {"upstream", "outcome"},
+    "gateway_hedges_total": {"model", "outcome"},
+    "gateway_hedged_tokens_total": {"model", "upstream"},
     "gateway_upstream_state": {"upstream"},
     "gateway_queue_depth": {"upstream"},
     "gateway_queue_wait_seconds": {"priority", "outcome"},
@@ -75,6 +77,8 @@ def everything(made: Telemetry) -> None:
     made.recorded(CALL, **BESIDE)
     made.rejected("rate_limited")
     made.attempted("up", "ok")
+    made.hedged("m", "second")
+    made.hedge_cost("m", "up", Usage(1, 2))
     made.show_upstream("up", 2)
     made.wait_began(["up"])
     made.wait_ended(["up"], "normal", "admitted", 0.2)

@@ -97,6 +97,7 @@ const OUTCOMES = {
   ok: "answered",
   refused: "refused the request itself",
   client_gone: "client left",
+  hedged: "stopped: the other route answered",
   connect_failed: "not reached",
   no_free_connection: "no free connection",
   timeout: "timed out",
@@ -118,4 +119,4 @@ const OUTCOMES = {
 };
 
 export const attemptOutcome = (name) => OUTCOMES[name] ?? name;
-export const isGood = (name) => name === "ok" || name === "refused" || name === "client_gone";
+export const isGood = (name) => name === "ok" || name === "refused" || name === "client_gone" || name === "hedged";

@@ -54,6 +54,7 @@ GOOD: dict[str, Any] = {
         "m": {
             "endpoints": ["completions", "chat"], "routes": [{"upstream": "up", "priority": 1}, {"upstream": "other"}],
             "max_output_tokens": 100, "min_output_tokens": 10, "store_responses": False, "max_wait_s": "5s",
+            "hedge_after": "p95",
             "sticky": {"by": ["header", "prefix"], "header": "X-Chat", "prefix_bytes": 512},
             "limits": {"max_tokens": 50, "deny": ["n"]},
             "price": {"input": "0.5", "output": 2, "cached_input": 0.1},

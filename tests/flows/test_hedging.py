@@ -1,0 +1,271 @@
+"""A second route for a call whose first byte is late: who answers, what is charged, and what is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from gateway.upstream.first_bytes import MIN_SAMPLES
+from tests.conftest import Stage, StartsGateways
+from tests.fakes.scripted import Behaviour, Wire, error_json, ok_json, silent, stream
+
+from .client import Answer
+from .house import Gateway, eventually, key, settings
+
+USED = {"prompt_tokens": 10, "completion_tokens": 5}
+GOOD = ok_json({"model": "up", "usage": USED})
+CHUNK = {"choices": [{"index": 0, "delta": {"content": "x"}, "finish_reason": "stop"}]}
+STREAM = stream([CHUNK, {"choices": [], "usage": USED}])
+LIMIT = 50
+"""Output tokens that a call without a limit reserves."""
+REFUSALS = (400, 429, 500)
+QUOTAS = [{"tokens": 10**9, "per": "month"}, {"usd": 10**6, "per": "month"}]
+PRICE = {"input": 1, "output": 2}
+
+
+@pytest.fixture(scope="module")
+def other_theatre() -> Iterator[Stage]:
+    with Stage() as stage:
+        yield stage
+
+
+@pytest.fixture
+def second(other_theatre: Stage) -> Iterator[Stage]:
+    """The upstream of the second route."""
+    other_theatre.play(always=GOOD)
+    yield other_theatre
+    other_theatre.check()
+    other_theatre.play()
+
+
+@pytest.fixture(scope="module")
+def house(gateways: StartsGateways, theatre: Stage, other_theatre: Stage, store_url: str) -> Gateway:
+    slow = {"base_url": theatre.url, "api_key": "sk-slow"}
+    fast = {"base_url": other_theatre.url, "api_key": "sk-fast"}
+    failing = {f"fails-{status}": fast for status in REFUSALS}  # each with a health of its own
+    upstreams = {"slow": slow, "fast": fast, **failing, "full": fast | {"limits": {"requests": "1/hour"}}}
+
+    def hedged(*names: str, **more: Any) -> dict[str, Any]:
+        routes = [{"upstream": name, "priority": place} for place, name in enumerate(names, 1)]
+        return {"routes": routes, "max_output_tokens": LIMIT, "price": PRICE, "hedge_after": "100ms"} | more
+
+    models = {
+        "hedged": hedged("slow", "fast"), "p95": hedged("slow", "fast", hedge_after="p95"),
+        **{name: hedged("slow", name) for name in failing}, "full": hedged("slow", "full"),
+        "off": hedged("slow", "fast", hedge_after=None),
+    }  # fmt: skip
+    keys = [key("alice", quotas=QUOTAS), key("leaver")]
+    return gateways(
+        settings("", upstreams=upstreams | {"main": slow}, models=models, keys=keys, store={"url": store_url})
+    )
+
+
+def ask(house: Gateway, model: str = "hedged", **more: Any) -> Answer:
+    return house.chat(model=model, **more)
+
+
+def record_of(house: Gateway, got: Answer) -> dict[str, Any]:
+    return house.call(got.headers["x-request-id"])
+
+
+def after_hit(stage: Stage, behaviour: Behaviour) -> Behaviour:
+    """It begins when the other upstream has been asked once more."""
+    hits = stage.hits
+
+    async def late(wire: Wire) -> None:
+        await asyncio.to_thread(eventually, lambda: stage.hits > hits)
+        await behaviour(wire)
+
+    return late
+
+
+class Watched:
+    """Never answers, and sees when the gateway hangs up."""
+
+    def __init__(self) -> None:
+        self.inside, self.left = threading.Event(), threading.Event()
+
+    async def __call__(self, wire: Wire) -> None:
+        self.inside.set()
+        await wire.until_gone()
+        self.left.set()
+
+
+def used(house: Gateway) -> tuple[int, float]:
+    """Tokens and US dollars of alice's windows."""
+    windows = house.get("/v1/key").json["quotas"]
+    assert all(window["reserved"] == 0 for window in windows)
+    found = {window["unit"]: window["used"] for window in windows}
+    return found["tokens"], found["usd"]
+
+
+def check(house: Gateway, before: tuple[int, float], record: dict[str, Any]) -> None:
+    """The windows agree with the record."""
+    tokens, usd = used(house)
+    prompt, completion = record["prompt_tokens"], record["completion_tokens"]
+    assert tokens - before[0] == prompt + completion
+    assert usd - before[1] == pytest.approx(record["cost_usd"], abs=1e-9)
+    assert record["cost_usd"] == pytest.approx((prompt + 2 * completion) / 1e6)
+
+
+def test_a_late_plain_answer_comes_from_the_second_route_and_both_are_charged(
+    house: Gateway, upstream: Stage, second: Stage
+) -> None:
+    upstream.play(watched := Watched())
+    before, tokens = used(house), house.metric("gateway_hedged_tokens_total", upstream="slow")
+    got = ask(house)
+    assert (got.status, got.headers["x-gateway-upstream"], got.headers["x-gateway-attempts"]) == (200, "fast", "2")
+    assert watched.left.wait(30)
+    record = record_of(house, got)
+    assert record["failed"] == [{"upstream": "slow", "fault": "hedged"}]
+    assert (record["upstream"], record["attempts"], record["usage_source"]) == ("fast", 2, "estimated")
+    prompt = record["prompt_tokens"] - USED["prompt_tokens"]
+    assert prompt > 0
+    assert record["completion_tokens"] == USED["completion_tokens"] + LIMIT  # more may have been generated unseen
+    check(house, before, record)
+    assert house.metric("gateway_hedges_total", model="hedged", outcome="second") >= 1
+    assert house.metric("gateway_upstream_attempts_total", upstream="slow", outcome="hedged") >= 1
+    assert house.metric("gateway_hedged_tokens_total", upstream="slow") - tokens == prompt + LIMIT
+
+
+def test_a_late_stream_comes_from_the_second_route_byte_by_byte(house: Gateway, upstream: Stage, second: Stage) -> None:
+    upstream.play(STREAM, watched := Watched())
+    second.play(STREAM)
+    plain = read_stream(house, "off")
+    before = used(house)
+    got = read_stream(house, "hedged")
+    assert got[1] == plain[1]
+    assert got[0].headers["x-gateway-upstream"] == "fast"
+    assert watched.left.wait(30)
+    record = record_of(house, got[0])
+    assert record["failed"] == [{"upstream": "slow", "fault": "hedged"}]
+    # Of a stream without output: what it can have generated until it was stopped.
+    assert USED["completion_tokens"] < record["completion_tokens"] <= USED["completion_tokens"] + LIMIT
+    check(house, before, record)
+
+
+def read_stream(house: Gateway, model: str) -> tuple[Answer, bytes]:
+    messages = [{"role": "user", "content": "Hello"}]
+    with house.stream(path="/v1/chat/completions", model=model, messages=messages) as raw:
+        head = raw.read_head()
+        return head, raw.read_chunks()
+
+
+def test_the_first_route_may_still_answer_first(house: Gateway, upstream: Stage, second: Stage) -> None:
+    second.play(watched := Watched())
+    upstream.play(after_hit(second, GOOD), after_hit(second, STREAM))
+    got = ask(house)
+    assert (got.status, got.headers["x-gateway-upstream"]) == (200, "slow")
+    assert watched.left.wait(30)
+    assert record_of(house, got)["failed"] == [{"upstream": "fast", "fault": "hedged"}]
+    second.play(watched := Watched())
+    upstream.play(after_hit(second, STREAM))
+    head, body = read_stream(house, "hedged")
+    assert head.headers["x-gateway-upstream"] == "slow"
+    assert body.endswith(b"data: [DONE]\n\n")
+    assert watched.left.wait(30)
+    assert house.metric("gateway_hedges_total", model="hedged", outcome="first") >= 2
+
+
+@pytest.mark.parametrize("status", REFUSALS)
+def test_a_failure_of_the_second_route_changes_nothing(
+    house: Gateway, upstream: Stage, second: Stage, status: int
+) -> None:
+    async def well_after(wire: Wire) -> None:
+        await asyncio.sleep(0.1)
+        await GOOD(wire)
+
+    second.play(error_json(status))
+    upstream.play(after_hit(second, well_after))
+    got = ask(house, f"fails-{status}")
+    assert (got.status, got.headers["x-gateway-upstream"]) == (200, "slow")
+    record = record_of(house, got)
+    assert (record["prompt_tokens"], record["usage_source"]) == (USED["prompt_tokens"], "reported")
+
+
+def test_where_both_fail_the_client_gets_the_failure_of_the_first(
+    house: Gateway, upstream: Stage, second: Stage
+) -> None:
+    second.play(error_json(503, message="second"))
+    upstream.play(after_hit(second, error_json(500, message="first")))
+    got = ask(house)
+    assert got.status == 502, got
+    assert got.headers["x-gateway-upstream"] == "slow"
+    record = record_of(house, got)
+    assert [each["upstream"] for each in record["failed"]] == ["slow", "fast"]
+    assert (record["attempts"], record["prompt_tokens"], record["usage_source"]) == (2, 0, "none")
+
+
+def test_a_second_route_without_room_is_not_taken(house: Gateway, upstream: Stage, second: Stage) -> None:
+    async def in_time(wire: Wire) -> None:
+        await asyncio.sleep(0.4)
+        await GOOD(wire)
+
+    upstream.play(always=in_time)
+    second.play(GOOD)
+    hits = second.hits
+    assert ask(house, "full").status == 200
+    assert eventually(lambda: second.hits == hits + 1)  # the only one of this hour
+    assert ask(house, "full").headers["x-gateway-attempts"] == "1"
+    assert second.hits == hits + 1
+
+
+def test_a_client_that_leaves_leaves_neither(house: Gateway, upstream: Stage, second: Stage) -> None:
+    upstream.play(one := Watched())
+    second.play(other := Watched())
+    messages = [{"role": "user", "content": "Hello"}]
+    raw = house.stream("leaver", path="/v1/chat/completions", model="hedged", messages=messages)
+    assert one.inside.wait(30)
+    assert other.inside.wait(30)
+    raw.close()
+    assert one.left.wait(30)
+    assert other.left.wait(30)
+    record = eventually(lambda: next(iter(house.calls("leaver")), None))
+    assert (record["ended"], record["attempts"], record["usage_source"]) == ("client_gone", 2, "estimated")
+    assert record["prompt_tokens"] % 2 == 0
+    assert house.metric("gateway_hedges_total", model="hedged", outcome="client_gone") >= 1
+
+
+@pytest.mark.parametrize("more", [{"store": True}, {"tools": [{"type": "mcp"}]}], ids=["stored", "acting tool"])
+def test_what_must_not_be_done_twice_is_not_hedged(
+    house: Gateway, upstream: Stage, second: Stage, more: dict[str, Any]
+) -> None:
+    async def late(wire: Wire) -> None:
+        await asyncio.sleep(0.3)
+        await GOOD(wire)
+
+    upstream.play(late)
+    hits = second.hits
+    assert ask(house, **more).headers["x-gateway-attempts"] == "1"
+    assert second.hits == hits
+
+
+def test_p95_is_learned_from_the_calls_of_the_model(house: Gateway, upstream: Stage, second: Stage) -> None:
+    async def late(wire: Wire) -> None:
+        await asyncio.sleep(0.5)
+        await GOOD(wire)
+
+    upstream.play(late, always=GOOD)
+    hits = second.hits
+    assert ask(house, "p95").headers["x-gateway-upstream"] == "slow"  # nothing is known yet
+    for _ in range(4 * MIN_SAMPLES):  # of two workers
+        ask(house, "p95")
+    assert second.hits == hits
+    upstream.play(always=silent)
+    assert ask(house, "p95").headers["x-gateway-upstream"] == "fast"
+
+
+def test_nothing_of_it_shows_where_it_is_off(house: Gateway, upstream: Stage, second: Stage) -> None:
+    async def late(wire: Wire) -> None:
+        await asyncio.sleep(0.3)
+        await GOOD(wire)
+
+    upstream.play(late)
+    hits = second.hits
+    assert json.loads(ask(house, "off").body)["model"] == "up"
+    assert second.hits == hits

@@ -1,0 +1,279 @@
+"""Two routes for one call: whatever happens to them, the call is settled once, for what both have cost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, cast
+
+import pytest
+
+from gateway.accounting.call_log import CallLog
+from gateway.api.json_document import parse
+from gateway.config import Route
+from gateway.errors import InvalidRequest
+from gateway.records import Bond, Call, Draw, Failure, Fault, FormBody, Granted, Phase, Record, Usage
+from gateway.relay import Answer, Streamed, hedge
+from gateway.relay.client_stream import ClientStream, Headers, StreamWriter
+from gateway.tasks import Tasks, cut_off
+from tests.accounting.test_call_log import CLAIM, ScriptedLedger, a_call, books_of, log_of
+from tests.fakes.scripted import until
+
+ANSWER = Answer(200, (), b"{}")
+FAILED = Failure("a", Phase.REFUSED, Fault.STATUS, status=500)
+REPORTED = Usage(10, 5, source="reported")
+SPENT = Usage(2, 3, source="estimated")
+TOGETHER = (12, 8, "estimated")
+
+
+class Writer:
+    """The client's side; keeps what is written."""
+
+    is_congested = False
+
+    def __init__(self) -> None:
+        self.written = b""
+
+    def write(self, data: bytes) -> bool:
+        self.written += data
+        return False
+
+    def write_last(self, data: bytes) -> None:
+        self.write(data)
+
+    async def wait_until_writable(self) -> None:
+        pass
+
+
+class Path:
+    """One route: it runs when it is asked to, until it is stopped or has its turn."""
+
+    def __init__(self, name: str, result: Answer | Streamed | Failure | Exception = ANSWER) -> None:
+        self.route = Route(upstream=name)
+        self.result = result
+        self.has_begun, self.may_end = asyncio.Event(), asyncio.Event()
+        self.stopped: tuple[Any, ...] | None = None
+        self.side: ClientStream | None = None
+
+    async def __call__(self, leg: CallLog, side: ClientStream) -> Answer | Streamed | Failure:
+        self.side = side
+        leg.attempt_began(self.route)
+        self.has_begun.set()
+        try:
+            await self.may_end.wait()
+        except asyncio.CancelledError as cancelled:
+            self.stopped = cancelled.args
+            leg.close(status=499, usage=SPENT, ended="client_gone")
+            raise
+        if isinstance(self.result, Exception):
+            raise self.result
+        if not isinstance(self.result, Failure):
+            leg.note_first_byte()
+            leg.close(status=200, usage=REPORTED, ended="done")
+            await leg.acknowledged()
+        return self.result
+
+
+class Scene:
+    """A call with two routes, the second of which begins at once."""
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+        self.noted: list[str] = []
+        self.tasks = Tasks()
+        self.ledger = ScriptedLedger(Granted(()))
+        self.writer = Writer()
+        self.first, self.second = Path("a"), Path("b")
+        self.log: CallLog | None = None
+
+    def open(self, headers: Headers) -> StreamWriter:
+        return self.writer
+
+    async def run(self) -> Answer | Streamed | Failure:
+        call, books = a_call(), books_of(self.ledger, self.records)
+        async with log_of(books, call) as self.log:
+            return await hedge.race(
+                call, self.log, ClientStream(self.open, tuple, 0), first=self.first, second=self.second, after_s=0.0,
+                books=books, tasks=self.tasks, noted=lambda route, seconds: self.noted.append(route.upstream),
+            )  # fmt: skip
+
+    async def begin(self) -> asyncio.Task[Any]:
+        running = self.tasks.spawn(self.run(), "call")
+        await self.first.has_begun.wait()
+        await self.second.has_begun.wait()
+        return running
+
+    def settled(self) -> tuple[Any, ...]:
+        (record,) = self.records
+        assert len(self.ledger.settled) == 1
+        usage = record.usage
+        return record.status, record.ended, record.upstream, record.failed, (*usage[:2], usage.source)
+
+
+@pytest.fixture
+async def scene() -> Scene:
+    return Scene()
+
+
+@pytest.mark.parametrize(("winner", "loser"), [("first", "second"), ("second", "first")])
+async def test_the_one_that_answers_serves_and_the_other_is_stopped_and_charged(
+    scene: Scene, winner: str, loser: str
+) -> None:
+    running = await scene.begin()
+    one, other = getattr(scene, winner), getattr(scene, loser)
+    one.may_end.set()
+    assert await running is ANSWER
+    assert other.stopped == ()
+    served, stopped = one.route.upstream, other.route.upstream
+    assert scene.settled() == (200, "done", served, f"{stopped}:hedged", TOGETHER)
+    assert sorted(scene.noted) == ["a", "b"]  # the stopped one with the time that it had taken
+    assert len(scene.tasks) == 0
+
+
+async def test_only_one_can_write_to_the_client(scene: Scene) -> None:
+    running = await scene.begin()
+    assert scene.first.side is not None
+    assert scene.second.side is not None
+    scene.second.side.open(()).write(b"two")
+    scene.first.side.open(()).write(b"one")
+    assert scene.writer.written == b"two"
+    assert (scene.first.side.writer, scene.second.side.writer) == (None, scene.writer)
+    scene.second.may_end.set()
+    await running
+    assert scene.settled()[2:4] == ("b", "a:hedged")
+
+
+async def test_a_failure_of_one_is_not_the_end(scene: Scene) -> None:
+    scene.first.result = FAILED
+    running = await scene.begin()
+    scene.first.may_end.set()
+    await asyncio.sleep(0)
+    scene.second.may_end.set()
+    assert await running is ANSWER
+    assert scene.settled() == (200, "done", "b", "", (10, 5, "reported"))
+
+
+async def test_of_two_failures_the_first_routes_counts_and_the_call_goes_on(scene: Scene) -> None:
+    scene.first.result = FAILED
+    scene.second.result = Failure("b", Phase.WAITING, Fault.CUT)
+    running = await scene.begin()
+    assert scene.log is not None
+    scene.second.may_end.set()
+    scene.first.may_end.set()
+    assert await running is FAILED
+    assert scene.log.attempts == 2
+
+
+async def test_a_refusal_by_the_first_route_is_the_answer(scene: Scene) -> None:
+    scene.first.result = InvalidRequest("No.")
+    running = await scene.begin()
+    scene.first.may_end.set()
+    with pytest.raises(InvalidRequest):
+        await running
+    assert scene.second.stopped == ()
+    assert scene.settled() == (400, "error", "a", "", (2, 3, "estimated"))
+
+
+async def test_a_refusal_by_the_second_route_waits_for_the_first(scene: Scene) -> None:
+    scene.second.result = InvalidRequest("No.")
+    running = await scene.begin()
+    scene.second.may_end.set()
+    await until(lambda: len(scene.tasks) == 2)
+    scene.first.may_end.set()
+    assert await running is ANSWER
+    assert scene.settled()[:3] == (200, "done", "a")
+
+
+async def test_a_bug_beside_an_answer_is_logged(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    scene.second.result = RuntimeError("a bug")
+    running = await scene.begin()
+    scene.second.may_end.set()
+    await until(lambda: len(scene.tasks) == 2)
+    scene.first.may_end.set()
+    assert await running is ANSWER
+    assert "a bug" in caplog.text
+
+
+@pytest.mark.parametrize("is_gateway_ending", [False, True])
+async def test_a_client_that_leaves_is_gone_for_both(scene: Scene, is_gateway_ending: bool) -> None:
+    running = await scene.begin()
+    (cut_off if is_gateway_ending else asyncio.Task.cancel)(running)
+    await asyncio.wait([running])
+    await until(lambda: bool(scene.records))
+    assert scene.settled() == (499, "client_gone", "a", "", (4, 6, "estimated"))
+    assert scene.first.stopped == scene.second.stopped
+    assert (scene.first.stopped == ()) is not is_gateway_ending
+
+
+class Cancelling(Tasks):
+    """Cancels each attempt before its first step."""
+
+    def spawn(self, coroutine: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
+        task = super().spawn(coroutine, name)
+        task.cancel()
+        return task
+
+
+async def test_an_attempt_that_is_cancelled_before_its_first_step_leaves_a_settled_call(scene: Scene) -> None:
+    scene.tasks = Cancelling()
+    with pytest.raises(asyncio.CancelledError):
+        await scene.run()
+    assert scene.settled()[:2] == (499, "client_gone")
+
+
+async def test_a_client_that_leaves_behind_a_failure_is_recorded_as_gone(scene: Scene) -> None:
+    scene.first.result = FAILED
+    running = await scene.begin()
+    scene.first.may_end.set()
+    await until(lambda: len(scene.tasks) == 2)
+    running.cancel()
+    await asyncio.wait([running])
+    await until(lambda: bool(scene.records))
+    assert scene.settled() == (499, "client_gone", "b", "", (2, 3, "estimated"))
+
+
+def call_with(body: bytes = b'{"model": "m"}', **more: Any) -> Call:
+    call = a_call()
+    params = {name: more.pop(name) for name in ("is_kept", "is_deferred") if name in more}
+    document = parse(body)._replace(form=more.pop("form", None))
+    return call._replace(params=call.params._replace(document=document, **params), **more)
+
+
+BOND = Bond("resp_1", "k", None, "a", "", "m", 0, 0.0)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        call_with(is_kept=True), call_with(is_deferred=True), call_with(bond=BOND), call_with(affinity=b"x"),
+        call_with(form=FormBody(cast(Any, None), {})), call_with(b'{"store": true}'),
+        call_with(b'{"tools": [{"type": "function"}, {"type": "mcp"}]}'), call_with(b'{"mcp_servers": [{}]}'),
+    ],
+    ids=["kept", "deferred", "bound", "sticky", "form", "stored", "acting tool", "acting server"],
+)  # fmt: skip
+def test_what_is_not_hedged(call: Call) -> None:
+    assert not hedge.may_hedge(call)
+
+
+@pytest.mark.parametrize("body", [b"{}", b'{"store": false}', b'{"tools": [{"type": "function"}, 1, {"type": 3}]}'])
+def test_what_is(body: bytes) -> None:
+    assert hedge.may_hedge(call_with(body))
+
+
+class Extended(ScriptedLedger):
+    """Keeps what is drawn for another attempt."""
+
+    draws: list[Draw]
+
+    def extend(self, draw: Draw, held: int) -> asyncio.Future[Any]:
+        self.draws = [draw]
+        return self.draw(draw)
+
+
+async def test_a_killed_worker_leaves_two_reservations_to_be_charged() -> None:
+    ledger = Extended(Granted())
+    async with log_of(books_of(ledger, []), a_call()) as log:
+        assert await log.reservation.extend_for_hedge(()) is None
+    (draw,) = ledger.draws
+    assert draw.claims == (CLAIM,)
+    assert draw.record.usage[:2] == (2 * 3, 2 * 14)
