@@ -5,17 +5,16 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 from gateway.config import shown_quotas
-from gateway.config.quantities import read_count, read_duration_s
+from gateway.config.quantities import read_duration_s
 from gateway.keys.registry import CreatedKey, Registry
-from gateway.quota.notation import NONE, read_moment
 from gateway.reports.registry import KEYS, KEYS_IN_TABLE, format_one
 from gateway.reports.table import format_json
 
 from .common import PAGE, UsageError
+from .key_settings import add_settings, settings_of
 from .place import RemoteGateway
 from .registry import (
     Actions,
@@ -27,7 +26,6 @@ from .registry import (
     every_row,
     limits_of,
     merged,
-    names_of,
     one_name,
     quotas_of,
     read,
@@ -97,46 +95,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_settings(parser: argparse.ArgumentParser, quota: str) -> None:
-    parser.add_argument("--team", help="its team")
-    parser.add_argument("--models", action="append", metavar="NAMES", help="patterns with commas, such as 'gpt-4*'")
-    parser.add_argument(
-        "--expires", metavar="WHEN", help="2027-01-01 (UTC), 2027-01-01T12:00:00+02:00, or 30d from now"
-    )
-    parser.add_argument("--ips", action="append", metavar="NETWORKS", help="with commas, such as 10.0.0.0/8")
-    parser.add_argument("--max-parallel", metavar="N", help="calls under way at once")
+    add_settings(parser)
     parser.add_argument(
         "--limit", action="append", metavar="NAME=N", help="such as n=4, max_tokens=1024, deny=logprobs"
     )
-    parser.add_argument("--on-exceeded", choices=("deny", "shadow"), help="shadow: count and report, never block")
-    parser.add_argument("--owner", help="the person whose key it is, such as an e-mail address")
-    parser.add_argument("--note", help="text for people")
     parser.add_argument(
         "--label", action="append", metavar="NAME=VALUE", help="such as cost-center=x; NAME= takes away"
     )
     add_quotas(parser, quota)
-
-
-def _settings(args: argparse.Namespace) -> dict[str, Any]:
-    """The settings that were given, but for quotas and limits; None for those that go back to their defaults."""
-    given: dict[str, Any] = {}
-    if args.team is not None:
-        given["team"] = None if args.team == NONE else args.team
-    for name in ("models", "ips"):
-        if (texts := getattr(args, name)) is not None:
-            given[name] = names_of(f"--{name}", texts)
-    if args.expires is not None:
-        now = datetime.now(UTC)
-        is_never = args.expires == NONE
-        given["expires"] = None if is_never else read("--expires", lambda text: read_moment(text, now), args.expires)
-    if args.max_parallel is not None:
-        is_default = args.max_parallel == NONE
-        given["max_parallel"] = None if is_default else read("--max-parallel", read_count, args.max_parallel)
-    for name in ("owner", "note"):
-        if (text := getattr(args, name)) is not None:
-            given[name] = None if text == NONE else text
-    if args.on_exceeded is not None:
-        given["on_exceeded"] = args.on_exceeded
-    return given
 
 
 def _labels(texts: Sequence[str], known: Mapping[str, str]) -> dict[str, str]:
@@ -153,7 +119,7 @@ def _labels(texts: Sequence[str], known: Mapping[str, str]) -> dict[str, str]:
 
 
 def _create(args: argparse.Namespace, place: Place) -> str:
-    wish = {"id": one_name(args, "--id"), **_settings(args)}
+    wish = {"id": one_name(args, "--id"), **settings_of(args, is_new=True)}
     if quotas := quotas_of(args):
         # Over the network the defaults are not known: the named quotas stand alone.
         default = () if isinstance(place, RemoteGateway) else place.defaults.keys.quotas
@@ -162,9 +128,6 @@ def _create(args: argparse.Namespace, place: Place) -> str:
         wish["limits"] = limits_of(args.limit)
     if args.label:
         wish["labels"] = _labels(args.label, {})
-    for name, everything in (("models", ["*"]), ("ips", [])):  # which is what `none` means
-        if name in wish and wish[name] is None:
-            wish[name] = everything
     issued = carry_out(place, lambda registry: registry.create_key(wish, actor("keys")))
     return _told(args, issued, "is made; its secret")
 
@@ -181,7 +144,7 @@ def _show(args: argparse.Namespace, place: Place) -> str:
 
 
 def _update(args: argparse.Namespace, place: Place) -> str:
-    changes, quotas = _settings(args), quotas_of(args)
+    changes, quotas = settings_of(args, is_new=False), quotas_of(args)
     if not (changes or quotas or args.limit or args.label):
         raise UsageError("nothing to change: name a setting, such as --tokens 2000000/day")
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from typing import Any
 
+from gateway.config.quantities import read_count
 from gateway.keys.registry import Registry
+from gateway.quota.notation import NONE
 from gateway.reports.registry import TEAMS
 from gateway.reports.table import format_json
 
@@ -19,8 +22,10 @@ from .registry import (
     carry_out,
     every_row,
     merged,
+    names_of,
     one_name,
     quotas_of,
+    read,
     told_list,
     told_one,
 )
@@ -37,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     create.add_argument("name", nargs="?", metavar="NAME", help=argparse.SUPPRESS)
     create.add_argument("--name", "--id", dest="named", metavar="NAME", help="[a-z0-9][a-z0-9_.-]*")
-    add_quotas(create, "a quota")
+    _add_settings(create, "a quota")
     add_shape(create)
 
     listed = actions.add("list", "list all teams, of file and store", _list)
@@ -48,11 +53,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_shape(show)
 
     update = actions.add(
-        "update", "change the quotas of a team; those that are not named stay", _update,
+        "update", "change a team; what is not named stays", _update,
         "gateway teams update platform --config gateway.yaml --usd 800/month",
     )  # fmt: skip
     update.add_argument("name", metavar="NAME")
-    add_quotas(update, "set this quota, or add it; none/TIME takes it away")
+    _add_settings(update, "set this quota, or add it; none/TIME takes it away")
     add_shape(update)
 
     delete = actions.add("delete", "take away a team to which no key belongs", _delete)
@@ -61,9 +66,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_window_actions(actions, "teams", "team", "platform")
 
 
+def _add_settings(parser: argparse.ArgumentParser, quota: str) -> None:
+    parser.add_argument("--member-keys", metavar="N", help="keys that each member may make; none: members make none")
+    parser.add_argument("--member-models", action="append", metavar="NAMES", help="which models these may have")
+    add_quotas(parser, quota)
+
+
+def _members(args: argparse.Namespace, known: Mapping[str, Any] | None) -> dict[str, Any]:
+    """`members` of a request, if an option names some of it. Raises `UsageError`."""
+    number, models = args.member_keys, args.member_models
+    if number is None and models is None:
+        return {}
+    if number == NONE:
+        if models is not None:
+            raise UsageError("argument --member-models: --member-keys none lets members make no keys")
+        return {"members": None}
+    members = dict(known or {})
+    if number is not None:
+        members["max_keys"] = read("--member-keys", read_count, number)
+    if models is not None:
+        members["models"] = names_of("--member-models", models) or ["*"]
+    return {"members": members}
+
+
 def _create(args: argparse.Namespace, place: Place) -> str:
     name, quotas = one_name(args, "--name"), quotas_of(args)
-    wish = {"name": name, "quotas": merged([], quotas)}
+    wish = {"name": name, "quotas": merged([], quotas), **_members(args, None)}
     return told_one(args, carry_out(place, lambda registry: registry.create_team(wish, actor("teams"))))
 
 
@@ -80,12 +108,15 @@ def _show(args: argparse.Namespace, place: Place) -> str:
 
 def _update(args: argparse.Namespace, place: Place) -> str:
     quotas = quotas_of(args)
-    if not quotas:
-        raise UsageError("nothing to change: name a quota, such as --usd 800/month")
+    if not (quotas or args.member_keys or args.member_models):
+        raise UsageError("nothing to change: name a setting, such as --usd 800/month")
 
     async def change(registry: Registry) -> dict[str, Any]:
         known = await registry.show_team(args.name)
-        return await registry.update_team(args.name, {"quotas": merged(known["quotas"], quotas)}, actor("teams"))
+        changes = _members(args, known["members"])
+        if quotas:
+            changes["quotas"] = merged(known["quotas"], quotas)
+        return await registry.update_team(args.name, changes, actor("teams"))
 
     return told_one(args, carry_out(place, change))
 

@@ -63,6 +63,11 @@ def test_keys_and_teams_are_managed(house: Gateway) -> None:
     assert house.get("/v1/key", key=None, headers={"Authorization": f"Bearer {secret}"}).status == 200
     shown = json.loads(ask(house, "keys", "show", "carol", "--json"))
     assert (shown["owner"], shown["labels"]) == ("c@x.org", {"cost-center": "x"})
+    waiting = ["--priority", "batch", "--weight", "3", "--max-wait", "20s"]
+    shown = json.loads(ask(house, "keys", "update", "carol", *waiting, "--json"))
+    assert (shown["priority"], shown["weight"], shown["max_wait_s"]) == ("batch", 3, 20)
+    assert json.loads(ask(house, "keys", "update", "carol", "--max-wait", "none", "--json"))["max_wait_s"] is None
+    assert "argument --weight" in ask(house, "keys", "update", "carol", "--weight", "many", code=2)
     assert json.loads(ask(house, "keys", "update", "carol", "--tokens", "2000/day", "--json"))["quotas"] == [
         {"tokens": 2000, "per": "day"}
     ]
@@ -76,6 +81,11 @@ def test_keys_and_teams_are_managed(house: Gateway) -> None:
     assert json.loads(ask(house, "keys", "revoke", "carol", "--json"))["status"] == "revoked"
     ask(house, "teams", "create", "--id", "pair", "--usd", "5/month")
     ask(house, "teams", "update", "pair", "--usd", "8/month")
+    shown = json.loads(ask(house, "teams", "update", "pair", "--member-keys", "2", "--json"))
+    assert shown["members"]["max_keys"] == 2
+    shown = json.loads(ask(house, "teams", "update", "pair", "--member-models", "gpt-4*", "--json"))
+    assert shown["members"] == {"max_keys": 2, "models": ["gpt-4*"]}
+    assert json.loads(ask(house, "teams", "update", "pair", "--member-keys", "none", "--json"))["members"] is None
     ask(house, "teams", "delete", "pair")
     actors = {change["actor"] for change in json.loads(ask(house, "audit", "--json"))}
     assert actors == {"admin.token from 127.0.0.1"}

@@ -1,0 +1,70 @@
+"""The admin API's operations and the commands offer the same: each member of a request body is an option."""
+
+from __future__ import annotations
+
+import argparse
+
+import pytest
+
+from gateway.commands import keys, teams
+from gateway.commands.key_settings import KEY_SETTINGS, settings_of
+from gateway.web.admin.operations import ADMIN_OPERATIONS
+from gateway.web.admin.request_bodies import CreateKey, CreateTeam, RequestBody, UpdateKey, UpdateTeam
+
+MERGED = {"quotas": {"requests", "tokens", "usd"}, "limits": {"limit"}, "labels": {"label"},
+          "members": {"member_keys", "member_models"}}  # fmt: skip
+"""Members of which an option changes a part."""
+NAMES = {"id": {"named", "name"}, "name": {"named", "name"}}
+ELSEWHERE = {"config", "url", "token_file", "shape", "help", "act", "place"}
+
+
+def options(command: str, action: str) -> set[str]:
+    """What `gateway COMMAND ACTION` takes, but for where it works and what it prints."""
+    parser = argparse.ArgumentParser()
+    {"keys": keys, "teams": teams}[command].add_arguments(parser)
+    (actions,) = [each for each in parser._actions if isinstance(each, argparse._SubParsersAction)]
+    return {each.dest for each in actions.choices[action]._actions} - ELSEWHERE
+
+
+@pytest.mark.parametrize(
+    ("command", "action", "body"),
+    [("keys", "create", CreateKey), ("keys", "update", UpdateKey), ("teams", "create", CreateTeam),
+     ("teams", "update", UpdateTeam)],
+)  # fmt: skip
+def test_each_member_of_a_body_is_an_option(command: str, action: str, body: type[RequestBody]) -> None:
+    expected = {"name"}
+    for member in body.model_fields:
+        expected |= MERGED.get(member) or NAMES.get(member) or {member}
+    assert options(command, action) == expected
+
+
+def test_rows_are_members_of_both_bodies() -> None:
+    assert KEY_SETTINGS.keys() == UpdateKey.model_fields.keys() - MERGED.keys()
+    assert UpdateKey.model_fields.keys() | {"id"} == CreateKey.model_fields.keys()
+
+
+def test_none_is_everything_for_a_new_key_and_the_default_for_a_known_one() -> None:
+    given = argparse.Namespace(**dict.fromkeys(KEY_SETTINGS))
+    given.models, given.ips, given.max_wait_s = ["none"], ["none"], "none"
+    assert settings_of(given, is_new=True) == {"models": ["*"], "ips": [], "max_wait_s": None}
+    assert settings_of(given, is_new=False) == {"models": None, "ips": None, "max_wait_s": None}
+
+
+def test_each_operation_on_keys_and_teams_is_a_command() -> None:
+    actions = {
+        ("POST", ""): "create", ("GET", ""): "list", ("GET", "/{}"): "show", ("PATCH", "/{}"): "update",
+        ("POST", "/{}/rotate"): "rotate", ("POST", "/{}/pause"): "pause", ("POST", "/{}/resume"): "resume",
+        ("POST", "/{}/delete"): "delete", ("DELETE", "/{}"): "revoke", ("POST", "/{}/reset"): "reset",
+        ("POST", "/{}/top_up"): "top-up",
+    }  # fmt: skip
+    seen = 0
+    for method, path in ADMIN_OPERATIONS:
+        for command, folder in (("keys", "/admin/api/keys"), ("teams", "/admin/api/teams")):
+            if path.startswith(folder):
+                rest = path.removeprefix(folder).replace("{id}", "{}").replace("{name}", "{}")
+                action = actions[method, rest]
+                options(
+                    command, "delete" if (command, action) == ("teams", "revoke") else action
+                )  # KeyError: no such command
+                seen += 1
+    assert seen >= 17
