@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 from urllib.parse import unquote
@@ -107,11 +107,9 @@ class DataPlane:
             raise ModelNotFound(model)
         return await self.carry(request, spec, _Address(model, is_stream))
 
-    def carry(
-        self, request: web.Request, spec: Format, address: _Address | None = None
-    ) -> Coroutine[Any, Any, web.StreamResponse]:
+    async def carry(self, request: web.Request, spec: Format, address: _Address | None = None) -> web.StreamResponse:
         """One call: check it, serve it."""
-        return self.serve(request, spec.name, partial(self._check, request, request[CONTEXT], spec, address))
+        return await self.serve(request, spec.name, partial(self._check, request, request[CONTEXT], spec, address))
 
     async def serve(
         self,
