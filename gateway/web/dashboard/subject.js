@@ -74,7 +74,7 @@ export class SubjectReport {
     this.byStep = new StepTable();
     this.groups = new GroupTable();
     [this.sums, this.place, this.table] = [h("div"), h("div"), h("div")];
-    this.latency = can("GET /admin/api/latency") ? new LatencyPanel(signal, "subject-latency", "h3") : null;
+    this.latency = can("GET /admin/api/latency") ? new LatencyPanel(signal, { id: "subject-latency", heading: "h3" }) : null;
     this.refusals = subject.group === "upstream" ? null : new Refusals(subject, signal);
     this.node = h("div", { class: "subject-report" }, this.usage(splits, readRange(query)), this.latency?.node, this.refusals?.node);
   }

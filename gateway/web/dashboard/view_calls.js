@@ -25,17 +25,17 @@ const OUTCOMES = {
   "5xx": { title: "status 5xx", status: "5xx" },
 };
 const SINCE = { "": "any time", "1h": "the last hour", "1d": "the last day", "7d": "the last 7 days" };
-const TEXTS = { key: "Key", team: "Team", model: "Model", upstream: "Upstream", code: "Error code", id: "Request id" };
+const TEXTS = { key: "Key", team: "Team", model: "Model", upstream: "Upstream", code: "Error code", id: "Request id", user: "User", tag: "Tag (name:value)" };
 
 /** The lists that settings ask for, with the filters of each. */
 function listsOf(settings) {
   const { only, ended, status } = OUTCOMES[settings.outcome] ?? OUTCOMES[""];
-  const { key, team, model, since, id, upstream, code } = settings;
+  const { key, team, model, since, id, upstream, code, user, tag } = settings;
   const shared = { key, team, model, since, id, status };
   return [
-    { kind: "call", path: "calls", query: { ...shared, upstream, ended } },
+    { kind: "call", path: "calls", query: { ...shared, upstream, ended, user, tag: tag.includes(":") ? tag : "" } },
     { kind: "refusal", path: "refusals", query: { ...shared, code } },
-  ].filter(({ kind }) => (!only || kind === only) && !(kind === "call" && code) && !(kind === "refusal" && upstream));
+  ].filter(({ kind }) => (!only || kind === only) && !(kind === "call" && code) && !(kind === "refusal" && (upstream || user || tag)));
 }
 
 export function calls(main, { feed, signal, address, query, isLive }) {

@@ -12,6 +12,7 @@ import { GroupTable } from "./group_table.js";
 import { Headline, firstDayOf } from "./headline.js";
 import { askRevoke, askRotate, keyLine, setPaused } from "./key_actions.js";
 import { editKey } from "./key_form.js";
+import { LatencyPanel } from "./latency.js";
 import { poll } from "./poll.js";
 import { rangeControl, rangeWords, readRange } from "./range.js";
 import { REFUSAL_COLUMNS } from "./refusal_rows.js";
@@ -61,6 +62,7 @@ export function mine(main, context) {
   const chart = new DayChart();
   const byStep = new StepTable();
   const groups = new GroupTable();
+  const latency = new LatencyPanel(signal, { isPart: true });
   const [sums, chartPlace, models, keysPlace, refusalPlace] = Array.from({ length: 5 }, () => h("div"));
   const refusals = new Table(REFUSAL_COLUMNS, {
     caption: "Your refused calls",
@@ -99,6 +101,7 @@ export function mine(main, context) {
           summary: `${MEASURES[metric].title} by ${range.unit} and model, ${rangeWords(range)}: ${dayInNumbers(all)}.`,
         });
         fill(models, groups.show({ groups: byModel, group: "model", metric }));
+        headline.latency(await latency.look({ range, group: "model", filters: {} }), range);
       },
       lookAtUsage,
     );
@@ -153,6 +156,7 @@ export function mine(main, context) {
       h("div", { class: "panel" }, chartPlace),
       h("div", { class: "panel flush" }, models),
     ),
+    latency.node,
     section(
       "keys",
       "Your keys, and what is left",

@@ -6,6 +6,7 @@ import { fill, h } from "./dom.js";
 import { FILTERS, chips, readFilters } from "./filters.js";
 import { day } from "./format.js";
 import { GroupTable } from "./group_table.js";
+import { callsOf, groupControl, hasHours, isGroup } from "./grouping.js";
 import { Headline, firstDayOf } from "./headline.js";
 import { LatencyPanel } from "./latency.js";
 import { livePanel } from "./live.js";
@@ -26,12 +27,12 @@ const QUICK = ["1h", "24h", "today"];
 
 const titles = (things) => Object.fromEntries(Object.entries(things).map(([name, { title }]) => [name, title]));
 
-export function overview(main, { feed, signal, query, isLive, can }) {
+export function overview(main, { feed, signal, query, isLive, can, role }) {
   const chosen = (name, known, usual) => (known.includes(query.get(name)) ? query.get(name) : usual);
   const state = {
     range: readRange(query),
     metric: chosen("metric", Object.keys(MEASURES), "cost"),
-    group: chosen("group", FILTERS, "model"),
+    group: isGroup(query.get("group")) ? query.get("group") : "model",
     filters: readFilters(query),
     days: null, // sums by day, of the range, its month, and what they are compared with
     steps: null, // sums by the unit of the range, and of the period before
@@ -59,7 +60,7 @@ export function overview(main, { feed, signal, query, isLive, can }) {
     const parts = state.split
       ? stacked(state.groups, state.split, state.group, measure, (name) => narrow(state.group, name))
       : plain(measure);
-    fill(note, state.groups && !state.split ? `More than ${STACKED_AT_MOST} of them: the chart shows their sum.` : "");
+    fill(note, state.groups && !state.split ? `Too many of them by ${state.range.unit} (more than ${STACKED_AT_MOST}, or not kept so): the chart shows their sum.` : "");
     chart.show(rows, {
       parts,
       spell: measure.spell,
@@ -84,7 +85,7 @@ export function overview(main, { feed, signal, query, isLive, can }) {
           range.unit === "hour" && reports.by(["hour"], range.before.since, range.until, filters),
           reports.by([group], range.since, range.until, filters),
         ]);
-        const isFew = groups.length <= STACKED_AT_MOST;
+        const isFew = groups.length <= STACKED_AT_MOST && (range.unit === "day" || hasHours(group));
         const split = isFew ? await reports.by([range.unit, group], range.since, range.until, filters) : null;
         if (mine !== wanted) return; // something else was chosen meanwhile
         Object.assign(state, { days, steps: steps || days, groups, split });
@@ -103,12 +104,16 @@ export function overview(main, { feed, signal, query, isLive, can }) {
   }
 
   function narrow(name, value) {
+    if (!FILTERS.includes(name)) {
+      location.hash = callsOf(name, value) ?? location.hash;
+      return;
+    }
     if (value === null) delete state.filters[name];
     else state.filters[name] = value;
     set({ [name]: value });
   }
 
-  const latency = can("GET /admin/api/latency") && new LatencyPanel(signal);
+  const latency = can("GET /admin/api/latency") && new LatencyPanel(signal, { isPart: role === "lead" });
   const live = isLive && livePanel(feed, signal);
   fill(
     main,
@@ -133,7 +138,7 @@ export function overview(main, { feed, signal, query, isLive, can }) {
           set({ metric });
         }),
         h("span", { class: "note" }, "by"),
-        switcher("Group by", Object.fromEntries(FILTERS.map((name) => [name, name])), state.group, (group) => {
+        groupControl(state.group, (group) => {
           state.group = group;
           set({ group });
         }),

@@ -50,6 +50,17 @@ def test_numbers_are_those_of_the_own_key(alice: Page, house: Gateway) -> None:
     assert "bob" not in alice.driver.page_source
 
 
+def test_percentiles_are_those_of_the_own_calls(alice: Page, house: Gateway) -> None:
+    known = {row["model"]: row for row in hers(house, f"latency?group_by=model&since={ago(29)}")["data"]}
+    table = "section[aria-labelledby=latency-title] .flush table"
+    alice.until(lambda: {row["Model"] for row in alice.rows(table)} == set(known))
+    for row in alice.rows(table):
+        told = known[row["Model"]]
+        assert int(row["Requests"]) == told["requests"]
+        assert row["Took p95"] == ("\u2013" if told["duration_p95_s"] is None else str(told["duration_p95_s"]))
+    assert "newest 2,000 calls" in alice.text("section[aria-labelledby=latency-title] .note")
+
+
 def test_what_is_left_and_when_it_is_free(alice: Page, house: Gateway) -> None:
     rows = [row for row in hers(house, "quotas")["data"] if row["scope"] == "key:alice"]
     assert len(rows) == 2

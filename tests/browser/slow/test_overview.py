@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from selenium import webdriver
 
 from tests.browser.chromium import Page
-from tests.browser.conftest import ago
-from tests.flows.house import ADMIN_TOKEN, Gateway, eventually
+from tests.browser.conftest import ago, check_manners
+from tests.conftest import Stage, StartsGateways
+from tests.flows.house import ADMIN_TOKEN, Gateway, eventually, key, settings
+from tests.flows.planted import plant, record
 
 TABLE = "section[aria-labelledby=who-title] table"
 
@@ -183,3 +186,42 @@ def test_every_table_is_downloaded_as_it_is_shown(admin: Page, house: Gateway, t
         admin.see("main table tbody tr, main .none")
         if admin.all("main table tbody tr[data-name]"):
             admin.see("main .csv", "Download (CSV)")
+
+
+@pytest.fixture(scope="module")
+def attributed(gateways: StartsGateways, theatre: Stage, store_url: str) -> Gateway:
+    """Calls with users and tags, by keys with a label, on each of the stores."""
+    keys = [key("alice", labels={"center": "north"}), key("bob", labels={"center": "south"})]
+    made = gateways(settings(theatre.url, keys=keys, store={"url": store_url}))
+    calls = [("alice", "ada", "atlas"), ("alice", "ada", "zeus"), ("bob", "grace", "atlas"), ("bob", "", "")]
+    plant(
+        made.config["store"]["url"],
+        [
+            record(ago(1), owner, user=user, tags=f"project={project}" if project else "", upstream="main")
+            for owner, user, project in calls
+        ],
+    )
+    return made
+
+
+@pytest.mark.parametrize("group", ["user", "tag:project", "label:center"])
+def test_groups_that_clients_and_keys_name(driver: webdriver.Chrome, attributed: Gateway, group: str) -> None:
+    page = Page(driver, attributed.url)
+    page.forget()
+    page.open(token=ADMIN_TOKEN)
+    if group == "user":
+        page.click("[data-choice=user]")
+    else:
+        page.type("input[name=group]", group + "\n")
+    known = {row[group]: row["requests"] for row in attributed.usage(group_by=group, since=ago(29))}
+    assert len(known) >= 2
+    title = group[0].upper() + group[1:]
+    page.until(lambda: {row[title].replace("\u2013", ""): int(row["Requests"]) for row in page.rows(TABLE)} == known)
+    assert f"group={group.replace(':', '%3A')}" in page.driver.current_url
+    page.until(lambda: {each.text for each in page.all(".legend *") if each.text} >= {name for name in known if name})
+    if not group.startswith("label"):
+        name = next(iter(known))
+        page.click(f"{TABLE} tr[data-name={name}] .only")
+        page.see("main input[name]")
+        page.until(lambda: len(page.rows("main table")) == known[name])
+    check_manners(page)
