@@ -1556,7 +1556,7 @@ def _is_operation(text: str) -> str:
 
 def _read_texts(value: Any) -> Any:
     values = value if isinstance(value, list | tuple) else [value]
-    if not values or any(isinstance(each, dict | list) for each in values):
+    if not values or any(each is not None and not isinstance(each, str | int | float) for each in values):
         raise ValueError("expected a text, a number, true or false, or a list of them")
     return tuple([spell(each) for each in values])
 

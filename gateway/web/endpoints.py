@@ -50,6 +50,15 @@ STANDINGS_WITHIN_S = 0.8
 """Time limit for a caller's own limits: an unavailable store is reported within a second. Reports may take longer."""
 
 
+class RowCall(NamedTuple):
+    """How a call of a passthrough row is checked and seen."""
+
+    endpoint: Endpoint
+    check: Callable[[], Awaitable[Call]]
+    seen: Callable[[Call, Answer], Awaitable[None]] | None = None
+    """Gets a whole answer before its client."""
+
+
 class DataPlane:
     """The endpoints that clients call."""
 
@@ -107,20 +116,12 @@ class DataPlane:
             raise ModelNotFound(model)
         return await self.carry(request, spec, _Address(model, is_stream))
 
-    async def carry(self, request: web.Request, spec: Format, address: _Address | None = None) -> web.StreamResponse:
-        """One call: check it, serve it."""
-        return await self.serve(request, spec.name, partial(self._check, request, request[CONTEXT], spec, address))
-
-    async def serve(
-        self,
-        request: web.Request,
-        endpoint: Endpoint,
-        check: Callable[[], Awaitable[Call]],
-        seen: Callable[[Call, Answer], Awaitable[None]] | None = None,
+    async def carry(
+        self, request: web.Request, spec: Format, address: _Address | None = None, row: RowCall | None = None
     ) -> web.StreamResponse:
-        """One call, as `check` returns it. `seen` gets a whole answer before its client."""
+        """One call: check it, serve it. `row`: of a passthrough row."""
         visit = request[CONTEXT]
-        visit.endpoint = endpoint
+        visit.endpoint = endpoint = spec.name if row is None else row.endpoint
         visit.trace = visit.parts.books.tracer.begin(endpoint, visit.id, request.headers)
         telemetry = visit.parts.books.telemetry
         calls, task = self._status.calls, asyncio.current_task(self._loop)
@@ -128,10 +129,12 @@ class DataPlane:
         telemetry.entered()
         calls.add(task)
         try:
-            call = await check()
-            if visit.parts.config.files.upstream is not None and call.passed is None:
+            if row is not None:
+                return await self._answer(request, visit, await row.check(), row.seen)
+            call = await self._check(request, visit, spec, address)
+            if visit.parts.config.files.upstream is not None:
                 call = await bound_to_files(call, visit.parts)
-            return await self._answer(request, visit, call, seen)
+            return await self._answer(request, visit, call)
         finally:
             calls.discard(task)
             telemetry.left()
@@ -144,7 +147,7 @@ class DataPlane:
         request: web.Request,
         visit: RequestContext,
         call: Call,
-        seen: Callable[[Call, Answer], Awaitable[None]] | None,
+        seen: Callable[[Call, Answer], Awaitable[None]] | None = None,
     ) -> web.StreamResponse:
         client = _Client(request, visit, self._status, self._capacity)
         served = await pipeline.serve(call, visit.parts, client, visit.trace)

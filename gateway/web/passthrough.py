@@ -31,7 +31,7 @@ from gateway.relay import Answer
 
 from .bodies import BodyReader
 from .capacity import Capacity
-from .endpoints import MAX_CLIENT_ID, DataPlane, check_type, forwarded_headers, forwarded_query, is_secret
+from .endpoints import MAX_CLIENT_ID, DataPlane, RowCall, check_type, forwarded_headers, forwarded_query, is_secret
 from .forms import FormReader, boundary_of
 from .large_bodies import LargeBodies
 from .middleware import CONTEXT, Handler, RequestContext
@@ -102,11 +102,10 @@ class PassthroughCalls:
     def _carry(self, request: web.Request, asked: _Asked) -> Awaitable[web.StreamResponse]:
         visit = request[CONTEXT]
         endpoint = cast(Endpoint, asked.name)
+        row = RowCall(endpoint, partial(self._submit, request, visit, asked))
         if asked.is_read:
-            return self._plane.serve(
-                request, endpoint, partial(self._read, request, visit, asked), partial(self._see, visit)
-            )
-        return self._plane.serve(request, endpoint, partial(self._submit, request, visit, asked))
+            row = RowCall(endpoint, partial(self._read, request, visit, asked), partial(self._see, visit))
+        return self._plane.carry(request, PASSTHROUGH, row=row)
 
     async def _submit(self, request: web.Request, visit: RequestContext, asked: _Asked) -> Call:
         """The call of a submission. Raises `GatewayError`."""
