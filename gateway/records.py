@@ -38,6 +38,7 @@ Endpoint = Literal[
     "translations",
     "generate_content",
     "count_content_tokens",
+    "batches",
 ]
 UsageSource = Literal["reported", "estimated", "none"]
 Ended = Literal["done", "error", "client_gone", "lost"]
@@ -141,6 +142,10 @@ class Params(NamedTuple):
     """A whole answer without a report has used `units` and nothing else; otherwise it is estimated."""
     are_units_estimated: bool = False
     """`units` are not exact."""
+    lines: int = 0
+    """Requests of a batch, of which the counts here are the sums; 0: it is no batch."""
+    lines_endpoint: str = ""
+    """The endpoint of those requests."""
 
     @property
     def known_usage(self) -> Usage | None:

@@ -50,11 +50,18 @@ _NOT_FOUND = {
     "": ("Response with id '{}' not found.", None),
     "id": ("No such File object: {}", None),
     "file_id": ("No such File object: {}", None),
+    "input_file_id": ("No such File object: {}", None),
+    "batch": ("No batch found with id '{}'.", None),
 }
 """OpenAI's message and code for what is not there, by the parameter that names it."""
 
-_KINDS: Mapping[str, str] = {"id": "file", "file_id": "file", TASK: "task"}
+_KINDS: Mapping[str, str] = {
+    "id": "file", "file_id": "file", "input_file_id": "file", "batch": "batch", TASK: "task",
+}  # fmt: skip
 """The kinds of what parameters name; others name responses and conversations."""
+
+_SHOWN: Mapping[str, str] = {"batch": ""}
+"""The parameters that errors name, where they are others."""
 
 
 def task_id(upstream: str, given: str) -> str:
@@ -98,7 +105,7 @@ class Bonds:
         shown = bond_id.partition(":")[2] if param == TASK else bond_id
         if bond is None or bond.kind != _KINDS.get(param, ""):
             message, code = _NOT_FOUND[param]
-            raise NotFound(message.format(shown[:MAX_SHOWN_ID]), param=param or None, code=code)
+            raise NotFound(message.format(shown[:MAX_SHOWN_ID]), param=_SHOWN.get(param, param) or None, code=code)
         upstream = upstreams.get(bond.upstream)
         if upstream is None or position_of(upstream, bond.account) is None:
             gone = _TASK_GONE if param == TASK else _ACCOUNT_GONE

@@ -31,6 +31,10 @@ class Deferral(NamedTuple):
     """Prompt and completion tokens of attempts that did not answer the call."""
     path: str = ""
     """Of a task of a passthrough row: where it is polled, below the upstream's base URL."""
+    lines: int = 0
+    """Requests of a batch; 0: it is no batch."""
+    lines_endpoint: str = ""
+    """The endpoint of those requests."""
 
     @property
     def spent_usage(self) -> Usage:

@@ -162,7 +162,9 @@ def beside(routes: Sequence[Route], others: Iterable[tuple[str, Model]]) -> tupl
 
 
 def lists(model: Model, endpoint: Endpoint) -> bool:
-    """Whether the settings of a model have the endpoint."""
+    """Whether the settings of a model have the endpoint. Those of a batch are checked line by line."""
+    if endpoint == "batches":
+        return True
     return PART_OF.get(endpoint, endpoint) in model.endpoints
 
 

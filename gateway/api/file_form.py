@@ -25,6 +25,9 @@ FileExpirationAfter)."""
 
 _ANCHOR, _SECONDS = "expires_after[anchor]", "expires_after[seconds]"
 _NAMES = frozenset({"file", "purpose", _ANCHOR, _SECONDS})
+_NEAR = 512
+"""So close in front of a file's content are the headers of its part."""
+
 _DIGITS = re.compile(r"[0-9]{1,9}")
 
 
@@ -89,16 +92,26 @@ def _has_end(fields: dict[str, FormPart]) -> bool:
     return True
 
 
-def forwarded(stored: StoredBytes, asked: FileForm, boundary: str) -> Upload:
-    """The client's own bytes, behind the fields that it left out."""
+def forwarded(stored: StoredBytes, asked: FileForm, boundary: str, written: StoredBytes | None = None) -> Upload:
+    """The client's own bytes, behind the fields that it left out; with `written` in place of the file's content. Raises
+    `InvalidRequest` if that is not possible."""
     added = b"" if asked.has_end else _fields(boundary, ((_ANCHOR, "created_at"), (_SECONDS, str(MAX_KEPT_S))))
+    part = asked.part
+    if written is not None and b"content-length" in stored.read(max(0, part.start - _NEAR), _NEAR).lower():
+        raise InvalidRequest("Leave the header Content-Length out of the parts of the form.", param="file")
+    size = stored.size if written is None else stored.size - (part.end - part.start) + written.size
 
     def pieces() -> Iterator[bytes]:
         if added:
             yield added
-        yield from form.pieces(stored, 0, stored.size)
+        if written is None:
+            yield from form.pieces(stored, 0, stored.size)
+            return
+        yield from form.pieces(stored, 0, part.start)
+        yield from form.pieces(written, 0, written.size)
+        yield from form.pieces(stored, part.end, stored.size)
 
-    return Upload(len(added) + stored.size, pieces)
+    return Upload(len(added) + size, pieces)
 
 
 def _fields(boundary: str, fields: Sequence[tuple[str, str]]) -> bytes:

@@ -7,6 +7,7 @@ from collections.abc import Container, Mapping
 from gateway.api.prompt_tokens import FindsCounter, no_counter
 from gateway.records import Endpoint, Params
 
+from .batches import BATCHES
 from .chat import CHAT
 from .completions import COMPLETIONS
 from .embeddings import EMBEDDINGS
@@ -51,6 +52,7 @@ FORMATS: Mapping[Endpoint, Format] = _Table(
             TRANSLATIONS,
             GENERATE_CONTENT,
             COUNT_CONTENT_TOKENS,
+            BATCHES,
         )
     }
 )

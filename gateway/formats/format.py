@@ -16,7 +16,7 @@ from gateway.api.prompt_tokens import FindsCounter
 from gateway.config import Capabilities, Route
 from gateway.errors import GatewayError, InvalidRequest, UpstreamRefused
 from gateway.quota import limit_headers
-from gateway.records import Call, Endpoint, Params, StoredBytes, Usage
+from gateway.records import Call, Ended, Endpoint, Params, StoredBytes, Usage
 
 from . import sse, token_rule
 
@@ -131,6 +131,29 @@ class PlainFacts(NamedTuple):
     """It was ended by its caller."""
     kept_id: str | None = None
     """The id under which the upstream keeps it, if it does."""
+
+
+class BatchState(NamedTuple):
+    """How a batch stands."""
+
+    is_over: bool
+    ended: Ended = "done"
+    status: int = 200
+    """The status of its record."""
+    results: tuple[str, ...] = ()
+    """The paths of its results below the upstream's base URL."""
+
+
+class BatchFormat(NamedTuple):
+    """How the batches of an API are read."""
+
+    kind: str
+    """Of their bonds."""
+    state: Callable[[bytes], BatchState]
+    """Reads a batch object. Raises `ValueError` if it is none."""
+    line: Callable[[bytes, Endpoint], PlainFacts | None]
+    """Reads one line of the results, given the endpoint of the requests; None: this request has failed, and is free.
+    Raises `ValueError`."""
 
 
 def _no_members(call: Call, route: Route, capabilities: Capabilities, needs_limit: bool) -> dict[str, Any]:
@@ -262,6 +285,8 @@ class Format:
     """A parameter of the query in which clients of this API may put the key."""
     lists_own: bool = False
     """Whether `list_models` gets only the models that are served in this format."""
+    batch: BatchFormat | None = None
+    """For a format whose calls make batches."""
     client_header: str | None = None
     """A request header, in lower case, that only clients of this API send: what they ask for outside of the formats'
     own paths is answered in this API's words."""

@@ -46,7 +46,10 @@ __all__ = ["CurrentServices", "Served", "Services", "serve"]
 
 log = logging.getLogger("gateway")
 
-_INSTEAD = {"file_id": "Use a model of the provider that keeps the file, or send its content."}
+_INSTEAD = {
+    "file_id": "Use a model of the provider that keeps the file, or send its content.",
+    "input_file_id": "Upload the file again: the model of its requests has moved since.",
+}
 """What a client can do where what it names by this parameter is kept elsewhere."""
 
 ANSWER_WITHIN_S = 0.5

@@ -82,7 +82,8 @@ def changed_members(call: Call, claims: Iterable[Claim], route: Route, capabilit
     spec = FORMATS[call.endpoint]
     name = route.model or call.params.model
     # A path may have named another model than the body.
-    if name != call.params.document.members.get("model", call.params.model) and not spec.has_model_in_path:
+    is_in_body = not spec.has_model_in_path and spec.batch is None
+    if is_in_body and name != call.params.document.members.get("model", call.params.model):
         changes["model"] = name
     needs_limit = (
         call.params.output_limit is None
@@ -111,10 +112,10 @@ def _binding(
 ) -> Callable[[str, int], Coroutine[Any, Any, None]]:
     """Binds the id of an answer of this attempt to its caller."""
     account = account_of(services.config.upstreams[route.upstream], position)
-    model = route.model or call.params.model
+    model, batch = route.model or call.params.model, FORMATS[call.endpoint].batch
 
     async def bind(kept_id: str, tokens: int) -> None:
-        key, kind, note = call.key, "", ""
+        key, kind, note = call.key, "" if batch is None else batch.kind, ""
         if call.passed is not None:
             kept_id, kind, note = task_id(route.upstream, kept_id), TASK, call.id
         await services.bonds.keep(

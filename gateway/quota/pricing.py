@@ -46,6 +46,15 @@ def cost_nusd(price: Price | None, usage: Usage, time: float = 0, others: Prices
     return min(MAX_NUSD, -(-total // 1_000_000))
 
 
+def is_additive(price: Price | None, variant: str, time: float) -> bool:
+    """Whether several requests cost as much as one request of their sum. Not where the size of a prompt chooses the
+    price, or a call has one."""
+    if price is None or price.nusd_per_million is not None:
+        return True
+    tiers = _tiers(price, variant, time) or ()
+    return len(tiers) <= 1 and not any("calls" in tier.rates for tier in tiers)
+
+
 def spelling(price: Price | None, usage: Usage, time: float = 0) -> str | None:
     """What a record keeps of its price: the rows that applied, and where they come from."""
     if price is None:

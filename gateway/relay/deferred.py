@@ -24,13 +24,15 @@ from gateway.api.prompt_tokens import FindsCounter
 from gateway.config import Config, Model, Passthrough, Route
 from gateway.config.operations import TASK
 from gateway.formats import FORMATS, passthrough, token_rule
-from gateway.formats.format import PlainFacts
-from gateway.quota import ledger_entry, pricing
+from gateway.formats.batches import VARIANT
+from gateway.formats.format import BatchFormat, PlainFacts
+from gateway.quota import ledger_entry, pricing, windows
 from gateway.records import (
     OTHER,
     Call,
     Document,
     Ended,
+    Endpoint,
     Failure,
     Key,
     Params,
@@ -41,12 +43,16 @@ from gateway.records import (
     UsageSource,
 )
 from gateway.store import Batch, Deferred, Settle, Store, StoreLostWrites, StoreUnavailable, heir_of
+from gateway.store.bonds import SETTLED
 from gateway.upstream.account import position_of
 from gateway.upstream.ask import Fetched, fetch
+from gateway.upstream.connection import Head
+from gateway.upstream.download import Download
 from gateway.upstream.pool import Pool
 
 from . import charge
 from .attempt import Attempt
+from .batch_results import BatchTotals, ResultReader
 from .sent_request import PROMPT_ALLOWANCE, SentRequest
 
 log = logging.getLogger("gateway")
@@ -74,6 +80,9 @@ UNKNOWN_AFTER_S = 30.0
 """How old work is before an upstream that answers 404 is believed."""
 
 GIVE_UP_AFTER_S = 86_400.0
+GIVE_UP_BATCH_AFTER_S = 259_200.0
+"""A batch may take a day, and its cancellation and its results some time."""
+
 RETIRE_AFTER_S = 120.0
 """How long after a settlement its number is kept, against another worker that still polls."""
 
@@ -118,6 +127,8 @@ def _deferral(this: Attempt, kept_id: str) -> Deferral:
         call.remote,
         (spent.prompt_tokens, spent.completion_tokens),
         "" if call.passed is None else _poll_path(call.passed, kept_id),
+        call.params.lines,
+        call.params.lines_endpoint,
     )
 
 
@@ -214,29 +225,63 @@ class DeferredPoller:
         path = deferral.path or f"{spec.upstream_path}/{quote(deferral.kept_id, safe='')}"
         answer = await self._ask(deferral, path, parts)
         is_unknown = isinstance(answer, Fetched) and answer.head.status == 404 and age_s > UNKNOWN_AFTER_S
-        if is_unknown or age_s > GIVE_UP_AFTER_S:
+        if is_unknown or age_s > (GIVE_UP_AFTER_S if spec.batch is None else GIVE_UP_BATCH_AFTER_S):
             log.warning(
                 "call %s: upstream %s %s; it is charged at its estimate",
                 call.id, deferral.upstream, "does not know it any more" if is_unknown else "has not ended it in time",
             )  # fmt: skip
-            return _Ending(charge.of_broken(sent, charge.Ending.SILENT), 504, "error", None, "upstream_timeout")
+            usage = charge.of_broken(sent, charge.Ending.SILENT).usage._replace(variant=call.params.variant)
+            return _Ending(charge.Charge(usage), 504, "error", None, "upstream_timeout")
         if not isinstance(answer, Fetched) or answer.head.status != 200:
             return None
         if deferral.path:
             return _task_ending(parts.config.passthrough.get(call.endpoint), answer.body)
+        if spec.batch is not None:
+            return await self._read_batch(call, deferral, spec.batch, answer.body)
         try:
             facts = spec.facts(answer.body)
         except ValueError:
             return None
         return None if facts.is_pending else _ending(sent, facts, answer.body)
 
-    async def _ask(self, deferral: Deferral, path: str, parts: Parts) -> Fetched | Failure | None:
-        """The upstream's answer; None: it is no longer configured, or this API key of it."""
+    async def _read_batch(self, call: Call, deferral: Deferral, batch: BatchFormat, body: bytes) -> _Ending | None:
+        """How a batch has ended; None: it goes on, or its results cannot be read now."""
+        try:
+            state = batch.state(body)
+        except ValueError:
+            return None
+        if not state.is_over:
+            return None
+        reserved = Usage(call.params.prompt_tokens, windows.output_limit(call))
+        totals = BatchTotals(call.model.price, reserved, deferral.lines, call.params.variant, call.started)
+        endpoint: Endpoint = deferral.lines_endpoint  # type: ignore[assignment]
+        for path in state.results:
+            if not await self._add_results(ResultReader(batch, endpoint, totals), deferral, path):
+                return None
+        return _Ending(charge.Charge(totals.usage), state.status, state.ended, totals.model)
+
+    async def _add_results(self, reader: ResultReader, deferral: Deferral, path: str) -> bool:
+        """Whether all of these results were read."""
+        parts = self._parts()
+        if (reached := self._reach(deferral, parts)) is None:
+            return False
+        pool, key = reached
+        request = pool.request(path, [("Accept", "*/*")], b"", method="GET", key=key)
+        async with Download(deferral.upstream, pool) as download:
+            head = await download.begin(request, ANSWER_WITHIN_S)
+            return isinstance(head, Head) and head.status == 200 and await reader.read(download, head)
+
+    def _reach(self, deferral: Deferral, parts: Parts) -> tuple[Pool, int] | None:
+        """The connections to the upstream, and which of its API keys; None: one of them is no longer configured."""
         upstream = parts.config.upstreams.get(deferral.upstream)
         key = None if upstream is None else position_of(upstream, deferral.account)
-        if key is None:
+        return None if key is None else (parts.pools[deferral.upstream], key)
+
+    async def _ask(self, deferral: Deferral, path: str, parts: Parts) -> Fetched | Failure | None:
+        """The upstream's answer; None: it is no longer configured, or this API key of it."""
+        if (reached := self._reach(deferral, parts)) is None:
             return None
-        pool = parts.pools[deferral.upstream]
+        pool, key = reached
         request = pool.request(path, [("Accept", "application/json")], b"", method="GET", key=key)
         limit = parts.config.server.max_response_bytes
         return await fetch(deferral.upstream, pool, request, ANSWER_WITHIN_S, limit)
@@ -261,7 +306,9 @@ class DeferredPoller:
             and (bond := await self._store.find_bond(deferral.kept_id, now)) is not None
             and bond.key == call.key.id
         ):
-            await self._store.add_bond(bond._replace(tokens=ending.charged.usage.total_tokens), now)
+            tokens = ending.charged.usage.total_tokens
+            note = SETTLED if deferral.lines else bond.note
+            await self._store.add_bond(bond._replace(tokens=tokens, note=note), now)
         await self._remove(call.id)
 
     async def _settle_blindly(self, lease: str, estimate: Settlement) -> None:
@@ -355,7 +402,7 @@ def _call(estimate: Settlement, deferral: Deferral, parts: Parts) -> Call:
         started=record.time,
         key=Key(record.key, record.team),
         endpoint=record.endpoint,  # type: ignore[arg-type]
-        params=params,
+        params=params._replace(variant=VARIANT) if deferral.lines else params,
         model=found.model if found is not None else Model(routes=(_route(deferral),)),
         label_model=record.label_model,
         arrived=0.0,

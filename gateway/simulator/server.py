@@ -23,6 +23,7 @@ from aiohttp import web
 
 from . import answers, choices, files, media, vectors
 from .answers import SimulatedAnswer, SimulatedEvent
+from .batches import BatchStore
 from .choices import GeneratedUsage
 from .files import FileStore
 from .gemini import ContentRequest, content_body, content_events, google_error_body
@@ -100,6 +101,9 @@ def build_app(settings: Settings) -> web.Application:
     app.router.add_get("/v1/files/{id}", simulator.show_file)
     app.router.add_delete("/v1/files/{id}", simulator.delete_file)
     app.router.add_get("/v1/files/{id}/content", simulator.show_content)
+    app.router.add_post("/v1/batches", simulator.add_batch)
+    app.router.add_get("/v1/batches/{id}", simulator.show_batch)
+    app.router.add_post("/v1/batches/{id}/cancel", simulator.cancel_batch)
     app.router.add_post("/v1/embeddings", simulator.serving("embeddings"))
     app.router.add_post(MESSAGES_PATH, simulator.serving("messages"))
     app.router.add_post(f"{MESSAGES_PATH}/count_tokens", simulator.count_tokens)
@@ -169,6 +173,7 @@ class _Simulator:
         self._responses = ResponseStore()
         self._files = FileStore()
         self._tasks = TaskStore()
+        self._batches = BatchStore(self._files, self._ledger, settings)
         self._in_progress: set[str] = set()
         """Ids of the calls whose background responses are being made."""
 
@@ -378,6 +383,21 @@ class _Simulator:
         """GET /v1/files/{id}/content."""
         self._authorise(request)
         return web.Response(body=self._files.find(request.match_info["id"]).content)
+
+    async def add_batch(self, request: web.Request) -> web.Response:
+        """POST /v1/batches."""
+        self._authorise(request)
+        return web.json_response(self._batches.add(await request.json()).as_json())
+
+    async def show_batch(self, request: web.Request) -> web.Response:
+        """GET /v1/batches/{id}."""
+        self._authorise(request)
+        return web.json_response(self._batches.find(request.match_info["id"]).as_json())
+
+    async def cancel_batch(self, request: web.Request) -> web.Response:
+        """POST /v1/batches/{id}/cancel."""
+        self._authorise(request)
+        return web.json_response(self._batches.cancel(request.match_info["id"]).as_json())
 
     async def _media(self, request: web.Request, endpoint: Endpoint, entry: ServedCall) -> web.Response:
         asked = await media.read(request)

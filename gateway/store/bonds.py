@@ -18,6 +18,9 @@ BOND_KEPT_S = 30 * 86400
 BONDS_KEPT = 10_000
 """The newest bonds of one key that are kept: about 3 MB."""
 
+SETTLED = "settled"
+"""The note of a batch whose usage is recorded."""
+
 KIND = Bond._fields.index("kind")
 
 _ID = re.compile(r"[A-Za-z0-9_.:+=~-]{1,256}")

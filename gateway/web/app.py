@@ -39,6 +39,7 @@ from .access_log import AccessLog
 from .admin.routes import AdminAPI
 from .admin.whole_gateway import Ask
 from .background import Background
+from .batches import StoredBatches
 from .capacity import Capacity
 from .dashboard import Dashboard
 from .endpoints import DataPlane
@@ -125,6 +126,7 @@ async def build(
         plane = DataPlane(status, capacity, large_bodies, persons)
         stored = [
             *StoredResponses(plane.caller, status, capacity).routes(),
+            *StoredBatches(plane.caller, status).routes(),
             *StoredFiles(plane.caller, status, capacity).routes(),
         ]
         deferred = DeferredPoller(store, lambda: live.parts)

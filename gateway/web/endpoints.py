@@ -34,6 +34,7 @@ from gateway.store import StoreUnavailable
 from gateway.store.redis.timeout import StallTolerantTimeout
 from gateway.upstream import stickiness
 
+from .batch_file import of_batch_file
 from .bodies import BodyReader, check_coding
 from .capacity import Capacity
 from .forms import FormReader, boundary_of
@@ -189,11 +190,11 @@ class DataPlane:
             asked, pieces = await self._read_json(spec, pieces, parts, address, is_large=is_large)
         elif address is not None:
             asked = address.applied(asked)
+        if not asked.model:
+            asked = await of_batch_file(asked, key, parts)
         found = config.model_table.find(asked.model)
-        if found is None or not found.is_configured:
-            visit.model = OTHER if found is None else parts.books.served.group(asked.model)
-        else:
-            visit.model = found.name
+        is_known = found is not None and found.is_configured
+        visit.model = OTHER if found is None else found.name if is_known else parts.books.served.group(asked.model)
         may_use = found is not None and (
             auth.may_use(key, asked.model) or (found.alias is not None and auth.may_use(key, found.name))
         )

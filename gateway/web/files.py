@@ -10,7 +10,7 @@ import asyncio
 import json
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from aiohttp import web
@@ -19,18 +19,19 @@ from gateway.api import file_form
 from gateway.api.file_form import FileForm
 from gateway.api.form import Upload
 from gateway.api.multipart import content_type
-from gateway.errors import InvalidRequest, NotFound, UpstreamFailed
+from gateway.errors import Conflict, InvalidRequest, NotFound, UpstreamFailed
 from gateway.formats import FORMATS
 from gateway.records import Bond, Failure, Fault, Key, Phase
 from gateway.relay.attempt import response_headers
-from gateway.store.bonds import is_bond_id
+from gateway.store.bonds import SETTLED, is_bond_id
 from gateway.upstream.account import account_of
 from gateway.upstream.ask import Fetched, fetch
 from gateway.upstream.download import Download
 
+from .batch_file import BatchChecker, BatchSums
 from .capacity import Capacity
 from .endpoints import continue_later, forwarded_headers, with_content_type
-from .forms import FormReader, boundary_of
+from .forms import FormReader, StoredForm, boundary_of
 from .kept import FindsCaller, KeptAtUpstream, ask_upstream, object_of, raise_for
 from .middleware import CONTEXT, RequestContext
 from .responses import EventStream, Whole, json_response
@@ -61,6 +62,7 @@ class StoredFiles:
     def __init__(self, caller: FindsCaller, status: Status, capacity: Capacity) -> None:
         self._kept = KeptAtUpstream(caller, status, "id", "/files", OPENAI, name="file")
         self._status = status
+        self._capacity = capacity
         self._forms = FormReader(capacity)
 
     def routes(self) -> list[web.RouteDef]:
@@ -70,7 +72,7 @@ class StoredFiles:
             web.post(PATH, self.upload, expect_handler=continue_later),
             web.get(PATH, self.list, allow_head=False),
             web.get(one, self._kept.relay, allow_head=False),
-            web.delete(one, self._kept.delete),
+            web.delete(one, self.delete),
             web.get(f"{one}/content", self.download, allow_head=False),
         ]
 
@@ -103,13 +105,25 @@ class StoredFiles:
         boundary = boundary_of(request)
         stored, parts = await self._forms.store(request, visit, boundary)
         asked = file_form.read(stored, parts)
-        body = file_form.forwarded(stored, asked, boundary)
-        answer = await _send(request, visit, upstream, boundary, body)
+        if asked.purpose != "batch":
+            body = file_form.forwarded(stored, asked, boundary)
+            return await self._keep(request, visit, key, _Sent(upstream, boundary, body, asked))
+        written = StoredForm(visit.parts.config.uploads, self._capacity)
+        try:
+            sums = await BatchChecker(key, visit.parts, upstream, written).check(asked.file)
+            body = file_form.forwarded(stored, asked, boundary, written)
+            return await self._keep(request, visit, key, _Sent(upstream, boundary, body, asked, sums))
+        finally:
+            written.close()
+
+    async def _keep(self, request: web.Request, visit: RequestContext, key: Key, sent: _Sent) -> web.StreamResponse:
+        """Send a checked form, and bind what the upstream makes of it."""
+        answer, upstream = await _send(request, visit, sent), sent.upstream
         told = object_of(answer.body)
         made = None if told is None else told.get("id")
         if not isinstance(made, str) or not is_bond_id(made):
             raise UpstreamFailed.after(Failure(upstream, Phase.WAITING, Fault.NOT_JSON))
-        await visit.parts.bonds.keep(_bond(made, key, upstream, visit, asked))
+        await visit.parts.bonds.keep(_bond(made, key, visit, sent))
         return Whole(200, response_headers(answer.head, OPENAI), answer.body)
 
     async def list(self, request: web.Request) -> web.StreamResponse:
@@ -127,6 +141,20 @@ class StoredFiles:
         found = await self._kept.read_all(request, visit, page)
         ends = {"first_id": found[0]["id"], "last_id": found[-1]["id"]} if found else {}
         return json_response(json.dumps({"object": "list", "data": found, "has_more": has_more, **ends}).encode())
+
+    async def delete(self, request: web.Request) -> web.StreamResponse:
+        """Delete the file, unless a batch is still to be charged by it."""
+        visit = request[CONTEXT]
+        bond = await self._kept.bond(request, visit)
+        batch = json.loads(bond.note).get("output_of")
+        if batch is not None:
+            kept = await visit.parts.bonds.find(bond.key, batch)
+            if kept is not None and kept.note != SETTLED:
+                raise Conflict(
+                    "The usage of the batch is not recorded yet. Please try again in a moment.",
+                    code="batch_not_settled",
+                )
+        return await self._kept.delete(request)
 
     async def download(self, request: web.Request) -> web.StreamResponse:
         """The file's content, relayed as it comes. Cut, the message is left incomplete."""
@@ -161,6 +189,17 @@ class StoredFiles:
             return stream
 
 
+class _Sent(NamedTuple):
+    """A checked upload."""
+
+    upstream: str
+    boundary: str
+    body: Upload
+    asked: FileForm
+    sums: BatchSums | None = None
+    """Of the input of a batch."""
+
+
 def _upstream(visit: RequestContext) -> str:
     """The upstream that keeps files. Raises `NotFound` where there is none."""
     upstream = visit.parts.config.files.upstream
@@ -169,30 +208,34 @@ def _upstream(visit: RequestContext) -> str:
     return upstream
 
 
-async def _send(request: web.Request, visit: RequestContext, name: str, boundary: str, body: Upload) -> Fetched:
+async def _send(request: web.Request, visit: RequestContext, sent: _Sent) -> Fetched:
     """The upstream's answer to the upload. Raises `UpstreamFailed` or `UpstreamRefused` for any other than a good
     one."""
-    parts = visit.parts
+    parts, name = visit.parts, sent.upstream
     pool, upstream = parts.pools[name], parts.config.upstreams[name]
-    headers = with_content_type(forwarded_headers(request, OPENAI.request_headers), content_type(boundary))
-    sent = pool.request("/files", headers, body)
+    headers = with_content_type(forwarded_headers(request, OPENAI.request_headers), content_type(sent.boundary))
+    head = pool.request("/files", headers, sent.body)
     limit = parts.config.server.max_response_bytes
-    answer = await fetch(name, pool, sent, upstream.timeouts.total_s, limit, body)
+    answer = await fetch(name, pool, head, upstream.timeouts.total_s, limit, sent.body)
     return raise_for(name, answer, pool.hidden, OPENAI)
 
 
-def _bond(made: str, key: Key, upstream: str, visit: RequestContext, asked: FileForm) -> Bond:
+def _bond(made: str, key: Key, visit: RequestContext, sent: _Sent) -> Bond:
+    note: dict[str, Any] = {"purpose": sent.asked.purpose}
+    if sent.sums is not None:
+        note["batch"] = sent.sums
+    size = sent.asked.file.size
     return Bond(
         id=made,
         key=key.id,
         team=key.team,
-        upstream=upstream,
-        account=account_of(visit.parts.config.upstreams[upstream], 0),
+        upstream=sent.upstream,
+        account=account_of(visit.parts.config.upstreams[sent.upstream], 0),
         model="",
-        tokens=min(asked.file.size // BYTES_PER_TOKEN, MAX_FILE_TOKENS),
+        tokens=min(size // BYTES_PER_TOKEN, MAX_FILE_TOKENS) if sent.sums is None else 0,
         made=time.time(),
         kind="file",
-        note=json.dumps({"purpose": asked.purpose}, separators=(",", ":")),
+        note=json.dumps(note, separators=(",", ":")),
     )
 
 

@@ -18,7 +18,7 @@ _ELSEWHERE: Mapping[str, str] = {
     "/v1/skills": "send messages that need none to POST /v1/messages",
 } | dict.fromkeys(
     (
-        "/v1/assistants", "/v1/audio", "/v1/batches", "/v1/containers", "/v1/evals",
+        "/v1/assistants", "/v1/audio", "/v1/containers", "/v1/evals",
         "/v1/fine_tuning", "/v1/images", "/v1/moderations", "/v1/realtime", "/v1/threads", "/v1/uploads",
         "/v1/vector_stores", "/v1/videos",
     ),

@@ -222,6 +222,7 @@ def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
         theatre.url,
         keys=[key("alice"), *[key(f"spent-{name}", quotas=spent) for name in FORMATS]],
         upstreams={"main": {"capabilities": {"messages": True, "generate_content": True}}},
+        files={"upstream": "main"},
     )
     priced = model("responses", price=PRICE) | {"endpoints": ["responses", "messages"], "max_attempts": 1}
     return gateways(config | {"models": {MODEL: priced, OF_ALL: model("chat") | {"endpoints": every}}})
@@ -286,7 +287,9 @@ BODIES: dict[str, dict[str, Any]] = {
     "speech": {"input": "Hello", "voice": "alloy"},
     "generate_content": {"contents": [{"role": "user", "parts": [{"text": "Hello"}]}]},
     "count_content_tokens": {"contents": [{"role": "user", "parts": [{"text": "Hello"}]}]},
+    "batches": {"input_file_id": "file-1", "endpoint": "/v1/embeddings", "completion_window": "24h"},
 }
+LINE = {"custom_id": "a", "method": "POST", "url": "/v1/embeddings", "body": {"model": OF_ALL, "input": "Hello"}}
 FORMS: dict[str, list[tuple[str, str | bytes]]] = {
     "transcriptions": [("file", wav(0.1))],
     "translations": [("file", wav(0.1))],
@@ -301,6 +304,10 @@ def test_8_a_spent_key_is_refused_on_every_path(house: Gateway, upstream: Stage,
     """A format that is new has to stand in `BODIES` or `FORMS`."""
     upstream.play(answer(b"{}"))
     who = f"spent-{name}"
+    if name == "batches":
+        upstream.play(ok_json({"id": BODIES[name]["input_file_id"]}), answer(b"{}"))
+        upload = form(("purpose", "batch"), ("file", json.dumps(LINE).encode()))
+        assert house.post("/v1/files", upload, key=who, headers=TYPE).status == 200
     house.post("/v1/chat/completions", {"model": OF_ALL, **BODIES["chat"]}, key=who)
     before = upstream.hits
     for path in [path.replace("{model}", OF_ALL) for path in (FORMATS[name].path, *FORMATS[name].more_paths)]:

@@ -21,6 +21,7 @@ from gateway import __version__
 from gateway.api.file_form import PURPOSES, CreateFile
 from gateway.api.schema import Body, Chat, Completion, CountTokens, Embedding, Messages, Part, Response
 from gateway.formats import AZURE, FORMATS, azure_paths
+from gateway.formats.batches import CreateBatch
 from gateway.formats.gemini_request import CountContentTokens, GenerateContent
 from gateway.formats.images import ImageEdit, ImageGeneration, ImageVariation
 from gateway.formats.messages import OVERLOADED
@@ -50,7 +51,7 @@ _STREAMED = "With `stream: true`: events of JSON, then `[DONE]`."
 _IMAGE_EVENTS = "With `stream: true`: events of JSON, partial images and for each image"
 
 
-def _call(summary: str, body: type[Body], answer: str, *, streamed: str | None = _STREAMED) -> Operation:
+def _call(summary: str, body: type[Part], answer: str, *, streamed: str | None = _STREAMED) -> Operation:
     answers: dict[str, Schema] = {JSON: named(answer)}
     if streamed is not None:
         answers["text/event-stream"] = {"description": streamed}
@@ -103,6 +104,7 @@ def _google_methods(version: str) -> Mapping[tuple[str, str], Operation]:
     }
 
 
+_BATCH_PAGE = (in_query("limit", "Batches of a page.", type="integer", minimum=1, maximum=100),)
 _FILE_PAGE = (
     in_query("limit", "Files of a page, of which the gateway shows 100.", type="integer", minimum=1, maximum=10_000),
     in_query("purpose", "Only files of this purpose.", enum=list(PURPOSES)),
@@ -176,6 +178,12 @@ _OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("DELETE", "/v1/responses/{response}"): _stored("Delete a stored response of this key.", "Stored"),
     ("POST", "/v1/responses/{response}/cancel"): _stored("Cancel a background response of this key."),
     ("GET", "/v1/responses/{response}/input_items"): _stored("The input of a stored response of this key.", "Stored"),
+    ("POST", "/v1/batches"): _call(
+        "Answer the requests of a file within a day.", CreateBatch, "Stored", streamed=None
+    ),
+    ("GET", "/v1/batches"): _of_file("The batches of this key.", _BATCH_PAGE),
+    ("GET", "/v1/batches/{batch}"): _of_file("One batch of this key.", (in_path("batch"),)),
+    ("POST", "/v1/batches/{batch}/cancel"): _of_file("Cancel a batch of this key.", (in_path("batch"),)),
     ("POST", "/v1/files"): _of_file("Upload a file.", ())._replace(body=CreateFile, body_type=FORM),
     ("GET", "/v1/files"): _of_file("The files of this key.", _FILE_PAGE),
     ("GET", "/v1/files/{file}"): _of_file("One file of this key."),

@@ -119,6 +119,9 @@ async def agreeable(wire: Wire) -> None:
     if path.endswith("/content"):
         await answer(b"x", headers=[("Content-Type", "application/octet-stream")])(wire)
         return
+    if path.startswith("/v1/batches"):
+        await ok_json({"id": f"batch_{time.monotonic_ns()}", "object": "batch", "status": "in_progress"})(wire)
+        return
     if path.startswith("/v1/files"):
         await ok_json({"id": f"file-{time.monotonic_ns()}", "object": "file", "deleted": True})(wire)
         return
@@ -198,6 +201,21 @@ UNITS = ("requests", "tokens", "usd")
 WINDOWS = [{unit: 1000, "per": per} for unit in UNITS for per in ("minute", "day", "month")]
 
 
+BATCH_LINE = {"custom_id": "a", "method": "POST", "url": "/v1/embeddings", "body": {"model": "m", "input": "Hi"}}
+BATCH = (("purpose", "batch"), ("file", json.dumps(BATCH_LINE).encode()))
+
+
+def upload(house: Gateway, *fields: forms.Field) -> str:
+    """The id of a file of alice's."""
+    made: str = house.send("POST", "/v1/files", forms.form(*fields), headers=forms.TYPE).json["id"]
+    return made
+
+
+def batch_of_file(house: Gateway) -> dict[str, str]:
+    """What a batch says of its file."""
+    return {"input_file_id": upload(house, *BATCH), "endpoint": "/v1/embeddings"}
+
+
 @pytest.fixture
 def there(house: Gateway, method: str, path: str) -> dict[str, str]:
     """What stands in a path and is there; a key or a team is made for this test."""
@@ -215,8 +233,9 @@ def there(house: Gateway, method: str, path: str) -> dict[str, str]:
         "file": "reference.js" if path.startswith("/docs") else "api.js",
     }
     if path.startswith("/v1/files"):
-        upload = forms.form(("purpose", "vision"), ("file", b"x"))
-        known["file"] = house.send("POST", "/v1/files", upload, headers=forms.TYPE).json["id"]
+        known["file"] = upload(house, ("purpose", "vision"), ("file", b"x"))
+    if path.startswith("/v1/batches"):
+        known["batch"] = house.post("/v1/batches", plain_body("/v1/batches") | batch_of_file(house)).json["id"]
     return {part: known.get(part, name) for part in re.findall(r"{(\w+)}", path)}
 
 
@@ -313,7 +332,7 @@ def refusals(operation: Operation, path: str) -> set[int]:
     """
     if operation.caller == "admin" and operation.body is not None:
         return {400, 404, 409}
-    if without_azure(path).startswith("/v1/responses") and operation.body is not None:
+    if without_azure(path).startswith(("/v1/responses", "/v1/batches")) and operation.body is not None:
         return {400, 404}
     if is_of_google(path) or "/deployments/" in path:
         return {400, 404}  # what is kept at the upstream is refused
@@ -335,6 +354,7 @@ def test_what_fits_the_document_is_answered_as_it_says(
     varies = bool(operation.body or operation.parameters)
 
     turns = itertools.cycle((True, False))
+    batch = batch_of_file(house) if (method, path) == ("POST", "/v1/batches") else None
 
     @given(schema[path][method].as_strategy(generation_mode=FITTING))
     @rules(BOUNDED, max_examples=most(path) if varies else 2)
@@ -345,6 +365,8 @@ def test_what_fits_the_document_is_answered_as_it_says(
             case.path_parameters = there
         if is_plain and operation.caller == "admin" and operation.body is not None:
             case.body = made_to_fit(case.body, operation.body)
+        if is_plain and batch is not None:
+            case.body |= batch
         answer = tell(house, session, case)
         told[answer.status_code] += 1
         check(case, answer)
@@ -392,6 +414,8 @@ def plain_body(path: str) -> dict[str, Any]:
     """A good one."""
     if is_of_google(path):
         return {"contents": [{"parts": [{"text": "Hi"}]}]}
+    if path == "/v1/batches":
+        return {"input_file_id": "file-0", "endpoint": "/v1/embeddings", "completion_window": "24h"}
     if not path.startswith("/admin"):
         chat = {"messages": [{"role": "user", "content": "Hi"}]}
         asked = {
@@ -440,7 +464,15 @@ def test_nobody_else_is_let_in(
 ) -> None:
     body = {"body": {}, "media_type": "application/json"} if OPERATIONS[method, path].body else {}
     there = (
-        {"model": "m", "id": "alice", "name": "crew", "request": "req_1", "file": "file-1", "response": "resp_1"}
+        {
+            "model": "m",
+            "id": "alice",
+            "name": "crew",
+            "request": "req_1",
+            "file": "file-1",
+            "batch": "batch_1",
+            "response": "resp_1",
+        }
         if "{" in path
         else {}
     )

@@ -1,0 +1,128 @@
+"""OpenAI's batches (openai-openapi, CreateBatchRequest, Batch, BatchRequestOutput): many requests in a file, answered
+within a day into another one, at a price of their own (the variant `batch`).
+
+The requests were checked when their file was uploaded (`web/batch_file.py`).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import Field, ValidationError
+
+from gateway.api import json_document, validation_errors
+from gateway.api.prompt_tokens import FindsCounter
+from gateway.api.schema import Part
+from gateway.api.validate import refuse_other_case
+from gateway.records import Ended, Endpoint, Params, Usage
+
+from .chat import CHAT
+from .completions import COMPLETIONS
+from .embeddings import EMBEDDINGS
+from .format import BatchFormat, BatchState, Format, PlainFacts
+from .moderations import MODERATIONS
+from .responses import MAX_METADATA, RESPONSES
+
+VARIANT = "batch"
+"""The variant of prices that requests in batches have."""
+
+BatchUrl = Literal["/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses", "/v1/moderations"]
+LINE_FORMATS = {spec.path: spec for spec in (CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES, MODERATIONS)}
+"""The formats of requests in batches, by `url`."""
+
+_OF_ENDPOINT = {spec.name: spec for spec in LINE_FORMATS.values()}
+_ENDS: dict[str, tuple[Ended, int]] = {
+    "completed": ("done", 200), "expired": ("done", 200), "cancelled": ("client_gone", 499), "failed": ("error", 400),
+}  # fmt: skip
+"""What is recorded of a batch, by its last status."""
+
+_ID = re.compile(r"[A-Za-z0-9_-]{1,256}")
+_PENDING = frozenset({"validating", "in_progress", "finalizing", "cancelling"})
+
+assert set(get_args(BatchUrl)) == LINE_FORMATS.keys()
+
+
+class CreateBatch(Part):
+    """CreateBatchRequest."""
+
+    input_file_id: Annotated[str, Field(min_length=1, max_length=256)]
+    endpoint: BatchUrl
+    completion_window: Literal["24h"]
+    metadata: Annotated[dict[str, str], Field(max_length=MAX_METADATA)] | None = None
+
+
+_NAMES = frozenset(CreateBatch.model_fields)
+
+
+def _read(raw: bytes, find_counter: FindsCounter) -> Params:
+    document = json_document.parse(raw)
+    refuse_other_case(document.members, _NAMES)
+    try:
+        body = CreateBatch.model_validate(document.members)
+    except ValidationError as error:
+        raise validation_errors.explain(error) from None
+    return Params(
+        document=document,
+        model="",
+        output_param="input_file_id",
+        prompt_param="input_file_id",
+        variant=VARIANT,
+        refers_to=body.input_file_id,
+        refers_param="input_file_id",
+        is_kept=True,
+        is_deferred=True,
+        lines_endpoint=LINE_FORMATS[body.endpoint].name,
+    )
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    batch = json.loads(body)
+    if not isinstance(batch, dict):
+        raise ValueError("no object")
+    return batch
+
+
+def _facts(body: bytes) -> PlainFacts:
+    """Of a batch that was just made: how it stands is asked for later."""
+    batch = _object(body)
+    made = batch.get("id")
+    is_error = bool(batch.get("error")) or not isinstance(made, str)
+    return PlainFacts(is_error=is_error, is_pending=True, kept_id=None if is_error else made)
+
+
+def _state(body: bytes) -> BatchState:
+    batch = _object(body)
+    if (status := batch.get("status")) in _PENDING:
+        return BatchState(is_over=False)
+    if not isinstance(status, str) or status not in _ENDS:
+        raise ValueError("no status of a batch")
+    files = [batch.get(name) for name in ("output_file_id", "error_file_id")]
+    paths = [f"/files/{name}/content" for name in files if isinstance(name, str) and _ID.fullmatch(name)]
+    return BatchState(True, *_ENDS[status], tuple(paths))
+
+
+def _line(data: bytes, endpoint: Endpoint) -> PlainFacts | None:
+    """One line of an output or error file: a request that was not answered with 200 is free."""
+    line = _object(data)
+    response = line.get("response")
+    if not isinstance(response, dict) or response.get("status_code") != 200:
+        return None
+    return _OF_ENDPOINT[endpoint].facts(json.dumps(response.get("body")).encode())
+
+
+def _no_usage(report: Any) -> Usage | None:
+    return None
+
+
+BATCHES = Format(
+    name="batches",
+    path="/v1/batches",
+    upstream_path="/batches",
+    operation="batch",
+    read=_read,
+    facts=_facts,
+    usage=_no_usage,
+    batch=BatchFormat("batch", _state, _line),
+)

@@ -1,0 +1,228 @@
+"""The input file of a batch: each of its requests is checked when it is uploaded, as a call of its own would be, and
+written as the upstream needs it.
+
+A file has requests of one model and one endpoint, as OpenAI has it (platform.openai.com, "Batch API"). What the batch
+is going to cost at most is the sum over the lines; it is kept in the bond of the file, and reserved when the batch is
+made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from typing import Any, NamedTuple, NoReturn
+
+from gateway.api import auth, capabilities, json_document, validate
+from gateway.api.capabilities import Adaptation
+from gateway.api.file_ids import ids_in
+from gateway.api.form import PIECE_BYTES, UploadedFile
+from gateway.bridge import bridges
+from gateway.config import Route
+from gateway.errors import GatewayError, InvalidRequest, ModelNotFound
+from gateway.formats.batches import LINE_FORMATS, VARIANT
+from gateway.formats.format import Format
+from gateway.pipeline import Services
+from gateway.pipeline.request import changed_members
+from gateway.quota import windows
+from gateway.records import Call, Claim, Key, Params
+
+from .forms import StoredForm
+
+MAX_LINES = 50_000
+"""Of OpenAI's batches."""
+
+MAX_LINE_BYTES = 1_048_576
+"""Of one request: it is parsed at once."""
+
+YIELD_BYTES = 65_536
+"""After so many bytes other calls have their turn."""
+
+_LINE_NAMES = frozenset({"custom_id", "method", "url", "body"})
+
+
+class BatchSums(NamedTuple):
+    """What the requests of a file have in common, and what they may use together."""
+
+    url: str
+    model: str
+    """As the client calls it."""
+    lines: int
+    prompt_tokens: int
+    output_tokens: int
+
+
+def sums_of(note: str) -> BatchSums | None:
+    """The sums in the note of a file's bond; None: the file is no input of a batch."""
+    told = json.loads(note).get("batch")
+    return None if told is None else BatchSums(*told)
+
+
+async def of_batch_file(asked: Params, key: Key, services: Services) -> Params:
+    """The parameters of a batch, with the sums over its input file. Raises `NotFound` or `InvalidRequest`."""
+    bond = await services.bonds.require(key.id, asked.refers_to or "", "input_file_id", services.config.upstreams)
+    sums = sums_of(bond.note)
+    if sums is None:
+        raise InvalidRequest(
+            "Invalid 'input_file_id': the file was not uploaded with the purpose 'batch'.", param="input_file_id"
+        )
+    spec = LINE_FORMATS[sums.url]
+    if spec.name != asked.lines_endpoint:
+        raise InvalidRequest(
+            f"Invalid 'endpoint': the requests of the file are for '{sums.url}'.", param="endpoint",
+            code="mismatched_endpoint",
+        )  # fmt: skip
+    return asked._replace(
+        model=sums.model, prompt_tokens=sums.prompt_tokens, output_limit=sums.output_tokens, lines=sums.lines
+    )
+
+
+class BatchChecker:
+    """Checks the lines of one file for a key, and writes them into `written`. `upstream` runs the batch."""
+
+    def __init__(self, key: Key, services: Services, upstream: str, written: StoredForm) -> None:
+        self._key = key
+        self._services = services
+        self._upstream = upstream
+        self._written = written
+        self._ids: set[str] = set()
+        self._number = 0
+        self._model = ""
+        self._spec: Format | None = None
+        self._prompt_tokens = 0
+        self._output_tokens = 0
+        now = time.time()
+        self._claims = [Claim(term.window(now), 0) for term in services.book.terms.of(key)]
+
+    async def check(self, file: UploadedFile) -> BatchSums:
+        """The sums of a file. Raises `InvalidRequest` or `ModelNotFound` for the first fault, with its line."""
+        since = 0
+        async for line in _lines(file):
+            self._number += 1
+            if not line.strip():
+                continue
+            try:
+                changed = await self._line(line)
+            except GatewayError as fault:
+                fault.message = f"Line {self._number} of the file: {fault.message}"
+                fault.param = "file"
+                raise
+            await self._written.add(changed.rstrip(b"\r") + b"\n")
+            since += len(line)
+            if since > YIELD_BYTES:
+                since = 0
+                await asyncio.sleep(0)
+        if self._spec is None:
+            raise InvalidRequest("Invalid 'file': it has no requests.", param="file", code="empty_file")
+        await self._written.end()
+        return BatchSums(self._spec.path, self._model, len(self._ids), self._prompt_tokens, self._output_tokens)
+
+    async def _line(self, data: bytes) -> bytes:
+        document = json_document.parse(data)
+        validate.refuse_other_case(document.members, _LINE_NAMES)
+        spec = self._head(document.members)
+        start, end = json_document.spans(document)["body"]
+        call, route = await self._call(spec, document.text[start:end].encode())
+        self._prompt_tokens += call.params.prompt_tokens
+        self._output_tokens += windows.output_limit(call) * call.params.candidates
+        able = self._services.config.upstreams[route.upstream].capabilities
+        changes = changed_members(call, self._claims, route, able)
+        if not changes:
+            return data
+        body = json_document.replace(call.params.document, changes)
+        return document.text[:start].encode() + body + document.text[end:].encode()
+
+    def _head(self, members: dict[str, Any]) -> Format:
+        """The format of a line. Raises `InvalidRequest`."""
+        name = members.get("custom_id")
+        if not isinstance(name, str) or not 1 <= len(name) <= 512:
+            _refuse("'custom_id' has to be text of 1 to 512 characters.")
+        if name in self._ids:
+            _refuse("'custom_id' is that of another line.")
+        self._ids.add(name)
+        if len(self._ids) > MAX_LINES:
+            _refuse(f"a batch has at most {MAX_LINES} requests.")
+        if members.get("method") != "POST":
+            _refuse("'method' has to be 'POST'.")
+        spec = LINE_FORMATS.get(str(members.get("url")))
+        if spec is None:
+            _refuse(f"'url' has to be one of: {', '.join(LINE_FORMATS)}.")
+        if self._spec is not None and spec is not self._spec:
+            _refuse(f"'url' has to be that of the first line, '{self._spec.path}'.")
+        if not isinstance(members.get("body"), dict):
+            _refuse("'body' has to be an object.")
+        self._spec = spec
+        return spec
+
+    async def _call(self, spec: Format, body: bytes) -> tuple[Call, Route]:
+        config, key = self._services.config, self._key
+        asked = spec.read(body, self._services.find_counter)
+        _refuse_connected(asked)
+        for file_id in ids_in(asked.document.members):
+            await self._services.bonds.require(key.id, file_id, "file_id", config.upstreams)
+        if self._model and asked.model != self._model:
+            _refuse(f"'model' has to be that of the first line, '{self._model[:64]}': a batch has one model.")
+        found = config.model_table.find(asked.model)
+        if found is None or not (
+            auth.may_use(key, asked.model) or (found.alias is not None and auth.may_use(key, found.name))
+        ):
+            raise ModelNotFound(asked.model)
+        model = found.model
+        if not capabilities.lists(model, spec.name):
+            raise capabilities.wrong_endpoint(spec.name, model.endpoints)
+        self._model = asked.model
+        params = validate.restrict(asked, key.limits, model.limits)
+        is_counted = any(claim.window.unit in ("tokens", "usd") for claim in self._claims)
+        if is_counted and params.output_limit is None and params.default_output is None and not model.max_output_tokens:
+            _refuse(f"your key has a quota, so set '{params.output_param}'.")
+        call = Call(
+            id="", started=time.time(), key=key, endpoint=spec.name, params=params._replace(variant=VARIANT),
+            model=model, label_model="", arrived=0.0, target=None if found.alias is None else found.name,
+        )  # fmt: skip
+        return call, self._route(call)
+
+    def _route(self, call: Call) -> Route:
+        """The route to the upstream that runs batches. Raises `InvalidRequest`."""
+        upstreams = self._services.config.upstreams
+        for route in capabilities.fitting(call.model, call.endpoint, call.params, upstreams, bridges.refusal):
+            able = upstreams[route.upstream].capabilities
+            way = capabilities.adaptation(call.endpoint, call.params, able)
+            if route.upstream == self._upstream and way is Adaptation.PLAIN:
+                return route
+        raise InvalidRequest("this model is not served by the provider that runs batches.", code="invalid_batch_line")
+
+
+def _refuse_connected(asked: Params) -> None:
+    """Refuse what needs a connection, or something that is bound to one account."""
+    if asked.stream:
+        _refuse("'stream' is not possible in a batch.")
+    if asked.is_deferred:
+        _refuse("'background' is not possible in a batch.")
+    if asked.refers_to is not None:
+        _refuse(f"'{asked.refers_param}' is not supported in a batch. Send the whole conversation.")
+    if asked.other_models:
+        _refuse("a request in a batch names one model.")
+
+
+def _refuse(what: str) -> NoReturn:
+    raise InvalidRequest(what, code="invalid_batch_line")
+
+
+async def _lines(file: UploadedFile) -> AsyncIterator[bytes]:
+    held, at = b"", 0
+    while piece := file.read(at, PIECE_BYTES):
+        at += len(piece)
+        *lines, held = (held + piece).split(b"\n")
+        for line in lines:
+            yield _bounded(line)
+        _bounded(held)
+    yield _bounded(held)
+
+
+def _bounded(line: bytes) -> bytes:
+    if len(line) > MAX_LINE_BYTES:
+        raise InvalidRequest(
+            f"A request of a batch has at most {MAX_LINE_BYTES} bytes.", param="file", code="invalid_batch_line"
+        )
+    return line

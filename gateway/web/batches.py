@@ -1,0 +1,84 @@
+"""Batches of OpenAI's API, by their ids: list, read, cancel. They are made as calls (`formats/batches.py`), and settled
+by `relay/deferred.py`.
+
+The files of a batch's results belong to the key of the batch: they are bound before the client sees their ids.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+from aiohttp import web
+
+from gateway.formats import FORMATS
+from gateway.records import Bond
+from gateway.store.bonds import is_bond_id
+from gateway.upstream.ask import Fetched
+
+from .files import page_of
+from .kept import FindsCaller, KeptAtUpstream, object_of
+from .middleware import CONTEXT, RequestContext
+from .responses import json_response
+from .status import Status
+
+MAX_LIMIT = 100
+"""Of `limit` (openai-openapi, listBatches)."""
+
+
+class StoredBatches:
+    """The endpoints of batches that are made. `caller` finds the key of a request, or refuses it."""
+
+    def __init__(self, caller: FindsCaller, status: Status) -> None:
+        spec = FORMATS["batches"]
+        self._path = spec.path
+        self._kept = KeptAtUpstream(caller, status, "batch", spec.upstream_path, spec, name="batch")
+
+    def routes(self) -> list[web.RouteDef]:
+        """Every route of batches that are made."""
+        one = f"{self._path}/{{batch:[^{{}}/]+}}"
+        return [
+            web.get(self._path, self.list, allow_head=False),
+            web.get(one, self.show, allow_head=False),
+            web.post(f"{one}/cancel", self.cancel),
+        ]
+
+    async def show(self, request: web.Request) -> web.StreamResponse:
+        """The batch as it is now."""
+        return await self._relay(request, "")
+
+    async def cancel(self, request: web.Request) -> web.StreamResponse:
+        """Cancel the batch. What was answered by then is charged."""
+        return await self._relay(request, "/cancel")
+
+    async def list(self, request: web.Request) -> web.StreamResponse:
+        """The key's own batches, as they are at the upstream now."""
+        visit = request[CONTEXT]
+        key = await self._kept.key(request, visit)
+        bonds = await visit.parts.bonds.every(key.id, "batch")
+        page, has_more = page_of(bonds, request.query.get("after"), request.query.get("limit", "20"), MAX_LIMIT)
+        found = await self._kept.read_all(request, visit, page)
+        known = {bond.id: bond for bond in page}
+        for each in found:
+            await bind_results(visit, known.get(str(each.get("id"))), each)
+        ends = {"first_id": found[0]["id"], "last_id": found[-1]["id"]} if found else {}
+        return json_response(json.dumps({"object": "list", "data": found, "has_more": has_more, **ends}).encode())
+
+    async def _relay(self, request: web.Request, action: str) -> web.StreamResponse:
+        visit = request[CONTEXT]
+        bond = await self._kept.bond(request, visit)
+        answer: Fetched = await self._kept.fetch(request, visit, bond, action, request.method)
+        await bind_results(visit, bond, object_of(answer.body) or {})
+        return self._kept.whole(answer)
+
+
+async def bind_results(visit: RequestContext, bond: Bond | None, batch: dict[str, Any]) -> None:
+    """Bind the files of a batch's results to the key of the batch."""
+    for name in ("output_file_id", "error_file_id"):
+        made = batch.get(name)
+        if bond is None or not isinstance(made, str) or not is_bond_id(made):
+            continue
+        if await visit.parts.bonds.find(bond.key, made) is None:
+            note = json.dumps({"purpose": "batch_output", "output_of": bond.id}, separators=(",", ":"))
+            await visit.parts.bonds.keep(bond._replace(id=made, tokens=0, made=time.time(), kind="file", note=note))

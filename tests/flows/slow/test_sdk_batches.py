@@ -1,0 +1,72 @@
+"""Files and batches with openai-python, through a gateway in front of the simulated upstream, whose ledger has to agree
+with the records."""
+
+from __future__ import annotations
+
+import json
+
+import openai
+import pytest
+
+from tests.conftest import StartsGateways, StartsProcesses
+from tests.flows.house import CHAT, Gateway, eventually, key, model, secret, settings
+from tests.flows.test_batches import PRICE, line, served, written
+
+
+@pytest.fixture
+def simulator(process: StartsProcesses) -> str:
+    return process("simulate", "--port", "0").wait_for(r"serves (http://127\.0\.0\.1:\d+/v1)\n")[1]
+
+
+@pytest.fixture
+def house(gateway: StartsGateways, simulator: str) -> Gateway:
+    models = {CHAT: model("chat", price=PRICE)}
+    return gateway(settings(simulator, models=models, keys=[key("alice"), key("bob")], files={"upstream": "main"}))
+
+
+def sdk(house: Gateway, who: str = "alice") -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{house.url}/v1", api_key=secret(who), max_retries=0)
+
+
+def test_files(house: Gateway) -> None:
+    mine, other = sdk(house).files, sdk(house, "bob").files
+    names = [mine.create(file=(f"{at}.txt", b"text %d" % at), purpose="user_data").id for at in range(3)]
+    assert [file.id for file in mine.list(limit=1)] == names[::-1]
+    assert mine.retrieve(names[0]).filename == "0.txt"
+    assert mine.content(names[1]).read() == b"text 1"
+    with mine.with_streaming_response.content(names[2]) as stream:
+        assert stream.read() == b"text 2"
+    assert list(other.list()) == []
+    for ask in (other.retrieve, other.content, other.delete):
+        with pytest.raises(openai.NotFoundError):
+            ask(names[0])
+    assert mine.delete(names[0]).deleted
+    with pytest.raises(openai.NotFoundError):
+        mine.retrieve(names[0])
+
+
+def test_a_batch(house: Gateway, simulator: str) -> None:
+    client, other = sdk(house), sdk(house, "bob")
+    lines = [line(str(number)) for number in range(20)]
+    file = client.files.create(file=("input.jsonl", written(*lines)), purpose="batch")
+    began = client.batches.create(
+        input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h", metadata={"takes_s": "1"}
+    )
+    assert began.status == "in_progress"
+    done = eventually(lambda: (seen := client.batches.retrieve(began.id)).status == "completed" and seen, every_s=0.1)
+    assert done.output_file_id is not None
+    answers = [json.loads(each) for each in client.files.content(done.output_file_id).iter_lines()]
+    assert [each["custom_id"] for each in answers] == [each["custom_id"] for each in lines]
+    assert [batch.id for batch in client.batches.list()] == [began.id]
+    with pytest.raises(openai.NotFoundError):
+        other.files.content(done.output_file_id)
+    with pytest.raises(openai.NotFoundError):
+        other.batches.cancel(began.id)
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.files.create(file=("input.jsonl", written(line("a", stream=True))), purpose="batch")
+    assert refused.value.code == "invalid_batch_line"
+    (record,) = eventually(lambda: house.calls("alice"), timeout_s=60)
+    calls = served(simulator, began.id)
+    usage = [each["response"]["body"]["usage"] for each in answers]
+    for name in ("prompt_tokens", "completion_tokens"):
+        assert record[name] == sum(call[name] for call in calls) == sum(each[name] for each in usage)
