@@ -28,7 +28,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
@@ -40,18 +40,14 @@ from gateway.store import (
     SIGN_OF_LIFE_S,
     Applied,
     Batch,
-    CallFilter,
     Item,
     JournalFull,
-    Measures,
     Progress,
-    ReportScope,
     Reserve,
     Settle,
     Store,
     StoreLostWrites,
     StoreUnavailable,
-    Where,
 )
 from gateway.tasks import Tasks
 
@@ -295,52 +291,18 @@ class LedgerClient:
         await self._store.ping()
 
     async def standings(self, windows: Sequence[Window], now: float) -> list[WindowStatus]:
-        await self._deliver()
+        await self.deliver()
         return await self._read(self._store.standings(windows, now))
 
-    async def usage(
-        self,
-        group_by: Sequence[str],
-        since: str | None = None,
-        until: str | None = None,
-        limit: int | None = None,
-        after: Sequence[str] | None = None,
-        only: ReportScope | None = None,
-        where: Where = (),
-    ) -> list[dict[str, Any]]:
-        await self._deliver()
-        return await self._read(self._store.usage(group_by, since, until, limit, after, only, where))
+    async def deliver(self) -> None:
+        """Wait until the store has what has ended so far, so that a report has it; not while the store is away."""
+        if self._is_alone and self._away is None and self._ends.mark < self._ends.last:
+            done = self._acknowledgements.of(self._ends.last, is_store_behind=self._ends.is_behind)
+            self._send_ends()
+            await asyncio.wait([done])  # which does not cancel it
 
-    async def usage_portions(
-        self,
-        group_by: Sequence[str],
-        since: str | None = None,
-        until: str | None = None,
-        only: ReportScope | None = None,
-        where: Where = (),
-    ) -> AsyncIterator[list[dict[str, Any]]]:
-        await self._deliver()
-        try:
-            async for rows in self._store.usage_portions(group_by, since, until, only, where):
-                yield rows
-        except StoreUnavailable:
-            self.errors += 1
-            raise
-
-    async def measures(self, group_by: Sequence[str], since: str | None = None, until: str | None = None) -> Measures:
-        await self._deliver()
-        return await self._read(self._store.measures(group_by, since, until))
-
-    async def calls(
-        self,
-        limit: int,
-        key: str | None = None,
-        before: str | None = None,
-        only: ReportScope | None = None,
-        wanted: CallFilter | None = None,
-    ) -> list[Mapping[str, Any]]:
-        await self._deliver()
-        return await self._read(self._store.calls(limit, key, before, only, wanted))
+    def note_error(self) -> None:
+        self.errors += 1
 
     async def claim(self, holder: str, names: Mapping[str, float]) -> dict[str, float]:
         return await self._read(self._store.claim(holder, names))
@@ -376,18 +338,11 @@ class LedgerClient:
                 log.warning("the journal cannot be put away: %s", error)
         await self._journal.close()
 
-    async def _deliver(self) -> None:
-        """Wait until the store has what has ended so far, so that a report has it; not while the store is away."""
-        if self._is_alone and self._away is None and self._ends.mark < self._ends.last:
-            done = self._acknowledgements.of(self._ends.last, is_store_behind=self._ends.is_behind)
-            self._send_ends()
-            await asyncio.wait([done])  # which does not cancel it
-
     async def _read(self, reading: Awaitable[T]) -> T:
         try:
             return await reading
         except StoreUnavailable:
-            self.errors += 1
+            self.note_error()
             raise
 
     # -------------------------------------------------------------------------------------------------------- batches

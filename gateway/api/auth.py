@@ -118,7 +118,7 @@ def admit(known: KnownSecret | None, secret: str, *, now: float, remote: str | N
     if refusal is not None:
         hint = "Ask its owner or the operator of this gateway to resume it." if refusal == PAUSED else NEW_ONE
         raise Unauthorized(f"{refusal} {hint}", code="invalid_api_key")
-    if is_expired(key.expires, now):
+    if key.expires is not None and is_expired(key.expires, now):
         raise Unauthorized(
             "This API key has expired. Ask the operator of this gateway for a new one.", code="invalid_api_key"
         )

@@ -28,8 +28,10 @@ def _read(document: Document, body: Chat, count: Counter | None) -> Params:
 
 
 def _changes(call: Call, route: Route, capabilities: Capabilities, needs_limit: bool) -> dict[str, Any]:
-    limit = openai.output_limit(call, capabilities.max_tokens_field, needs_limit=needs_limit)
-    return openai.stream_options(call, capabilities) | limit
+    changes = openai.stream_options(call, capabilities) if call.params.stream else {}
+    if needs_limit or call.params.is_output_limit_added:
+        changes |= openai.output_limit(call, capabilities.max_tokens_field, needs_limit=needs_limit)
+    return changes
 
 
 def _scan(asked: ScanInput) -> StreamScan:

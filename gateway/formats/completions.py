@@ -51,8 +51,10 @@ def _read(document: Document, body: Completion, count: Counter | None) -> Params
 
 
 def _changes(call: Call, route: Route, capabilities: Capabilities, needs_limit: bool) -> dict[str, Any]:
-    limit = openai.output_limit(call, "max_tokens", needs_limit=False)  # without one the API ends after 16 tokens
-    return openai.stream_options(call, capabilities) | limit
+    changes = openai.stream_options(call, capabilities) if call.params.stream else {}
+    if call.params.is_output_limit_added:  # without a limit the API ends after 16 tokens
+        changes |= openai.output_limit(call, "max_tokens", needs_limit=False)
+    return changes
 
 
 def _scan(asked: ScanInput) -> StreamScan:

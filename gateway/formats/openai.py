@@ -56,9 +56,9 @@ def facts(body: bytes) -> PlainFacts:
 
 
 def stream_options(call: Call, capabilities: Capabilities) -> dict[str, Any]:
-    """Asks for the usage of a stream where the client did not."""
+    """Of a stream: asks for its usage where the client did not."""
     params = call.params
-    if params.stream and not params.include_usage and capabilities.stream_usage:
+    if not params.include_usage and capabilities.stream_usage:
         return {"stream_options": {**(params.document.members.get("stream_options") or {}), "include_usage": True}}
     return {}
 

@@ -11,6 +11,7 @@ from gateway.api.prompt_tokens import FindsCounter, no_counter
 from gateway.config import Config
 from gateway.keys.cache import KeyCache
 from gateway.queueing import WaitingRoom
+from gateway.store import ReportReader
 from gateway.tasks import Tasks
 from gateway.upstream.pool import Pool
 from gateway.upstream.router import Router
@@ -36,6 +37,8 @@ class Services:
     """Background work of calls: reading answers to their end after the client left, back-pressure."""
     plans: Plans
     """What calls of one model have in common under this configuration."""
+    reports: ReportReader
+    """Reads usage and calls, for the admin API."""
     find_counter: FindsCounter = no_counter
     """Counts text for models with a known tokenizer."""
 

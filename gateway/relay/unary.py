@@ -42,7 +42,10 @@ def read_plain(exchange: Exchange, failure: Failure | None) -> PlainAnswer:
         judged = provider_errors.judge(this.route.upstream, head, body, now=time.time(), hide=this.hidden)
         return PlainAnswer(charge.of_broken(sent, _ending_of(judged)), None, judged)
     try:
-        answer = _facts(this, body) if exchange.facts_reader is None else exchange.facts_reader.facts()
+        if exchange.facts_reader is not None:
+            answer = exchange.facts_reader.facts()
+        else:
+            answer = this.format.facts(body) if this.format.is_text is None else _facts_of_text(this, body)
     except ValueError:  # ValidationError is one
         failure = exchange.failure(Fault.NOT_JSON, f"content-type {head.get('content-type')}"[:200])
         return PlainAnswer(charge.of_broken(sent, charge.ending_of(failure), body), None, failure)
@@ -58,8 +61,8 @@ def read_plain(exchange: Exchange, failure: Failure | None) -> PlainAnswer:
     return PlainAnswer(charge.of_plain(sent, answer.usage, body, model), model, None, answer.kept_id, pending_id)
 
 
-def _facts(this: Attempt, body: bytes) -> PlainFacts:
-    """Raises `ValueError` if the answer is not what was asked for."""
+def _facts_of_text(this: Attempt, body: bytes) -> PlainFacts:
+    """Of an answer that may be text. Raises `ValueError` if it is not what was asked for."""
     is_text = this.format.is_text
     if is_text is None or not is_text(this.call.params) or body.lstrip()[:1] == b"{":
         return this.format.facts(body)

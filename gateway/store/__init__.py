@@ -224,12 +224,16 @@ Where = tuple[tuple[str, str], ...]
 NARROWING_GROUPS = ("key", "team", "model", "upstream")
 
 
-class ReportReader(Protocol):
-    """Reports from the store. `only`: what the report is about; None: everything. `where`: what it is narrowed to; a
-    report by user or tag cannot be narrowed to an upstream."""
+class WindowReader(Protocol):
+    """The state of windows."""
 
     async def standings(self, windows: Sequence[Window], now: float) -> list[WindowStatus]:
         """The state of these windows at the Unix time `now` (seconds). Raises `StoreUnavailable`."""
+
+
+class ReportReader(Protocol):
+    """Reports from the store. `only`: what the report is about; None: everything. `where`: what it is narrowed to; a
+    report by user or tag cannot be narrowed to an upstream."""
 
     async def usage(
         self,
@@ -274,7 +278,7 @@ class ReportReader(Protocol):
         `StoreUnavailable`, and `ValueError` for what is no position."""
 
 
-class Store(ReportReader, KeyStore, RequestStore, BondStore, Protocol):
+class Store(WindowReader, ReportReader, KeyStore, RequestStore, BondStore, Protocol):
     """The store of accounts, keys, refusals and bonds. Used from one event loop, one batch at a time; shared with any
     number of other workers.
 
@@ -380,7 +384,7 @@ REOPENED_AT_ONCE = 100
 # ------------------------------------------------------------------------------------------------- what a call sees
 
 
-class Ledger(ReportReader, Protocol):
+class Ledger(WindowReader, Protocol):
     """Reservations and settlements. One instance per worker.
 
     Guarantees: a reservation takes all of its windows or none; admitted calls never exceed a window's limit, with any
@@ -417,8 +421,7 @@ class Ledger(ReportReader, Protocol):
         """Replace a reservation by the actual charge. Queued at once.
 
         The future is done when the store has the settlement; or when the journal has it, if the store is slow, or if
-        the settlement may wait for the next batch. Reports of this ledger have it in either case if the store is
-        healthy. An unhealthy store never delays an answer.
+        the settlement may wait for the next batch. An unhealthy store never delays an answer.
         Cancelling the future does not cancel the settlement.
         """
 
@@ -428,6 +431,12 @@ class Ledger(ReportReader, Protocol):
     def note_deferral(self, settlement: Settlement, note: str) -> None:
         """Journal that the work of an open lease goes on at the upstream: should this worker be killed, the lease is
         deferred, as by `defer`, instead of closed as lost."""
+
+    async def deliver(self) -> None:
+        """Wait until the store has what has ended so far, so that a report has it; not while the store is away."""
+
+    def note_error(self) -> None:
+        """Count a failed read of a report."""
 
     async def claim(self, holder: str, names: Mapping[str, float]) -> dict[str, float]:
         """Take hold of names, as `Store.claim`. Raises `StoreUnavailable`."""

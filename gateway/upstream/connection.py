@@ -505,7 +505,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _become_idle(self) -> None:
         self._state = ConnectionState.IDLE
-        self.resume_reading()  # an idle connection has to notice EOF
+        if self._is_paused:
+            self.resume_reading()  # an idle connection has to notice EOF
         self._arm(self._expires_at)
         self._owner.returned(self)
 

@@ -184,7 +184,7 @@ class Pool:
         if connection not in self._connections:
             return
         self._idle[connection] = None
-        waiter = self._first_waiter()
+        waiter = self._first_waiter() if self._waiters else None
         if waiter is None:
             if self._is_closed:
                 connection.retire()

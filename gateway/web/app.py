@@ -18,6 +18,7 @@ from gateway.accounting import LedgerClient
 from gateway.accounting.bonds import Bonds
 from gateway.accounting.call_log import Accounting
 from gateway.accounting.changed_windows import ChangedWindows
+from gateway.accounting.delivered_reports import DeliveredReports
 from gateway.config import Config
 from gateway.files import naming
 from gateway.journal import Journal
@@ -113,7 +114,7 @@ async def build(
     waiting = WaitingRoom(config.queue, ledger.exchange, telemetry)
     accounts = Accounting(ledger, telemetry, access_log.write_record, tracer)
     bonds = Bonds(store)
-    live = CurrentServices(assemble(ready, book, accounts, waiting, bonds, tasks, {}))
+    live = CurrentServices(assemble(ready, book, accounts, waiting, bonds, tasks, DeliveredReports(store, ledger), {}))
     admin: AdminAPI | None = None
     persons: PersonTokens | None = None
     try:

@@ -21,6 +21,7 @@ from gateway.pipeline import CurrentServices, Services
 from gateway.pipeline.plan import Plans
 from gateway.queueing import WaitingRoom
 from gateway.records import Key
+from gateway.store import ReportReader
 from gateway.tasks import Tasks
 from gateway.upstream.health import Health
 from gateway.upstream.pool import Pool
@@ -62,12 +63,15 @@ def assemble(
     waiting: WaitingRoom,
     bonds: Bonds,
     tasks: Tasks,
+    reports: ReportReader,
     kept: Mapping[str, Health],
 ) -> Services:
     """The parts of a configuration. `kept` is what is known of upstreams already."""
     router = Router(ready.config, books.telemetry.show_upstream, kept=kept)
     plans = Plans(ready.config.upstreams, ready.find_counter)
-    return Services(ready.config, book, books, ready.pools, router, waiting, bonds, tasks, plans, ready.find_counter)
+    return Services(
+        ready.config, book, books, ready.pools, router, waiting, bonds, tasks, plans, reports, ready.find_counter
+    )
 
 
 class HotReload:
@@ -103,7 +107,9 @@ class HotReload:
         old = self._live.parts
         kept = {name: old.router.health[name] for name, pool in ready.pools.items() if old.pools.get(name) is pool}
         old.book.configure(ready.config, ready.keys)
-        self._live.parts = new = assemble(ready, old.book, old.books, old.waiting, old.bonds, old.tasks, kept)
+        self._live.parts = new = assemble(
+            ready, old.book, old.books, old.waiting, old.bonds, old.tasks, old.reports, kept
+        )
         new.waiting.configure(ready.config.queue)
         config = ready.config
         self._capacity.resize(config.server, config.uploads)

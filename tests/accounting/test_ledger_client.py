@@ -14,6 +14,7 @@ import pytest
 
 from gateway.accounting import LedgerClient, ledger_client, recovery
 from gateway.accounting import send_queue as ledger_ends
+from gateway.accounting.delivered_reports import DeliveredReports
 from gateway.accounting.ledger_client import MAX_BATCH
 from gateway.journal import Journal, directory
 from gateway.records import Granted, Record, Usage
@@ -201,7 +202,7 @@ async def test_a_settlement_without_company_goes_alone(
 async def test_a_report_has_what_ended_before_it(store: DeskStore, lone: LedgerClient) -> None:
     await lone.settle(settlement(await drawn(lone, "a")))
     with pytest.raises(StoreUnavailable):
-        await lone.calls(10)
+        await DeliveredReports(store, lone).calls(10)  # type: ignore[arg-type]
     assert store.applied == ["a"]
 
 
@@ -696,9 +697,10 @@ async def test_what_was_under_way_when_time_ran_out_counts_as_left(store: DeskSt
         await waiting
 
 
-async def test_failed_reads_are_counted(books: LedgerClient) -> None:
+async def test_failed_reads_are_counted(store: DeskStore, books: LedgerClient) -> None:
+    reports = DeliveredReports(store, books)  # type: ignore[arg-type]
     with pytest.raises(StoreUnavailable):
-        await books.calls(1)
+        await reports.calls(1)
     assert books.errors == 1
 
 

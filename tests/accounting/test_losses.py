@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gateway.accounting import LedgerClient, ledger_client, send_queue
+from gateway.accounting.delivered_reports import DeliveredReports
 from gateway.records import Granted
 from gateway.store import Applied, Batch, StoreUnavailable
 from gateway.store.sqlite.store import SqliteStore
@@ -94,11 +95,12 @@ async def test_books_balance_behind_a_bad_line(
         while any(books.pending or books._ends or books._away for books in workers):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     found = await workers[0].standings([tokens().window, daily().window, parallel().window], NOON / SECOND)
-    records = await workers[0].calls(10_000)
+    reports = DeliveredReports(stores[0], workers[0])
+    records = await reports.calls(10_000)
     assert {row["id"]: row["usage"]["prompt_tokens"] for row in records} == served
     assert len(records) == len(served) <= 60
     assert [(each.used, each.reserved) for each in found] == [(served.total(), 0), (len(served), 0), (0, 0)]
-    (row,) = await workers[0].usage([])
+    (row,) = await reports.usage([])
     assert (row["requests"], row["total_tokens"]) == (len(served), served.total())
     for books in workers:
         assert await books.close(5) == 0

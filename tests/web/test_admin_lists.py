@@ -14,7 +14,7 @@ import pytest
 from aiohttp import ClientPayloadError
 from aiohttp.test_utils import TestClient
 
-from gateway.accounting import LedgerClient
+from gateway.accounting.delivered_reports import DeliveredReports
 from gateway.store import StoreUnavailable
 from tests.browser.stores import days, filled
 from tests.flows.house import key
@@ -124,6 +124,6 @@ async def test_a_list_that_fails_on_the_way_is_no_whole_message(
         raise StoreUnavailable("away")
 
     client = await inside(NOWHERE)
-    monkeypatch.setattr(LedgerClient, "usage_portions", fails_later)
+    monkeypatch.setattr(DeliveredReports, "usage_portions", fails_later)
     with pytest.raises(ClientPayloadError):
         await get(client, "usage")

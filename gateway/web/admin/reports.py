@@ -27,7 +27,7 @@ from gateway.reports.latency import (
     read_measure_groups,
 )
 from gateway.reports.usage import by_label, format_csv, label_in, read_groups, read_period, stored_groups
-from gateway.store import NARROWING_GROUPS, CallFilter, Ledger, ReportScope, Where, attribution_in
+from gateway.store import NARROWING_GROUPS, CallFilter, Ledger, ReportReader, ReportScope, Where, attribution_in
 
 from .common import (
     CSV,
@@ -79,10 +79,10 @@ class ReportEndpoints:
             raise bad("group_by", str(error)) from None
         since, until = _period(query, "since"), _period(query, "until")
         shape, limit, after = shape_of(query), limit_of(query), _groups_behind(query, len(groups))
-        ledger, only = parts_of(request).books.ledger, await self._office.reach(request)
+        reports, only = parts_of(request).reports, await self._office.reach(request)
         where = _narrowed_to(query, groups)
         if label_in(groups) is not None:
-            portions_of_keys = ledger.usage_portions(stored_groups(groups), since, until, only, where)
+            portions_of_keys = reports.usage_portions(stored_groups(groups), since, until, only, where)
             of_keys = [row async for some in portions_of_keys for row in some]
             labels = await self._office.registry.labels_of({row["key"] for row in of_keys})
             labelled = await asyncio.to_thread(by_label, groups, of_keys, labels)
@@ -90,12 +90,12 @@ class ReportEndpoints:
                 return csv_response(await asyncio.to_thread(format_csv, groups, labelled))
             return await page_of(labelled, None)
         if limit is None and after is None:
-            every_row = ledger.usage_portions(groups, since, until, only, where)
+            every_row = reports.usage_portions(groups, since, until, only, where)
             if shape == "csv":
                 return await streamed(request, CSV, _usage_csv(groups, every_row))
             return await whole_list(request, every_row)
         limit = limit or page_limit_of(query)
-        rows = await ledger.usage(groups, since, until, limit + 1, after, only, where)
+        rows = await reports.usage(groups, since, until, limit + 1, after, only, where)
         if shape == "csv":
             return csv_response(await asyncio.to_thread(format_csv, groups, rows[:limit]))
         follows = json.dumps([rows[limit - 1][name] for name in groups]) if len(rows) > limit else None
@@ -110,15 +110,15 @@ class ReportEndpoints:
         except ValueError as error:
             raise bad("group_by", str(error)) from None
         since, until, shape = _period(query, "since"), _period(query, "until"), shape_of(query)
-        ledger, only = parts_of(request).books.ledger, await self._office.reach(request)
+        reports, only = parts_of(request).reports, await self._office.reach(request)
         where = _narrowed_to(query, groups)
-        usage = [row async for some in ledger.usage_portions(groups, since, until, only, where) for row in some]
+        usage = [row async for some in reports.usage_portions(groups, since, until, only, where) for row in some]
         if only is None and not where:
-            measures = await ledger.measures(groups, since, until)
+            measures = await reports.measures(groups, since, until)
         else:
             begins, ends = bounds(since, until)
             wanted = CallFilter(team=query.get("team"), since=begins, until=ends)
-            calls = await ledger.calls(MEASURED_CALLS, query.get("key"), None, only, wanted)
+            calls = await reports.calls(MEASURED_CALLS, query.get("key"), None, only, wanted)
             measures = await asyncio.to_thread(measures_of_calls, groups, calls)
         rows = await asyncio.to_thread(latency_rows, groups, usage, measures)
         if shape == "csv":
@@ -128,7 +128,7 @@ class ReportEndpoints:
     async def list_calls(self, request: web.Request) -> web.StreamResponse:
         """Usage records, the newest first: `limit=100&before=NEXT&key=ID&model=NAME&status=5xx&since=2h&format=json`. A
         CSV without a limit has all records."""
-        query, ledger = request.query, parts_of(request).books.ledger
+        query, reports = request.query, parts_of(request).reports
         shape, key, before = shape_of(query), query.get("key"), query.get("before")
         named = {name: query[name] for name in ("id", "team", "model", "upstream", "ended", "user") if name in query}
         wanted = CallFilter(
@@ -138,7 +138,7 @@ class ReportEndpoints:
             until=moment_of(query, "until"),
             tag=tag_of(query),
         )
-        read = partial(_page_of_calls, ledger, key=key, only=await self._office.reach(request), wanted=wanted)
+        read = partial(_page_of_calls, reports, key=key, only=await self._office.reach(request), wanted=wanted)
         if shape == "csv" and limit_of(query) is None:
             return await streamed(request, CSV, _every_call_csv(read, before))
         calls, follows = await read(page_limit_of(query), before)
@@ -212,11 +212,12 @@ async def _usage_csv(groups: Sequence[str], portions: AsyncIterator[list[dict[st
 
 
 async def _page_of_calls(
-    ledger: Ledger, limit: int, before: str | None, *, key: str | None, only: ReportScope | None, wanted: CallFilter
-) -> tuple[list[Mapping[str, Any]], str | None]:
+    reports: ReportReader, limit: int, before: str | None, *, key: str | None, only: ReportScope | None,
+    wanted: CallFilter,
+) -> tuple[list[Mapping[str, Any]], str | None]:  # fmt: skip
     """Rows of a page, and the position of the next page."""
     try:
-        calls = await ledger.calls(limit + 1, key, before, only, wanted)
+        calls = await reports.calls(limit + 1, key, before, only, wanted)
     except ValueError:
         raise bad("before", "expected what 'next' of a page says") from None
     return calls[:limit], calls[limit - 1]["position"] if len(calls) > limit else None
