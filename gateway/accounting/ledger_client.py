@@ -449,7 +449,7 @@ class LedgerClient:
 
     def _gather(self) -> _SentBatch:
         """What goes next. What gives back comes first; it may make room for a draw of the same batch."""
-        forced = list(islice(self._forced.values(), self._size))
+        forced = list(islice(self._forced.values(), self._size)) if self._forced else []
         room = self._size - len(forced)
         room_for_ends = room - min(len(self._draws), room // 2)
         ends = self._ends.take(room_for_ends)

@@ -167,7 +167,7 @@ class Journal:
         """Write everything appended so far, where the disk is quick and no write is under way. Returns whether all of
         it would survive the worker."""
         if self._on_disk < self._appended and self._round is None and not self._pace.is_slow:
-            self._write()
+            self._write_here()
         return self._on_disk >= self._appended
 
     async def written(self) -> None:
@@ -178,11 +178,11 @@ class Journal:
         until = self._appended
         while self._on_disk < until:
             if self._round is None and not self._pace.is_slow:
-                outcome = self._write()
+                error = self._write_here()
             else:
-                outcome = await asyncio.shield(self._round or self._write_in_thread())
-            if outcome.error is not None:
-                raise outcome.error
+                error = (await asyncio.shield(self._round or self._write_in_thread())).error
+            if error is not None:
+                raise error
 
     def _at_end_of_turn(self) -> None:
         self._is_called = False
@@ -192,13 +192,21 @@ class Journal:
         if self._pace.is_slow:
             self._write_in_thread()
         else:
-            self._write()
+            self._write_here()
 
-    def _write(self) -> WriteResult:
+    def _write_here(self) -> OSError | None:
+        """Write everything on the event loop. Returns why that is impossible."""
+        took_s = None if self._has_failed else self._shelf.append(self._gathered, self._last_end)
+        if took_s is not None:
+            self._gathered.clear()
+            self._on_disk = self._appended
+            if took_s > disk.SLOW_S:
+                self._note_pace(took_s)
+            return None
         plan = self._shelf.plan(self._gathered, self._appended, self._last_end)
         outcome = disk.perform(plan)
         self._note(plan, outcome)
-        return outcome
+        return outcome.error
 
     def _write_in_thread(self) -> asyncio.Future[WriteResult]:
         """Only one such round is under way at any time; what is gathered meanwhile goes with the next."""
@@ -235,7 +243,11 @@ class Journal:
         if outcome.is_short and not self._is_short:
             self._is_short = True
             log.error("the disk of the journal %s is full: running calls end on its reserve", self.name)
-        if self._pace.note(outcome.took_s, time.monotonic()):
+        self._note_pace(outcome.took_s)
+
+    def _note_pace(self, took_s: float) -> None:
+        """A write took so long."""
+        if self._pace.note(took_s, time.monotonic()):
             now = "slow, and answers wait for it" if self._pace.is_slow else "quick again"
             log.warning("the disk of the journal %s is %s", self.name, now)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from .codec import JournalEntry, Position, encode, read
-from .disk import Segment, WritePlan, WriteResult, found
+from .disk import Segment, WritePlan, WriteResult, append, found
 
 SEGMENT_BYTES = 16 * 2**20
 """A segment that has become as long as this is the last but one. More where the open entries alone are longer."""
@@ -48,12 +48,22 @@ class Segments:
 
     # ------------------------------------------------------------------------------------------------------ writing
 
+    def append(self, lines: list[bytes], last: int) -> float | None:
+        """Write these to the segment that is written, as long as it stays the same: what is done with nearly every
+        write, in one step. Returns how many seconds it took; None where they are not written, and have to be planned.
+        `last` as in `WritePlan`."""
+        blob, target = b"".join(lines), self._current
+        if target is None or _is_long(target, len(blob)):
+            return None
+        took_s = append(target, blob)
+        if took_s is not None:
+            self._note_growth(target, len(blob), last)
+        return took_s
+
     def plan(self, lines: list[bytes], number: int, last: int) -> WritePlan:
         """How to write these; `number` and `last` as in `WritePlan`. `open` is the state after them."""
         blob, target = b"".join(lines), self._current
-        is_last = target is not None and target.fresh_bytes + len(blob) >= max(
-            SEGMENT_BYTES, target.size_bytes - target.fresh_bytes
-        )
+        is_last = target is not None and _is_long(target, len(blob))
         carried: tuple[bytes, ...] = ()
         if is_last:
             carried = tuple(self.open.values())
@@ -78,16 +88,9 @@ class Segments:
     def note(self, plan: WritePlan, outcome: WriteResult) -> None:
         """A write was made."""
         if (target := plan.target) is not None:
-            if target.size_bytes // SIGNPOST_EVERY_BYTES > len(target.signposts):
-                target.signposts.append((target.last, target.size_bytes))
-            target.size_bytes += len(plan.blob)
-            target.fresh_bytes += len(plan.blob)
-            target.last = max(target.last, plan.last)
+            self._note_growth(target, len(plan.blob), plan.last)
             if plan.is_last_of_target and outcome.begun is None:
                 target.fresh_bytes = 0  # so that it is tried again, but not at each write
-            self._look_at(target)
-            if target not in self._unsynced:
-                self._unsynced.append(target)
         if outcome.begun is not None:
             if self._current is not None and self._current not in self._unsynced:
                 self._unsynced.append(self._current)  # the next sync shuts it
@@ -95,6 +98,19 @@ class Segments:
             self._segments.append(outcome.begun)
             self._unsynced.append(outcome.begun)
             self._look_at(outcome.begun)
+
+    def _note_growth(self, target: Segment, blob_bytes: int, last: int) -> None:
+        """So much was written behind its entries."""
+        size_bytes = target.size_bytes
+        if size_bytes // SIGNPOST_EVERY_BYTES > len(target.signposts):
+            target.signposts.append((target.last, size_bytes))
+        target.size_bytes = size_bytes + blob_bytes
+        target.fresh_bytes += blob_bytes
+        if last > target.last:
+            target.last = last
+        self._look_at(target)
+        if target not in self._unsynced:
+            self._unsynced.append(target)
 
     # ------------------------------------------------------------------------------------------------------ keeping
 
@@ -175,6 +191,11 @@ class Segments:
                     self.open.pop(entry.lease, None)
                     segment.last = max(segment.last, entry.number)
         return highest, torn, damaged
+
+
+def _is_long(target: Segment, more_bytes: int) -> bool:
+    """Whether a segment is long enough with so much more that a new one is to be begun."""
+    return target.fresh_bytes + more_bytes >= max(SEGMENT_BYTES, target.size_bytes - target.fresh_bytes)
 
 
 def _was_delivered_before(segment: Segment, moment: float) -> bool:

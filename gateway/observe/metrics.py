@@ -211,7 +211,8 @@ class Telemetry:
     ) -> None:
         """A call has ended and its usage record is final."""
         self._ended.append(_Ended(record, estimated_prompt_tokens, overhead_s))
-        self._write_soon()
+        if not self._is_due:
+            self._write_soon()
         if is_usage_unknown:
             self._add(self._unknown)
         if record.ended == "client_gone":
@@ -307,12 +308,14 @@ class Telemetry:
     def entered(self) -> None:
         """A call has begun."""
         self._under_way += 1
-        self._write_soon()
+        if not self._is_due:
+            self._write_soon()
 
     def left(self) -> None:
         """A call has ended."""
         self._under_way -= 1
-        self._write_soon()
+        if not self._is_due:
+            self._write_soon()
 
     def store_failed(self) -> None:
         """The store did not answer, or refused."""
@@ -336,7 +339,8 @@ class Telemetry:
     def _add(self, metric: Counter, labels: tuple[str, ...] = (), amount: float = 1) -> None:
         series = (metric, labels)
         self._added[series] = self._added.get(series, 0) + amount
-        self._write_soon()
+        if not self._is_due:
+            self._write_soon()
 
     def _write_soon(self) -> None:
         if not self._is_due:

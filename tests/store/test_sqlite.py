@@ -635,9 +635,9 @@ async def test_leases_of_a_large_dead_worker_are_closed_to_the_last(
 
 def test_rows_beyond_one_statement_are_inserted_by_several() -> None:
     db = sqlite3.connect(":memory:")
-    db.setlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER, 7)
+    db.setlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER, 99)
     db.execute("CREATE TABLE pairs (one INTEGER, other INTEGER)")
-    rows = [(number, -number) for number in range(10)]
+    rows = [(number, -number) for number in range(120)]
     database.insert(db, "pairs", ("one", "other"), rows)
     assert db.execute("SELECT * FROM pairs").fetchall() == rows
     db.close()

@@ -13,7 +13,7 @@ import time
 
 from gateway.config import StoreSettings
 
-from .database import connect, path_of, spell, transaction
+from .database import Transaction, connect, path_of, spell
 
 log = logging.getLogger("gateway")
 
@@ -40,7 +40,7 @@ class Checkpointer:
         long, a later checkpoint does."""
         try:
             if any(self._copy("PASSIVE") for _ in range(PASSES)) or any(self._copy_rest() for _ in range(TRIES)):
-                with transaction(self._db):
+                with Transaction(self._db):
                     self._db.execute("UPDATE meta SET value = value WHERE name = 'now_us'")
         except sqlite3.Error as error:
             log.warning("the embedded store's log cannot be copied into its file, and grows: %s", spell(error))

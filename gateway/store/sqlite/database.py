@@ -10,8 +10,7 @@ import os
 import random
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
@@ -33,6 +32,9 @@ meanwhile, and their settlements wait in the journal.
 
 LOOK_AGAIN_S = (0.0002, 0.001)
 """Pause between two attempts to get the write lock; random, so that no worker is always second."""
+
+FEW_ROWS = 20
+"""So many rows fit into one statement, whatever its table (at most 999 values in the oldest SQLite)."""
 
 STATEMENTS_KEPT = 1000
 """Prepared statements; one for each table and number of rows that a batch may read or write."""
@@ -70,6 +72,9 @@ def insert(
 
     `executemany` would release and acquire the interpreter lock for every row, while the event loop runs.
     """
+    if 0 < len(rows) <= FEW_ROWS:
+        db.execute(_insertion(table, columns, len(rows), end), [*chain.from_iterable(rows)])
+        return
     most = db.getlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER) // len(columns)
     for start in range(0, len(rows), most):
         some = rows[start : start + most]
@@ -134,7 +139,7 @@ def create(settings: StoreSettings) -> sqlite3.Connection:
         db = connect(path)
         try:
             _make_tables(db, path)
-            db.execute("PRAGMA busy_timeout = 0")  # `transaction` has a patience of its own
+            db.execute("PRAGMA busy_timeout = 0")  # `Transaction` has a patience of its own
         except BaseException:
             db.close()
             raise
@@ -153,7 +158,7 @@ def _make_private(path: Path) -> None:
 
 def _make_tables(db: sqlite3.Connection, path: Path) -> None:
     if (version := _version(db)) is None:
-        with transaction(db):
+        with Transaction(db):
             if (version := _version(db)) is None:  # no other process was faster
                 version = SCHEMA_VERSION
                 for table in TABLES.split(";"):
@@ -168,7 +173,7 @@ def _make_tables(db: sqlite3.Connection, path: Path) -> None:
     for table in LATER:
         db.execute(table)
     if _lacking(db):
-        with transaction(db):
+        with Transaction(db):
             for column in _lacking(db):  # again, because another process may have been faster
                 db.execute(f"ALTER TABLE {column}")
 
@@ -190,18 +195,27 @@ def _version(db: sqlite3.Connection) -> int | None:
     return int(row[0]) if row else 0
 
 
-@contextmanager
-def transaction(db: sqlite3.Connection, wished_at: float | None = None) -> Iterator[None]:
+class Transaction:
     """All of the block or nothing. Its patience runs from `wished_at`, on the clock of `time.monotonic`: from now, or
-    from when it was put into a queue."""
-    _begin(db, (time.monotonic() if wished_at is None else wished_at) + BUSY_TIMEOUT_S)
-    try:
-        yield
-        db.execute("COMMIT")
-    except BaseException:
-        if db.in_transaction:
-            db.execute("ROLLBACK")
-        raise
+    from when it was put into a queue. Raises `sqlite3.Error`."""
+
+    __slots__ = ("_db", "_deadline")
+
+    def __init__(self, db: sqlite3.Connection, wished_at: float | None = None) -> None:
+        self._db = db
+        self._deadline = (time.monotonic() if wished_at is None else wished_at) + BUSY_TIMEOUT_S
+
+    def __enter__(self) -> None:
+        _begin(self._db, self._deadline)
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        db = self._db
+        try:
+            if kind is None:
+                db.execute("COMMIT")
+        finally:
+            if db.in_transaction:
+                db.execute("ROLLBACK")
 
 
 def _begin(db: sqlite3.Connection, deadline: float) -> None:

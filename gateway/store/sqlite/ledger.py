@@ -31,7 +31,7 @@ from gateway.store.rules.batch import LedgerTransaction, LostCalls, unheard_us
 
 from .attributed import AttributedSums
 from .bonds import add_bond
-from .database import among, create, insert, transaction
+from .database import Transaction, among, create, insert
 from .keys import apply_change
 from .reader import record_row
 from .retention import Trimmer
@@ -93,7 +93,7 @@ class SqliteLedger:
 
     def apply(self, batch: Batch, wished_at: float) -> Applied:
         """One batch, all of it or nothing. Raises `StoreLostWrites`, and `StoreUnavailable` for a late copy."""
-        with transaction(self.db, wished_at):
+        with Transaction(self.db, wished_at):
             now_us = self._now()
             known, has_lost, newest_us = self._progress(batch.worker)
             if batch.acked > known.seq:
@@ -127,13 +127,13 @@ class SqliteLedger:
     def retire(self, worker: str) -> None:
         """The same, and delete the worker's progress."""
         self.void_leases(worker)
-        with transaction(self.db):
+        with Transaction(self.db):
             self.db.execute("DELETE FROM lost WHERE worker = ?", (worker,))
             self.db.execute("DELETE FROM workers WHERE worker = ?", (worker,))
 
     def claim(self, holder: str, names: Mapping[str, float], wished_at: float) -> dict[str, float]:
         """Take hold of what is free of these names, each for so many seconds."""
-        with transaction(self.db, wished_at):
+        with Transaction(self.db, wished_at):
             now_us = self._now()
             self.db.execute("DELETE FROM claims WHERE until_us <= ?", (now_us,))
             known = self.db.execute(among("SELECT name, holder, until_us FROM claims", len(names), "name"), [*names])
@@ -144,7 +144,7 @@ class SqliteLedger:
 
     def exchange(self, place: str, holder: str, text: str, for_s: float, wished_at: float) -> dict[str, str]:
         """Leave a text under a name for so many seconds, and read those of the other holders."""
-        with transaction(self.db, wished_at):
+        with Transaction(self.db, wished_at):
             now_us = self._now()
             self.db.execute("DELETE FROM posts WHERE until_us <= ?", (now_us,))
             insert(self.db, "posts", POST, [(place, holder, text, now_us + int(for_s * 1e6))], SET_POST)
@@ -153,12 +153,12 @@ class SqliteLedger:
 
     def change(self, change: StoreChange, wished_at: float) -> bool:
         """Apply a change, all of it or nothing. Raises `SecretTaken`."""
-        with transaction(self.db, wished_at):
+        with Transaction(self.db, wished_at):
             return apply_change(self.db, change, self._now())
 
     def add_refusals(self, entries: Sequence[RefusalEntry], now: float, wished_at: float) -> None:
         """Append to the refusal log, and delete its old entries."""
-        with transaction(self.db, wished_at):
+        with Transaction(self.db, wished_at):
             rows = [(entry.id, entry.time, encode_refusal(entry)) for entry in entries]
             insert(self.db, "refusals", REFUSAL, rows)
             self.db.execute(
@@ -169,22 +169,22 @@ class SqliteLedger:
 
     def remove_deferred(self, lease: str, wished_at: float) -> None:
         """A deferred lease has been settled."""
-        with transaction(self.db, wished_at):
+        with Transaction(self.db, wished_at):
             self.db.execute("DELETE FROM deferred WHERE lease = ?", (lease,))
 
     def add_bond(self, bond: Bond, now: float, wished_at: float) -> None:
         """Write a bond, and delete old ones."""
-        with transaction(self.db, wished_at):
+        with Transaction(self.db, wished_at):
             add_bond(self.db, bond, now)
 
     def remove_bond(self, bond: Bond, wished_at: float) -> None:
         """Delete a bond."""
-        with transaction(self.db, wished_at):
+        with Transaction(self.db, wished_at):
             self.db.execute("DELETE FROM bonds WHERE id = ? AND key = ?", (bond.id, bond.key))
 
     def ping(self, wished_at: float) -> None:
         """Write something, to see whether that is possible."""
-        with transaction(self.db, wished_at):
+        with Transaction(self.db, wished_at):
             self.db.execute("UPDATE meta SET value = max(value, ?) WHERE name = 'now_us'", (self._now(),))
 
     def close(self) -> None:
@@ -262,11 +262,12 @@ class SqliteLedger:
         if not windows:
             return
         states, now_us = turn.states, turn.now_us
-        states.update(dict.fromkeys(windows, WindowState(0, 0, now_us)))
-        for name, *state in self.db.execute(
+        for name, used, reserved, at_us in self.db.execute(
             among("SELECT id, used, reserved, at_us FROM windows", len(windows)), [*windows]
         ):
-            states[name] = limits.leaked(windows[name], WindowState(*state), now_us)
+            states[name] = limits.leaked(windows[name], WindowState(used, reserved, at_us), now_us)
+        if len(states) < len(windows):
+            states.update(dict.fromkeys(windows.keys() - states.keys(), WindowState(0, 0, now_us)))
 
     def _spelt(self, rows: Iterable[tuple[str, str]]) -> Iterator[tuple[str, Settlement | None]]:
         """Leases and their entries, decoded. An unreadable one must not block the others."""
@@ -354,7 +355,7 @@ class SqliteLedger:
 
     def _void_some(self, worker: str) -> bool:
         """Void some leases of a worker; whether it had any."""
-        with transaction(self.db):
+        with Transaction(self.db):
             rows = self.db.execute(
                 "SELECT id, drawn_us, entry FROM leases WHERE worker = ? LIMIT ?", (worker, VOIDED_AT_ONCE)
             ).fetchall()
