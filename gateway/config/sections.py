@@ -199,7 +199,7 @@ def _read_off(value: Any) -> Any:
 class Section(BaseModel):
     """A part of the file: frozen, unknown names refused, input never echoed in an error (it may be a secret)."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
 
 # -------------------------------------------------------------------------------------------------------- sections

@@ -14,12 +14,14 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gateway.config import Config, ConfigError, Upstream, build
 from gateway.config.discovered import discovering, usable, with_discovered, with_prices
 from gateway.config.source import Reading
-from gateway.upstream.ask import Listing, Reply, list_models
+
+if TYPE_CHECKING:
+    from gateway.upstream.ask import Listing
 
 FILE = "discovered-models.json"
 MAX_FILE_BYTES = 64 * 2**20
@@ -137,6 +139,8 @@ class ModelDiscovery:
 
 async def _list(upstream: Upstream, within_s: float) -> Listing:
     """What the upstream lists for the first API key that is not refused."""
+    from gateway.upstream.ask import Listing, Reply, list_models  # a start without discovered models is sooner
+
     listing = Listing(Reply(None), None)
     until = time.monotonic() + within_s
     for key in range(len(upstream.credentials)):

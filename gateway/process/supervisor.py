@@ -343,6 +343,10 @@ def _cause(code: int) -> str:
 
 
 def _start_code() -> str:
-    """What a worker runs: it imports from where this process does, and so not from the folder they are started in."""
+    """What a worker runs: it imports from where this process does, and so not from the folder they are started in.
+
+    Without the garbage collector, which would look through what is being imported a dozen times; `settle_memory` of
+    worker.py starts it.
+    """
     places = [place for place in sys.path if place]
-    return f"import sys; sys.path[:] = {places!r}; from gateway.process.worker import main; sys.exit(main())"
+    return f"import gc, sys; gc.disable(); sys.path[:] = {places!r}; from gateway.process.worker import main; sys.exit(main())"

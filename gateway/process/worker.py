@@ -230,10 +230,11 @@ def _take(file: Path) -> bytes:
 
 
 def settle_memory() -> None:
-    """What is loaded by now stays: it need not be looked at by every collection."""
+    """What is loaded by now stays: it need not be looked at by every collection. Collections begin here."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(20000, 20, 100)
+    gc.enable()
 
 
 async def _main(
