@@ -349,4 +349,5 @@ def _start_code() -> str:
     worker.py starts it.
     """
     places = [place for place in sys.path if place]
-    return f"import gc, sys; gc.disable(); sys.path[:] = {places!r}; from gateway.process.worker import main; sys.exit(main())"
+    start = "from gateway.process.worker import main; sys.exit(main())"
+    return f"import gc, sys; gc.disable(); sys.path[:] = {places!r}; {start}"
