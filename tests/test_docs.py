@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 from collections.abc import Iterator
+from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_args
 
@@ -45,25 +48,38 @@ AGAIN: dict[type[BaseModel], type[BaseModel]] = {
 """Sections with the settings of others, which stand on the page once."""
 
 
-def settings(section: type[BaseModel] = Config, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Every setting, by the path that its page gives it, with its field."""
+@cache
+def _docstrings(section: type[BaseModel]) -> dict[str, str]:
+    """What stands below each field of a section: pydantic would read it at each start of a gateway."""
+    found: dict[str, str] = {}
+    for kind in reversed(section.__mro__):
+        if issubclass(kind, BaseModel) and kind is not BaseModel:
+            (body,) = [each.body for each in ast.parse(inspect.getsource(kind)).body if isinstance(each, ast.ClassDef)]
+            for field, below in pairwise(body):
+                if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr):
+                    found[ast.unparse(field.target)] = inspect.cleandoc(ast.literal_eval(below.value))
+    return found
+
+
+def settings(section: type[BaseModel] = Config, path: str = "") -> Iterator[tuple[str, str]]:
+    """Every setting, by the path that its page gives it, with what its field says."""
     for name, field in section.model_fields.items():
         if section in AGAIN and name in AGAIN[section].model_fields:
             continue
         here = f"{path}.{name}" if path else name
         inner = _models(field.annotation)
         if not inner:
-            yield here, field
+            yield here, _docstrings(section)[name]
         for model in inner:
             many = ".NAME" if "dict[" in str(field.annotation) else "[]" if "tuple[" in str(field.annotation) else ""
             yield from settings(model, SHARED.get(model, here + many))
 
 
-@pytest.mark.parametrize(("path", "field"), [pytest.param(*row, id=row[0]) for row in dict(settings()).items()])
-def test_every_setting_is_documented(path: str, field: Any) -> None:
+@pytest.mark.parametrize(("path", "said"), [pytest.param(*row, id=row[0]) for row in dict(settings()).items()])
+def test_every_setting_is_documented(path: str, said: str) -> None:
     row = next((line for line in SETTINGS.splitlines() if line.startswith(f"| `{path}` |")), None)
-    assert row is not None, f"configuration.md has no row for the setting {path}: {field.description}"
-    assert field.description in row, f"configuration.md says something else of {path} than its field"
+    assert row is not None, f"configuration.md has no row for the setting {path}: {said}"
+    assert said in row, f"configuration.md says something else of {path} than its field"
 
 
 def test_no_setting_is_documented_that_does_not_exist() -> None:
