@@ -69,23 +69,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_settings(parser: argparse.ArgumentParser, quota: str) -> None:
     parser.add_argument("--member-keys", metavar="N", help="keys that each member may make; none: members make none")
     parser.add_argument("--member-models", action="append", metavar="NAMES", help="which models these may have")
+    parser.add_argument(
+        "--member-by-key", action="append", choices=["pause", "rotate", NONE], help="what a key may do to itself"
+    )
     add_quotas(parser, quota)
 
 
 def _members(args: argparse.Namespace, known: Mapping[str, Any] | None) -> dict[str, Any]:
     """`members` of a request, if an option names some of it. Raises `UsageError`."""
-    number, models = args.member_keys, args.member_models
-    if number is None and models is None:
+    number, models, by_key = args.member_keys, args.member_models, args.member_by_key
+    if number is None and models is None and by_key is None:
         return {}
     if number == NONE:
-        if models is not None:
-            raise UsageError("argument --member-models: --member-keys none lets members make no keys")
+        for option, given in (("--member-models", models), ("--member-by-key", by_key)):
+            if given is not None:
+                raise UsageError(f"argument {option}: --member-keys none lets members make no keys")
         return {"members": None}
     members = dict(known or {})
     if number is not None:
         members["max_keys"] = read("--member-keys", read_count, number)
     if models is not None:
         members["models"] = names_of("--member-models", models) or ["*"]
+    if by_key is not None:
+        members["by_key"] = [each for each in by_key if each != NONE]
     return {"members": members}
 
 

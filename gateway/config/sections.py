@@ -1324,6 +1324,8 @@ class MemberKeys(Section):
     """Keys that one person may have in the team; a revoked one counts for a day."""
     models: tuple[str, ...] = ("*",)
     """What these keys may call at most."""
+    by_key: tuple[Literal["pause", "rotate"], ...] = ()
+    """What a key of the team may do to itself in the admin API, without a session or a token."""
 
 
 class Team(Section):

@@ -15,10 +15,11 @@ Role = Literal["operator", "lead", "member", "viewer", "key"]
 ROLES: Sequence[Role] = ("operator", "lead", "member", "viewer", "key")
 """The order of the columns of the table."""
 
-Reach = Literal["all", "team", "own"]
-"""Everything; one team and its keys; a person's own keys, or the presented key and those of the same owner and team."""
+Reach = Literal["all", "team", "own", "self"]
+"""Everything; one team and its keys; a person's own keys, or the presented key and those of the same owner and team;
+the presented key alone, where its team says so (`members.by_key`)."""
 
-_REACHES: Mapping[str, Reach] = {"all": "all", "team": "team", "own": "own"}
+_REACHES: Mapping[str, Reach] = {"all": "all", "team": "team", "own": "own", "self": "self"}
 
 _TABLE = """
                                            operator  lead  member  viewer  key
@@ -39,8 +40,8 @@ POST   /admin/api/keys                     all       team  own     -       -
 GET    /admin/api/keys/{id}                all       team  own     all     own
 PATCH  /admin/api/keys/{id}                all       team  -       -       -
 DELETE /admin/api/keys/{id}                all       team  own     -       -
-POST   /admin/api/keys/{id}/rotate         all       team  own     -       -
-POST   /admin/api/keys/{id}/pause          all       team  own     -       -
+POST   /admin/api/keys/{id}/rotate         all       team  own     -       self
+POST   /admin/api/keys/{id}/pause          all       team  own     -       self
 POST   /admin/api/keys/{id}/resume         all       team  own     -       -
 POST   /admin/api/keys/{id}/delete         all       team  -       -       -
 POST   /admin/api/keys/{id}/reset          all       team  -       -       -
@@ -83,6 +84,8 @@ class Principal(NamedTuple):
     """The person: keys with this owner are her own."""
     key: str | None = None
     """The id of the presented key."""
+    is_replaced: bool = False
+    """Whether the presented secret of the key was replaced, and works until its overlap ends."""
 
 
 class KeyFacts(Protocol):
@@ -110,6 +113,8 @@ class Scope(NamedTuple):
     def covers(self, key: KeyFacts) -> bool:
         """Whether a key is within reach."""
         who = self.who
+        if self.reach == "self":
+            return key.id == who.key
         if self.reach == "team":
             return who.team is not None and key.team == who.team
         if self.reach == "own":
@@ -128,7 +133,7 @@ class Scope(NamedTuple):
         if self.reach == "team":
             return [] if who.team is None else [("team", who.team)]
         found: list[tuple[Literal["owner", "team", "id"], str]] = []
-        if who.owner is not None:
+        if who.owner is not None and self.reach == "own":
             found.append(("owner", who.owner))
         if who.key is not None:
             found.append(("id", who.key))
@@ -143,6 +148,11 @@ def scope_of(who: Principal, operation: tuple[str, str]) -> Scope | None:
     """The scope of this operation; None: the role may not use it."""
     reach = PERMISSIONS[operation].get(who.role)
     return None if reach is None else Scope(reach, who)
+
+
+def is_left_to_keys(operation: tuple[str, str], by_key: Collection[str]) -> bool:
+    """Whether a key may use this operation of the role `key`, where its team leaves these actions to its keys."""
+    return PERMISSIONS[operation].get("key") != "self" or operation[1].rpartition("/")[2] in by_key
 
 
 def may_resume(role: Role, paused_by: str) -> bool:
@@ -161,6 +171,6 @@ def not_allowed(who: Principal) -> str:
     what = {
         "lead": "leads read and change the keys of their team, and read its reports",
         "member": "members make keys within what their team allows, and read, rotate, pause and revoke their own",
-        "key": "an API key reads its own usage, windows and settings",
+        "key": "an API key reads its own usage, windows and settings, and does to itself what its team allows",
     }.get(who.role, who.role)
     return f"Your role does not allow this: {what}. Ask an operator of the gateway."

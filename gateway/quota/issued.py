@@ -162,6 +162,8 @@ class IssuedTeam(NamedTuple):
         settings = shown_team(self.settings)
         if settings["members"] is None:  # a gateway of the version before refuses a setting that it does not know
             del settings["members"]
+        elif not settings["members"]["by_key"]:
+            del settings["members"]["by_key"]
         return _spell(self._asdict() | {"settings": settings})
 
     @classmethod

@@ -12,7 +12,7 @@ from gateway.web.admin.operations import ADMIN_OPERATIONS
 from gateway.web.admin.request_bodies import CreateKey, CreateTeam, RequestBody, UpdateKey, UpdateTeam
 
 MERGED = {"quotas": {"requests", "tokens", "usd"}, "limits": {"limit"}, "labels": {"label"},
-          "members": {"member_keys", "member_models"}}  # fmt: skip
+          "members": {"member_keys", "member_models", "member_by_key"}}  # fmt: skip
 """Members of which an option changes a part."""
 NAMES = {"id": {"named", "name"}, "name": {"named", "name"}}
 ELSEWHERE = {"config", "url", "token_file", "shape", "help", "act", "place"}

@@ -13,7 +13,7 @@ import asyncio
 import json
 import re
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -22,7 +22,7 @@ from aiohttp import hdrs, web
 from gateway.api import auth
 from gateway.api.auth import KnownSecret
 from gateway.errors import BodyTimeout, BodyTooLarge, Forbidden, InvalidRequest, NotFound, Unavailable
-from gateway.identity.permissions import Principal, Scope, not_allowed, scope_of
+from gateway.identity.permissions import Principal, Scope, is_left_to_keys, not_allowed, scope_of
 from gateway.identity.sessions import Session
 from gateway.keys.cache import KeyCache
 from gateway.keys.registry import Page, Registry, no_key, no_team
@@ -70,7 +70,8 @@ class AdminAccess(NamedTuple):
 
         async def enter(request: web.Request) -> web.StreamResponse:
             who = await self._principal(request)
-            if (scope := scope_of(who, (method, path))) is None:
+            scope = scope_of(who, (method, path))
+            if scope is None or (who.role == "key" and not is_left_to_keys((method, path), by_key(request, who))):
                 raise Forbidden(not_allowed(who), code=None if who.role == "viewer" else "role_not_allowed")
             request[SCOPE] = scope
             for name in request.query:
@@ -137,7 +138,7 @@ class AdminAccess(NamedTuple):
         key = auth.admit(known, secret, now=time.time(), remote=request[CONTEXT].remote)
         settings = await self.registry.key_facts(key.id)
         owner = None if settings is None else settings.owner
-        return Principal(name, "key", key.team, owner, key.id)
+        return Principal(name, "key", key.team, owner, key.id, known is not None and known.until is not None)
 
     def get(self, path: str, handler: Handler) -> web.RouteDef:
         """The route of an operation that reads."""
@@ -146,6 +147,12 @@ class AdminAccess(NamedTuple):
     def change(self, method: str, path: str, handler: Handler) -> web.RouteDef:
         """The route of an operation that changes something."""
         return web.route(method, path, self._checked(method, path, handler), expect_handler=continue_later)
+
+
+def by_key(request: web.Request, who: Principal) -> Collection[str]:
+    """What the team of the presented key leaves to its keys; nothing to a secret that was replaced."""
+    team = parts_of(request).book.teams.get(who.team or "")
+    return () if who.is_replaced or team is None or team.members is None else team.members.by_key
 
 
 OPERATOR, VIEWER = "admin.token", "admin.viewer_token"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from datetime import datetime
 from typing import Any
 
 from aiohttp import hdrs, web
@@ -18,6 +19,9 @@ from gateway.keys.registry import CreatedKey
 from . import request_bodies
 from .common import SCOPE, AdminAccess, actor, page_limit_of, paged, parts_of, read, shown
 from .operations import MAX_ROWS
+
+OWN_ROTATION_S = 3600
+"""Minimum time between a rotation and one by the key itself, so that a leaked key cannot fill the audit log."""
 
 
 class KeyEndpoints:
@@ -85,7 +89,21 @@ class KeyEndpoints:
         """A new secret: `{"overlap_s": 3600}`; without an overlap the one before is dead at once."""
         overlap_s = (await read(request, request_bodies.RotateKey)).get("overlap_s", 0)
         overlap_s = read_duration_s(overlap_s) if isinstance(overlap_s, str) else overlap_s
+        if request[SCOPE].who.role == "key":
+            await self._check_rotation_by_key(request.match_info["id"], overlap_s)
         return shown(_with_secret(await self._registry.rotate_key(request.match_info["id"], overlap_s, actor(request))))
+
+    async def _check_rotation_by_key(self, name: str, overlap_s: float) -> None:
+        """Raises `Forbidden` where the key would have two secrets or a third one within an hour."""
+        if overlap_s:
+            raise Forbidden(
+                "A key that rotates itself has one secret. Leave out 'overlap_s'.",
+                param="overlap_s", code="role_not_allowed",
+            )  # fmt: skip
+        key = await self._registry.show_key(name)
+        rotated = [made for each in key["secrets"] if (made := each["created_at"]) not in (None, key["created_at"])]
+        if rotated and time.time() - datetime.fromisoformat(max(rotated)).timestamp() < OWN_ROTATION_S:
+            raise Forbidden("A key rotates itself once an hour. Ask a lead or an operator.", code="role_not_allowed")
 
     async def pause_key(self, request: web.Request) -> web.StreamResponse:
         """Refuse it until it is resumed."""

@@ -15,11 +15,11 @@ from aiohttp import web
 
 from gateway import __version__
 from gateway.errors import Unavailable
-from gateway.identity.permissions import PERMISSIONS
+from gateway.identity.permissions import PERMISSIONS, is_left_to_keys
 from gateway.web.middleware import CONTEXT
 from gateway.web.responses import json_response
 
-from .common import SCOPE, SESSION, AdminAccess, shown
+from .common import SCOPE, SESSION, AdminAccess, by_key, shown
 from .sign_in import csrf_token
 from .whole_gateway import Ask
 
@@ -50,7 +50,11 @@ class LiveEndpoints:
         """Who asks: the role (`admin` is the public name of an operator), and the operations that it may use."""
         who = request[SCOPE].who
         role = "admin" if who.role == "operator" else who.role
-        operations = [f"{method} {path}" for (method, path), roles in PERMISSIONS.items() if who.role in roles]
+        allowed = [place for place, roles in PERMISSIONS.items() if who.role in roles]
+        if who.role == "key":
+            left = by_key(request, who)
+            allowed = [place for place in allowed if is_left_to_keys(place, left)]
+        operations = [f"{method} {path}" for method, path in allowed]
         config, session = request[CONTEXT].parts.config, request.get(SESSION)
         oidc = config.oidc
         return shown({

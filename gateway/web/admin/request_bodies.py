@@ -182,6 +182,7 @@ class MembersBody(RequestBody):
 
     max_keys: Annotated[int, Field(ge=1, le=100)] = 3
     models: Names = Field(default_factory=lambda: ["*"])
+    by_key: list[Literal["pause", "rotate"]] = Field(default_factory=list, max_length=2)
 
 
 class CreateTeam(RequestBody):

@@ -47,14 +47,14 @@ async function start() {
   }
 }
 
-function begin({ role, operations, csrf, version, public_url }) {
+function begin({ role, name, operations, csrf, version, public_url }) {
   const ended = new AbortController();
   const isLive = operations.includes("GET /admin/api/live");
   const can = (operation) => operations.includes(operation);
   const isOwn = role === "member" || role === "key";
   const may = (name) => (name === "mine" ? isOwn : !NEEDS[name] || can(NEEDS[name]));
   useSession(csrf);
-  session = { role, may, can, publicUrl: public_url, isPerson: csrf !== null, isLive, ended, feed: new Feed(ended.signal, isLive) };
+  session = { role, may, can, ownKey: role === "key" ? name.replace(/^key /, "") : null, publicUrl: public_url, isPerson: csrf !== null, isLive, ended, feed: new Feed(ended.signal, isLive) };
   the("version").textContent = ` Gateway ${version}.`;
   for (const id of ["nav", "leave"]) the(id).hidden = false;
   the("pulse").hidden = !isLive;

@@ -1,6 +1,6 @@
 // What is done to keys and windows, each behind a question: rotate, revoke, top up, count anew.
 
-import { keyPath, post, remove } from "./api.js";
+import { keyPath, post, remove, token } from "./api.js";
 import { attempt, confirmFirst, openDialog, showSecret } from "./dialog.js";
 import { h } from "./dom.js";
 import { amount, isCalendar, minute, quotaName } from "./format.js";
@@ -96,7 +96,8 @@ function askReset(row, then) {
   );
 }
 
-export function askRotate(key, then) {
+/** A new secret. `isOwn`: this page shows the key with its own secret, which is replaced here, too. */
+export function askRotate(key, then, isOwn = false) {
   openDialog(
     "New secret",
     (close) => {
@@ -104,11 +105,12 @@ export function askRotate(key, then) {
       const overlap = h(
         "select",
         { name: "overlap", autofocus: true },
-        OVERLAPS.map(([seconds, words]) => h("option", { value: seconds }, words)),
+        (isOwn ? OVERLAPS.slice(0, 1) : OVERLAPS).map(([seconds, words]) => h("option", { value: seconds }, words)),
       );
       const yes = h("button", { type: "submit", class: "primary" }, "Give a new secret");
       const act = async () => {
         const issued = await post(keyPath(key.id, "rotate"), { overlap_s: Number(overlap.value) });
+        if (isOwn) token.set(issued.secret);
         close();
         showSecret("The new secret", key.id, issued.secret);
         then();

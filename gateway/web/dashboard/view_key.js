@@ -73,12 +73,13 @@ function refusals(id, sample, windows) {
 
 /** Open a key by its id; closing leads back to the list. */
 export function openKey(id, context, changed) {
-  const { can, feed, signal } = context;
+  const { can, ownKey, feed, signal } = context;
   const { place, more, buttons, both } = openOne(id, "#keys", signal);
   const report = new SubjectReport({ group: "key", name: id }, "keys", context, both);
   fill(more, report.node);
 
-  const may = (method, action) => can(`${method} /admin/api/keys/{id}${action}`);
+  const isMine = ownKey === null || id === ownKey;
+  const may = (method, action) => isMine && can(`${method} /admin/api/keys/{id}${action}`);
 
   const look = () =>
     into(
@@ -127,7 +128,7 @@ export function openKey(id, context, changed) {
               h("button", { type: "button", onclick: () => editKey(key, redo, context) }, "Edit"),
             may("POST", "/rotate") &&
               key.managed_by === "store" &&
-              h("button", { type: "button", onclick: () => askRotate(key, redo) }, "Rotate"),
+              h("button", { type: "button", onclick: () => askRotate(key, redo, ownKey !== null) }, "Rotate"),
             may("POST", "/pause") &&
               h("button", { type: "button", onclick: () => setPaused(key, redo) }, key.status === "paused" ? "Resume" : "Pause"),
             may("DELETE", "") &&

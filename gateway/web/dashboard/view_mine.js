@@ -30,8 +30,9 @@ const REFUSALS_SHOWN = 20;
 const METRICS = { cost: "Cost", tokens: "Tokens", requests: "Requests" };
 
 /** One key: its windows, and what may be done to it. */
-function keyPanel(key, windows, can, redo) {
-  const one = (action) => can(`POST /admin/api/keys/{id}/${action}`) && key.status !== "revoked";
+function keyPanel(key, windows, { can, ownKey }, redo) {
+  const isMine = ownKey === null || key.id === ownKey;
+  const one = (action) => isMine && can(`POST /admin/api/keys/{id}/${action}`) && key.status !== "revoked";
   return h(
     "section",
     { class: "panel own-key", data: { key: key.id } },
@@ -44,7 +45,7 @@ function keyPanel(key, windows, can, redo) {
       null,
       one("rotate") &&
         key.managed_by === "store" &&
-        h("button", { type: "button", onclick: () => askRotate(key, redo) }, "Rotate"),
+        h("button", { type: "button", onclick: () => askRotate(key, redo, ownKey !== null) }, "Rotate"),
       one("pause") &&
         h("button", { type: "button", onclick: () => setPaused(key, redo) }, key.status === "paused" ? "Resume" : "Pause"),
       can("DELETE /admin/api/keys/{id}") &&
@@ -117,7 +118,7 @@ export function mine(main, context) {
         refill(
           keysPlace,
           keys.length
-            ? keys.map((key) => keyPanel(key, of(key), can, lookAtKeys))
+            ? keys.map((key) => keyPanel(key, of(key), context, lookAtKeys))
             : empty("No key yet", "A key with you as its owner appears here. Ask your lead or an operator for one."),
         );
       },

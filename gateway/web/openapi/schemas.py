@@ -160,7 +160,7 @@ SCHEMAS: Mapping[str, Schema] = {
     ),
     "Team": _exact({"top_ups": _list(named("TopUpOf"))}, object={"const": "team"}, name=_TEXT,
                    quotas=_list(named("QuotaOf")), members={"anyOf": [named("MemberKeys"), {"type": "null"}]}, **_KEPT),
-    "MemberKeys": _exact(max_keys=_COUNT, models=_list(_TEXT)),
+    "MemberKeys": _exact(max_keys=_COUNT, models=_list(_TEXT), by_key=_list(_TEXT)),
     "Teams": _exact(data=_list(named("Team")), next=_TEXT_OR_NULL),
     "KeyGone": _exact(object={"const": "key"}, id=_TEXT, deleted={"const": True}),
     "TeamGone": _exact(object={"const": "team"}, name=_TEXT, deleted={"const": True}),

@@ -10,7 +10,7 @@ from tests.browser.chromium import Page
 from tests.browser.conftest import ago
 from tests.conftest import Stage
 from tests.fakes.scripted import ok_json
-from tests.flows.house import Gateway, secret
+from tests.flows.house import ADMIN_TOKEN, Gateway, secret
 
 VIEWS = ["Your usage", "Calls", "Quotas", "Keys", "Playground"]
 TABLE = "section[aria-labelledby=usage-title] .flush table"
@@ -112,3 +112,30 @@ def test_a_key_changes_nothing(alice: Page) -> None:
     alice.go("keys/alice")
     alice.see("dialog .quota")
     assert not alice.all("dialog footer button, dialog .quota button")
+
+
+def test_a_key_rotates_and_pauses_itself_where_its_team_says_so(page: Page, house: Gateway) -> None:
+    """The page goes on with the new secret."""
+
+    def made(path: str, body: dict[str, Any]) -> Any:
+        answer = house.send(
+            "POST", f"/admin/api/{path}", body, key=None, headers={"Authorization": f"Bearer {ADMIN_TOKEN}"}
+        )
+        assert answer.status == 201, answer
+        return answer.json
+
+    made("teams", {"name": "own-keys", "members": {"by_key": ["pause", "rotate"]}})
+    first, _ = (made("keys", {"id": name, "team": "own-keys", "owner": "ann"})["secret"] for name in ("ours", "sister"))
+    page.open(token=first)
+    page.see("[data-key=sister]")
+    assert not page.all("[data-key=sister] button")
+    page.click("[data-key=ours] button", "Rotate")
+    assert [each.text for each in page.all("select[name=overlap] option")] == ["not at all: it is dead at once"]
+    page.click("dialog button[type=submit]")
+    second = page.text("#secret")
+    assert second != first
+    page.click("dialog button", "Done")
+    page.click("[data-key=ours] button", "Pause")
+    page.click("dialog button.danger", "Pause")
+    page.until(lambda: house.admin("keys/ours").json["status"] == "paused")
+    assert house.admin("keys/sister").json["status"] == "active"

@@ -76,7 +76,12 @@ GOOD: dict[str, Any] = {
         "keys": {"models": ["m*"], "expires_after_s": 60, "quotas": [{"requests": 1, "per": "day"}]},
     },
     "quotas": [{"requests": 5, "per": "second"}],
-    "teams": {"crew": {"quotas": [{"usd": 5, "per": "month"}], "members": {"max_keys": 2, "models": ["m*"]}}},
+    "teams": {
+        "crew": {
+            "quotas": [{"usd": 5, "per": "month"}],
+            "members": {"max_keys": 2, "models": ["m*"], "by_key": ["pause"]},
+        }
+    },
     "keys": [
         {
             "id": "a", "secret": HIDDEN, "team": "crew", "models": ["m*"], "expires": "2027-01-01T00:00:00Z",
