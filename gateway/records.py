@@ -184,7 +184,7 @@ class Bond(NamedTuple):
     made: float
     """Unix time in seconds."""
     kind: str = ""
-    """What it is: `file`, `batch`, `message_batch` or `task`; empty: a response or a conversation."""
+    """What it is: `file`, `batch`, `message_batch` or `task`; empty: a response."""
     note: str = ""
     """What the gateway has to know of it later, as the module says that makes such bonds."""
 

@@ -47,6 +47,7 @@ _NOT_FOUND = {
     TASK: ("Task with id '{}' not found.", "task_not_found"),
     "previous_response_id": ("Previous response with id '{}' not found.", "previous_response_not_found"),
     "conversation": ("Conversation with id '{}' not found.", None),
+    "conversation_id": ("Conversation with id '{}' not found.", None),
     "": ("Response with id '{}' not found.", None),
     "id": ("No such File object: {}", None),
     "file_id": ("No such File object: {}", None),
@@ -57,10 +58,11 @@ _NOT_FOUND = {
 
 _KINDS: Mapping[str, str] = {
     "id": "file", "file_id": "file", "input_file_id": "file", "batch": "batch", TASK: "task",
+    "conversation": "conversation", "conversation_id": "conversation",
 }  # fmt: skip
-"""The kinds of what parameters name; others name responses and conversations."""
+"""The kinds of what parameters name; others name responses."""
 
-_SHOWN: Mapping[str, str] = {"batch": ""}
+_SHOWN: Mapping[str, str] = {"batch": "", "conversation_id": ""}
 """The parameters that errors name, where they are others."""
 
 

@@ -246,6 +246,13 @@ class ResponseTool(Part):
     type: Name
 
 
+class ConversationBody(Part):
+    """What a conversation is made of or gets (CreateConversationBody; `items` as in POST …/items)."""
+
+    items: Annotated[list[dict[str, Any]], Field(max_length=20)] | None = None
+    metadata: dict[str, Any] | None = None
+
+
 class Response(Body):
     """CreateResponse. The API takes null for every optional parameter. Values of enumerations that grow with the models
     (`service_tier`, `reasoning.effort`) are left to the upstream."""

@@ -7,6 +7,7 @@ A response that its upstream keeps is bound to the key that made it (`Params.is_
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NoReturn
 
@@ -95,11 +96,16 @@ def _read_count(document: Document, body: Response, count: Counter | None) -> Pa
 
 def _check(document: Document, body: Response) -> None:
     if isinstance(body.input, list):
-        for index, item in enumerate(body.input):
-            if item.get("type") == "item_reference" or _is_bare_id(item):
-                _refuse_state(f"input[{index}]", "Send the item itself instead of its id.")
+        refuse_references(body.input, "input")
     if body.metadata and len(body.metadata) > MAX_METADATA:
         raise validation_errors.wrong_value("metadata", f"It may have at most {MAX_METADATA} pairs.")
+
+
+def refuse_references(items: Sequence[Any], param: str) -> None:
+    """Raises `InvalidRequest` for an item of this parameter that is nothing but an id."""
+    for index, item in enumerate(items):
+        if isinstance(item, dict) and (item.get("type") == "item_reference" or _is_bare_id(item)):
+            _refuse_state(f"{param}[{index}]", "Send the item itself instead of its id.")
 
 
 def _reference(body: Response) -> tuple[str | None, str]:

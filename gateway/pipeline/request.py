@@ -121,6 +121,8 @@ def _binding(
         await services.bonds.keep(
             Bond(kept_id, key.id, key.team, route.upstream, account, model, tokens, call.started, kind, note)
         )
+        if tokens and call.bond is not None and call.bond.kind == "conversation":
+            await services.bonds.keep(call.bond._replace(tokens=tokens))
 
     return bind
 

@@ -42,6 +42,7 @@ from .admin.whole_gateway import Ask
 from .background import Background
 from .batches import StoredBatches
 from .capacity import Capacity
+from .conversations import Conversations
 from .dashboard import Dashboard
 from .endpoints import DataPlane
 from .files import StoredFiles
@@ -128,6 +129,7 @@ async def build(
         stored = [
             *StoredResponses(plane.caller, status, capacity).routes(),
             *StoredBatches(plane.caller, status).routes(),
+            *Conversations(plane.caller, status, capacity).routes(),
             *StoredFiles(plane.caller, status, capacity).routes(),
         ]
         deferred = DeferredPoller(store, lambda: live.parts)

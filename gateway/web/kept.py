@@ -78,13 +78,20 @@ class KeptAtUpstream:
         return self.whole(answer)
 
     async def fetch(
-        self, request: web.Request, visit: RequestContext, bond: Bond, action: str = "", method: str = "GET"
+        self,
+        request: web.Request,
+        visit: RequestContext,
+        bond: Bond,
+        action: str = "",
+        method: str = "GET",
+        body: bytes = b"",
     ) -> Fetched:
-        """The upstream's answer. Raises `UpstreamFailed` or `UpstreamRefused` for any other than a good one."""
+        """The upstream's answer; of a bond without an id, that of the path itself. Raises `UpstreamFailed` or
+        `UpstreamRefused` for any other than a good one."""
         parts = visit.parts
         pool, upstream = parts.pools[bond.upstream], parts.config.upstreams[bond.upstream]
-        path = f"{self._path}/{quote(bond.id, safe='')}{action}"
-        sent = ask_upstream(request, visit, bond, path, method, self._spec)
+        path = f"{self._path}/{quote(bond.id, safe='')}{action}" if bond.id else self._path
+        sent = ask_upstream(request, visit, bond, path, method, self._spec, body)
         limit = parts.config.server.max_response_bytes
         answer = await fetch(bond.upstream, pool, sent, upstream.timeouts.head_s, limit)
         good = raise_for(bond.upstream, answer, pool.hidden, self._spec)
@@ -117,15 +124,15 @@ class KeptAtUpstream:
 
 
 def ask_upstream(
-    request: web.Request, visit: RequestContext, bond: Bond, path: str, method: str, spec: Format
+    request: web.Request, visit: RequestContext, bond: Bond, path: str, method: str, spec: Format, body: bytes = b""
 ) -> list[bytes | memoryview]:
-    """The request for what is bound, without a body."""
+    """The request for what is bound."""
     parts = visit.parts
     upstream = parts.config.upstreams[bond.upstream]
     kept = forwarded_headers(request, spec.request_headers)
     query = forwarded_query(request) if spec.passes_query else ""
     key = position_of(upstream, bond.account) or 0
-    return parts.pools[bond.upstream].request(f"{path}{query}", kept, b"", method=method, key=key)
+    return parts.pools[bond.upstream].request(f"{path}{query}", kept, body, method=method, key=key)
 
 
 def raise_for(upstream: str, answer: Fetched | Failure, hide: Sequence[tuple[str, str]], spec: Format) -> Fetched:
@@ -137,7 +144,10 @@ def raise_for(upstream: str, answer: Fetched | Failure, hide: Sequence[tuple[str
         if isinstance(judged, UpstreamRefused):
             raise judged
         answer = judged
-    raise UpstreamFailed.after(answer, passed=spec.passed_statuses)
+    error = UpstreamFailed.after(answer, passed=spec.passed_statuses)
+    if answer.fault is Fault.WRONG_URL and spec.is_optional:
+        error.status = 404
+    raise error
 
 
 def object_of(body: bytes) -> dict[str, Any] | None:

@@ -9,7 +9,7 @@ from gateway.formats import FORMATS
 _ONE_BY_ONE = "send each message to POST /v1/messages"
 _ELSEWHERE: Mapping[str, str] = {
     "/v1/responses": "docs/formats.md lists what is served of a stored response",
-    "/v1/conversations": "use 'previous_response_id' in POST /v1/responses",
+    "/v1/conversations": "docs/formats.md lists what is served of a conversation",
     "/v1/edits": "use POST /v1/chat/completions",
     "/v1/engines": "use POST /v1/completions with the model in the body",
     "/v1/messages/batches": _ONE_BY_ONE,

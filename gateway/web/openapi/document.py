@@ -19,7 +19,17 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, models_jso
 
 from gateway import __version__
 from gateway.api.file_form import PURPOSES, CreateFile
-from gateway.api.schema import Body, Chat, Completion, CountTokens, Embedding, Messages, Part, Response
+from gateway.api.schema import (
+    Body,
+    Chat,
+    Completion,
+    ConversationBody,
+    CountTokens,
+    Embedding,
+    Messages,
+    Part,
+    Response,
+)
 from gateway.formats import AZURE, FORMATS, azure_paths
 from gateway.formats.batches import CreateBatch
 from gateway.formats.gemini_request import CountContentTokens, GenerateContent
@@ -73,6 +83,11 @@ _MODEL = in_path("model")
 def _stored(summary: str, answer: str = "Responded") -> Operation:
     errors = (401, 404, 408, 413, 422, 429, 502, 504)
     return Operation(summary, "key", {JSON: named(answer)}, errors, parameters=(in_path("response"),))
+
+
+def _of_conversation(summary: str, *names: str) -> Operation:
+    errors = (401, 404, 408, 413, 422, 429, 502, 504)
+    return Operation(summary, "key", {JSON: named("Stored")}, errors, parameters=tuple(map(in_path, names)))
 
 
 def _of_google(
@@ -184,6 +199,20 @@ _OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("GET", "/v1/batches"): _of_file("The batches of this key.", _BATCH_PAGE),
     ("GET", "/v1/batches/{batch}"): _of_file("One batch of this key.", (in_path("batch"),)),
     ("POST", "/v1/batches/{batch}/cancel"): _of_file("Cancel a batch of this key.", (in_path("batch"),)),
+    ("POST", "/v1/conversations"): _of_conversation("Make a conversation.")._replace(body=ConversationBody),
+    ("GET", "/v1/conversations/{conversation}"): _of_conversation("A conversation of this key.", "conversation"),
+    ("POST", "/v1/conversations/{conversation}"): _of_conversation(
+        "Change the metadata of a conversation.", "conversation"
+    )._replace(body=ConversationBody),
+    ("DELETE", "/v1/conversations/{conversation}"): _of_conversation("Delete a conversation.", "conversation"),
+    ("POST", "/v1/conversations/{conversation}/items"): _of_conversation(
+        "Add items to a conversation.", "conversation"
+    )._replace(body=ConversationBody),
+    ("GET", "/v1/conversations/{conversation}/items"): _of_conversation("Its items.", "conversation"),
+    ("GET", "/v1/conversations/{conversation}/items/{item}"): _of_conversation("One item.", "conversation", "item"),
+    ("DELETE", "/v1/conversations/{conversation}/items/{item}"): _of_conversation(
+        "Delete an item.", "conversation", "item"
+    ),
     ("POST", "/v1/files"): _of_file("Upload a file.", ())._replace(body=CreateFile, body_type=FORM),
     ("GET", "/v1/files"): _of_file("The files of this key.", _FILE_PAGE),
     ("GET", "/v1/files/{file}"): _of_file("One file of this key."),

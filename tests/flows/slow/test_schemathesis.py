@@ -122,8 +122,9 @@ async def agreeable(wire: Wire) -> None:
     if path.startswith("/v1/batches"):
         await ok_json({"id": f"batch_{time.monotonic_ns()}", "object": "batch", "status": "in_progress"})(wire)
         return
-    if path.startswith("/v1/files"):
-        await ok_json({"id": f"file-{time.monotonic_ns()}", "object": "file", "deleted": True})(wire)
+    if path.startswith(("/v1/files", "/v1/conversations")):
+        kind = path.split("/")[2].removesuffix("s")
+        await ok_json({"id": f"{kind}-{time.monotonic_ns()}", "object": kind, "deleted": True})(wire)
         return
     if wire.request.headers.get("content-type", "").startswith("multipart/form-data"):
         await of_form(wire)
@@ -232,6 +233,8 @@ def there(house: Gateway, method: str, path: str) -> dict[str, str]:
         "response": stored,
         "file": "reference.js" if path.startswith("/docs") else "api.js",
     }
+    if "{conversation}" in path:
+        known |= {"conversation": house.post("/v1/conversations", {}).json["id"], "item": "msg_1"}
     if path.startswith("/v1/files"):
         known["file"] = upload(house, ("purpose", "vision"), ("file", b"x"))
     if path.startswith("/v1/batches"):
@@ -470,6 +473,8 @@ def test_nobody_else_is_let_in(
             "name": "crew",
             "request": "req_1",
             "file": "file-1",
+            "conversation": "conv_1",
+            "item": "msg_1",
             "batch": "batch_1",
             "response": "resp_1",
         }

@@ -1,0 +1,171 @@
+"""Conversations that an upstream keeps (OpenAI's Conversations API): made, read, changed, deleted, and their items.
+
+A new one has no model that would say where it belongs. It goes to the upstream that is the first choice of most of the
+caller's models, among those with Responses of their own, and stays there with the API key that made it: calls with
+`conversation` go there, too. No quota is drawn on: nothing is generated.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from functools import partial
+from urllib.parse import quote
+from zlib import crc32
+
+from aiohttp import hdrs, web
+from pydantic import ValidationError
+
+from gateway.accounting.bonds import MAX_SHOWN_ID
+from gateway.api import auth, capabilities, validate, validation_errors
+from gateway.api.json_document import parse
+from gateway.api.schema import ConversationBody
+from gateway.config import Config
+from gateway.config.model_names import is_pattern
+from gateway.errors import BodyTooLarge, NotFound, UpstreamFailed
+from gateway.formats import token_rule
+from gateway.formats.responses import RESPONSES, refuse_references
+from gateway.records import Bond, Failure, Fault, Key, Phase
+from gateway.store.bonds import is_bond_id
+from gateway.upstream.account import account_of
+
+from .bodies import BodyReader
+from .capacity import Capacity
+from .endpoints import check_type, continue_later
+from .kept import FindsCaller, KeptAtUpstream, object_of
+from .middleware import CONTEXT, RequestContext
+from .responses import Whole
+from .status import Status
+
+PATH = "/v1/conversations"
+
+MAX_BODY_BYTES = 1_048_576
+"""Of the items of one request: they are read at once, which larger ones would take too long for."""
+
+
+_NAMES = frozenset(ConversationBody.model_fields)
+
+
+class Conversations:
+    """The endpoints of conversations. `caller` finds the key of a request, or refuses it."""
+
+    def __init__(self, caller: FindsCaller, status: Status, capacity: Capacity) -> None:
+        self._kept = KeptAtUpstream(caller, status, "conversation_id", "/conversations", RESPONSES, name="conversation")
+        self._bodies = BodyReader(capacity)
+        self._capacity = capacity
+
+    def routes(self) -> list[web.RouteDef]:
+        """Every route of conversations."""
+        one = f"{PATH}/{{conversation:[^{{}}/]+}}"
+        item = f"{one}/items/{{item:[^{{}}/]+}}"
+        post = partial(web.post, expect_handler=continue_later)
+        return [
+            post(PATH, self.create),
+            web.get(one, self._kept.relay, allow_head=False),
+            post(one, self.update),
+            web.delete(one, self._kept.delete),
+            post(f"{one}/items", self.add),
+            web.get(f"{one}/items", partial(self._kept.relay, action="/items"), allow_head=False),
+            web.get(item, self.relay_item, allow_head=False),
+            web.delete(item, self.relay_item),
+        ]
+
+    async def create(self, request: web.Request) -> web.StreamResponse:
+        """Make one, and bind its id to the key."""
+        visit = request[CONTEXT]
+        key = await self._kept.key(request, visit)
+        body = await self._body(request, visit)
+        bond = _new_bond(key, visit, token_rule.tokens_of(token_rule.count(body).quarters))
+        answer = await self._kept.fetch(request, visit, bond, method="POST", body=body)
+        told = object_of(answer.body)
+        made = None if told is None else told.get("id")
+        if not isinstance(made, str) or not is_bond_id(made):
+            raise UpstreamFailed.after(Failure(bond.upstream, Phase.WAITING, Fault.NOT_JSON))
+        await visit.parts.bonds.keep(bond._replace(id=made))
+        return self._kept.whole(answer)
+
+    async def update(self, request: web.Request) -> web.StreamResponse:
+        """Change its metadata."""
+        visit = request[CONTEXT]
+        bond = await self._kept.bond(request, visit)
+        return await self._send(request, visit, bond, "")
+
+    async def add(self, request: web.Request) -> web.StreamResponse:
+        """Add items, of which later calls repeat the tokens."""
+        visit = request[CONTEXT]
+        bond = await self._kept.bond(request, visit)
+        return await self._send(request, visit, bond, "/items")
+
+    async def relay_item(self, request: web.Request) -> web.StreamResponse:
+        """One item: read or deleted."""
+        item = request.match_info["item"]
+        if not is_bond_id(item) or not item.strip("."):
+            raise NotFound(f"Item with id '{item[:MAX_SHOWN_ID]}' not found.")
+        return await self._kept.relay(request, f"/items/{quote(item, safe='')}")
+
+    async def _send(self, request: web.Request, visit: RequestContext, bond: Bond, action: str) -> Whole:
+        body = await self._body(request, visit)
+        answer = await self._kept.fetch(request, visit, bond, action, "POST", body)
+        more = token_rule.tokens_of(token_rule.count(body).quarters) if action else 0
+        await visit.parts.bonds.keep(bond._replace(tokens=bond.tokens + more))
+        return self._kept.whole(answer)
+
+    async def _body(self, request: web.Request, visit: RequestContext) -> bytes:
+        """The body, which is an object without references to other items. Raises `InvalidRequest`."""
+        try:
+            if not request.can_read_body:
+                return b"{}"
+            check_type(request)
+            pieces = await self._bodies.read(request, visit)
+            if hdrs.CONTENT_ENCODING in request.headers:
+                pieces = await self._bodies.decode(request, visit, pieces)
+        finally:
+            self._capacity.let_go(visit.held_bytes)
+            visit.held_bytes = 0
+        if sum(map(len, pieces)) > MAX_BODY_BYTES:
+            raise BodyTooLarge(
+                f"The items of one request may have {MAX_BODY_BYTES} bytes. Add them in several requests, or send large"
+                f" ones in 'input' of POST {RESPONSES.path}."
+            )
+        body = b"".join(pieces)
+        _check(body)
+        return body
+
+
+def _check(body: bytes) -> None:
+    """Raises `InvalidRequest`."""
+    members = parse(body).members
+    validate.refuse_other_case(members, _NAMES)
+    try:
+        asked = ConversationBody.model_validate(members)
+    except ValidationError as error:
+        raise validation_errors.explain(error) from None
+    refuse_references(asked.items or (), "items")
+
+
+def _new_bond(key: Key, visit: RequestContext, tokens: int) -> Bond:
+    """The bond of a new conversation, without its id. Raises `NotFound` where no upstream can keep it."""
+    config = visit.parts.config
+    name = _home_of(key, config)
+    if name is None:
+        raise NotFound("No upstream of your models keeps conversations: send the whole conversation in 'input'.")
+    upstream = config.upstreams[name]
+    account = account_of(upstream, crc32(visit.id.encode()) % len(upstream.credentials))
+    return Bond("", key.id, key.team, name, account, "", tokens, time.time(), kind="conversation")
+
+
+def _home_of(key: Key, config: Config) -> str | None:
+    """The upstream that is the first choice of most of the key's models among those with Responses of their own."""
+    served: Counter[str] = Counter()
+    for name, model in config.models.items():
+        is_usable = is_pattern(name) or auth.may_use(key, name)  # what a key may use of a pattern is not known
+        if not is_usable or not capabilities.lists(model, RESPONSES.name):
+            continue
+        keeping = [
+            route
+            for route in model.routes
+            if capabilities.serves(RESPONSES.name, able := config.upstreams[route.upstream].capabilities)
+            and not capabilities.is_translated(RESPONSES.name, able)
+        ]
+        served.update({min(keeping, key=lambda route: route.priority).upstream} if keeping else ())
+    return served.most_common(1)[0][0] if served else None
