@@ -306,7 +306,9 @@ class CallLog:
 
     async def acknowledged(self) -> None:
         """Wait until the settlement is safe: in the store or, where that takes its time, in the journal."""
-        await self.reservation.acknowledged()
+        settled = self.reservation.settled
+        if settled is not None and not settled.done():
+            await settled  # a cancellation does not take the settlement back
 
     def _close_after(self, error: BaseException | None) -> None:
         """Close what the block left open: only `spent` is charged."""

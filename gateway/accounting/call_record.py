@@ -8,7 +8,7 @@ that the request does not name, because the upstream chose it, has no price that
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from gateway.config import Model, Price, Route
 from gateway.quota import pricing, windows
@@ -57,6 +57,7 @@ def record_of(
 ) -> Record:
     """A call and what became of it on this route; None: it was tried on none."""
     price = call.model.price
+    others = _other_prices(call, route, usage) if usage.parts else {}
     return Record(
         id=call.id,
         time=call.started,
@@ -70,14 +71,14 @@ def record_of(
         upstream=route.upstream if route else "",
         status=status,
         stream=call.params.stream,
-        usage=_without_parts(call, route, usage) if usage.parts else usage,
+        usage=_without_parts(usage, others) if usage.parts else usage,
         ended=ended,
         first_byte_s=first_byte_s,
         duration_s=duration_s,
         attempts=attempts,
         truncated=is_truncated,
         client_request_id=call.client_request_id,
-        cost_nusd=cost_nusd(call, route, usage),
+        cost_nusd=pricing.cost_nusd(price, usage, call.started, others),
         price=None if price is None else price.spelling or pricing.spelling(price, usage, call.started),
         failed=failed,
         user=call.user,
@@ -91,10 +92,10 @@ def cost_nusd(call: Call, route: Route | None, usage: Usage) -> int | None:
     return pricing.cost_nusd(call.model.price, usage, call.started, others)
 
 
-def _without_parts(call: Call, route: Route | None, usage: Usage) -> Usage:
+def _without_parts(usage: Usage, others: Mapping[str, Price | None]) -> Usage:
     """The usage as it is stored: an estimate where a model ran whose price is not known."""
     ran = {part.model for part in usage.parts if part.model}
-    is_known = not ran or ran <= _other_prices(call, route, usage).keys()
+    is_known = not ran or ran <= others.keys()
     return usage._replace(parts=(), source=usage.source if is_known else "estimated")
 
 

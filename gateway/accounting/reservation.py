@@ -92,23 +92,21 @@ class Reservation:
         self._growing = asyncio.Lock() if places else None
         self._ledger = ledger
         self._likely = likely or call.model.routes[0]
-        self._draw = Draw(lost_record(call, self._likely), claims)
-        self._settled: asyncio.Future[None] | None = None
+        self.held = Draw(lost_record(call, self._likely), claims)
+        """What is drawn on, and the record of the call if it is lost."""
+        self.settled: asyncio.Future[None] | None = None
+        """Done when the settlement is safe: in the store or, where that takes its time, in the journal."""
         self._shrinks_left = 0 if fit is None else SHRINKS
 
     def __repr__(self) -> str:
         return f"<Reservation {self.call.id} {'open' if self.is_open else 'closed'}>"
-
-    @property
-    def claims(self) -> tuple[Claim, ...]:
-        return self._draw.claims
 
     async def make(self) -> None:
         """Reserve on every window of the call. Raises the refusal (`RateLimited`, `QuotaSpent`, `Unavailable`, or
         `UpstreamFailed` where no upstream has room)."""
         refused = await self._find_place() if self._places else await self._reserve()
         while refused is not None and not self._places and self._shrink(refused):
-            self._draw = Draw(lost_record(self.call, self._likely), self._own)
+            self.held = Draw(lost_record(self.call, self._likely), self._own)
             refused = await self._reserve()
         if refused is not None:
             raise _refusal(refused, self.call)
@@ -121,19 +119,19 @@ class Reservation:
         if self._growing is None:
             return None
         async with self._growing:
-            more = further(self._draw.claims, wanted)
-            return await self._grow(self._draw._replace(claims=self._draw.claims + more)) if more else None
+            more = further(self.held.claims, wanted)
+            return await self._grow(self.held._replace(claims=self.held.claims + more)) if more else None
 
     async def extend_for_hedge(self, wanted: Sequence[Claim]) -> Refused | None:
         """`extend` for an attempt beside a running one: if the worker is killed, the call is charged two reservations.
 
         The caller's own windows are drawn on once, like those of any call with several attempts.
         """
-        more = further(self._draw.claims, wanted)
-        return await self._grow(Draw(lost_twice(self._draw.record), self._draw.claims + more))
+        more = further(self.held.claims, wanted)
+        return await self._grow(Draw(lost_twice(self.held.record), self.held.claims + more))
 
     async def _grow(self, grown: Draw) -> Refused | None:
-        drawing = self._ledger.extend(grown, len(self._draw.claims))
+        drawing = self._ledger.extend(grown, len(self.held.claims))
         try:
             await asyncio.wait([drawing])
         except asyncio.CancelledError:
@@ -148,13 +146,13 @@ class Reservation:
         away = drawing.exception()
         if away is None and isinstance(refused := drawing.result(), Refused):
             return refused
-        self._draw = grown
+        self.held = grown
         if away is not None:
             raise Unavailable(_WHY_NOT[StoreUnavailable.code], code=StoreUnavailable.code) from None
         return None
 
     async def _reserve(self) -> Refused | None:
-        drawing = self._ledger.draw(self._draw)
+        drawing = self._ledger.draw(self.held)
         try:
             verdict = await drawing
         except StoreUnavailable as away:
@@ -162,7 +160,7 @@ class Reservation:
         except asyncio.CancelledError:
             # A pending reservation is voided by the ledger; one that was granted in this turn has to be voided here.
             if not drawing.cancelled() and drawing.exception() is None and isinstance(drawing.result(), Granted):
-                self._ledger.settle(self._draw.taken_back())
+                self._ledger.settle(self.held.taken_back())
             raise
         if isinstance(verdict, Refused):
             return verdict
@@ -172,29 +170,26 @@ class Reservation:
     def settle(self, record: Record) -> None:
         """Close by what was used. Queued for the store without waiting."""
         if self.is_open:
-            self._end(self._ledger.settle(Settlement(record, self._draw.claims)), record)
+            self.is_open, self.settled = False, self._ledger.settle(Settlement(record, self.held.claims))
+            if self._admission is not None:
+                self._note_use(self._admission, record)
 
     def defer(self, record: Record, note: str) -> None:
         """Close, and leave what is held to what goes on at the upstream, as `note` says. `record` is that of the
         call if it is lost. Queued for the store without waiting."""
         if self.is_open:
-            self._end(self._ledger.defer(Settlement(record, self._draw.claims), note), record)
+            self.is_open, self.settled = False, self._ledger.defer(Settlement(record, self.held.claims), note)
+            if self._admission is not None:
+                self._note_use(self._admission, record)
 
     def note_deferral(self, record: Record, note: str) -> None:
         """Should this worker be killed while it is open, it is deferred with this note."""
         if self.is_open:
-            self._ledger.note_deferral(Settlement(record, self._draw.claims), note)
+            self._ledger.note_deferral(Settlement(record, self.held.claims), note)
 
-    async def acknowledged(self) -> None:
-        """Wait until the settlement is safe: in the store or, where that takes its time, in the journal."""
-        if self._settled is not None and not self._settled.done():
-            await self._settled  # a cancellation does not take the settlement back
-
-    def _end(self, settled: asyncio.Future[None], record: Record) -> None:
-        self.is_open, self._settled = False, settled
-        if self._admission is not None:
-            of_place = [claim.window.id for claim in self._draw.claims[len(self._own) :]]
-            self._admission.ended(record.usage.total_tokens, of_place)
+    def _note_use(self, admission: Admission, record: Record) -> None:
+        of_place = [claim.window.id for claim in self.held.claims[len(self._own) :]]
+        admission.ended(record.usage.total_tokens, of_place)
 
     async def _find_place(self) -> Refused | None:
         """Reserve where there is room, now or after a wait. Returns the refusal that ends first."""
@@ -209,7 +204,7 @@ class Reservation:
         no other place mends."""
         refusals = []
         for place in self._places:
-            self._draw = Draw(lost_record(self.call, place.route), self._own + place.claims)
+            self.held = Draw(lost_record(self.call, place.route), self._own + place.claims)
             refused = await self._reserve()
             if refused is None:
                 number = len(self._own)

@@ -186,7 +186,8 @@ class Journal:
 
     def _at_end_of_turn(self) -> None:
         self._is_called = False
-        self._keep_house()
+        if self._house is None:
+            self._keep_house()
         if self._on_disk == self._appended or self._is_closed or self._round is not None:
             return
         if self._pace.is_slow:
@@ -280,10 +281,11 @@ class Journal:
     def delivered(self, number: int) -> None:
         """The store has everything up to this number, and nothing above: lower than before if it has lost data."""
         self._shelf.delivered(number)
-        self._keep_house()
+        if self._house is None:
+            self._keep_house()
 
     def _keep_house(self) -> None:
-        if self._house is None and not self._is_closed:
+        if not self._is_closed:
             self._house = self._tasks.spawn(self._look_after(), "journal")
 
     async def _look_after(self) -> None:

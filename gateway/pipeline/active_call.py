@@ -120,8 +120,8 @@ class ActiveCall:
         call, router, tried = self.call, self.services.router, self._tried
         name = call.params.model
         candidates = router.candidates(self.routes, name, call.affinity)
-        if not tried:
-            return next_step(call.model, candidates)
+        if not tried:  # no failure that `next_step` could judge
+            return Try(candidates[0]) if candidates else GiveUp(None)
         upstreams = self.services.config.upstreams
         total_s = max([upstreams[route.upstream].timeouts.total_s for route in self.routes])
         left_s = min(total_s, client_timeout_s(call.forwarded_headers)) - (time.perf_counter() - call.arrived)

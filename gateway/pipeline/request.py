@@ -41,7 +41,7 @@ def prepare(active: ActiveCall, call: Call, route: Route, way: Adaptation, handl
         case Adaptation.TRANSLATED:
             translated = bridges.translate(call, upstream.capabilities, max_bytes)
             call = translated.call
-    changes = changed_members(call, log.reservation.claims, route, upstream.capabilities)
+    changes = changed_members(call, log.reservation.held.claims, route, upstream.capabilities)
     body = _body(call.params.document, changes)
     spec = FORMATS[call.endpoint]
     added_limits = [changes[name] for name in spec.limit_fields if name in changes]

@@ -44,6 +44,7 @@ _MORE_AT = Record._fields.index("price") + Usage._fields.index("more")
 _FIELDS = len(Record._fields) - 1 + _MORE_AT - Record._fields.index("price") + 1
 """Of a record with all of its fields."""
 _NOTE = "deferral"
+_FLAGS = ("false", "true")
 
 
 def encode(settlement: Settlement) -> str:
@@ -69,9 +70,9 @@ def encode(settlement: Settlement) -> str:
     ])  # fmt: skip
     return (
         f"[{name},{place},[{sums}],[{spelt}]]\t"
-        f"[{name},{time:.6f},{names},{status},{_flag(stream)},{prompt},{completion},{cached},{reasoning},"
+        f"[{name},{time:.6f},{names},{status},{_FLAGS[stream]},{prompt},{completion},{cached},{reasoning},"
         f'"{source}","{ended}",{"null" if first_byte_s is None else f"{first_byte_s:.6f}"},{duration_s:.6f},{attempts},'
-        f"{_flag(truncated)},{'null' if client_id is None else quote(client_id)},"
+        f"{_FLAGS[truncated]},{'null' if client_id is None else quote(client_id)},"
         f"{'null' if cost_nusd is None else cost_nusd},{'null' if price is None else quote(price)}"
         + (
             f",{quote(units.spell(more))},{quote(failed)},{quote(user)},{quote(tags)}]"
@@ -131,10 +132,6 @@ def attributions_of(record: Record) -> list[tuple[str, str]]:
         name, _, value = tag.partition("=")
         found.append((f"tag:{name}", value))
     return found
-
-
-def _flag(value: bool) -> str:
-    return "true" if value else "false"
 
 
 def decode(entry: str) -> Settlement:

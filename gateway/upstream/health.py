@@ -47,6 +47,7 @@ class Health:
         self, upstream: str, models: Collection[str], keys: int, show: Show, clock: Callable[[], float]
     ) -> None:
         self.credentials = Credentials(keys)
+        self._has_keys = keys > 1
         self.budget = RetryBudget()
         self.first_bytes = FirstByteTimes()
         """Of calls that may be hedged."""
@@ -142,8 +143,9 @@ class Health:
             for name, circuit in ((None, self._own), (model, self._circuit(model))):
                 if circuit is not None and circuit_breaker.admits(circuit, now):
                     self._move(name, CircuitEvent.BEGIN, now)
-        taken = self.credentials.take(model, now, used, affinity) if key is None else key
-        return AttemptHandle(self, model, taken, now)
+        if key is None:
+            key = self.credentials.take(model, now, used, affinity) if self._has_keys else 0
+        return AttemptHandle(self, model, key, now)
 
     def health_checked(self, event: CircuitEvent, began: float) -> None:
         """Apply the result of a health check that began at this time."""

@@ -298,15 +298,15 @@ async def test_counts_that_cannot_be_true_are_logged_once(caplog: pytest.LogCapt
 def test_a_draw_that_is_taken_back_cost_nothing() -> None:
     call = a_call()
     for model, cost_nusd in ((PRICED, 0), (call.model, None)):
-        draw = log_of(books_of(ScriptedLedger(Granted()), []), call._replace(model=model)).reservation._draw
+        draw = log_of(books_of(ScriptedLedger(Granted()), []), call._replace(model=model)).reservation.held
         assert draw.taken_back().record.cost_nusd == cost_nusd
 
 
 def test_a_lost_call_is_counted_where_it_was_likely_to_go() -> None:
     books, route = books_of(ScriptedLedger(Granted()), []), Route(upstream="other", model="its-own-name")
-    record = log_of(books, a_call(), likely=route).reservation._draw.record
+    record = log_of(books, a_call(), likely=route).reservation.held.record
     assert (record.upstream, record.routed_model, record.ended) == ("other", "its-own-name", "lost")
-    assert log_of(books, a_call()).reservation._draw.record.upstream == a_call().model.routes[0].upstream
+    assert log_of(books, a_call()).reservation.held.record.upstream == a_call().model.routes[0].upstream
 
 
 # ------------------------------------------------------------------------------------------------ limits of upstreams
