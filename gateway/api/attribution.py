@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from gateway.config import RecordSettings
 from gateway.errors import InvalidRequest
 from gateway.records import TAG_SEPARATOR
 
@@ -41,8 +42,9 @@ class Attribution(NamedTuple):
 NOBODY = Attribution()
 
 
-def attribution_of(headers: Iterable[tuple[str, str]], members: Mapping[str, Any]) -> Attribution:
-    """The user and the tags of a request. Raises `InvalidRequest` for a header that cannot be a tag."""
+def attribution_of(headers: Iterable[tuple[str, str]], members: Mapping[str, Any], kept: RecordSettings) -> Attribution:
+    """The user and the tags of a request, as far as records have them. Raises `InvalidRequest` for a header that cannot
+    be a tag, in any case."""
     named = [(tag, value) for name, value in headers if (tag := _tag(name)) is not None]
     metadata = members.get("metadata")
     user = members.get("safety_identifier") or members.get("user")
@@ -54,7 +56,9 @@ def attribution_of(headers: Iterable[tuple[str, str]], members: Mapping[str, Any
         for name, value in metadata.items():
             if len(tags) < MAX_TAGS and name != "user_id" and _is_tag(name, value):
                 tags.setdefault(name, value)
-    is_user = isinstance(user, str) and user[:MAX_USER].isprintable()
+    is_user = kept.user and isinstance(user, str) and user[:MAX_USER].isprintable()
+    if not kept.tags:
+        tags = {}
     return Attribution(
         _without_keys(str(user)[:MAX_USER]) if is_user else "",
         TAG_SEPARATOR.join([f"{name}={_without_keys(value)}" for name, value in sorted(tags.items())]),

@@ -1691,6 +1691,13 @@ def _refuse_from(models: Any) -> Any:
     return models
 
 
+class RecordSettings(Section):
+    user: bool = True
+    """Whether records and reports contain the user that a client names; the upstream gets it either way."""
+    tags: bool = True
+    """Whether records and reports contain the tags of a client."""
+
+
 class Config(Section):
     """The whole file."""
 
@@ -1708,6 +1715,8 @@ class Config(Section):
     """Sign-in of people by OpenID Connect."""
     jwt: JwtSettings | None = None
     """Signed tokens of an identity provider in place of API keys."""
+    records: RecordSettings = RecordSettings()
+    """What is kept of a call beside its numbers."""
     metrics: MetricsSettings = MetricsSettings()
     """/metrics."""
     upstreams: Annotated[dict[str, Upstream], Field(min_length=1)]

@@ -219,7 +219,7 @@ class DataPlane:
         forwarded = forwarded_headers(request, spec.request_headers)
         if is_form:
             forwarded = with_content_type(forwarded, content_type(boundary))
-        user, tags = attribution_of(request.headers.items(), asked.document.members)
+        user, tags = attribution_of(request.headers.items(), asked.document.members, config.records)
         call = Call(
             id=visit.id,
             started=time.time(),

@@ -204,7 +204,7 @@ class PassthroughCalls:
     ) -> Call:
         client_id = request.headers.get("X-Client-Request-Id")
         wished = request.headers.get(classes.HEADER)
-        user, tags = attribution_of(request.headers.items(), params.document.members)
+        user, tags = attribution_of(request.headers.items(), params.document.members, visit.parts.config.records)
         path = asked.row.at_upstream(asked.path) + forwarded_query(request)
         return Call(
             id=visit.id,

@@ -7,7 +7,11 @@ from typing import Any
 import pytest
 
 from gateway.api.attribution import MAX_TAGS, NOBODY, attribution_of
+from gateway.config import RecordSettings
 from gateway.errors import InvalidRequest
+from gateway.records import TAG_SEPARATOR
+
+ALL = RecordSettings()
 
 
 @pytest.mark.parametrize(
@@ -28,22 +32,22 @@ from gateway.errors import InvalidRequest
     ],
 )
 def test_user(members: dict[str, Any], user: str) -> None:
-    assert attribution_of([], members).user == user
+    assert attribution_of([], members, ALL).user == user
 
 
 def test_tags_are_headers_and_fit_metadata() -> None:
     headers = [("Accept", "*/*"), ("X-Gateway-Tag-Project", "Atlas 2"), ("x-gateway-tag-stage", "test")]
     metadata = {"project": "other", "team": "a=b", "Big": "x", "long": "x" * 65, "number": 3, "user_id": "ada"}
-    found = attribution_of(headers, {"metadata": metadata})
+    found = attribution_of(headers, {"metadata": metadata}, ALL)
     assert found == ("ada", "project=Atlas 2\x1fstage=test\x1fteam=a=b")
 
 
 def test_nothing_is_said() -> None:
-    assert attribution_of([("Accept", "*/*")], {"model": "m"}) is NOBODY
+    assert attribution_of([("Accept", "*/*")], {"model": "m"}, ALL) is NOBODY
 
 
 def test_metadata_has_room_for_few() -> None:
-    found = attribution_of([], {"metadata": {f"m{number}": "x" for number in range(16)}})
+    found = attribution_of([], {"metadata": {f"m{number}": "x" for number in range(16)}}, ALL)
     assert len(found.tags.split("\x1f")) == MAX_TAGS
 
 
@@ -61,5 +65,14 @@ def test_metadata_has_room_for_few() -> None:
 )
 def test_header_that_is_no_tag(headers: list[tuple[str, str]], code: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
-        attribution_of(headers, {})
+        attribution_of(headers, {}, ALL)
     assert caught.value.code == code
+
+
+@pytest.mark.parametrize(("user", "tags"), [(True, True), (True, False), (False, True), (False, False)])
+def test_what_is_kept_out_of_records(user: bool, tags: bool) -> None:
+    kept = RecordSettings(user=user, tags=tags)
+    found = attribution_of([("x-gateway-tag-a", "b")], {"user": "ada", "metadata": {"c": "d", "user_id": "eve"}}, kept)
+    assert found == ("ada" if user else "", f"a=b{TAG_SEPARATOR}c=d" if tags else "")
+    with pytest.raises(InvalidRequest):
+        attribution_of([("x-gateway-tag-a", "")], {}, kept)

@@ -7,6 +7,7 @@ import io
 import json
 import time
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -154,6 +155,30 @@ def test_user_and_tags_of_a_request_are_in_its_record(house: Gateway, upstream: 
     assert house.admin("calls", tag="project").error["param"] == "tag"
     refused = house.post("/v1/completions", body, key="reader", headers={"x-gateway-tag-a": "x" * 65})
     assert (refused.status, refused.error["code"], refused.error["param"]) == (400, "invalid_tag", "x-gateway-tag-a")
+
+
+@pytest.mark.parametrize("kept", [{"user": False, "tags": False}, {"user": False}, {"tags": False}], ids=str)
+def test_user_and_tags_are_kept_out_of_records(
+    gateway: StartsGateways, upstream: Stage, store_url: str, tmp_path: Path, kept: dict[str, bool]
+) -> None:
+    """Out of every file of the gateway, too; the upstream gets the user."""
+    upstream.play(counted(2, 1))
+    name = "-".join(kept)
+    store = {"url": store_url if "redis" in store_url else f"embedded:{tmp_path}/data", "journal_dir": f"{tmp_path}/j"}
+    if "redis" in store_url:
+        store["namespace"] = f"kept-{name}"
+    house = gateway(settings(upstream.url, store=store, records=kept))
+    body = {"model": COMPLETIONS, "prompt": "Hello", "user": "ada-in-private"}
+    answer = house.post("/v1/completions", body, headers={"x-gateway-tag-project": "atlas-in-private"})
+    assert (answer.status, upstream.requests[-1].json["user"]) == (200, "ada-in-private")
+    call = house.call(answer.headers["x-request-id"])
+    assert call["user"] == ("ada-in-private" if kept.get("user", True) else "")
+    assert call["tags"] == ({"project": "atlas-in-private"} if kept.get("tags", True) else {})
+    for group, text in (("user", "ada-in-private"), ("tag:project", "atlas-in-private")):
+        is_kept = kept.get(group.partition(":")[0].replace("tag", "tags"), True)
+        assert (text in {row[group] for row in house.usage(group_by=group)}) == is_kept
+        files = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
+        assert any(text.encode() in content for content in files) == is_kept
 
 
 def test_reports_by_user_tag_and_label(house: Gateway, upstream: Stage) -> None:

@@ -76,6 +76,7 @@ GOOD: dict[str, Any] = {
         "keys": {"models": ["m*"], "expires_after_s": 60, "quotas": [{"requests": 1, "per": "day"}]},
     },
     "quotas": [{"requests": 5, "per": "second"}],
+    "records": {"user": False, "tags": False},
     "teams": {
         "crew": {
             "quotas": [{"usd": 5, "per": "month"}],
