@@ -39,6 +39,7 @@ Endpoint = Literal[
     "generate_content",
     "count_content_tokens",
     "batches",
+    "message_batches",
 ]
 UsageSource = Literal["reported", "estimated", "none"]
 Ended = Literal["done", "error", "client_gone", "lost"]

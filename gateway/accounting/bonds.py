@@ -53,16 +53,18 @@ _NOT_FOUND = {
     "file_id": ("No such File object: {}", None),
     "input_file_id": ("No such File object: {}", None),
     "batch": ("No batch found with id '{}'.", None),
+    "message_batch": ("No message batch found with id '{}'.", None),
 }
 """OpenAI's message and code for what is not there, by the parameter that names it."""
 
 _KINDS: Mapping[str, str] = {
-    "id": "file", "file_id": "file", "input_file_id": "file", "batch": "batch", TASK: "task",
+    "id": "file", "file_id": "file", "input_file_id": "file", "batch": "batch",
+    "message_batch": "message_batch", TASK: "task",
     "conversation": "conversation", "conversation_id": "conversation",
 }  # fmt: skip
 """The kinds of what parameters name; others name responses."""
 
-_SHOWN: Mapping[str, str] = {"batch": "", "conversation_id": ""}
+_SHOWN: Mapping[str, str] = {"batch": "", "message_batch": "", "conversation_id": ""}
 """The parameters that errors name, where they are others."""
 
 

@@ -25,6 +25,7 @@ _WRONG_ENDPOINT: Mapping[Endpoint, str] = {
     "compact": "No upstream of this model compacts conversations (v1/responses/compact).",
     "generate_content": "This model is not supported for generateContent. Did you mean to use v1/chat/completions?",
     "count_content_tokens": "No upstream of this model counts tokens (countTokens).",
+    "message_batches": "No upstream of this model runs batches (v1/messages/batches).",
     "responses": "This model is not supported in the v1/responses endpoint. Did you mean to use v1/chat/completions?",
 }
 PART_OF: Mapping[Endpoint, Endpoint] = {
@@ -32,6 +33,7 @@ PART_OF: Mapping[Endpoint, Endpoint] = {
     "input_tokens": "responses",
     "compact": "responses",
     "count_content_tokens": "generate_content",
+    "message_batches": "messages",
 }
 """Endpoints that a model has with another one, by whose name its settings list them."""
 _PLAIN_ENDPOINTS = frozenset({"completions", "chat", "embeddings"})
@@ -140,6 +142,8 @@ def fitting(
 def may_rewrite(model: Model, endpoint: Endpoint, upstreams: Mapping[str, Upstream]) -> bool:
     """Whether a route of this model may need more of a call's values than to pass them on."""
     able = [upstreams[route.upstream].capabilities for route in model.routes]
+    if endpoint == "message_batches":
+        return any(route.model is not None for route in model.routes)
     if endpoint == "completions":
         return not all(each.is_all for each in able)
     return any(is_translated(endpoint, each) for each in able)

@@ -14,6 +14,7 @@ from .embeddings import EMBEDDINGS
 from .format import Format
 from .gemini import COUNT_CONTENT_TOKENS, GENERATE_CONTENT
 from .images import IMAGE_EDITS, IMAGE_VARIATIONS, IMAGES
+from .message_batches import MESSAGE_BATCHES
 from .messages import COUNT_TOKENS, MESSAGES
 from .moderations import MODERATIONS
 from .passthrough import PASSTHROUGH
@@ -53,6 +54,7 @@ FORMATS: Mapping[Endpoint, Format] = _Table(
             GENERATE_CONTENT,
             COUNT_CONTENT_TOKENS,
             BATCHES,
+            MESSAGE_BATCHES,
         )
     }
 )

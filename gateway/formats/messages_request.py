@@ -63,10 +63,15 @@ def _read(rules: validate.Rules, raw: bytes, find_counter: FindsCounter) -> Para
     try:
         return validate.read(rules, raw, find_counter)
     except InvalidRequest as fault:
-        if fault.message.startswith(NOT_JSON):
-            rest = fault.message.removeprefix(NOT_JSON).removesuffix(")").strip()
-            raise InvalidRequest(f"The request body is not valid JSON: {rest}") from None
-        raise
+        raise reworded(fault) from None
+
+
+def reworded(fault: InvalidRequest) -> InvalidRequest:
+    """The fault of a body in Anthropic's words."""
+    if not fault.message.startswith(NOT_JSON):
+        return fault
+    rest = fault.message.removeprefix(NOT_JSON).removesuffix(")").strip()
+    return InvalidRequest(f"The request body is not valid JSON: {rest}")
 
 
 def _message(document: Document, body: Messages, count: Counter | None) -> Params:

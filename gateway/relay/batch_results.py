@@ -41,17 +41,21 @@ class BatchTotals:
 
     def add(self, report: Usage | None, model: str | None) -> None:
         """A request that was answered; None: nothing is known of its usage."""
-        usage = self._share if report is None else report._replace(variant=self._variant)
+        usage = self._share if report is None else self._in_batch(report)
         self.model = model or self.model
-        if self._needs_parts:
+        if self._needs_parts or usage.parts:
             self._parts.append(usage)
         else:
             self._sum = pricing.total_usage((self._sum, usage))._replace(parts=())
 
+    def _in_batch(self, report: Usage) -> Usage:
+        parts = tuple([part._replace(variant=self._variant) for part in report.parts])
+        return report._replace(variant=self._variant, parts=parts)
+
     @property
     def usage(self) -> Usage:
         """The sum so far."""
-        return pricing.total_usage(self._parts) if self._needs_parts else self._sum
+        return pricing.total_usage((self._sum, *self._parts))
 
 
 class ResultReader(NamedTuple):

@@ -28,6 +28,7 @@ from .choices import GeneratedUsage
 from .files import FileStore
 from .gemini import ContentRequest, content_body, content_events, google_error_body
 from .ledger import CallHistory, ServedCall
+from .message_batches import MessageBatchStore
 from .messages import END, MessageRequest, PromptCache, SimulatedMessage, error_body
 from .prefix_cache import PrefixCache
 from .requests import (
@@ -107,6 +108,12 @@ def build_app(settings: Settings) -> web.Application:
     app.router.add_post("/v1/embeddings", simulator.serving("embeddings"))
     app.router.add_post(MESSAGES_PATH, simulator.serving("messages"))
     app.router.add_post(f"{MESSAGES_PATH}/count_tokens", simulator.count_tokens)
+    batches = f"{MESSAGES_PATH}/batches"
+    app.router.add_post(batches, simulator.add_message_batch)
+    app.router.add_get(f"{batches}/{{id}}", simulator.show_message_batch)
+    app.router.add_delete(f"{batches}/{{id}}", simulator.delete_message_batch)
+    app.router.add_post(f"{batches}/{{id}}/cancel", simulator.cancel_message_batch)
+    app.router.add_get(f"{batches}/{{id}}/results", simulator.show_results)
     for method in ("generateContent", "streamGenerateContent"):
         app.router.add_post(f"{CONTENT_PATH}:{{method:{method}}}", simulator.serving("generate_content"))
     app.router.add_post(f"{CONTENT_PATH}:countTokens", simulator.count_content_tokens)
@@ -174,6 +181,7 @@ class _Simulator:
         self._files = FileStore()
         self._tasks = TaskStore()
         self._batches = BatchStore(self._files, self._ledger, settings)
+        self._message_batches = MessageBatchStore(self._ledger, settings)
         self._in_progress: set[str] = set()
         """Ids of the calls whose background responses are being made."""
 
@@ -398,6 +406,36 @@ class _Simulator:
         """POST /v1/batches/{id}/cancel."""
         self._authorise(request)
         return web.json_response(self._batches.cancel(request.match_info["id"]).as_json())
+
+    async def add_message_batch(self, request: web.Request) -> web.Response:
+        """POST /v1/messages/batches."""
+        self._authorise(request)
+        made = self._message_batches.add(await request.json())
+        return web.json_response(made.as_json(str(request.url.origin())))
+
+    async def show_message_batch(self, request: web.Request) -> web.Response:
+        """GET /v1/messages/batches/{id}."""
+        self._authorise(request)
+        found = self._message_batches.find(request.match_info["id"])
+        return web.json_response(found.as_json(str(request.url.origin())))
+
+    async def cancel_message_batch(self, request: web.Request) -> web.Response:
+        """POST /v1/messages/batches/{id}/cancel."""
+        self._authorise(request)
+        found = self._message_batches.cancel(request.match_info["id"])
+        return web.json_response(found.as_json(str(request.url.origin())))
+
+    async def delete_message_batch(self, request: web.Request) -> web.Response:
+        """DELETE /v1/messages/batches/{id}."""
+        self._authorise(request)
+        return web.json_response(self._message_batches.remove(request.match_info["id"]))
+
+    async def show_results(self, request: web.Request) -> web.Response:
+        """GET /v1/messages/batches/{id}/results."""
+        self._authorise(request)
+        results = self._message_batches.find(request.match_info["id"]).results
+        text = "".join([f"{json.dumps(result)}\n" for result in results])
+        return web.Response(text=text, content_type="application/x-jsonl")
 
     async def _media(self, request: web.Request, endpoint: Endpoint, entry: ServedCall) -> web.Response:
         asked = await media.read(request)

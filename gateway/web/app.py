@@ -50,6 +50,7 @@ from .hot_reload import HotReload, assemble, prepare
 from .http_guard.token_auth import TokenAuth
 from .landing import Landing
 from .large_bodies import LargeBodies
+from .message_batches import StoredMessageBatches
 from .middleware import ErrorMiddleware, Handler
 from .openapi.document import route_to_document
 from .ops import Ops
@@ -130,6 +131,7 @@ async def build(
             *StoredResponses(plane.caller, status, capacity).routes(),
             *StoredBatches(plane.caller, status).routes(),
             *Conversations(plane.caller, status, capacity).routes(),
+            *StoredMessageBatches(plane.caller, status).routes(),
             *StoredFiles(plane.caller, status, capacity).routes(),
         ]
         deferred = DeferredPoller(store, lambda: live.parts)

@@ -26,7 +26,7 @@ from gateway.formats.format import Format
 from gateway.pipeline import Services
 from gateway.pipeline.request import changed_members
 from gateway.quota import windows
-from gateway.records import Call, Claim, Key, Params
+from gateway.records import Call, Claim, Document, Key, Params
 
 from .forms import StoredForm
 
@@ -76,6 +76,23 @@ async def of_batch_file(asked: Params, key: Key, services: Services) -> Params:
     return asked._replace(
         model=sums.model, prompt_tokens=sums.prompt_tokens, output_limit=sums.output_tokens, lines=sums.lines
     )
+
+
+def restrict_requests(call: Call) -> None:
+    """Raises `InvalidRequest` for a request of a message batch that the limits of the key or the model refuse."""
+    key, model = call.key.limits, call.model.limits
+    if not key.model_fields_set and not model.model_fields_set:
+        return
+    large, document = call.params.document.large, call.params.document
+    members = document.members if large is None else json.loads(b"".join(large.pieces))
+    for place, request in enumerate(members["requests"]):
+        given = request["params"]
+        asked = Params(Document("", given), call.params.model, output_limit=given["max_tokens"])
+        try:
+            validate.restrict(asked, key, model)
+        except InvalidRequest as fault:
+            fault.message = f"requests.{place}.params: {fault.message}"
+            raise
 
 
 class BatchChecker:

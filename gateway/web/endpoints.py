@@ -25,6 +25,7 @@ from gateway.config import Config, Model, NamedModel
 from gateway.errors import InvalidRequest, ModelNotFound, Unavailable, UpgradeRequired
 from gateway.formats import AZURE, FORMATS, azure_paths, of_client
 from gateway.formats.format import Format, no_json
+from gateway.formats.message_batches import MESSAGE_BATCHES
 from gateway.queueing import classes
 from gateway.quota import window_status
 from gateway.quota.issued import may_be_issued
@@ -34,7 +35,7 @@ from gateway.store import StoreUnavailable
 from gateway.store.redis.timeout import StallTolerantTimeout
 from gateway.upstream import stickiness
 
-from .batch_file import of_batch_file
+from .batch_file import of_batch_file, restrict_requests
 from .bodies import BodyReader, check_coding
 from .capacity import Capacity
 from .forms import FormReader, boundary_of
@@ -133,6 +134,8 @@ class DataPlane:
             if row is not None:
                 return await self._answer(request, visit, await row.check(), row.seen)
             call = await self._check(request, visit, spec, address)
+            if spec is MESSAGE_BATCHES:
+                restrict_requests(call)
             if visit.parts.config.files.upstream is not None:
                 call = await bound_to_files(call, visit.parts)
             return await self._answer(request, visit, call)

@@ -10,8 +10,8 @@ import asyncio
 import json
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
-from urllib.parse import quote
 
 from aiohttp import web
 
@@ -26,15 +26,14 @@ from gateway.relay.attempt import response_headers
 from gateway.store.bonds import SETTLED, is_bond_id
 from gateway.upstream.account import account_of
 from gateway.upstream.ask import Fetched, fetch
-from gateway.upstream.download import Download
 
 from .batch_file import BatchChecker, BatchSums
 from .capacity import Capacity
 from .endpoints import continue_later, forwarded_headers, with_content_type
 from .forms import FormReader, StoredForm, boundary_of
-from .kept import FindsCaller, KeptAtUpstream, ask_upstream, object_of, raise_for
+from .kept import FindsCaller, KeptAtUpstream, object_of, raise_for
 from .middleware import CONTEXT, RequestContext
-from .responses import EventStream, Whole, json_response
+from .responses import Whole, json_response
 from .status import Status
 
 PATH = "/v1/files"
@@ -48,12 +47,8 @@ MAX_PAGE = 100
 MAX_LIMIT = 10_000
 """Of `limit` (openai-openapi, listFiles)."""
 
-MAX_ERROR_BYTES = 65_536
-
 BYTES_PER_TOKEN, MAX_FILE_TOKENS = 4, 131_072
 """What a call is estimated to read of a file that it names."""
-
-_DOWN = ("content-type", "content-disposition", "content-encoding")
 
 
 class StoredFiles:
@@ -73,7 +68,7 @@ class StoredFiles:
             web.get(PATH, self.list, allow_head=False),
             web.get(one, self._kept.relay, allow_head=False),
             web.delete(one, self.delete),
-            web.get(f"{one}/content", self.download, allow_head=False),
+            web.get(f"{one}/content", partial(self._kept.download, action="/content"), allow_head=False),
         ]
 
     async def upload(self, request: web.Request) -> web.StreamResponse:
@@ -155,38 +150,6 @@ class StoredFiles:
                     code="batch_not_settled",
                 )
         return await self._kept.delete(request)
-
-    async def download(self, request: web.Request) -> web.StreamResponse:
-        """The file's content, relayed as it comes. Cut, the message is left incomplete."""
-        visit = request[CONTEXT]
-        bond = await self._kept.bond(request, visit)
-        calls, task = self._status.calls, asyncio.current_task()
-        calls.add(task)
-        try:
-            return await self._relay(request, visit, bond)
-        finally:
-            calls.discard(task)
-
-    async def _relay(self, request: web.Request, visit: RequestContext, bond: Bond) -> web.StreamResponse:
-        parts = visit.parts
-        upstream, pool = parts.config.upstreams[bond.upstream], parts.pools[bond.upstream]
-        sent = ask_upstream(request, visit, bond, f"/files/{quote(bond.id, safe='')}/content", "GET", OPENAI)
-        async with Download(bond.upstream, pool) as download:
-            head = await download.begin(sent, upstream.timeouts.head_s)
-            if isinstance(head, Failure):
-                raise UpstreamFailed.after(head)
-            if head.status != 200:
-                raise_for(bond.upstream, Fetched(head, await download.read_all(MAX_ERROR_BYTES)), pool.hidden, OPENAI)
-            headers = [(name, value) for name, value in head.headers if name in _DOWN]
-            stream = visit.stream = EventStream(
-                request, [*headers, ("x-request-id", visit.id)], is_last=not self._status.is_ready
-            )
-            while piece := await download.read():
-                if stream.write(piece):
-                    await stream.wait_until_writable()
-            if download.failure is None:
-                stream.finish(b"")
-            return stream
 
 
 class _Sent(NamedTuple):

@@ -22,13 +22,18 @@ from gateway.relay.attempt import response_headers
 from gateway.upstream import provider_errors
 from gateway.upstream.account import position_of
 from gateway.upstream.ask import Fetched, fetch
+from gateway.upstream.download import Download
 
 from .endpoints import forwarded_headers, forwarded_query
 from .middleware import CONTEXT, RequestContext
-from .responses import Whole
+from .responses import EventStream, Whole
 from .status import Status
 
 FindsCaller = Callable[[web.Request, RequestContext], Awaitable[Key]]
+
+MAX_ERROR_BYTES = 65_536
+_DOWN = ("content-type", "content-disposition", "content-encoding")
+"""Headers of a downloaded answer that the client sees."""
 
 READ_AT_ONCE = 8
 """Requests to the upstream at once for one list."""
@@ -76,6 +81,40 @@ class KeptAtUpstream:
         if (told := object_of(answer.body)) is not None and told.get("deleted") is not False:
             await visit.parts.bonds.forget(bond)
         return self.whole(answer)
+
+    async def download(self, request: web.Request, action: str) -> web.StreamResponse:
+        """Relay an answer as it comes, whatever it is. Cut, the message is left incomplete."""
+        visit = request[CONTEXT]
+        bond = await self.bond(request, visit)
+        calls, task = self._status.calls, asyncio.current_task()
+        calls.add(task)
+        try:
+            return await self._download(request, visit, bond, action)
+        finally:
+            calls.discard(task)
+
+    async def _download(
+        self, request: web.Request, visit: RequestContext, bond: Bond, action: str
+    ) -> web.StreamResponse:
+        parts = visit.parts
+        upstream, pool = parts.config.upstreams[bond.upstream], parts.pools[bond.upstream]
+        sent = ask_upstream(request, visit, bond, f"{self._path}/{quote(bond.id, safe='')}{action}", "GET", self._spec)
+        async with Download(bond.upstream, pool) as download:
+            head = await download.begin(sent, upstream.timeouts.head_s)
+            if isinstance(head, Failure):
+                raise UpstreamFailed.after(head, passed=self._spec.passed_statuses)
+            if head.status != 200:
+                refusal = Fetched(head, await download.read_all(MAX_ERROR_BYTES))
+                raise_for(bond.upstream, refusal, pool.hidden, self._spec)
+            ids = [(name, visit.id) for name in ("x-request-id", self._spec.id_header) if name is not None]
+            headers = [(name, value) for name, value in head.headers if name in _DOWN]
+            stream = visit.stream = EventStream(request, [*headers, *ids], is_last=not self._status.is_ready)
+            while piece := await download.read():
+                if stream.write(piece):
+                    await stream.wait_until_writable()
+            if download.failure is None:
+                stream.finish(b"")
+            return stream
 
     async def fetch(
         self,

@@ -6,13 +6,11 @@ from collections.abc import Mapping
 
 from gateway.formats import FORMATS
 
-_ONE_BY_ONE = "send each message to POST /v1/messages"
 _ELSEWHERE: Mapping[str, str] = {
     "/v1/responses": "docs/formats.md lists what is served of a stored response",
     "/v1/conversations": "docs/formats.md lists what is served of a conversation",
     "/v1/edits": "use POST /v1/chat/completions",
     "/v1/engines": "use POST /v1/completions with the model in the body",
-    "/v1/messages/batches": _ONE_BY_ONE,
     "/v1/complete": "use POST /v1/messages",
     "/v1beta": "of Google's API it has generateContent, streamGenerateContent and countTokens, and the list of models",
     "/v1/skills": "send messages that need none to POST /v1/messages",

@@ -287,6 +287,14 @@ BODIES: dict[str, dict[str, Any]] = {
     "speech": {"input": "Hello", "voice": "alloy"},
     "generate_content": {"contents": [{"role": "user", "parts": [{"text": "Hello"}]}]},
     "count_content_tokens": {"contents": [{"role": "user", "parts": [{"text": "Hello"}]}]},
+    "message_batches": {
+        "requests": [
+            {
+                "custom_id": "a",
+                "params": {"model": OF_ALL, "max_tokens": 5, "messages": [{"role": "user", "content": "Hello"}]},
+            }
+        ]
+    },
     "batches": {"input_file_id": "file-1", "endpoint": "/v1/embeddings", "completion_window": "24h"},
 }
 LINE = {"custom_id": "a", "method": "POST", "url": "/v1/embeddings", "body": {"model": OF_ALL, "input": "Hello"}}

@@ -493,8 +493,6 @@ def test_models_are_listed_in_the_shape_that_the_client_knows(house: Gateway) ->
         ("/v1/v1/messages", "Did you mean /v1/messages? This client adds /v1 itself"),
         ("/messages", "Did you mean /v1/messages? The base URL of this client has to end in /v1."),
         ("/v1/messages/", "Leave out the slash"),
-        ("/v1/messages/batches", "send each message to POST /v1/messages"),
-        ("/v1/messages/batches/b_1/results", "send each message to POST /v1/messages"),
         ("/v1/complete", "use POST /v1/messages"),
     ],
 )

@@ -20,7 +20,6 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, models_jso
 from gateway import __version__
 from gateway.api.file_form import PURPOSES, CreateFile
 from gateway.api.schema import (
-    Body,
     Chat,
     Completion,
     ConversationBody,
@@ -34,6 +33,7 @@ from gateway.formats import AZURE, FORMATS, azure_paths
 from gateway.formats.batches import CreateBatch
 from gateway.formats.gemini_request import CountContentTokens, GenerateContent
 from gateway.formats.images import ImageEdit, ImageGeneration, ImageVariation
+from gateway.formats.message_batches import CreateMessageBatch
 from gateway.formats.messages import OVERLOADED
 from gateway.formats.moderations import Moderation
 from gateway.formats.rerank import RERANK, Rerank
@@ -69,7 +69,7 @@ def _call(summary: str, body: type[Part], answer: str, *, streamed: str | None =
 
 
 def _of_anthropic(
-    summary: str, body: type[Body], answer: str, events: str | None = None, errors: tuple[int, ...] = ()
+    summary: str, body: type[Part], answer: str, events: str | None = None, errors: tuple[int, ...] = ()
 ) -> Operation:
     answers: dict[str, Schema] = {JSON: named(answer)}
     if events is not None:
@@ -119,6 +119,14 @@ def _google_methods(version: str) -> Mapping[tuple[str, str], Operation]:
     }
 
 
+_MESSAGE_BATCH_PAGE = (in_query("limit", "Batches of a page.", type="integer", minimum=1, maximum=1000),)
+
+
+def _of_message_batch(summary: str, parameters: tuple[Mapping[str, Any], ...] = (in_path("batch"),)) -> Operation:
+    errors = (401, 404, 408, 409, 413, 422, 429, 502, 504, OVERLOADED)
+    return Operation(summary, "key", {JSON: named("Stored")}, errors, parameters=parameters, error="AnthropicError")
+
+
 _BATCH_PAGE = (in_query("limit", "Batches of a page.", type="integer", minimum=1, maximum=100),)
 _FILE_PAGE = (
     in_query("limit", "Files of a page, of which the gateway shows 100.", type="integer", minimum=1, maximum=10_000),
@@ -148,6 +156,17 @@ _OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("POST", "/v1/messages/count_tokens"): _of_anthropic(
         "Count the tokens of a message, in Anthropic's Messages API.", CountTokens, "TokenCount", None, (OVERLOADED,)
     ),
+    ("POST", "/v1/messages/batches"): _of_anthropic(
+        "Answer many messages within a day, in Anthropic's Messages API.", CreateMessageBatch, "Stored", None,
+        (OVERLOADED,),
+    ),
+    ("GET", "/v1/messages/batches"): _of_message_batch("The message batches of this key.", _MESSAGE_BATCH_PAGE),
+    ("GET", "/v1/messages/batches/{batch}"): _of_message_batch("One message batch of this key."),
+    ("DELETE", "/v1/messages/batches/{batch}"): _of_message_batch("Delete a message batch of this key."),
+    ("POST", "/v1/messages/batches/{batch}/cancel"): _of_message_batch("Cancel a message batch of this key."),
+    ("GET", "/v1/messages/batches/{batch}/results"): _of_message_batch(
+        "The results of a message batch of this key, a line for each."
+    )._replace(answers={"*/*": {"type": "string"}}),
     **_google_methods("v1beta"),
     **_google_methods("v1"),
     ("GET", "/v1beta/models"): _of_google(

@@ -37,7 +37,7 @@ from tests.fakes import forms
 from tests.fakes import responses_api as api
 from tests.fakes.scripted import Wire, answer, ok_json, stream
 from tests.flows.client import ERROR_KEYS, TIMEOUT_S, events
-from tests.flows.house import ADMIN_TOKEN, COMPLETIONS, Gateway, key, secret, settings
+from tests.flows.house import ADMIN_TOKEN, COMPLETIONS, Gateway, eventually, key, secret, settings
 from tests.flows.steering import Operator
 
 FITTING, UNFIT = GenerationMode.POSITIVE, GenerationMode.NEGATIVE
@@ -113,18 +113,25 @@ async def of_google(wire: Wire, method: str) -> None:
         await ok_json({"totalTokens": 3} if method == "countTokens" else GENERATED)(wire)
 
 
+async def of_kept(wire: Wire, path: str) -> None:
+    """Files and batches, each with another id."""
+    number = time.monotonic_ns()
+    if path.endswith(("/content", "/results")):
+        await answer(b"{}\n", headers=[("Content-Type", "application/octet-stream")])(wire)
+    elif path.startswith("/v1/messages/batches"):
+        await ok_json({"id": f"msgbatch_{number}", "type": "message_batch", "processing_status": "ended"})(wire)
+    elif path.startswith("/v1/batches"):
+        await ok_json({"id": f"batch_{number}", "object": "batch", "status": "in_progress"})(wire)
+    else:
+        kind = path.split("/")[2].removesuffix("s")
+        await ok_json({"id": f"{kind}-{number}", "object": kind, "deleted": True})(wire)
+
+
 async def agreeable(wire: Wire) -> None:
     """An upstream that answers everything as it should be answered."""
     path = wire.request.path.partition("?")[0]
-    if path.endswith("/content"):
-        await answer(b"x", headers=[("Content-Type", "application/octet-stream")])(wire)
-        return
-    if path.startswith("/v1/batches"):
-        await ok_json({"id": f"batch_{time.monotonic_ns()}", "object": "batch", "status": "in_progress"})(wire)
-        return
-    if path.startswith(("/v1/files", "/v1/conversations")):
-        kind = path.split("/")[2].removesuffix("s")
-        await ok_json({"id": f"{kind}-{time.monotonic_ns()}", "object": kind, "deleted": True})(wire)
+    if any(kind in path for kind in ("/files", "/batches", "/conversations")):
+        await of_kept(wire, path)
         return
     if wire.request.headers.get("content-type", "").startswith("multipart/form-data"):
         await of_form(wire)
@@ -217,6 +224,14 @@ def batch_of_file(house: Gateway) -> dict[str, str]:
     return {"input_file_id": upload(house, *BATCH), "endpoint": "/v1/embeddings"}
 
 
+def ended_batch(house: Gateway, *, is_recorded: bool) -> str:
+    """A message batch of alice's; one that may be deleted, if its usage has to be recorded."""
+    made = house.post("/v1/messages/batches", plain_body("/v1/messages/batches"))
+    if is_recorded:
+        eventually(lambda: any(row["id"] == made.id for row in house.calls("alice")), timeout_s=60)
+    return str(made.json["id"])
+
+
 @pytest.fixture
 def there(house: Gateway, method: str, path: str) -> dict[str, str]:
     """What stands in a path and is there; a key or a team is made for this test."""
@@ -237,6 +252,8 @@ def there(house: Gateway, method: str, path: str) -> dict[str, str]:
         known |= {"conversation": house.post("/v1/conversations", {}).json["id"], "item": "msg_1"}
     if path.startswith("/v1/files"):
         known["file"] = upload(house, ("purpose", "vision"), ("file", b"x"))
+    if path.startswith("/v1/messages/batches"):
+        known["batch"] = ended_batch(house, is_recorded=method == "DELETE")
     if path.startswith("/v1/batches"):
         known["batch"] = house.post("/v1/batches", plain_body("/v1/batches") | batch_of_file(house)).json["id"]
     return {part: known.get(part, name) for part in re.findall(r"{(\w+)}", path)}
@@ -357,7 +374,9 @@ def test_what_fits_the_document_is_answered_as_it_says(
     varies = bool(operation.body or operation.parameters)
 
     turns = itertools.cycle((True, False))
-    batch = batch_of_file(house) if (method, path) == ("POST", "/v1/batches") else None
+    batch: dict[str, Any] | None = batch_of_file(house) if (method, path) == ("POST", "/v1/batches") else None
+    if (method, path) == ("POST", "/v1/messages/batches"):
+        batch = plain_body(path)
 
     @given(schema[path][method].as_strategy(generation_mode=FITTING))
     @rules(BOUNDED, max_examples=most(path) if varies else 2)
@@ -417,6 +436,9 @@ def plain_body(path: str) -> dict[str, Any]:
     """A good one."""
     if is_of_google(path):
         return {"contents": [{"parts": [{"text": "Hi"}]}]}
+    if path == "/v1/messages/batches":
+        params = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]}
+        return {"requests": [{"custom_id": "a", "params": params}]}
     if path == "/v1/batches":
         return {"input_file_id": "file-0", "endpoint": "/v1/embeddings", "completion_window": "24h"}
     if not path.startswith("/admin"):

@@ -1,0 +1,166 @@
+"""Anthropic's message batches (anthropic-sdk-python, `types/messages/batch_create_params.py`): many requests in one
+body, answered within a day, at a price of their own (the variant `batch`).
+
+Each request is checked as a body of /v1/messages. All of one batch name the same model, because a batch has one record
+and one reservation.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from typing import Annotated, Any, NoReturn
+
+from pydantic import Field
+
+from gateway.api import json_document
+from gateway.api.prompt_tokens import FindsCounter
+from gateway.api.schema import Messages, Part
+from gateway.config import Capabilities, Route
+from gateway.errors import GatewayError, InvalidRequest
+from gateway.records import Call, Endpoint, Params, Usage
+
+from . import messages_request
+from .batches import VARIANT
+from .format import BatchFormat, BatchState, Format, PlainFacts
+from .messages import COUNT_TOKENS, MESSAGES
+
+MAX_REQUESTS = 10_000
+"""Of one batch, within `server.max_request_bytes`; Anthropic permits 100,000."""
+
+
+class MessageOfBatch(Part):
+    """One request of a batch; `params` is a body of /v1/messages."""
+
+    custom_id: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+    params: Messages
+
+
+class CreateMessageBatch(Part):
+    """The body, for the API document."""
+
+    requests: Annotated[list[MessageOfBatch], Field(min_length=1, max_length=MAX_REQUESTS)]
+
+
+_CUSTOM_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_NAMES = frozenset({"custom_id", "params"})
+
+
+def _read(raw: bytes, find_counter: FindsCounter) -> Params:
+    try:
+        document = json_document.parse(raw)
+    except InvalidRequest as fault:
+        raise messages_request.reworded(fault) from None
+    requests = document.members.get("requests")
+    if not isinstance(requests, list) or not 1 <= len(requests) <= MAX_REQUESTS:
+        _refuse("requests", f"expected a list of 1 to {MAX_REQUESTS} requests")
+    seen: set[str] = set()
+    each = [_request(f"requests.{place}", request, seen, find_counter) for place, request in enumerate(requests)]
+    for place, asked in enumerate(each):
+        if asked.model != each[0].model:
+            _refuse(f"requests.{place}.params.model", f"expected '{each[0].model[:64]}', as in the first request")
+    return Params(
+        document=document,
+        model=each[0].model,
+        prompt_tokens=sum([asked.prompt_tokens for asked in each]),
+        output_limit=sum([asked.output_limit or 0 for asked in each]),
+        output_param="requests",
+        prompt_param="requests",
+        variant=VARIANT,
+        is_kept=True,
+        is_deferred=True,
+        lines=len(each),
+        lines_endpoint=MESSAGES.name,
+    )
+
+
+def _request(path: str, request: Any, seen: set[str], find_counter: FindsCounter) -> Params:
+    if not isinstance(request, dict) or request.keys() != _NAMES:
+        _refuse(path, "expected an object with 'custom_id' and 'params'")
+    name, params = request["custom_id"], request["params"]
+    if not isinstance(name, str) or _CUSTOM_ID.fullmatch(name) is None:
+        _refuse(f"{path}.custom_id", "expected 1 to 64 letters, digits, '-' or '_'")
+    if name in seen:
+        _refuse(f"{path}.custom_id", "another request has it")
+    seen.add(name)
+    if not isinstance(params, dict):
+        _refuse(f"{path}.params", "expected an object")
+    try:
+        asked = MESSAGES.read(json.dumps(params).encode(), find_counter)
+    except GatewayError as fault:
+        _refuse(f"{path}.params", fault.message)
+    if asked.stream:
+        _refuse(f"{path}.params.stream", "a request in a batch is not streamed")
+    if asked.other_models:
+        _refuse(f"{path}.params", "a request in a batch names one model")
+    return asked
+
+
+def _refuse(path: str, what: str) -> NoReturn:
+    raise InvalidRequest(f"{path}: {what}", param=path, code="invalid_batch_line")
+
+
+def _changes(call: Call, route: Route, capabilities: Capabilities, needs_limit: bool) -> dict[str, Any]:
+    """The requests with the model's name at the upstream, where it differs."""
+    name = route.model or call.params.model
+    if name == call.params.model:
+        return {}
+    requests = call.params.document.members["requests"]
+    return {"requests": [each | {"params": each["params"] | {"model": name}} for each in requests]}
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    batch = json.loads(body)
+    if not isinstance(batch, dict):
+        raise ValueError("no object")
+    return batch
+
+
+def _facts(body: bytes) -> PlainFacts:
+    """Of a batch that was just made: how it stands is asked for later."""
+    batch = _object(body)
+    made = batch.get("id")
+    is_error = batch.get("type") == "error" or not isinstance(made, str)
+    return PlainFacts(is_error=is_error, is_pending=True, kept_id=None if is_error else made)
+
+
+def _state(body: bytes) -> BatchState:
+    batch = _object(body)
+    status = batch.get("processing_status")
+    if status in ("in_progress", "canceling"):
+        return BatchState(is_over=False)
+    made = batch.get("id")
+    if status != "ended" or not isinstance(made, str) or _CUSTOM_ID.fullmatch(made) is None:
+        raise ValueError("no status of a message batch")
+    results = () if batch.get("results_url") is None else (f"{MESSAGE_BATCHES.upstream_path}/{made}/results",)
+    if batch.get("cancel_initiated_at") is not None:
+        return BatchState(True, "client_gone", 499, results)
+    return BatchState(True, results=results)
+
+
+def _line(data: bytes, endpoint: Endpoint) -> PlainFacts | None:
+    """One result: a request that has not succeeded is free."""
+    result = _object(data).get("result")
+    if not isinstance(result, dict) or result.get("type") != "succeeded":
+        return None
+    return MESSAGES.facts(json.dumps(result.get("message")).encode())
+
+
+def _no_usage(report: Any) -> Usage | None:
+    return None
+
+
+MESSAGE_BATCHES: Format = replace(
+    COUNT_TOKENS,
+    name="message_batches",
+    path="/v1/messages/batches",
+    upstream_path="/messages/batches",
+    operation="batch",
+    read=_read,
+    facts=_facts,
+    usage=_no_usage,
+    changes=_changes,
+    passed_statuses=MESSAGES.passed_statuses,
+    batch=BatchFormat("message_batch", _state, _line),
+)

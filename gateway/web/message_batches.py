@@ -1,0 +1,91 @@
+"""Anthropic's message batches, by their ids: list, read, cancel, results, delete. They are made as calls
+(`formats/message_batches.py`), and settled by `relay/deferred.py`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from aiohttp import web
+
+from gateway.errors import Conflict
+from gateway.formats import FORMATS
+from gateway.records import Bond
+from gateway.store.bonds import SETTLED
+
+from .files import page_of
+from .kept import FindsCaller, KeptAtUpstream, object_of
+from .middleware import CONTEXT, RequestContext
+from .responses import Whole, json_response
+from .status import Status
+
+MAX_LIMIT = 1000
+"""Of `limit` (anthropic-sdk-python, `types/messages/batch_list_params.py`)."""
+
+
+class StoredMessageBatches:
+    """The endpoints of message batches that are made. `caller` finds the key of a request, or refuses it."""
+
+    def __init__(self, caller: FindsCaller, status: Status) -> None:
+        spec = FORMATS["message_batches"]
+        self._path = spec.path
+        self._kept = KeptAtUpstream(caller, status, "message_batch", spec.upstream_path, spec, name="batch")
+
+    def routes(self) -> list[web.RouteDef]:
+        """Every route of message batches that are made."""
+        one = f"{self._path}/{{batch:[^{{}}/]+}}"
+        return [
+            web.get(self._path, self.list, allow_head=False),
+            web.get(one, self.show, allow_head=False),
+            web.delete(one, self.delete),
+            web.post(f"{one}/cancel", self.cancel),
+            web.get(f"{one}/results", partial(self._kept.download, action="/results"), allow_head=False),
+        ]
+
+    async def show(self, request: web.Request) -> web.StreamResponse:
+        """The batch as it is now."""
+        return await self._relay(request, "")
+
+    async def cancel(self, request: web.Request) -> web.StreamResponse:
+        """Cancel the batch. What was answered by then is charged."""
+        return await self._relay(request, "/cancel")
+
+    async def delete(self, request: web.Request) -> web.StreamResponse:
+        """Delete the batch, unless it is still to be charged by its results."""
+        visit = request[CONTEXT]
+        if (await self._kept.bond(request, visit)).note != SETTLED:
+            raise Conflict(
+                "The batch has not ended, or its usage is not recorded yet. Please try again later.",
+                code="batch_not_settled",
+            )
+        return await self._kept.delete(request)
+
+    async def list(self, request: web.Request) -> web.StreamResponse:
+        """The key's own batches, as they are at the upstream now."""
+        visit = request[CONTEXT]
+        key = await self._kept.key(request, visit)
+        bonds: Sequence[Bond] = await visit.parts.bonds.every(key.id, "message_batch")
+        page, has_more = page_of(bonds, request.query.get("after_id"), request.query.get("limit", "20"), MAX_LIMIT)
+        found = [_own(each, visit) for each in await self._kept.read_all(request, visit, page)]
+        first, last = (found[0]["id"], found[-1]["id"]) if found else (None, None)
+        told = {"data": found, "has_more": has_more, "first_id": first, "last_id": last}
+        return json_response(json.dumps(told).encode())
+
+    async def _relay(self, request: web.Request, action: str) -> web.StreamResponse:
+        visit = request[CONTEXT]
+        bond = await self._kept.bond(request, visit)
+        answer = await self._kept.fetch(request, visit, bond, action, request.method)
+        whole: Whole = self._kept.whole(answer._replace(body=json.dumps(_own(object_of(answer.body), visit)).encode()))
+        return whole
+
+
+def _own(batch: dict[str, Any] | None, visit: RequestContext) -> dict[str, Any]:
+    """The batch with the gateway's own address of its results: the upstream's needs the upstream's key."""
+    told = batch or {}
+    if isinstance(told.get("results_url"), str):
+        base = visit.parts.config.server.public_url or ""
+        told["results_url"] = f"{base.rstrip('/')}{FORMATS['message_batches'].path}/{told.get('id')}/results"
+    return told
