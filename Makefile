@@ -2,11 +2,12 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help demo docs chart image lock test test-all check format servers bench bench-lone bench-wide counts soak stack
+.PHONY: help demo docs screenshots chart image lock test test-all check format servers bench bench-lone bench-wide counts soak stack
 
 help:
 	@echo "make demo    run the gateway with a simulated upstream; no network, no key, no server needed"
 	@echo "make docs    build the documentation site into site/"
+	@echo "make screenshots  make the pictures of the documentation from the demo; needs Chromium (make servers); 2 minutes"
 	@echo "make test    format, lint, strict types and the fast tests; 6 minutes, no root, no servers needed"
 	@echo "make test-all  every test, on every Redis and Valkey, with real clients and browsers; 35 minutes; installs servers"
 	@echo "make check   format, lint and strict types alone"
@@ -46,6 +47,9 @@ demo: .venv/bin/gateway
 
 docs: .venv/.docs
 	$(BIN)/mkdocs build
+
+screenshots: .venv/.installed
+	$(BIN)/python -m tests.browser.screenshots
 
 check: .venv/.installed
 	$(BIN)/ruff format --check .

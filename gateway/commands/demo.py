@@ -1,11 +1,14 @@
-"""`gateway demo`: a gateway in front of a simulated upstream, without a network, a key or a server."""
+"""`gateway demo`: a gateway in front of simulated upstreams, with a past and a trickle of calls; without a network, a
+key or a server. `--empty` has neither past nor calls."""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import secrets
 import socket
 import tempfile
+from dataclasses import replace
 from typing import Any
 
 from .serve import port_number, supervise
@@ -25,6 +28,7 @@ DEMO_MODELS: dict[str, dict[str, Any]] = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the command."""
     parser.add_argument("--port", type=port_number, default=8080, help="default: 8080; 0 takes a free one")
+    parser.add_argument("--empty", action="store_true", help="one key, no past, and no calls but yours")
     parser.set_defaults(config="demo")
 
 
@@ -34,30 +38,34 @@ def run(args: argparse.Namespace) -> int:
     from gateway.config.source import Reading
 
     with tempfile.TemporaryDirectory(prefix="gateway-demo-") as folder:
-        demo = Demo(args.port, folder)
-        return supervise(Reading(build(demo.values), demo.values, frozenset()), None, demo)
+        demo = Demo(args.port, folder, is_empty=args.empty)
+        config = build(demo.values)
+        if not args.empty:
+            from .demo_history import write_history
+
+            asyncio.run(write_history(config))
+        return supervise(Reading(config, demo.values, frozenset()), None, demo)
 
 
 class Demo:
-    """A simulated upstream, a store that is thrown away, a key and an admin token, made for this run."""
+    """Simulated upstreams, a store that is thrown away, keys and an admin token, made for this run."""
 
-    def __init__(self, port: int, folder: str) -> None:
+    def __init__(self, port: int, folder: str, *, is_empty: bool = False) -> None:
+        from gateway.tasks import Tasks
+
+        self._tasks = Tasks()
+        self.key_secrets: dict[str, str] = {}
+        """Of the keys that call by themselves."""
         self.key = f"sk-gw-demo-{secrets.token_urlsafe(24)}"
         self.admin_token = secrets.token_urlsafe(24)
         self._upstream_key = secrets.token_urlsafe(24)
         self._upstream = socket.create_server(("127.0.0.1", 0), backlog=128)
-        upstream_port = self._upstream.getsockname()[1]
+        self._shaky: socket.socket | None = None
         self.values: dict[str, Any] = {
             "server": {"port": port, "access_log": "off", "drain_delay_s": 0, "drain_timeout_s": 5},
             "store": {"url": f"embedded:{folder}/data", "journal_dir": f"{folder}/journal"},
             "admin": {"token": self.admin_token},
-            "upstreams": {
-                "simulator": {
-                    "base_url": f"http://127.0.0.1:{upstream_port}/v1",
-                    "api_key": self._upstream_key,
-                    "capabilities": {"messages": True},
-                }
-            },
+            "upstreams": {"simulator": self._settings_of(self._upstream)},
             "models": {
                 name: {**model, "routes": [{"upstream": "simulator"}], "max_output_tokens": 4096}
                 for name, model in DEMO_MODELS.items()
@@ -75,15 +83,49 @@ class Demo:
             ],
         }
 
+        if not is_empty:
+            self._add_life()
+
+    def _add_life(self) -> None:
+        """More keys, in teams, and a second upstream, which fails now and then."""
+        from .demo_history import PEOPLE, SPARE, TEAMS
+
+        self._shaky = socket.create_server(("127.0.0.1", 0), backlog=128)
+        self.values["upstreams"][SPARE] = self._settings_of(self._shaky)
+        for model in self.values["models"].values():
+            model["routes"] = [{"upstream": "simulator", "weight": 3}, {"upstream": SPARE}]
+        self.key_secrets = {name: f"sk-gw-{name}-{secrets.token_urlsafe(24)}" for name in PEOPLE}
+        self.values["teams"] = dict(TEAMS)
+        self.values["keys"] += [
+            {"id": name, "secret": self.key_secrets[name], "team": person.team, "quotas": list(person.quotas)}
+            for name, person in PEOPLE.items()
+        ]
+
+    def _settings_of(self, listener: socket.socket) -> dict[str, Any]:
+        """The settings of the simulated upstream that listens there."""
+        address = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
+        return {"base_url": address, "api_key": self._upstream_key, "capabilities": {"messages": True}}
+
+    def close(self) -> None:
+        """Close the sockets of upstreams that were never served."""
+        for listener in filter(None, (self._upstream, self._shaky)):
+            listener.close()
+
     async def start_upstream(self) -> None:
-        """Serve the simulated upstream beside the supervisor."""
+        """Serve the simulated upstreams beside the supervisor."""
         from gateway import simulator
 
         settings = simulator.Settings(api_key=self._upstream_key, first_token_delay_s=0.15, tokens_per_s=40)
         await simulator.serve_on(self._upstream, settings)
+        if self._shaky is not None:
+            await simulator.serve_on(self._shaky, replace(settings, fails_every_s=240, fails_for_s=40))
 
     def welcome(self, address: str) -> str:
-        """What to type next."""
+        """What to type next. Begins the calls of the other keys."""
+        if self.key_secrets:
+            from .demo_calls import call_now_and_then
+
+            self._tasks.spawn(call_now_and_then(address, self.key_secrets), "demo-calls")
         return f"""\
 The gateway serves {address} in front of a simulated upstream. Nothing leaves this machine.
 

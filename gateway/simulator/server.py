@@ -279,8 +279,14 @@ class _Simulator:
         if not hmac.compare_digest(given.encode("utf-8", "surrogateescape"), b"Bearer " + self._key):
             raise APIError(401, "Incorrect API key provided.", code="invalid_api_key")
 
+    def _is_failing(self) -> bool:
+        every_s = self._settings.fails_every_s
+        return every_s > 0 and time.monotonic() % every_s >= every_s - self._settings.fails_for_s
+
     async def _serve(self, request: web.Request, endpoint: Endpoint, entry: ServedCall) -> web.StreamResponse:
         self._authorise(request)
+        if self._is_failing():
+            raise APIError(503, "The server is overloaded.", error_type="server_error")
         if request.path in _MEDIA:
             return await self._media(request, endpoint, entry)
         body = await request.read()

@@ -42,6 +42,10 @@ class Settings:
     """Tokens in one event of a stream, at least 1; the last event of a text may hold fewer."""
     prefix_cache_blocks: int = 0
     """Blocks of 128 tokens that the prefix cache of chats holds; 0: no token is ever cached."""
+    fails_every_s: float = 0.0
+    """Length of a period of which calls fail for a while with status 503, in seconds; 0: they do not."""
+    fails_for_s: float = 0.0
+    """How long they fail at the end of each period."""
     models: Mapping[str, Endpoint] = field(default_factory=lambda: DEFAULT_MODELS)
 
     def __post_init__(self) -> None:

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import sqlite3
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 import redis
 
-from gateway.api import auth
-from gateway.config import StoreSettings, build
+from gateway.config import StoreSettings
 from gateway.quota.ledger_entry import SEPARATOR, SUMS
-from gateway.quota.windows import LimitTable
-from gateway.records import Window
 from gateway.store.redis.store import SCHEMA
 from gateway.store.sqlite.database import create, path_of
-from gateway.store.sqlite.schema import SUM_GROUP, WINDOW
+from gateway.store.sqlite.schema import SUM_GROUP
 from tests.fakes.redis_servers import RedisServer
 
 AT_ONCE = 4000
@@ -55,16 +50,6 @@ def fill_embedded(folder: Path, rows: Iterable[Row]) -> None:
         text = f"INSERT INTO sums ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"
         with db:
             db.executemany(text, ((*place, *numbers) for place, numbers in rows))
-
-
-def fill_windows(values: Mapping[str, Any], spent: Callable[[Window], int]) -> None:
-    """Say how much of each calendar window is used, of the keys, teams and the gateway of these settings."""
-    config, now = build(dict(values)), time.time()
-    terms = LimitTable(config.quotas, config.teams, {})
-    windows = {term.window(now) for key in config.keys for term in terms.of(auth.read(key))}
-    rows = [(each.id, each.starts, spent(each), 0, int(now * 1e6)) for each in windows if each.starts]
-    with closing(sqlite3.connect(path_of(config.store))) as db, db:
-        db.executemany(f"INSERT INTO windows ({', '.join(WINDOW)}) VALUES (?, ?, ?, ?, ?)", rows)
 
 
 def fill_redis(server: RedisServer, rows: Iterable[Row], namespace: str = "gateway") -> None:

@@ -5,13 +5,16 @@ import { NOTHING } from "./format.js";
 import { MEASURES, NUMBERS } from "./sums.js";
 import { Table } from "./table.js";
 
-const LINKED = { key: "keys", team: "teams" };
+const LINKED = { key: "keys", team: "teams", model: "models", upstream: "upstreams" };
 const COLUMN_OF = { cost: 6, tokens: 2, requests: 1, errors: 7 };
 
+/** Whether whoever looks has pages of the names of a group: of models and upstreams operators and viewers have. */
+export const hasPages = (can) => (group) => group === "key" || can(`GET /admin/api/${group === "team" ? "teams" : "models"}`);
+
 export class GroupTable {
-  /** `narrow(group, name)`, if given, is called when somebody chooses a row. */
-  constructor(narrow = null) {
-    this.narrow = narrow;
+  /** `narrow(group, name)`, if given, is called when somebody chooses a row; `linked(group)`: whether names lead to pages. */
+  constructor(narrow = null, linked = () => false) {
+    Object.assign(this, { narrow, linked });
     this.text = "";
     this.shown = "";
     this.table = null;
@@ -58,7 +61,7 @@ export class GroupTable {
       "span",
       { class: "named" },
       share,
-      group in LINKED && name
+      group in LINKED && name && this.linked(group)
         ? h("a", { href: `#${LINKED[group]}/${encodeURIComponent(name)}`, class: "mono" }, name)
         : h("span", { class: "mono" }, name || NOTHING),
       name && this.narrow && h("button", { type: "button", class: "only", "aria-label": `Only ${name}`, onclick: () => this.narrow(group, name) }, "only"),

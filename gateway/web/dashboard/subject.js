@@ -6,7 +6,7 @@ import { openRefusal } from "./call.js";
 import { DayChart } from "./chart.js";
 import { fill, h } from "./dom.js";
 import { count, many } from "./format.js";
-import { GroupTable } from "./group_table.js";
+import { GroupTable, hasPages } from "./group_table.js";
 import { LatencyPanel } from "./latency.js";
 import { rangeControl, rangeWords, readRange } from "./range.js";
 import { REFUSAL_COLUMNS } from "./refusal_rows.js";
@@ -72,7 +72,7 @@ export class SubjectReport {
     this.reports = new Reports(signal);
     this.chart = new DayChart();
     this.byStep = new StepTable();
-    this.groups = new GroupTable();
+    this.groups = new GroupTable(null, hasPages(can));
     [this.sums, this.place, this.table] = [h("div"), h("div"), h("div")];
     this.latency = can("GET /admin/api/latency") ? new LatencyPanel(signal, { id: "subject-latency", heading: "h3" }) : null;
     this.refusals = subject.group === "upstream" ? null : new Refusals(subject, signal);

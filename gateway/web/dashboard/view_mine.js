@@ -157,7 +157,6 @@ export function mine(main, context) {
       h("div", { class: "panel" }, chartPlace),
       h("div", { class: "panel flush" }, models),
     ),
-    latency.node,
     section(
       "keys",
       "Your keys, and what is left",
@@ -165,6 +164,7 @@ export function mine(main, context) {
         h("button", { type: "button", class: "primary", id: "new-key", onclick: () => editKey(null, lookAtKeys, context) }, "New key"),
       h("div", { class: "own-keys" }, keysPlace),
     ),
+    latency.node,
     section("refused", "Your last refusals", null, h("div", { class: "panel flush" }, refusalPlace)),
     section(
       "connect",

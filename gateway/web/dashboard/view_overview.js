@@ -5,7 +5,7 @@ import { DayChart } from "./chart.js";
 import { fill, h } from "./dom.js";
 import { FILTERS, chips, readFilters } from "./filters.js";
 import { day } from "./format.js";
-import { GroupTable } from "./group_table.js";
+import { GroupTable, hasPages } from "./group_table.js";
 import { callsOf, groupControl, hasHours, isGroup } from "./grouping.js";
 import { Headline, firstDayOf } from "./headline.js";
 import { LatencyPanel } from "./latency.js";
@@ -45,7 +45,7 @@ export function overview(main, { feed, signal, query, isLive, can, role }) {
   const note = h("p", { class: "note", role: "status" });
   const chart = new DayChart();
   const byStep = new StepTable();
-  const groupTable = new GroupTable(narrow);
+  const groupTable = new GroupTable(narrow, hasPages(can));
   const filter = filterField("Filter by name", (text) => groupTable.filter(text));
 
   function draw() {

