@@ -30,6 +30,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import islice
+from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
 from gateway.config import StoreSettings as Settings
@@ -55,7 +56,7 @@ from .changed_windows import ChangedWindows
 from .commit_waiters import CommitWaiters
 from .offline_quota import OfflineQuota, TimeAway
 from .recovery import NoMetrics, RecoveredCalls, Recovery
-from .send_queue import End, SendQueue
+from .send_queue import End, SendQueue, take_first
 
 log = logging.getLogger("gateway")
 
@@ -102,6 +103,9 @@ class _PendingReserve(NamedTuple):
     answer: asyncio.Future[Granted | Refused]
 
 
+_OPENING_OF = attrgetter("opening")
+
+
 class _SentBatch(NamedTuple):
     """What one batch carries, in the order of its items."""
 
@@ -111,7 +115,7 @@ class _SentBatch(NamedTuple):
 
     @property
     def items(self) -> list[Item]:
-        return [*self.forced, *self.ends, *[drawing.opening for drawing in self.draws]]
+        return [*self.forced, *self.ends, *map(_OPENING_OF, self.draws)]
 
 
 _Drawn = Sequence[tuple[_PendingReserve, Any]]
@@ -454,7 +458,7 @@ class LedgerClient:
         room_for_ends = room - min(len(self._draws), room // 2)
         ends = self._ends.take(room_for_ends)
         room -= len(ends)
-        draws = [self._draws.popleft() for _ in range(min(room, len(self._draws)))]
+        draws = take_first(self._draws, room)
         self._sent_at = self._loop.time()
         self._draws_a_batch += LATEST * (len(draws) - self._draws_a_batch)
         return _SentBatch(forced, ends, draws)

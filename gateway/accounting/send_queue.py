@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from itertools import islice
+from typing import TypeVar
 
 from gateway.journal import Journal, JournalEntry
 from gateway.quota import ledger_entry
@@ -24,6 +25,18 @@ MAX_KEPT = 10_000
 
 CROWD = 100
 """More than this do not fit into the next batch."""
+
+
+T = TypeVar("T")
+
+
+def take_first(waiting: deque[T], most: int) -> list[T]:
+    """Remove and return the first ones, at most so many."""
+    if len(waiting) > most:
+        return [waiting.popleft() for _ in range(most)]
+    taken = list(waiting)
+    waiting.clear()
+    return taken
 
 
 class SendQueue:
@@ -81,7 +94,7 @@ class SendQueue:
     def take(self, most: int) -> list[End]:
         """The next ends, to be `told` or `put_back`. Raises `OSError` if the journal cannot be read."""
         if self._replay is None:
-            return [self._waiting.popleft() for _ in range(min(most, len(self._waiting)))]
+            return take_first(self._waiting, most)
         try:
             read = list(islice(self._replay, most))
         except OSError:

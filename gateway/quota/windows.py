@@ -357,6 +357,8 @@ def refusal(drawing: Sequence[tuple[Claim, WindowState]], now_us: int) -> Refuse
     """Why claims do not fit the (leaked) states they are drawn on: the worst reason; None where all of them do."""
     refused: Refused | None = None
     for claim, state in drawing:
+        if state.used + state.reserved + claim.amount <= claim.window.limit:
+            continue  # as `check` says
         if (short := check(claim, state, now_us)) is not None:
             refused = later_refusal(refused, short)
     if refused is None:

@@ -197,7 +197,11 @@ def _version(db: sqlite3.Connection) -> int | None:
 
 class Transaction:
     """All of the block or nothing. Its patience runs from `wished_at`, on the clock of `time.monotonic`: from now, or
-    from when it was put into a queue. Raises `sqlite3.Error`."""
+    from when it was put into a queue. Raises `sqlite3.Error`.
+
+    SQLite's own busy handler sleeps for up to a tenth of a second between two attempts. With several busy workers,
+    whose transactions take a millisecond, one worker could miss the lock for longer than its time limit.
+    """
 
     __slots__ = ("_db", "_deadline")
 
@@ -206,7 +210,15 @@ class Transaction:
         self._deadline = (time.monotonic() if wished_at is None else wished_at) + BUSY_TIMEOUT_S
 
     def __enter__(self) -> None:
-        _begin(self._db, self._deadline)
+        """Wait for the write lock until the deadline; try once if it has passed."""
+        while True:
+            try:
+                self._db.execute("BEGIN IMMEDIATE")
+                return
+            except sqlite3.OperationalError as error:
+                if not is_busy(error) or time.monotonic() > self._deadline:
+                    raise
+            time.sleep(random.uniform(*LOOK_AGAIN_S))  # noqa: S311 - no secret
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         db = self._db
@@ -216,19 +228,3 @@ class Transaction:
         finally:
             if db.in_transaction:
                 db.execute("ROLLBACK")
-
-
-def _begin(db: sqlite3.Connection, deadline: float) -> None:
-    """Wait for the write lock until the deadline; try once if it has passed.
-
-    SQLite's own busy handler sleeps for up to a tenth of a second between two attempts. With several busy workers,
-    whose transactions take a millisecond, one worker could miss the lock for longer than its time limit.
-    """
-    while True:
-        try:
-            db.execute("BEGIN IMMEDIATE")
-            return
-        except sqlite3.OperationalError as error:
-            if not is_busy(error) or time.monotonic() > deadline:
-                raise
-        time.sleep(random.uniform(*LOOK_AGAIN_S))  # noqa: S311 - no secret

@@ -83,6 +83,8 @@ class SqliteLedger:
         self._attributed = AttributedSums()
         self._trimmer = Trimmer(settings.usage_records_max, settings.sums_days)
         self._noted_us = 0
+        self._wall_us = 0
+        """The machine's clock at the beginning of this transaction."""
         self._is_far_behind = False
         self._none_silent_until_us = 0
         """No worker can become silent before this time, so that no look is needed."""
@@ -194,7 +196,7 @@ class SqliteLedger:
 
     def _now(self) -> int:
         """The store's clock never runs backwards, also if the machine's does."""
-        now_us = self._clock_us()
+        self._wall_us = now_us = self._clock_us()
         if now_us > self._noted_us + NOTE_CLOCK_US:
             (known,) = self.db.execute("SELECT value FROM meta WHERE name = 'now_us'").fetchone()
             self._noted_us = max(known, now_us)
@@ -265,7 +267,8 @@ class SqliteLedger:
         for name, used, reserved, at_us in self.db.execute(
             among("SELECT id, used, reserved, at_us FROM windows", len(windows)), [*windows]
         ):
-            states[name] = limits.leaked(windows[name], WindowState(used, reserved, at_us), now_us)
+            window, state = windows[name], WindowState(used, reserved, at_us)
+            states[name] = limits.leaked(window, state, now_us) if window.period_us else state
         if len(states) < len(windows):
             states.update(dict.fromkeys(windows.keys() - states.keys(), WindowState(0, 0, now_us)))
 
@@ -315,7 +318,7 @@ class SqliteLedger:
             hours = [(*place, number) for place, number in turn.measures.items()]
             days = [(place[0][:10], *place[1:], number) for place, number in turn.measures.items()]
             insert(db, "measures", MEASURE, [*hours, *days], ADD_MEASURE)
-        self._trimmer.trim(db, self._clock_us())
+        self._trimmer.trim(db, self._wall_us)
 
     # ------------------------------------------------------------------------------------------------- lost workers
 
