@@ -470,16 +470,3 @@ class Settlement(NamedTuple):
 
     record: Record
     claims: tuple[Claim, ...]
-
-
-class Draw(NamedTuple):
-    """A reservation to be made. `record` is written if the call never settles: lost, at its estimate."""
-
-    record: Record
-    claims: tuple[Claim, ...]
-
-    def taken_back(self) -> Settlement:
-        """The end of a call that never was: its client left while it was being drawn."""
-        cost_nusd = None if self.record.cost_nusd is None else 0
-        record = self.record._replace(upstream="", status=499, usage=Usage(), ended="client_gone", cost_nusd=cost_nusd)
-        return Settlement(record, self.claims)

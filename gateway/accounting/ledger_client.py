@@ -36,7 +36,7 @@ from typing import Any, NamedTuple, TypeVar
 from gateway.config import StoreSettings as Settings
 from gateway.journal import Journal
 from gateway.quota import ledger_entry
-from gateway.records import Draw, Granted, Refused, Settlement, Window, WindowStatus
+from gateway.records import Granted, Refused, Settlement, Window, WindowStatus
 from gateway.store import (
     SIGN_OF_LIFE_S,
     Applied,
@@ -223,29 +223,29 @@ class LedgerClient:
         self._journal.write_now()
         return self._journal.name, self._ends.last
 
-    def draw(self, draw: Draw) -> asyncio.Future[Granted | Refused]:
+    def draw(self, wanted: Reserve) -> asyncio.Future[Granted | Refused]:
         answer: asyncio.Future[Granted | Refused] = self._loop.create_future()
         if self._is_closing:
             answer.set_exception(StoreUnavailable("the ledger is closed"))
         elif self._journal.is_full:
             answer.set_exception(JournalFull("the journal cannot be written"))
         elif self._hold_timer is not None:
-            self._held.append(_PendingReserve(_opening(draw), answer))
+            self._held.append(_PendingReserve(wanted, answer))
         elif self._away is not None:
-            drawing = _PendingReserve(_opening(draw), answer)
+            drawing = _PendingReserve(wanted, answer)
             verdict = self._decide_alone(drawing)
             if isinstance(verdict, StoreUnavailable):
                 answer.set_exception(verdict)
             else:
                 self._tasks.spawn(self._answer([(drawing, verdict)]), "answer-alone")
         else:
-            self._draws.append(_PendingReserve(_opening(draw), answer))
+            self._draws.append(_PendingReserve(wanted, answer))
             self._send()
         return answer
 
-    def extend(self, draw: Draw, held: int) -> asyncio.Future[Granted | Refused]:
+    def extend(self, wanted: Reserve) -> asyncio.Future[Granted | Refused]:
         answer: asyncio.Future[Granted | Refused] = self._loop.create_future()
-        drawing = _PendingReserve(_opening(draw)._replace(held=held), answer)
+        drawing = _PendingReserve(wanted, answer)
         if self._is_closing or self._away is not None or self._journal.is_full:
             self._hold_anyway(drawing)
         else:
@@ -513,7 +513,7 @@ class LedgerClient:
         if applied.lost:
             log.warning("%d calls of a silent worker are charged at their estimates and lost", applied.lost)
         for opening in sent.forced:
-            self._forced.pop(opening.draw.record.id, None)
+            self._forced.pop(opening.record.id, None)
         for end in sent.ends:
             self._ends.told(end)
             self._acknowledgements.store_has(end.number)
@@ -536,8 +536,8 @@ class LedgerClient:
     def _open_granted(self, drawn: _Drawn) -> None:
         for (opening, _), verdict in drawn:
             if isinstance(verdict, Granted):
-                self._open[opening.draw.record.id] = opening
-                self._journal.append("open", opening.draw.record.id, opening.text)
+                self._open[opening.record.id] = opening
+                self._journal.append("open", opening.record.id, opening.text)
 
     async def _tell_when_written(self, drawn: _Drawn) -> None:
         try:
@@ -558,7 +558,7 @@ class LedgerClient:
             elif not answer.done():
                 answer.set_result(verdict)
             elif isinstance(verdict, Granted):
-                self.settle(opening.draw.taken_back())  # the requester has left
+                self.settle(opening.taken_back())  # the requester has left
 
     async def _single_out(self, sent: _SentBatch, error: Exception) -> None:
         """The content of the batch is at fault, which would be a bug: send the items one by one, and skip an item that
@@ -576,7 +576,7 @@ class LedgerClient:
             self._size = 1
             return
         for opening in sent.forced:
-            self._forced.pop(opening.draw.record.id, None)
+            self._forced.pop(opening.record.id, None)
         for end in sent.ends:
             self._ends.give_up(end)
             self._acknowledgements.store_has(end.number)
@@ -630,7 +630,7 @@ class LedgerClient:
         """The store is unavailable for longer than one batch: what waits is decided from the worker's share."""
         if self._hold_timer is not None and self._offline is not None:
             self._time_away.begin(self._away_since)
-            self._offline.begin([opening.draw for opening in self._open.values()], self._clock_us())
+            self._offline.begin(self._open.values(), self._clock_us())
             await self._decide_all_alone(*self._release())
 
     def _store_is_away(self, away: StoreUnavailable) -> None:
@@ -670,12 +670,12 @@ class LedgerClient:
     def _put_back_all_but_draws(self, sent: _SentBatch) -> None:
         self._put_back(sent._replace(draws=[]))
         for opening in sent.forced:
-            if (lease := opening.draw.record.id) not in self._open:
+            if (lease := opening.record.id) not in self._open:
                 self._ends.void(lease)  # it is sent again, and after it a void that was not applied yet
 
     def _hold_anyway(self, drawing: _PendingReserve) -> None:
         """An extension that the store may have or not: the lease holds all of it from now on, whatever its answer."""
-        lease, opening = drawing.opening.draw.record.id, drawing.opening
+        lease, opening = drawing.opening.record.id, drawing.opening
         self._open[lease] = opening
         self._forced[lease] = opening._replace(is_forced=True)
         self._journal.append("open", lease, opening.text)
@@ -702,12 +702,12 @@ class LedgerClient:
         self._void(opening)
         if self._store.may_forget:
             # Reserved in any case before it is voided: this overwrites what a server kept of half a batch.
-            self._forced[opening.draw.record.id] = opening._replace(is_forced=True)
+            self._forced[opening.record.id] = opening._replace(is_forced=True)
 
     def _void(self, opening: Reserve) -> None:
-        lease = opening.draw.record.id
+        lease = opening.record.id
         if self._open.pop(lease, None) is not None and self._offline is not None:
-            self._offline.settle(opening.draw.taken_back(), self._clock_us(), is_void=True)
+            self._offline.settle(opening.taken_back(), self._clock_us(), is_void=True)
         self._forced.pop(lease, None)
         self._ends.void(lease)
         self._send_ends()
@@ -726,16 +726,12 @@ class LedgerClient:
         assert self._away is not None
         if self._offline is None or not self._may_go_on_alone():
             return StoreUnavailable(self._away)
-        verdict = self._offline.draw(drawing.opening.draw, self._clock_us())
+        verdict = self._offline.draw(drawing.opening, self._clock_us())
         if isinstance(verdict, Granted):
-            lease = drawing.opening.draw.record.id
+            lease = drawing.opening.record.id
             self._open[lease] = drawing.opening
             self._forced[lease] = drawing.opening._replace(is_forced=True)
         return verdict
-
-
-def _opening(draw: Draw) -> Reserve:
-    return Reserve(draw, ledger_entry.encode(Settlement(*draw)))
 
 
 def _fail(answer: asyncio.Future[Any], away: StoreUnavailable) -> None:

@@ -18,7 +18,8 @@ from collections.abc import Iterable
 from itertools import islice
 
 from gateway.quota import windows
-from gateway.records import Claim, Draw, Granted, Refused, Settlement, Window, WindowState, WindowStatus
+from gateway.records import Claim, Granted, Refused, Settlement, Window, WindowState, WindowStatus
+from gateway.store import Reserve
 
 RETRY_US = 1_000_000
 """The least time for which a refused client should wait: the end of the outage is not known."""
@@ -75,7 +76,7 @@ class OfflineQuota:
         self._drawn_us: dict[str, int] = {}
         """Calls that were admitted here and are not settled."""
 
-    def begin(self, running: Iterable[Draw], now_us: int) -> None:
+    def begin(self, running: Iterable[Reserve], now_us: int) -> None:
         """An outage begins; `running` are the open calls of this worker."""
         self._forget(now_us)
         self._running.clear()
@@ -94,7 +95,7 @@ class OfflineQuota:
             for name in list(islice(known, len(known) - MAX_KNOWN)):
                 del known[name]
 
-    def draw(self, draw: Draw, now_us: int) -> Granted | Refused:
+    def draw(self, draw: Reserve, now_us: int) -> Granted | Refused:
         """Reserve on the share of every window, or on none."""
         shares = [Claim(self._shared(claim.window), claim.amount) for claim in draw.claims]
         states = [self._state(self._place(claim.window), claim.window, now_us) for claim in shares]

@@ -20,7 +20,6 @@ from gateway.records import (
     UPSTREAM,
     Call,
     Claim,
-    Draw,
     Failure,
     Fault,
     Granted,
@@ -30,7 +29,7 @@ from gateway.records import (
     Settlement,
     WindowStatus,
 )
-from gateway.store import JournalFull, Ledger, StoreUnavailable
+from gateway.store import JournalFull, Ledger, Reserve, StoreUnavailable
 from gateway.upstream.limits import Place, further
 
 from .call_record import lost_record, lost_twice
@@ -92,7 +91,7 @@ class Reservation:
         self._growing = asyncio.Lock() if places else None
         self._ledger = ledger
         self._likely = likely or call.model.routes[0]
-        self.held = Draw(lost_record(call, self._likely), claims)
+        self.held = Reserve.of(lost_record(call, self._likely), claims)
         """What is drawn on, and the record of the call if it is lost."""
         self.settled: asyncio.Future[None] | None = None
         """Done when the settlement is safe: in the store or, where that takes its time, in the journal."""
@@ -106,7 +105,7 @@ class Reservation:
         `UpstreamFailed` where no upstream has room)."""
         refused = await self._find_place() if self._places else await self._reserve()
         while refused is not None and not self._places and self._shrink(refused):
-            self.held = Draw(lost_record(self.call, self._likely), self._own)
+            self.held = Reserve.of(lost_record(self.call, self._likely), self._own)
             refused = await self._reserve()
         if refused is not None:
             raise _refusal(refused, self.call)
@@ -120,7 +119,7 @@ class Reservation:
             return None
         async with self._growing:
             more = further(self.held.claims, wanted)
-            return await self._grow(self.held._replace(claims=self.held.claims + more)) if more else None
+            return await self._grow(self.held.record, more) if more else None
 
     async def extend_for_hedge(self, wanted: Sequence[Claim]) -> Refused | None:
         """`extend` for an attempt beside a running one: if the worker is killed, the call is charged two reservations.
@@ -128,10 +127,11 @@ class Reservation:
         The caller's own windows are drawn on once, like those of any call with several attempts.
         """
         more = further(self.held.claims, wanted)
-        return await self._grow(Draw(lost_twice(self.held.record), self.held.claims + more))
+        return await self._grow(lost_twice(self.held.record), more)
 
-    async def _grow(self, grown: Draw) -> Refused | None:
-        drawing = self._ledger.extend(grown, len(self.held.claims))
+    async def _grow(self, record: Record, more: tuple[Claim, ...]) -> Refused | None:
+        grown = Reserve.of(record, self.held.claims + more, held=len(self.held.claims))
+        drawing = self._ledger.extend(grown)
         try:
             await asyncio.wait([drawing])
         except asyncio.CancelledError:
@@ -142,7 +142,7 @@ class Reservation:
             raise
         return self._note_extension(drawing, grown)
 
-    def _note_extension(self, drawing: asyncio.Future[Granted | Refused], grown: Draw) -> Refused | None:
+    def _note_extension(self, drawing: asyncio.Future[Granted | Refused], grown: Reserve) -> Refused | None:
         away = drawing.exception()
         if away is None and isinstance(refused := drawing.result(), Refused):
             return refused
@@ -204,7 +204,7 @@ class Reservation:
         no other place mends."""
         refusals = []
         for place in self._places:
-            self.held = Draw(lost_record(self.call, place.route), self._own + place.claims)
+            self.held = Reserve.of(lost_record(self.call, place.route), self._own + place.claims)
             refused = await self._reserve()
             if refused is None:
                 number = len(self._own)

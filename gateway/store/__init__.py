@@ -14,7 +14,8 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
 from gateway.config import StoreSettings as Settings
-from gateway.records import Draw, Granted, Refused, Settlement, Window, WindowStatus
+from gateway.quota import ledger_entry
+from gateway.records import Claim, Granted, Record, Refused, Settlement, Usage, Window, WindowStatus
 
 from .bonds import BondStore
 from .call_filter import CallFilter
@@ -108,9 +109,11 @@ class StoreMisconfigured(Exception):
 
 
 class Reserve(NamedTuple):
-    """A draw on its way to the store."""
+    """A reservation to be made on every window of a call, from its caller to the store."""
 
-    draw: Draw
+    record: Record
+    """It is written if the call never settles: lost, at its estimate."""
+    claims: tuple[Claim, ...]
     text: str
     """Its entry (`quota/ledger_entry.py`): the settlement if the call is lost."""
     is_forced: bool = False
@@ -118,6 +121,17 @@ class Reserve(NamedTuple):
     during an outage."""
     held: int = 0
     """An extension of an open lease: it holds the first so many claims already."""
+
+    @classmethod
+    def of(cls, record: Record, claims: tuple[Claim, ...], *, is_forced: bool = False, held: int = 0) -> Reserve:
+        """With its entry."""
+        return cls(record, claims, ledger_entry.encode(Settlement(record, claims)), is_forced, held)
+
+    def taken_back(self) -> Settlement:
+        """The end of a call that never was: its client left while it was being reserved."""
+        cost_nusd = None if self.record.cost_nusd is None else 0
+        record = self.record._replace(upstream="", status=499, usage=Usage(), ended="client_gone", cost_nusd=cost_nusd)
+        return Settlement(record, self.claims)
 
 
 class Settle(NamedTuple):
@@ -404,14 +418,14 @@ class Ledger(WindowReader, Protocol):
     def closed_calls(self) -> int:
         """Calls of silent workers, of any gateway, that this worker closed at their estimates, since its start."""
 
-    def draw(self, draw: Draw) -> Future[Granted | Refused]:
+    def draw(self, wanted: Reserve) -> Future[Granted | Refused]:
         """Draw on every window of a call, or on none. The future raises `StoreUnavailable`.
 
         Cancelling the future takes the draw back: what was or will be granted is settled, and only the request counts.
         """
 
-    def extend(self, draw: Draw, held: int) -> Future[Granted | Refused]:
-        """Draw on further windows for an open lease: on all of the claims behind the first `held`, or on none.
+    def extend(self, wanted: Reserve) -> Future[Granted | Refused]:
+        """Draw on further windows for an open lease: on all of the claims behind the first `wanted.held`, or on none.
 
         The future raises `StoreUnavailable`; then the lease holds all the same. It must not be cancelled, and the lease
         not be settled before it is done.

@@ -141,8 +141,8 @@ class DeskStore:
 
 def lease_of(item: Item) -> str:
     match item:
-        case Reserve(draw):
-            return draw.record.id
+        case Reserve(record):
+            return record.id
         case Settle(_, settlement):
             return settlement.record.id
         case Void(_, lease):

@@ -18,7 +18,6 @@ from gateway.observe.metrics import Telemetry
 from gateway.records import (
     Call,
     Claim,
-    Draw,
     Fault,
     Granted,
     Key,
@@ -30,7 +29,7 @@ from gateway.records import (
     Window,
     WindowStatus,
 )
-from gateway.store import JournalFull, Ledger, StoreUnavailable
+from gateway.store import JournalFull, Ledger, Reserve, StoreUnavailable
 from gateway.upstream.limits import Place
 from tests.fakes.scripted import until
 
@@ -47,7 +46,7 @@ class ScriptedLedger:
     settled: list[Settlement] = field(default_factory=list)
     drawing: asyncio.Future[Any] | None = None
 
-    def draw(self, draw: Draw) -> asyncio.Future[Any]:
+    def draw(self, draw: Reserve) -> asyncio.Future[Any]:
         self.drawing = asyncio.get_running_loop().create_future()
         if isinstance(self.verdict, StoreUnavailable):
             self.drawing.set_exception(self.verdict)
@@ -55,8 +54,8 @@ class ScriptedLedger:
             self.drawing.set_result(self.verdict)
         return self.drawing
 
-    def extend(self, draw: Draw, held: int) -> asyncio.Future[Any]:
-        assert held < len(draw.claims)
+    def extend(self, draw: Reserve) -> asyncio.Future[Any]:
+        assert draw.held < len(draw.claims)
         return self.draw(draw)
 
     def settle(self, settlement: Settlement) -> asyncio.Future[None]:
@@ -189,10 +188,10 @@ async def test_a_full_journal_is_told_apart_from_a_store_that_is_away() -> None:
 
 
 async def test_draw_says_what_a_lost_call_may_have_cost() -> None:
-    drawn: list[Draw] = []
+    drawn: list[Reserve] = []
 
     class Ledgerlike(ScriptedLedger):
-        def draw(self, draw: Draw) -> asyncio.Future[Any]:
+        def draw(self, draw: Reserve) -> asyncio.Future[Any]:
             drawn.append(draw)
             return super().draw(draw)
 
@@ -208,10 +207,10 @@ PRICED = Model(routes=(Route(upstream="up"),), price=Price.model_validate({"inpu
 
 async def costs(how: Callable[[Any], None], model: Model = PRICED) -> tuple[int | None, int | None]:
     """What a call of 3 prompt and 2 x 7 output tokens costs if it is lost, and what it costs in the end."""
-    drawn: list[Draw] = []
+    drawn: list[Reserve] = []
 
     class Ledgerlike(ScriptedLedger):
-        def draw(self, draw: Draw) -> asyncio.Future[Any]:
+        def draw(self, draw: Reserve) -> asyncio.Future[Any]:
             drawn.append(draw)
             return super().draw(draw)
 
@@ -332,9 +331,9 @@ class Turns(ScriptedLedger):
     def __init__(self, *verdicts: Granted | Refused | StoreUnavailable) -> None:
         super().__init__(None)
         self.verdicts = list(verdicts)
-        self.draws: list[Draw] = []
+        self.draws: list[Reserve] = []
 
-    def draw(self, draw: Draw) -> asyncio.Future[Any]:
+    def draw(self, draw: Reserve) -> asyncio.Future[Any]:
         self.draws.append(draw)
         self.verdict = self.verdicts.pop(0)
         return super().draw(draw)

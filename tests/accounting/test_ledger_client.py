@@ -878,8 +878,8 @@ async def test_an_empty_store_is_told_everything_by_the_heir(store: DeskStore, o
 
 async def test_an_extended_lease_is_journalled_as_it_is_then(store: DeskStore, books: LedgerClient) -> None:
     wish = await drawn(books, "a", daily())
-    more = wish._replace(claims=(*wish.claims, parallel(scope="upstream:up")))
-    assert await books.extend(more, 1) == Granted()
+    more = Reserve.of(wish.record, (*wish.claims, parallel(scope="upstream:up")), held=1)
+    assert await books.extend(more) == Granted()
     (entry,) = books._journal.open_entries()
     assert "upstream:up" in entry.text
     assert "upstream:up" in store.open["a"]
@@ -891,12 +891,12 @@ async def test_an_extension_that_the_store_may_have_is_sent_again_and_ends_with_
     store: DeskStore, books: LedgerClient
 ) -> None:
     wish = await drawn(books, "a", daily())
-    more = wish._replace(claims=(*wish.claims, parallel(scope="upstream:up")))
+    more = Reserve.of(wish.record, (*wish.claims, parallel(scope="upstream:up")), held=1)
     store.is_away = True
     with pytest.raises(StoreUnavailable):
-        await books.extend(more, 1)
+        await books.extend(more)
     with pytest.raises(StoreUnavailable):  # it is known to be away by now
-        await books.extend(more, 1)
+        await books.extend(more)
     store.is_away = False
     await until(lambda: books._away is None)
     assert "upstream:up" in store.open["a"]

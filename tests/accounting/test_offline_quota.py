@@ -8,15 +8,16 @@ import pytest
 
 from gateway.accounting.offline_quota import OfflineQuota, TimeAway
 from gateway.quota import windows
-from gateway.records import Claim, Draw, Granted, Refused, Settlement, WindowState, WindowStatus
+from gateway.records import Claim, Granted, Refused, Settlement, WindowState, WindowStatus
+from gateway.store import Reserve
 from tests.store.changes import HOUR, NOON, SECOND, daily, draw, parallel, record, slow, tokens
 
 SHARE = 0.1
 
 
-def admitted(quota: OfflineQuota, *claims: Claim, now_us: int = NOON, most: int = 1000) -> list[Draw]:
+def admitted(quota: OfflineQuota, *claims: Claim, now_us: int = NOON, most: int = 1000) -> list[Reserve]:
     """The calls that are admitted one after the other, until one is refused."""
-    found: list[Draw] = []
+    found: list[Reserve] = []
     while len(found) < most and isinstance(quota.draw(wish := draw(*claims), now_us), Granted):
         found.append(wish)
     return found

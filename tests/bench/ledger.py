@@ -21,8 +21,8 @@ from gateway.config import StoreSettings as Settings
 from gateway.journal import Journal
 from gateway.process.worker import settle_memory
 from gateway.quota.windows import calendar_window
-from gateway.records import Claim, Draw, Granted, Record, Settlement, Usage, Window
-from gateway.store import open_store
+from gateway.records import Claim, Granted, Record, Settlement, Usage, Window
+from gateway.store import Reserve, open_store
 from tests.fakes.redis_servers import RedisServer
 
 from .processes import BenchError, pinned
@@ -59,7 +59,7 @@ class Cost(NamedTuple):
 class NoLedger:
     """Grants everything at once."""
 
-    def draw(self, draw: Draw) -> asyncio.Future[Granted]:
+    def draw(self, draw: Reserve) -> asyncio.Future[Granted]:
         answer: asyncio.Future[Granted] = asyncio.get_running_loop().create_future()
         answer.set_result(Granted())
         return answer
@@ -81,10 +81,10 @@ class Keys:
         quotas = [*UNITS, *[("requests", f"{3600 + extra}", 3600 + extra) for extra in range(windows)]][:windows]
         return tuple(Claim(_window(key, *quota), 500 if quota[0] == "tokens" else 1) for quota in quotas)
 
-    def draw(self) -> Draw:
+    def draw(self) -> Reserve:
         number = next(self._numbers)
         key = number % len(self._claims)
-        return Draw(_record(f"req_{number:032x}", f"key-{key}", "lost"), self._claims[key])
+        return Reserve.of(_record(f"req_{number:032x}", f"key-{key}", "lost"), self._claims[key])
 
 
 def _window(key: str, unit: Any, per: str, seconds: int) -> Window:

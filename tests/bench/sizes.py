@@ -24,7 +24,7 @@ from gateway.config import StoreSettings as Settings
 from gateway.journal import codec
 from gateway.quota import ledger_entry
 from gateway.quota.windows import calendar_window
-from gateway.records import Claim, Draw, Record, Settlement, Usage, Window
+from gateway.records import Claim, Record, Settlement, Usage, Window
 from gateway.store import Batch, Item, Reserve, Settle, Store, open_store
 from gateway.store.sqlite.database import path_of
 from tests.fakes.redis_servers import ROOT, RedisServer
@@ -90,7 +90,7 @@ class Trial:
     def _call(self, key: str, windows: int = 0, *, is_open: bool = False) -> Iterable[Item]:
         claims = tuple(Claim(window, 1) for window in _windows(key)[:windows])
         lost = _record(f"req_{secrets.token_hex(16)}", key)
-        yield Reserve(Draw(lost, claims), ledger_entry.encode(Settlement(lost, claims)))
+        yield Reserve.of(lost, claims)
         if not is_open:
             settlement = Settlement(lost._replace(ended="done", usage=Usage(210, 34, source="reported")), claims)
             yield Settle(next(self._entries), settlement, ledger_entry.encode(settlement))

@@ -12,9 +12,10 @@ from gateway.accounting.call_log import CallLog
 from gateway.api.json_document import parse
 from gateway.config import Route
 from gateway.errors import InvalidRequest
-from gateway.records import Bond, Call, Draw, Failure, Fault, FormBody, Granted, Phase, Record, Usage
+from gateway.records import Bond, Call, Failure, Fault, FormBody, Granted, Phase, Record, Usage
 from gateway.relay import Answer, Streamed, hedge
 from gateway.relay.client_stream import ClientStream, Headers, StreamWriter
+from gateway.store import Reserve
 from gateway.tasks import Tasks, cut_off
 from tests.accounting.test_call_log import CLAIM, ScriptedLedger, a_call, books_of, log_of
 from tests.fakes.scripted import until
@@ -263,9 +264,9 @@ def test_what_is(body: bytes) -> None:
 class Extended(ScriptedLedger):
     """Keeps what is drawn for another attempt."""
 
-    draws: list[Draw]
+    draws: list[Reserve]
 
-    def extend(self, draw: Draw, held: int) -> asyncio.Future[Any]:
+    def extend(self, draw: Reserve) -> asyncio.Future[Any]:
         self.draws = [draw]
         return self.draw(draw)
 

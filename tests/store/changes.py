@@ -6,7 +6,8 @@ import itertools
 from datetime import UTC, datetime
 from typing import Any
 
-from gateway.records import Claim, Draw, Record, Settlement, Usage, Window
+from gateway.records import Claim, Record, Settlement, Usage, Window
+from gateway.store import Reserve
 
 SECOND = 1_000_000
 HOUR_S = 3600
@@ -83,13 +84,13 @@ def parallel(limit: int = 2, **changes: Any) -> Claim:
     return claim(1, unit="parallel", per="", limit=limit, **changes)
 
 
-def draw(*claims: Claim, call: str | None = None, **changes: Any) -> Draw:
+def draw(*claims: Claim, call: str | None = None, **changes: Any) -> Reserve:
     """A wish to draw; what it will be charged if it is lost is what it claims of tokens and of money."""
     name = call or f"call-{next(NUMBERS)}"
     estimates = {claim.window.unit: claim.amount for claim in claims}
     record = lost(name, estimates.get("tokens", 0))._replace(cost_nusd=estimates.get("usd"))
-    return Draw(record._replace(**changes), claims)
+    return Reserve.of(record._replace(**changes), claims)
 
 
-def settlement(drawn: Draw, used: int = 0, **changes: Any) -> Settlement:
+def settlement(drawn: Reserve, used: int = 0, **changes: Any) -> Settlement:
     return Settlement(record(drawn.record.id, used, **changes), drawn.claims)

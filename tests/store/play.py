@@ -176,7 +176,7 @@ class Play:
             opening = self._opening(wish)
             items.append(opening)
             if wish.then == "left":
-                items.append(desk.void(opening.draw.record.id))
+                items.append(desk.void(opening.record.id))
             elif wish.then == "spent alone":
                 items.append(desk.close(settlement_of(opening, End(0, wish.tokens + wish.estimate))))
             else:
@@ -197,12 +197,12 @@ class Play:
             desk.to_assert.clear()
             for item, verdict in zip(batch.items, verdicts, strict=True):
                 if isinstance(item, Reserve) and item in plain and isinstance(verdict, Granted):
-                    desk.running[item.draw.record.id] = item
+                    desk.running[item.record.id] = item
         elif turn.fate == "dies":
             self._die(turn.worker)
         else:
             for opening in plain:
-                desk.void(opening.draw.record.id)
+                desk.void(opening.record.id)
 
     def _end(self, desk: Desk, end: End) -> None:
         if desk.running:
@@ -230,7 +230,7 @@ class Play:
             return
         desk, store = self.dead[0], self._store_of(step.by)
         for opening in desk.running.values():
-            desk.close(Settlement(*opening.draw))
+            desk.close(Settlement(opening.record, opening.claims))
         desk.running.clear()
         seq, mark = await store.progress(desk.name)
         portions = _portions(desk.journal[mark:])
@@ -272,7 +272,7 @@ class Play:
 
     def _opening(self, wish: Wish) -> Reserve:
         opening = opening_of(wish, f"call-{next(self.numbers)}", self.clock.now, self.limits)
-        for window, _ in opening.draw.claims:
+        for window, _ in opening.claims:
             self.windows[window.id] = window
             self.most[window.id] = max(window.limit, self.most.get(window.id, 0))
         return opening
@@ -316,7 +316,7 @@ class Play:
 
     def _check_standings(self, item: Reserve, granted: Granted, must: Verdict) -> None:
         """As they were right after the draw, or right after the batch."""
-        assert [standing.window for standing in granted.standings] == [claim.window for claim in item.draw.claims]
+        assert [standing.window for standing in granted.standings] == [claim.window for claim in item.claims]
         for standing, state in zip(granted.standings, must.standings, strict=True):
             after = self.model.state(standing.window, self.now_us)
             assert (standing.used, standing.reserved) in ((state.used, state.reserved), (after.used, after.reserved))

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 from gateway.quota import ledger_entry
 from gateway.quota import windows as limits
-from gateway.records import Claim, Draw, Record, Settlement, Unit, Usage, Window
+from gateway.records import Claim, Record, Settlement, Unit, Usage, Window
 from gateway.store import Reserve, Settle, Void
 from gateway.units import counts
 
@@ -156,19 +156,18 @@ def opening_of(wish: Wish, call: str, now: float, limit_of: Mapping[str, int]) -
         call, now, key, "red" if wish.key else None, "chat", "gpt-x", "gpt-x", "gpt-y", None, "up", 0, False, usage,
         "lost", None, 0.0, 1, cost_nusd=tokens * 10,
     )  # fmt: skip
-    draw = Draw(record, claims)
-    return Reserve(draw, ledger_entry.encode(Settlement(*draw)), is_forced=wish.then == "spent alone")
+    return Reserve.of(record, claims, is_forced=wish.then == "spent alone")
 
 
 def settlement_of(drawn: Reserve, end: End) -> Settlement:
     """How such a call ends."""
-    record = drawn.draw.record._replace(
+    record = drawn.record._replace(
         returned_model="gpt-y-2", status=500 if end.ended == "error" else 200, attempts=2, first_byte_s=0.25,
         usage=Usage(end.tokens // 2, end.tokens - end.tokens // 2, end.tokens // 4, end.tokens // 5, "reported",
                     counts({"cache_write": end.tokens // 6})),
         ended=end.ended, duration_s=1.5, cost_nusd=end.tokens * 10 if end.is_priced else None,
     )  # fmt: skip
-    return Settlement(record, drawn.draw.claims)
+    return Settlement(record, drawn.claims)
 
 
 def _claim(name: str, key: str, tokens: int, now: float, limit: int) -> Claim:

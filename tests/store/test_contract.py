@@ -12,13 +12,14 @@ from collections import Counter
 import pytest
 
 from gateway.quota import windows
-from gateway.records import Claim, Draw, Granted, Refused
+from gateway.records import Claim, Granted, Refused
 from gateway.store import (
     SIGN_OF_LIFE_S,
     SILENT_S,
     Batch,
     Item,
     Progress,
+    Reserve,
     Store,
     StoreLostWrites,
     StoreUnavailable,
@@ -530,11 +531,11 @@ async def test_leases_of_the_living_are_left_alone(worker: Worker, other: Worker
 # ------------------------------------------------------------------------------------------------------- extensions
 
 
-def extended(wish: Draw, *claims: Claim) -> Draw:
+def extended(wish: Reserve, *claims: Claim) -> Reserve:
     return wish._replace(claims=wish.claims + claims)
 
 
-async def extend(worker: Worker, wish: Draw, held: int) -> Granted | Refused | None:
+async def extend(worker: Worker, wish: Reserve, held: int) -> Granted | Refused | None:
     (verdict,) = (await worker.send(worker.opening(wish)._replace(held=held))).verdicts
     return verdict
 

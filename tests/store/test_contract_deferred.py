@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gateway.quota.ledger_entry import encode
-from gateway.records import Draw, Settlement
-from gateway.store import SILENT_S, Defer, Deferred, heir_of
+from gateway.records import Settlement
+from gateway.store import SILENT_S, Defer, Deferred, Reserve, heir_of
 
 from .changes import Clock, daily, draw, parallel, tokens
 from .worker import Worker, endings, levels
@@ -14,13 +14,13 @@ HELD = [(0, 1), (0, 40), (1, 0)]
 NOTE = '{"id":"resp_1"}'
 
 
-async def defer(worker: Worker, wish: Draw) -> None:
+async def defer(worker: Worker, wish: Reserve) -> None:
     worker.number += 1
-    estimate = Settlement(*wish)
+    estimate = Settlement(wish.record, wish.claims)
     await worker.send(Defer(worker.number, estimate, encode(estimate), NOTE))
 
 
-async def settle(by: Worker, wish: Draw, used: int) -> None:
+async def settle(by: Worker, wish: Reserve, used: int) -> None:
     """As any worker would, in the name of the heir."""
     heir = Worker(by.store, heir_of(wish.record.id))
     heir.seq = heir.acked = (await by.store.progress(heir.name)).seq
@@ -31,7 +31,7 @@ async def test_it_outlives_its_worker_and_is_settled_once(worker: Worker, other:
     wish = await worker.granted(*CLAIMS)
     await defer(worker, wish)
     store = other.store
-    entry = encode(Settlement(*wish))
+    entry = encode(Settlement(wish.record, wish.claims))
     assert await store.deferred(10) == [Deferred(wish.record.id, entry, NOTE)]
     await other.listen(clock, SILENT_S + 1)
     assert (await other.send()).lost == 0
@@ -76,7 +76,7 @@ async def test_in_the_batch_of_its_draw(worker: Worker, clock: Clock) -> None:
 
     wish = draw(*CLAIMS)
     worker.number += 1
-    estimate = Settlement(*wish)
+    estimate = Settlement(wish.record, wish.claims)
     await worker.send(worker.opening(wish), Defer(worker.number, estimate, encode(estimate), NOTE))
     await worker.store.void_leases(worker.name)
     assert await levels(worker.store, clock, *CLAIMS) == HELD

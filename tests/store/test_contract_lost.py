@@ -5,8 +5,18 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.records import Claim, Draw, Granted, Usage
-from gateway.store import MAX_GAP_S, REAPED_AT_ONCE, REOPENED_AT_ONCE, SIGN_OF_LIFE_S, SILENT_S, Batch, Progress, Store
+from gateway.records import Claim, Granted, Usage
+from gateway.store import (
+    MAX_GAP_S,
+    REAPED_AT_ONCE,
+    REOPENED_AT_ONCE,
+    SIGN_OF_LIFE_S,
+    SILENT_S,
+    Batch,
+    Progress,
+    Reserve,
+    Store,
+)
 
 from .changes import HOUR_S, NOON, SECOND, Clock, daily, draw, money, parallel, settlement, slow, tokens
 from .conftest import OpensStores
@@ -16,7 +26,7 @@ DAY_S = 86_400
 A_WHILE_S = SILENT_S + 1
 
 
-async def lost(worker: Worker, by: Worker, clock: Clock, *claims: Claim, **changes: object) -> Draw:
+async def lost(worker: Worker, by: Worker, clock: Clock, *claims: Claim, **changes: object) -> Reserve:
     """What a worker drew before it fell silent, and another closed."""
     wish = await worker.granted(*claims, **changes)
     await by.listen(clock, A_WHILE_S)

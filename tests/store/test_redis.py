@@ -18,8 +18,7 @@ import pytest
 from redis.exceptions import ResponseError
 
 from gateway.config import StoreSettings as Settings
-from gateway.quota.ledger_entry import encode
-from gateway.records import Draw, Granted, Settlement
+from gateway.records import Granted
 from gateway.store import Batch, Progress, Reserve, StoreLostWrites, StoreMisconfigured, StoreUnavailable
 from gateway.store.redis import connection as redis_link
 from gateway.store.redis import store as redis
@@ -409,9 +408,9 @@ async def test_a_late_copy_does_nothing(server: RedisServer, opens: Opens) -> No
     await worker.granted(daily())
     await worker.granted(daily())
     before = everything(server)
-    late: Draw = draw(daily())
+    late: Reserve = draw(daily())
     with pytest.raises(StoreUnavailable, match="later batch"):
-        await store.apply(Batch(worker.name, 1, 0, [Reserve(late, encode(Settlement(*late)))]))
+        await store.apply(Batch(worker.name, 1, 0, [late]))
     assert everything(server) == before
 
 

@@ -21,8 +21,7 @@ import pytest
 
 from gateway.config import StoreSettings as Settings
 from gateway.files import FolderInUse
-from gateway.quota import ledger_entry
-from gateway.records import Claim, Draw, Granted, Refused, Settlement, Usage
+from gateway.records import Claim, Granted, Refused, Usage
 from gateway.store import (
     REAPED_AT_ONCE,
     SILENT_S,
@@ -102,7 +101,7 @@ async def test_a_small_batch_is_applied_within_the_turn_where_nothing_is_in_its_
 ) -> None:
     def at_once(seq: int) -> Any:
         wish = draw(daily(10))
-        opening = Reserve(wish, ledger_entry.encode(Settlement(*wish)))
+        opening = wish
         return store.apply_now(Batch("w", seq, seq - 1, [opening]))
 
     assert at_once(1) is None  # silent workers have to be looked for
@@ -213,7 +212,7 @@ def poison(worker: Worker, kind: str) -> Any:
         case "no text":
             return worker.closing(settlement(draw(), status=None))
         case "a thing":
-            return Reserve(draw(daily(9)), object())  # type: ignore[arg-type]
+            return draw(daily(9))._replace(text=object())  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -429,7 +428,7 @@ asyncio.run(main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]))
 CHILD_CLAIMS = (daily(100), tokens(10**6, 40), rate(10**6, 40), parallel(10**6))
 
 
-def child_wishes(calls: int, name: str, claims: tuple[Claim, ...] = CHILD_CLAIMS) -> list[Draw]:
+def child_wishes(calls: int, name: str, claims: tuple[Claim, ...] = CHILD_CLAIMS) -> list[Reserve]:
     return [draw(*claims, call=f"{name}-{number}") for number in range(calls)]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gateway.quota.ledger_entry import encode
-from gateway.records import Claim, Draw, Granted, Refused, Settlement, WindowStatus
+from gateway.records import Claim, Granted, Refused, Settlement, WindowStatus
 from gateway.store import SIGN_OF_LIFE_S, Applied, Batch, Item, Reserve, Settle, Store, Void
 
 from .changes import SECOND, Clock, draw, settlement
@@ -38,14 +38,14 @@ class Worker:
         self.acked = self.seq
         return applied
 
-    def opening(self, wish: Draw, is_forced: bool = False) -> Reserve:
-        return Reserve(wish, encode(Settlement(*wish)), is_forced)
+    def opening(self, wish: Reserve, is_forced: bool = False) -> Reserve:
+        return Reserve.of(wish.record, wish.claims, is_forced=is_forced)
 
     def closing(self, end: Settlement) -> Settle:
         self.number += 1
         return Settle(self.number, end, encode(end))
 
-    def voiding(self, wish: Draw) -> Void:
+    def voiding(self, wish: Reserve) -> Void:
         self.number += 1
         return Void(self.number, wish.record.id)
 
@@ -59,17 +59,17 @@ class Worker:
 
     # ------------------------------------------------------------------------------------- what tests wish to be said
 
-    async def draw(self, wish: Draw, is_forced: bool = False) -> Granted | Refused:
+    async def draw(self, wish: Reserve, is_forced: bool = False) -> Granted | Refused:
         (verdict,) = (await self.send(self.opening(wish, is_forced))).verdicts
         assert verdict is not None
         return verdict
 
-    async def draw_all(self, wishes: Iterable[Draw]) -> list[Granted | Refused]:
+    async def draw_all(self, wishes: Iterable[Reserve]) -> list[Granted | Refused]:
         """Many, in as few batches as they need."""
         applied = [await self.send(*some) for some in portions([self.opening(wish) for wish in wishes])]
         return [verdict for each in applied for verdict in each.verdicts if verdict is not None]
 
-    async def granted(self, *claims: Claim, **changes: Any) -> Draw:
+    async def granted(self, *claims: Claim, **changes: Any) -> Reserve:
         wish = draw(*claims, **changes)
         verdict = await self.draw(wish)
         assert isinstance(verdict, Granted), verdict
@@ -80,14 +80,14 @@ class Worker:
         assert isinstance(verdict, Refused), verdict
         return verdict
 
-    async def settle(self, wish: Draw, used: int = 0, **changes: Any) -> None:
+    async def settle(self, wish: Reserve, used: int = 0, **changes: Any) -> None:
         await self.send(self.closing(settlement(wish, used, **changes)))
 
     async def settle_all(self, ends: Iterable[Settlement]) -> None:
         for some in portions([self.closing(end) for end in ends]):
             await self.send(*some)
 
-    async def void(self, wish: Draw) -> None:
+    async def void(self, wish: Reserve) -> None:
         await self.send(self.voiding(wish))
 
 

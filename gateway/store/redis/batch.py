@@ -14,7 +14,7 @@ from typing import NamedTuple
 from gateway.quota import windows as limits
 from gateway.quota.ledger_entry import SEPARATOR, SUMS, attributions_of, encode_window, group_of, sums_of
 from gateway.quota.measures import measures_of
-from gateway.records import Claim, Draw, Granted, Record, Refused, Window, WindowState, WindowStatus
+from gateway.records import Claim, Granted, Record, Refused, Window, WindowState, WindowStatus
 from gateway.store import (
     Applied,
     Batch,
@@ -53,7 +53,7 @@ def spell_items(items: Sequence[Item]) -> Spelt:
     # Reservations first, so that their windows, which the answer reports, have the first numbers.
     for i, item in enumerate(items):
         if isinstance(item, Reserve):
-            record, claims = item.draw
+            record, claims = item.record, item.claims
             places = windows.places(claims)
             drawn.append(places)
             amounts = "".join([f",{place},{claim[1]}" for place, claim in zip(places, claims, strict=True)])
@@ -170,9 +170,9 @@ def read_answer(batch: Batch, drawn: Sequence[Sequence[int]], answer: str) -> Ap
             if isinstance(item, Reserve):
                 of_draw = next(places)
                 if letters[i] == "g":
-                    verdicts[i] = _grant(item.draw, of_draw, states, known, now_us)
+                    verdicts[i] = _grant(item.claims, of_draw, states, known, now_us)
                 else:
-                    verdicts[i] = _refusal(item.draw.claims[item.held :], then, now_us)
+                    verdicts[i] = _refusal(item.claims[item.held :], then, now_us)
     return Applied(verdicts, lost)
 
 
@@ -182,11 +182,15 @@ def _read_states(text: str) -> Iterator[WindowState]:
 
 
 def _grant(
-    draw: Draw, places: Sequence[int], states: Sequence[WindowState], known: dict[int, WindowStatus], now_us: int
+    claims: Sequence[Claim],
+    places: Sequence[int],
+    states: Sequence[WindowState],
+    known: dict[int, WindowStatus],
+    now_us: int,
 ) -> Granted:
     """A window that many reservations share is reported once."""
     standings = []
-    for place, claim in zip(places, draw.claims, strict=True):
+    for place, claim in zip(places, claims, strict=True):
         standing = known.get(place)
         if standing is None:
             standing = known[place] = limits.standing(claim.window, states[place - 1], now_us)

@@ -11,9 +11,9 @@ from operator import add, sub
 from typing import NamedTuple
 
 from gateway.quota import windows
-from gateway.quota.ledger_entry import attributions_of, encode, group_of, sums_of
+from gateway.quota.ledger_entry import attributions_of, group_of, sums_of
 from gateway.quota.measures import measures_of
-from gateway.records import Claim, Draw, Granted, Record, Refused, Settlement, Window, WindowState
+from gateway.records import Claim, Granted, Record, Refused, Settlement, Window, WindowState
 from gateway.store import MAX_GAP_S, Defer, Item, Reserve, Settle, Void
 
 MAX_GAP_US = MAX_GAP_S * 1_000_000
@@ -100,7 +100,7 @@ class LedgerTransaction:
             for claim, before in zip(settlement.claims, windows.charges(*settlement), strict=True):
                 state = self.states[claim.window.id]
                 self._set(claim.window, windows.reopened(claim, state, before, age_us))
-            self.opened[lease] = Reserve(Draw(*settlement), encode(settlement))
+            self.opened[lease] = Reserve.of(*settlement)
             self.drawn_us[lease] = lost.drawn_us
 
     def lose(self, lease: str, settlement: Settlement) -> None:
@@ -115,10 +115,10 @@ class LedgerTransaction:
             self._set(claim.window, windows.voided(claim, self.states[claim.window.id], age_us))
 
     def _open(self, item: Reserve) -> Granted | Refused:
-        draw, lease = item.draw, item.draw.record.id
+        claims, lease = item.claims, item.record.id
         states, now_us = self.states, self.now_us
         is_open = lease in self.drawn_us
-        new = draw.claims[len(self._held(lease)) :] if is_open else draw.claims
+        new = claims[len(self._held(lease)) :] if is_open else claims
         if lease not in self.lost and (new or not is_open):
             if not item.is_forced:
                 refused = windows.refusal([(claim, states[claim.window.id]) for claim in new], now_us)
@@ -133,12 +133,12 @@ class LedgerTransaction:
                 self.drawn_us.setdefault(lease, now_us)
             else:
                 self.extended[lease] = item
-                self.taken[lease] = draw.claims
-        return Granted(tuple([windows.standing(window, states[window.id], now_us) for window, _ in draw.claims]))
+                self.taken[lease] = claims
+        return Granted(tuple([windows.standing(window, states[window.id], now_us) for window, _ in claims]))
 
     def _held(self, lease: str) -> Sequence[Claim]:
         """What an open lease holds."""
-        return self.opened[lease].draw.claims if lease in self.opened else self.taken[lease]
+        return self.opened[lease].claims if lease in self.opened else self.taken[lease]
 
     def _close(self, settlement: Settlement) -> None:
         record, claims = settlement
@@ -162,13 +162,13 @@ class LedgerTransaction:
         lease = item.settlement.record.id
         if lease in self.lost:
             self._void(Void(item.number, lease))
-        self._open(Reserve(Draw(*item.settlement), item.text, is_forced=True))
+        self._open(Reserve(*item.settlement, item.text, is_forced=True))
         self.deferred[lease] = item
 
     def _void(self, item: Void) -> None:
         lease = item.lease
         if (opening := self.opened.get(lease)) is not None:
-            self.void(lease, opening.draw.claims)
+            self.void(lease, opening.claims)
         elif lease in self.drawn_us:
             self.void(lease, self.taken[lease])
         elif (lost := self.lost.pop(lease, None)) is not None:

@@ -238,7 +238,7 @@ class SqliteLedger:
                 leases.append(item.lease)
                 voided.append(item.lease)
                 continue
-            record, claims = item.draw if isinstance(item, Reserve) else item.settlement
+            record, claims = (item.record, item.claims) if isinstance(item, Reserve) else item.settlement
             leases.append(record.id)
             if isinstance(item, Reserve | Defer):
                 reserved.append(record.id)
