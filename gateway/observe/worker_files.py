@@ -65,7 +65,10 @@ class WorkerFiles:
                 """Where it is in its file, in bytes."""
 
             def inc(self, amount: float) -> None:
-                self.set(self._value + amount)
+                if not changed:
+                    files.on_change()
+                self._value += amount
+                changed[self] = None
 
             def set(self, value: float, timestamp: float | None = None) -> None:
                 if not changed:
