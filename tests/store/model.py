@@ -169,7 +169,7 @@ class Model:
         return found[0] if found else None
 
     def _open(self, worker: str, opening: Reserve, now_us: int) -> Verdict:
-        record, claims = opening.draw
+        record, claims = opening.record, opening.claims
         if self._lease(record.id) is None:
             refused: Refused | None = None
             for claim in claims:
