@@ -50,6 +50,8 @@ class Admission(Protocol):
 
     async def admit(self, attempt: Callable[[], Awaitable[Sequence[Refused]]]) -> Sequence[Refused]: ...
 
+    def granted(self, standings: Collection[WindowStatus]) -> None: ...
+
     def ended(self, tokens: int, windows: Collection[str]) -> None: ...
 
 
@@ -211,6 +213,8 @@ class Reservation:
                 self.place, self.place_standings, self.standings = (
                     place, self.standings[number:], self.standings[:number],
                 )  # fmt: skip
+                if self._admission is not None:
+                    self._admission.granted(self.place_standings)
                 return ()
             if not windows.is_of_upstream(refused.standing.window):
                 if self._shrink(refused):

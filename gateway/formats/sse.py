@@ -127,3 +127,8 @@ def write_event(data: bytes) -> bytes:
 
 DONE = write_event(b"[DONE]")
 KEEPALIVE = b": keepalive\n\n"
+
+
+def queued(position: int) -> bytes:
+    """A comment for a client whose call waits for room, at this position from 1."""
+    return b": queued, position %d\n\n" % position

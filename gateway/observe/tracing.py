@@ -38,6 +38,8 @@ CLOSE_WITHIN_S = 2.0
 
 CLIENT_GONE = "client_gone"
 """The end of an attempt whose client left: not an error."""
+HEDGED = "hedged"
+"""The end of an attempt that was stopped because another route answered: not an error."""
 
 PARENT, STATE = "traceparent", "tracestate"
 
@@ -92,7 +94,7 @@ class _ExportedSpan(AttemptSpan):
     def ended(self, status: int | None, error: str | None) -> None:
         if status is not None:
             self._span.set_attribute(span_attributes.STATUS, status)
-        self._tracer.end(self._span, error, is_failure=error is not None and error != CLIENT_GONE)
+        self._tracer.end(self._span, error, is_failure=error not in (None, CLIENT_GONE, HEDGED))
 
 
 class _ExportedTrace(Trace):

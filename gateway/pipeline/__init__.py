@@ -98,6 +98,8 @@ async def serve(call: Call, services: Services, port: ClientPort, trace: Trace =
     keepalive = FORMATS[call.endpoint].keepalive
     keepalive_s = services.config.server.keepalive_comment_s if call.params.stream and keepalive else 0
     client = ClientStream(port.open_stream, call_log.headers, keepalive_s, keepalive, port.hold)
+    if admission is not None:
+        client.position = admission.position
     try:
         async with call_log:
             port.reserved()

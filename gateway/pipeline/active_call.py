@@ -96,7 +96,7 @@ class ActiveCall:
                     if after_s:
                         self._waited_s += after_s
                         await asyncio.sleep(after_s)
-                    way = self._way(route)
+                    way = self.plan.ways.get(route.upstream) or self._adaptation(route)
                     if way in _PROMPT_BY_PROMPT and not self._is_single:
                         return await self._carry_singly()
                     key = None if first is None else first.key
@@ -133,8 +133,9 @@ class ActiveCall:
         )  # fmt: skip
 
     def _way(self, route: Route) -> Adaptation:
-        if (planned := self.plan.ways.get(route.upstream)) is not None:
-            return planned
+        return self.plan.ways.get(route.upstream) or self._adaptation(route)
+
+    def _adaptation(self, route: Route) -> Adaptation:
         capabilities = self.services.config.upstreams[route.upstream].capabilities
         return adaptation(self.call.endpoint, self.call.params, capabilities)
 

@@ -6,8 +6,8 @@ of Sheng et al., "Fairness in Serving Large Language Models" (OSDI 2024), with w
 of start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996), computed when a call goes and not when it comes, so
 that the real use can correct them.
 
-1. A flow that begins to wait is lifted to the virtual time, the lowest counter of those that wait: idleness earns no
-   service.
+1. A flow that begins to wait is lifted to the virtual time, the counter that the flow served last had before it was
+   charged (its start tag): idleness earns no service, and the flow goes before the next call of that one.
 2. A call is charged what calls of its flow used lately when it goes, at first its prompt alone. When it has ended, the
    difference to its real use is added. (Not the reservation: an output limit of 4096 tokens is seldom used.)
 3. So of two flows that both wait all the time, neither gets more than two calls' worth per weight ahead of the other
@@ -16,16 +16,17 @@ that the real use can correct them.
    queue drop, as in Shreedhar and Varghese, "Efficient Fair Queuing Using Deficit Round Robin", 1995).
 
 Workers on one store exchange what they served (`post`, `read`): each adds the others' service to its counters,
-and lets a call of another worker go first whose flow waits there alone and has a lower counter. Between two exchanges
-it takes that counter to have grown as fast as the virtual time did lately. So rule 3 holds over all workers but for
-what they serve between two exchanges.
+and lets a call of another worker go first whose flow waits there alone and has a lower counter here. (The counter there
+has another origin: what two workers served before they heard of each other.) Between two exchanges it takes that
+counter to have grown as fast as the virtual time did lately. So rule 3 holds over all workers but for what they serve
+between two exchanges.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
@@ -61,6 +62,8 @@ class Waiting:
     """Its class, for metrics."""
     number: int = 0
     """In the order in which the calls came; given by the queue."""
+    begins: float = 0.0
+    """Its start tag: the counter of its flow before it was charged; given by the queue."""
 
     @property
     def work(self) -> float:
@@ -97,6 +100,8 @@ class FairQueue:
     _flows: dict[str, deque[Waiting]] = field(default_factory=dict)
     _asking: Counter[str] = field(default_factory=Counter)
     """Flows of the calls that have a turn."""
+    _asked: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    """What these calls have been charged so far."""
     _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     _work: dict[str, float] = field(default_factory=dict)
     """Waiting work of each flow."""
@@ -145,17 +150,22 @@ class FairQueue:
         """A waiting call asks for room now; it is charged, as if it found some."""
         self.remove(call)
         self._asking[call.flow] += 1
-        self.charge(call, call.cost)
+        call.begins = self.counters[call.flow]
+        self._asked[call.flow] += call.work
+        self._add(call, call.cost)
 
     def end_turn(self, call: Waiting, *, has_room: bool, waits_on: bool = False) -> None:
         """It has found room, or not; then it keeps its place, if it `waits_on`."""
-        if not has_room:
-            self.charge(call, -call.cost)
+        self._asked[call.flow] -= call.work
+        if has_room:
+            self.virtual_time = max(self.virtual_time, call.begins)
+        else:
+            self._add(call, -call.cost)
         if waits_on:
             self._put(call)
         self._asking[call.flow] -= 1
         if not self._asking[call.flow]:
-            del self._asking[call.flow]
+            del self._asking[call.flow], self._asked[call.flow]
 
     def lift(self, flow: str) -> float:
         """A flow begins to wait, or asks while no call waits. Returns its counter."""
@@ -180,10 +190,10 @@ class FairQueue:
         """The lowest counter of the flows that wait at other workers alone; inf where none does."""
         return min(
             [
-                counter + self._rate * (now - peer.at)
+                self.counters.get(flow, 0.0) + self._rate * (now - peer.at)
                 for peer in self._peers.values()
                 if now - peer.at < HEEDED_S
-                for flow, counter in peer.waiting.items()
+                for flow in peer.waiting
                 if flow not in self._flows
             ],
             default=inf,
@@ -205,22 +215,54 @@ class FairQueue:
             total += len(calls) if flow == call.flow else len(calls) * min(1.0, max(0.0, share))
         return round(total)
 
+    def position(self, call: Waiting) -> int:
+        """How many calls of this worker have gone when a waiting call has, in the order as it is now: 1 is the next.
+
+        A call begins when its flow has been charged for those before it, and the earlier beginning goes first.
+        """
+        flows = list(self._flows)
+        mine, own = self.counters[call.flow], flows.index(call.flow)
+        before = 0
+        for other in self._flows[call.flow]:
+            if other is call:
+                break
+            mine += other.work
+            before += 1
+        for place, flow in enumerate(flows):
+            begins = self.counters[flow]
+            for other in self._flows[flow] if flow != call.flow else ():
+                if begins > mine or (begins == mine and place > own):
+                    break
+                before += 1
+                begins += other.work
+        return before + 1
+
     # ------------------------------------------------------------------------------------------------------- service
 
     def charge(self, call: Waiting, tokens: float) -> None:
         """Add to what the flow of this call was served; negative: take back."""
+        self._add(call, tokens)
+        self._advance()
+
+    def _add(self, call: Waiting, tokens: float) -> None:
         amount = tokens / call.weight
         self.counters[call.flow] = max(0.0, self.counters.get(call.flow, self.virtual_time) + amount)
         self._served[call.flow] = self._served.get(call.flow, 0.0) + amount
         self._told.pop(call.flow, None)
         self._told[call.flow] = None
-        self._advance()
 
     def _advance(self) -> None:
-        waiting = [self.counters[flow] for flow in (*self._flows, *self._asking)]
-        waiting += [self.counters.get(flow, 0.0) for peer in self._peers.values() for flow in peer.waiting]
+        """Raise the virtual time to the lowest start tag of a waiting flow's last call, as far as that is known: other
+        workers serve flows too."""
+        waiting = [self.counters[flow] - self._asked[flow] - calls[0].work for flow, calls in self._flows.items()]
+        waiting += [
+            self.counters.get(flow, 0.0)
+            for peer in self._peers.values()
+            for flow in peer.waiting
+            if flow not in self._flows
+        ]
         if waiting:
-            self.virtual_time = min(waiting)
+            self.virtual_time = max(self.virtual_time, min(waiting))
 
     # ------------------------------------------------------------------------------------------------- other workers
 
@@ -246,6 +288,8 @@ class FairQueue:
             if before is None or before.born != born:
                 before = Ahead(born, served, {}, now)
                 self._catch_up(virtual_time)
+                for flow, counter in waiting.items():
+                    self.counters[flow] = max(self.counters.get(flow, 0.0), counter)
             if number == before.number:
                 continue  # the same post as before
             for flow, total in served.items():

@@ -19,7 +19,7 @@ from typing import Literal, NamedTuple, Protocol
 
 from gateway.config import QueueSettings
 from gateway.quota.windows import is_of_upstream
-from gateway.records import Refused
+from gateway.records import Refused, WindowStatus
 from gateway.store import StoreUnavailable
 from gateway.tasks import Tasks
 
@@ -38,7 +38,7 @@ POSTED_S = 2.0
 
 TURNS = 8
 """Most calls of one line that ask the ledger at the same time: it answers many as fast as one. After a refusal one call
-asks, and each that finds room lets two more ask."""
+asks, and each that finds room and leaves some lets two more ask."""
 
 MIN_WAIT_S = 0.001
 
@@ -201,6 +201,16 @@ class Ticket:
         finally:
             observer.wait_ended(line.upstreams, self._call.priority, outcome, time.monotonic() - began)
 
+    def granted(self, standings: Collection[WindowStatus]) -> None:
+        """The call has found room; these are the windows of its place, with the call in them."""
+        if (line := self._room.line(self._line)) is not None:
+            line.note_grant(standings)
+
+    def position(self) -> int | None:
+        """The call's position among those that wait in this worker, from 1; None: it does not wait."""
+        line = self._room.line(self._line)
+        return None if line is None else line.position(self._call)
+
     def ended(self, tokens: int, windows: Collection[str]) -> None:
         """The call has used so many tokens, and gives back what it held of these windows."""
         self._room.note_use(self._call.flow, tokens)
@@ -241,6 +251,10 @@ class Line:
         if self.queue.count or self._asking:
             return False
         return self.queue.lift(call.flow) <= self.queue.goes_first(self._loop.time())
+
+    def position(self, call: Waiting) -> int | None:
+        """The position of a call, from 1; None: it does not wait, or asks for room just now."""
+        return self.queue.position(call) if call in self._turns else None
 
     async def wait(self, call: Waiting, attempt: Attempt, patience_s: float) -> _Over:
         """Wait for a turn, and ask then, as often as it takes."""
@@ -293,6 +307,19 @@ class Line:
             window = refused.standing.window
             wait_s = POLL_S if window.unit == "parallel" else _wait_s(refused)
             self._blocked[window.id] = now + max(MIN_WAIT_S, wait_s)
+            if window.model is not None:
+                self._of_model.add(window.id)
+
+    def note_grant(self, standings: Collection[WindowStatus]) -> None:
+        """A call has filled those of these windows that have no unit left.
+
+        So no call asks in vain, and no call is granted room that has just become free while an earlier one, which asked
+        with it, was refused.
+        """
+        now = self._loop.time()
+        for window in [standing.window for standing in standings if not standing.remaining]:
+            each_s = window.period_us / window.limit / 1e6 if window.period_us else POLL_S
+            self._blocked[window.id] = now + max(MIN_WAIT_S, each_s)
             if window.model is not None:
                 self._of_model.add(window.id)
 
@@ -354,7 +381,7 @@ class Line:
 
     def _end_turn(self, call: Waiting, *, has_room: bool, waits_on: bool = False) -> None:
         self._asking -= 1
-        self._may_ask = min(TURNS, self._may_ask + 2) if has_room else 1
+        self._may_ask = min(TURNS, self._may_ask + 2) if has_room and not self._is_blocked(call) else 1
         self.queue.end_turn(call, has_room=has_room, waits_on=waits_on)
         if not waits_on:
             self.give_turns()

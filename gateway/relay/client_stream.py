@@ -1,9 +1,9 @@
 """The client stream of one call, over all its attempts: opened when needed, and kept alive by comments.
 
 It is opened by an upstream's first bytes; or by a comment, if `server.keepalive_comment_s` is set and that time has
-passed without bytes, also while no upstream has answered yet. From then on the status is 200: another route may still
-be tried, but a call that fails in the end gets an error event. A comment counts neither as the first byte nor as a
-sign of life of the upstream.
+passed without bytes, also while no upstream has answered yet, or while the call waits for room at one. From then on the
+status is 200: another route may still be tried, but a call that fails in the end, or is refused after a wait, gets an
+error event. A comment counts neither as the first byte nor as a sign of life of the upstream.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from gateway.formats import sse
 from gateway.upstream.connection import TIMER_GRAIN_S
 
 Headers = Sequence[tuple[str, str]]
@@ -85,6 +86,8 @@ class ClientStream:
         self._own_headers = own_headers
         self._keepalive_s = keepalive_s
         self._keepalive = keepalive
+        self.position: Callable[[], int | None] | None = None
+        """Where the call waits for room at an upstream, from 1; None: it does not wait."""
         self._loop = asyncio.get_running_loop()
         self.spoke_at = self._loop.time()
         """When something was last passed on, on the loop's clock."""
@@ -116,4 +119,12 @@ class ClientStream:
             return
         writer = self.open((("content-type", "text/event-stream"),))
         if not writer.is_congested:
-            writer.write(self._keepalive)
+            writer.write(self._text())
+
+    def _text(self) -> bytes:
+        position = None if self.position is None else self.position()
+        if (
+            position is None or self._keepalive != sse.KEEPALIVE
+        ):  # a format with keepalive events of its own has no more
+            return self._keepalive
+        return sse.queued(position)

@@ -22,6 +22,7 @@ from gateway.accounting.call_log import Accounting, CallLog
 from gateway.accounting.share import PartLog
 from gateway.config import Route
 from gateway.errors import GatewayError
+from gateway.observe.tracing import HEDGED
 from gateway.quota import pricing
 from gateway.records import Call, Ended, Failure, Usage
 from gateway.tasks import Tasks, cut_off, is_cut_off
@@ -31,9 +32,6 @@ from .client_stream import ClientStream, Headers, StreamWriter
 from .exchange import no_client
 
 log = logging.getLogger("gateway")
-
-HEDGED = "hedged"
-"""What records and metrics call an attempt that was stopped because the other route answered."""
 
 _ACTING_TOOLS = frozenset({"mcp", "computer", "computer_use_preview", "code_interpreter", "shell"})
 """Types of tools with which an upstream acts by itself: what it does would be done twice."""

@@ -54,6 +54,27 @@ def test_shares_are_of_tokens_and_not_of_calls() -> None:
     assert Counter(go(queue) for _ in range(220)) == {"a": 20, "b": 200}
 
 
+CALLS = st.lists(st.tuples(st.sampled_from("abcd"), st.integers(1, 9), st.sampled_from([1.0, 2.0, 5.0])), max_size=12)
+
+
+@given(CALLS)
+def test_positions_are_the_order_in_which_calls_go(given_calls: list[tuple[str, int, float]]) -> None:
+    queue = FairQueue("x")
+    weights: dict[str, float] = {}
+    calls = [call(flow, cost, weights.setdefault(flow, weight)) for flow, cost, weight in given_calls]
+    for each in calls:
+        queue.add(each)
+    while queue.count:
+        waiting = [each for each in calls if queue.position(each)]
+        positions = sorted(waiting, key=queue.position)
+        assert [queue.position(each) for each in positions] == list(range(1, len(waiting) + 1))
+        found = queue.pick(never, 0.0)
+        assert found is positions[0]
+        queue.remove(found)
+        queue.charge(found, found.cost)
+        calls.remove(found)
+
+
 def test_the_calls_of_one_flow_go_in_the_order_in_which_they_came() -> None:
     calls = [call("a", number) for number in (3, 1, 2)]
     queue = filled(a=calls)

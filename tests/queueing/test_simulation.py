@@ -118,8 +118,8 @@ def test_interactive_calls_pass_a_flood_of_batch_calls_on_all_workers() -> None:
             world.arrive(f"human-{step // 20 % 10}", 10, FACTORS["interactive"])
         world.step()
     waits = sorted(wait for flow, all_of in world.waits.items() if flow != "batch" for wait in all_of)
-    assert waits[len(waits) * 95 // 100] < 0.5
-    assert waits[-1] < 1.0  # the bound: two exchanges, and one call of each worker
+    assert waits[len(waits) * 95 // 100] < 0.35  # of which a call takes 0.1 s
+    assert waits[-1] < 0.8  # the bound: two exchanges, one call of each worker, and other interactive calls
     assert world.total > 0.95 * RATE * 60
     assert world.served["batch"] > 0.4 * RATE * 60  # all that is left
 

@@ -62,6 +62,7 @@ class Upstream:
                 return [full(window)]
             self.free -= 1
             self.admitted.append(flow)
+            ticket.granted([WindowStatus(window._replace(limit=1 + self.free), 1, 0, 0)])
             return ()
 
         ticket = self.room.ticket(["up"], Waiting(flow, 1, 10, 1, [frozenset([window.id])]), patience_s)
@@ -97,6 +98,20 @@ async def test_a_call_waits_until_there_is_room(upstream: Upstream) -> None:
     upstream.release()
     assert await call == ()
     assert upstream.waiting == 0
+
+
+async def test_a_call_that_takes_the_last_room_lets_no_other_ask(
+    upstream: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.queueing.waiting_room.POLL_S", LONG_S)
+    calls = [upstream.call(flow) for flow in "abc"]
+    await until(lambda: upstream.waiting == 3)
+    asked = upstream.asked
+    upstream.release()
+    await calls[0]
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert upstream.asked == asked + 1
 
 
 async def test_a_client_that_leaves_as_room_is_found_is_in_no_way(upstream: Upstream) -> None:
