@@ -34,7 +34,9 @@ async def attempt(this: Attempt, *, is_fresh: bool = False) -> Answer | Streamed
     ends): the call is charged for what it has cost so far, or a background task reads on for that.
     """
     log, began = this.log, time.perf_counter()
-    connection = await this.pool.acquire(is_fresh=is_fresh)
+    # A task is dear, and a reused connection that ends without an answer does not show whether it was submitted.
+    is_submission = this.call.passed is not None and not this.call.passed.is_read
+    connection = await this.pool.acquire(is_fresh=is_fresh or is_submission)
     if isinstance(connection, Failure):
         log.note_upstream_wait(time.perf_counter() - began)
         return connection

@@ -17,6 +17,7 @@ from hypothesis import settings as rules
 from hypothesis import strategies as st
 
 from tests.conftest import Stage, StartsGateways
+from tests.fakes.forms import TYPE, form
 from tests.fakes.scripted import ok_json
 from tests.flows.client import ERROR_KEYS, Raw
 from tests.flows.house import COMPLETIONS, Gateway, secret, settings
@@ -24,12 +25,24 @@ from tests.flows.house import COMPLETIONS, Gateway, secret, settings
 BODY = json.dumps({"model": COMPLETIONS, "prompt": "Hello"}).encode()
 KEY = f"Authorization: Bearer {secret('alice')}\r\n".encode()
 JSON = b"Content-Type: application/json\r\n"
+FORM = form(("prompt", "cat"), ("image", b"\x89PNG"))
+FORM_TYPE = f"Content-Type: {TYPE['Content-Type']}\r\n".encode()
+ROW = {
+    "upstream": "main", "prefix": "/t", "submit": ["POST /make/{kind}"], "read": ["GET /made?id={task}"],
+    "task": "/id", "done": {"/object": "*"},
+}  # fmt: skip
+"""Tasks, by a form and with a query."""
 GOOD = [
     b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n" + KEY + JSON + b"Content-Length: %d\r\n\r\n%b" % (len(BODY), BODY),
     b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n" + KEY + JSON + b"Transfer-Encoding: chunked\r\n\r\n"
     b"5\r\n%b\r\n%x\r\n%b\r\n0\r\n\r\n" % (BODY[:5], len(BODY) - 5, BODY[5:]),
     b"GET /v1/models HTTP/1.1\r\nHost: x\r\n" + KEY + b"\r\n",
     b"GET /healthz HTTP/1.0\r\n\r\n",
+    b"POST /t/make/video HTTP/1.1\r\nHost: x\r\n"
+    + KEY
+    + FORM_TYPE
+    + b"Content-Length: %d\r\n\r\n%b" % (len(FORM), FORM),
+    b"GET /t/made?id=t1 HTTP/1.1\r\nHost: x\r\n" + KEY + b"\r\n",
 ]
 SPARKS = [
     b"\r\n", b"\n", b"\r", b"\0", b" ", b"\t", b":", b"\xff", b"%00", b"/", b"#", b"?", b"HTTP/1.1", b"HTTP/2.0",
@@ -49,7 +62,7 @@ CHANGE = st.tuples(
 def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
     theatre.play(always=ok_json())
     server = {"client_head_timeout_s": 0.3, "client_body_timeout_s": 0.3}
-    return gateways(settings(theatre.url, server=server))
+    return gateways(settings(theatre.url, server=server, passthrough={"t": ROW}))
 
 
 @given(
