@@ -131,7 +131,7 @@ def read_options(names: Iterable[str], parts: Mapping[str, str], body: Any) -> d
     return {name: spell(at_pointer(body, name)) if name.startswith("/") else parts.get(name, "") for name in names}
 
 
-_NUMBER = re.compile(r"\d{1,6}(?:\.\d{1,6})?s?")
+_NUMBER = re.compile(r"[0-9]{1,6}(?:\.[0-9]{1,6})?s?")
 
 
 def read_number(text: str) -> int | None:

@@ -16,7 +16,7 @@ from aiohttp import hdrs, web
 
 from gateway import units
 from gateway.accounting.bonds import TASK, task_id
-from gateway.api import auth
+from gateway.api import auth, validate
 from gateway.api.attribution import attribution_of
 from gateway.api.large_body import LARGE_BYTES
 from gateway.api.multipart import content_type
@@ -131,6 +131,7 @@ class PassthroughCalls:
             refers_param=TASK,
         )
         found = _row_model(row, None if price is None else price.price, repeat=False)
+        params = validate.restrict(params, key.limits, found.limits)
         return self._call(request, visit, asked, key, params, found, more_headers)
 
     async def _read(self, request: web.Request, visit: RequestContext, asked: _Asked) -> Call:

@@ -33,6 +33,8 @@ async def test_it_outlives_its_worker_and_is_settled_once(worker: Worker, other:
     store = other.store
     entry = encode(Settlement(wish.record, wish.claims))
     assert await store.deferred(10) == [Deferred(wish.record.id, entry, NOTE)]
+    assert await store.find_deferred(wish.record.id) == Deferred(wish.record.id, entry, NOTE)
+    assert await store.find_deferred("another") is None
     await other.listen(clock, SILENT_S + 1)
     assert (await other.send()).lost == 0
     await store.void_leases(worker.name)
@@ -46,6 +48,7 @@ async def test_it_outlives_its_worker_and_is_settled_once(worker: Worker, other:
     await store.remove_deferred(wish.record.id)
     await store.retire(heir_of(wish.record.id))
     assert await store.deferred(10) == []
+    assert await store.find_deferred(wish.record.id) is None
     await other.listen(clock, SILENT_S + 1)
     assert await levels(store, clock, *CLAIMS) == [(1, 0), (7, 0), (0, 0)]
 

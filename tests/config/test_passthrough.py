@@ -1,0 +1,138 @@
+"""Passthrough rows: their notation, what it matches, and every fault with its path."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+
+from gateway.config import Config, ConfigError, build
+from gateway.config.operations import at_pointer, holds, read_number, read_operation, read_options, spell
+from tests.flows.task_rows import ROWS
+
+GOOD: dict[str, Any] = {
+    "upstream": "up", "prefix": "/p", "submit": ["POST /v1/{kind}"], "read": ["GET /v1/{kind}/{task}"], "task": "/id",
+    "done": {"/state": "done"},
+}  # fmt: skip
+
+
+def built(**rows: Any) -> Config:
+    models = {"m": {"endpoints": ["embeddings"], "routes": [{"upstream": "up"}]}}
+    return build({"upstreams": {"up": {"base_url": "http://127.0.0.1:1"}}, "models": models, "passthrough": rows})
+
+
+def faults(**changes: Any) -> dict[str, str]:
+    with pytest.raises(ConfigError) as raised:
+        built(row=GOOD | changes)
+    return {fault.path.removeprefix("passthrough.row."): fault.message for fault in raised.value.faults}
+
+
+def test_the_ready_rows_are_good() -> None:
+    rows = yaml.safe_load(ROWS.read_text())["passthrough"]
+    made = build({"upstreams": {"tasks": {"base_url": "http://127.0.0.1:1"}}, "passthrough": rows}).passthrough
+    assert len(made) == len(rows) == 14
+    for row in made.values():
+        for price in row.prices:
+            (rate,) = price.price.plan.variants[""][0].rates.items()
+            assert rate[0] == price.unit
+            assert rate[1] > 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "path", "words"),
+    [
+        ({"upstream": "none"}, "upstream", "there is no upstream 'none'; there are: up"),
+        ({"submit": []}, "submit", "should have at least 1 item"),
+        ({"submit": ["FETCH /a"]}, "submit[0]", "expected a method and a path"),
+        ({"submit": ["POST /a b"]}, "submit[0]", "expected a method and a path"),
+        ({"submit": ["POST /{a}/{a}"]}, "submit[0]", "expected each name in braces once"),
+        ({"submit": ["POST /{a"]}, "submit[0]", "expected a method and a path"),
+        ({"prefix": "p/"}, "prefix", "expected to match pattern"),
+        ({"prefix": "/v1/models"}, "submit[0]", "the gateway answers"),
+        ({"submit": ["POST /v1/{kind}", "POST /v1/{kind}"]}, "submit[1]", "is the same operation as"),
+        ({"submit": ["POST /v1/x"]}, "submit[0]", "has no {kind}, which passthrough.row.read[0] needs"),
+        ({"read": ["GET /v1/{kind}"]}, "read[0]", "expected {task}"),
+        ({"read": ["POST /v1/{kind}/{task}"]}, "read[0]", "so it has to be GET"),
+        ({"read": []}, "read", "is required with task"),
+        ({"done": {}}, "done", "is required with task"),
+        ({"task": None}, "done", "has no effect without task"),
+        ({"task": "id"}, "task", "expected a JSON pointer"),
+        ({"done": {"state": "a"}}, "done.state", "expected a JSON pointer"),
+        ({"done": {"/state": []}}, 'done."/state"', "expected a text"),
+        ({"model": "name"}, "model", "no path in submit has {name}; names in braces: kind"),
+        ({"default_model": "a"}, "default_model", "has no effect without model"),
+        ({"headers": ["Cookie"]}, "headers", "cookie is never sent on"),
+        ({"prices": [{"when": {"mode": "a"}, "task": 1}]}, "prices[0].when.mode", "no path in submit has {mode}"),
+        ({"prices": [{"count": "n", "image": 1}]}, "prices[0].count", "no path in submit has {n}"),
+        ({"prices": [{"second": 1}]}, "prices[0]", "count is required"),
+        ({"prices": [{"second": 1, "task": 1, "count": "/n"}]}, "prices[0]", "expected one of task, second and image"),
+        ({"prices": [{"task": -1}]}, "prices[0].task", "expected a number of US dollars from 0"),
+        ({"price": 1}, "price", "there is no such setting; did you mean 'prices'?"),
+    ],
+)  # fmt: skip
+def test_every_fault_has_its_path(changes: dict[str, Any], path: str, words: str) -> None:
+    found = faults(**changes)
+    assert path in found, found
+    assert words in found[path]
+
+
+def test_faults_between_rows() -> None:
+    with pytest.raises(ConfigError) as raised:
+        built(chat=GOOD, m=GOOD | {"prefix": "/q"}, other_row=GOOD)
+    paths = [fault.path for fault in raised.value.faults]
+    assert paths == [
+        "passthrough.chat", "passthrough.m", "passthrough.other_row.submit[0]", "passthrough.other_row.read[0]",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "method", "path", "query", "parts"),
+    [
+        ("POST /a/{x}", "POST", "/a/b%20c", "", {"x": "b c"}),
+        ("/a/{x}", "POST", "/a/b", "", {"x": "b"}),
+        ("POST /a/{x}", "GET", "/a/b", "", None),
+        ("POST /a/{x}", "POST", "/a/b/c", "", None),
+        ("POST /a/{x}", "POST", "/a/..", "", None),
+        ("POST /a/{x}", "POST", "/a/%2e%2E", "", None),
+        ("POST /a/{x}", "POST", "/a/b%2fc", "", None),
+        ("POST /a/{x}", "POST", "/a/b%5cc", "", None),
+        ("POST /a/{x}", "POST", "/a/", "", None),
+        ("POST /m/{x}:run", "POST", "/m/a.b:run", "", {"x": "a.b"}),
+        ("GET /a/{x*}", "GET", "/a/b/c", "", {"x": "b/c"}),
+        ("GET /a/{x*}", "GET", "/a/b/../c", "", None),
+        ("GET /a/{x*}", "GET", "/a/b//c", "", None),
+        ("GET /a?id={x}", "GET", "/a", "y=1&id=b%2Fc", {"x": "b/c"}),
+        ("GET /a?id={x}", "GET", "/a", "y=1&id=b", {"x": "b"}),
+        ("GET /a?id={x}", "GET", "/a", "id=1&id=2", None),
+        ("GET /a?id={x}", "GET", "/a", "", None),
+    ],
+)
+def test_operations(text: str, method: str, path: str, query: str, parts: dict[str, str] | None) -> None:
+    operation = read_operation(text)
+    assert operation.match(method, path, query) == parts
+    if parts is not None:
+        filled, _, asked = operation.fill(parts).partition("?")
+        assert operation.match(operation.method, filled, asked) == parts
+
+
+def test_options_and_conditions() -> None:
+    body = {"a": 5.0, "b": True, "c": {"d/e": ["x", {"f": None}]}, "n": 1.5}
+    names = ["/a", "/b", "/c/d~1e/0", "/c/d~1e/1/f", "/c/d~1e/9", "/n", "/x", "kind"]
+    found = read_options(names, {"kind": "k"}, body)
+    assert list(found.values()) == ["5", "true", "x", "", "", "1.5", "", "k"]
+    assert at_pointer(body, "/c/d~1e/-") is None
+    assert spell({"a": [1]}) == '{"a":[1]}'
+    assert holds({"/a": ["4", "5"], "/x": ["", "y"]}, found)
+    assert holds({"kind": ["k*"]}, found)
+    assert not holds({"/x": ["?*"]}, found)
+    assert not holds({"/a": ["5"], "/b": ["false"]}, found)
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [("5", 5), ("5.5", 6), ("5s", 5), ("5.0", 5), ("0", None), ("-1", None), ("1e3", None), ("", None), ("٣", None),
+     ("9999999", None), ("0.2", 1), ("nan", None)],
+)  # fmt: skip
+def test_numbers(text: str, count: int | None) -> None:
+    assert read_number(text) == count
