@@ -127,6 +127,27 @@ def test_every_command_is_documented() -> None:
         assert f"`gateway {name}" in (ROOT / "docs" / "commands.md").read_text()
 
 
+def missing_places(table: str) -> list[str]:
+    """What a table names that does not exist: files of the package, and functions in brackets behind one."""
+    missing = []
+    for path, _, name in re.findall(r"`([\w/]+\.(?:py|lua))`( \(`(\w+)`\))?", table):
+        file = ROOT / "gateway" / path
+        if not file.is_file() or (name and f"def {name}(" not in file.read_text()):
+            missing.append(f"{path} {name}".strip())
+    return missing
+
+
+def test_the_architecture_says_where_things_are_decided() -> None:
+    table = ARCHITECTURE.partition("## Where it is decided")[2].partition("## ")[0]
+    assert table.count("?") > 15
+    assert missing_places(table) == []
+
+
+def test_places_that_are_gone_are_found() -> None:
+    gone = "`relay/charge.py` (`of_stream`), `relay/gone.py`, `relay/charge.py` (`gone`), `store/redis/apply.lua`"
+    assert missing_places(gone) == ["relay/gone.py", "relay/charge.py gone"]
+
+
 def test_the_architecture_names_every_module() -> None:
     """A row for each room names its modules, and no row names a module that is gone."""
     rows = {
