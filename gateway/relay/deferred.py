@@ -12,9 +12,9 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 from urllib.parse import quote
 
 from gateway.accounting.call_log import AccessLogExtras, Accounting
@@ -44,6 +44,7 @@ from gateway.records import (
 )
 from gateway.store import Batch, Deferred, Settle, Store, StoreLostWrites, StoreUnavailable, heir_of
 from gateway.store.bonds import SETTLED
+from gateway.tasks import Tasks
 from gateway.upstream.account import position_of
 from gateway.upstream.ask import Fetched, fetch
 from gateway.upstream.connection import Head
@@ -156,19 +157,28 @@ class DeferredPoller:
         self._holder = uuid.uuid4().hex
         self._due: dict[str, float] = {}
         """When each lease is polled next, on the clock of `time.monotonic`."""
+        self._tasks = Tasks()
+        self._busy: dict[str, asyncio.Task[None]] = {}
+        """The leases that are polled now."""
         self._retiring: dict[str, float] = {}
         """When each settled lease's heir is deleted, on the same clock."""
 
     async def run(self) -> None:
         """Look every `LOOK_EVERY_S`, until cancelled."""
-        while True:
-            try:
-                await self._look()
-            except StoreUnavailable:
-                pass  # which the ledger reports
-            except Exception:
-                log.exception("deferred calls cannot be looked after")
-            await asyncio.sleep(LOOK_EVERY_S)
+        try:
+            while True:
+                await self._guarded(self._look())
+                await asyncio.sleep(LOOK_EVERY_S)
+        finally:
+            await self._tasks.cancel_all()
+
+    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except StoreUnavailable:
+            pass  # which the ledger reports
+        except Exception:
+            log.exception("deferred calls cannot be looked after")
 
     async def _look(self) -> None:
         await self._retire()
@@ -177,8 +187,12 @@ class DeferredPoller:
         if not found or (await self._store.claim(self._holder, {NAME: HELD_FOR_S}))[NAME]:
             return
         now = time.monotonic()
-        due = [each for each in found if self._due[each.lease] <= now][:POLLS_AT_ONCE]
-        await asyncio.gather(*[self._see_to(each) for each in due])
+        due = [each for each in found if self._due[each.lease] <= now and each.lease not in self._busy]
+        for each in due[: POLLS_AT_ONCE - len(self._busy)]:
+            self._busy[each.lease] = self._tasks.spawn(self._guarded(self._see_to(each)), "deferred-call")
+        if self._busy:  # the results of a batch may take minutes: meanwhile others are polled, and the lock is kept
+            await asyncio.wait(self._busy.values(), timeout=HELD_FOR_S / 3)
+            self._busy = {lease: task for lease, task in self._busy.items() if not task.done()}
 
     async def task_ended(self, lease: str, outcome: passthrough.Outcome) -> None:
         """Settle the lease of a task that a client has seen ended, if it is not settled yet. Where the store is away,

@@ -9,6 +9,7 @@ made.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import time
 from collections.abc import AsyncIterator
@@ -103,7 +104,8 @@ class BatchChecker:
         self._services = services
         self._upstream = upstream
         self._written = written
-        self._ids: set[str] = set()
+        self._ids: set[bytes] = set()
+        """Digests of the `custom_id` of each line."""
         self._number = 0
         self._model = ""
         self._spec: Format | None = None
@@ -155,9 +157,10 @@ class BatchChecker:
         name = members.get("custom_id")
         if not isinstance(name, str) or not 1 <= len(name) <= 512:
             _refuse("'custom_id' has to be text of 1 to 512 characters.")
-        if name in self._ids:
+        digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+        if digest in self._ids:
             _refuse("'custom_id' is that of another line.")
-        self._ids.add(name)
+        self._ids.add(digest)
         if len(self._ids) > MAX_LINES:
             _refuse(f"a batch has at most {MAX_LINES} requests.")
         if members.get("method") != "POST":

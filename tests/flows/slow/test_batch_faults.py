@@ -1,0 +1,127 @@
+"""Batches of an upstream that fails: nothing is charged twice, nothing is released before it is known."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.conftest import Stage, StartsGateways
+from tests.fakes import forms
+from tests.fakes.scripted import Behaviour, Wire, answer, close_without_answer, cut_mid_body, error_json, ok_json
+from tests.flows.house import CHAT, Gateway, eventually, key, model, secret, settings
+from tests.flows.test_batches import PRICE, create, line, settled, upload, windows
+
+BODY = {"model": CHAT, "choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 3}}
+RESULT = json.dumps({"custom_id": "a", "response": {"status_code": 200, "body": BODY}, "error": None}).encode() + b"\n"
+
+
+class FailingBatches:
+    """An upstream whose answers about one batch are given by the test, the last one again and again."""
+
+    def __init__(self, states: list[Behaviour], results: list[Behaviour]) -> None:
+        self.states = states
+        self.results = results
+        self.reads = 0
+
+    async def __call__(self, wire: Wire) -> None:
+        path, method = wire.request.path, wire.request.method
+        if path == "/v1/files":
+            await ok_json({"id": "file-in", "object": "file"})(wire)
+        elif path == "/v1/batches":
+            await ok_json({"id": "batch_1", "status": "validating"})(wire)
+        elif path.endswith("/content"):
+            self.reads += 1
+            await _next(self.results)(wire)
+        elif method == "GET":
+            await _next(self.states)(wire)
+        else:
+            await error_json(404)(wire)
+
+
+def _next(answers: list[Behaviour]) -> Behaviour:
+    return answers.pop(0) if len(answers) > 1 else answers[0]
+
+
+def state(status: str, **more: Any) -> Behaviour:
+    return ok_json({"id": "batch_1", "status": status, **more})
+
+
+DONE = state("completed", output_file_id="file-out")
+
+
+@pytest.fixture
+def house(gateway: StartsGateways, upstream: Stage, store_url: str) -> Gateway:
+    return gateway(
+        settings(
+            upstream.url,
+            models={CHAT: model("chat", price=PRICE)},
+            keys=[key("alice", quotas=[{"tokens": 10**6, "per": "day"}])],
+            files={"upstream": "main"},
+            store={"url": store_url},
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    "results",
+    [
+        [error_json(500), close_without_answer, cut_mid_body, answer(RESULT)],
+        [answer(RESULT[:-20] + b"\n"), answer(RESULT)],
+    ],
+    ids=["unreadable", "damaged"],
+)
+def test_results_that_cannot_be_read_are_read_again(house: Gateway, upstream: Stage, results: list[Behaviour]) -> None:
+    is_damaged = len(results) == 2
+    work = FailingBatches([error_json(503), ok_json({}), DONE], list(results))
+    upstream.play(always=work)
+    before = windows(house)[0]
+    began = create(house, upload(house, line("a")).json["id"])
+    reserved = windows(house)[1]
+    record = settled(house, began)
+    if is_damaged:  # came whole, and says nothing: charged at the reservation
+        assert record["usage_source"] == "estimated"
+        assert record["prompt_tokens"] + record["completion_tokens"] == reserved
+        return
+    assert work.reads == 4
+    assert (record["prompt_tokens"], record["completion_tokens"], record["usage_source"]) == (7, 3, "reported")
+    assert windows(house) == (before + 10, 0)
+
+
+def test_a_batch_that_was_not_made_costs_nothing(house: Gateway, upstream: Stage) -> None:
+    work = FailingBatches([DONE], [answer(RESULT)])
+    upstream.play(always=work)
+    file_id = upload(house, line("a")).json["id"]
+    before = windows(house)
+    upstream.play(error_json(400, message="Billing hard limit."), always=work)
+    assert create(house, file_id).status == 400
+    upstream.play(error_json(500), always=work)
+    assert create(house, file_id).status >= 500
+    eventually(lambda: windows(house) == before)
+
+
+@pytest.mark.parametrize("status", ["failed", "expired", "cancelled"])
+def test_a_batch_without_results_costs_nothing(house: Gateway, upstream: Stage, status: str) -> None:
+    upstream.play(always=FailingBatches([state(status)], [answer(RESULT)]))
+    before = windows(house)[0]
+    began = create(house, upload(house, line("a")).json["id"])
+    record = settled(house, began)
+    assert record["status"] == {"failed": 400, "expired": 200, "cancelled": 499}[status]
+    assert windows(house) == (before, 0)
+
+
+def test_a_file_is_slow_cut_or_too_long(house: Gateway, upstream: Stage) -> None:
+    upstream.play(always=FailingBatches([DONE], [answer(RESULT)]))
+    body = forms.form(("purpose", "batch"), ("file", json.dumps(line("a")).encode()))
+    head = {**forms.TYPE, "Content-Length": str(2**40)}
+    with house.connect() as wire:
+        wire.send(b"POST /v1/files HTTP/1.1\r\nHost: g\r\n")
+        lines = [f"{name}: {value}\r\n" for name, value in head.items()]
+        wire.send("".join([*lines, f"Authorization: Bearer {secret('alice')}\r\n\r\n"]).encode())
+        assert wire.read_head().status == 413
+    cut = house.send("POST", "/v1/files", body[:-30], headers=forms.TYPE)
+    assert cut.told[3] == "invalid_form"
+    lying = body.replace(b'filename="a.wav"', b'filename="a.wav"\r\nContent-Length: 5')
+    assert house.send("POST", "/v1/files", lying, headers=forms.TYPE).told[3] == "invalid_form"
+    assert upstream.hits == 0
