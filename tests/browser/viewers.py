@@ -40,9 +40,11 @@ ALWAYS = (Poll("live", 2),)
 
 def _subject(narrowed: str, split: str) -> tuple[Poll, ...]:
     """What the report about one key, team, model or upstream asks for."""
-    groups = ("day", split, f"day%2C{split}")
+    groups = (split, f"day%2C{split}")
     latency = ("model", "day", "%2C")
     return (
+        Poll(f"usage?group_by=day&since={{59}}&until={{2}}&{narrowed}", 600),
+        Poll(f"usage?group_by=day&since={{1}}&until={{0}}&{narrowed}", 60),
         *[Poll(f"usage?group_by={group}&since={{29}}&until={{2}}&{narrowed}", 600) for group in groups],
         *[Poll(f"usage?group_by={group}&since={{1}}&until={{0}}&{narrowed}", 60) for group in groups],
         *[Poll(f"latency?group_by={group}&since={{29}}&until={{0}}&{narrowed}", 60) for group in latency],
@@ -79,7 +81,7 @@ def paths(view: str, key: str, team: str) -> Iterator[Poll]:
     today = datetime.now(UTC)
     month_before = (today.replace(day=1) - timedelta(days=1)).replace(day=1)
     first = min(month_before, today - timedelta(days=59)).strftime("%Y-%m-%d")
-    days = [(datetime.now(UTC) - timedelta(days=ago)).strftime("%Y-%m-%d") for ago in range(30)]
+    days = [(datetime.now(UTC) - timedelta(days=ago)).strftime("%Y-%m-%d") for ago in range(60)]
     for path, every_s in VIEWS[view]:
         yield Poll(path.format(*days, first=first, key=key, team=team), every_s)
 

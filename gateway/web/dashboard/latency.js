@@ -16,6 +16,7 @@ const MEASURED_CALLS = 2000; // of a key, a team or a person, as gateway/reports
 const SHOWN = {
   first: { title: "First token p95", of: (row) => row.first_token_p95_s, spell: span, words: "Time to first token, 95th percentile" },
   duration: { title: "Took p95", of: (row) => row.duration_p95_s, spell: span, words: "Duration, 95th percentile" },
+  speed: { title: "Tokens/s p50", of: (row) => row.tokens_per_s_p50, spell: compact, words: "Tokens per second, median" },
   attempts: { title: "Failed attempts", of: (row) => row.failed_attempts, spell: compact, words: "Failed attempts, retried ones among them" },
   errors: { title: "Failed calls", of: (row) => row.errors, spell: compact, words: "Failed calls" },
 };

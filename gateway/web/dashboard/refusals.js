@@ -1,23 +1,50 @@
 // What the gateway itself refused, as far as its metrics say it: why, and whom. Such calls have no record.
 
-import { h } from "./dom.js";
+import { fill, h } from "./dom.js";
 import { NOTHING, count } from "./format.js";
 import { empty } from "./states.js";
+import { Table } from "./table.js";
 import { reason } from "./words.js";
 
-/** The refusals in a live sample. */
-export function refusals(sample) {
-  const reasons = Object.entries(sample.rejections)
-    .filter(([, number]) => number > 0)
-    .sort((one, other) => other[1] - one[1]);
-  const who = [...sample.refused].sort((one, other) => other.requests - one.requests).slice(0, 20);
-  if (!reasons.length) return empty("Nothing was refused", "since the gateway started.");
-  return h(
-    "div",
-    { class: "columns" },
-    h(
-      "ul",
-      { class: "reasons" },
+const SHOWN = 20;
+
+const COLUMNS = [
+  {
+    title: "Key",
+    class: "mono",
+    sort: (row) => row.key,
+    show: (row) =>
+      row.key && row.key !== "other" ? h("a", { href: `#keys/${encodeURIComponent(row.key)}` }, row.key) : row.key || "no key",
+  },
+  { title: "Model", class: "mono", sort: (row) => row.model, show: (row) => row.model || NOTHING },
+  { title: "Status", sort: (row) => row.status, show: (row) => row.status },
+  { title: "Times", isNumber: true, sort: (row) => row.requests, show: (row) => count(row.requests) },
+];
+
+/** The refusals since the start; `show(sample)` draws those of a live sample. */
+export class RefusedSinceStart {
+  constructor() {
+    this.reasons = h("ul", { class: "reasons" });
+    this.table = new Table(COLUMNS, { caption: "Refused, by key", name: (row) => `${row.key} ${row.model} ${row.status}`, sort: 3 });
+    this.columns = h("div", { class: "columns" }, this.reasons, this.table.node);
+    this.node = h("div");
+    this.told = "";
+  }
+
+  show({ rejections, refused }) {
+    const told = JSON.stringify([rejections, refused]);
+    if (told === this.told) return; // or what has the focus would lose it
+    this.told = told;
+    const reasons = Object.entries(rejections)
+      .filter(([, number]) => number > 0)
+      .sort((one, other) => other[1] - one[1]);
+    if (!reasons.length) {
+      fill(this.node, empty("Nothing was refused", "since the gateway started."));
+      return;
+    }
+    if (!this.node.contains(this.columns)) fill(this.node, this.columns);
+    fill(
+      this.reasons,
       reasons.map(([name, number]) =>
         h(
           "li",
@@ -26,45 +53,7 @@ export function refusals(sample) {
           h("span", null, h("code", null, name), h("br"), h("small", null, reason(name))),
         ),
       ),
-    ),
-    who.length > 0 &&
-      h(
-        "div",
-        { class: "scroll", tabindex: "0", role: "region", "aria-label": "Refused, by key" },
-        h(
-          "table",
-          null,
-          h(
-            "thead",
-            null,
-            h(
-              "tr",
-              null,
-              ["Key", "Model", "Status"].map((name) => h("th", { scope: "col" }, name)),
-              h("th", { scope: "col", class: "number" }, "Times"),
-            ),
-          ),
-          h(
-            "tbody",
-            null,
-            who.map((row) =>
-              h(
-                "tr",
-                null,
-                h(
-                  "th",
-                  { scope: "row", class: "mono" },
-                  row.key && row.key !== "other"
-                    ? h("a", { href: `#keys/${encodeURIComponent(row.key)}` }, row.key)
-                    : row.key || "no key",
-                ),
-                h("td", { class: "mono" }, row.model || NOTHING),
-                h("td", null, row.status),
-                h("td", { class: "number" }, count(row.requests)),
-              ),
-            ),
-          ),
-        ),
-      ),
-  );
+    );
+    this.table.show([...refused].sort((one, other) => other.requests - one.requests).slice(0, SHOWN));
+  }
 }

@@ -11,6 +11,7 @@ import { LatencyPanel } from "./latency.js";
 import { rangeControl, rangeWords, readRange } from "./range.js";
 import { REFUSAL_COLUMNS } from "./refusal_rows.js";
 import { Reports } from "./reports.js";
+import { change } from "./spending.js";
 import { STACKED_AT_MOST, plain, stacked } from "./stack.js";
 import { into } from "./states.js";
 import { StepTable } from "./step_table.js";
@@ -58,6 +59,16 @@ class Refusals {
     );
     this.table.show(data);
   }
+}
+
+/** How sums compare with those of the period before, in words. */
+function compared(rows, now) {
+  const before = total(rows);
+  const changes = [["requests", before.requests, now.requests], ["cost", before.cost_usd, now.cost_usd ?? 0]]
+    .map(([name, then, since]) => [name, change(then, since)])
+    .filter(([, said]) => said)
+    .map(([name, said]) => `${said} ${name}`);
+  return h("p", { class: "note", data: { compared: before.requests } }, changes.length ? `${changes.join(", ")} on the period before` : "no requests in the period before");
 }
 
 /** The report about `subject` (`group` and `name`), on the page of `view`; `look()` reads it again. */
@@ -111,8 +122,8 @@ export class SubjectReport {
   async read() {
     const mine = (this.wanted = (this.wanted ?? 0) + 1);
     const range = readRange(readAddress().query); // hours go by
-    const by = (groups) => this.reports.by(groups, range.since, range.until, this.filters);
-    const [steps, groups] = await Promise.all([by([range.unit]), by([this.split])]);
+    const by = (groups, since = range.since) => this.reports.by(groups, since, range.until, this.filters);
+    const [steps, groups] = await Promise.all([by([range.unit], range.before.since), by([this.split])]);
     const split = groups.length <= STACKED_AT_MOST ? await by([range.unit, this.split]) : null;
     if (mine !== this.wanted) return; // something else was chosen meanwhile
     this.draw(range, steps, groups, split);
@@ -126,7 +137,7 @@ export class SubjectReport {
     const known = new Map(steps.map((row) => [row[range.unit], row]));
     const rows = range.steps.map((name) => known.get(name) ?? { [range.unit]: name, ...total([]) });
     const [all, measure] = [total(rows), MEASURES[this.metric]];
-    fill(this.sums, totals(all));
+    fill(this.sums, totals(all), compared(steps.filter((row) => row[range.unit] < range.since && row[range.unit] <= range.before.until), all));
     if (!this.place.contains(this.chart.node)) fill(this.place, this.chart.node, this.byStep.node);
     this.byStep.show(range.unit, rows.filter((row) => row.requests));
     this.chart.show(rows, {

@@ -6,7 +6,7 @@ import { calmly, fill, h } from "./dom.js";
 import { count } from "./format.js";
 import { MergedPages } from "./merged_pages.js";
 import { poll } from "./poll.js";
-import { refusals } from "./refusals.js";
+import { RefusedSinceStart } from "./refusals.js";
 import { into } from "./states.js";
 import { Table, filterField } from "./table.js";
 
@@ -31,7 +31,8 @@ const TEXTS = { key: "Key", team: "Team", model: "Model", upstream: "Upstream", 
 function listsOf(settings) {
   const { only, ended, status } = OUTCOMES[settings.outcome] ?? OUTCOMES[""];
   const { key, team, model, since, id, upstream, code, user, tag } = settings;
-  const shared = { key, team, model, since, id, status };
+  const until = settings.until && `${settings.until}:59Z`; // its minute is included
+  const shared = { key, team, model, since, until, id, status };
   return [
     { kind: "call", path: "calls", query: { ...shared, upstream, ended, user, tag: tag.includes(":") ? tag : "" } },
     { kind: "refusal", path: "refusals", query: { ...shared, code } },
@@ -39,7 +40,7 @@ function listsOf(settings) {
 }
 
 export function calls(main, { feed, signal, address, query, isLive }) {
-  const names = [...Object.keys(TEXTS), "outcome", "since"];
+  const names = [...Object.keys(TEXTS), "outcome", "since", "until"];
   const settings = Object.fromEntries(names.map((name) => [name, query.get(name) ?? ""]));
   if (address) settings.key = address;
   const [place, refused] = [h("div"), h("div")];
@@ -120,6 +121,12 @@ export function calls(main, { feed, signal, address, query, isLive }) {
         Object.keys(TEXTS).map(field),
         select("outcome", "Outcome", outcomes),
         select("since", "Since", SINCE),
+        h(
+          "label",
+          { class: "until" },
+          "until (UTC)",
+          h("input", { type: "datetime-local", name: "until", value: settings.until, onchange: (event) => set({ until: event.target.value.slice(0, 16) }) }),
+        ),
       ),
       h("div", { class: "panel flush" }, place),
       more,
@@ -133,7 +140,11 @@ export function calls(main, { feed, signal, address, query, isLive }) {
         h("div", { class: "panel", id: "refused" }, refused),
       ),
   );
-  if (isLive) feed.listen(() => feed.last && fill(refused, refusals(feed.last)), signal);
+  if (isLive) {
+    const strip = new RefusedSinceStart();
+    fill(refused, strip.node);
+    feed.listen(() => feed.last && strip.show(feed.last), signal);
+  }
   // The list stays as it is while somebody reads further back.
   poll(() => (pages && rows.length > 100 ? true : look()), EVERY_MS, signal);
 }

@@ -164,7 +164,6 @@ export function mine(main, context) {
         h("button", { type: "button", class: "primary", id: "new-key", onclick: () => editKey(null, lookAtKeys, context) }, "New key"),
       h("div", { class: "own-keys" }, keysPlace),
     ),
-    latency.node,
     section("refused", "Your last refusals", null, h("div", { class: "panel flush" }, refusalPlace)),
     section(
       "connect",
@@ -172,6 +171,7 @@ export function mine(main, context) {
       null,
       h("div", { class: "panel" }, connectPanel({ publicUrl }), token.get() && testCall(token.get())),
     ),
+    latency.node,
   );
   poll(lookAtUsage, EVERY_MS, signal);
   poll(lookAtKeys, EVERY_MS, signal);

@@ -57,6 +57,8 @@ def test_the_page_of_a_model_has_its_usage(operator: Page, either: Gateway) -> N
     (whole,) = either.usage(group_by="", model=COMPLETIONS, since=ago(29))
     for name in ("requests", "prompt_tokens", "completion_tokens", "errors"):
         operator.until(lambda: value(operator, f'dialog [data-sum="{name}"] b') == whole[name])  # noqa: B023
+    (before,) = either.usage(group_by="", model=COMPLETIONS, since=ago(59), until=ago(30)) or [{"requests": 0}]
+    assert operator.see("dialog [data-compared]").get_attribute("data-compared") == str(before["requests"])
     by_key = {row["key"]: row["requests"] for row in either.usage(group_by="key", model=COMPLETIONS, since=ago(29))}
     table = f"{USAGE} .flush table"
     operator.until(lambda: {row["Key"]: int(row["Requests"]) for row in operator.rows(table)} == by_key)

@@ -202,6 +202,19 @@ def test_calls_and_refusals_are_one_list(admin: Page, house: Gateway) -> None:
     admin.gone("dialog")
 
 
+def test_the_list_begins_at_the_minute_that_is_chosen(page: Page, house: Gateway) -> None:
+    page.open(f"calls?until={ago(12)}T12:00", ADMIN_TOKEN)
+    wanted = ids(house, "calls", until=f"{ago(12)}T12:00:59Z")
+    assert 0 < len(wanted) < len(ids(house, "calls"))
+    page.until(lambda: set(listed(page)) == wanted)
+    assert all(row["Began"].startswith(ago(29)[5:]) or len(row["Began"]) > 8 for row in page.rows("main table"))
+    assert page.see("input[name=until]").get_attribute("value") == f"{ago(12)}T12:00"
+    page.run(
+        "const f = document.querySelector('input[name=until]'); f.value = ''; f.dispatchEvent(new Event('change'))"
+    )
+    page.until(lambda: set(listed(page)) == ids(house, "calls") | ids(house, "refusals"))
+
+
 def test_the_list_is_filtered_by_the_api_and_by_its_address(page: Page, house: Gateway) -> None:
     page.open("calls", ADMIN_TOKEN)
     page.see("main table tbody tr th button")
