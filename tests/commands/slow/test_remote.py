@@ -84,7 +84,7 @@ def test_keys_and_teams_are_managed(house: Gateway) -> None:
     shown = json.loads(ask(house, "teams", "update", "pair", "--member-keys", "2", "--json"))
     assert shown["members"]["max_keys"] == 2
     shown = json.loads(ask(house, "teams", "update", "pair", "--member-models", "gpt-4*", "--json"))
-    assert shown["members"] == {"max_keys": 2, "models": ["gpt-4*"]}
+    assert shown["members"] == {"max_keys": 2, "models": ["gpt-4*"], "by_key": []}
     assert json.loads(ask(house, "teams", "update", "pair", "--member-keys", "none", "--json"))["members"] is None
     ask(house, "teams", "delete", "pair")
     actors = {change["actor"] for change in json.loads(ask(house, "audit", "--json"))}
