@@ -111,7 +111,9 @@ class PassthroughCalls:
         """The call of a submission. Raises `GatewayError`."""
         key = await self._plane.caller(request, visit)
         self._status.refuse_when_draining()
+        waited_from = time.perf_counter()
         given, more_headers = await self._body(request, visit, asked.row)
+        body_wait_s = time.perf_counter() - waited_from
         members, row = given.document.members, asked.row
         _refuse_callbacks(row, members)
         visit.model = asked.name
@@ -132,7 +134,8 @@ class PassthroughCalls:
         )
         found = _row_model(row, None if price is None else price.price, repeat=False)
         params = validate.restrict(params, key.limits, found.limits)
-        return self._call(request, visit, asked, key, params, found, more_headers)
+        call = self._call(request, visit, asked, key, params, found, more_headers)
+        return call._replace(body_wait_s=body_wait_s)
 
     async def _read(self, request: web.Request, visit: RequestContext, asked: _Asked) -> Call:
         """The call of a read. Raises `GatewayError`."""

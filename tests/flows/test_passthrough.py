@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.conftest import StartsGateways
 from tests.flows import task_rows as scene
 from tests.flows.task_rows import SUBMISSIONS
 
-from .house import Gateway, Process, eventually, key, settings
+from .house import ADMIN_TOKEN, Gateway, Process, eventually, key, settings
 
 
 @pytest.fixture(scope="module")
@@ -178,3 +179,20 @@ def test_the_access_line_of_a_task(house: Gateway) -> None:
     (line,) = eventually(lambda: [line for line in house.lines() if line["id"] == made.id])
     assert (line["endpoint"], line["status"]) == ("suno", 200)
     assert "la" not in json.dumps(line["model"]).split()
+
+
+def test_a_row_comes_with_a_reload(gateway: StartsGateways, upstream_port: int) -> None:
+    config = settings(f"http://127.0.0.1:{upstream_port}", keys=[key("alice")])
+    house = gateway(config)
+    assert scene.submit(house, "flux").status == 404
+    house.file.write_text(yaml.safe_dump({**house.config, "passthrough": scene.rows()}))
+    headers = {"Authorization": f"Bearer {ADMIN_TOKEN}"}
+    assert house.post("/admin/api/reload", None, key=None, headers=headers).status == 200
+    made = eventually(lambda: (answer := scene.submit(house, "flux")).status == 200 and answer)
+    assert scene.settled(house, made.id)["units"] == {"tasks": 1}
+
+
+def test_limits_of_a_key_hold_for_tasks(small: Callable[..., Gateway]) -> None:
+    house = small(key("alice", limits={"deny": ["duration"]}))
+    refused = scene.submit(house, "kling")
+    assert (refused.status, refused.error["param"]) == (400, "duration")

@@ -10,6 +10,7 @@ import random
 import signal
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -97,3 +98,32 @@ def test_workers_are_killed(gateway: StartsGateways, upstream_port: int, store: 
     told = scene.ledger(upstream_port)["totals"]
     assert len(paid) <= told["tasks"] <= len(paid) + len(lost)
     assert scene.spent(house)[0] == pytest.approx(sum(each["cost_usd"] or 0 for each in records.values()))
+
+
+def test_two_gateways_and_their_clients_settle_once(
+    gateway: StartsGateways, upstream_port: int, tmp_path: Path, redis_server: RedisServer
+) -> None:
+    """The poller of one gateway and clients of both see the end at the same time."""
+    url = f"http://127.0.0.1:{upstream_port}"
+    houses = [gateway(scene.config(url, redis_server.url, journal_dir=str(tmp_path / str(at)))) for at in range(2)]
+    made = [
+        (row, scene.submit(houses[at % 2], row, takes_s=1.5, fails=at % 2 == 0)) for at, row in enumerate(POLLED * 2)
+    ]
+    until = time.monotonic() + 4
+
+    def watch(house: Gateway) -> None:
+        while time.monotonic() < until:
+            for row, each in made:
+                assert scene.read(house, row, scene.id_in(row, each)).status == 200
+
+    with ThreadPoolExecutor(4) as pool:
+        for watcher in [pool.submit(watch, house) for house in houses * 2]:
+            watcher.result()
+    for at, (_, each) in enumerate(made):
+        record = scene.settled(houses[at % 2], each.id, SETTLED_S)
+        assert (record["cost_usd"] == 0) is (at % 2 == 0)
+    eventually(lambda: scene.spent(houses[0])[1] == 0)
+    records = [each for each in houses[1].calls(limit=100_000) if not each["model"].endswith("/reads")]
+    assert len(records) == len(made)
+    assert scene.spent(houses[0])[0] == pytest.approx(sum(each["cost_usd"] for each in records))
+    assert scene.ledger(upstream_port)["totals"]["tasks"] == len(made) / 2
