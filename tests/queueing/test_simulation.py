@@ -124,13 +124,24 @@ def test_interactive_calls_pass_a_flood_of_batch_calls_on_all_workers() -> None:
     assert world.served["batch"] > 0.4 * RATE * 60  # all that is left
 
 
-def test_no_flow_starves() -> None:
-    world = World(4, 5)
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_no_flow_starves_for_longer_than_its_share_takes(workers: int) -> None:
+    """The bound of docs/fairness.md: what all keys get while a call of this one is paid for, once for each worker."""
+    world, cost, heavy = World(workers, 5), 5, 3
+    total = heavy * FACTORS["interactive"] + FACTORS["batch"]
+    bound_s = workers * cost * total / FACTORS["batch"] / RATE + 2 * EXCHANGE_S + heavy * cost / RATE
+    last, gaps = 0.0, []
     for _ in range(int(60 / STEP_S)):
-        while world.backlog("heavy") < 100:
-            world.arrive("heavy", 5, FACTORS["interactive"] * 1000)
-        while world.backlog("light") < 3:
-            world.arrive("light", 5, FACTORS["batch"])
+        for flow in [f"heavy-{number}" for number in range(heavy)]:
+            while world.backlog(flow) < 40:
+                world.arrive(flow, cost, FACTORS["interactive"])
+        while world.backlog("light") < 2 * workers:
+            world.arrive("light", cost, FACTORS["batch"])
+        before = world.served["light"]
         world.step()
-    assert world.served["light"] > 0
-    assert max(world.waits["heavy"]) < 60
+        if world.served["light"] > before:
+            gaps.append(world.now - last)
+            last = world.now
+    assert len(gaps) > 60 / bound_s
+    assert max(gaps) <= bound_s
+    assert world.served["light"] / world.total == pytest.approx(FACTORS["batch"] / total, rel=0.1)
