@@ -7,7 +7,7 @@ is never a label.
 With several processes (PROMETHEUS_MULTIPROC_DIR set by the supervisor) values live in files that the supervisor sums:
 one scrape is the whole gateway, and no counter falls when a worker ends. A call changes fourteen values, and
 the cost is in the functions called for each: so what calls add is gathered for `GATHER_S`, summed, and written in one
-go (worker_files.py). A scrape waits that long, and has all that came before it.
+go (worker_files.py). Before a scrape the supervisor has every worker write, so that it has all that came before it.
 
 Of a killed worker, the calls that its journal has and its files do not are counted by the worker that recovers the
 journal (`recovered`); what has no journal entry, a refusal or an attempt, is lost for at most `GATHER_S`.

@@ -48,6 +48,9 @@ KILL_AFTER_S = 10.0
 HAND_OVER_WITHIN_S = 30.0
 """A worker that has not answered by then (it is stopped, or starting) applies the new configuration when it
 continues."""
+WRITE_WITHIN_S = 0.5
+"""How long a scrape waits for workers to write what they have counted so far."""
+
 ANSWER_WITHIN_S = 2.0
 """Time limit for the workers' answers to one question."""
 
@@ -243,7 +246,7 @@ class Supervisor:
             elif "failed" in message:
                 log.error("worker %d: %s", slot, message["failed"])
             elif "scrape" in message:
-                line.send(scraped=message["scrape"], text=await self._scrape(message))
+                self._tasks.spawn(self._scrape_for(line, message), f"scrape-{slot}")
             elif "ask" in message:
                 self._tasks.spawn(self._answer(line, message), f"answer-{slot}")
         line.close()
@@ -263,9 +266,11 @@ class Supervisor:
         finally:
             line.answer(question, answer)
 
-    async def _ask(self, what: str, within_s: float, **more: Any) -> list[tuple[_WorkerSlot, Any]]:
-        """Ask every worker, and return the answers that arrive in time."""
-        members = list(self._members.values())
+    async def _ask(
+        self, what: str, within_s: float, *, only_ready: bool = False, **more: Any
+    ) -> list[tuple[_WorkerSlot, Any]]:
+        """Ask every worker, and return the answers that arrive in time. `only_ready`: not those that still start."""
+        members = [each for each in self._members.values() if not only_ready or each.ready_at is not None]
         asked = {self._tasks.spawn(_ask(member.line, what, more), f"ask-{what}"): member for member in members}
         if asked:
             await asyncio.wait(asked, timeout=within_s)
@@ -305,6 +310,7 @@ class Supervisor:
     async def _live_numbers(self) -> dict[str, Any] | None:
         """The counters of the whole gateway; None where the workers' files cannot be read, for instance while a new
         worker is making its own."""
+        await self._ask("write", WRITE_WITHIN_S, only_ready=True)
         collectors = [self._live_counters, exposition.SupervisorMetrics(self._reloads())]
         try:
             return await asyncio.to_thread(summed, collectors, list(self._config.upstreams))
@@ -312,10 +318,18 @@ class Supervisor:
             log.warning("the live numbers could not be read", exc_info=True)
             return None
 
+    async def _scrape_for(self, line: ControlChannel, question: Mapping[str, Any]) -> None:
+        text: str | None = None
+        try:
+            text = await self._scrape(question)
+        finally:
+            line.send(scraped=question["scrape"], text=text)
+
     async def _scrape(self, question: Mapping[str, Any]) -> str | None:
         """A file with the metrics as text, which the receiver deletes; None if they cannot be read, for
         instance while a new worker is creating its files."""
         try:
+            await self._ask("write", WRITE_WITHIN_S, only_ready=True)
             quotas, teams = question["quotas"], question["teams"]
             upstreams = list(self._config.upstreams)
             return await asyncio.to_thread(

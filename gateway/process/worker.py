@@ -162,6 +162,9 @@ class WorkerProcess:
                     await asyncio.to_thread(_take, Path(text))
             elif message.get("ask") == "adopt":
                 self._tasks.spawn(self._adopt(message), "adopt-configuration")
+            elif message.get("ask") == "write":
+                self._telemetry.write()
+                self._line.answer(message, True)
             elif message.get("ask") == "upstreams":
                 self._line.answer(message, self._worker.result().report_upstreams() if self._worker.done() else None)
         self._is_orphan = True
@@ -183,8 +186,6 @@ class WorkerProcess:
     async def _ask(self, what: str, /, **more: Any) -> Any:
         """What the supervisor answers; None: it cannot."""
         try:
-            if what == "live":
-                await self._let_workers_write()
             return await self._line.ask(what, **more)
         except ChannelClosed:
             return None
@@ -195,19 +196,12 @@ class WorkerProcess:
         keys, standings = await app.labelled_keys(self._worker.result().parts)
         quotas = list(quota_rows(standings, self._telemetry.key_label))
         waiter: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
-        await self._let_workers_write()
         number = id(waiter)
         self._scrapes[number] = waiter
         self._line.send(scrape=number, quotas=quotas, teams={key.id: key.team for key in keys})
         if (text := await waiter) is None:
             raise Unavailable("The metrics cannot be read right now.", code="metrics_unavailable")
         return await asyncio.to_thread(_take, Path(text))
-
-    async def _let_workers_write(self) -> None:
-        """Until every worker has written what it has counted so far."""
-        self._telemetry.write()
-        if self._config.server.workers > 1:
-            await asyncio.sleep(GATHER_S)
 
     async def _watch_store(self, ledger: Ledger) -> None:
         """Show how the store is doing, also while no call comes."""
