@@ -61,6 +61,25 @@ def test_a_key_of_the_page_works_and_is_what_was_asked_for(admin: Page, house: G
     assert secret not in storage
 
 
+TABS = ("curl", "python", "node", "environment", "codex", "claude", "continue", "webui")
+
+
+def test_a_made_key_is_in_every_tab_and_a_test_call_turns_green(admin: Page, house: Gateway) -> None:
+    admin.go("keys")
+    admin.click("#new-key")
+    admin.type("#field-id", "connected")
+    admin.click("dialog button[type=submit]")
+    secret = admin.text("#secret")
+    assert tuple(each.get_attribute("data-choice") for each in admin.all("dialog [data-choice]")) == TABS
+    for tab in TABS:
+        admin.click(f"dialog [data-choice={tab}]")
+        admin.see("dialog .snippet", secret)
+        assert house.url in admin.text("dialog .snippet")
+    admin.click("dialog .test-call button")
+    admin.see("dialog [data-test].good", "It works")
+    eventually(lambda: [call["key"] for call in house.calls(limit=1)] == ["connected"])
+
+
 def test_what_cannot_be_made_is_told_beside_its_field(admin: Page) -> None:
     admin.go("keys")
     admin.click("#new-key")
