@@ -104,6 +104,15 @@ class Document(NamedTuple):
     """Then the body is a form: `text` is empty, and files are placeholders: see `api/form.py`."""
 
 
+class ItemRef(NamedTuple):
+    """An input item with an id under which an upstream may keep it."""
+
+    id: str
+    param: str
+    is_sole: bool
+    """It is nothing but its id: the caller has to have a `Bond` with it. Another one must not be another key's."""
+
+
 class Params(NamedTuple):
     """The checked parameters of a body. Token counts are tokens, `prompt_tokens` an estimate unless
     `is_prompt_exact`."""
@@ -135,6 +144,8 @@ class Params(NamedTuple):
     """The id of what an upstream keeps and the call continues; the caller has to have a `Bond` with it."""
     refers_param: str = ""
     """The parameter that names it."""
+    items: tuple[ItemRef, ...] = ()
+    """Input items that an upstream may look up by their ids."""
     is_kept: bool = False
     """The upstream keeps the answer under its id, which the gateway binds to the caller."""
     is_deferred: bool = False

@@ -48,6 +48,7 @@ _NOT_FOUND = {
     "previous_response_id": ("Previous response with id '{}' not found.", "previous_response_not_found"),
     "conversation": ("Conversation with id '{}' not found.", None),
     "conversation_id": ("Conversation with id '{}' not found.", None),
+    "item": ("Item with id '{}' not found. Send the item itself instead of its id.", None),
     "": ("Response with id '{}' not found.", None),
     "id": ("No such File object: {}", None),
     "file_id": ("No such File object: {}", None),
@@ -60,11 +61,11 @@ _NOT_FOUND = {
 _KINDS: Mapping[str, str] = {
     "id": "file", "file_id": "file", "input_file_id": "file", "batch": "batch",
     "message_batch": "message_batch", TASK: "task",
-    "conversation": "conversation", "conversation_id": "conversation",
+    "conversation": "conversation", "conversation_id": "conversation", "item": "item",
 }  # fmt: skip
 """The kinds of what parameters name; others name responses."""
 
-_SHOWN: Mapping[str, str] = {"batch": "", "message_batch": "", "conversation_id": ""}
+_SHOWN: Mapping[str, str] = {"batch": "", "message_batch": "", "conversation_id": "", "item": "input"}
 """The parameters that errors name, where they are others."""
 
 
@@ -115,6 +116,16 @@ class Bonds:
             gone = _TASK_GONE if param == TASK else _ACCOUNT_GONE
             raise NotFound(gone.format(shown[:MAX_SHOWN_ID]), param=param or None, code="account_not_configured")
         return bond
+
+    async def is_of_another(self, key: str, bond_id: str) -> bool:
+        """Whether this id belongs to another key than the one with this id. Raises `Unavailable`."""
+        if not is_bond_id(bond_id):
+            return False
+        try:
+            bond = self._unwritten.get(bond_id) or await self._store.find_bond(bond_id, self._clock())
+        except StoreUnavailable:
+            raise Unavailable(_AWAY, code=StoreUnavailable.code) from None
+        return bond is not None and bond.key != key
 
     async def every(self, key: str, kind: str) -> list[Bond]:
         """Every bond of this kind that the key with this id has, the newest first. Raises `Unavailable`."""

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gateway.errors import InvalidRequest
-from gateway.records import Document, LargeBody, Params
+from gateway.records import Document, ItemRef, LargeBody, Params
 
 from .json_document import spans
 
@@ -56,7 +56,8 @@ def from_brief(known: Mapping[str, Any], pieces: Sequence[bytes | bytearray]) ->
     document = Document("", known["members"], LargeBody(pieces, known["opening"], places))
     params = Params(document, **known["params"])
     counts = tuple([(name, count) for name, count in params.units])
-    return params._replace(other_models=tuple(params.other_models), units=counts)
+    items = tuple([ItemRef(*item) for item in params.items])
+    return params._replace(other_models=tuple(params.other_models), units=counts, items=items)
 
 
 def replace(large: LargeBody, values: Mapping[str, Any]) -> list[memoryview]:

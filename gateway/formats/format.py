@@ -127,6 +127,8 @@ class PlainFacts(NamedTuple):
     """The error object, where it is not simply the member `error`."""
     is_pending: bool = False
     """It is still being made, without this connection."""
+    items: tuple[str, ...] = ()
+    """The ids of what it consists of, where the upstream keeps these, too."""
     is_cancelled: bool = False
     """It was ended by its caller."""
     kept_id: str | None = None
@@ -186,6 +188,10 @@ class FactsReader(Protocol):
 NO_TEXT = re.compile(rb"(?!)")
 
 
+def _no_items(scan: Scan) -> tuple[str, ...]:
+    return ()
+
+
 @dataclass(frozen=True, slots=True)
 class Format:
     """One format of calls: where it is served, and how its requests, answers and errors are read and written."""
@@ -217,6 +223,8 @@ class Format:
     """Scans a streamed answer; None: the format has no streams."""
     kept_id: Callable[[Scan], str | None] | None = None
     """The id under which the upstream keeps a streamed answer, as soon as `scan` has seen it; None: nothing is kept."""
+    kept_items: Callable[[Scan], tuple[str, ...]] = _no_items
+    """The ids of what a streamed answer consists of, at its end, where the upstream keeps these, too."""
     pending_id: Callable[[Scan], str | None] | None = None
     """The id of a streamed answer that may be made without its connection; None: it has ended, or is not known yet."""
     is_binary: bool = False

@@ -1,13 +1,13 @@
 """OpenAI's Responses API (openai-openapi, CreateResponse).
 
-A response that its upstream keeps is bound to the key that made it (`Params.is_kept`), and a call may continue one
-(`Params.refers_to`). Input items by their ids are refused by name: those of a response are not bound one by one.
+A response that its upstream keeps is bound to the key that made it (`Params.is_kept`), with the items of its output,
+and a call may continue it (`Params.refers_to`) or name such items (`Params.items`).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NoReturn
 
@@ -18,15 +18,22 @@ from gateway.api.prompt_tokens import Counter
 from gateway.api.schema import Response
 from gateway.config import Capabilities, Route
 from gateway.errors import GatewayError, InvalidRequest, StreamInterrupted
-from gateway.records import Call, Document, Params, Usage
+from gateway.records import Call, Document, ItemRef, Params, Usage
 
 from . import openai, sse
 from .format import Format, PlainFacts, Scan, Unfit
-from .responses_scan import ResponsesScan, error_of_failure, failed_event, interrupted_event, items_of
+from .responses_scan import ResponsesScan, error_of_failure, failed_event, ids_of, interrupted_event, items_of
 from .responses_usage import Used, usage_of
 
 MAX_METADATA = 16
 _PENDING = ("queued", "in_progress")
+_WHOLE = frozenset({
+    None, "message", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output",
+    "local_shell_call", "local_shell_call_output", "shell_call", "shell_call_output", "apply_patch_call",
+    "apply_patch_call_output", "computer_call", "computer_call_output", "compaction", "mcp_approval_response",
+})  # fmt: skip
+"""Types of items that say all that an upstream needs of them; of others it keeps a part under their ids."""
+
 _EVENTS = {status: f"response.{status}" for status in (*_PENDING, "incomplete")}
 """The event with a whole response, by its status; of others it is `response.completed`."""
 
@@ -69,6 +76,7 @@ def _read(document: Document, body: Response, count: Counter | None) -> Params:
         prompt_param="input",
         refers_to=refers_to,
         refers_param=refers_param,
+        items=_items(body),
         is_kept=bool(body.background) or body.store is not False,
         is_deferred=bool(body.background),
     )
@@ -91,12 +99,11 @@ def _read_count(document: Document, body: Response, count: Counter | None) -> Pa
         prompt_param="input",
         refers_to=refers_to,
         refers_param=refers_param,
+        items=_items(body),
     )
 
 
 def _check(document: Document, body: Response) -> None:
-    if isinstance(body.input, list):
-        refuse_references(body.input, "input")
     if body.metadata and len(body.metadata) > MAX_METADATA:
         raise validation_errors.wrong_value("metadata", f"It may have at most {MAX_METADATA} pairs.")
 
@@ -106,6 +113,27 @@ def refuse_references(items: Sequence[Any], param: str) -> None:
     for index, item in enumerate(items):
         if isinstance(item, dict) and (item.get("type") == "item_reference" or _is_bare_id(item)):
             _refuse_state(f"{param}[{index}]", "Send the item itself instead of its id.")
+
+
+def _items(body: Response) -> tuple[ItemRef, ...]:
+    """The input items that an upstream may look up by their ids. Items that hold all that they say are left out."""
+    if not isinstance(body.input, list):
+        return ()
+    found = []
+    for index, item in enumerate(body.input):
+        name, kind = item.get("id"), item.get("type")
+        is_sole = kind == "item_reference" or _is_bare_id(item)
+        if is_sole and not isinstance(name, str):
+            raise validation_errors.missing(f"input[{index}].id")
+        if isinstance(name, str) and (is_sole or not _is_whole(item, kind)):
+            found.append(ItemRef(name, f"input[{index}]", is_sole))
+    return tuple(found)
+
+
+def _is_whole(item: Mapping[str, Any], kind: Any) -> bool:
+    if kind == "reasoning":
+        return bool(item.get("encrypted_content") or item.get("content"))
+    return kind in _WHOLE
 
 
 def _reference(body: Response) -> tuple[str | None, str]:
@@ -157,6 +185,7 @@ def facts(body: bytes) -> PlainFacts:
         has_output=bool(output),
         error=error_of_failure(error if isinstance(error, dict) else {}) if has_failed else None,
         is_pending=is_pending,
+        items=ids_of(output),
         is_cancelled=answer.status == "cancelled",
         kept_id=answer.id if isinstance(answer.id, str) and (is_pending or answer.store is not False) else None,
     )
@@ -186,6 +215,10 @@ def _changes(call: Call, route: Route, capabilities: Capabilities, needs_limit: 
 
 def _kept_id(scan: Scan) -> str | None:
     return scan.id if isinstance(scan, ResponsesScan) and scan.is_stored else None
+
+
+def _kept_items(scan: Scan) -> tuple[str, ...]:
+    return scan.items if isinstance(scan, ResponsesScan) else ()
 
 
 def _pending_id(scan: Scan) -> str | None:
@@ -237,6 +270,7 @@ RESPONSES = Format(
     usage=_usage,
     scan=ResponsesScan,
     kept_id=_kept_id,
+    kept_items=_kept_items,
     pending_id=_pending_id,
     as_events=as_events,
     streams_only_events=True,

@@ -45,6 +45,9 @@ _REQUEST_FAULTS = re.compile(
 )
 """Codes of a failed response that blame the request (openai-openapi, ResponseErrorCode). They come without a type."""
 
+MAX_ITEMS = 100
+"""So many items of one answer are bound to its key."""
+
 _FIRST_TYPE = re.compile(rb'\s*\{\s*"type"\s*:\s*"([^"\\]{1,80})"')
 _NAMED = re.compile(rb"(?:\A|[\r\n])event: ?([a-z_.]{1,80})[\r\n]")
 _NUMBER = re.compile(rb'"sequence_number"\s*:\s*(\d{1,15})')
@@ -56,13 +59,14 @@ _LONGEST_NUMBER = 16
 _HEAD = ("id", "model", "created_at", "store", "background")
 _RESPONSE = (*_HEAD, "status", "service_tier", "error", "usage", "tool_usage")
 _ITEM_TYPE = ("response", "output", EACH, "type")
+_ITEM_ID = ("response", "output", EACH, "id")
 _CONTAINERS = (
     ("response", "output", EACH, "container_id"),
     ("response", "output", EACH, "environment", "container_id"),
 )
 _WANTED = (
     ("type",), ("sequence_number",), ("error",), ("code",), ("message",),
-    *[("response", name) for name in _RESPONSE], _ITEM_TYPE, *_CONTAINERS,
+    *[("response", name) for name in _RESPONSE], _ITEM_TYPE, _ITEM_ID, *_CONTAINERS,
 )  # fmt: skip
 
 
@@ -88,6 +92,8 @@ class ResponsesScan(EventScan):
         self.id: str | None = None
         self.is_stored = True
         """Whether the upstream keeps it under its id, as far as the stream says."""
+        self.items: tuple[str, ...] = ()
+        """The ids of the items of its output, when it has ended."""
         self.has_ended = False
         """Whether the event came that says how the response has ended."""
         self._created_at: Any = None
@@ -208,6 +214,7 @@ class ResponsesScan(EventScan):
             self._note_head(response)
             output = response.get("output")
             items = [each for each in output if isinstance(each, dict)] if isinstance(output, list) else []
+            self.items = ids_of(items)
             if not self.has_text and (texts := [text for item in items for text in _texts_of(item)]):
                 self._take_texts(texts)
             self._take(
@@ -270,6 +277,8 @@ class ResponsesScan(EventScan):
         response: dict[str, Any] = {name: reader.get("response", name) for name in _RESPONSE}
         if kind != "error":
             self._note_head({name: value for name, value in response.items() if value is not None})
+            ids = [_parsed_text(each) for each in reader.counted[_ITEM_ID]]
+            self.items = ids_of([{"id": each} for each in ids])
             self._take(
                 Used(response["usage"], response["tool_usage"], response["service_tier"], *_counted(reader))
             )  # fmt: skip
@@ -342,6 +351,18 @@ def items_of(output: Collection[Mapping[str, Any]]) -> tuple[dict[str, int], set
             if isinstance(place.get("container_id"), str):
                 containers.add(place["container_id"])
     return kinds, containers
+
+
+def ids_of(output: Collection[Mapping[str, Any]]) -> tuple[str, ...]:
+    """The ids of items, at most `MAX_ITEMS`."""
+    return tuple([item["id"] for item in output if isinstance(item.get("id"), str) and item["id"]][:MAX_ITEMS])
+
+
+def _parsed_text(value: bytes) -> Any:
+    try:
+        return json.loads(value)
+    except ValueError:
+        return None
 
 
 def _counted(reader: MemberReader) -> tuple[dict[str, int], set[str]]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -16,8 +17,10 @@ from gateway.config import Capabilities, Route
 from gateway.formats import FORMATS
 from gateway.formats.passthrough import format_of
 from gateway.quota import windows
-from gateway.records import Bond, Call, Claim, Document
+from gateway.records import Bond, Call, Claim, Document, Usage
 from gateway.relay import Attempt
+from gateway.relay.attempt import Binds
+from gateway.store.bonds import item_bonds
 from gateway.upstream.account import account_of
 from gateway.upstream.connection import Head
 from gateway.upstream.health import AttemptHandle
@@ -107,20 +110,17 @@ def _body(given: Document, changes: Mapping[str, Any]) -> bytes | Sequence[memor
     return json_document.replace(given, changes) if given.large is None else large_body.replace(given.large, changes)
 
 
-def _binding(
-    call: Call, route: Route, services: Services, position: int
-) -> Callable[[str, int], Coroutine[Any, Any, None]]:
+def _binding(call: Call, route: Route, services: Services, position: int) -> Binds:
     """Binds the id of an answer of this attempt to its caller."""
     account = account_of(services.config.upstreams[route.upstream], position)
     model, batch = route.model or call.params.model, FORMATS[call.endpoint].batch
 
-    async def bind(kept_id: str, tokens: int) -> None:
-        key, kind, note = call.key, "" if batch is None else batch.kind, ""
+    async def bind(kept_id: str, usage: Usage, items: Sequence[str] = ()) -> None:
+        key, kind, note, tokens = call.key, "" if batch is None else batch.kind, "", usage.total_tokens
         if call.passed is not None:
             kept_id, kind, note = task_id(route.upstream, kept_id), TASK, call.id
-        await services.bonds.keep(
-            Bond(kept_id, key.id, key.team, route.upstream, account, model, tokens, call.started, kind, note)
-        )
+        bond = Bond(kept_id, key.id, key.team, route.upstream, account, model, tokens, call.started, kind, note)
+        await asyncio.gather(*map(services.bonds.keep, (bond, *item_bonds(bond, items, usage.completion_tokens))))
         if tokens and call.bond is not None and call.bond.kind == "conversation":
             await services.bonds.keep(call.bond._replace(tokens=tokens))
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from gateway.errors import GatewayError, StreamInterrupted, UpstreamFailed, UpstreamRefused
 from gateway.formats.format import Scan, Unfit
-from gateway.records import Failure, Fault, Phase
+from gateway.records import Failure, Fault, Phase, Usage
 from gateway.tasks import is_cut_off
 from gateway.upstream import provider_errors
 
@@ -97,7 +97,8 @@ async def _finish_stream(exchange: Exchange, failure: Failure | None) -> Streame
     tokens = charged.usage
     if scan.error is None and scan.is_complete and not scan.is_inside_event:
         log.close(status=200, usage=tokens, ended="done", returned_model=scan.model)
-        exchange.bind_again(tokens.total_tokens)
+        if this.bind is not None:
+            await exchange.bind_again(tokens)
         await log.acknowledged()
         exchange.open()
         return Streamed(scan.last)
@@ -161,7 +162,7 @@ async def _finish_plain(exchange: Exchange, failure: Failure | None) -> Answer |
         log.add_cost(read.charged)
         return exchange.failure(Fault.UNFIT, str(unfit))
     if this.bind is not None and read.kept_id is not None:
-        await this.bind(read.kept_id, 0 if read.pending_id else read.charged.usage.total_tokens)
+        await this.bind(read.kept_id, Usage() if read.pending_id else read.charged.usage, read.items)
     if read.pending_id is not None:
         defer(this, read.pending_id)
     else:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from gateway.accounting.call_log import CallLog
 from gateway.api.form import Upload
 from gateway.config import Route, Upstream
 from gateway.formats.format import Format
 from gateway.formats.token_rule import CountsTexts, count
-from gateway.records import Call, Failure, Fault
+from gateway.records import Call, Failure, Fault, Usage
 from gateway.tasks import Tasks
 from gateway.upstream.connection import Head
 from gateway.upstream.pool import Pool
@@ -45,6 +45,12 @@ class Streamed:
     """What the log says of it."""
 
 
+class Binds(Protocol):
+    """Binds the id of an answer to its caller, and those of the items that it consists of."""
+
+    def __call__(self, kept_id: str, usage: Usage, items: Sequence[str] = ()) -> Coroutine[Any, Any, None]: ...
+
+
 class Attempt(NamedTuple):
     """The input of one attempt, and the call that it belongs to."""
 
@@ -68,9 +74,9 @@ class Attempt(NamedTuple):
     """The output limit of one candidate in `request`; None: it has no limit."""
     count_texts: CountsTexts = count
     """Counts generated text without a reported usage."""
-    bind: Callable[[str, int], Coroutine[Any, Any, None]] | None = None
-    """Binds the id of an answer that the upstream keeps to the caller, before the caller sees it; with the tokens that
-    a continuation repeats, 0 while they are not known. None: nothing is kept."""
+    bind: Binds | None = None
+    """Binds the id of an answer that the upstream keeps to the caller, before the caller sees it; with the usage, whose
+    tokens a continuation repeats; empty while it is not known. None: nothing is kept."""
     account: str = ""
     """Which of the upstream's API keys the request presents (upstream/account.py)."""
     left_out: tuple[str, ...] = ()

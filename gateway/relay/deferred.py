@@ -43,7 +43,7 @@ from gateway.records import (
     UsageSource,
 )
 from gateway.store import Batch, Deferred, Settle, Store, StoreLostWrites, StoreUnavailable, heir_of
-from gateway.store.bonds import SETTLED
+from gateway.store.bonds import SETTLED, item_bonds
 from gateway.tasks import Tasks
 from gateway.upstream.account import position_of
 from gateway.upstream.ask import Fetched, fetch
@@ -146,6 +146,8 @@ class _Ending(NamedTuple):
     ended: Ended = "done"
     model: str | None = None
     error: str | None = None
+    items: tuple[str, ...] = ()
+    """The ids of what it consists of."""
 
 
 class DeferredPoller:
@@ -322,6 +324,8 @@ class DeferredPoller:
         ):
             tokens = ending.charged.usage.total_tokens
             note = SETTLED if deferral.lines else bond.note
+            for each in item_bonds(bond, ending.items, ending.charged.usage.completion_tokens):
+                await self._store.add_bond(each, now)
             await self._store.add_bond(bond._replace(tokens=tokens, note=note), now)
         await self._remove(call.id)
 
@@ -367,7 +371,7 @@ def _ending(sent: SentRequest, facts: PlainFacts, body: bytes) -> _Ending:
             return _Ending(charge.of_plain(sent, facts.usage, body, facts.model), 499, "client_gone", facts.model)
         return _Ending(charge.of_broken(sent, charge.Ending.STOPPED, body), 499, "client_gone", facts.model)
     if not facts.is_error:
-        return _Ending(charge.of_plain(sent, facts.usage, body, facts.model), model=facts.model)
+        return _Ending(charge.of_plain(sent, facts.usage, body, facts.model), model=facts.model, items=facts.items)
     charged = charge.of_broken(sent, charge.Ending.REFUSED)
     if facts.has_usage or facts.has_output:
         charged = charge.of_plain(sent, facts.usage, body, facts.model, charge.Ending.ERROR)

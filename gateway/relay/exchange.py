@@ -10,7 +10,7 @@ import asyncio
 from functools import partial
 
 from gateway.formats.format import FactsReader, Scan, ScanInput, Unfit
-from gateway.records import Failure, Fault, Phase
+from gateway.records import Failure, Fault, Phase, Usage
 from gateway.upstream import provider_errors, refusal
 from gateway.upstream.connection import Connection, Head
 from gateway.upstream.content_encoding import Decoder, EncodingFault, decoder_of
@@ -175,11 +175,15 @@ class Exchange:
             return None
         return find(self.scan)
 
-    def bind_again(self, tokens: int) -> None:
-        """The answer's tokens are known now."""
+    async def bind_again(self, usage: Usage) -> None:
+        """The answer's usage and its items are known now. Returns when the caller may use them."""
         bind, kept_id = self.attempt.bind, self._kept_id
-        if bind is not None and kept_id is not None:
-            self.attempt.tasks.spawn(bind(kept_id, tokens), "bind-answer")
+        if bind is None or kept_id is None or self.scan is None:
+            return
+        items = self.attempt.format.kept_items(self.scan)
+        binding = self.attempt.tasks.spawn(bind(kept_id, usage, items), "bind-answer")
+        if items:
+            await asyncio.shield(binding)
 
     @property
     def _kept_id(self) -> str | None:
@@ -268,7 +272,7 @@ class Exchange:
             self._give_up(Fault.UNFIT, str(unfit))
             return
         if self.attempt.bind is not None and self._binding is None and (kept_id := self._kept_id) is not None:
-            self._binding = self.attempt.tasks.spawn(self.attempt.bind(kept_id, 0), "bind-answer")
+            self._binding = self.attempt.tasks.spawn(self.attempt.bind(kept_id, Usage()), "bind-answer")
             self._binding.add_done_callback(lambda _: self._flush())
             if self.attempt.call.params.is_deferred:
                 note_deferral(self.attempt, kept_id)

@@ -28,6 +28,8 @@ class PlainAnswer(NamedTuple):
     kept_id: str | None = None
     pending_id: str | None = None
     """`kept_id` of an answer that is still being made, without this connection."""
+    items: tuple[str, ...] = ()
+    """The ids of what it consists of."""
 
 
 def read_plain(exchange: Exchange, failure: Failure | None) -> PlainAnswer:
@@ -58,7 +60,8 @@ def read_plain(exchange: Exchange, failure: Failure | None) -> PlainAnswer:
             charged = charge.of_broken(sent, _ending_of(in_band))
         return PlainAnswer(charged, model, in_band)
     pending_id = answer.kept_id if answer.is_pending and this.call.params.is_deferred else None
-    return PlainAnswer(charge.of_plain(sent, answer.usage, body, model), model, None, answer.kept_id, pending_id)
+    charged = charge.of_plain(sent, answer.usage, body, model)
+    return PlainAnswer(charged, model, None, answer.kept_id, pending_id, answer.items)
 
 
 def _facts_of_text(this: Attempt, body: bytes) -> PlainFacts:

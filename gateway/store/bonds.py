@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from gateway.records import Bond
@@ -41,6 +42,18 @@ class BondStore(Protocol):
 
     async def remove_bond(self, bond: Bond) -> None:
         """Delete a bond."""
+
+
+def item_bonds(bond: Bond, items: Sequence[str], tokens: int) -> list[Bond]:
+    """Bonds with the items of an answer that has this bond, which share its output of so many tokens."""
+    share = tokens // len(items) if items else 0
+    return [bond._replace(id=each, tokens=share, kind="item", note="") for each in items]
+
+
+def owner_of(bond: Bond) -> str:
+    """Among whose newest bonds this one counts: those with items of answers, of which an answer has several, do not
+    displace others."""
+    return f"{bond.key} items" if bond.kind == "item" else bond.key
 
 
 def is_bond_id(text: str) -> bool:

@@ -221,6 +221,10 @@ def _refuse_connected(asked: Params) -> None:
         _refuse("'background' is not possible in a batch.")
     if asked.refers_to is not None:
         _refuse(f"'{asked.refers_param}' is not supported in a batch. Send the whole conversation.")
+    if asked.items:
+        _refuse(
+            f"'{asked.items[0].param}' is kept by a provider, which is not supported in a batch. Send the item itself."
+        )
     if asked.other_models:
         _refuse("a request in a batch names one model.")
 

@@ -41,7 +41,7 @@ from .capacity import Capacity
 from .forms import FormReader, boundary_of
 from .large_bodies import LargeBodies, Pieces
 from .middleware import CONTEXT, Handler, RequestContext
-from .named_files import bound_to_files
+from .named_files import bound_to_files, bound_to_items
 from .person_tokens import PersonTokens, is_signed_token
 from .responses import ArrayStream, EventStream, Whole, json_response
 from .status import Status
@@ -136,6 +136,8 @@ class DataPlane:
             call = await self._check(request, visit, spec, address)
             if spec is MESSAGE_BATCHES:
                 restrict_requests(call)
+            if call.params.items:
+                call = await bound_to_items(call, visit.parts)
             if visit.parts.config.files.upstream is not None:
                 call = await bound_to_files(call, visit.parts)
             return await self._answer(request, visit, call)

@@ -164,6 +164,9 @@ FILE = {"type": "file", "file": {"file_id": "file-0"}}
 TOO_LONG = {"role": "user", "content": "x" * 1_048_576}
 
 
+REFERENCE = [{"type": "item_reference", "id": "msg_1"}]
+
+
 @pytest.mark.parametrize(
     ("lines", "words"),
     [
@@ -183,6 +186,7 @@ TOO_LONG = {"role": "user", "content": "x" * 1_048_576}
         ([line("a", temperature=9)], "temperature"),
         ([line("a", messages=[TOO_LONG])], "1048576 bytes"),
         ([line("a", messages=[{"role": "user", "content": [FILE]}])], "No such"),
+        ([line("a") | {"url": "/v1/responses", "body": {"model": CHAT, "input": REFERENCE}}], "'input[0]'"),
         ([b"\n"], "no requests"),
     ],
 )  # fmt: skip

@@ -238,8 +238,8 @@ def revive(house: Gateway, upstream: Stage) -> None:
         ({"Input": "x"}, "Input", "unknown_parameter"),
         ({"conversation": {"name": "x"}}, "conversation", "invalid_value"),
         ({"conversation": "conv_1", "previous_response_id": "a"}, "conversation", "mutually_exclusive_parameters"),
-        ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input[0]", "unsupported_parameter"),
-        ({"input": [{"id": "msg_1"}]}, "input[0]", "unsupported_parameter"),
+        ({"input": [{"type": "item_reference"}]}, "input[0].id", "missing_required_parameter"),
+        ({"input": [{"id": 1, "type": "item_reference"}]}, "input[0].id", "missing_required_parameter"),
     ],
 )
 def test_what_is_refused_before_money_is_spent(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -117,9 +118,9 @@ async def test_nothing_of_a_kept_answer_is_passed_on_before_it_is_bound(scene: S
             passed.extend(data)
             return False
 
-    async def bind(kept_id: str, tokens: int) -> None:
+    async def bind(kept_id: str, usage: Usage, items: Sequence[str] = ()) -> None:
         await may_bind.wait()
-        bound.append((kept_id, tokens))
+        bound.append((kept_id, usage.total_tokens))
 
     call = scene.call._replace(endpoint="responses", params=scene.call.params._replace(stream=True))
     spec = FORMATS["responses"]
@@ -139,6 +140,6 @@ async def test_nothing_of_a_kept_answer_is_passed_on_before_it_is_bound(scene: S
     await exchange.until_bound()
     assert bound == [("resp_1", 0)]
     assert text == bytes(passed) + exchange.scan.last  # type: ignore[union-attr]
-    exchange.bind_again(42)
+    await exchange.bind_again(Usage(30, 12))
     await scene.tasks.wait_until_idle(5)
     assert bound[-1] == ("resp_1", 42)

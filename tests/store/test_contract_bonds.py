@@ -75,6 +75,20 @@ async def test_a_key_has_a_list_of_each_kind(store: Store) -> None:
     assert await store.bonds_of("carol", "file", NOW) == []
 
 
+async def test_items_of_answers_do_not_displace_responses(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    for place in (redis_bonds, sqlite_bonds):
+        monkeypatch.setattr(place, "BONDS_KEPT", 3)
+    for number in range(6):
+        await store.add_bond(bond(number), NOW + number)
+        for item in under_test.item_bonds(bond(number), [f"msg_{number}", f"rs_{number}"], 9):
+            await store.add_bond(item, NOW + number)
+    assert await store.find_bond("msg_5", NOW) == bond(5)._replace(id="msg_5", tokens=4, kind="item")
+    assert [number for number in range(6) if await store.find_bond(f"resp_{number}", NOW)] == [3, 4, 5]
+    assert [number for number in range(6) if await store.find_bond(f"rs_{number}", NOW)] == [4, 5]
+    await store.remove_bond(bond(5)._replace(id="msg_5", kind="item"))
+    assert await store.find_bond("msg_5", NOW) is None
+
+
 @pytest.mark.parametrize("text", ["", "a b", "resp/1", "x" * 257, "ré", "a\n"])
 def test_what_is_no_id(text: str) -> None:
     assert not under_test.is_bond_id(text)

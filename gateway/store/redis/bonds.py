@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway.records import Bond
-from gateway.store.bonds import BOND_KEPT_S, BONDS_KEPT, decode_bond, encode_bond
+from gateway.store.bonds import BOND_KEPT_S, BONDS_KEPT, decode_bond, encode_bond, owner_of
 
 from .connection import RedisConnection, Script
 
@@ -12,7 +12,7 @@ READ_AT_ONCE = 500
 
 async def add_bond(link: RedisConnection, script: Script, base: str, bond: Bond, now: float) -> None:
     """As `BondStore.add_bond`."""
-    keys = [f"{base}bond:{bond.id}", f"{base}bonds:{bond.key}"]
+    keys = [f"{base}bond:{bond.id}", f"{base}bonds:{owner_of(bond)}"]
     await link.run(
         script,
         keys,
@@ -46,4 +46,4 @@ def _read(text: str | None, now: float) -> Bond | None:
 
 async def remove_bond(link: RedisConnection, base: str, bond: Bond) -> None:
     """As `BondStore.remove_bond`."""
-    await link.ask(("DEL", f"{base}bond:{bond.id}"), ("ZREM", f"{base}bonds:{bond.key}", bond.id))
+    await link.ask(("DEL", f"{base}bond:{bond.id}"), ("ZREM", f"{base}bonds:{owner_of(bond)}", bond.id))

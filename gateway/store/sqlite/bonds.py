@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 
 from gateway.records import Bond
-from gateway.store.bonds import BOND_KEPT_S, BONDS_KEPT, KIND, decode_bond, encode_bond
+from gateway.store.bonds import BOND_KEPT_S, BONDS_KEPT, KIND, decode_bond, encode_bond, owner_of
 
 from .database import insert
 
@@ -19,11 +19,11 @@ DELETED_AT_ONCE = 100
 
 def add_bond(db: sqlite3.Connection, bond: Bond, now: float) -> None:
     """As `BondStore.add_bond`, in a transaction that the caller has begun."""
-    insert(db, "bonds", COLUMNS, [(bond.id, bond.key, now + BOND_KEPT_S, encode_bond(bond))], _IN_PLACE)
+    insert(db, "bonds", COLUMNS, [(bond.id, owner_of(bond), now + BOND_KEPT_S, encode_bond(bond))], _IN_PLACE)
     db.execute("DELETE FROM bonds WHERE seq IN (SELECT seq FROM bonds WHERE until < ? LIMIT ?)", (now, DELETED_AT_ONCE))
     db.execute(
         "DELETE FROM bonds WHERE seq IN (SELECT seq FROM bonds WHERE key = ? ORDER BY seq DESC LIMIT ? OFFSET ?)",
-        (bond.key, DELETED_AT_ONCE, BONDS_KEPT),
+        (owner_of(bond), DELETED_AT_ONCE, BONDS_KEPT),
     )
 
 

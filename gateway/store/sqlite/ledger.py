@@ -25,6 +25,7 @@ from gateway.store import (
     Void,
     heir_of,
 )
+from gateway.store.bonds import owner_of
 from gateway.store.key_store import StoreChange
 from gateway.store.refusals import REFUSALS_KEPT, REFUSALS_KEPT_S, RefusalEntry, encode_refusal
 from gateway.store.rules.batch import LedgerTransaction, LostCalls, unheard_us
@@ -182,7 +183,7 @@ class SqliteLedger:
     def remove_bond(self, bond: Bond, wished_at: float) -> None:
         """Delete a bond."""
         with Transaction(self.db, wished_at):
-            self.db.execute("DELETE FROM bonds WHERE id = ? AND key = ?", (bond.id, bond.key))
+            self.db.execute("DELETE FROM bonds WHERE id = ? AND key = ?", (bond.id, owner_of(bond)))
 
     def ping(self, wished_at: float) -> None:
         """Write something, to see whether that is possible."""
