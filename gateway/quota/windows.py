@@ -155,6 +155,9 @@ def claims(call: Call, terms: Iterable[Limit]) -> tuple[Claim, ...]:
     """
     params = call.params
     output = output_limit(call) * params.candidates
+    is_unlimited = (
+        params.output_limit is None and params.default_output is None and call.model.max_output_tokens is None
+    )
     drawn: list[Claim] = []
     for term in terms:
         if term.model is not None and not _covers(term.model, call):
@@ -163,7 +166,8 @@ def claims(call: Call, terms: Iterable[Limit]) -> tuple[Claim, ...]:
         if term.unit == "usd" and call.model.price is None and call.model.unpriced == "deny" and term.is_enforced:
             raise ModelNotPriced(params.model)
         if term.unit == "tokens" or term.unit == "usd":
-            _refuse_without_limit(call, term)
+            if is_unlimited and term.is_enforced:
+                raise _limit_missing(call, term)
             sure = _amount(call, term.unit, params.prompt_tokens if params.is_prompt_exact else 0, output)
             if sure > claim.window.limit and term.is_enforced:
                 raise _never_fits(call, claim.window, sure)
@@ -193,21 +197,15 @@ def _covers(pattern: str, call: Call) -> bool:
     return fnmatchcase(call.params.model, pattern) or fnmatchcase(call.model_name, pattern)
 
 
-def _refuse_without_limit(call: Call, term: Limit) -> None:
+def _limit_missing(call: Call, term: Limit) -> InvalidRequest:
     """A call without any output limit cannot be reserved. The configuration is checked for that; a key created
     before the model's setting was removed is not."""
-    if (
-        call.params.output_limit is None
-        and call.params.default_output is None
-        and call.model.max_output_tokens is None
-        and term.is_enforced
-    ):
-        raise InvalidRequest(
-            f"This request counts in a quota of {format_scope(term.scope)} and sets no limit for its output. Set "
-            f"'{call.params.output_param}'.",
-            param=call.params.output_param,
-            code="output_limit_missing",
-        )
+    return InvalidRequest(
+        f"This request counts in a quota of {format_scope(term.scope)} and sets no limit for its output. Set "
+        f"'{call.params.output_param}'.",
+        param=call.params.output_param,
+        code="output_limit_missing",
+    )
 
 
 def _amount(call: Call, unit: Unit, prompt_tokens: int, output_tokens: int) -> int:

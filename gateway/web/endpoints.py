@@ -206,7 +206,7 @@ class DataPlane:
         if found is None or not may_use or (visit.model == OTHER and is_secret(asked.model, visit)):
             raise ModelNotFound(asked.model)
         model = found.model
-        if not capabilities.lists(model, endpoint):
+        if endpoint not in model.endpoints and not capabilities.lists(model, endpoint):
             raise capabilities.wrong_endpoint(endpoint, model.endpoints)
         others = config.model_table.fallbacks(found) if model.fallbacks else ()
         if is_large and (
