@@ -97,7 +97,8 @@ def test_what_costs_nothing(house: Gateway, upstream: Stage, fault: str, kind: s
 @pytest.mark.parametrize("kind", BODIES)
 @pytest.mark.parametrize("fault", PAID)
 def test_what_may_have_been_made(house: Gateway, upstream: Stage, fault: str, kind: str) -> None:
-    upstream.play(always=PAID[fault])
+    upstream.play(FREE["no id"], always=PAID[fault])
+    assert submit(house, kind).status == 200  # and leaves an idle connection
     before, hits = used(house), upstream.hits
     got = submit(house, kind)
     assert got.status in (502, 504)
