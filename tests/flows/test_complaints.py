@@ -1,4 +1,5 @@
-"""What users of other gateways complained of, as far as it concerns Responses and Messages, each with its tests here.
+"""What users of other gateways complained of, as far as it concerns Responses, Messages and batches, each with
+its tests here.
 
 `COMPLAINTS` names the tests by number; those that no other file had are below, with the number in their names.
 """
@@ -45,6 +46,24 @@ COMPLAINTS: dict[int, Complaint] = {
         ("flows/test_responses.py::test_a_stream",
          "flows/test_responses.py::test_a_failed_response_is_charged_and_told_once",
          "flows/test_responses.py::test_a_failure_without_usage_is_charged_what_was_shown"),
+    ),
+    3: Complaint(
+        "a key read, continued and cancelled another key's responses; those of streams had no owner",
+        "BerriAI/litellm#15757, #39548, #38320",
+        ("flows/test_stored_responses.py::test_another_key_finds_nothing",
+         "flows/test_stored_responses.py::test_a_streamed_one_is_bound_before_its_id_is_seen",
+         "flows/test_background_responses.py::test_one_that_is_cancelled_is_estimated",
+         "flows/test_background_streams.py::test_another_key_cannot_resume_it",
+         "flows/test_conversations.py::test_another_key_finds_nothing",
+         "flows/test_item_references.py::test_another_keys_items_are_not_found"),
+    ),
+    4: Complaint(
+        "a background call ended with its client's connection", "BerriAI/litellm#36275",
+        ("flows/test_background_responses.py::test_a_client_that_leaves_at_once",
+         "flows/test_background_responses.py::test_it_is_reserved_until_it_ends_and_charged_once",
+         "flows/test_background_streams.py::test_its_client_leaves",
+         "flows/test_background_streams.py::test_its_client_leaves_before_the_first_event",
+         "flows/slow/test_background_kills.py::test_a_gateway_is_killed_while_it_streams"),
     ),
     5: Complaint(
         "a cut stream had no terminal event, so that Codex asked five times more",
@@ -108,6 +127,12 @@ COMPLAINTS: dict[int, Complaint] = {
          "flows/test_responses.py::test_an_error_before_anything_else_is_a_status",
          "flows/test_messages.py::test_an_error_before_the_first_event_has_the_type_of_the_api"),
     ),
+    19: Complaint(
+        "batches were charged to nobody's key, at each poll or never; their files were open to all",
+        "BerriAI/litellm#36071, #39980, #30635, #34092",
+        ("flows/test_batches.py::test_a_batch_is_charged_once_by_its_lines",
+         "flows/test_batches.py::test_ids_belong_to_the_key"),
+    ),
     20: Complaint(
         "the tier and the speed that the answer names were ignored", "BerriAI/litellm#39861",
         (f"{OURS}::test_20_the_service_that_the_answer_names_is_charged",),
@@ -116,6 +141,12 @@ COMPLAINTS: dict[int, Complaint] = {
         "the list of models refused a user's key, or showed all models", "BerriAI/litellm#1062",
         ("flows/test_messages.py::test_models_are_listed_in_the_shape_that_the_client_knows",
          "flows/test_keys.py::test_models_that_a_key_may_use"),
+    ),
+    25: Complaint(
+        "a spent key of an upstream was asked again and again, against what bound ids need",
+        "tingly-dev/tingly-box#1011",
+        ("flows/test_stored_responses.py::test_a_continuation_never_goes_elsewhere",
+         "flows/test_stored_responses.py::test_it_is_continued_where_it_is_kept"),
     ),
     26: Complaint(
         "a zero where nothing was measured became a free call", "bircex/llmr#10",
@@ -126,7 +157,7 @@ COMPLAINTS: dict[int, Complaint] = {
         ("flows/test_messages.py::test_paths_that_are_not_served_name_the_remedy",),
     ),
 }  # fmt: skip
-"""Of the 27 that were collected: 3, 4, 23 and 25 are of stored responses, 15 of Gemini, the others of other formats."""
+"""Of the 27 that were collected: 15 is of Gemini, 16 to 18 of media and rerank, 21 of sockets, 22 and 23 of tasks."""
 
 
 @pytest.mark.parametrize("number", COMPLAINTS)
