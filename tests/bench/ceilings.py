@@ -29,9 +29,10 @@ ENTERED: Mapping[str, float] = {
 
 BREADTH: Mapping[str, tally.Breadth] = {
     "a plain call": tally.Breadth(files=67, functions=253),
-    "a stream": tally.Breadth(files=70, functions=299),
+    "a stream": tally.Breadth(files=70, functions=304),
 }
-"""How many files and functions a call goes through; the aims are 40 and 190, and 42 and 215."""
+"""How many files and functions a call goes through; the aims are 40 and 190, and 42 and 215. Streams alone vary by ten
+functions from run to run, by what of the store and the metrics runs within one."""
 
 
 def of(rows: Sequence[tally.Row]) -> float:
