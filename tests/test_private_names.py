@@ -14,11 +14,12 @@ import pytest
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.mmap_dict import MmapedDict
+from prometheus_client.values import MultiProcessValue
 
 GATEWAY = Path(__file__).parent.parent / "gateway"
 PRICES = GATEWAY / "config" / "price_table.py"
 AIOHTTP = GATEWAY / "web" / "http_guard" / "client_connection.py"
-PROMETHEUS = (GATEWAY / "observe" / "metrics.py", GATEWAY / "observe" / "live_counters.py")
+PROMETHEUS = tuple(GATEWAY / "observe" / name for name in ("metrics.py", "live_counters.py", "worker_files.py"))
 
 
 def private_imports(tree: ast.AST) -> Iterator[str]:
@@ -74,6 +75,13 @@ def test_aiohttp_has_what_a_connection_uses() -> None:
 @pytest.mark.parametrize("name", ["_sum", "_upper_bounds", "_buckets"])
 def test_a_histogram_has_what_the_metrics_use(name: str) -> None:
     assert hasattr(Histogram("seconds", "Seconds.", registry=CollectorRegistry()), name)
+
+
+def test_a_value_has_what_the_files_of_a_worker_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
+    value = MultiProcessValue()("counter", "calls", "calls_total", (), (), "Calls.")
+    assert {"_file", "_key", "_value"} <= vars(value).keys()
+    assert {"_positions", "_m"} <= vars(value._file).keys()
 
 
 def test_the_library_reads_the_files_of_live_counters() -> None:
