@@ -73,7 +73,7 @@ MIN_PAUSE_S, MAX_PAUSE_S = 1.0, 15.0
 ANSWER_WITHIN_S = 10.0
 """Time limit of one poll."""
 
-POLLS_AT_ONCE = 8
+POLLS_AT_ONCE = 32
 MOST = 10_000
 """Deferred leases that are looked at."""
 

@@ -23,6 +23,8 @@ from tests.flows.task_rows import POLLED
 
 WORK_S, KILLS = 12.0, 3
 SETTLED_S = 90.0
+PAUSE_S = 0.1
+"""Between submissions: a gateway polls `POLLS_AT_ONCE` tasks a second."""
 
 
 @pytest.fixture(params=["embedded", "redis"])
@@ -83,6 +85,7 @@ def test_workers_are_killed(gateway: StartsGateways, upstream_port: int, store: 
             made = scene.submit(house, row, takes_s=dice.uniform(0, 4), fails=fails)
             if made.status in (200, 201):
                 answered[made.id] = fails
+        time.sleep(PAUSE_S)
         if time.monotonic() > next_kill and killed < KILLS and len(workers := house.workers()) == 2:
             os.kill(dice.choice(workers), signal.SIGKILL)
             killed, next_kill = killed + 1, time.monotonic() + dice.uniform(1, 3)
