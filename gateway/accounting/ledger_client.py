@@ -44,6 +44,7 @@ from gateway.store import (
     Item,
     JournalFull,
     Progress,
+    RateDraw,
     Reserve,
     Settle,
     Store,
@@ -99,7 +100,7 @@ T = TypeVar("T")
 class _PendingReserve(NamedTuple):
     """A draw that waits for its verdict."""
 
-    opening: Reserve
+    opening: Reserve | RateDraw
     answer: asyncio.Future[Granted | Refused]
 
 
@@ -223,7 +224,7 @@ class LedgerClient:
         self._journal.write_now()
         return self._journal.name, self._ends.last
 
-    def draw(self, wanted: Reserve) -> asyncio.Future[Granted | Refused]:
+    def draw(self, wanted: Reserve | RateDraw) -> asyncio.Future[Granted | Refused]:
         answer: asyncio.Future[Granted | Refused] = self._loop.create_future()
         if self._is_closing:
             answer.set_exception(StoreUnavailable("the ledger is closed"))
@@ -535,7 +536,7 @@ class LedgerClient:
 
     def _open_granted(self, drawn: _Drawn) -> None:
         for (opening, _), verdict in drawn:
-            if isinstance(verdict, Granted):
+            if isinstance(verdict, Granted) and isinstance(opening, Reserve):
                 self._open[opening.record.id] = opening
                 self._journal.append("open", opening.record.id, opening.text)
 
@@ -557,7 +558,7 @@ class LedgerClient:
                 _fail(answer, JournalFull("the journal cannot be written"))
             elif not answer.done():
                 answer.set_result(verdict)
-            elif isinstance(verdict, Granted):
+            elif isinstance(verdict, Granted) and isinstance(opening, Reserve):
                 self.settle(opening.taken_back())  # the requester has left
 
     async def _single_out(self, sent: _SentBatch, error: Exception) -> None:
@@ -675,7 +676,9 @@ class LedgerClient:
 
     def _hold_anyway(self, drawing: _PendingReserve) -> None:
         """An extension that the store may have or not: the lease holds all of it from now on, whatever its answer."""
-        lease, opening = drawing.opening.record.id, drawing.opening
+        opening = drawing.opening
+        assert isinstance(opening, Reserve), "an extension is of a lease"
+        lease = opening.record.id
         self._open[lease] = opening
         self._forced[lease] = opening._replace(is_forced=True)
         self._journal.append("open", lease, opening.text)
@@ -697,14 +700,16 @@ class LedgerClient:
                 self._void_unknown(drawing.opening)
         await self._answer([*unknown, *[(drawing, self._decide_alone(drawing)) for drawing in waiting]])
 
-    def _void_unknown(self, opening: Reserve) -> None:
+    def _void_unknown(self, opening: Reserve | RateDraw) -> None:
         """Void a reservation that a lost batch carried."""
         self._void(opening)
-        if self._store.may_forget:
+        if self._store.may_forget and isinstance(opening, Reserve):
             # Reserved in any case before it is voided: this overwrites what a server kept of half a batch.
             self._forced[opening.record.id] = opening._replace(is_forced=True)
 
-    def _void(self, opening: Reserve) -> None:
+    def _void(self, opening: Reserve | RateDraw) -> None:
+        if isinstance(opening, RateDraw):
+            return
         lease = opening.record.id
         if self._open.pop(lease, None) is not None and self._offline is not None:
             self._offline.settle(opening.taken_back(), self._clock_us(), is_void=True)
@@ -727,10 +732,11 @@ class LedgerClient:
         if self._offline is None or not self._may_go_on_alone():
             return StoreUnavailable(self._away)
         verdict = self._offline.draw(drawing.opening, self._clock_us())
-        if isinstance(verdict, Granted):
-            lease = drawing.opening.record.id
-            self._open[lease] = drawing.opening
-            self._forced[lease] = drawing.opening._replace(is_forced=True)
+        opening = drawing.opening
+        if isinstance(verdict, Granted) and isinstance(opening, Reserve):
+            lease = opening.record.id
+            self._open[lease] = opening
+            self._forced[lease] = opening._replace(is_forced=True)
         return verdict
 
 

@@ -19,7 +19,7 @@ from itertools import islice
 
 from gateway.quota import windows
 from gateway.records import Claim, Granted, Refused, Settlement, Window, WindowState, WindowStatus
-from gateway.store import Reserve
+from gateway.store import RateDraw, Reserve
 
 RETRY_US = 1_000_000
 """The least time for which a refused client should wait: the end of the outage is not known."""
@@ -95,7 +95,7 @@ class OfflineQuota:
             for name in list(islice(known, len(known) - MAX_KNOWN)):
                 del known[name]
 
-    def draw(self, draw: Reserve, now_us: int) -> Granted | Refused:
+    def draw(self, draw: Reserve | RateDraw, now_us: int) -> Granted | Refused:
         """Reserve on the share of every window, or on none."""
         shares = [Claim(self._shared(claim.window), claim.amount) for claim in draw.claims]
         states = [self._state(self._place(claim.window), claim.window, now_us) for claim in shares]
@@ -110,7 +110,8 @@ class OfflineQuota:
         for claim, state in rests:
             if claim.window.id in self._known:
                 self._known[claim.window.id] = windows.drawn(claim, state)
-        self._drawn_us[draw.record.id] = now_us
+        if isinstance(draw, Reserve):
+            self._drawn_us[draw.record.id] = now_us
         return Granted(tuple(
             windows.standing(each.window, self._state(self._place(each.window), each.window, now_us), now_us)
             for each in shares

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from typing import Protocol
 
@@ -29,7 +29,7 @@ from gateway.records import (
     Settlement,
     WindowStatus,
 )
-from gateway.store import JournalFull, Ledger, Reserve, StoreUnavailable
+from gateway.store import JournalFull, Ledger, RateDraw, Reserve, StoreUnavailable
 from gateway.upstream.limits import Place, further
 
 from .call_record import lost_record, lost_twice
@@ -233,6 +233,24 @@ class Reservation:
             return False
         self.call, self._own, self.reduced_output = smaller, self._fit.claims(smaller), smaller.params.output_limit
         return True
+
+
+async def count_request(
+    ledger: Ledger, terms: Iterable[windows.Limit], started: float, write_headers: limit_headers.WritesHeaders
+) -> None:
+    """Count a request that is no call, and has no model, in its key's limits of requests per time.
+
+    `started` is a Unix time in seconds. Raises `RateLimited` or `Unavailable`.
+    """
+    claims = tuple([term.one(started) for term in windows.request_rates(terms) if term.model is None])
+    if not claims:
+        return
+    try:
+        verdict = await ledger.draw(RateDraw(claims))
+    except StoreUnavailable as away:
+        raise Unavailable(_WHY_NOT[away.code], code=away.code) from None
+    if isinstance(verdict, Refused):
+        raise limit_headers.refusal(verdict, write_headers, started)
 
 
 def _refusal(refused: Refused, call: Call) -> GatewayError:

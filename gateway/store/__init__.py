@@ -52,6 +52,7 @@ __all__ = [
     "Ledger",
     "Measures",
     "Progress",
+    "RateDraw",
     "RefusalEntry",
     "RefusalQuery",
     "ReportReader",
@@ -134,6 +135,17 @@ class Reserve(NamedTuple):
         return Settlement(record, self.claims)
 
 
+class RateDraw(NamedTuple):
+    """A draw on rates that no lease holds and nothing gives back: of a request that is no call and leaves no record."""
+
+    claims: tuple[Claim, ...]
+
+    @property
+    def held(self) -> int:
+        """As of a `Reserve`."""
+        return 0
+
+
 class Settle(NamedTuple):
     """A settlement on its way to the store."""
 
@@ -186,7 +198,7 @@ class Deferred(NamedTuple):
     note: str
 
 
-Item = Reserve | Settle | Void | Defer
+Item = Reserve | RateDraw | Settle | Void | Defer
 
 
 class Batch(NamedTuple):
@@ -418,10 +430,11 @@ class Ledger(WindowReader, Protocol):
     def closed_calls(self) -> int:
         """Calls of silent workers, of any gateway, that this worker closed at their estimates, since its start."""
 
-    def draw(self, wanted: Reserve) -> Future[Granted | Refused]:
+    def draw(self, wanted: Reserve | RateDraw) -> Future[Granted | Refused]:
         """Draw on every window of a call, or on none. The future raises `StoreUnavailable`.
 
         Cancelling the future takes the draw back: what was or will be granted is settled, and only the request counts.
+        A `RateDraw` stays drawn; it counts twice where a first answer of the store was lost.
         """
 
     def extend(self, wanted: Reserve) -> Future[Granted | Refused]:

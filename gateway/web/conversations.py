@@ -2,7 +2,8 @@
 
 A new one has no model that would say where it belongs. It goes to the upstream that is the first choice of most of the
 caller's models, among those with Responses of their own, and stays there with the API key that made it: calls with
-`conversation` go there, too. No quota is drawn on: nothing is generated.
+`conversation` go there, too. Requests count in limits of requests per time alone: nothing is
+generated.
 """
 
 from __future__ import annotations
@@ -50,7 +51,9 @@ class Conversations:
     """The endpoints of conversations. `caller` finds the key of a request, or refuses it."""
 
     def __init__(self, caller: FindsCaller, status: Status, capacity: Capacity) -> None:
-        self._kept = KeptAtUpstream(caller, status, "conversation_id", "/conversations", RESPONSES, name="conversation")
+        self._kept = KeptAtUpstream(
+            caller, status, "conversation_id", "/conversations", RESPONSES, name="conversation", is_counted=True
+        )
         self._bodies = BodyReader(capacity)
         self._capacity = capacity
 

@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 from aiohttp import web
 
+from gateway.accounting.reservation import count_request
 from gateway.errors import UpstreamFailed, UpstreamRefused
 from gateway.formats.format import Format
 from gateway.records import Bond, Failure, Fault, Key, Phase
@@ -43,10 +44,19 @@ class KeptAtUpstream:
     """Objects of one kind, kept below `path` of an upstream's base URL.
 
     `param` is how `Bonds.require` names them, `name` how routes name the id, and `spec` the format of the API that they
-    belong to. `caller` finds the key of a request, or refuses it."""
+    belong to. `caller` finds the key of a request, or refuses it. With `is_counted` each request counts in the key's
+    limits of requests per time."""
 
     def __init__(
-        self, caller: FindsCaller, status: Status, param: str, path: str, spec: Format, name: str = "id"
+        self,
+        caller: FindsCaller,
+        status: Status,
+        param: str,
+        path: str,
+        spec: Format,
+        name: str = "id",
+        *,
+        is_counted: bool = False,
     ) -> None:
         self._caller = caller
         self._status = status
@@ -54,11 +64,15 @@ class KeptAtUpstream:
         self._path = path
         self._spec = spec
         self._name = name
+        self._is_counted = is_counted
 
     async def key(self, request: web.Request, visit: RequestContext) -> Key:
-        """The key of a request. Raises `Unauthorized` or another refusal of it, and `Unavailable`."""
+        """The key of a request, which counts. Raises `Unauthorized` or another refusal of it, and `Unavailable`."""
         key = await self._caller(request, visit)
         self._status.refuse_when_draining()
+        if self._is_counted:
+            parts = visit.parts
+            await count_request(parts.books.ledger, parts.book.terms.of(key), time.time(), self._spec.rate_headers)
         return key
 
     async def bond(self, request: web.Request, visit: RequestContext) -> Bond:

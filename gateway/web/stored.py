@@ -1,6 +1,6 @@
 """Responses that an upstream keeps, by their ids: read, delete, cancel, list the input.
 
-No quota is drawn on: nothing is generated.
+They count in limits of requests per time alone: nothing is generated.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class StoredResponses:
         self._status = status
         self._capacity = capacity
         spec = FORMATS["responses"]
-        self._kept = KeptAtUpstream(caller, status, "", spec.upstream_path, spec, name="response")
+        self._kept = KeptAtUpstream(caller, status, "", spec.upstream_path, spec, name="response", is_counted=True)
 
     def routes(self) -> list[web.RouteDef]:
         """Every route of a stored response."""

@@ -14,7 +14,18 @@ from gateway.accounting.recovery import RecoveredCalls
 from gateway.config import StoreSettings as Settings
 from gateway.journal import Journal
 from gateway.records import Granted, Refused, Window, WindowStatus
-from gateway.store import Applied, Batch, Item, Progress, Reserve, Settle, StoreLostWrites, StoreUnavailable, Void
+from gateway.store import (
+    Applied,
+    Batch,
+    Item,
+    Progress,
+    RateDraw,
+    Reserve,
+    Settle,
+    StoreLostWrites,
+    StoreUnavailable,
+    Void,
+)
 
 ORIGIN = "a store of the tests"
 
@@ -68,10 +79,10 @@ class DeskStore:
         if known.seq < batch.acked:
             raise StoreLostWrites(known)
         assert batch.seq > known.seq, "a late copy"
-        if self.poison & {lease_of(item) for item in batch.items if not isinstance(item, Void)}:
+        if self.poison & {lease_of(item) for item in batch.items if not isinstance(item, Void | RateDraw)}:
             raise OverflowError("poisoned")
         verdicts = [self._take(item, known.mark) for item in batch.items]
-        numbers = [item.number for item in batch.items if not isinstance(item, Reserve)]
+        numbers = [item.number for item in batch.items if not isinstance(item, Reserve | RateDraw)]
         assert numbers == sorted(numbers), "ends come in the order of their numbers"
         self.known[batch.worker] = Progress(batch.seq, max([known.mark, *numbers]))
         if self.loses_replies:
@@ -79,6 +90,8 @@ class DeskStore:
         return Applied(verdicts)
 
     def _take(self, item: Item, mark: int) -> Granted | Refused | None:
+        if isinstance(item, RateDraw):
+            return Granted()
         lease = lease_of(item)
         match item:
             case Reserve():

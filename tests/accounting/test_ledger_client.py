@@ -17,9 +17,9 @@ from gateway.accounting import send_queue as ledger_ends
 from gateway.accounting.delivered_reports import DeliveredReports
 from gateway.accounting.ledger_client import MAX_BATCH
 from gateway.journal import Journal, directory
-from gateway.records import Granted, Record, Usage
-from gateway.store import JournalFull, Reserve, Settle, StoreUnavailable, Void
-from tests.store.changes import daily, draw, parallel, settlement
+from gateway.records import Granted, Record, Refused, Usage
+from gateway.store import JournalFull, RateDraw, Reserve, Settle, StoreUnavailable, Void
+from tests.store.changes import daily, draw, parallel, settlement, slow
 
 from .fake_store import ORIGIN, DeskStore, OpensDesks, lease_of, leases
 
@@ -528,6 +528,40 @@ async def test_alone_only_for_so_long(store: DeskStore, open_one: OpensDesks) ->
         await books.draw(draw())
     with pytest.raises(StoreUnavailable):
         await books.ping()
+
+
+# ---------------------------------------------------------------------------------------------- draws without a lease
+
+
+async def test_a_count_has_no_end(store: DeskStore, books: LedgerClient, tmp_path: Path) -> None:
+    assert await books.draw(RateDraw((slow(),))) == Granted()
+    store.gate.clear()
+    cancelled = books.draw(RateDraw((slow(),)))
+    cancelled.cancel()
+    store.gate.set()
+    await drawn(books, "a")
+    await books.close(5)
+    assert (store.applied, store.voided) == ([], [])
+    assert left_behind(tmp_path) == {next(iter(store.known)): ["open a"]}
+
+
+async def test_a_count_of_a_lost_batch_is_not_given_back(store: DeskStore, books: LedgerClient) -> None:
+    store.is_away = True
+    with pytest.raises(StoreUnavailable):
+        await books.draw(RateDraw((slow(),)))
+    store.is_away = False
+    await until(lambda: "well" in repr(books))
+    assert (store.voided, books.pending) == ([], 0)
+
+
+async def test_counts_go_on_with_a_share(store: DeskStore, open_one: OpensDesks) -> None:
+    books = open_one(on_outage="allow", outage_share=0.1)
+    store.is_away = True
+    verdicts = [await books.draw(RateDraw((slow(20),))) for _ in range(3)]
+    assert [type(verdict) for verdict in verdicts] == [Granted, Granted, Refused]
+    store.is_away = False
+    await until(lambda: "well" in repr(books))
+    assert store.open == {}
 
 
 # -------------------------------------------------------------------------------------------------- clients that leave

@@ -38,6 +38,10 @@ def config(upstream: str, store: str) -> dict[str, Any]:
         teams={"red": {}},
         keys=[
             key("alice", team="red"), key("bob", team="red"),
+            key("paced", quotas=[
+                {"requests": 6, "per": "hour"}, {"requests": 2, "per": "day"}, {"tokens": 10**6, "per": "day"},
+                {"requests": 1, "per": "hour", "model": MODEL},
+            ]),
             key("counted", quotas=[{"tokens": 10**9, "per": "month"}]),
         ],
         server={"workers": 2, "access_log": "off"},
@@ -144,6 +148,30 @@ def test_another_key_finds_nothing(houses: list[Gateway], upstream: Stage, who: 
     counted = house.post("/v1/responses/input_tokens", {"model": MODEL, "previous_response_id": made}, key=who)
     assert counted.status == 404
     assert upstream.hits == before
+
+
+def test_each_operation_counts_in_requests_per_time_alone(houses: list[Gateway], upstream: Stage) -> None:
+    """In those of all gateways, also where the id is unknown; not in those for some models, which it does not name."""
+    made = make(houses[0], upstream, "paced")
+
+    def used() -> dict[tuple[str, str], int]:
+        rows = houses[0].get("/v1/key", key="paced").json["quotas"]
+        return {(row["per"], row["unit"]): row["used"] for row in rows if row["model"] is None}
+
+    before = used()
+    upstream.play(*[ok_json({"id": made, "object": "response"})] * 3)
+    one = f"/v1/responses/{made}"
+    assert houses[1].get(one, key="paced").status == 200
+    assert houses[0].post(f"{one}/cancel", b"", key="paced").status == 200
+    assert houses[1].get(f"{one}/input_items", key="paced").status == 200
+    assert houses[0].get(f"/v1/responses/{new_id()}", key="paced").status == 404
+    assert houses[1].get("/v1/conversations/conv_unknown", key="paced").status == 404
+    hits = upstream.hits
+    for refused in (houses[0].send("DELETE", one, key="paced"), houses[1].post("/v1/conversations", {}, key="paced")):
+        assert (refused.status, refused.error["code"]) == (429, "rate_limit_exceeded")
+        assert refused.headers["x-ratelimit-limit-requests"] == "6"
+    assert upstream.hits == hits
+    assert used() == before | {("hour", "requests"): 6}
 
 
 def test_without_a_key_nothing_is_looked_up(houses: list[Gateway], upstream: Stage) -> None:

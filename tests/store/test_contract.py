@@ -19,6 +19,7 @@ from gateway.store import (
     Batch,
     Item,
     Progress,
+    RateDraw,
     Reserve,
     Store,
     StoreLostWrites,
@@ -201,6 +202,53 @@ async def test_a_clock_that_steps_back_changes_nothing(worker: Worker, clock: Cl
     await worker.refused(slow(60, 1))
     clock.advance(HOUR_S)
     await worker.granted(slow(60, 1))
+
+
+# --------------------------------------------------------------------------------------------- draws without a lease
+
+
+async def counted(worker: Worker, *claims: Claim) -> Granted | Refused | None:
+    (verdict,) = (await worker.send(RateDraw(claims))).verdicts
+    return verdict
+
+
+async def test_a_count_stays_drawn(worker: Worker, store: Store, clock: Clock) -> None:
+    one, other = slow(60, 20), slow(60, 20, scope="team:red")
+    verdict = await counted(worker, one, other)
+    assert isinstance(verdict, Granted)
+    assert [(found.used, found.remaining) for found in verdict.standings] == [(20, 40), (20, 40)]
+    assert await worker.granted(one)
+    await store.void_leases(worker.name)  # of calls alone
+    assert await levels(store, clock, one, other) == [(20, 0), (20, 0)]
+    clock.advance(5.5 * HOUR_S)
+    assert await levels(store, clock, one, other) == [(15, 0), (15, 0)]
+    assert await store.calls(10) == []
+
+
+async def test_a_count_takes_all_windows_or_none(worker: Worker, store: Store, clock: Clock) -> None:
+    one, other = slow(60, 1), slow(60, 59, scope="team:red")
+    assert isinstance(await counted(worker, one, other), Granted)
+    refused = await counted(worker, one, slow(60, 2, scope="team:red"))
+    assert isinstance(refused, Refused)
+    assert (refused.standing.window.scope, refused.asked, refused.retry_after_us) == ("team:red", 2, about(HOUR))
+    assert [found.used for found in refused.standings] == [1, 59]
+    assert await levels(store, clock, one, other) == [(1, 0), (59, 0)]
+
+
+async def test_counts_and_calls_of_one_batch_share_their_windows(worker: Worker, store: Store, clock: Clock) -> None:
+    claim = slow(3, 1)
+    wish = draw(claim)
+    items = [RateDraw((claim,)), worker.opening(wish), RateDraw((claim,)), RateDraw((claim,))]
+    kinds = [type(verdict) for verdict in (await worker.send(*items)).verdicts]
+    assert sorted(kinds, key=str) == [Granted, Granted, Granted, Refused]
+    await worker.send(worker.voiding(wish))
+    assert await standing(store, claim, clock) in ((2, 0), (3, 0))  # whichever was drawn last was refused
+
+
+async def test_a_count_in_shadow_is_never_refused(worker: Worker, store: Store, clock: Clock) -> None:
+    for _ in range(3):
+        assert isinstance(await counted(worker, slow(2, 1, is_enforced=False)), Granted)
+    assert await standing(store, slow(2), clock) == (3, 0)
 
 
 # -------------------------------------------------------------------------------------------------- parallel, calendar

@@ -12,6 +12,7 @@
 --             a window is [id, starts, unit, limit, period_us, is_enforced], the first `shown` are those of openings,
 --             a group is [day, group, hour], and an item one of, counting windows and groups from 1:
 --               ["o" or "f" (forced), lease, window, amount, window, amount, ...]
+--               ["r", "", window, amount, window, amount, ...], drawn for good and without a lease
 --               ["c", lease, number, began_us, group, nine sums, window, amount, actual, ...]
 --               ["v", lease, number]
 --               ["d", lease, number, heir, window, amount, ...]
@@ -19,7 +20,7 @@
 --             one to a counter of a field: [field, counter, field, counter, ...]
 --             and `attributed` the fields of sums by user and tag in which it counts: key, team, model, name and value
 --        3...: for each item what is kept of it: of an opening its entry (gateway/quota/ledger_entry.py), of a closing its
---           record, of a voiding nothing, of a deferral its entry and its note with a tab between
+--           record, of a voiding and of a draw without a lease nothing, of a deferral its entry and its note with a tab between
 --
 -- Returns one text:
 --   "b SEQ MARK"     the store is behind: it has forgotten what the worker knows to be applied

@@ -106,20 +106,9 @@ end
 
 local drawn_now = format('%.0f\t', now)
 
-local function open(item, text)
-  local lease, first, prefix = item[2], 3, drawn_now
-  if lost[lease] then
-    return 'g'
-  end
-  if leases[lease] then -- it may take further claims, behind those that it holds
-    local from = find(leases[lease], '\t', 1, true) + 1
-    first = 3 + 2 * #head_of(leases[lease], from)[5]
-    if first > #item then
-      return 'g'
-    end
-    prefix = sub(leases[lease], 1, from - 1)
-  end
-  if item[1] == 'o' then
+-- Draws on all windows of an item, from that place on. 'r': one has no room, and none is drawn on.
+local function draw_all(item, first, is_forced)
+  if not is_forced then
     for j = first, #item, 2 do
       local kind, window = kinds[item[j]], state_of[item[j]]
       if window.used + window.reserved + item[j + 1] > kind[4] and kind[6] == 1 then
@@ -135,6 +124,25 @@ local function open(item, text)
     local kind, window = kinds[item[j]], state_of[item[j]]
     draw(kind, window, item[j + 1])
     touched[kind[1]] = window
+  end
+  return 'g'
+end
+
+local function open(item, text)
+  local lease, first, prefix = item[2], 3, drawn_now
+  if lost[lease] then
+    return 'g'
+  end
+  if leases[lease] then -- it may take further claims, behind those that it holds
+    local from = find(leases[lease], '\t', 1, true) + 1
+    first = 3 + 2 * #head_of(leases[lease], from)[5]
+    if first > #item then
+      return 'g'
+    end
+    prefix = sub(leases[lease], 1, from - 1)
+  end
+  if draw_all(item, first, item[1] == 'f') == 'r' then
+    return 'r'
   end
   text = prefix .. text
   leases[lease] = text
@@ -250,6 +258,8 @@ for i = 1, #items do
   local kind = item[1]
   if kind == 'o' or kind == 'f' then
     verdicts[i] = open(item, ARGV[i + 2])
+  elseif kind == 'r' then
+    verdicts[i] = draw_all(item, 3, false)
   else
     verdicts[i] = '-'
     if item[3] > mark then

@@ -21,10 +21,12 @@ from gateway.store import (
     Defer,
     Item,
     Progress,
+    RateDraw,
     Reserve,
     Settle,
     StoreLostWrites,
     StoreUnavailable,
+    Void,
     heir_of,
 )
 
@@ -59,6 +61,10 @@ def spell_items(items: Sequence[Item]) -> Spelt:
             amounts = "".join([f",{place},{claim[1]}" for place, claim in zip(places, claims, strict=True)])
             spelt[i] = f'["{"f" if item.is_forced else "o"}",{quote(record.id)}{amounts}]'
             texts[i] = item.text
+        elif isinstance(item, RateDraw):
+            drawn.append(places := windows.places(item.claims))
+            amounts = "".join([f",{place},{claim[1]}" for place, claim in zip(places, item.claims, strict=True)])
+            spelt[i] = f'["r",""{amounts}]'
     shown = len(windows.spelt)
     for i, item in enumerate(items):
         if isinstance(item, Settle):
@@ -84,7 +90,7 @@ def spell_items(items: Sequence[Item]) -> Spelt:
             )
             spelt[i] = f'["d",{quote(record.id)},{item.number},{quote(heir_of(record.id))}{amounts}]'
             texts[i] = item.whole_text
-        elif not isinstance(item, Reserve):
+        elif isinstance(item, Void):
             spelt[i] = f'["v",{quote(item.lease)},{item.number}]'
     first = (
         f"[[{','.join(windows.spelt)}],{shown},[{','.join(groups.spelt)}],[{','.join(spelt)}],"
@@ -167,7 +173,7 @@ def read_answer(batch: Batch, drawn: Sequence[Sequence[int]], answer: str) -> Ap
         known: dict[int, WindowStatus] = {}
         places = iter(drawn)
         for i, item in enumerate(batch.items):
-            if isinstance(item, Reserve):
+            if isinstance(item, Reserve | RateDraw):
                 of_draw = next(places)
                 if letters[i] == "g":
                     verdicts[i] = _grant(item.claims, of_draw, states, known, now_us)

@@ -14,7 +14,7 @@ from gateway.quota import windows
 from gateway.quota.ledger_entry import attributions_of, group_of, sums_of
 from gateway.quota.measures import measures_of
 from gateway.records import Claim, Granted, Record, Refused, Settlement, Window, WindowState
-from gateway.store import MAX_GAP_S, Defer, Item, Reserve, Settle, Void
+from gateway.store import MAX_GAP_S, Defer, Item, RateDraw, Reserve, Settle, Void
 
 MAX_GAP_US = MAX_GAP_S * 1_000_000
 
@@ -80,6 +80,8 @@ class LedgerTransaction:
             verdict: Granted | Refused | None = None
             if isinstance(item, Reserve):
                 verdict = self._open(item)
+            elif isinstance(item, RateDraw):
+                verdict = self._draw(item.claims)
             elif item.number > self.mark:
                 self.mark = item.number
                 if isinstance(item, Settle):
@@ -134,6 +136,16 @@ class LedgerTransaction:
             else:
                 self.extended[lease] = item
                 self.taken[lease] = claims
+        return Granted(tuple([windows.standing(window, states[window.id], now_us) for window, _ in claims]))
+
+    def _draw(self, claims: Sequence[Claim]) -> Granted | Refused:
+        """Draw without a lease."""
+        states, now_us = self.states, self.now_us
+        refused = windows.refusal([(claim, states[claim.window.id]) for claim in claims], now_us)
+        if refused is not None:
+            return refused
+        for claim in claims:
+            self._set(claim.window, windows.drawn(claim, states[claim.window.id]))
         return Granted(tuple([windows.standing(window, states[window.id], now_us) for window, _ in claims]))
 
     def _held(self, lease: str) -> Sequence[Claim]:

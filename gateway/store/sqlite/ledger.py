@@ -19,6 +19,7 @@ from gateway.store import (
     Defer,
     Item,
     Progress,
+    RateDraw,
     Reserve,
     StoreLostWrites,
     StoreUnavailable,
@@ -238,6 +239,9 @@ class SqliteLedger:
             if isinstance(item, Void):
                 leases.append(item.lease)
                 voided.append(item.lease)
+                continue
+            if isinstance(item, RateDraw):
+                windows.update(_windows(item.claims))
                 continue
             record, claims = (item.record, item.claims) if isinstance(item, Reserve) else item.settlement
             leases.append(record.id)
