@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 from gateway.formats.format import Unfit
 
 from . import events
-from .chat_said import CallPiece, Counts, Said, as_chunk, counts, read
+from .answer_stream import AnswerStream
+from .chat_said import CallPiece, Counts, Said, as_chunk
 from .messages_request import AskedMessage
 
 _STOP_REASONS = {"length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
@@ -36,18 +37,13 @@ class MessageFrame(NamedTuple):
     """The gateway's estimate, which message_start has; the end too, where the upstream reports nothing."""
 
 
-class MessageStream:
-    """Makes the events of one message from the chunks of a chat stream.
-
-    Every method returns bytes for the client. `feed` and `finish` raise `Unfit` for an answer that cannot be
-    translated; the caller then uses `fail`.
-    """
+class MessageStream(AnswerStream):
+    """Makes the events of one message."""
 
     def __init__(self, asked: AskedMessage, frame: MessageFrame) -> None:
+        super().__init__(frame.model)
         self._asked = asked
         self._frame = frame
-        self._model = frame.model
-        self._has_begun = False
         self._blocks: list[dict[str, Any]] = []
         self._is_open = False
         self._call: int | str | None = None
@@ -55,43 +51,18 @@ class MessageStream:
         self._held: dict[int | str, CallPiece] = {}
         """Calls whose names have not come."""
         self._started: set[int | str] = set()
-        self._call_ids: set[str] = set()
         self._arguments: list[str] = []
         self._texts: list[str] = []
         self._refusals: list[str] = []
-        self._reason: str | None = None
         self._stop_sequence: str | None = None
-        self._counts: Counts | None = None
         self._estimated_output = 0
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether an event was returned."""
-        return self._has_begun
-
-    def feed(self, chunk: Mapping[str, Any]) -> bytes:
-        """Take one chunk."""
-        if not self._has_begun and isinstance(chunk.get("model"), str) and chunk["model"]:
-            self._model = chunk["model"]
-        self._counts = counts(chunk.get("usage")) or self._counts
-        written = self._begin()
-        said = read(chunk)
-        if said is None:
-            return written
-        written += self._thinking(said) + self._text(said)
-        for piece in said.calls:
-            written += self._piece(piece)
-        self._reason = said.finish_reason or self._reason
-        self._stop_sequence = said.stop_sequence or self._stop_sequence
-        return written
 
     def finish(self, *, completion_tokens: int = 0) -> bytes:
         """The upstream's stream is complete: end the open block and the message.
 
         `completion_tokens` is the gateway's estimate, for an upstream that reports no usage.
         """
-        if self._reason is None:
-            raise Unfit("a choice without a finish_reason")
+        self._finish_reason()
         if self._held:
             raise Unfit("a tool call without a name")
         written = self._begin() + self._end_block()
@@ -127,11 +98,15 @@ class MessageStream:
             "usage": usage_object(None, self._frame.prompt_tokens, 0),
         }
 
-    def _begin(self) -> bytes:
-        if self._has_begun:
-            return b""
-        self._has_begun = True
+    def _opening(self) -> bytes:
         return events.named("message_start", {"type": "message_start", "message": self._start()})
+
+    def _pass_on(self, said: Said) -> bytes:
+        self._stop_sequence = said.stop_sequence or self._stop_sequence
+        written = self._thinking(said) + self._text(said)
+        for piece in said.calls:
+            written += self._piece(piece)
+        return written
 
     def _thinking(self, said: Said) -> bytes:
         if not said.reasoning:
@@ -171,10 +146,7 @@ class MessageStream:
         written = self._end_block()
         self._call = key
         self._started.add(key)
-        call_id = whole.id
-        if not call_id or call_id in self._call_ids:
-            call_id = f"toolu_{self._frame.base}_{len(self._blocks)}"
-        self._call_ids.add(call_id)
+        call_id = self.call_id(whole.id, f"toolu_{self._frame.base}_{len(self._blocks)}")
         written += self._be_in("tool_use", {"type": "tool_use", "id": call_id, "name": whole.name, "input": {}})
         return written + (self._input(whole.arguments) if whole.arguments else b"")
 

@@ -19,7 +19,8 @@ from gateway.errors import GatewayError
 from gateway.formats.format import Unfit
 
 from . import events
-from .chat_said import CallPiece, Counts, Said, as_chunk, counts, read
+from .answer_stream import AnswerStream
+from .chat_said import CallPiece, Counts, Said, as_chunk
 from .custom_input import CustomInput
 from .responses_request import AskedResponse
 
@@ -45,59 +46,38 @@ class ResponseFrame(NamedTuple):
     """As the client asked for it: said only where the upstream does not name one."""
 
 
-class ResponseStream:
-    """Makes the events of one response from the chunks of a chat stream.
-
-    Every method returns bytes for the client. `feed` and `finish` raise `Unfit` for an answer that cannot be
-    translated; the caller then uses `fail`.
-    """
+class ResponseStream(AnswerStream):
+    """Makes the events of one response."""
 
     def __init__(self, asked: AskedResponse, frame: ResponseFrame) -> None:
+        super().__init__(frame.model)
         self._asked = asked
         self._frame = frame
         self._sequence = 0
         self._object = _new_object(asked, frame)
-        self._has_begun = False
         self._items: list[_Item] = []
         self._open: _Reasoning | _Message | None = None
         self._calls: dict[int | str, _Call] = {}
         self._last_call: _Call | None = None
-        self._call_ids: set[str] = set()
         self._made = 0
-        self._reason: str | None = None
-        self._counts: Counts | None = None
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether an event was returned."""
-        return self._has_begun
 
     @property
     def response(self) -> dict[str, Any]:
         """The object as it is now, with all items that have begun."""
-        return {**self._object, "output": [item.object() for item in self._items]}
+        return {**self._object, "model": self._model, "output": [item.object() for item in self._items]}
 
     def feed(self, chunk: Mapping[str, Any]) -> bytes:
         """Take one chunk."""
-        self._note(chunk)
-        written = self._begin()
-        said = read(chunk)
-        if said is None:
-            return written
-        written += self._reasoning(said) + self._message(said)
-        for piece in said.calls:
-            written += self._call(piece)
-        self._reason = said.finish_reason or self._reason
-        return written
+        if isinstance(chunk.get("service_tier"), str):
+            self._object["service_tier"] = chunk["service_tier"]
+        return super().feed(chunk)
 
     def finish(self, *, completion_tokens: int = 0) -> bytes:
         """The upstream's stream is complete: end every item and the response.
 
         Without a report of the upstream `usage` is null, which the API allows; the estimate is not used.
         """
-        if self._reason is None:
-            raise Unfit("a choice without a finish_reason")
-        reason = _INCOMPLETE.get(self._reason)
+        reason = _INCOMPLETE.get(self._finish_reason())
         last = self._open or self._last_call
         if reason is not None and last is not None:
             last.ends_as = "incomplete"
@@ -124,18 +104,14 @@ class ResponseStream:
 
     # ------------------------------------------------------------------------------------------------------ the pieces
 
-    def _note(self, chunk: Mapping[str, Any]) -> None:
-        if not self._has_begun and isinstance(chunk.get("model"), str) and chunk["model"]:
-            self._object["model"] = chunk["model"]
-        if isinstance(chunk.get("service_tier"), str):
-            self._object["service_tier"] = chunk["service_tier"]
-        self._counts = counts(chunk.get("usage")) or self._counts
-
-    def _begin(self) -> bytes:
-        if self._has_begun:
-            return b""
-        self._has_begun = True
+    def _opening(self) -> bytes:
         return self._lifecycle("created") + self._lifecycle("in_progress")
+
+    def _pass_on(self, said: Said) -> bytes:
+        written = self._reasoning(said) + self._message(said)
+        for piece in said.calls:
+            written += self._call(piece)
+        return written
 
     def _reasoning(self, said: Said) -> bytes:
         if not said.reasoning:
@@ -175,12 +151,6 @@ class ResponseStream:
         """The output index of a call whose name is known now."""
         self._items.append(item)
         return len(self._items) - 1
-
-    def call_id(self, given: str, own: str) -> str:
-        """The id of a call: the upstream's, unless it has none or has used it before."""
-        call_id = own if not given or given in self._call_ids else given
-        self._call_ids.add(call_id)
-        return call_id
 
     def _end_open(self) -> bytes:
         if self._open is None:
