@@ -40,6 +40,7 @@ Endpoint = Literal[
     "count_content_tokens",
     "batches",
     "message_batches",
+    "realtime",
 ]
 UsageSource = Literal["reported", "estimated", "none"]
 Ended = Literal["done", "error", "client_gone", "lost"]

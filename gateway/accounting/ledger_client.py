@@ -707,6 +707,9 @@ class LedgerClient:
             # Reserved in any case before it is voided: this overwrites what a server kept of half a batch.
             self._forced[opening.record.id] = opening._replace(is_forced=True)
 
+    def void(self, granted: Reserve) -> None:
+        self._void(granted)
+
     def _void(self, opening: Reserve | RateDraw) -> None:
         if isinstance(opening, RateDraw):
             return

@@ -176,6 +176,12 @@ class Reservation:
             if self._admission is not None:
                 self._note_use(self._admission, record)
 
+    def take_back(self) -> None:
+        """Close as if it had never been made, without a request or a record. Queued for the store without waiting."""
+        if self.is_open:
+            self.is_open = False
+            self._ledger.void(self.held)
+
     def defer(self, record: Record, note: str) -> None:
         """Close, and leave what is held to what goes on at the upstream, as `note` says. `record` is that of the
         call if it is lost. Queued for the store without waiting."""

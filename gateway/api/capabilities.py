@@ -25,6 +25,7 @@ _WRONG_ENDPOINT: Mapping[Endpoint, str] = {
     "compact": "No upstream of this model compacts conversations (v1/responses/compact).",
     "generate_content": "This model is not supported for generateContent. Did you mean to use v1/chat/completions?",
     "count_content_tokens": "No upstream of this model counts tokens (countTokens).",
+    "realtime": "This model is not supported in the v1/realtime endpoint.",
     "message_batches": "No upstream of this model runs batches (v1/messages/batches).",
     "responses": "This model is not supported in the v1/responses endpoint. Did you mean to use v1/chat/completions?",
 }

@@ -678,6 +678,8 @@ class Capabilities(Section):
     """Whether it has /responses; via_chat: responses are translated to chats, and their answers back."""
     generate_content: bool = False
     """Whether it has Gemini's /models/{model}:generateContent; default: true for Google's native API, else false."""
+    realtime: bool = False
+    """Whether it has OpenAI's /realtime, a WebSocket."""
     logprobs: bool = True
     """Whether completions may ask for logprobs, which some upstreams cannot read as a number."""
     best_of: bool = True
@@ -983,7 +985,7 @@ class Route(Section):
 
 EndpointName = Literal[
     "completions", "chat", "embeddings", "messages", "responses", "generate_content", "moderations", "rerank", "images",
-    "image_edits", "image_variations", "speech", "transcriptions", "translations",
+    "image_edits", "image_variations", "speech", "transcriptions", "translations", "realtime",
 ]  # fmt: skip
 
 
@@ -1189,7 +1191,8 @@ class ModelSettings(Section):
     endpoints: tuple[EndpointName, ...] = (
         "completions", "chat", "embeddings", "messages", "responses", "generate_content"
     )  # fmt: skip
-    """The endpoints that serve this model; moderations, rerank and those of images and audio have to be named."""
+    """The endpoints that serve this model; moderations, rerank, realtime and those of images and \
+audio have to be named."""
     max_attempts: Annotated[int, _not_bool, Field(ge=1, le=10)] = 3
     """How often one call may be tried in all."""
     repeat_when_waiting: bool = False

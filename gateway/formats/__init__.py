@@ -18,6 +18,7 @@ from .message_batches import MESSAGE_BATCHES
 from .messages import COUNT_TOKENS, MESSAGES
 from .moderations import MODERATIONS
 from .passthrough import PASSTHROUGH
+from .realtime import REALTIME
 from .rerank import RERANK
 from .responses import COMPACT, INPUT_TOKENS, RESPONSES
 from .speech import SPEECH
@@ -55,6 +56,7 @@ FORMATS: Mapping[Endpoint, Format] = _Table(
             COUNT_CONTENT_TOKENS,
             BATCHES,
             MESSAGE_BATCHES,
+            REALTIME,
         )
     }
 )

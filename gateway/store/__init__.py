@@ -452,6 +452,10 @@ class Ledger(WindowReader, Protocol):
         Cancelling the future does not cancel the settlement.
         """
 
+    def void(self, granted: Reserve) -> None:
+        """Give back a reservation for a call that never was: nothing of it is used, not even a request, and there is no
+        record. Queued at once."""
+
     def defer(self, settlement: Settlement, note: str) -> Future[None]:
         """End a call, and leave its lease open: as `Defer`. The future is done as that of `settle`."""
 

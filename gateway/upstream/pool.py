@@ -101,6 +101,11 @@ class Pool:
         """Connections that are acquired and neither returned nor closed."""
         return len(self._connections) - len(self._idle)
 
+    @property
+    def tls(self) -> ssl.SSLContext | None:
+        """How the upstream's certificate is verified; None: it is reached without TLS."""
+        return self._tls
+
     async def acquire(self, *, is_fresh: bool = False) -> Connection | Failure:
         """A connection for one exchange: an idle one, else a new one.
 

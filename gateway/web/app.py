@@ -56,6 +56,7 @@ from .openapi.document import route_to_document
 from .ops import Ops
 from .passthrough import PassthroughCalls
 from .person_tokens import PersonTokens
+from .realtime import RealtimeSessions
 from .reference import reference
 from .refusal_log import RefusalLog
 from .status import Status
@@ -133,6 +134,7 @@ async def build(
             *Conversations(plane.caller, status, capacity).routes(),
             *StoredMessageBatches(plane.caller, status).routes(),
             *StoredFiles(plane.caller, status, capacity).routes(),
+            *RealtimeSessions(plane, status, capacity).routes(),
         ]
         deferred = DeferredPoller(store, lambda: live.parts)
         passed = PassthroughCalls(plane, status, capacity, large_bodies, deferred)

@@ -279,13 +279,16 @@ class DataPlane:
             models.append((name, found.model))
         return tuple(models)
 
-    async def caller(self, request: web.Request, visit: RequestContext, query_key: str | None = None) -> Key:
-        """The key of a request. `query_key`: the parameter of the query that may hold it. Raises `Unauthorized`,
-        or another refusal of it."""
+    async def caller(
+        self, request: web.Request, visit: RequestContext, query_key: str | None = None, more_keys: Sequence[str] = ()
+    ) -> Key:
+        """The key of a request. `query_key`: the parameter of the query that may hold it; `more_keys` came elsewhere.
+        Raises `Unauthorized`, or another refusal of it."""
         headers = request.headers
         others = [value for name in auth.KEY_HEADERS for value in headers.getall(name, ())]
         if query_key is not None:
             others += filter(None, request.query.getall(query_key, ()))
+        others += more_keys
         secret = auth.only_key(headers.getall(hdrs.AUTHORIZATION, []), others)
         book = visit.parts.book
         book.trust()

@@ -9,6 +9,7 @@ from gateway.formats import FORMATS
 _ELSEWHERE: Mapping[str, str] = {
     "/v1/responses": "docs/formats.md lists what is served of a stored response",
     "/v1/conversations": "docs/formats.md lists what is served of a conversation",
+    "/v1/realtime": "it has GET /v1/realtime, a WebSocket",
     "/v1/edits": "use POST /v1/chat/completions",
     "/v1/engines": "use POST /v1/completions with the model in the body",
     "/v1/complete": "use POST /v1/messages",
@@ -17,7 +18,7 @@ _ELSEWHERE: Mapping[str, str] = {
 } | dict.fromkeys(
     (
         "/v1/assistants", "/v1/audio", "/v1/containers", "/v1/evals",
-        "/v1/fine_tuning", "/v1/images", "/v1/moderations", "/v1/realtime", "/v1/threads", "/v1/uploads",
+        "/v1/fine_tuning", "/v1/images", "/v1/moderations", "/v1/threads", "/v1/uploads",
         "/v1/vector_stores", "/v1/videos",
     ),
     "docs/formats.md lists the endpoints that it has",

@@ -231,7 +231,9 @@ def test_only_the_whole_of_it_is_all() -> None:
     assert Capabilities().is_all
     assert Capabilities(stream_usage=False, max_tokens_field="max_tokens").is_all
     assert Capabilities(messages=True, count_tokens=False, responses=False).is_all  # it is about OpenAI's endpoints
-    apart = {"stream_usage", "max_tokens_field", "messages", "count_tokens", "responses", "generate_content"}
+    apart = {
+        "stream_usage", "max_tokens_field", "messages", "count_tokens", "responses", "generate_content", "realtime",
+    }  # fmt: skip
     for name in set(Capabilities.model_fields) - apart:
         assert not Capabilities.model_validate({name: False}).is_all
     assert not Capabilities(completions="via_chat").is_all

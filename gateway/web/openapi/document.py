@@ -208,6 +208,10 @@ _OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("GET", "/v1/responses"): Operation(
         "Refused: 426 for a WebSocket, else 405.", "everybody", {JSON: named("Error")}, (426,), status=405
     ),
+    ("GET", "/v1/realtime"): Operation(
+        "A session of OpenAI's Realtime API over a WebSocket, with the model in the query: 101. Refused otherwise.",
+        "key", {JSON: named("Error")}, (403, 404, 429, 502, 503, 504), status=400,
+    ),
     ("GET", "/v1/responses/{response}"): _stored("A stored response of this key."),
     ("DELETE", "/v1/responses/{response}"): _stored("Delete a stored response of this key.", "Stored"),
     ("POST", "/v1/responses/{response}/cancel"): _stored("Cancel a background response of this key."),

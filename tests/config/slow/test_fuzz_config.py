@@ -47,7 +47,7 @@ GOOD: dict[str, Any] = {
         },
         "other": {
             "base_url": "http://127.0.0.1:9/v1", "api_key": "${SECRET:-none}", "proxy": "${PROXY}",
-            "key_header": "api-key", "capabilities": {"generate_content": True},
+            "key_header": "api-key", "capabilities": {"generate_content": True, "realtime": True},
         },
     },
     "models": {

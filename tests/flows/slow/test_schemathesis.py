@@ -359,8 +359,9 @@ def refusals(operation: Operation, path: str) -> set[int]:
     return {404} if "{" in path else {400}
 
 
-ANSWERED = [each for each in OPERATIONS if not each[1].startswith("/admin/sign-") and each != ("GET", "/v1/responses")]
-"""A WebSocket is refused: tests/flows/test_responses.py.
+SOCKETS = {("GET", "/v1/responses"), ("GET", "/v1/realtime")}
+ANSWERED = [each for each in OPERATIONS if not each[1].startswith("/admin/sign-") and each not in SOCKETS]
+"""WebSockets: tests/flows/test_responses.py, tests/flows/test_realtime.py.
 
 Sign-in needs a provider and a browser: tests/web/test_sign_in.py and tests/browser/slow/test_sign_in.py."""
 

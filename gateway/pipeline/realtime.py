@@ -1,0 +1,257 @@
+"""A Realtime session on its way to an upstream: its route, its place in the parallel limits, and its responses.
+
+The session is a call that holds only parallel slots, and is closed with its record when the session ends; each response
+is a call of its own (relay/realtime.py). Other models do not stand in for the session's: `fallbacks` is not used.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from gateway.accounting.call_log import CallLog
+from gateway.accounting.reservation import Reservation, limit_failure
+from gateway.api import auth
+from gateway.api import capabilities as able
+from gateway.config import Route
+from gateway.errors import InvalidRequest, ModelNotFound, UpstreamFailed, UpstreamRefused
+from gateway.formats import realtime
+from gateway.formats.realtime import REALTIME
+from gateway.observe.tracing import NO_TRACE, Trace
+from gateway.quota import windows
+from gateway.records import Call, Claim, Failure, Key
+from gateway.relay.charge import Ending
+from gateway.relay.realtime import NextCall, ResponseAccounts, SessionEnd
+from gateway.upstream.health import AttemptHandle
+from gateway.upstream.limits import Place
+from gateway.upstream.retry_policy import FailedAttempt
+from gateway.upstream.websocket import UpstreamSocket, open_socket
+
+from .services import Services
+
+MAX_OUTPUT = 4_096
+"""Output tokens that are reserved for a response of a model without `max_output_tokens`: the largest limit that the API
+takes (openai-python, `types/realtime/realtime_session_create_request.py`, `max_output_tokens`)."""
+
+AdmitsKey = Callable[[], Awaitable[Key]]
+"""The key of the session as it is now. Raises `Unauthorized` once it is revoked."""
+
+
+@dataclass(slots=True)
+class RealtimeSession:
+    """A session that is open at an upstream."""
+
+    log: CallLog
+    socket: UpstreamSocket
+    accounts: ResponseAccounts
+    route: Route
+    total_s: float
+    services: Services
+    transcriber: str | None = None
+    """The one of its transcriptions."""
+    failure: Failure | None = None
+    """What the upstream did wrong; to be set before the session is left."""
+
+    def check(self, event: dict[str, Any]) -> bool:
+        """Whether the event had to be changed, which is done in place: models have other names at the upstream. Raises
+        `InvalidRequest` or `ModelNotFound` for what this session may not ask for."""
+        call, is_changed = self.log.call, False
+        for settings in realtime.settings_of(event):
+            for limits in (call.key.limits, call.model.limits):
+                if denied := next((name for name in limits.deny if name in settings), None):
+                    raise InvalidRequest(
+                        f"Unsupported parameter: '{denied}' is not allowed here.", param=denied,
+                        code="unsupported_parameter",
+                    )  # fmt: skip
+            for place, is_own in realtime.named_models(settings):
+                name = place["model"]
+                place["model"] = self._own(name) if is_own else self._other(name)
+                is_changed |= place["model"] != name
+        return is_changed
+
+    def _own(self, name: str) -> str:
+        asked = self.log.call.params.model
+        if name != asked:
+            raise InvalidRequest(
+                f"The model of a session cannot be changed: this one has `{asked}`. Open another session.",
+                param="session.model",
+                code="model_change_not_allowed",
+            )
+        return self.route.model or asked
+
+    def _other(self, name: str) -> str:
+        call = self.log.call
+        found = self.services.config.model(name)
+        if found is None or not (
+            auth.may_use(call.key, name) or (found.alias is not None and auth.may_use(call.key, found.name))
+        ):
+            raise ModelNotFound(name)
+        routes = [each for each in found.model.routes if each.upstream == self.route.upstream]
+        if not routes:
+            raise InvalidRequest(
+                f"The model '{name}' is not served by the upstream of this session. Name another one.",
+                param="model",
+                code="unsupported_value",
+            )
+        self.accounts.other_models[name] = found.model
+        self.transcriber = name
+        return routes[0].model or name
+
+
+@asynccontextmanager
+async def open_session(
+    call: Call,
+    services: Services,
+    protocols: Sequence[str],
+    admit: AdmitsKey,
+    reserved: Callable[[], None],
+    trace: Trace = NO_TRACE,
+) -> AsyncIterator[RealtimeSession]:
+    """Reserve, and open the session at the first upstream that takes it. Raises `GatewayError`.
+
+    `reserved` is called once the ledger has granted the session's parallel slots.
+    """
+    _refuse_limited(call)
+    routes = able.fitting(call.model, call.endpoint, call.params, services.config.upstreams)
+    router = services.router
+    candidates = router.candidates(routes, call.params.model, call.affinity)
+    places = router.places(call, candidates, lambda route: (1, 1)) if router.limits.is_any else []
+    held = [place._replace(claims=_parallel(place.claims)) for place in places]
+    own = _parallel(windows.claims(call, services.book.terms.of(call.key)))
+    reservation = Reservation(services.books.ledger, call, own, candidates[0] if candidates else routes[0], held)
+    log = CallLog(services.books, call, reservation, trace)
+    async with log, AsyncExitStack() as stack:
+        reserved()
+        session = await _connect(log, candidates, reservation.place, services, protocols, admit, stack)
+        if session is None:
+            last = router.unavailable_reason(routes, call.params.model)
+            raise UpstreamFailed.after(last)
+        yield session
+
+
+async def _connect(
+    log: CallLog,
+    candidates: Sequence[Route],
+    place: Place | None,
+    services: Services,
+    protocols: Sequence[str],
+    admit: AdmitsKey,
+    stack: AsyncExitStack,
+) -> RealtimeSession | None:
+    """Try one route after the other. None: there is none. Raises the last failure, or a refusal."""
+    call, router = log.call, services.router
+    tried: list[FailedAttempt] = []
+    first = [route for route in candidates if place is not None and route == place.route]
+    for route in [*first, *[each for each in candidates if each not in first]][: call.model.max_attempts]:
+        key = place.key if place is not None and not tried else router.next_key(route, call.params.model, tried)
+        if tried and router.limits.is_any:
+            claims = _parallel(router.limits.claims(call, route, key))
+            if (refused := await log.reservation.extend(claims)) is not None:
+                tried.append(FailedAttempt(route, limit_failure(refused), key or 0))
+                continue
+        router.count(route, call.params.model, tried)
+        handle = router.begin(route, call.params.model, tried, key)
+        result = await _attempt(log, route, handle, services, protocols, admit, stack)
+        if isinstance(result, RealtimeSession):
+            return result
+        tried.append(FailedAttempt(route, result, handle.key))
+    if not tried:
+        return None
+    error = UpstreamFailed.after(tried[-1].failure)
+    error.headers = {**error.headers, **dict(log.headers())}
+    raise error
+
+
+async def _attempt(
+    log: CallLog,
+    route: Route,
+    handle: AttemptHandle,
+    services: Services,
+    protocols: Sequence[str],
+    admit: AdmitsKey,
+    stack: AsyncExitStack,
+) -> RealtimeSession | Failure:
+    """One attempt. The session that it opens lasts as long as `stack`."""
+    call, upstream, telemetry = log.call, services.config.upstreams[route.upstream], services.books.telemetry
+    log.attempt_began(route)
+    make_call = _calls(call, route, handle.key, services, admit)
+    accounts = ResponseAccounts(services.books, route, make_call, services.plans.of(call).count_texts)
+    async with AsyncExitStack() as attempt:
+        try:
+            await accounts.ready()
+            opening = open_socket(
+                route.upstream, upstream, services.pools[route.upstream],
+                f"{REALTIME.upstream_path}{_query(call, route)}", call.forwarded_headers, protocols,
+                key=handle.key, max_bytes=services.config.server.max_response_bytes,
+            )  # fmt: skip
+            opened = await attempt.enter_async_context(opening)
+        except BaseException:
+            accounts.take_back()
+            handle.abandoned()
+            raise
+        if isinstance(opened, UpstreamRefused):
+            accounts.take_back()
+            handle.ended(None)
+            telemetry.attempted(route.upstream, "refused")
+            log.note_upstream_error(opened.detail)
+            raise opened
+        if isinstance(opened, Failure):
+            accounts.take_back()
+            handle.ended(opened)
+            telemetry.attempted(route.upstream, opened.fault.value)
+            log.attempt_failed(opened.fault, f"{opened.fault.value}: {opened.detail}")
+            return opened
+        handle.answered()
+        session = RealtimeSession(log, opened, accounts, route, upstream.timeouts.total_s, services)
+
+        def over() -> None:
+            accounts.close(SessionEnd(499, "client_gone", Ending.STOPPED))
+            handle.ended(session.failure)
+            telemetry.attempted(route.upstream, "ok" if session.failure is None else session.failure.fault.value)
+
+        attempt.callback(over)
+        await stack.enter_async_context(attempt.pop_all())
+        return session
+
+
+def _query(call: Call, route: Route) -> str:
+    return f"?model={quote(route.model or call.params.model, safe='')}{call.query.replace('?', '&', 1)}"
+
+
+def _calls(
+    call: Call, route: Route, position: int, services: Services, admit: AdmitsKey
+) -> Callable[[int, int], Awaitable[NextCall]]:
+    """Makes the calls of a session's responses, by the limits that bind its key at the time."""
+    limits = services.router.limits
+
+    async def make(number: int, context_tokens: int) -> NextCall:
+        key = await admit()
+        output = call.model.max_output_tokens or MAX_OUTPUT
+        params = call.params._replace(
+            prompt_tokens=context_tokens, is_prompt_exact=False, default_output=output, output_param="model"
+        )
+        this = call._replace(id=f"{call.id}-{number}", started=time.time(), key=key, params=params)
+        claims = windows.claims(this, services.book.terms.of(key))
+        if limits.is_any:
+            claims += limits.claims(this, route, position)
+        return NextCall(this, tuple([claim for claim in claims if claim.window.unit != "parallel"]))
+
+    return make
+
+
+def _parallel(claims: Sequence[Claim]) -> tuple[Claim, ...]:
+    return tuple([claim for claim in claims if claim.window.unit == "parallel"])
+
+
+def _refuse_limited(call: Call) -> None:
+    if call.key.limits.max_tokens is not None or call.model.limits.max_tokens is not None:
+        raise InvalidRequest(
+            "The output of this key or model is limited (limits.max_tokens), which the gateway cannot do in a Realtime "
+            "session. Ask the operator of the gateway for a key without this limit.",
+            param="model",
+            code="output_limit_not_supported",
+        )

@@ -1,0 +1,129 @@
+"""A WebSocket to an upstream, by aiohttp's client, with the upstream's key, proxy, certificates and time limits.
+
+It is no connection of a pool: `max_connections` does not count it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+from yarl import URL
+
+from gateway.config import Upstream
+from gateway.errors import UpstreamRefused
+from gateway.records import Failure, Fault, Phase
+
+from . import provider_errors
+from .connection import Head
+from .pool import Pool
+
+HEARTBEAT_S = 30.0
+"""A side that does not answer a ping within half of this is gone."""
+CLOSE_WITHIN_S = 1.0
+
+UpstreamSocket = aiohttp.ClientWebSocketResponse
+Opened = UpstreamSocket | Failure | UpstreamRefused
+
+
+class _Redirected(Exception):
+    """The upstream answered with a redirect, which is not followed: the key is for its own host."""
+
+
+async def _refuse_redirect(*_: Any) -> None:
+    raise _Redirected
+
+
+@asynccontextmanager
+async def open_socket(
+    name: str,
+    settings: Upstream,
+    pool: Pool,
+    path: str,
+    headers: Iterable[tuple[str, str]],
+    protocols: Iterable[str],
+    *,
+    key: int,
+    max_bytes: int,
+) -> AsyncIterator[Opened]:
+    """The WebSocket at `path` (with its query) below the base URL, presenting the API key at position `key`; or why
+    there is none. `max_bytes` limits one message."""
+    limits = settings.timeouts
+    tracing = aiohttp.TraceConfig()
+    tracing.on_request_redirect.append(_refuse_redirect)
+    session = aiohttp.ClientSession(
+        cookie_jar=aiohttp.DummyCookieJar(),
+        timeout=aiohttp.ClientTimeout(total=None, connect=limits.connect_s),
+        trace_configs=[tracing],
+        skip_auto_headers=("User-Agent",),
+    )
+    async with session:
+        try:
+            async with asyncio.timeout(limits.connect_s + limits.head_s):
+                opened = await _connect(session, settings, pool, path, headers, protocols, key, max_bytes)
+        except aiohttp.WSServerHandshakeError as error:
+            yield _judged(name, error, pool)
+            return
+        except _Redirected:
+            yield Failure(name, Phase.REFUSED, Fault.REDIRECT, "a redirect")
+            return
+        except TimeoutError:
+            yield Failure(name, Phase.CONNECT, Fault.TIMEOUT, "no WebSocket in time")
+            return
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            yield Failure(name, Phase.CONNECT, Fault.CONNECT, f"no WebSocket: {type(error).__name__}")
+            return
+        try:
+            yield opened
+        finally:
+            await opened.close()
+
+
+async def _connect(
+    session: aiohttp.ClientSession,
+    settings: Upstream,
+    pool: Pool,
+    path: str,
+    headers: Iterable[tuple[str, str]],
+    protocols: Iterable[str],
+    key: int,
+    max_bytes: int,
+) -> UpstreamSocket:
+    proxy = settings.way
+    more: dict[str, Any] = {}
+    if proxy is not None:
+        more["proxy"] = f"http://{proxy}"
+        if proxy.basic is not None:
+            more["proxy_headers"] = {"Proxy-Authorization": f"Basic {proxy.basic.get_secret_value()}"}
+    opened: UpstreamSocket = await session.ws_connect(
+        URL(f"{settings.base_url}{path}", encoded=True),
+        headers=[*headers, *_own_headers(settings, key)],
+        protocols=tuple(protocols),
+        ssl=pool.tls or True,
+        heartbeat=HEARTBEAT_S,
+        max_msg_size=max_bytes,
+        timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_WITHIN_S),
+        **more,
+    )
+    return opened
+
+
+def _own_headers(settings: Upstream, position: int) -> list[tuple[str, str]]:
+    own = [(name, value.get_secret_value()) for name, value in settings.headers.items()]
+    if (key := settings.credentials[position]) is not None:
+        prefix = "Bearer " if settings.key_header == "authorization" else ""
+        own.append((settings.key_header, prefix + key.get_secret_value()))
+    return own
+
+
+def _judged(name: str, error: aiohttp.WSServerHandshakeError, pool: Pool) -> Failure | UpstreamRefused:
+    """Of an answer to the handshake that opens no WebSocket. Its body is not read."""
+    given = error.headers.items() if error.headers is not None else ()
+    head = Head(error.status, tuple([(key.lower(), value) for key, value in given]))
+    if error.status < 300:
+        return Failure(name, Phase.REFUSED, Fault.PROTOCOL, f"no WebSocket: status {error.status}", error.status)
+    return provider_errors.judge(name, head, b"", now=time.time(), hide=pool.hidden)

@@ -1,0 +1,362 @@
+"""OpenAI's Realtime API: `GET /v1/realtime?model=NAME`, upgraded to a WebSocket.
+
+Everything is checked and reserved before the upgrade, so that a refusal is an ordinary answer. Then messages are passed
+on as they come, one after the other in each direction, as fast as the other side takes them. The client's key may be a
+subprotocol, because browsers cannot set headers; it goes no further.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import logging
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+from urllib.parse import unquote
+
+from aiohttp import WSMsgType, hdrs, web
+
+from gateway.api import auth, capabilities
+from gateway.api.attribution import attribution_of
+from gateway.errors import GatewayError, InvalidRequest, ModelNotFound, internal_error
+from gateway.formats import realtime
+from gateway.formats.realtime import KEY_PROTOCOL, PROTOCOL, REALTIME, UPSTREAM_PROTOCOLS
+from gateway.pipeline.realtime import RealtimeSession, open_session
+from gateway.records import OTHER, Call, Document, Failure, Fault, Key, Params, Phase, Usage
+from gateway.relay.charge import Ending
+from gateway.relay.realtime import SessionEnd
+from gateway.tasks import Tasks, is_cut_off
+from gateway.upstream.websocket import CLOSE_WITHIN_S, HEARTBEAT_S
+
+from .capacity import Capacity
+from .endpoints import MAX_CLIENT_ID, DataPlane, forwarded_headers, forwarded_query, is_secret
+from .middleware import CONTEXT, RequestContext, new_id
+from .status import Status
+
+log = logging.getLogger("gateway")
+
+GOING_AWAY, REFUSED, BROKEN = 1001, 1008, 1011
+"""Close codes (RFC 6455, 7.4.1): the gateway ends, or the session's time is over; a limit; the upstream is gone."""
+
+
+_ANY_KIND = Document('"audio" "image"', {})
+"""A session has no body. Its responses may use audio and images, and are reserved at the dearest of these prices."""
+
+
+class _End(NamedTuple):
+    """Why a session ends, and how the client hears of it."""
+
+    code: int
+    said: SessionEnd
+    error: GatewayError | None = None
+    """Sent as an event before the close."""
+    failure: Failure | None = None
+    upstream_code: int = 1000
+
+
+def _passed_code(code: int | None, otherwise: int) -> int:
+    """A close code that may be sent (RFC 6455, 7.4)."""
+    is_sendable = code is not None and (1000 <= code <= 1003 or 1007 <= code <= 1014 or 3000 <= code <= 4999)
+    return code if code is not None and is_sendable else otherwise
+
+
+class RealtimeSessions:
+    """The endpoint."""
+
+    def __init__(self, plane: DataPlane, status: Status, capacity: Capacity) -> None:
+        self._plane = plane
+        self._status = status
+        self._capacity = capacity
+
+    def routes(self) -> list[web.RouteDef]:
+        """The route."""
+        return [web.get(REALTIME.path, self.serve)]
+
+    async def serve(self, request: web.Request) -> web.StreamResponse:
+        """One session, from its handshake to its close."""
+        visit = request[CONTEXT]
+        visit.endpoint = REALTIME.name
+        visit.trace = visit.parts.books.tracer.begin(REALTIME.name, visit.id, request.headers)
+        telemetry, calls, task = visit.parts.books.telemetry, self._status.calls, asyncio.current_task()
+        self._capacity.refuse_when_full(len(calls))
+        telemetry.entered()
+        calls.add(task)
+        try:
+            return await self._serve(request, visit)
+        finally:
+            calls.discard(task)
+            telemetry.left()
+
+    async def _serve(self, request: web.Request, visit: RequestContext) -> web.StreamResponse:
+        offered = _offered(request)
+        secrets = [each.removeprefix(KEY_PROTOCOL) for each in offered if each.startswith(KEY_PROTOCOL)]
+
+        async def admit() -> Key:
+            return await self._plane.caller(request, visit, more_keys=secrets)
+
+        key = await admit()
+        self._status.refuse_when_draining()
+        _check_handshake(request, offered)
+        call = _call(request, visit, key)
+
+        def reserved() -> None:
+            visit.is_recorded = True
+
+        upstream_protocols = [each for each in offered if each in UPSTREAM_PROTOCOLS]
+        async with open_session(call, visit.parts, upstream_protocols, admit, reserved, visit.trace) as session:
+            client = web.WebSocketResponse(
+                timeout=CLOSE_WITHIN_S, heartbeat=HEARTBEAT_S, protocols=(PROTOCOL,), compress=False,
+                max_msg_size=visit.parts.config.server.max_request_bytes,
+            )  # fmt: skip
+            client.headers.update([("x-request-id", visit.id), *session.log.headers()])
+            await client.prepare(request)
+            await _Relay(session, client).run()
+            return client
+
+
+def _offered(request: web.Request) -> list[str]:
+    """The subprotocols that the client offers."""
+    lines = request.headers.getall(hdrs.SEC_WEBSOCKET_PROTOCOL, ())
+    return [each.strip() for line in lines for each in line.split(",") if each.strip()]
+
+
+def _check_handshake(request: web.Request, offered: Sequence[str]) -> None:
+    """Raises `InvalidRequest` for what is no handshake of this API (RFC 6455, 4.2.1)."""
+    headers = request.headers
+    is_upgrade = headers.get(hdrs.UPGRADE, "").lower().strip() == "websocket"
+    if not is_upgrade or "upgrade" not in headers.get(hdrs.CONNECTION, "").lower():
+        raise InvalidRequest("Connect with a WebSocket: GET /v1/realtime?model=NAME.", code="websocket_required")
+    try:
+        nonce = base64.b64decode(headers.get(hdrs.SEC_WEBSOCKET_KEY, ""), validate=True)
+    except binascii.Error:
+        nonce = b""
+    if headers.get(hdrs.SEC_WEBSOCKET_VERSION) != "13" or len(nonce) != 16:
+        raise InvalidRequest(
+            "The WebSocket handshake is not valid: it needs Sec-WebSocket-Version 13 and a Sec-WebSocket-Key of 16 "
+            "bytes.",
+            code="invalid_handshake",
+        )
+    if offered and PROTOCOL not in offered:
+        raise InvalidRequest(
+            f"Offer the subprotocol '{PROTOCOL}' as well: it is the one that the gateway answers.",
+            code="unknown_subprotocol",
+        )
+
+
+def _call(request: web.Request, visit: RequestContext, key: Key) -> Call:
+    """The call of the session. Raises `GatewayError` for a model that this key may not use here."""
+    names = request.query.getall("model", [])
+    if len(names) != 1 or not names[0]:
+        raise InvalidRequest(
+            "You must provide a model parameter, once, in the query.", param="model", code="missing_required_parameter"
+        )
+    if "call_id" in request.query:
+        raise InvalidRequest(
+            "Unsupported parameter: 'call_id'. Calls over WebRTC and SIP do not pass through the gateway.",
+            param="call_id",
+            code="unsupported_parameter",
+        )
+    name, config = names[0], visit.parts.config
+    found = config.model_table.find(name)
+    visit.model = (
+        OTHER if found is None else found.name if found.is_configured else visit.parts.books.served.group(name)
+    )
+    may_use = found is not None and (
+        auth.may_use(key, name) or (found.alias is not None and auth.may_use(key, found.name))
+    )
+    if found is None or not may_use or (visit.model == OTHER and is_secret(name, visit)):
+        raise ModelNotFound(name)
+    if not capabilities.lists(found.model, REALTIME.name):
+        raise capabilities.wrong_endpoint(REALTIME.name, found.model.endpoints)
+    client_id = request.headers.get("X-Client-Request-Id")
+    user, tags = attribution_of(request.headers.items(), {}, config.records)
+    return Call(
+        id=visit.id,
+        started=time.time(),
+        key=key,
+        endpoint=REALTIME.name,
+        params=Params(_ANY_KIND, name, stream=True, default_output=0, is_prompt_exact=True),
+        model=found.model,
+        label_model=visit.model,
+        arrived=visit.arrived,
+        forwarded_headers=forwarded_headers(request, REALTIME.request_headers),
+        client_request_id=client_id[:MAX_CLIENT_ID] if client_id else None,
+        remote=visit.remote,
+        query=_without_model(forwarded_query(request)),
+        target=None if found.alias is None else found.name,
+        priority=key.priority,
+        user=user,
+        tags=tags,
+    )
+
+
+def _without_model(query: str) -> str:
+    kept = [part for part in query.removeprefix("?").split("&") if part and unquote(part.partition("=")[0]) != "model"]
+    return f"?{'&'.join(kept)}" if kept else ""
+
+
+class _Relay:
+    """Passes messages on between a client and a session."""
+
+    def __init__(self, session: RealtimeSession, client: web.WebSocketResponse) -> None:
+        self._session = session
+        self._client = client
+        self._gate = asyncio.Lock()
+        """Held while a reservation is made: until then no message of the client may begin a response."""
+
+    async def run(self) -> None:
+        """Until the session has ended and is accounted for. Cancelled: the client is gone."""
+        tasks = Tasks()
+        end = _End(BROKEN, SessionEnd(500, "error", Ending.STOPPED, "server_error"), internal_error(self._call_id))
+        try:
+            end = await self._until_end(tasks)
+        except asyncio.CancelledError as cancelled:
+            task = asyncio.current_task()
+            if not is_cut_off(cancelled) or task is None:
+                end = _CLIENT_GONE
+                raise
+            task.uncancel()  # its client is still there, and hears of it
+            end = _End(GOING_AWAY, SessionEnd(503, "error", Ending.STOPPED, "shutting_down"))
+        except Exception as error:
+            log.error("realtime session %s failed: %s", self._call_id, type(error).__name__)
+        finally:
+            await tasks.cancel_all()
+            self._account(end)
+        await self._say(end)
+
+    @property
+    def _call_id(self) -> str:
+        return self._session.log.call.id
+
+    async def _until_end(self, tasks: Tasks) -> _End:
+        sides = [tasks.spawn(self._up(), "realtime-up"), tasks.spawn(self._down(), "realtime-down")]
+        done, _ = await asyncio.wait(
+            sides, timeout=self._session.total_s, return_when=asyncio.FIRST_COMPLETED
+        )  # fmt: skip
+        if not done:
+            error = InvalidRequest(
+                f"Your session hit the maximum duration of {self._session.total_s:g} seconds.", code="session_expired"
+            )
+            return _End(GOING_AWAY, SessionEnd(200, "done", Ending.STOPPED), error)
+        return next(each.result() for each in sides if each in done)  # type: ignore[no-any-return]
+
+    def _account(self, end: _End) -> None:
+        session, said = self._session, end.said
+        session.failure = end.failure
+        session.accounts.close(said)
+        if end.failure is not None:
+            session.log.attempt_failed(end.failure.fault, f"{end.failure.fault.value}: {end.failure.detail}")
+        session.log.close(status=said.status, usage=Usage(), ended=said.ended, error=said.error)
+
+    async def _say(self, end: _End) -> None:
+        await self._session.log.acknowledged()
+        if end.error is not None:
+            await self._tell(end.error)
+        await self._session.socket.close(code=end.upstream_code)
+        await self._client.close(code=end.code)
+
+    async def _tell(self, error: GatewayError, about: str | None = None) -> None:
+        try:
+            await self._client.send_str(realtime.error_event(error, f"event_{new_id()}", about))
+        except ConnectionError:
+            pass  # the reader of this side sees it
+
+    # ------------------------------------------------------------------------------------------------ from the client
+
+    async def _up(self) -> _End:
+        try:
+            async for message in self._client:
+                if message.type is WSMsgType.TEXT:
+                    if (end := await self._pass_up(message.data)) is not None:
+                        return end
+                elif message.type is WSMsgType.BINARY:
+                    await self._tell(InvalidRequest("Send events as text: binary messages are not part of this API."))
+        except ConnectionError:
+            return _upstream_gone("the connection is lost")
+        return _CLIENT_GONE._replace(upstream_code=_passed_code(self._client.close_code, 1000))
+
+    async def _pass_up(self, text: str) -> _End | None:
+        about = None
+        try:
+            event = realtime.read_client_event(text)
+            about = event["event_id"] if isinstance(event.get("event_id"), str) else None
+            if realtime.settings_of(event) and self._session.check(event):
+                text = realtime.write_event(event)
+        except GatewayError as error:
+            await self._tell(error, about)
+            return None
+        async with self._gate:
+            if event["type"] == realtime.CREATE:
+                try:
+                    await self._session.accounts.asked()
+                except GatewayError as error:
+                    return _refused(error)
+            await self._session.socket.send_str(text)
+        return None
+
+    # ---------------------------------------------------------------------------------------------- from the upstream
+
+    async def _down(self) -> _End:
+        socket = self._session.socket
+        try:
+            async for message in socket:
+                if message.type is WSMsgType.TEXT:
+                    if (end := await self._pass_down(message.data)) is not None:
+                        return end
+                elif message.type is WSMsgType.BINARY:
+                    await self._client.send_bytes(message.data)
+        except ConnectionError:
+            return _CLIENT_GONE
+        code = socket.close_code
+        if code in (1000, 1001):
+            said = SessionEnd(200, "done", Ending.BROKEN)
+            return _End(code, said)
+        return _upstream_gone(f"closed with {code}")._replace(code=_passed_code(code, BROKEN))
+
+    async def _pass_down(self, text: str) -> _End | None:
+        accounts = self._session.accounts
+        event = realtime.read_upstream_event(text)
+        kind = event.get("type")
+        try:
+            if kind == realtime.CREATED and (response := realtime.response_id(event)) is not None:
+                await accounts.began(response)
+            elif kind == "error":
+                accounts.refused()
+            elif kind in (realtime.DONE, realtime.TRANSCRIBED):
+                return await self._settle(kind, event, text)
+            else:
+                accounts.saw(event)
+        except GatewayError as error:
+            return _refused(error)
+        await self._client.send_str(text)
+        return None
+
+    async def _settle(self, kind: str, event: realtime.Event, text: str) -> _End | None:
+        """Charge what this event reports, pass it on, and reserve for what may come next."""
+        accounts = self._session.accounts
+        async with self._gate:
+            if kind == realtime.DONE:
+                await accounts.ended(realtime.read_end(event))
+            elif (usage := realtime.transcribed(event, self._session.transcriber)) is not None:
+                await accounts.transcribed(usage)
+            await self._client.send_str(text)
+            try:
+                await accounts.ready()
+            except GatewayError as error:
+                return _refused(error)
+        return None
+
+
+_CLIENT_GONE = _End(1000, SessionEnd(200, "client_gone", Ending.STOPPED))
+
+
+def _refused(error: GatewayError) -> _End:
+    """A limit of the key, or the key itself, ends the session."""
+    return _End(REFUSED, SessionEnd(error.status, "error", Ending.STOPPED, error.name), error)
+
+
+def _upstream_gone(detail: str) -> _End:
+    failure = Failure("", Phase.RELAYING, Fault.CUT, detail)
+    return _End(BROKEN, SessionEnd(502, "error", Ending.BROKEN, "upstream_error"), failure=failure)

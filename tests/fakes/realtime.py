@@ -1,0 +1,131 @@
+"""An upstream of OpenAI's Realtime API that does what a test wrote down: a real server in a thread of its own.
+
+with RealtimeUpstream() as upstream:      # upstream.url is what base_url takes
+    ...                                   # it answers each `response.create` with `upstream.usage`
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from typing import Any, Self
+
+from aiohttp import WSMsgType, web
+
+USAGE = {
+    "total_tokens": 130, "input_tokens": 100, "output_tokens": 30,
+    "input_token_details": {
+        "text_tokens": 40, "audio_tokens": 60, "cached_tokens": 20,
+        "cached_tokens_details": {"text_tokens": 10, "audio_tokens": 10},
+    },
+    "output_token_details": {"text_tokens": 10, "audio_tokens": 20},
+}  # fmt: skip
+
+
+class RealtimeUpstream:
+    """See the head of the file."""
+
+    def __init__(self) -> None:
+        self.usage: dict[str, Any] | None = USAGE
+        self.status = 101
+        """Of the answer to a handshake."""
+        self.stops_inside = False
+        """Whether a response stays unfinished behind its first words."""
+        self.seen: list[dict[str, Any]] = []
+        """Every event that came, in order."""
+        self.texts: list[str] = []
+        """The same as it was written."""
+        self.requests: list[tuple[str, dict[str, str]]] = []
+        """Path with query, and headers, of every handshake."""
+        self.close_codes: list[int | None] = []
+        self.port = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+        self._is_ready = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        assert self._is_ready.wait(10)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        assert self._loop is not None
+        assert self._stop is not None
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(10)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/v1"
+
+    def reset(self) -> None:
+        """As at the beginning."""
+        self.usage, self.status, self.stops_inside = USAGE, 101, False
+        for each in (self.seen, self.texts, self.requests, self.close_codes):
+            each.clear()
+
+    async def _run(self) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        app = web.Application()
+        app.router.add_get("/v1/realtime", self._serve)
+        app.router.add_post("/v1/chat/completions", self._chat)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        self.port = runner.addresses[0][1]
+        self._is_ready.set()
+        await self._stop.wait()
+        await runner.cleanup()
+
+    async def _chat(self, request: web.Request) -> web.Response:
+        usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
+        choice = {"index": 0, "message": {"role": "assistant", "content": "Hi"}, "finish_reason": "stop"}
+        return web.json_response({"id": "c", "object": "chat.completion", "choices": [choice], "usage": usage})
+
+    async def _serve(self, request: web.Request) -> web.StreamResponse:
+        self.requests.append((request.path_qs, dict(request.headers)))
+        if self.status != 101:
+            return web.json_response({"error": {"message": "no"}}, status=self.status)
+        socket = web.WebSocketResponse(protocols=("realtime",), max_msg_size=0)
+        await socket.prepare(request)
+        await socket.send_json({"type": "session.created", "session": {"id": "sess_1", "type": "realtime"}})
+        async for message in socket:
+            assert message.type is WSMsgType.TEXT
+            self.texts.append(message.data)
+            event = json.loads(message.data)
+            self.seen.append(event)
+            await self._answer(socket, event, len(self.seen))
+        self.close_codes.append(socket.close_code)
+        return socket
+
+    async def _answer(self, socket: web.WebSocketResponse, event: dict[str, Any], number: int) -> None:
+        match event["type"]:
+            case "response.create" | "input_audio_buffer.commit":
+                await self._respond(socket, f"resp_{number}")
+            case "session.update":
+                await socket.send_json({"type": "session.updated", "session": event["session"]})
+            case "conversation.item.create":
+                usage = event.get("transcribed")
+                if usage is not None:
+                    done = "conversation.item.input_audio_transcription.completed"
+                    await socket.send_json({"type": done, "transcript": "Hi", "usage": usage})
+            case "test.refuse":
+                await socket.send_json({"type": "error", "error": {"type": "invalid_request_error", "message": "no"}})
+            case "test.close":
+                await socket.close(code=event["code"])
+            case "test.cut":
+                assert socket.get_extra_info("peername")
+                transport = socket._req.transport if socket._req is not None else None
+                assert transport is not None
+                transport.abort()
+
+    async def _respond(self, socket: web.WebSocketResponse, number: str) -> None:
+        await socket.send_json({"type": "response.created", "response": {"id": number, "status": "in_progress"}})
+        for word in ("Hel", "lo"):
+            await socket.send_json({"type": "response.output_text.delta", "response_id": number, "delta": word})
+        if not self.stops_inside:
+            done = {"id": number, "status": "completed", "usage": self.usage}
+            await socket.send_json({"type": "response.done", "response": done})
