@@ -1,11 +1,13 @@
 """LiteLLM's translations of Responses and Messages to chat, beside ours: the same, but for the differences in a table.
 
-The cases are the plain golden files (tests/bridge/translated.py). Each row of `DIFFERS` names the places where both
-differ and why ours is right; a place without a row fails, and so does a row without a place.
+The cases are the golden files (tests/bridge/translated.py). Of streams the events are compared one by one, deltas that
+follow each other as one. Each row of `DIFFERS` and `STREAMS_DIFFER` names the places where both differ and why ours is
+right; a place without a row fails, and so does a row without a place.
 """
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
 import re
@@ -24,6 +26,11 @@ CASES = [
     name
     for name, golden in GOLDEN.items()
     if name.partition("/")[0] in ("responses", "messages") and "answer" in golden
+]
+STREAMS = [
+    name
+    for name, golden in GOLDEN.items()
+    if name.partition("/")[0] in ("responses", "messages") and "chunks" in golden
 ]
 WITHIN_S = 120.0
 """It imports for ten seconds on a quiet machine."""
@@ -97,7 +104,7 @@ REFUSES = {
     "empty here, and LiteLLM raises an error over an answer that is paid for",
 }
 """Cases that LiteLLM does not translate, and what becomes of them here."""
-NO_MATTER = re.compile(r".*\.(id|phase|caller|namespace)")
+NO_MATTER = re.compile(r".*\.(id|item_id|phase|caller|namespace)")
 """Ids are made up by each; the others are null in both."""
 
 
@@ -106,18 +113,20 @@ def theirs() -> dict[str, dict[str, Any]]:
     assert (HOME / "wanted").exists(), f"{HOME} is not there, and this test needs it: run `make servers`."
     nowhere = "http://127.0.0.1:9"
     cases = [
-        {"way": name.partition("/")[0], "request": GOLDEN[name]["request"], "answer": GOLDEN[name]["answer"]}
-        for name in CASES
+        {"way": name.partition("/")[0]}
+        | {part: GOLDEN[name][part] for part in ("request", "answer", "chunks") if part in GOLDEN[name]}
+        for name in (*CASES, *STREAMS)
     ]
     done = subprocess.run(
         [HOME / "bin" / "python", SCRIPT], input=json.dumps(cases), capture_output=True, text=True, timeout=WITHIN_S,
         check=False,
         env={
             **os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True", "HTTP_PROXY": nowhere, "HTTPS_PROXY": nowhere,
+            "NO_PROXY": "127.0.0.1",
         },
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    return dict(zip(CASES, json.loads(done.stdout.rpartition("\n")[2]), strict=True))
+    return dict(zip((*CASES, *STREAMS), json.loads(done.stdout.rpartition("\n")[2]), strict=True))
 
 
 def places(ours: Any, others: Any, path: str = "") -> Iterator[str]:
@@ -155,3 +164,115 @@ def test_every_difference_is_explained(theirs: dict[str, dict[str, Any]], name: 
 def test_every_row_is_of_a_difference(theirs: dict[str, dict[str, Any]]) -> None:
     every = {place for name in CASES if name not in REFUSES for place in found(theirs, name)}
     assert not [row.where for row in DIFFERS if not any(re.fullmatch(row.where, place) for place in every)]
+
+
+# ----------------------------------------------------------------------------------------------------------- streams
+
+_LIFE = r"responses response\.(created|in_progress|completed|incomplete) \.response\."
+STREAMS_DIFFER = (
+    # Messages.
+    Row(r"messages message_start \.message\.model", "the model that answers, as the upstream names it"),
+    Row(r"messages message_start \.message\.usage\.input_tokens", "an estimate: clients show it until the end"),
+    Row(r"messages message_delta \.usage\.cache_\w+_input_tokens", "zeros, as Anthropic reports them"),
+    Row(r"messages message_delta \.usage\.(input|output)_tokens",
+        "the upstream reports nothing: each counts by a tokenizer of its own"),
+    Row(r"messages -content_block_(start:thinking|delta:thinking_delta|stop)",
+        "the client did not ask for thinking: it gets a ping instead"),
+    Row(r"messages content_block_(start:text|delta:text_delta|stop) \.index", "no block of thinking stands before it"),
+    # Responses: the object at the beginning and at the end.
+    Row(_LIFE + r"model", "the model that answers, as the upstream names it"),
+    Row(_LIFE + r"(created_at|completed_at)", "the time of the answer"),
+    Row(_LIFE + r"(background|store|truncation|metadata|top_p|text(\.format)?|reasoning|parallel_tool_calls)",
+        "the defaults of the API, as OpenAI answers them, from the first event on; nothing is stored"),
+    Row(_LIFE + r"usage", "the upstream reports nothing: the API allows null; LiteLLM makes numbers up"),
+    Row(_LIFE + r"usage\.\w+_details(\..*)?", "zeros without details: the SDK's type requires them"),
+    Row(_LIFE + r"output\[\]\.(action|arguments|type|name|input|role|summary)", "as of plain answers"),
+    Row(_LIFE + r"output\[\]\.content\[\]\.(annotations|type|logprobs|refusal|text)", "as of plain answers"),
+    # Responses: texts.
+    Row(r"responses response\.(output_text\.(delta|done)|content_part\.\w+:output_text) (\.part)?\.logprobs",
+        "empty where there are none: the SDK's type requires it"),
+    Row(r"responses response\.output_item\.done:message \.item\.content\[\]\.logprobs", "the same"),
+    Row(r"responses response\.output_item\.done:message \.item\.status",
+        "a message that the filter cut is incomplete, as in the last event"),
+    # Responses: a refusal is a part of its own; LiteLLM's answer to it is empty.
+    Row(r"responses \+response\.(refusal\.(delta|done)|content_part\.(added|done):refusal)", "a refusal is shown"),
+    Row(r"responses -response\.(output_text\.done|content_part\.(added|done):output_text)", "no text was said"),
+    Row(r"responses response\.output_item\.done:message \.item\.content\[\]\.(annotations|refusal|text|type)",
+        "a refusal is shown"),
+    # Responses: reasoning.
+    Row(r"responses response\.output_item\.added:reasoning \.item\.(content|summary)",
+        "a list where there is none: the SDK's type requires it"),
+    Row(r"responses [+-]response\.(reasoning_(summary_)?text\.\w+|content_part\.\w+:reasoning_text"
+        r"|output_item\.done:reasoning)",
+        "what the upstream thought is no summary: `reasoning_text`, which ends before the next item begins; LiteLLM "
+        "never ends it"),
+    # Responses: calls.
+    Row(r"responses response\.function_call_arguments\.done \.name", "the SDK's type requires the name"),
+    Row(r"responses [+-]response\.(output_item\.(added|done):(function|custom_tool|local_shell)_call"
+        r"|(function_call_arguments|custom_tool_call_input)\.(delta|done))",
+        "a message ends before the first call begins, which LiteLLM ends last; the input of a custom tool is streamed "
+        "as its text, where LiteLLM streams the JSON around it; a local shell call comes back as one"),
+)  # fmt: skip
+"""As `DIFFERS`, of `FORMAT KIND PATH` in an event that both have, or `FORMAT +KIND` where LiteLLM has no such event at
+this place, `FORMAT -KIND` where it has one that is not here."""
+TEXTS = ("delta", "text", "thinking", "partial_json")
+
+
+def joined(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The events, deltas of one thing that follow each other as one; without pings and numbers."""
+    found: list[dict[str, Any]] = []
+    for event in events:
+        if event["type"] == "ping":
+            continue
+        if event["type"].endswith("delta") and found and is_same_delta(found[-1], event):
+            found[-1] = with_more(found[-1], event)
+        else:
+            found.append({name: value for name, value in event.items() if name != "sequence_number"})
+    return found
+
+
+def is_same_delta(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether two deltas add to the same text."""
+    names = ("type", "index", "output_index", "content_index")
+    kinds = [each["delta"].get("type") if isinstance(each.get("delta"), dict) else "" for each in (one, other)]
+    return kinds[0] == kinds[1] and all(one.get(name) == other.get(name) for name in names)
+
+
+def with_more(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """Both as one delta."""
+    if isinstance(one["delta"], str):
+        return one | {"delta": one["delta"] + other["delta"]}
+    more = {name: one["delta"][name] + value for name, value in other["delta"].items() if name in TEXTS}
+    return one | {"delta": one["delta"] | more}
+
+
+def kind_of(event: dict[str, Any]) -> str:
+    """Its type; of blocks and items also theirs."""
+    inner = event.get("item") or event.get("part") or event.get("content_block") or event.get("delta")
+    return f"{event['type']}:{inner['type']}" if isinstance(inner, dict) and "type" in inner else event["type"]
+
+
+def stream_places(theirs: dict[str, dict[str, Any]], name: str) -> Iterator[str]:
+    """Where the streams of one case differ, as in `STREAMS_DIFFER`."""
+    way = name.partition("/")[0]
+    one, other = joined(GOLDEN[name]["shown"]), joined(theirs[name]["shown"])
+    kinds = [kind_of(event) for event in one], [kind_of(event) for event in other]
+    for what, start, end, from_, to in difflib.SequenceMatcher(None, *kinds, autojunk=False).get_opcodes():
+        if what == "equal":
+            for mine, yours in zip(one[start:end], other[from_:to], strict=True):
+                yield from (f"{way} {kind_of(mine)} {path}" for path in places(mine, yours))
+        else:
+            yield from (f"{way} +{kind}" for kind in kinds[0][start:end])
+            yield from (f"{way} -{kind}" for kind in kinds[1][from_:to])
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_every_difference_of_a_stream_is_explained(theirs: dict[str, dict[str, Any]], name: str) -> None:
+    assert "error" not in theirs[name], theirs[name]
+    rows = [re.compile(row.where) for row in STREAMS_DIFFER]
+    assert not [place for place in stream_places(theirs, name) if not any(row.fullmatch(place) for row in rows)]
+
+
+def test_every_row_is_of_a_difference_of_streams(theirs: dict[str, dict[str, Any]]) -> None:
+    every = {place for name in STREAMS for place in stream_places(theirs, name)}
+    assert not [row.where for row in STREAMS_DIFFER if not any(re.fullmatch(row.where, place) for place in every)]
