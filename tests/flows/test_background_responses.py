@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import Stage, StartsGateways
 from tests.fakes import responses_api as api
-from tests.fakes.scripted import ok_json
+from tests.fakes.scripted import error_json, ok_json
 from tests.flows import background as scene
 from tests.flows.background import Background
 
@@ -108,6 +108,22 @@ def test_one_that_is_cancelled_is_estimated(houses: list[Gateway], upstream_work
     assert houses[1].post(f"/v1/responses/{made}/cancel", b"").json["status"] == "cancelled"
     record = scene.settled(houses[0], began)
     check(record, usage_source="estimated", status=499, ended="client_gone", completion_tokens=scene.OUTPUT_LIMIT)
+
+
+def test_a_retried_one_is_cancelled_without_the_others(
+    houses: list[Gateway], upstream: Stage, upstream_work: Background
+) -> None:
+    upstream.play(error_json(503, [("retry-after-ms", "100")]), always=upstream_work)
+    began, made = scene.begin(houses[0])
+    other, goes_on = scene.begin(houses[1])
+    assert houses[1].post(f"/v1/responses/{made}/cancel", b"").json["status"] == "cancelled"
+    check(scene.settled(houses[0], began), status=499, usage_source="estimated")
+    assert scene.records(houses[0], other) == []
+    assert scene.held(houses[0])[1] > scene.OUTPUT_LIMIT
+    upstream_work.end(goes_on)
+    check(scene.settled(houses[0], other), **REPORTED)
+    assert [len(scene.records(houses[0], each)) for each in (began, other)] == [1, 1]
+    assert scene.held(houses[0])[1] == 0
 
 
 @pytest.mark.parametrize(

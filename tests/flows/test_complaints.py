@@ -1,5 +1,4 @@
-"""What users of other gateways complained of, as far as it concerns Responses, Messages and batches, each with
-its tests here.
+"""What users of other gateways complained of, each with its tests here.
 
 `COMPLAINTS` names the tests by number; those that no other file had are below, with the number in their names.
 """
@@ -127,6 +126,35 @@ COMPLAINTS: dict[int, Complaint] = {
          "flows/test_responses.py::test_an_error_before_anything_else_is_a_status",
          "flows/test_messages.py::test_an_error_before_the_first_event_has_the_type_of_the_api"),
     ),
+    15: Complaint(
+        "a large chunk of Gemini's was cut inside its JSON; thoughts and images were left out or priced as text",
+        "BerriAI/litellm#30471, #15779, #17410, #18980",
+        ("flows/slow/test_gemini_cuts.py::test_every_cut_of_every_recorded_stream",
+         "formats/test_gemini_scan.py::test_a_long_chunk_passes_in_pieces",
+         "flows/test_gemini.py::test_a_long_chunk_is_read_on_its_way",
+         f"{OURS}::test_15_thoughts_and_images_have_their_prices"),
+    ),
+    16: Complaint(
+        "transcriptions cost nothing: an output price of 0 hid that of the input, and texts have no usage",
+        "BerriAI/litellm#36914, #19154, #6509",
+        (f"{OURS}::test_16_an_output_that_is_free_hides_no_other_price",
+         "flows/test_forms.py::test_a_form_is_forwarded_as_it_is_and_charged",
+         "flows/test_forms.py::test_text_is_charged_by_the_length_of_the_file",
+         "flows/test_forms.py::test_the_length_of_a_file_without_one_is_estimated"),
+    ),
+    17: Complaint(
+        "images were charged as text, texts as images, prompts not at all, unknown models nothing",
+        "BerriAI/litellm#31142, #18541, #21902, #13847, #26863",
+        (f"{OURS}::test_17_text_and_images_have_a_price_each",
+         f"{OURS}::test_17_a_model_without_a_price_costs_nobody_knows_what",
+         "flows/test_image_forms.py::test_a_stream_with_partial_images_is_charged_by_its_last_event"),
+    ),
+    18: Complaint(
+        "rerank cost nothing or 1000 times too much: no usage, or units under the wrong price",
+        "BerriAI/litellm#13797, #36185, #35194, maximhq/bifrost#4321, metadist/synaplan#1778",
+        ("flows/test_media_formats.py::test_is_forwarded_as_it_is_and_charged",
+         "flows/test_media_formats.py::test_large_bodies_are_forwarded_as_they_are_and_charged"),
+    ),
     19: Complaint(
         "batches were charged to nobody's key, at each poll or never; their files were open to all",
         "BerriAI/litellm#36071, #39980, #30635, #34092",
@@ -136,6 +164,30 @@ COMPLAINTS: dict[int, Complaint] = {
     20: Complaint(
         "the tier and the speed that the answer names were ignored", "BerriAI/litellm#39861",
         (f"{OURS}::test_20_the_service_that_the_answer_names_is_charged",),
+    ),
+    21: Complaint(
+        "a session over a WebSocket had no model and no cost; later models were unchecked; the upstream's close stayed "
+        "unsaid; a quota was overdrawn within one session",
+        "BerriAI/litellm#40010, #39851, pollinations/pollinations#11443",
+        ("flows/test_realtime.py::test_events_are_passed_on_and_each_response_is_charged",
+         "flows/test_realtime.py::test_what_a_session_may_not_ask_for_is_an_error_event",
+         "flows/test_realtime.py::test_the_upstreams_close_reaches_the_client",
+         "flows/test_realtime.py::test_a_quota_that_is_spent_ends_the_session"),
+    ),
+    22: Complaint(
+        "a failed task was given back never or twice; errors in words inside a 200 were charged as images",
+        "QuantumNous/new-api#2050, #6074, coaidev/coai#14",
+        ("flows/slow/test_task_rows.py::test_a_failed_task_is_given_back_once",
+         "flows/slow/test_task_kills.py::test_two_gateways_and_their_clients_settle_once",
+         "flows/slow/test_task_faults.py::test_what_costs_nothing",
+         "flows/test_image_forms.py::test_answers_without_an_image"),
+    ),
+    23: Complaint(
+        "the cancellation of a repeated task settled an earlier one; work was begun before it was charged",
+        "ddcat-ai/open-ai-canvas#477, edenartlab/eve#570",
+        ("flows/test_background_responses.py::test_a_retried_one_is_cancelled_without_the_others",
+         "flows/test_passthrough.py::test_the_quota_is_drawn_before_the_upstream_is_asked",
+         "flows/slow/test_task_kills.py::test_a_gateway_is_killed"),
     ),
     24: Complaint(
         "the list of models refused a user's key, or showed all models", "BerriAI/litellm#1062",
@@ -157,7 +209,6 @@ COMPLAINTS: dict[int, Complaint] = {
         ("flows/test_messages.py::test_paths_that_are_not_served_name_the_remedy",),
     ),
 }  # fmt: skip
-"""Of the 27 that were collected: 15 is of Gemini, 16 to 18 of media and rerank, 21 of sockets, 22 and 23 of tasks."""
 
 
 @pytest.mark.parametrize("number", COMPLAINTS)
@@ -165,12 +216,24 @@ def test_every_complaint_has_its_tests(number: int) -> None:
     for name in COMPLAINTS[number].tests:
         file, _, function = name.partition("::")
         tree = ast.parse((HERE / file).read_text())
-        assert function in {each.name for each in tree.body if isinstance(each, ast.FunctionDef)}, name
+        functions = [each.name for each in tree.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
+        assert function in functions, name
+
+
+def test_no_complaint_is_left_out() -> None:
+    assert sorted(COMPLAINTS) == list(range(1, 28))
 
 
 # ----------------------------------------------------------------------------------------------- those of no other file
 
 MODEL, OF_ALL = "under-test", "of-all-formats"
+GEMINI, SCRIBE, PAINTER, UNPRICED = "gemini-paints", "scribe", "painter", "painter-without-a-price"
+MEDIA: dict[str, dict[str, Any]] = {
+    GEMINI: {"endpoints": ["generate_content"], "price": {"input": 2, "image_in": 3, "output": 8, "image_out": 30}},
+    SCRIBE: {"endpoints": ["transcriptions"], "price": {"input": 2.5, "audio_in": 6, "output": 0}},
+    PAINTER: {"endpoints": ["images"], "price": {"input": 5, "image_in": 10, "output": 20, "image_out": 40}},
+    UNPRICED: {"endpoints": ["images"]},
+}
 PRICE = {
     "input": 2, "cached_input": 0.5, "cache_write": 2.5, "cache_write_1h": 4, "output": 8,
     "variants": {"priority": {"input": 20, "output": 80}},
@@ -256,7 +319,8 @@ def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
         files={"upstream": "main"},
     )
     priced = model("responses", price=PRICE) | {"endpoints": ["responses", "messages"], "max_attempts": 1}
-    return gateways(config | {"models": {MODEL: priced, OF_ALL: model("chat") | {"endpoints": every}}})
+    media = {name: {"routes": [{"upstream": "main"}], "max_attempts": 1, **rest} for name, rest in MEDIA.items()}
+    return gateways(config | {"models": {MODEL: priced, OF_ALL: model("chat") | {"endpoints": every}, **media}})
 
 
 def post(house: Gateway, name: str, **members: Any) -> Answer:
@@ -407,6 +471,55 @@ def test_20_the_service_that_the_answer_names_is_charged(
     record = house.call(post(house, name, service_tier="auto", stream=is_stream).id)
     assert record["cost_usd"] == pytest.approx((100 * 20 + 10 * 80) / 1e6, abs=1e-12)
     assert record["price_variant"] == "priority"
+
+
+@pytest.mark.parametrize("method", ["generateContent", "streamGenerateContent?alt=sse"])
+def test_15_thoughts_and_images_have_their_prices(house: Gateway, upstream: Stage, method: str) -> None:
+    usage = {
+        "promptTokenCount": 1000, "candidatesTokenCount": 1300, "thoughtsTokenCount": 60, "totalTokenCount": 2360,
+        "promptTokensDetails": [{"modality": "TEXT", "tokenCount": 800}, {"modality": "IMAGE", "tokenCount": 200}],
+        "candidatesTokensDetails": [{"modality": "IMAGE", "tokenCount": 1290}],
+    }  # fmt: skip
+    candidate = {"content": {"parts": [{"text": TEXT}], "role": "model"}, "finishReason": "STOP", "index": 0}
+    whole = {"candidates": [candidate], "usageMetadata": usage, "modelVersion": GEMINI}
+    event = b"data: " + json.dumps(whole).encode() + b"\r\n\r\n"
+    upstream.play(streamed([event]) if "stream" in method else ok_json(whole))
+    asked = {"contents": [{"role": "user", "parts": [{"text": "Hello"}]}]}
+    got = house.post(f"/v1beta/models/{GEMINI}:{method}", asked)
+    expected = 800 * 2 + 200 * 3 + (10 + 60) * 8 + 1290 * 30
+    assert house.call(got.id)["cost_usd"] == pytest.approx(expected / 1e6, abs=1e-12)
+
+
+def test_16_an_output_that_is_free_hides_no_other_price(house: Gateway, upstream: Stage) -> None:
+    usage = {
+        "type": "tokens", "input_tokens": 30, "input_token_details": {"audio_tokens": 25, "text_tokens": 5},
+        "output_tokens": 10, "total_tokens": 40,
+    }  # fmt: skip
+    upstream.play(ok_json({"text": TEXT, "usage": usage}))
+    got = house.post("/v1/audio/transcriptions", form(("model", SCRIBE), ("file", wav(0.1))), headers=TYPE)
+    assert house.call(got.id)["cost_usd"] == pytest.approx((5 * 2.5 + 25 * 6) / 1e6, abs=1e-12)
+
+
+PAINTED = {
+    "created": 1, "data": [{"b64_json": "AAAA"}],
+    "usage": {
+        "input_tokens": 300, "input_tokens_details": {"text_tokens": 100, "image_tokens": 200}, "output_tokens": 1050,
+        "output_tokens_details": {"text_tokens": 50, "image_tokens": 1000}, "total_tokens": 1350,
+    },
+}  # fmt: skip
+
+
+def test_17_text_and_images_have_a_price_each(house: Gateway, upstream: Stage) -> None:
+    upstream.play(ok_json(PAINTED))
+    got = house.post("/v1/images/generations", {"model": PAINTER, "prompt": "a cat"})
+    expected = 100 * 5 + 200 * 10 + 50 * 20 + 1000 * 40
+    assert house.call(got.id)["cost_usd"] == pytest.approx(expected / 1e6, abs=1e-12)
+
+
+def test_17_a_model_without_a_price_costs_nobody_knows_what(house: Gateway, upstream: Stage) -> None:
+    upstream.play(ok_json(PAINTED))
+    got = house.post("/v1/images/generations", {"model": UNPRICED, "prompt": "a cat"})
+    assert (got.status, house.call(got.id)["cost_usd"]) == (200, None)
 
 
 @each_api
