@@ -83,7 +83,7 @@ def read_upstream_event(text: str) -> Mapping[str, Any]:
 
 def write_event(event: Mapping[str, Any]) -> str:
     """A client's event that had to be changed."""
-    return json.dumps(event, ensure_ascii=False, separators=(",", ":"))
+    return json.dumps(event, separators=(",", ":"))
 
 
 def settings_of(event: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -150,7 +150,7 @@ def error_event(error: GatewayError, event_id: str, about: str | None = None) ->
     shown = {
         "type": error.type, "code": error.code, "message": error.message, "param": error.param, "event_id": about,
     }  # fmt: skip
-    return json.dumps({"type": "error", "event_id": event_id, "error": shown}, ensure_ascii=False)
+    return json.dumps({"type": "error", "event_id": event_id, "error": shown})
 
 
 def _no_body(raw: bytes, find_counter: FindsCounter) -> Params:

@@ -31,6 +31,7 @@ from .ledger import CallHistory, ServedCall
 from .message_batches import MessageBatchStore
 from .messages import END, MessageRequest, PromptCache, SimulatedMessage, error_body
 from .prefix_cache import PrefixCache
+from .realtime import SimulatedSession
 from .requests import (
     APIError,
     ChatRequest,
@@ -119,6 +120,7 @@ def build_app(settings: Settings) -> web.Application:
     app.router.add_post(f"{CONTENT_PATH}:countTokens", simulator.count_content_tokens)
     for path, endpoint in _MEDIA.items():
         app.router.add_post(path, simulator.serving(endpoint))
+    app.router.add_get("/v1/realtime", simulator.open_realtime)
     app.router.add_get("/v1/models", simulator.list_models)
     app.router.add_get("/v1/models/{id:.+}", simulator.show_model)
     app.router.add_get("/simulator/ledger", simulator.show_ledger)
@@ -229,6 +231,14 @@ class _Simulator:
         if name not in self._settings.models:
             raise unknown_model(name)
         return web.json_response(_model_object(name))
+
+    async def open_realtime(self, request: web.Request) -> web.StreamResponse:
+        """GET /v1/realtime: each of its responses is a call of the ledger."""
+        self._authorise(request)
+        name = request.query.get("model", "")
+        if self._settings.models.get(name) != "realtime":
+            raise unknown_model(name)
+        return await SimulatedSession(name, self._settings, self._ledger, lambda: f"resp_{uuid4().hex}").serve(request)
 
     async def submit_task(self, request: web.Request) -> web.Response:
         """A submission of any task API. The ledger has it when its task has ended."""

@@ -8,7 +8,10 @@ from types import MappingProxyType
 from typing import Literal
 
 MediaEndpoint = Literal["speech", "transcriptions", "translations", "images", "image_edits", "image_variations"]
-Endpoint = Literal["completions", "chat", "embeddings", "responses", "messages", "generate_content"] | MediaEndpoint
+Endpoint = (
+    Literal["completions", "chat", "embeddings", "responses", "messages", "generate_content", "realtime"]
+    | MediaEndpoint
+)
 
 DEFAULT_MODELS: Mapping[str, Endpoint] = MappingProxyType(
     {
@@ -19,6 +22,7 @@ DEFAULT_MODELS: Mapping[str, Endpoint] = MappingProxyType(
         "text-embedding-3-small": "embeddings",
         "claude-sonnet-5": "messages",
         "gemini-2.5-flash": "generate_content",
+        "gpt-realtime": "realtime",
         "whisper-1": "transcriptions",
         "gpt-4o-mini-transcribe": "transcriptions",
         "tts-1": "speech",

@@ -88,7 +88,8 @@ class RealtimeUpstream:
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         self.requests.append((request.path_qs, dict(request.headers)))
         if self.status != 101:
-            return web.json_response({"error": {"message": "no"}}, status=self.status)
+            away = {"Location": "/v1/realtime?elsewhere"} if self.status == 302 else {}
+            return web.json_response({"error": {"message": "no"}}, status=self.status, headers=away)
         socket = web.WebSocketResponse(protocols=("realtime",), max_msg_size=0)
         await socket.prepare(request)
         await socket.send_json({"type": "session.created", "session": {"id": "sess_1", "type": "realtime"}})

@@ -32,6 +32,7 @@ MODELS = {
     "gpt-4o": {"endpoints": ["chat"], "routes": [{"upstream": "main"}], "max_output_tokens": 10, "price": PRICE},
     "brief": {"endpoints": ["realtime"], "routes": [{"upstream": "brief"}], "price": PRICE},
     "bounded": {"endpoints": ["realtime"], "routes": [{"upstream": "main"}], "limits": {"max_tokens": 9}},
+    "either": {"endpoints": ["realtime"], "routes": [{"upstream": "dead"}, {"upstream": "tight", "priority": 2}]},
     "unpriced": {"endpoints": ["realtime"], "routes": [{"upstream": "main"}], "max_output_tokens": 500},
 }  # fmt: skip
 KEYS = [
@@ -60,6 +61,8 @@ def configuration(upstream: RealtimeUpstream, **more: Any) -> dict[str, Any]:
     upstreams = {
         "main": able,
         "plain": {"base_url": upstream.url},
+        "dead": {"base_url": "http://127.0.0.1:1/v1"} | able,
+        "tight": {"base_url": upstream.url, "limits": {"parallel": 1}} | able,
         "brief": {"base_url": upstream.url, "timeouts": {"total_s": 1}} | able,
     }
     return settings(upstream.url, keys=KEYS, models=MODELS, upstreams=upstreams, **more)
@@ -205,6 +208,7 @@ async def test_a_transcription_is_charged_by_its_own_model(
         ("[]", "invalid_json"),
         ('{"type": "x", "type": "response.create"}', "duplicate_parameter"),
         ('{"type": "session.update", "session": {"model": "gpt-4o"}}', "model_change_not_allowed"),
+        ('{"type": "session.update", "session": {"model": "\\ud800"}}', "model_change_not_allowed"),
         ('{"type": "session.update", "session": {"mod\\u0065l": "gpt-4o"}}', "model_change_not_allowed"),
         ('{"type": "response.create", "response": {"x": {"model": "no-such-model"}}}', "model_not_found"),
         ('{"type": "response.create", "response": {"x": {"model": "elsewhere"}}}', "unsupported_value"),
@@ -266,7 +270,7 @@ async def test_a_spent_quota_is_refused_before_the_upgrade(house: Gateway, upstr
     assert upstream.requests == []
 
 
-@pytest.mark.parametrize(("status", "seen"), [(401, 502), (429, 429), (500, 502), (503, 503), (200, 502)])
+@pytest.mark.parametrize(("status", "seen"), [(401, 502), (429, 429), (500, 502), (503, 503), (200, 502), (302, 502)])
 async def test_an_upstream_that_opens_nothing_is_an_ordinary_error(
     house: Gateway, upstream: RealtimeUpstream, status: int, seen: int, known: set[str]
 ) -> None:
@@ -275,6 +279,7 @@ async def test_an_upstream_that_opens_nothing_is_an_ordinary_error(
     assert fresh.status == 200
     got, error = await refused(house, f"/v1/realtime?model={MODEL}")
     assert got == seen, error
+    assert len(upstream.requests) == 1
     (row,) = records(house, "alice", known, 1)
     assert (row["prompt_tokens"], row["completion_tokens"], row["usage_source"]) == (0, 0, "none")
 
@@ -288,6 +293,20 @@ async def test_the_slot_of_a_session_is_held_to_its_end(house: Gateway, upstream
         await until(socket, "response.done")
         assert (await asyncio.to_thread(house.chat, key="single")).status == 429
     eventually(lambda: house.chat(key="single").status == 200)
+
+
+async def test_another_route_serves_and_its_slot_is_held(
+    house: Gateway, upstream: RealtimeUpstream, known: set[str]
+) -> None:
+    async with session(house, model="either") as socket:
+        await socket.send_json(ASK)
+        await until(socket, "response.done")
+        status, error = await refused(house, "/v1/realtime?model=either")
+        assert (status, error["code"]) == (429, "upstream_rate_limited")
+    of_session = next(row for row in records(house, "alice", known, 3) if row["status"] == 200)
+    assert (of_session["upstream"], of_session["attempts"]) == ("tight", 2)
+    async with session(house, model="either"):
+        pass
 
 
 async def test_an_idle_session_costs_nothing(house: Gateway, upstream: RealtimeUpstream, known: set[str]) -> None:
@@ -359,6 +378,19 @@ async def test_a_client_that_leaves_inside_a_response_is_charged_an_estimate(
     assert (row["ended"], row["usage_source"], row["truncated"]) == ("client_gone", "estimated", True)
     assert (row["prompt_tokens"], row["completion_tokens"]) == (1024, 2)
     assert eventually(lambda: upstream.close_codes) == [1000]
+
+
+async def test_a_client_that_is_cut_off_ends_the_session_at_the_upstream(
+    house: Gateway, upstream: RealtimeUpstream, known: set[str]
+) -> None:
+    async with session(house) as socket:
+        await socket.send_json(ASK)
+        await until(socket, "response.done")
+        transport = socket._response.connection.transport
+        transport.abort()
+        assert (await asyncio.to_thread(eventually, lambda: upstream.close_codes)) == [1000]
+    of_session, _ = records(house, "alice", known, 2)
+    assert of_session["ended"] == "client_gone"
 
 
 @pytest.mark.parametrize(

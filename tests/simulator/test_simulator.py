@@ -536,7 +536,7 @@ async def test_embedding_without_dimensions_has_openais(upstream: Upstream) -> N
 
 async def test_models(upstream: Upstream) -> None:
     names = [model.id async for model in upstream.sdk.models.list() if not model.id.startswith(("claude", "gemini"))]
-    media = ["whisper-1", "gpt-4o-mini-transcribe", "tts-1", "gpt-image-1", "dall-e-2"]
+    media = ["gpt-realtime", "whisper-1", "gpt-4o-mini-transcribe", "tts-1", "gpt-image-1", "dall-e-2"]
     assert names == [INSTRUCT, CHAT, "gpt-4.1-mini", REASONER, EMBEDDING, *media]
     assert (await upstream.sdk.models.retrieve(CHAT)).id == CHAT
     with pytest.raises(openai.NotFoundError, match="does not exist"):

@@ -5,10 +5,11 @@ from __future__ import annotations
 import openai
 import pytest
 
-from tests.conftest import StartsGateways
+from tests.conftest import StartsGateways, StartsProcesses
 from tests.fakes.realtime import RealtimeUpstream
-from tests.flows.house import secret
-from tests.flows.test_realtime import MODEL, configuration
+from tests.flows.client import request
+from tests.flows.house import eventually, secret, settings
+from tests.flows.test_realtime import KEYS, MODEL, configuration
 
 
 @pytest.mark.filterwarnings("ignore:connect:DeprecationWarning")  # the SDK's use of websockets
@@ -44,3 +45,27 @@ async def test_an_asynchronous_client(gateway: StartsGateways) -> None:
             async for event in connection:
                 if event.type == "response.done":
                     break
+
+
+async def test_the_books_agree_with_the_simulators(gateway: StartsGateways, process: StartsProcesses) -> None:
+    found = process("simulate", "--port", "0").wait_for(r"http://127\.0\.0\.1:(\d+)")
+    models = {MODEL: {"endpoints": ["realtime"], "routes": [{"upstream": "main"}], "max_output_tokens": 200}}
+    up = {"main": {"capabilities": {"realtime": True}}}
+    config = settings(f"http://127.0.0.1:{found[1]}/v1", keys=KEYS, upstreams=up)
+    house = gateway(config | {"models": models})
+    async with (
+        openai.AsyncOpenAI(base_url=f"{house.url}/v1", api_key=secret("alice")) as client,
+        client.realtime.connect(model=MODEL) as connection,
+    ):
+        for text in ("Tell me a story.", "And now another one."):
+            said = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]}
+            await connection.conversation.item.create(item=said)
+            await connection.response.create()
+            async for event in connection:
+                if event.type == "response.done":
+                    break
+    ledger = request(int(found[1]), "GET", "/simulator/ledger", None, {}).json["calls"]
+    rows = eventually(lambda: (rows := house.calls("alice"))[2:] and rows)
+    ours = sorted((row["prompt_tokens"], row["completion_tokens"]) for row in rows if row["completion_tokens"])
+    assert ours == sorted((call["prompt_tokens"], call["completion_tokens"]) for call in ledger)
+    assert len(ours) == 2
