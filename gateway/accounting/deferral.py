@@ -35,6 +35,10 @@ class Deferral(NamedTuple):
     """Requests of a batch; 0: it is no batch."""
     lines_endpoint: str = ""
     """The endpoint of those requests."""
+    attempts: int = 1
+    """Of the call, the one that began this work among them."""
+    failed: str = ""
+    """Those of them that failed, as in `Record`."""
 
     @property
     def spent_usage(self) -> Usage:

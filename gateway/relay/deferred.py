@@ -130,6 +130,8 @@ def _deferral(this: Attempt, kept_id: str) -> Deferral:
         "" if call.passed is None else _poll_path(call.passed, kept_id),
         call.params.lines,
         call.params.lines_endpoint,
+        this.log.attempts,
+        " ".join(this.log.failed),
     )
 
 
@@ -310,7 +312,8 @@ class DeferredPoller:
             call._replace(label_model=label), _route(deferral), ending.status, usage, ending.ended,
             returned_model=ending.model,
             duration_s=max(0.0, time.time() - call.started),
-            attempts=1,
+            attempts=deferral.attempts,
+            failed=deferral.failed,
         )._replace(stream=estimate.record.stream)  # fmt: skip
         if deferral.path:
             record = _as_reserved(record, estimate.record, ending)
