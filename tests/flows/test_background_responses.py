@@ -117,8 +117,8 @@ def test_a_retried_one_is_cancelled_without_the_others(
     began, made = scene.begin(houses[0])
     other, goes_on = scene.begin(houses[1])
     assert houses[1].post(f"/v1/responses/{made}/cancel", b"").json["status"] == "cancelled"
-    expected = {"attempts": 2, "status": 499, "usage_source": "estimated"}
-    check(scene.settled(houses[0], began), **expected)
+    failed = [{"upstream": "main", "fault": "status"}]
+    check(scene.settled(houses[0], began), attempts=2, failed=failed, status=499, usage_source="estimated")
     assert scene.records(houses[0], other) == []
     assert scene.held(houses[0])[1] > scene.OUTPUT_LIMIT
     upstream_work.end(goes_on)
