@@ -210,7 +210,7 @@ _OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ),
     ("GET", "/v1/realtime"): Operation(
         "A session of OpenAI's Realtime API over a WebSocket, with the model in the query: 101. Refused otherwise.",
-        "key", {JSON: named("Error")}, (403, 404, 429, 502, 503, 504), status=400,
+        "key", {JSON: named("Error")}, (401, 403, 404, 429, 502, 503, 504), status=400,
     ),
     ("GET", "/v1/responses/{response}"): _stored("A stored response of this key."),
     ("DELETE", "/v1/responses/{response}"): _stored("Delete a stored response of this key.", "Stored"),
