@@ -415,7 +415,8 @@ def test_what_does_not_fit_the_document_is_refused_as_it_says(
         case.path_parameters = there
         answer = tell(house, session, case)
         told[answer.status_code] += 1
-        check(case, answer, *strictly)
+        is_too_long = answer.status_code == 413  # refused before it is read
+        check(case, answer, *([] if is_too_long else strictly))
 
     ask()
     assert told[400]
