@@ -136,5 +136,5 @@ def test_tokens_and_models(house: Gateway, upstream: Stage) -> None:
         assert sdk.messages.count_tokens(model=CLAUDE, messages=HELLO["messages"]).input_tokens == 14
         assert CLAUDE in [each.id for each in sdk.models.list(limit=1)]
         assert sdk.models.retrieve(CLAUDE).display_name == CLAUDE
-        with pytest.raises(anthropic.NotFoundError, match="send each message to POST /v1/messages"):
+        with pytest.raises(anthropic.BadRequestError, match="expected a list of 1 to 10000 requests"):
             sdk.messages.batches.create(requests=[])

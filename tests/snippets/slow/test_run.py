@@ -35,6 +35,8 @@ NOT_RUN = {
     "gateway serve": "is how the gateway of each page starts",
     "kubectl": "needs a cluster; tests/deploy/slow/test_kubernetes.py reads the manifests",
     "journalctl": "needs systemd",
+    "pipx": "downloads the dependencies; tests/slow/test_package.py runs the command of the installed wheel",
+    "uvx": "the same",
     "chown": "needs the user of an installation",
     "aider": "is not installed by the suite; its page says how it was tried",
     "claude": "is run by tests/flows/slow/test_claude_code.py",
