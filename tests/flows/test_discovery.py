@@ -27,7 +27,7 @@ def test_a_gateway_serves_what_its_upstream_lists(gateway: StartsGateways, proce
     discover = {"include": ["gpt-*", "text-*"], "exclude": ["*4.1*"]}
     keys = [key("alice", quotas=[{"tokens": 10_000, "per": "day"}]), key("bob", models=["text-*"])]
     house = gateway(config(url, discover, keys=keys, aliases={"fast": "gpt-4o-mini"}, server={"workers": 2}))
-    listed = ["gpt-4o-mini", "gpt-4o-mini-transcribe", "gpt-image-1", "text-embedding-3-small"]
+    listed = ["gpt-4o-mini", "gpt-4o-mini-transcribe", "gpt-image-1", "gpt-realtime", "text-embedding-3-small"]
     assert ids(house) == ["fast", COMPLETIONS, *listed]
     assert ids(house, "bob") == ["text-embedding-3-small"]
     answers = [house.chat(), house.chat(model="fast"), house.complete()]
