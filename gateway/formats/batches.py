@@ -16,12 +16,12 @@ from gateway.api import json_document, validation_errors
 from gateway.api.prompt_tokens import FindsCounter
 from gateway.api.schema import Part
 from gateway.api.validate import refuse_other_case
-from gateway.records import Ended, Endpoint, Params, Usage
+from gateway.records import Ended, Endpoint, Params
 
 from .chat import CHAT
 from .completions import COMPLETIONS
 from .embeddings import EMBEDDINGS
-from .format import BatchFormat, BatchState, Format, PlainFacts
+from .format import BatchFormat, BatchState, Format, PlainFacts, no_usage
 from .moderations import MODERATIONS
 from .responses import MAX_METADATA, RESPONSES
 
@@ -77,23 +77,24 @@ def _read(raw: bytes, find_counter: FindsCounter) -> Params:
     )
 
 
-def _object(body: bytes) -> dict[str, Any]:
-    batch = json.loads(body)
-    if not isinstance(batch, dict):
+def read_object(body: bytes) -> dict[str, Any]:
+    """A JSON object. Raises `ValueError` if it is none."""
+    found = json.loads(body)
+    if not isinstance(found, dict):
         raise ValueError("no object")
-    return batch
+    return found
 
 
-def _facts(body: bytes) -> PlainFacts:
-    """Of a batch that was just made: how it stands is asked for later."""
-    batch = _object(body)
+def facts_when_made(body: bytes) -> PlainFacts:
+    """Of a batch that was just made, of OpenAI or Anthropic: how it stands is asked for later. Raises `ValueError`."""
+    batch = read_object(body)
     made = batch.get("id")
     is_error = bool(batch.get("error")) or not isinstance(made, str)
     return PlainFacts(is_error=is_error, is_pending=True, kept_id=None if is_error else made)
 
 
 def _state(body: bytes) -> BatchState:
-    batch = _object(body)
+    batch = read_object(body)
     if (status := batch.get("status")) in _PENDING:
         return BatchState(is_over=False)
     if not isinstance(status, str) or status not in _ENDS:
@@ -105,15 +106,11 @@ def _state(body: bytes) -> BatchState:
 
 def _line(data: bytes, endpoint: Endpoint) -> PlainFacts | None:
     """One line of an output or error file: a request that was not answered with 200 is free."""
-    line = _object(data)
+    line = read_object(data)
     response = line.get("response")
     if not isinstance(response, dict) or response.get("status_code") != 200:
         return None
     return _OF_ENDPOINT[endpoint].facts(json.dumps(response.get("body")).encode())
-
-
-def _no_usage(report: Any) -> Usage | None:
-    return None
 
 
 BATCHES = Format(
@@ -122,7 +119,7 @@ BATCHES = Format(
     upstream_path="/batches",
     operation="batch",
     read=_read,
-    facts=_facts,
-    usage=_no_usage,
+    facts=facts_when_made,
+    usage=no_usage,
     batch=BatchFormat("batch", _state, _line),
 )

@@ -175,6 +175,11 @@ def no_json(*body: object) -> Params:
     raise InvalidRequest("This API method takes a form: send 'multipart/form-data'.", code="unsupported_content_type")
 
 
+def no_usage(report: object) -> Usage | None:
+    """The `usage` of a format whose answers report none that the gateway knows."""
+    return None
+
+
 class FactsReader(Protocol):
     """Reads a plain answer while it arrives, because it is too long to be parsed at once."""
 

@@ -20,7 +20,7 @@ from gateway.quota import windows
 from gateway.records import Call, Usage
 
 from . import gemini_request, gemini_usage, openai
-from .format import Format, PlainFacts, Scan
+from .format import Format, PlainFacts, Scan, no_usage
 from .gemini_scan import GeminiScan
 
 _STATUSES: Mapping[int, str] = {
@@ -152,10 +152,6 @@ def _count_facts(body: bytes) -> PlainFacts:
     return PlainFacts(usage=Usage(), is_error=bool(answer.error))
 
 
-def _no_usage(report: Any) -> None:
-    return None
-
-
 # -------------------------------------------------------------------------------------------------------- the formats
 
 
@@ -233,7 +229,7 @@ COUNT_CONTENT_TOKENS = Format(
     read=gemini_request.read_count,
     needs_all=gemini_request.needs_all,
     facts=_count_facts,
-    usage=_no_usage,
+    usage=no_usage,
     changes=_count_changes,
     error_body=error_body,
     error_event=error_event,

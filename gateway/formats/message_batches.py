@@ -19,11 +19,11 @@ from gateway.api.prompt_tokens import FindsCounter
 from gateway.api.schema import Messages, Part
 from gateway.config import Capabilities, Route
 from gateway.errors import GatewayError, InvalidRequest
-from gateway.records import Call, Endpoint, Params, Usage
+from gateway.records import Call, Endpoint, Params
 
 from . import messages_request
-from .batches import VARIANT
-from .format import BatchFormat, BatchState, Format, PlainFacts
+from .batches import VARIANT, facts_when_made, read_object
+from .format import BatchFormat, BatchState, Format, PlainFacts, no_usage
 from .messages import COUNT_TOKENS, MESSAGES
 
 MAX_REQUESTS = 10_000
@@ -110,23 +110,8 @@ def _changes(call: Call, route: Route, capabilities: Capabilities, needs_limit: 
     return {"requests": [each | {"params": each["params"] | {"model": name}} for each in requests]}
 
 
-def _object(body: bytes) -> dict[str, Any]:
-    batch = json.loads(body)
-    if not isinstance(batch, dict):
-        raise ValueError("no object")
-    return batch
-
-
-def _facts(body: bytes) -> PlainFacts:
-    """Of a batch that was just made: how it stands is asked for later."""
-    batch = _object(body)
-    made = batch.get("id")
-    is_error = batch.get("type") == "error" or not isinstance(made, str)
-    return PlainFacts(is_error=is_error, is_pending=True, kept_id=None if is_error else made)
-
-
 def _state(body: bytes) -> BatchState:
-    batch = _object(body)
+    batch = read_object(body)
     status = batch.get("processing_status")
     if status in ("in_progress", "canceling"):
         return BatchState(is_over=False)
@@ -141,14 +126,10 @@ def _state(body: bytes) -> BatchState:
 
 def _line(data: bytes, endpoint: Endpoint) -> PlainFacts | None:
     """One result: a request that has not succeeded is free."""
-    result = _object(data).get("result")
+    result = read_object(data).get("result")
     if not isinstance(result, dict) or result.get("type") != "succeeded":
         return None
     return MESSAGES.facts(json.dumps(result.get("message")).encode())
-
-
-def _no_usage(report: Any) -> Usage | None:
-    return None
 
 
 MESSAGE_BATCHES: Format = replace(
@@ -158,8 +139,8 @@ MESSAGE_BATCHES: Format = replace(
     upstream_path="/messages/batches",
     operation="batch",
     read=_read,
-    facts=_facts,
-    usage=_no_usage,
+    facts=facts_when_made,
+    usage=no_usage,
     changes=_changes,
     passed_statuses=MESSAGES.passed_statuses,
     batch=BatchFormat("message_batch", _state, _line),

@@ -17,7 +17,7 @@ from gateway.quota.limit_headers import anthropic_headers
 from gateway.records import Call, Usage
 
 from . import messages_request, messages_usage, openai
-from .format import Format, PlainFacts, Scan
+from .format import Format, PlainFacts, Scan, no_usage
 from .messages_scan import MessagesScan
 
 _TYPES: Mapping[int, str] = {
@@ -190,10 +190,6 @@ def _count_facts(body: bytes) -> PlainFacts:
     return PlainFacts(usage=Usage(), is_error=is_error)
 
 
-def _no_usage(report: Any) -> None:
-    return None
-
-
 # -------------------------------------------------------------------------------------------------------- the formats
 
 
@@ -245,7 +241,7 @@ COUNT_TOKENS = Format(
     read=messages_request.read_count,
     is_optional=True,
     facts=_count_facts,
-    usage=_no_usage,
+    usage=no_usage,
     error_body=error_body,
     error_event=error_event,
     rate_headers=anthropic_headers,

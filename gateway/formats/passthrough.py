@@ -19,7 +19,7 @@ from gateway.config.operations import at_pointer, holds, read_options, spell
 from gateway.errors import GatewayError, InvalidRequest
 from gateway.records import Document, FormBody, Params, StoredBytes, Usage
 
-from .format import Format, PlainFacts, ScanInput
+from .format import Format, PlainFacts, ScanInput, no_usage
 from .passed_scan import PassedScan
 
 Outcome = Literal["done", "failed"]
@@ -90,12 +90,8 @@ def _any(body: bytes) -> PlainFacts:
     return PlainFacts()
 
 
-def _no_usage(report: Any) -> None:
-    """Answers report none that the gateway knows."""
-
-
 def _scan(asked: ScanInput) -> PassedScan:
-    return PassedScan(_no_usage)
+    return PassedScan(no_usage)
 
 
 def _no_event(error: GatewayError, scan: object, request_id: str) -> None:
@@ -110,7 +106,7 @@ PASSTHROUGH = Format(
     read=_read,
     read_form=_read_form,
     facts=_any,
-    usage=_no_usage,
+    usage=no_usage,
     scan=_scan,
     is_binary=True,
     error_event=_no_event,

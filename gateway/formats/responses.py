@@ -21,7 +21,7 @@ from gateway.errors import GatewayError, InvalidRequest, StreamInterrupted
 from gateway.records import Call, Document, ItemRef, Params, Usage
 
 from . import openai, sse
-from .format import Format, PlainFacts, Scan, Unfit
+from .format import Format, PlainFacts, Scan, Unfit, no_usage
 from .responses_scan import ResponsesScan, error_of_failure, failed_event, ids_of, interrupted_event, items_of
 from .responses_usage import Used, usage_of
 
@@ -197,10 +197,6 @@ def _count_facts(body: bytes) -> PlainFacts:
     return PlainFacts(usage=Usage(), is_error=bool(answer.error) or answer.success is False)
 
 
-def _no_usage(report: Any) -> None:
-    return None
-
-
 def _usage(report: Any) -> Usage | None:
     return usage_of(Used(report))
 
@@ -293,7 +289,7 @@ INPUT_TOKENS = Format(
     read=partial(validate.read, validate.Rules(Response, _read_count)),
     is_optional=True,
     facts=_count_facts,
-    usage=_no_usage,
+    usage=no_usage,
     passes_query=True,
     request_headers=_CLIENT_HEADERS,
 )
