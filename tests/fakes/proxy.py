@@ -66,11 +66,12 @@ def tunnel(port: int, answer: bytes = ESTABLISHED, *, userinfo: str | None = Non
             ]
             await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
         finally:
+            # Before anything is awaited: a test that ends here cancels this task a second time.
+            writer.close()
+            wire.close()
             for pump in pumps:
                 pump.cancel()
             await asyncio.gather(*pumps, return_exceptions=True)
-            writer.close()
-            wire.close()
 
     return behaviour
 

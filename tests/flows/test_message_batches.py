@@ -92,29 +92,32 @@ def test_a_batch_is_charged_once_by_its_results(house: Gateway, simulator: str) 
 
 
 def test_the_sdk_makes_reads_and_deletes_a_batch(house: Gateway, simulator: str) -> None:
-    batches, other = sdk(house).messages.batches, sdk(house, "bob").messages.batches
-    began = batches.create(requests=[request("a"), request("b", simulate={"delay_s": 0.5})])  # type: ignore[list-item]
-    with pytest.raises(anthropic.ConflictError):
-        batches.delete(began.id)
-    done = eventually(lambda: (seen := batches.retrieve(began.id)).processing_status == "ended" and seen, every_s=0.1)
-    assert done.results_url == f"{BATCHES}/{began.id}/results"
-    assert [each.custom_id for each in batches.results(began.id)] == ["a", "b"]
-    assert next(iter(batches.list(limit=1))).id == began.id
-    for ask in (other.retrieve, other.cancel, other.delete):
+    with sdk(house) as client, sdk(house, "bob") as others:
+        batches, other = client.messages.batches, others.messages.batches
+        began = batches.create(requests=[request("a"), request("b", simulate={"delay_s": 0.5})])  # type: ignore[list-item]
+        with pytest.raises(anthropic.ConflictError):
+            batches.delete(began.id)
+        done = eventually(
+            lambda: (seen := batches.retrieve(began.id)).processing_status == "ended" and seen, every_s=0.1
+        )
+        assert done.results_url == f"{BATCHES}/{began.id}/results"
+        assert [each.custom_id for each in batches.results(began.id)] == ["a", "b"]
+        assert next(iter(batches.list(limit=1))).id == began.id
+        for ask in (other.retrieve, other.cancel, other.delete):
+            with pytest.raises(anthropic.NotFoundError):
+                ask(began.id)
+        assert house.get(f"{BATCHES}/{began.id}/results", key="bob").status == 404
+        assert list(other.list()) == []
+
+        def deleted() -> bool:
+            try:
+                return batches.delete(began.id).id == began.id
+            except anthropic.ConflictError:
+                return False
+
+        assert eventually(deleted, timeout_s=60, every_s=0.2)
         with pytest.raises(anthropic.NotFoundError):
-            ask(began.id)
-    assert house.get(f"{BATCHES}/{began.id}/results", key="bob").status == 404
-    assert list(other.list()) == []
-
-    def deleted() -> bool:
-        try:
-            return batches.delete(began.id).id == began.id
-        except anthropic.ConflictError:
-            return False
-
-    assert eventually(deleted, timeout_s=60, every_s=0.2)
-    with pytest.raises(anthropic.NotFoundError):
-        batches.retrieve(began.id)
+            batches.retrieve(began.id)
 
 
 def test_a_cancelled_batch_is_charged_what_it_has_answered(house: Gateway, simulator: str) -> None:
