@@ -15,7 +15,7 @@ from hypothesis import settings
 
 from tests.fakes.redis_servers import SERVERS_VARIABLE, MissingServer, RedisServer, name_of, servers_to_test
 from tests.fakes.scripted import Behaviour, Scripted
-from tests.flows.house import Gateway, Process
+from tests.flows.house import Gateway, Process, keep_bytecode
 
 # How long one example takes depends on the machine: no deadline.
 settings.register_profile("full", deadline=None)
@@ -47,6 +47,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """The tier decides the number of Hypothesis examples and the Redis servers (`servers_to_test`)."""
+    keep_bytecode()
     is_fast = config.getoption("tier") == "fast" and not config.getoption("all_redis")
     settings.load_profile("fast" if is_fast else "full")
     os.environ[SERVERS_VARIABLE] = "first" if is_fast else "all"

@@ -38,6 +38,8 @@ STOP_S = 60.0
 TROUBLES = ("Traceback", "was never retrieved", "was never awaited", "background task")
 """What no log may hold."""
 
+BYTECODE = Path(__file__).parents[2] / ".pytest_cache" / "bytecode"
+
 T = TypeVar("T")
 
 
@@ -107,6 +109,17 @@ def children(pid: int) -> list[int]:
     listed = subprocess.run(["ps", "-A", "-o", "pid=,ppid=,stat="], capture_output=True, text=True, check=True).stdout
     rows = [line.split() for line in listed.splitlines()]
     return sorted(int(child) for child, parent, state in rows if int(parent) == pid and not state.startswith("Z"))
+
+
+def keep_bytecode() -> None:
+    """Let this process and those that it starts keep compiled modules where the environment forbids it.
+
+    Each gateway that starts would compile all of its modules otherwise, which takes longer than the rest of its start.
+    They are kept outside the folders of the sources, where that environment does not want them.
+    """
+    if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
+        os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix = str(BYTECODE)
+        sys.dont_write_bytecode = False
 
 
 class Process:
