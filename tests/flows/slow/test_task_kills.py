@@ -19,6 +19,7 @@ from tests.conftest import StartsGateways
 from tests.fakes.redis_servers import RedisServer
 from tests.flows import task_rows as scene
 from tests.flows.house import Gateway, Process, eventually
+from tests.flows.killing import kill_all
 from tests.flows.task_rows import POLLED
 
 WORK_S, KILLS = 12.0, 3
@@ -41,12 +42,6 @@ def upstream_port(tmp_path: Path) -> Iterator[int]:
     simulated = Process(tmp_path / "simulated", "simulate", "--port", "0")
     yield int(simulated.wait_for(r"serves http://127\.0\.0\.1:(\d+)/v1\n")[1])
     simulated.end()
-
-
-def kill_all(house: Gateway) -> None:
-    house.expected_code = -signal.SIGKILL
-    os.killpg(house.process.pid, signal.SIGKILL)
-    house.wait()
 
 
 def test_a_gateway_is_killed(gateway: StartsGateways, upstream_port: int, store: dict[str, str]) -> None:

@@ -1,0 +1,111 @@
+"""Clients that call while workers are killed, and the books that have to agree afterwards.
+
+Each call has a number, which goes into its X-Client-Request-Id and its body; what the upstream reports of it follows
+from the number.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from tests.fakes.redis_servers import RedisServer
+from tests.fakes.scripted import Behaviour, Scripted
+
+from .house import Gateway, eventually
+
+KILLS = 3
+"""Below the number at which a gateway gives up."""
+
+SETTLED_S = 60.0
+STORES = ("embedded", "redis")
+
+
+def client_id(number: int) -> str:
+    """The X-Client-Request-Id of a call."""
+    return f"client-{number}"
+
+
+@contextlib.contextmanager
+def upstream_and_store(kind: str, folder: Path, answer: Behaviour) -> Iterator[tuple[str, dict[str, str]]]:
+    """The address of an upstream that answers so, and the section `store` of a new store."""
+    with contextlib.ExitStack() as ends:
+        upstream = ends.enter_context(Scripted(always=answer))
+        url = f"embedded:{folder / 'data'}"
+        if kind == "redis":
+            url = ends.enter_context(RedisServer(folder / "redis")).url
+        yield upstream.url, {"url": url, "journal_dir": str(folder / "journal")}
+        # A worker that is killed while it sends leaves half a request.
+        upstream.troubles = [words for words in upstream.troubles if "half a request" not in words]
+
+
+def calls_while_workers_die(
+    house: Gateway, call: Callable[[int, int], bool], work_s: float, *, clients: int = 6, pause_s: float = 0.0
+) -> list[int]:
+    """The numbers of the calls that were answered while one of two workers was killed again and again. `call` has the
+    port and the number, and returns whether it was answered; each client waits `pause_s` between two calls."""
+    seed = random.randrange(10**6)
+    print(f"seed {seed}")
+    dice, numbers = random.Random(seed), itertools.count()
+    answered: list[int] = []
+    end = time.monotonic() + work_s
+
+    def work() -> None:
+        while time.monotonic() < end:
+            number = next(numbers)
+            if call(house.port, number):
+                answered.append(number)
+            time.sleep(pause_s)
+
+    with ThreadPoolExecutor(clients) as pool:
+        workers = [pool.submit(work) for _ in range(clients)]
+        killed = 0
+        while time.monotonic() < end - 3 and killed < KILLS:
+            time.sleep(dice.uniform(0.5, 3))
+            if len(alive := house.workers()) == 2:
+                os.kill(dice.choice(alive), signal.SIGKILL)
+                killed += 1
+        for each in workers:
+            each.result()
+    assert killed
+    assert answered
+    return answered
+
+
+def kill_all(house: Gateway) -> None:
+    """The supervisor and its workers at once."""
+    house.expected_code = -signal.SIGKILL
+    os.killpg(house.process.pid, signal.SIGKILL)
+    house.wait()
+
+
+def windows(house: Gateway) -> dict[str, Any]:
+    """The windows of alice's quotas, by their units."""
+    return {each["unit"]: each for each in house.admin("quotas", key="alice").json["data"]}
+
+
+def settled(house: Gateway, received: Iterable[int]) -> dict[str, dict[str, Any]]:
+    """The records by the client's ids, as soon as each call that the upstream has received has one and nothing is
+    reserved. No call has two."""
+    wanted = {client_id(number) for number in received}
+
+    def rows() -> list[dict[str, Any]]:
+        return house.calls(limit=100_000)
+
+    def is_settled() -> bool:
+        known = {row["client_request_id"] for row in rows()}
+        return wanted <= known and not any(window["reserved"] for window in windows(house).values())
+
+    eventually(is_settled, SETTLED_S, 1)
+    records = rows()
+    assert max(Counter(row["client_request_id"] for row in records).values()) == 1
+    return {row["client_request_id"]: row for row in records}
