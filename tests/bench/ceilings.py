@@ -1,4 +1,5 @@
-"""How many functions of the gateway's own a call may enter: what `tests/slow/test_counts.py` holds it to.
+"""How many functions of the gateway's own a call may enter, and what it may ask of Redis: what
+`tests/slow/test_counts.py` holds it to.
 
 Counted, so a busy machine changes nothing; and only what stands in the package `gateway`, written in Python, so that
 another version of a library changes nothing either. A newer Python enters fewer: comprehensions are no functions there.
@@ -12,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from . import tally
+from .redis_script import CommandCount, Served
 
 MARGIN = 1.1
 """What goes together in one batch differs a little from run to run, and so does what a checkpoint keeps from the event
@@ -35,6 +37,16 @@ BREADTH: Mapping[str, tally.Breadth] = {
 functions from run to run, by what of the store and the metrics runs within one."""
 
 
+REDIS: Mapping[str, Served] = {
+    "a draw, alone": Served(commands=16.00, sent=1412.0, received=102.0),
+    "a settlement, alone": Served(commands=23.00, sent=1167.0, received=31.0),
+    "a draw, 64 at once": Served(commands=0.25, sent=733.0, received=13.2),
+    "a settlement, 64 at once": Served(commands=1.35, sent=412.0, received=1.5),
+}
+"""What a draw and a settlement cost Redis, in commands and bytes. `make counts` also counts instructions, where
+Valgrind is installed."""
+
+
 def of(rows: Sequence[tally.Row]) -> float:
     """Of this table, what is held under its ceiling."""
     return tally.total(filter(tally.is_ours, rows), "").entered
@@ -44,3 +56,12 @@ def spell(tables: Mapping[str, Sequence[tally.Row]]) -> str:
     """The constant as it would be."""
     lines = [f'    "{name}": {of(rows):.1f},' for name, rows in tables.items()]
     return "\n".join(["ENTERED: Mapping[str, float] = {", *lines, "}"])
+
+
+def spell_redis(found: Mapping[str, CommandCount]) -> str:
+    """The constant as it would be."""
+    lines = [
+        f'    "{name}": Served(commands={commands:.2f}, sent={sent:.1f}, received={received:.1f}),'
+        for name, ((commands, sent, received), *_) in found.items()
+    ]
+    return "\n".join(["REDIS: Mapping[str, Served] = {", *lines, "}"])

@@ -1,7 +1,8 @@
 """`make counts`: what a call costs, counted and not timed, so that it says the same on a busy machine.
 
 Of a plain call, of a stream, of each chunk, and of a draw with its settlement: the functions that are entered, module
-by module; the memory that stays behind; and where the programs for it are installed, system calls and instructions.
+by module; the memory that stays behind; and where the programs for it are installed, system calls and instructions, and
+what a draw and a settlement cost Redis.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 
 import uvloop
 
-from . import ceilings, drawing, instruments, tally
+from . import ceilings, drawing, instruments, redis_script, tally
 from .counter import Function
 from .counting import Counted
 from .lockstep import Upstream, plain, streamed
@@ -157,12 +158,28 @@ async def _instrumented(bench: Bench, instrument: instruments.Instrument) -> lis
     return tables
 
 
+async def redis(bench: Bench) -> list[str]:
+    """Commands and bytes of a draw and of a settlement in Redis."""
+    return [redis_script.table(await redis_script.commands(bench.new_folder()))]
+
+
+async def redis_instructions(bench: Bench) -> list[str]:
+    """Instructions of Redis, as callgrind counts them, of a draw and of a settlement."""
+    found = await redis_script.instructions(bench.new_folder(), by_function=bench.with_functions)
+    return [
+        tally.numbers(f"{name}: thousands of instructions", counts, redis_script.CALLS, bench.shown)
+        for name, counts in found.items()
+    ]
+
+
 PARTS: Mapping[str, Callable[[Bench], Coroutine[Any, Any, list[str]]]] = {
     "functions": show_functions,
     "breadth": show_breadths,
     "memory": memory,
     "system-calls": system_calls,
     "instructions": instructions,
+    "redis": redis,
+    "redis-instructions": redis_instructions,
 }
 
 
@@ -181,6 +198,7 @@ def main() -> int:
         try:
             if args.ceilings:
                 print(ceilings.spell(uvloop.run(functions(bench))))
+                print(ceilings.spell_redis(uvloop.run(redis_script.commands(bench.new_folder()))))
                 return 0
             for name, part in PARTS.items():
                 if args.only not in (None, name):

@@ -81,14 +81,20 @@ class Callgrind:
         self._by_function = by_function
 
     def python(self, folder: Path) -> str:
-        """The worker runs some thirty times as slow in it."""
+        return self.program(folder, sys.executable)
+
+    def program(self, folder: Path, program: str) -> str:
+        """The command that runs this program in Valgrind, some thirty times as slow. `folder` is where both have their
+        temporary files. Raises `Missing`."""
         if shutil.which("valgrind") is None:
             raise Missing("valgrind is not installed; on Debian: apt install valgrind")
-        file = folder / "python-under-callgrind"
+        if shutil.which(program) is None:
+            raise Missing(f"{program} is not installed")
+        file = folder / f"{Path(program).name}-under-callgrind"
         file.write_text(
-            f"#!/bin/sh\nexec valgrind --tool=callgrind --instr-atstart=no "
+            f"#!/bin/sh\nTMPDIR='{folder}' exec valgrind --tool=callgrind --instr-atstart=no "
             f"--callgrind-out-file='{folder}/callgrind.%p' --log-file='{folder}/valgrind.%p' "
-            f"'{sys.executable}' \"$@\"\n"
+            f"'{program}' \"$@\"\n"
         )
         file.chmod(0o700)
         return str(file)

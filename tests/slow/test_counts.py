@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench import ceilings, counts, instruments, tally
+from tests.bench import ceilings, counts, instruments, redis_script, tally
 from tests.bench.counter import Function, Functions
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the bench reads /proc")
@@ -134,4 +134,19 @@ async def test_a_call_enters_no_more_functions_than_it_did(tmp_path: Path) -> No
         f"a call has become dearer: {over}. `python -m tests.bench.counts --only functions --functions` shows what is "
         "entered. Either make it cheaper, or say in the change why it has to be and write what `--ceilings` prints "
         "into tests/bench/ceilings.py."
+    )
+
+
+async def test_a_call_asks_no_more_of_redis_than_it_did(tmp_path: Path) -> None:
+    found = await redis_script.commands(tmp_path)
+    assert found.keys() == ceilings.REDIS.keys()
+    over = {
+        name: f"{count.served}, and at most {limit}"
+        for (name, count), limit in zip(found.items(), ceilings.REDIS.values(), strict=True)
+        if any(is_now > most * ceilings.MARGIN for is_now, most in zip(count.served, limit, strict=True))
+    }
+    assert not over, (
+        f"a call has become dearer for Redis: {over}. `python -m tests.bench.counts --only redis` shows its commands. "
+        "Either make it cheaper, or say in the change why it has to be and write what `--ceilings` prints into "
+        "tests/bench/ceilings.py."
     )
