@@ -478,7 +478,7 @@ class Refused(NamedTuple):
 
 
 class Settlement(NamedTuple):
-    """The end of a call: what it really used. The record's id is the call's and the lease's."""
+    """How a call ends, as an entry of the ledger says. The record's id is the call's and the lease's."""
 
     record: Record
     claims: tuple[Claim, ...]

@@ -34,8 +34,7 @@ class ChangedWindows:
         charged = self._charged
         for end in ends:
             if isinstance(end, Settle):
-                record, claims = end.settlement
-                charged[record.key, record.model] = claims
+                charged[end.record.key, end.record.model] = end.claims
         for verdict in verdicts:
             if isinstance(verdict, Refused) and verdict.retry_after_us is None:
                 window = verdict.standing.window

@@ -36,7 +36,7 @@ from typing import Any, NamedTuple, TypeVar
 from gateway.config import StoreSettings as Settings
 from gateway.journal import Journal
 from gateway.quota import ledger_entry
-from gateway.records import Granted, Refused, Settlement, Window, WindowStatus
+from gateway.records import Claim, Granted, Record, Refused, Window, WindowStatus
 from gateway.store import (
     SIGN_OF_LIFE_S,
     Applied,
@@ -254,13 +254,9 @@ class LedgerClient:
             self._send()
         return answer
 
-    def settle(self, settlement: Settlement) -> asyncio.Future[None]:
-        lease = settlement.record.id
-        self._open.pop(lease, None)
-        self._forced.pop(lease, None)
-        if self._offline is not None:
-            self._offline.settle(settlement, self._clock_us())
-        number = self._ends.close(settlement)
+    def settle(self, record: Record, claims: tuple[Claim, ...]) -> asyncio.Future[None]:
+        self._forget(record, claims)
+        number = self._ends.close(record, claims)
         if self._is_alone and self._away is None and not self._ends.is_behind and self._journal.write_now():
             if self._linger is None:
                 self._linger = self._loop.call_later(LINGER_S, self._send_ends)
@@ -269,20 +265,23 @@ class LedgerClient:
         self._send_ends()
         return done
 
-    def defer(self, settlement: Settlement, note: str) -> asyncio.Future[None]:
-        lease = settlement.record.id
-        self._open.pop(lease, None)
-        self._forced.pop(lease, None)
-        if self._offline is not None:
-            self._offline.settle(settlement, self._clock_us())
-        number = self._ends.defer(settlement, note)
+    def defer(self, record: Record, claims: tuple[Claim, ...], note: str) -> asyncio.Future[None]:
+        self._forget(record, claims)
+        number = self._ends.defer(record, claims, note)
         done = self._acknowledgements.of(number, is_store_behind=self._ends.is_behind)
         self._send_ends()
         return done
 
-    def note_deferral(self, settlement: Settlement, note: str) -> None:
-        entry = ledger_entry.with_note(ledger_entry.encode(settlement), note)
-        self._journal.append("open", settlement.record.id, entry)
+    def _forget(self, record: Record, claims: tuple[Claim, ...]) -> None:
+        """A call has ended: its lease is open no longer."""
+        self._open.pop(record.id, None)
+        self._forced.pop(record.id, None)
+        if self._offline is not None:
+            self._offline.settle(record, claims, self._clock_us())
+
+    def note_deferral(self, record: Record, claims: tuple[Claim, ...], note: str) -> None:
+        entry = ledger_entry.with_note(ledger_entry.encode(record, claims), note)
+        self._journal.append("open", record.id, entry)
 
     async def ping(self) -> None:
         if self._journal.is_full:
@@ -559,7 +558,7 @@ class LedgerClient:
             elif not answer.done():
                 answer.set_result(verdict)
             elif isinstance(verdict, Granted) and isinstance(opening, Reserve):
-                self.settle(opening.taken_back())  # the requester has left
+                self.settle(opening.taken_back(), opening.claims)  # the requester has left
 
     async def _single_out(self, sent: _SentBatch, error: Exception) -> None:
         """The content of the batch is at fault, which would be a bug: send the items one by one, and skip an item that
@@ -582,7 +581,7 @@ class LedgerClient:
             self._ends.give_up(end)
             self._acknowledgements.store_has(end.number)
             if isinstance(end, Settle):
-                self._ends.void(end.settlement.record.id)  # or it would hold what it has drawn for ever
+                self._ends.void(end.record.id)  # or it would hold what it has drawn for ever
         for drawing in sent.draws:
             if drawing.opening.held:
                 _fail(drawing.answer, StoreUnavailable(f"{type(error).__name__}: {error}"))
@@ -715,7 +714,7 @@ class LedgerClient:
             return
         lease = opening.record.id
         if self._open.pop(lease, None) is not None and self._offline is not None:
-            self._offline.settle(opening.taken_back(), self._clock_us(), is_void=True)
+            self._offline.settle(opening.taken_back(), opening.claims, self._clock_us(), is_void=True)
         self._forced.pop(lease, None)
         self._ends.void(lease)
         self._send_ends()

@@ -14,11 +14,11 @@ may exceed the bound by what calls use beyond their reservations, as at any time
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import islice
 
 from gateway.quota import windows
-from gateway.records import Claim, Granted, Refused, Settlement, Window, WindowState, WindowStatus
+from gateway.records import Claim, Granted, Record, Refused, Window, WindowState, WindowStatus
 from gateway.store import RateDraw, Reserve
 
 RETRY_US = 1_000_000
@@ -117,14 +117,14 @@ class OfflineQuota:
             for each in shares
         ))  # fmt: skip
 
-    def settle(self, settlement: Settlement, now_us: int, *, is_void: bool = False) -> None:
+    def settle(self, record: Record, claims: Sequence[Claim], now_us: int, *, is_void: bool = False) -> None:
         """Replace a reservation by the usage; of one that the store granted, only its parallel slots are known here.
 
         `is_void`: the call never began; nothing is used, not even a request.
         """
-        charges = windows.charges(*settlement)
-        drawn_us = self._drawn_us.pop(settlement.record.id, None)
-        for claim, charge in zip(settlement.claims, charges, strict=True):
+        charges = windows.charges(record, claims)
+        drawn_us = self._drawn_us.pop(record.id, None)
+        for claim, charge in zip(claims, charges, strict=True):
             window = claim.window
             used = 0 if is_void else charge
             if window.unit == "parallel":

@@ -56,8 +56,8 @@ def item_of(entry: JournalEntry) -> Item | None:
     try:
         if entry.kind == "defer":
             text, _, note = entry.text.rpartition("\t")
-            return Defer(entry.number, ledger_entry.decode(text), text, note)
-        return Settle(entry.number, ledger_entry.decode(entry.text), entry.text)
+            return Defer(entry.number, *ledger_entry.decode(text), text, note)
+        return Settle(entry.number, *ledger_entry.decode(entry.text), entry.text)
     except ValueError:
         log.exception("the journal's entry %d, of call %s, cannot be read", entry.number, entry.lease)
         return None
@@ -185,7 +185,7 @@ def _count(journal: Journal, counted: int, metrics: RecoveredCalls) -> None:
     """Count the calls that ended after the entry `counted`."""
     for entry in journal.undelivered(counted):
         item = item_of(entry)
-        metrics.recovered(journal.name, entry.number, item.settlement.record if isinstance(item, Settle) else None)
+        metrics.recovered(journal.name, entry.number, item.record if isinstance(item, Settle) else None)
 
 
 async def _deliver_after(store: Store, journal: Journal, progress: Progress) -> None:

@@ -26,7 +26,6 @@ from gateway.records import (
     Phase,
     Record,
     Refused,
-    Settlement,
     WindowStatus,
 )
 from gateway.store import JournalFull, Ledger, RateDraw, Reserve, StoreUnavailable
@@ -162,7 +161,7 @@ class Reservation:
         except asyncio.CancelledError:
             # A pending reservation is voided by the ledger; one that was granted in this turn has to be voided here.
             if not drawing.cancelled() and drawing.exception() is None and isinstance(drawing.result(), Granted):
-                self._ledger.settle(self.held.taken_back())
+                self._ledger.settle(self.held.taken_back(), self.held.claims)
             raise
         if isinstance(verdict, Refused):
             return verdict
@@ -172,7 +171,7 @@ class Reservation:
     def settle(self, record: Record) -> None:
         """Close by what was used. Queued for the store without waiting."""
         if self.is_open:
-            self.is_open, self.settled = False, self._ledger.settle(Settlement(record, self.held.claims))
+            self.is_open, self.settled = False, self._ledger.settle(record, self.held.claims)
             if self._admission is not None:
                 self._note_use(self._admission, record)
 
@@ -186,14 +185,14 @@ class Reservation:
         """Close, and leave what is held to what goes on at the upstream, as `note` says. `record` is that of the
         call if it is lost. Queued for the store without waiting."""
         if self.is_open:
-            self.is_open, self.settled = False, self._ledger.defer(Settlement(record, self.held.claims), note)
+            self.is_open, self.settled = False, self._ledger.defer(record, self.held.claims, note)
             if self._admission is not None:
                 self._note_use(self._admission, record)
 
     def note_deferral(self, record: Record, note: str) -> None:
         """Should this worker be killed while it is open, it is deferred with this note."""
         if self.is_open:
-            self._ledger.note_deferral(Settlement(record, self.held.claims), note)
+            self._ledger.note_deferral(record, self.held.claims, note)
 
     def _note_use(self, admission: Admission, record: Record) -> None:
         of_place = [claim.window.id for claim in self.held.claims[len(self._own) :]]

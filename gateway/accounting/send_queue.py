@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from gateway.journal import Journal, JournalEntry
 from gateway.quota import ledger_entry
-from gateway.records import Settlement
+from gateway.records import Claim, Record
 from gateway.store import Defer, Settle, Void
 
 from .recovery import item_of
@@ -71,20 +71,20 @@ class SendQueue:
         """Settlements of this worker that the store does not have."""
         return self._settled - self._delivered
 
-    def close(self, settlement: Settlement) -> int:
+    def close(self, record: Record, claims: tuple[Claim, ...]) -> int:
         """A call has ended. Returns the number of the end."""
-        text = ledger_entry.encode(settlement)
-        number = self._journal.append("close", settlement.record.id, text)
+        text = ledger_entry.encode(record, claims)
+        number = self._journal.append("close", record.id, text)
         self._settled += 1
-        self._add(Settle(number, settlement, text))
+        self._add(Settle(number, record, claims, text))
         return number
 
-    def defer(self, settlement: Settlement, note: str) -> int:
+    def defer(self, record: Record, claims: tuple[Claim, ...], note: str) -> int:
         """A call has ended, and its lease goes on. Returns the number of the end."""
-        text = ledger_entry.encode(settlement)
-        number = self._journal.append("defer", settlement.record.id, f"{text}\t{note}")
+        text = ledger_entry.encode(record, claims)
+        number = self._journal.append("defer", record.id, f"{text}\t{note}")
         self._settled += 1
-        self._add(Defer(number, settlement, text, note))
+        self._add(Defer(number, record, claims, text, note))
         return number
 
     def void(self, lease: str) -> None:

@@ -181,4 +181,4 @@ async def _settle(store: Store, config: Config, now: float) -> None:
     for number in range(0, len(made), AT_ONCE):
         some = enumerate(made[number : number + AT_ONCE], number + 1)
         seq = number // AT_ONCE
-        await store.apply(Batch(WORKER, seq + 1, seq, [Settle(place, each, encode(each)) for place, each in some]))
+        await store.apply(Batch(WORKER, seq + 1, seq, [Settle(place, *each, encode(*each)) for place, each in some]))

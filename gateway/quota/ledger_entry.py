@@ -21,6 +21,7 @@ scripts, so that a record may gain a field without a new script.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from functools import lru_cache
 from json.encoder import encode_basestring_ascii as quote
 from typing import Any
@@ -47,12 +48,11 @@ _NOTE = "deferral"
 _FLAGS = ("false", "true")
 
 
-def encode(settlement: Settlement) -> str:
-    """The entry of a settlement. Times are kept in whole microseconds.
+def encode(record: Record, claims: Sequence[Claim]) -> str:
+    """The entry of a call that ends with this record. Times are kept in whole microseconds.
 
     Put together by hand and in one go, because this happens twice a call, and json takes three times as long.
     """
-    record, claims = settlement
     (
         name, time, key, team, endpoint, model, label_model, routed_model, returned_model, upstream, status, stream,
         usage, ended, first_byte_s, duration_s, attempts, truncated, client_id, cost_nusd, price, failed,

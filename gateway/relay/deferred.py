@@ -318,7 +318,7 @@ class DeferredPoller:
         if deferral.path:
             record = _as_reserved(record, estimate.record, ending)
         extras = AccessLogExtras(deferral.remote, ending.error, None, None)
-        await self._record(Settlement(record, estimate.claims), estimate.record.usage, extras)
+        await self._record(record, estimate, extras)
         now = time.time()
         if (
             not deferral.path
@@ -337,21 +337,21 @@ class DeferredPoller:
         record = estimate.record._replace(status=504, ended="error")
         with suppress(StoreLostWrites):
             extras = AccessLogExtras(None, "upstream_timeout", None, None)
-            await self._record(estimate._replace(record=record), record.usage, extras)
+            await self._record(record, estimate, extras)
             await self._remove(lease)
 
-    async def _record(self, settlement: Settlement, estimated: Usage, extras: AccessLogExtras) -> None:
+    async def _record(self, record: Record, estimate: Settlement, extras: AccessLogExtras) -> None:
         """Settle by the first entry of the lease's heir, which counts once, whichever worker sends it."""
-        record, books = settlement.record, self._parts().books
+        books = self._parts().books
         heir = heir_of(record.id)
         progress = await self._store.progress(heir)
         if progress.mark:
             return
-        entry = Settle(1, settlement, ledger_entry.encode(settlement))
+        entry = Settle(1, record, estimate.claims, ledger_entry.encode(record, estimate.claims))
         await self._store.apply(Batch(heir, progress.seq + 1, progress.seq, [entry]))
         books.telemetry.recorded(
             record,
-            estimated_prompt_tokens=estimated.prompt_tokens,
+            estimated_prompt_tokens=estimate.record.usage.prompt_tokens,
             overhead_s=0.0,
             is_usage_unknown=record.usage.source == "estimated",
         )

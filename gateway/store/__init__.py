@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from gateway.config import StoreSettings as Settings
 from gateway.quota import ledger_entry
-from gateway.records import Claim, Granted, Record, Refused, Settlement, Usage, Window, WindowStatus
+from gateway.records import Claim, Granted, Record, Refused, Usage, Window, WindowStatus
 
 from .bonds import BondStore
 from .call_filter import CallFilter
@@ -126,13 +126,12 @@ class Reserve(NamedTuple):
     @classmethod
     def of(cls, record: Record, claims: tuple[Claim, ...], *, is_forced: bool = False, held: int = 0) -> Reserve:
         """With its entry."""
-        return cls(record, claims, ledger_entry.encode(Settlement(record, claims)), is_forced, held)
+        return cls(record, claims, ledger_entry.encode(record, claims), is_forced, held)
 
-    def taken_back(self) -> Settlement:
-        """The end of a call that never was: its client left while it was being reserved."""
+    def taken_back(self) -> Record:
+        """The record of a call that never was: its client left while it was being reserved."""
         cost_nusd = None if self.record.cost_nusd is None else 0
-        record = self.record._replace(upstream="", status=499, usage=Usage(), ended="client_gone", cost_nusd=cost_nusd)
-        return Settlement(record, self.claims)
+        return self.record._replace(upstream="", status=499, usage=Usage(), ended="client_gone", cost_nusd=cost_nusd)
 
 
 class RateDraw(NamedTuple):
@@ -147,10 +146,13 @@ class RateDraw(NamedTuple):
 
 
 class Settle(NamedTuple):
-    """A settlement on its way to the store."""
+    """The end of a call: what it really used. The record's id is the call's and the lease's."""
 
     number: int
-    settlement: Settlement
+    """Of the journal's entry."""
+    record: Record
+    claims: tuple[Claim, ...]
+    """What its lease holds."""
     text: str
     """Its entry (quota/ledger_entry)."""
 
@@ -171,8 +173,9 @@ class Defer(NamedTuple):
     """
 
     number: int
-    settlement: Settlement
+    record: Record
     """At its estimate."""
+    claims: tuple[Claim, ...]
     text: str
     """Its entry (quota/ledger_entry)."""
     note: str
@@ -444,8 +447,8 @@ class Ledger(WindowReader, Protocol):
         not be settled before it is done.
         """
 
-    def settle(self, settlement: Settlement) -> Future[None]:
-        """Replace a reservation by the actual charge. Queued at once.
+    def settle(self, record: Record, claims: tuple[Claim, ...]) -> Future[None]:
+        """Replace a reservation, which holds these claims, by what the call has used. Queued at once.
 
         The future is done when the store has the settlement; or when the journal has it, if the store is slow, or if
         the settlement may wait for the next batch. An unhealthy store never delays an answer.
@@ -456,10 +459,10 @@ class Ledger(WindowReader, Protocol):
         """Give back a reservation for a call that never was: nothing of it is used, not even a request, and there is no
         record. Queued at once."""
 
-    def defer(self, settlement: Settlement, note: str) -> Future[None]:
+    def defer(self, record: Record, claims: tuple[Claim, ...], note: str) -> Future[None]:
         """End a call, and leave its lease open: as `Defer`. The future is done as that of `settle`."""
 
-    def note_deferral(self, settlement: Settlement, note: str) -> None:
+    def note_deferral(self, record: Record, claims: tuple[Claim, ...], note: str) -> None:
         """Journal that the work of an open lease goes on at the upstream: should this worker be killed, the lease is
         deferred, as by `defer`, instead of closed as lost."""
 

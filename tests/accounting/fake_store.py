@@ -156,8 +156,8 @@ def lease_of(item: Item) -> str:
     match item:
         case Reserve(record):
             return record.id
-        case Settle(_, settlement):
-            return settlement.record.id
+        case Settle(_, record):
+            return record.id
         case Void(_, lease):
             return lease
 

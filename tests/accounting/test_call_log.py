@@ -58,8 +58,8 @@ class ScriptedLedger:
         assert draw.held < len(draw.claims)
         return self.draw(draw)
 
-    def settle(self, settlement: Settlement) -> asyncio.Future[None]:
-        self.settled.append(settlement)
+    def settle(self, record: Record, claims: tuple[Claim, ...]) -> asyncio.Future[None]:
+        self.settled.append(Settlement(record, claims))
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         done.set_result(None)
         return done
@@ -298,7 +298,7 @@ def test_a_draw_that_is_taken_back_cost_nothing() -> None:
     call = a_call()
     for model, cost_nusd in ((PRICED, 0), (call.model, None)):
         draw = log_of(books_of(ScriptedLedger(Granted()), []), call._replace(model=model)).reservation.held
-        assert draw.taken_back().record.cost_nusd == cost_nusd
+        assert draw.taken_back().cost_nusd == cost_nusd
 
 
 def test_a_lost_call_is_counted_where_it_was_likely_to_go() -> None:

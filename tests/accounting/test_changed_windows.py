@@ -20,7 +20,7 @@ from .fake_store import ORIGIN, DeskStore, settings
 
 def closing(*claims: Claim, **of_record: str) -> Settle:
     changes: dict[str, Any] = {name.removeprefix("record_"): value for name, value in of_record.items()}
-    return Settle(1, settlement(draw(*claims), **changes), "")
+    return Settle(1, *settlement(draw(*claims), **changes), "")
 
 
 def refused(claim: Claim, retry_after_us: int | None = None) -> Refused:
@@ -93,7 +93,7 @@ async def test_a_bookkeeper_notes_when_the_store_has_it(tmp_path: Path) -> None:
     await books.draw(wish)
     assert touched.take(9) == ([], set())  # drawn is not spent
     store.gate.clear()
-    books.settle(settlement(wish))
+    books.settle(*settlement(wish))
     await asyncio.sleep(0.02)
     assert touched.take(9) == ([], set())
     store.gate.set()
@@ -110,7 +110,7 @@ async def test_a_bookkeeper_notes_refusals_for_good(tmp_path: Path) -> None:
     in_the_way: Any = await books.draw(draw(daily(1)))
     assert isinstance(in_the_way, Refused)
     assert touched.take(9) == ([], set())
-    await books.settle(settlement(wish))
+    await books.settle(*settlement(wish))
     assert isinstance(await books.draw(draw(daily(1))), Refused)
     assert touched.take(9) == ([daily(1).window], {daily(1).window.id})
     await books.close(5)

@@ -60,7 +60,7 @@ def left_behind(folder: Path) -> dict[str, list[str]]:
 
 async def test_a_single_wish_waits_for_nobody(store: DeskStore, books: LedgerClient) -> None:
     wish = await drawn(books, "a")
-    await books.settle(settlement(wish))
+    await books.settle(*settlement(wish))
     assert [leases(batch) for batch in store.batches] == [["a"], ["a"]]
     assert (store.applied, store.open, books.pending) == (["a"], {}, 0)
 
@@ -79,7 +79,7 @@ async def test_what_gives_back_goes_before_what_draws(store: DeskStore, books: L
     wish = await drawn(books, "a")
     first = await in_flight(store, books, "first")
     second = books.draw(draw(call="b"))
-    end = books.settle(settlement(wish))
+    end = books.settle(*settlement(wish))
     store.gate.set()
     await asyncio.gather(first, second, end)
     assert leases(store.batches[-1]) == ["a", "b"]
@@ -88,7 +88,7 @@ async def test_what_gives_back_goes_before_what_draws(store: DeskStore, books: L
 async def test_draws_are_not_kept_waiting_by_a_crowd_of_settlements(store: DeskStore, books: LedgerClient) -> None:
     wishes = [await drawn(books, f"{number}") for number in range(3)]
     first = await in_flight(store, books, "first")
-    ends = [books.settle(settlement(wishes[0])) for _ in range(5 * MAX_BATCH)]
+    ends = [books.settle(*settlement(wishes[0])) for _ in range(5 * MAX_BATCH)]
     second = books.draw(draw(call="second"))
     store.gate.set()
     await asyncio.gather(first, second, *ends)
@@ -114,7 +114,7 @@ async def test_a_lone_draw_is_answered_within_its_turn(store: DeskStore, books: 
     assert answer.done()
     assert answer.result() == Granted()
     await asyncio.sleep(0)
-    assert books.settle(settlement(draw(call="a"))).done()
+    assert books.settle(*settlement(draw(call="a"))).done()
     assert (store.applied, store.open, books.pending) == (["a"], {}, 0)
 
 
@@ -140,7 +140,7 @@ async def test_a_batch_that_fails_within_its_turn_is_an_outage_like_any_other(
     store.is_quick = store.is_away = True
     with pytest.raises(StoreUnavailable, match="away on request"):
         await books.draw(draw(call="b"))
-    await books.settle(settlement(wish))
+    await books.settle(*settlement(wish))
     store.is_away = False
     await until(lambda: books.pending == 0)
     assert (store.applied, store.voided) == (["a"], ["b"])
@@ -163,7 +163,7 @@ async def test_store_that_lost_writes_is_told_again_within_a_turn(store: DeskSto
     store.open.clear()
     await drawn(books, "b")
     assert store.open.keys() == {"a", "b"}
-    await books.settle(settlement(wish))
+    await books.settle(*settlement(wish))
     assert store.applied == ["a"]
 
 
@@ -180,7 +180,7 @@ async def test_a_settlement_waits_for_company_and_its_answer_for_the_journal(
     store: DeskStore, lone: LedgerClient, tmp_path: Path
 ) -> None:
     wish = await drawn(lone, "a")
-    assert lone.settle(settlement(wish)).done()
+    assert lone.settle(*settlement(wish)).done()
     (journal,) = (tmp_path / "journal").glob("*/0*")
     assert "close a" in journal.read_text()
     assert (store.applied, lone.pending) == ([], 1)
@@ -194,13 +194,13 @@ async def test_a_settlement_without_company_goes_alone(
 ) -> None:
     monkeypatch.setattr(ledger_client, "SIGN_OF_LIFE_S", 600)
     lone = open_one(is_alone=True)
-    await lone.settle(settlement(await drawn(lone, "a")))
+    await lone.settle(*settlement(await drawn(lone, "a")))
     await until(lambda: store.applied == ["a"])
     assert [leases(batch) for batch in store.batches] == [["a"], ["a"]]
 
 
 async def test_a_report_has_what_ended_before_it(store: DeskStore, lone: LedgerClient) -> None:
-    await lone.settle(settlement(await drawn(lone, "a")))
+    await lone.settle(*settlement(await drawn(lone, "a")))
     with pytest.raises(StoreUnavailable):
         await DeliveredReports(store, lone).calls(10)  # type: ignore[arg-type]
     assert store.applied == ["a"]
@@ -209,7 +209,7 @@ async def test_a_report_has_what_ended_before_it(store: DeskStore, lone: LedgerC
 async def test_a_settlement_that_waits_is_delivered_by_the_end_of_its_worker(
     store: DeskStore, lone: LedgerClient
 ) -> None:
-    await lone.settle(settlement(await drawn(lone, "a")))
+    await lone.settle(*settlement(await drawn(lone, "a")))
     assert await lone.close(5) == 0
     assert store.applied == ["a"]
 
@@ -217,7 +217,7 @@ async def test_a_settlement_that_waits_is_delivered_by_the_end_of_its_worker(
 async def test_a_settlement_that_waits_is_in_the_journal_of_a_killed_worker(
     store: DeskStore, lone: LedgerClient, tmp_path: Path
 ) -> None:
-    await lone.settle(settlement(await drawn(lone, "a")))
+    await lone.settle(*settlement(await drawn(lone, "a")))
     await lone._tasks.cancel_all()
     await lone._journal.close()
     assert list(left_behind(tmp_path).values()) == [["close a"]]
@@ -232,7 +232,7 @@ async def test_a_settlement_does_not_wait_where_the_journal_cannot_be_written(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "pwrite", full)
-    await lone.settle(settlement(wish))
+    await lone.settle(*settlement(wish))
     assert store.applied == ["a"]
     monkeypatch.undo()
 
@@ -254,7 +254,7 @@ async def test_the_journal_knows_a_call_before_it_is_granted_and_its_end_before_
     assert seen == [True]
     store.gate.clear()
     store.called.clear()
-    end = books.settle(settlement(draw(call="a")))
+    end = books.settle(*settlement(draw(call="a")))
     await store.called.wait()
     assert "close" in written()
     store.gate.set()
@@ -262,7 +262,7 @@ async def test_the_journal_knows_a_call_before_it_is_granted_and_its_end_before_
 
 
 async def test_a_journal_that_is_delivered_is_taken_away(store: DeskStore, books: LedgerClient, tmp_path: Path) -> None:
-    await books.settle(settlement(await drawn(books, "a")))
+    await books.settle(*settlement(await drawn(books, "a")))
     assert await books.close(5) == 0
     assert len(store.retired) == 1
     assert left_behind(tmp_path) == {}
@@ -273,7 +273,7 @@ async def test_a_journal_is_kept_where_the_store_may_forget(
     store: DeskStore, books: LedgerClient, tmp_path: Path
 ) -> None:
     store.may_forget = True
-    await books.settle(settlement(await drawn(books, "a")))
+    await books.settle(*settlement(await drawn(books, "a")))
     assert await books.close(5) == 0
     assert store.retired == []
     assert list(left_behind(tmp_path).values()) == [["close a"]]
@@ -295,7 +295,7 @@ async def test_full_disk_stops_new_calls_and_settles_running_ones_straight(
         await books.ping()
     with pytest.raises(JournalFull):
         await books.draw(draw(call="later"))
-    await books.settle(settlement(running))
+    await books.settle(*settlement(running))
     await until(lambda: store.voided == ["unlucky"])
     assert store.applied == ["running"]
     monkeypatch.undo()
@@ -314,7 +314,7 @@ async def test_draws_fail_at_once_and_settlements_are_kept_in_order(
     wishes = [await drawn(books, name) for name in "abcd"]
     first = await in_flight(store, books, "first")
     draws = [books.draw(draw()) for _ in range(3 * MAX_BATCH)]
-    ends = [books.settle(settlement(wish)) for wish in wishes]
+    ends = [books.settle(*settlement(wish)) for wish in wishes]
     batches = len(store.batches)
     store.is_away = True
     store.gate.set()
@@ -342,7 +342,7 @@ async def test_draws_fail_at_once_and_settlements_are_kept_in_order(
 async def test_what_the_store_is_told_again_has_a_new_number(store: DeskStore, books: LedgerClient) -> None:
     wish = await drawn(books, "a")
     store.loses_replies = True
-    await books.settle(settlement(wish))
+    await books.settle(*settlement(wish))
     unknown = books.draw(draw(call="b"))
     with pytest.raises(StoreUnavailable):
         await unknown
@@ -373,8 +373,8 @@ async def test_a_draw_without_an_answer_is_drawn_and_given_back(store: DeskStore
 async def test_an_answer_does_not_wait_for_a_slow_store(store: DeskStore, books: LedgerClient) -> None:
     wish = await drawn(books, "a")
     store.gate.clear()
-    await books.settle(settlement(wish))
-    await books.settle(settlement(wish))
+    await books.settle(*settlement(wish))
+    await books.settle(*settlement(wish))
     assert store.applied == []
     assert books.pending == 2
     store.gate.set()
@@ -387,12 +387,12 @@ async def test_after_a_long_outage_what_is_not_in_memory_comes_from_the_journal(
     monkeypatch.setattr(ledger_ends, "MAX_KEPT", 10)
     wishes = [await drawn(books, f"{number}") for number in range(300)]
     store.is_away = True
-    ends = [books.settle(settlement(wish)) for wish in wishes]
+    ends = [books.settle(*settlement(wish)) for wish in wishes]
     await asyncio.gather(*ends)
     assert len(books._ends) <= 10
     store.is_away = False
     await until(lambda: store.applied)
-    await books.settle(settlement(draw(call="late")))
+    await books.settle(*settlement(draw(call="late")))
     await until(lambda: books.pending == 0)
     assert store.applied == [wish.record.id for wish in wishes] + ["late"]
     assert not books._ends
@@ -413,13 +413,13 @@ async def test_a_store_that_forgets_is_told_again(store: DeskStore, books: Ledge
     wishes = [await drawn(books, name) for name in "abcdef"]
     worker = store.batches[0].worker
     for wish in wishes[:2]:
-        await books.settle(settlement(wish))
+        await books.settle(*settlement(wish))
     then = store.known[worker]
     for wish in wishes[2:4]:
-        await books.settle(settlement(wish))
+        await books.settle(*settlement(wish))
     store.applied, store.open = ["a", "b"], {}
     store.forget(worker, then)
-    await books.settle(settlement(wishes[4]))
+    await books.settle(*settlement(wishes[4]))
     await until(lambda: books.pending == 0)
     await until(lambda: "f" in store.open)
     assert store.applied == ["a", "b", "c", "d", "e"]
@@ -432,7 +432,7 @@ async def test_a_store_that_forgets_is_told_again(store: DeskStore, books: Ledge
 async def test_an_empty_server_is_told_all_that_is_kept(store: DeskStore, books: LedgerClient) -> None:
     wishes = [await drawn(books, name) for name in "abc"]
     for wish in wishes[:2]:
-        await books.settle(settlement(wish))
+        await books.settle(*settlement(wish))
     store.known.clear()
     store.open.clear()
     store.applied.clear()
@@ -451,7 +451,7 @@ async def test_allowed_calls_go_on_with_a_share_and_are_told_later(store: DeskSt
     verdicts = [await books.draw(draw(daily(100), call=f"{n}")) for n in range(15)]
     assert [type(verdict).__name__ for verdict in verdicts] == ["Granted"] * 10 + ["Refused"] * 5
     await books.ping()
-    await books.settle(settlement(draw(daily(100), call="3")))
+    await books.settle(*settlement(draw(daily(100), call="3")))
     store.is_away = False
     await until(lambda: books.pending == 0 and len(store.open) == 10)
     assert store.applied == ["3"]
@@ -464,7 +464,7 @@ async def test_parallel_calls_that_began_before_the_outage_count(store: DeskStor
     store.is_away = True
     assert isinstance(await books.draw(draw(parallel(2), call="second")), Granted)
     assert not isinstance(await books.draw(draw(parallel(2), call="third")), Granted)
-    await books.settle(settlement(first))
+    await books.settle(*settlement(first))
     assert isinstance(await books.draw(draw(parallel(2), call="fourth")), Granted)
 
 
@@ -576,7 +576,7 @@ async def test_a_cancelled_draw_is_carried_out_and_taken_back(store: DeskStore, 
     store.gate.set()
     assert await last == Granted()
     await until(lambda: sorted(store.applied) == ["a", "b"])
-    closings = [item.settlement.record for batch in store.batches for item in batch.items if isinstance(item, Settle)]
+    closings = [item.record for batch in store.batches for item in batch.items if isinstance(item, Settle)]
     assert [(record.ended, record.usage) for record in closings] == [("client_gone", Usage())] * 2
     assert set(store.open) == {"d"}
 
@@ -584,7 +584,7 @@ async def test_a_cancelled_draw_is_carried_out_and_taken_back(store: DeskStore, 
 async def test_cancelling_is_harmless_when_the_store_is_away(store: DeskStore, books: LedgerClient) -> None:
     wish = await drawn(books, "b")
     first = await in_flight(store, books, "a")
-    end = books.settle(settlement(wish))
+    end = books.settle(*settlement(wish))
     first.cancel()
     end.cancel()
     store.is_away = True
@@ -606,7 +606,7 @@ async def test_one_bad_wish_does_not_stop_the_others(
     store.poison = {"bad", "worse"}
     first = await in_flight(store, books, "a")
     answers: list[asyncio.Future[Any]] = [books.draw(draw(call="bad")), books.draw(draw(call="c"))]
-    answers += [books.settle(settlement(wish)) for wish in wishes]
+    answers += [books.settle(*settlement(wish)) for wish in wishes]
     store.gate.set()
     results = await asyncio.gather(first, *answers, return_exceptions=True)
     assert [type(result) for result in results] == [Granted, StoreUnavailable, Granted, type(None), type(None)]
@@ -631,7 +631,7 @@ async def test_a_server_that_takes_nothing_is_away_and_nothing_is_thrown_away(
     with monkeypatch.context() as patch:
         patch.setattr(store, "apply", refuse)
         patch.setattr(store, "ping", refuse)
-        await asyncio.gather(*(books.settle(settlement(wish)) for wish in wishes))
+        await asyncio.gather(*(books.settle(*settlement(wish)) for wish in wishes))
         with pytest.raises(StoreUnavailable):
             await books.draw(draw())
         assert books.pending == 3
@@ -644,7 +644,7 @@ async def test_a_journal_that_cannot_be_read_for_a_while_stops_nobody(
 ) -> None:
     monkeypatch.setattr(ledger_client, "AFTER_BUG_S", 0.01)
     wish = await drawn(books, "a")
-    await books.settle(settlement(wish))
+    await books.settle(*settlement(wish))
 
     def unreadable(after: int) -> Any:
         raise OSError(errno.EMFILE, "Too many open files")
@@ -666,11 +666,11 @@ async def test_the_end_of_an_answer_does_not_wait_for_a_backlog(
 ) -> None:
     wishes = [await drawn(books, f"{number}") for number in range(500)]
     store.is_away = True
-    await asyncio.gather(*(books.settle(settlement(wish)) for wish in wishes))
+    await asyncio.gather(*(books.settle(*settlement(wish)) for wish in wishes))
     store.is_away = False
     while not store.applied:  # noqa: ASYNC110 - to be there with the first of them, however long a turn takes
         await asyncio.sleep(0)
-    late = books.settle(settlement(draw(call="late")))
+    late = books.settle(*settlement(draw(call="late")))
     await late
     assert books.pending > 0  # it has not waited for those before it
     await until(lambda: books.pending == 0)
@@ -699,7 +699,7 @@ async def test_draws_under_way_are_answered_when_the_ledger_closes(
 
 async def test_close_delivers_what_waits(store: DeskStore, books: LedgerClient) -> None:
     wishes = [await drawn(books, name) for name in "ab"]
-    ends = [books.settle(settlement(wish)) for wish in wishes]
+    ends = [books.settle(*settlement(wish)) for wish in wishes]
     assert await books.close(5) == 0
     assert all(end.done() for end in ends)
     assert store.applied == ["a", "b"]
@@ -713,7 +713,7 @@ async def test_what_cannot_be_delivered_at_the_end_stays_in_the_journal(
     wishes = [await drawn(books, name) for name in "abc"]
     store.is_away = True
     for wish in wishes[:2]:
-        books.settle(settlement(wish))
+        books.settle(*settlement(wish))
     assert await books.close(0.05) == 2
     assert await books.close(0.05) == 2
     assert list(left_behind(tmp_path).values()) == [["close a", "close b", "open c"]]
@@ -723,7 +723,7 @@ async def test_what_was_under_way_when_time_ran_out_counts_as_left(store: DeskSt
     wish = await drawn(books, "a")
     store.gate.clear()
     store.called.clear()
-    books.settle(settlement(wish))
+    books.settle(*settlement(wish))
     await store.called.wait()
     waiting = books.draw(draw())
     assert await books.close(0.01) == 1
@@ -741,7 +741,7 @@ async def test_failed_reads_are_counted(store: DeskStore, books: LedgerClient) -
 async def test_repr(store: DeskStore, books: LedgerClient) -> None:
     wish = await drawn(books, "a")
     store.gate.clear()
-    books.settle(settlement(wish))
+    books.settle(*settlement(wish))
     assert repr(books).endswith(": store well, 0 open, 1 pending>")
     store.gate.set()
 
@@ -771,7 +771,7 @@ async def test_what_a_dead_worker_left_is_delivered_by_another(
     books = open_one()
     wishes = [await drawn(books, name) for name in "abc"]
     store.is_away = True
-    books.settle(settlement(wishes[0]))
+    books.settle(*settlement(wishes[0]))
     await books.close(0.01)
     store.is_away = False
     metrics = Metrics()
@@ -781,7 +781,7 @@ async def test_what_a_dead_worker_left_is_delivered_by_another(
     assert [(record.id, record.ended) for record in metrics.calls] == [("b", "lost"), ("c", "lost")]
     await until(lambda: "2 calls of a killed worker" in caplog.text)
     dead = [item for batch in store.batches for item in batch.items if isinstance(item, Settle)]
-    assert [item.settlement.record.ended for item in dead][-2:] == ["lost", "lost"]
+    assert [item.record.ended for item in dead][-2:] == ["lost", "lost"]
     await until(lambda: len([*(tmp_path / "journal").iterdir()]) == 1)
 
 
@@ -789,7 +789,7 @@ async def test_who_dies_while_adopting_is_adopted_in_turn(store: DeskStore, open
     books = open_one()
     wishes = [await drawn(books, name) for name in "ab"]
     store.is_away = True
-    books.settle(settlement(wishes[0]))
+    books.settle(*settlement(wishes[0]))
     await books.close(0.01)
     store.is_away = False
     store.loses_replies = True
@@ -810,13 +810,13 @@ async def test_calls_that_ended_without_being_counted_are_counted_by_who_recover
     books = open_one()
     wishes = [await drawn(books, name) for name in "abcd"]
     metrics = Metrics()
-    books.settle(settlement(wishes[0]))
+    books.settle(*settlement(wishes[0]))
     journal, mark = books.last_end()
     metrics.marks[journal] = mark
     assert mark == 5
     store.is_away = True
-    books.settle(settlement(wishes[1]))
-    books.settle(settlement(wishes[2]))
+    books.settle(*settlement(wishes[1]))
+    books.settle(*settlement(wishes[2]))
     await books.close(0.01)
     store.is_away = False
     open_one(adopts=True, metrics=metrics)
@@ -852,7 +852,7 @@ async def test_a_journal_without_its_end_charges_nobody_twice(
     size = segment.stat().st_size
     store.may_forget = True  # so that closing leaves the journal
     for wish in wishes[:2]:
-        await books.settle(settlement(wish))
+        await books.settle(*settlement(wish))
     await books.close(5)
     os.truncate(segment, size)
     store.may_forget = False
@@ -885,7 +885,7 @@ async def test_an_entry_that_cannot_be_taken_does_not_keep_a_journal_for_ever(
     wishes = [await drawn(books, name) for name in ("a", "bad")]
     store.is_away = True
     for wish in wishes:
-        books.settle(settlement(wish))
+        books.settle(*settlement(wish))
     await books.close(0.01)
     store.is_away, store.may_forget, store.poison = False, True, {"bad"}
     open_one(adopts=True)
@@ -896,7 +896,7 @@ async def test_an_entry_that_cannot_be_taken_does_not_keep_a_journal_for_ever(
 async def test_an_empty_store_is_told_everything_by_the_heir(store: DeskStore, open_one: OpensDesks) -> None:
     books = open_one()
     wishes = [await drawn(books, name) for name in "ab"]
-    await books.settle(settlement(wishes[0]))
+    await books.settle(*settlement(wishes[0]))
     store.is_away = True
     await books.close(0.01)
     store.known.clear()
@@ -917,7 +917,7 @@ async def test_an_extended_lease_is_journalled_as_it_is_then(store: DeskStore, b
     (entry,) = books._journal.open_entries()
     assert "upstream:up" in entry.text
     assert "upstream:up" in store.open["a"]
-    await books.settle(settlement(more))
+    await books.settle(*settlement(more))
     assert books._open == {}
 
 
@@ -935,5 +935,5 @@ async def test_an_extension_that_the_store_may_have_is_sent_again_and_ends_with_
     await until(lambda: books._away is None)
     assert "upstream:up" in store.open["a"]
     assert store.voided == []
-    await books.settle(settlement(more))
+    await books.settle(*settlement(more))
     assert (store.applied, store.open) == (["a"], {})

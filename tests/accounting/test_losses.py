@@ -84,7 +84,7 @@ async def test_books_balance_behind_a_bad_line(
             if isinstance(verdict, Granted):
                 served[wish.record.id] = dice.randrange(100)
                 await asyncio.sleep(dice.random() * 0.05)
-                await books.settle(settlement(wish, served[wish.record.id]))
+                await books.settle(*settlement(wish, served[wish.record.id]))
             return
 
     workers = [open_one() for _ in range(WORKERS)]

@@ -8,7 +8,7 @@ import pytest
 
 from gateway.accounting.offline_quota import OfflineQuota, TimeAway
 from gateway.quota import windows
-from gateway.records import Claim, Granted, Refused, Settlement, WindowState, WindowStatus
+from gateway.records import Claim, Granted, Refused, WindowState, WindowStatus
 from gateway.store import Reserve
 from tests.store.changes import HOUR, NOON, SECOND, daily, draw, parallel, record, slow, tokens
 
@@ -53,7 +53,7 @@ def test_parallel_calls_are_those_that_run_at_the_beginning_of_each_outage() -> 
     before = draw(parallel(3))
     quota.begin([before], NOON)
     first, second = admitted(quota, parallel(3))
-    quota.settle(before.taken_back(), NOON)
+    quota.settle(before.taken_back(), before.claims, NOON)
     assert len(admitted(quota, parallel(3))) == 1
     quota.begin([first, second], NOON)
     assert len(admitted(quota, parallel(3))) == 1
@@ -84,7 +84,7 @@ def test_settled_usage_replaces_a_reservation() -> None:
     quota = OfflineQuota(SHARE)
     quota.begin([], NOON)
     (wish,) = admitted(quota, tokens(1000, 100))
-    quota.settle(Settlement(record(wish.record.id, 30), wish.claims), NOON)
+    quota.settle(record(wish.record.id, 30), wish.claims, NOON)
     assert len(admitted(quota, tokens(1000, 70))) == 1
     assert admitted(quota, tokens(1000, 1)) == []
 
@@ -93,7 +93,7 @@ def test_a_void_gives_back_the_request_too() -> None:
     quota = OfflineQuota(SHARE)
     quota.begin([], NOON)
     for wish in admitted(quota, daily(100)):
-        quota.settle(wish.taken_back(), NOON, is_void=True)
+        quota.settle(wish.taken_back(), wish.claims, NOON, is_void=True)
     assert len(admitted(quota, daily(100))) == 10
 
 
@@ -124,7 +124,7 @@ def test_a_window_never_exceeds_its_limit_by_more_than_a_share_for_each_worker(s
             wish = draw(claim)
             if isinstance(worker.draw(wish, now_us), Granted):
                 used = dice.randint(0, amount)
-                worker.settle(Settlement(record(wish.record.id, used), wish.claims), now_us)
+                worker.settle(record(wish.record.id, used), wish.claims, now_us)
                 undelivered[at].append(used)
                 total += used
         elif windows.check(claim, state, now_us) is None:

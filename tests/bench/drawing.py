@@ -10,7 +10,7 @@ from gateway.accounting import LedgerClient
 from gateway.accounting.changed_windows import ChangedWindows
 from gateway.config import StoreSettings as Settings
 from gateway.journal import Journal
-from gateway.records import Settlement, Usage
+from gateway.records import Usage
 from gateway.store import open_store
 
 from .counter import Function, Functions
@@ -42,6 +42,6 @@ async def _carry(books: Any, keys: Keys, calls: int, at_once: int) -> None:
         wishes = [keys.draw() for _ in range(at_once)]
         await asyncio.gather(*(books.draw(wish) for wish in wishes))
         await asyncio.gather(*(
-            books.settle(Settlement(wish.record._replace(usage=Usage(210, 34, source="reported")), wish.claims))
+            books.settle(wish.record._replace(usage=Usage(210, 34, source="reported")), wish.claims)
             for wish in wishes
         ))  # fmt: skip

@@ -21,7 +21,7 @@ from gateway.config import StoreSettings as Settings
 from gateway.journal import Journal
 from gateway.process.worker import settle_memory
 from gateway.quota.windows import calendar_window
-from gateway.records import Claim, Granted, Record, Settlement, Usage, Window
+from gateway.records import Claim, Granted, Record, Usage, Window
 from gateway.store import Reserve, open_store
 from tests.fakes.redis_servers import RedisServer
 
@@ -64,7 +64,7 @@ class NoLedger:
         answer.set_result(Granted())
         return answer
 
-    def settle(self, settlement: Settlement) -> asyncio.Future[None]:
+    def settle(self, record: Record, claims: tuple[Claim, ...]) -> asyncio.Future[None]:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         done.set_result(None)
         return done
@@ -111,7 +111,7 @@ async def _carry(ledger: Any, keys: Keys, seconds: float) -> tuple[int, float]:
         granted = await ledger.draw(wish)
         assert isinstance(granted, Granted)
         await asyncio.sleep(CALL_S)
-        await ledger.settle(Settlement(wish.record._replace(usage=Usage(210, 34, source="reported")), wish.claims))
+        await ledger.settle(wish.record._replace(usage=Usage(210, 34, source="reported")), wish.claims)
 
     def note(task: asyncio.Task[None]) -> None:
         running.discard(task)

@@ -24,7 +24,7 @@ from gateway.config import StoreSettings as Settings
 from gateway.journal import codec
 from gateway.quota import ledger_entry
 from gateway.quota.windows import calendar_window
-from gateway.records import Claim, Record, Settlement, Usage, Window
+from gateway.records import Claim, Record, Usage, Window
 from gateway.store import Batch, Item, Reserve, Settle, Store, open_store
 from gateway.store.sqlite.database import path_of
 from tests.fakes.redis_servers import ROOT, RedisServer
@@ -92,8 +92,8 @@ class Trial:
         lost = _record(f"req_{secrets.token_hex(16)}", key)
         yield Reserve.of(lost, claims)
         if not is_open:
-            settlement = Settlement(lost._replace(ended="done", usage=Usage(210, 34, source="reported")), claims)
-            yield Settle(next(self._entries), settlement, ledger_entry.encode(settlement))
+            record = lost._replace(ended="done", usage=Usage(210, 34, source="reported"))
+            yield Settle(next(self._entries), record, claims, ledger_entry.encode(record, claims))
 
     async def _keys(self) -> Slope:
         before = self._look()
@@ -162,7 +162,7 @@ async def embedded(folder: Path) -> dict[str, Slope]:
 def journal_bytes() -> int:
     """What a call with three windows writes into the journal: its `open` and its `close`."""
     record, claims = _record(f"req_{'0' * 32}", "alice"), tuple(Claim(window, 1) for window in _windows("alice"))
-    text = ledger_entry.encode(Settlement(record, claims))
+    text = ledger_entry.encode(record, claims)
     return len(codec.encode(10**6, "open", record.id, text)) + len(codec.encode(10**6, "close", record.id, text))
 
 

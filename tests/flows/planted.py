@@ -37,7 +37,7 @@ def plant(url: str, records: Sequence[Record], **settings: Any) -> None:
             worker = uuid.uuid4().hex
             for number in range(0, len(records), AT_ONCE):
                 some = [Settlement(each, ()) for each in records[number : number + AT_ONCE]]
-                items = [Settle(number + place, each, encode(each)) for place, each in enumerate(some, 1)]
+                items = [Settle(number + place, *each, encode(*each)) for place, each in enumerate(some, 1)]
                 seq = number // AT_ONCE
                 await store.apply(Batch(worker, seq + 1, seq, items))
             await store.retire(worker)

@@ -105,7 +105,7 @@ async def test_a_key_that_was_used_is_not_deleted(scene: Scene) -> None:
 
     secret = (await scene.registry.create_key({"id": "used"}, BY)).secret
     call = Settlement(record(days(1)[0], "used"), ())
-    await scene.store.apply(Batch("a-worker", 1, 0, [Settle(1, call, encode(call))]))
+    await scene.store.apply(Batch("a-worker", 1, 0, [Settle(1, *call, encode(*call))]))
     with pytest.raises(Conflict) as told:
         await scene.registry.delete_key("used", BY)
     assert told.value.code == "key_was_used"

@@ -64,7 +64,7 @@ def a_record(**changes: Any) -> Record:
 
 @given(settlements)
 def test_what_is_written_is_what_is_read(settlement: Settlement) -> None:
-    text = ledger_entry.encode(settlement)
+    text = ledger_entry.encode(*settlement)
     record, claims = ledger_entry.decode(text)
     assert (as_kept(record), claims) == (as_kept(settlement.record), settlement.claims)
     assert text.count("\t") == 1
@@ -76,7 +76,7 @@ def test_what_is_written_is_what_is_read(settlement: Settlement) -> None:
 @given(settlements, names)
 def test_a_note_is_read_past_and_found(settlement: Settlement, note: str) -> None:
     """Gateways that do not know notes leave out what is behind the fields that they know."""
-    plain = ledger_entry.encode(settlement)
+    plain = ledger_entry.encode(*settlement)
     noted = ledger_entry.with_note(plain, note)
     assert "\n" not in noted
     assert (ledger_entry.note_of(noted), ledger_entry.note_of(plain)) == (note, None)
@@ -95,14 +95,14 @@ def test_the_scripts_part_holds_whole_numbers_and_texts_only(settlement: Settlem
         else:
             assert isinstance(value, str) or (isinstance(value, int) and 0 <= value < 2**55), value
 
-    look(json.loads(ledger_entry.encode(settlement).partition("\t")[0]))
+    look(json.loads(ledger_entry.encode(*settlement).partition("\t")[0]))
 
 
 def test_an_entry_tells_what_its_call_counts() -> None:
     window = Window("key:alice|tokens|day||2026-11-20", "key:alice", "tokens", "day", None, 1000, 0, "2026-11-20", 5)
     slots = Window("key:alice|parallel||", "key:alice", "parallel", "", None, 3, is_enforced=False)
     settlement = Settlement(a_record(cost_nusd=77), (Claim(window, 40), Claim(slots, 1)))
-    lease, day, group, sums, claims = json.loads(ledger_entry.encode(settlement).partition("\t")[0])
+    lease, day, group, sums, claims = json.loads(ledger_entry.encode(*settlement).partition("\t")[0])
     assert (lease, day) == ("req_1", "2026-11-20")
     assert group.split(ledger_entry.SEPARATOR) == ["alice", "", "gpt", "main", "chat"]
     assert dict(zip(ledger_entry.SUMS, sums, strict=True)) == {
@@ -129,38 +129,37 @@ def test_sums(record: Record, sums: tuple[int, ...]) -> None:
 def test_a_day_is_that_of_the_calls_beginning() -> None:
     midnight = 1795219200.0
     days = [
-        json.loads(ledger_entry.encode(Settlement(a_record(time=t), ())).partition("\t")[0])[1]
-        for t in (midnight - 1, midnight)
+        json.loads(ledger_entry.encode(a_record(time=t), ()).partition("\t")[0])[1] for t in (midnight - 1, midnight)
     ]
     assert days == ["2026-11-20", "2026-11-21"]
 
 
 def test_a_record_of_an_older_gateway_can_be_read() -> None:
     """One that did not keep prices, and one that did not keep costs either."""
-    values = json.loads(ledger_entry.encode(Settlement(a_record(cost_nusd=5, price="1 1 2"), ())).partition("\t")[2])
+    values = json.loads(ledger_entry.encode(a_record(cost_nusd=5, price="1 1 2"), ()).partition("\t")[2])
     assert ledger_entry.decode_record(json.dumps(values[:-1])) == a_record(cost_nusd=5)
     assert ledger_entry.decode_record(json.dumps(values[:-2])) == a_record(cost_nusd=None)
 
 
 def test_a_record_of_a_newer_gateway_can_be_read() -> None:
     """Gateways of neighbouring versions share a Redis while one after the other is replaced."""
-    values = json.loads(ledger_entry.encode(Settlement(a_record(price="1 1 2"), ())).partition("\t")[2])
+    values = json.loads(ledger_entry.encode(a_record(price="1 1 2"), ()).partition("\t")[2])
     newer = a_record(price="1 1 2", usage=Usage(10, 5, 4, 2, "reported", (("of_tomorrow", 7),)))
     assert ledger_entry.decode_record(json.dumps([*values, "of_tomorrow=7", "", "", "", "of tomorrow"])) == newer
 
 
 def test_a_record_without_failed_attempts_user_and_tags_can_be_read() -> None:
     """A gateway that had units and none of these wrote one value behind the price."""
-    values = json.loads(ledger_entry.encode(Settlement(a_record(price="1 1 2"), ())).partition("\t")[2])
+    values = json.loads(ledger_entry.encode(a_record(price="1 1 2"), ()).partition("\t")[2])
     usage = Usage(10, 5, 4, 2, "reported", (("cache_write", 3),))
     assert ledger_entry.decode_record(json.dumps([*values, "cache_write=3"])) == a_record(price="1 1 2", usage=usage)
 
 
 def test_a_call_with_nothing_behind_its_price_is_written_as_before() -> None:
-    plain = ledger_entry.encode(Settlement(a_record(price="1 1 2"), ()))
+    plain = ledger_entry.encode(a_record(price="1 1 2"), ())
     assert plain.endswith(',null,"1 1 2"]')
     usage = Usage(10, 5, 4, 2, "reported", (("cache_write", 3), ("web_searches", 2)))
-    assert ledger_entry.encode(Settlement(a_record(price="1 1 2", usage=usage), ())) == (
+    assert ledger_entry.encode(a_record(price="1 1 2", usage=usage), ()) == (
         plain[:-1] + ',"cache_write=3 web_searches=2","","",""]'
     )
 
@@ -185,5 +184,5 @@ def test_what_is_no_entry_is_said_to_be_none(text: str) -> None:
 )
 def test_the_models_of_a_window_are_read_from_its_name(name: str, starts: str, model: str | None) -> None:
     window = Window(name, "", "tokens", "", model, 9, 0, starts)
-    (claim,) = ledger_entry.decode(ledger_entry.encode(Settlement(a_record(), (Claim(window, 1),)))).claims
+    (claim,) = ledger_entry.decode(ledger_entry.encode(a_record(), (Claim(window, 1),))).claims
     assert claim.window.model == model

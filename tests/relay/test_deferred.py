@@ -75,7 +75,7 @@ class Scene:
         self, monkeypatch: pytest.MonkeyPatch, age_s: float, status: int, body: Any, account: str = ""
     ) -> None:
         deferral = Deferral("resp_1", "up", account, None, "m", LIMIT, 500, time.time() - age_s)
-        self.store = Store([Deferred("req_1", ledger_entry.encode(ESTIMATE), encode_deferral(deferral))])
+        self.store = Store([Deferred("req_1", ledger_entry.encode(*ESTIMATE), encode_deferral(deferral))])
         self.telemetry = Telemetry()
         books = SimpleNamespace(telemetry=self.telemetry, write_line=lambda record, extras: None)
         model = SimpleNamespace(model=Model(routes=(Route(upstream="up"),)))
@@ -95,7 +95,7 @@ class Scene:
 
     async def look(self) -> list[Any]:
         await self.poller._look()
-        return [item.settlement.record for batch in self.store.batches for item in batch.items]  # type: ignore[union-attr]
+        return [item.record for batch in self.store.batches for item in batch.items]  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from gateway.quota import ledger_entry, windows
-from gateway.records import Claim, Record, Refused, Settlement, Window, WindowState
+from gateway.records import Claim, Record, Refused, Window, WindowState
 from gateway.store import MAX_GAP_S, REAPED_AT_ONCE, SILENT_S, Batch, Progress, Reserve, Settle, StoreLostWrites
 
 SILENT_US = SILENT_S * 1_000_000
@@ -131,7 +131,7 @@ class Model:
             if item.number > mark:
                 mark = item.number
                 if isinstance(item, Settle):
-                    self._close(batch.worker, item.settlement, now_us)
+                    self._close(batch.worker, item.record, item.claims, now_us)
                 else:
                     self._void(self._lease(item.lease), now_us)
         self.workers[batch.worker] = Worker(Progress(batch.seq, mark), now_us)
@@ -189,8 +189,7 @@ class Model:
             self.lines.append(Line(worker, record, claims, now_us, "open", is_admitted=not opening.is_forced))
         return Verdict(None, tuple(self.state(claim.window, now_us) for claim in claims))
 
-    def _close(self, worker: str, settlement: Settlement, now_us: int) -> None:
-        record, claims = settlement
+    def _close(self, worker: str, record: Record, claims: Sequence[Claim], now_us: int) -> None:
         line = self._lease(record.id)
         if line is None:
             for claim in claims:

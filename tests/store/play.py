@@ -141,8 +141,8 @@ class Play:
             assert state.reserved == 0, window
             assert window.unit != "parallel" or state.used == 0
         journals = [desk.journal for desk in (*self.desks, *self.gone)]
-        told = [item.settlement for journal in journals for item in journal if isinstance(item, Settle)]
-        closed = {settlement.record.id: settlement.record for settlement in told}
+        told = [item.record for journal in journals for item in journal if isinstance(item, Settle)]
+        closed = {record.id: record for record in told}
         assert len(closed) == len(told)
         stands = {record.id: record for record in self.model.records()}
         # Of a draw whose worker never heard of it and died, the store alone knows.

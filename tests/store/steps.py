@@ -133,7 +133,7 @@ class Desk:
     """Running calls that the store has perhaps never heard of."""
 
     def close(self, settlement: Settlement) -> Settle:
-        item = Settle(len(self.journal) + 1, settlement, ledger_entry.encode(settlement))
+        item = Settle(len(self.journal) + 1, *settlement, ledger_entry.encode(*settlement))
         self.journal.append(item)
         return item
 

@@ -17,7 +17,7 @@ NOTE = '{"id":"resp_1"}'
 async def defer(worker: Worker, wish: Reserve) -> None:
     worker.number += 1
     estimate = Settlement(wish.record, wish.claims)
-    await worker.send(Defer(worker.number, estimate, encode(estimate), NOTE))
+    await worker.send(Defer(worker.number, *estimate, encode(*estimate), NOTE))
 
 
 async def settle(by: Worker, wish: Reserve, used: int) -> None:
@@ -31,7 +31,7 @@ async def test_it_outlives_its_worker_and_is_settled_once(worker: Worker, other:
     wish = await worker.granted(*CLAIMS)
     await defer(worker, wish)
     store = other.store
-    entry = encode(Settlement(wish.record, wish.claims))
+    entry = encode(wish.record, wish.claims)
     assert await store.deferred(10) == [Deferred(wish.record.id, entry, NOTE)]
     assert await store.find_deferred(wish.record.id) == Deferred(wish.record.id, entry, NOTE)
     assert await store.find_deferred("another") is None
@@ -80,7 +80,7 @@ async def test_in_the_batch_of_its_draw(worker: Worker, clock: Clock) -> None:
     wish = draw(*CLAIMS)
     worker.number += 1
     estimate = Settlement(wish.record, wish.claims)
-    await worker.send(worker.opening(wish), Defer(worker.number, estimate, encode(estimate), NOTE))
+    await worker.send(worker.opening(wish), Defer(worker.number, *estimate, encode(*estimate), NOTE))
     await worker.store.void_leases(worker.name)
     assert await levels(worker.store, clock, *CLAIMS) == HELD
     await settle(worker, wish, 7)

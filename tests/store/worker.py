@@ -43,7 +43,7 @@ class Worker:
 
     def closing(self, end: Settlement) -> Settle:
         self.number += 1
-        return Settle(self.number, end, encode(end))
+        return Settle(self.number, *end, encode(*end))
 
     def voiding(self, wish: Reserve) -> Void:
         self.number += 1

@@ -68,7 +68,7 @@ def spell_items(items: Sequence[Item]) -> Spelt:
     shown = len(windows.spelt)
     for i, item in enumerate(items):
         if isinstance(item, Settle):
-            record, claims = item.settlement
+            record, claims = item.record, item.claims
             charges = "".join([
                 f",{place},{amount},{actual}"
                 for place, (_, amount), actual in zip(
@@ -84,7 +84,7 @@ def spell_items(items: Sequence[Item]) -> Spelt:
             if record.user or record.tags:
                 attributed[i] = _attributed(record, fields)
         elif isinstance(item, Defer):
-            record, claims = item.settlement
+            record, claims = item.record, item.claims
             amounts = "".join(
                 [f",{place},{claim[1]}" for place, claim in zip(windows.places(claims), claims, strict=True)]
             )

@@ -85,7 +85,7 @@ class LedgerTransaction:
             elif item.number > self.mark:
                 self.mark = item.number
                 if isinstance(item, Settle):
-                    self._close(item.settlement)
+                    self._close(item.record, item.claims)
                 elif isinstance(item, Defer):
                     self._defer(item)
                 else:
@@ -107,7 +107,7 @@ class LedgerTransaction:
 
     def lose(self, lease: str, settlement: Settlement) -> None:
         """Close an open lease at its estimate, because its worker cannot settle it."""
-        self._settle(settlement, self._end(lease))
+        self._settle(settlement.record, settlement.claims, self._end(lease))
         self._count(settlement.record)
 
     def void(self, lease: str, claims: Sequence[Claim]) -> None:
@@ -152,10 +152,9 @@ class LedgerTransaction:
         """What an open lease holds."""
         return self.opened[lease].claims if lease in self.opened else self.taken[lease]
 
-    def _close(self, settlement: Settlement) -> None:
-        record, claims = settlement
+    def _close(self, record: Record, claims: Sequence[Claim]) -> None:
         if record.id in self.drawn_us:
-            self._settle(settlement, self._end(record.id))
+            self._settle(record, claims, self._end(record.id))
         elif (lost := self.lost.pop(record.id, None)) is not None:
             self._take_back(record.id, lost)
             charged = windows.charges(*lost.settlement)
@@ -171,10 +170,10 @@ class LedgerTransaction:
         self._count(record)
 
     def _defer(self, item: Defer) -> None:
-        lease = item.settlement.record.id
+        lease = item.record.id
         if lease in self.lost:
             self._void(Void(item.number, lease))
-        self._open(Reserve(*item.settlement, item.text, is_forced=True))
+        self._open(Reserve(item.record, item.claims, item.text, is_forced=True))
         self.deferred[lease] = item
 
     def _void(self, item: Void) -> None:
@@ -196,8 +195,7 @@ class LedgerTransaction:
             self.extended.pop(lease, None)
         return self.now_us - self.drawn_us.pop(lease)
 
-    def _settle(self, settlement: Settlement, age_us: int) -> None:
-        record, claims = settlement
+    def _settle(self, record: Record, claims: Sequence[Claim], age_us: int) -> None:
         states, changed = self.states, self.changed
         for claim, actual in zip(claims, windows.charges(record, claims), strict=True):
             window = claim.window

@@ -243,11 +243,10 @@ class SqliteLedger:
             if isinstance(item, RateDraw):
                 windows.update(_windows(item.claims))
                 continue
-            record, claims = (item.record, item.claims) if isinstance(item, Reserve) else item.settlement
-            leases.append(record.id)
+            leases.append(item.record.id)
             if isinstance(item, Reserve | Defer):
-                reserved.append(record.id)
-            for window, _ in claims:
+                reserved.append(item.record.id)
+            for window, _ in item.claims:
                 windows[window.id] = window
         if leases:
             turn.drawn_us.update(self.db.execute(among("SELECT id, drawn_us FROM leases", len(leases)), leases))
