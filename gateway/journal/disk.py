@@ -43,7 +43,7 @@ class Segment:
     last: int = 0
     """No close or void in it has a higher number."""
     delivered_at: float | None = None
-    """When the store had everything in it, on the monotonic clock; None while it has not."""
+    """When the store was found to have everything in it, on the monotonic clock; None: it was not."""
 
     signposts: list[tuple[int, int]] = field(default_factory=list)
     """(number, offset): what begins at this offset in bytes has a higher number. Not from each entry to the next, but

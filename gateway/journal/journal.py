@@ -303,6 +303,7 @@ class Journal:
                 log.warning("the disk of the journal %s has room again", self.name)
         except OSError:
             pass  # which was said when it failed first
+        self._shelf.note_delivered()
         if self._on_disk == self._appended and (plan := self._shelf.plan_to_shrink(KEPT_S)) is not None:
             self._note(plan, disk.perform(plan))
         old = self._shelf.outlived(KEPT_S)

@@ -97,7 +97,6 @@ class Segments:
             self._current = outcome.begun
             self._segments.append(outcome.begun)
             self._unsynced.append(outcome.begun)
-            self._look_at(outcome.begun)
 
     def _note_growth(self, target: Segment, blob_bytes: int, last: int) -> None:
         """So much was written behind its entries."""
@@ -107,8 +106,7 @@ class Segments:
         target.size_bytes = size_bytes + blob_bytes
         target.fresh_bytes += blob_bytes
         if last > target.last:
-            target.last = last
-        self._look_at(target)
+            target.last, target.delivered_at = last, None
         if target not in self._unsynced:
             self._unsynced.append(target)
 
@@ -130,15 +128,19 @@ class Segments:
 
     def delivered(self, number: int) -> None:
         """The store has everything up to this number, and nothing above."""
+        if number < self._mark:
+            for segment in self._segments:
+                if segment.last > number:
+                    segment.delivered_at = None
         self._mark = number
-        for segment in self._segments:
-            self._look_at(segment)
 
-    def _look_at(self, segment: Segment) -> None:
-        if segment.last > self._mark:
-            segment.delivered_at = None
-        elif segment.delivered_at is None:
-            segment.delivered_at = time.monotonic()
+    def note_delivered(self) -> None:
+        """Mark the segments of which the store has everything by now. `plan_to_shrink` and `outlived` go by this: what
+        is delivered is kept from the next mark on."""
+        now = time.monotonic()
+        for segment in self._segments:
+            if segment.last <= self._mark and segment.delivered_at is None:
+                segment.delivered_at = now
 
     def outlived(self, kept_s: float) -> list[Segment]:
         """What was delivered long ago. Never the current one; nor any, before there is one that carries on."""

@@ -188,6 +188,24 @@ async def test_what_was_delivered_stays_for_a_while(desk: Desk, monkeypatch: pyt
     assert len(desk.segments(journal)) == 1
 
 
+async def test_an_end_is_kept_from_its_own_delivery_on(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not from that of an older one in the same segment."""
+    monkeypatch.setattr(segments, "SMALL_BYTES", 10)
+    journal, now = desk.create(), 1000.0
+    monkeypatch.setattr(segments, "time", SimpleNamespace(monotonic=lambda: now))
+    for number in range(2):
+        last = journal.append("close", f"call-{number}", TEXT)
+        await journal.written()
+        journal.delivered(last)
+        await journal._tidy()
+        now += under_test.KEPT_S - 1
+    await journal._tidy()
+    assert last in ends(journal)
+    now += 2
+    await journal._tidy()
+    assert last not in ends(journal)
+
+
 @pytest.mark.usefixtures("short_times")
 async def test_an_idle_journal_shrinks(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segments, "SMALL_BYTES", 10_000)
