@@ -64,31 +64,39 @@ def gateways(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartsGateway
 
 
 @pytest.fixture(scope="session")
-def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
-    """A gateway with calls of today and of other days, good ones and bad ones."""
+def embedded_house(gateways: StartsGateways, theatre: Stage) -> Gateway:
+    """A gateway with calls of today and of other days, good ones and bad ones, on the embedded store."""
     return _house(gateways, theatre, {})
 
 
-@pytest.fixture(scope="session", params=["embedded", "redis"])
-def either(
-    request: pytest.FixtureRequest, theatre: Stage, gateways: StartsGateways, tmp_path_factory: pytest.TempPathFactory
+@pytest.fixture(scope="session")
+def house_on_redis(
+    gateways: StartsGateways, theatre: Stage, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Gateway]:
-    """The same gateway on each of the stores."""
-    if request.param == "embedded":
-        yield request.getfixturevalue("house")
-        return
+    """The same gateway on a Redis."""
     with RedisServer(tmp_path_factory.mktemp("redis")) as server:
         yield _house(gateways, theatre, {"store": {"url": server.url}})
+
+
+@pytest.fixture(scope="session")
+def house(embedded_house: Gateway) -> Gateway:
+    """The gateway of most tests. A file whose tests compare numbers overrides it with `either`."""
+    return embedded_house
+
+
+@pytest.fixture(scope="session", params=["embedded_house", "house_on_redis"], ids=["embedded", "redis"])
+def either(request: pytest.FixtureRequest) -> Gateway:
+    """The same gateway on each of the stores."""
+    made: Gateway = request.getfixturevalue(request.param)
+    return made
 
 
 @pytest.fixture
 def operator(driver: webdriver.Chrome, either: Gateway) -> Iterator[Page]:
     """Signed in at a gateway on each of the stores as who may change things."""
-    made = Page(driver, either.url)
-    made.forget()
-    made.open(token=ADMIN_TOKEN)
-    yield made
-    check_manners(made)
+    for made in _visit(driver, either):
+        made.open(token=ADMIN_TOKEN)
+        yield made
 
 
 def _house(gateways: StartsGateways, theatre: Stage, more: dict[str, Any]) -> Gateway:
@@ -155,13 +163,17 @@ def _call(house: Gateway, theatre: Stage) -> None:
     theatre.check()
 
 
-@pytest.fixture
-def page(driver: webdriver.Chrome, house: Gateway) -> Iterator[Page]:
-    """The browser, which has never been here; afterwards, whether the page kept to the gateway and to its policy."""
+def _visit(driver: webdriver.Chrome, house: Gateway) -> Iterator[Page]:
     made = Page(driver, house.url)
     made.forget()
     yield made
     check_manners(made)
+
+
+@pytest.fixture
+def page(driver: webdriver.Chrome, house: Gateway) -> Iterator[Page]:
+    """The browser, which has never been here; afterwards, whether the page kept to the gateway and to its policy."""
+    yield from _visit(driver, house)
 
 
 def check_manners(page: Page) -> None:

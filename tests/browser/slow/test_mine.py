@@ -17,6 +17,12 @@ TABLE = "section[aria-labelledby=usage-title] .flush table"
 
 
 @pytest.fixture
+def house(either: Gateway) -> Gateway:
+    """Numbers are compared on each of the stores."""
+    return either
+
+
+@pytest.fixture
 def alice(page: Page) -> Page:
     """Signed in with her key."""
     page.open(token=secret("alice"))

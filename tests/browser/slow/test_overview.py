@@ -21,6 +21,12 @@ from tests.flows.planted import plant, record
 TABLE = "section[aria-labelledby=who-title] table"
 
 
+@pytest.fixture
+def house(either: Gateway) -> Gateway:
+    """Numbers are compared on each of the stores."""
+    return either
+
+
 def costs(house: Gateway) -> dict[str, float]:
     return {row["day"]: row["cost_usd"] or 0 for row in house.usage(group_by="day")}
 

@@ -26,6 +26,12 @@ TOLD = (
 )  # fmt: skip
 
 
+@pytest.fixture
+def house(either: Gateway) -> Gateway:
+    """Numbers are compared on each of the stores."""
+    return either
+
+
 def numbers(row: dict[str, Any]) -> dict[str, float | None]:
     """A row of the page as the report has it; what has no number is unknown."""
     return {

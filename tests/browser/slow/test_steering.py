@@ -185,21 +185,21 @@ def test_revoking_asks_first_and_is_for_ever(admin: Page, house: Gateway) -> Non
     admin.gone("dialog footer .danger")
 
 
-def test_a_spent_quota_is_topped_up_and_counted_anew(admin: Page, house: Gateway) -> None:
-    secret = make(admin, "spending", requests=1)
-    assert [complete(house, secret).status for _ in range(2)] == [200, 429]
-    admin.click("main tr[data-name=spending] button")
-    admin.see("dialog .quota.full", "1 of 1 request")
-    admin.click("dialog .quota button", "Top up")
-    admin.type("dialog.small input[name=more]", "1")
-    admin.click("dialog.small button[type=submit]")
-    admin.see("dialog .quota", "1 of 2 requests")
-    eventually(lambda: complete(house, secret).status == 200, DIES_WITHIN_S)
-    admin.see("dialog .quota.full", "2 of 2 requests")
-    admin.click("dialog .quota button", "Reset")
-    admin.click("dialog.small button.danger")
-    admin.see("dialog .quota.fine", "0 of 2 requests")
-    assert complete(house, secret).status == 200
+def test_a_spent_quota_is_topped_up_and_counted_anew(operator: Page, either: Gateway) -> None:
+    secret = make(operator, "spending", requests=1)
+    assert [complete(either, secret).status for _ in range(2)] == [200, 429]
+    operator.click("main tr[data-name=spending] button")
+    operator.see("dialog .quota.full", "1 of 1 request")
+    operator.click("dialog .quota button", "Top up")
+    operator.type("dialog.small input[name=more]", "1")
+    operator.click("dialog.small button[type=submit]")
+    operator.see("dialog .quota", "1 of 2 requests")
+    eventually(lambda: complete(either, secret).status == 200, DIES_WITHIN_S)
+    operator.see("dialog .quota.full", "2 of 2 requests")
+    operator.click("dialog .quota button", "Reset")
+    operator.click("dialog.small button.danger")
+    operator.see("dialog .quota.fine", "0 of 2 requests")
+    assert complete(either, secret).status == 200
 
 
 def test_keys_of_the_file_are_not_edited_here(admin: Page) -> None:

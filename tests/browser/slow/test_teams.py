@@ -57,39 +57,39 @@ def test_a_team_of_the_page_binds_its_keys(admin: Page, house: Gateway) -> None:
     admin.see("dialog h2", "one-of-pair")
 
 
-def test_a_team_shows_what_its_keys_have_spent_and_who_they_are(admin: Page, house: Gateway) -> None:
-    admin.go("teams")
-    admin.click("main tr[data-name=crew] button")
-    (row,) = [row for row in house.admin("quotas", team="crew").json["data"] if row["scope"] == "team:crew"]
-    bar = admin.see('dialog .quota[data-scope="team:crew"]', f"{row['used']:,} of 5,000 tokens")
+def test_a_team_shows_what_its_keys_have_spent_and_who_they_are(operator: Page, either: Gateway) -> None:
+    operator.go("teams")
+    operator.click("main tr[data-name=crew] button")
+    (row,) = [row for row in either.admin("quotas", team="crew").json["data"] if row["scope"] == "team:crew"]
+    bar = operator.see('dialog .quota[data-scope="team:crew"]', f"{row['used']:,} of 5,000 tokens")
     assert "resets in" in bar.text
-    assert len(admin.all("dialog .quota")) == 1, "those of its keys are shown with them"
-    admin.see("dialog h3", "1 key")
-    assert [each.text for each in admin.all("dialog .members a")] == ["alice"]
-    assert "the configuration file" in admin.text("dialog .facts")
-    assert not admin.all("dialog footer button"), "what stands in the file is changed there"
-    admin.press(ESCAPE)
-    admin.gone("dialog")
-    assert admin.driver.current_url.endswith("#teams")
+    assert len(operator.all("dialog .quota")) == 1, "those of its keys are shown with them"
+    operator.see("dialog h3", "1 key")
+    assert [each.text for each in operator.all("dialog .members a")] == ["alice"]
+    assert "the configuration file" in operator.text("dialog .facts")
+    assert not operator.all("dialog footer button"), "what stands in the file is changed there"
+    operator.press(ESCAPE)
+    operator.gone("dialog")
+    assert operator.driver.current_url.endswith("#teams")
 
 
-def test_a_team_is_changed_topped_up_and_counted_anew(admin: Page, house: Gateway) -> None:
-    make_team(admin, "growing")
-    admin.click("main tr[data-name=growing] button")
-    admin.click("dialog footer button", "Edit")
-    admin.type("dialog .quota-rows .amount", "9")
-    admin.click("dialog fieldset button", "Add a quota")
-    admin.type("dialog .quota-rows li:nth-child(2) .amount", "2.5")
-    admin.choose("dialog .quota-rows li:nth-child(2) select", "usd")
-    admin.click("dialog form button[type=submit]")
-    eventually(lambda: told(house, "growing")["quotas"] == [{"requests": 9, "per": "day"}, {"usd": 2.5, "per": "day"}])
-    change = house.admin("audit", limit="1").json["data"][0]
+def test_a_team_is_changed_topped_up_and_counted_anew(operator: Page, either: Gateway) -> None:
+    make_team(operator, "growing")
+    operator.click("main tr[data-name=growing] button")
+    operator.click("dialog footer button", "Edit")
+    operator.type("dialog .quota-rows .amount", "9")
+    operator.click("dialog fieldset button", "Add a quota")
+    operator.type("dialog .quota-rows li:nth-child(2) .amount", "2.5")
+    operator.choose("dialog .quota-rows li:nth-child(2) select", "usd")
+    operator.click("dialog form button[type=submit]")
+    eventually(lambda: told(either, "growing")["quotas"] == [{"requests": 9, "per": "day"}, {"usd": 2.5, "per": "day"}])
+    change = either.admin("audit", limit="1").json["data"][0]
     assert (change["action"], change["kind"], change["name"]) == ("update", "team", "growing")
-    admin.see("dialog .quota", "of 9 requests")
-    admin.click("dialog .quota button", "Top up")
-    admin.type("dialog.small input[name=more]", "3")
-    admin.click("dialog.small button[type=submit]")
-    admin.see("dialog .quota", "of 12 requests")
+    operator.see("dialog .quota", "of 9 requests")
+    operator.click("dialog .quota button", "Top up")
+    operator.type("dialog.small input[name=more]", "3")
+    operator.click("dialog.small button[type=submit]")
+    operator.see("dialog .quota", "of 12 requests")
 
 
 def test_what_is_wrong_with_a_team_is_told_beside_its_field(admin: Page) -> None:
