@@ -6,10 +6,12 @@ A release may move a private name without notice. These tests then fail with the
 from __future__ import annotations
 
 import ast
+import inspect
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
+import aiohttp
 import pytest
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Histogram
@@ -70,6 +72,11 @@ def test_aiohttp_has_what_a_connection_uses() -> None:
     used = inherited(tree, "web.RequestHandler")
     assert used, "the connection uses no private name any more: delete this test"
     assert used - has == set()
+
+
+def test_aiohttp_s_connectors_connect_by_a_method_of_this_name() -> None:
+    """gateway/upstream/websocket.py has its own."""
+    assert inspect.iscoroutinefunction(aiohttp.BaseConnector._create_connection)
 
 
 @pytest.mark.parametrize("name", ["_sum", "_upper_bounds", "_buckets"])

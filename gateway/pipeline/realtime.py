@@ -6,6 +6,7 @@ is a call of its own (relay/realtime.py). Other models do not stand in for the s
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -33,6 +34,8 @@ from gateway.upstream.websocket import UpstreamSocket, open_socket
 
 from .services import Services
 
+logger = logging.getLogger("gateway")
+
 MAX_OUTPUT = 4_096
 """Output tokens that are reserved for a response of a model without `max_output_tokens`: the largest limit that the API
 takes (openai-python, `types/realtime/realtime_session_create_request.py`, `max_output_tokens`)."""
@@ -54,7 +57,12 @@ class RealtimeSession:
     transcriber: str | None = None
     """The one of its transcriptions."""
     failure: Failure | None = None
-    """What the upstream did wrong; to be set before the session is left."""
+    """What the upstream did wrong."""
+
+    def fail(self, failure: Failure) -> None:
+        """The upstream has done this wrong, which ends the session."""
+        self.failure = failure
+        _note(self.log, self.route, failure)
 
     def check(self, event: dict[str, Any]) -> bool:
         """Whether the event had to be changed, which is done in place: models have other names at the upstream. Raises
@@ -203,7 +211,7 @@ async def _attempt(
             accounts.take_back()
             handle.ended(opened)
             telemetry.attempted(route.upstream, opened.fault.value)
-            log.attempt_failed(opened.fault, f"{opened.fault.value}: {opened.detail}")
+            _note(log, route, opened)
             return opened
         handle.answered()
         session = RealtimeSession(log, opened, accounts, route, upstream.timeouts.total_s, services)
@@ -216,6 +224,16 @@ async def _attempt(
         attempt.callback(over)
         await stack.enter_async_context(attempt.pop_all())
         return session
+
+
+def _note(log: CallLog, route: Route, failure: Failure) -> None:
+    """Write down that an attempt on this route has failed."""
+    fault = failure.fault.value
+    log.attempt_failed(failure.fault, f"{fault}: {failure.detail}")
+    logger.warning(
+        "upstream %s: %s while %s (%s), call %s",
+        route.upstream, fault, failure.phase.value, failure.detail, log.call.id,
+    )  # fmt: skip
 
 
 def _query(call: Call, route: Route) -> str:

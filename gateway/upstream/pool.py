@@ -70,6 +70,7 @@ class Pool:
         self._idle: dict[Connection, None] = {}  # in the order in which they became idle
         self._connections: set[Connection] = set()
         self._dial_slots = 0  # dials in progress, and slots assigned to waiters
+        self._other_dials = 0  # those of `connect`
         self._waiters: dict[asyncio.Future[Connection | None], None] = {}  # result None: a slot for a dial
         self._is_closed = False
         self._buffer = memoryview(bytearray(READ_BUFFER_BYTES))
@@ -101,11 +102,6 @@ class Pool:
         """Connections that are acquired and neither returned nor closed."""
         return len(self._connections) - len(self._idle)
 
-    @property
-    def tls(self) -> ssl.SSLContext | None:
-        """How the upstream's certificate is verified; None: it is reached without TLS."""
-        return self._tls
-
     async def acquire(self, *, is_fresh: bool = False) -> Connection | Failure:
         """A connection for one exchange: an idle one, else a new one.
 
@@ -133,6 +129,19 @@ class Pool:
             if is_dialling:
                 return self._failure(Fault.TIMEOUT, f"no connection to {self._where} within {limit_s:g} s")
             return self._failure(Fault.BUSY, f"all {self._max_connections} connections were in use for {limit_s:g} s")
+
+    async def connect(self, protocol: asyncio.BaseProtocol) -> Failure | None:
+        """Connect this protocol of the caller's to the upstream, through the proxy and TLS, within `connect_s`; or why
+        it is not connected. It counts in no `max_connections`."""
+        limit_s = self._settings.timeouts.connect_s
+        self._other_dials += 1
+        try:
+            async with asyncio.timeout(limit_s):
+                return await self._connect(protocol)
+        except TimeoutError:
+            return self._failure(Fault.TIMEOUT, f"no connection to {self._where} within {limit_s:g} s")
+        finally:
+            self._other_dials -= 1
 
     def request(
         self,
@@ -178,7 +187,7 @@ class Pool:
         self._is_closed = True
         for connection in list(self._idle):
             connection.retire()
-        if self._lookup is not None and not self._dial_slots:
+        if self._lookup is not None and not self._dial_slots and not self._other_dials:
             await self._tasks.cancel_all()
         await asyncio.sleep(0)  # the transports close their sockets in the next iteration of the loop
 
@@ -268,32 +277,13 @@ class Pool:
 
     async def _dial(self) -> Connection | Failure:
         """Dial, using the slot assigned to the caller. The connection takes the slot; a failure frees it."""
-        connection: Connection | None = None
+        limits = self._settings.timeouts
+        connection = Connection(self._name, self, limits, self._settings.max_connection_age_s, self._buffer)
         try:
-            addresses = await self._resolve()
-            if isinstance(addresses, OSError):
-                name = self._host if self._proxy is None else f"the proxy {self._proxy.host}"
-                return self._failure(Fault.CONNECT, f"cannot resolve {name}: {addresses.strerror or addresses}")
-            loop = asyncio.get_running_loop()
-            sock = await self._open_socket(addresses)
-            limits = self._settings.timeouts
-            connection = Connection(self._name, self, limits, self._settings.max_connection_age_s, self._buffer)
-            dialled = connection
-            await loop.create_connection(
-                lambda: dialled,
-                sock=sock,
-                ssl=self._tls,
-                server_hostname=self._host.rstrip(".") if self._tls else None,
-                # `connect_s` fires first and covers more; this replaces the default of 60 s.
-                ssl_handshake_timeout=limits.connect_s + 1 if self._tls else None,
-            )
-        except (OSError, RuntimeError, UnicodeError) as error:
-            # uvloop raises RuntimeError for some addresses, IDNA UnicodeError for some names.
-            self._addresses_until = 0.0  # the name may have another address by now
-            return self._failure(_fault_of(error), f"cannot connect to {self._where}: {_describe(error)}")
+            if (failure := await self._connect(connection)) is not None:
+                return failure
         except BaseException:
-            if connection is not None:
-                connection.abort()
+            connection.abort()
             raise
         else:
             if connection.is_closed:
@@ -302,6 +292,27 @@ class Pool:
             return connection
         finally:
             self._release_slot()
+
+    async def _connect(self, protocol: asyncio.BaseProtocol) -> Failure | None:
+        """Connect this protocol to the upstream, through the proxy and TLS. Has no time limit of its own."""
+        try:
+            addresses = await self._resolve()
+            if isinstance(addresses, OSError):
+                name = self._host if self._proxy is None else f"the proxy {self._proxy.host}"
+                return self._failure(Fault.CONNECT, f"cannot resolve {name}: {addresses.strerror or addresses}")
+            await asyncio.get_running_loop().create_connection(
+                lambda: protocol,
+                sock=await self._open_socket(addresses),
+                ssl=self._tls,
+                server_hostname=self._host.rstrip(".") if self._tls else None,
+                # `connect_s` fires first and covers more; this replaces the default of 60 s.
+                ssl_handshake_timeout=self._settings.timeouts.connect_s + 1 if self._tls else None,
+            )
+        except (OSError, RuntimeError, UnicodeError) as error:
+            # uvloop raises RuntimeError for some addresses, IDNA UnicodeError for some names.
+            self._addresses_until = 0.0  # the name may have another address by now
+            return self._failure(_fault_of(error), f"cannot connect to {self._where}: {_describe(error)}")
+        return None
 
     async def _open_socket(self, addresses: Sequence[AddrInfoType]) -> socket.socket:
         """A connected socket to the upstream, through the proxy if there is one."""

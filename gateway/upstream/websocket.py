@@ -1,6 +1,5 @@
-"""A WebSocket to an upstream, by aiohttp's client, with the upstream's key, proxy, certificates and time limits.
-
-It is no connection of a pool: `max_connections` does not count it.
+"""A WebSocket to an upstream, by aiohttp's client over a connection that the upstream's pool dials: the proxy's tunnel,
+certificates and `connect_s` are those of every call. `max_connections` does not count it.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import aiohttp
+from aiohttp.client_proto import ResponseHandler
 from yarl import URL
 
 from gateway.config import Upstream
@@ -28,6 +28,28 @@ CLOSE_WITHIN_S = 1.0
 
 UpstreamSocket = aiohttp.ClientWebSocketResponse
 Opened = UpstreamSocket | Failure | UpstreamRefused
+
+
+class _NotConnected(Exception):
+    """The pool could not connect."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.detail)
+        self.failure = failure
+
+
+class _PoolConnector(aiohttp.BaseConnector):
+    """Connects as the pool does, whatever aiohttp asks for."""
+
+    def __init__(self, pool: Pool) -> None:
+        super().__init__(force_close=True)
+        self._pool = pool
+
+    async def _create_connection(self, *_: Any) -> ResponseHandler:
+        protocol = ResponseHandler(asyncio.get_running_loop())
+        if (failure := await self._pool.connect(protocol)) is not None:
+            raise _NotConnected(failure)
+        return protocol
 
 
 class _Redirected(Exception):
@@ -56,15 +78,19 @@ async def open_socket(
     tracing = aiohttp.TraceConfig()
     tracing.on_request_redirect.append(_refuse_redirect)
     session = aiohttp.ClientSession(
+        connector=_PoolConnector(pool),
         cookie_jar=aiohttp.DummyCookieJar(),
-        timeout=aiohttp.ClientTimeout(total=None, connect=limits.connect_s),
+        timeout=aiohttp.ClientTimeout(total=None),
         trace_configs=[tracing],
         skip_auto_headers=("User-Agent",),
     )
     async with session:
         try:
             async with asyncio.timeout(limits.connect_s + limits.head_s):
-                opened = await _connect(session, settings, pool, path, headers, protocols, key, max_bytes)
+                opened = await _connect(session, settings, path, headers, protocols, key, max_bytes)
+        except _NotConnected as error:
+            yield error.failure
+            return
         except aiohttp.WSServerHandshakeError as error:
             yield _judged(name, error, pool)
             return
@@ -86,28 +112,19 @@ async def open_socket(
 async def _connect(
     session: aiohttp.ClientSession,
     settings: Upstream,
-    pool: Pool,
     path: str,
     headers: Iterable[tuple[str, str]],
     protocols: Iterable[str],
     key: int,
     max_bytes: int,
 ) -> UpstreamSocket:
-    proxy = settings.way
-    more: dict[str, Any] = {}
-    if proxy is not None:
-        more["proxy"] = f"http://{proxy}"
-        if proxy.basic is not None:
-            more["proxy_headers"] = {"Proxy-Authorization": f"Basic {proxy.basic.get_secret_value()}"}
     opened: UpstreamSocket = await session.ws_connect(
         URL(f"{settings.base_url}{path}", encoded=True),
         headers=[*headers, *_own_headers(settings, key)],
         protocols=tuple(protocols),
-        ssl=pool.tls or True,
         heartbeat=HEARTBEAT_S,
         max_msg_size=max_bytes,
         timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_WITHIN_S),
-        **more,
     )
     return opened
 

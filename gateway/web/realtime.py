@@ -244,10 +244,9 @@ class _Relay:
 
     def _account(self, end: _End) -> None:
         session, said = self._session, end.said
-        session.failure = end.failure
         session.accounts.close(said)
         if end.failure is not None:
-            session.log.attempt_failed(end.failure.fault, f"{end.failure.fault.value}: {end.failure.detail}")
+            session.fail(end.failure)
         session.log.close(status=said.status, usage=Usage(), ended=said.ended, error=said.error)
 
     async def _say(self, end: _End) -> None:

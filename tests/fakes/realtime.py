@@ -2,12 +2,15 @@
 
 with RealtimeUpstream() as upstream:      # upstream.url is what base_url takes
     ...                                   # it answers each `response.create` with `upstream.usage`
+
+Events of a type `test.…` say what it does next: `_answer`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 import threading
 from typing import Any, Self
 
@@ -26,7 +29,8 @@ USAGE = {
 class RealtimeUpstream:
     """See the head of the file."""
 
-    def __init__(self) -> None:
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
+        self._tls = tls
         self.usage: dict[str, Any] | None = USAGE
         self.status = 101
         """Of the answer to a handshake."""
@@ -39,6 +43,10 @@ class RealtimeUpstream:
         self.requests: list[tuple[str, dict[str, str]]] = []
         """Path with query, and headers, of every handshake."""
         self.close_codes: list[int | None] = []
+        self.flooded = 0
+        """Bytes of audio that were sent by a `test.flood`."""
+        self.goes_on = threading.Event()
+        """Ends a `test.pause`, in which nothing is read."""
         self.port = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
@@ -62,7 +70,8 @@ class RealtimeUpstream:
 
     def reset(self) -> None:
         """As at the beginning."""
-        self.usage, self.status, self.stops_inside = USAGE, 101, False
+        self.usage, self.status, self.stops_inside, self.flooded = USAGE, 101, False, 0
+        self.goes_on.clear()
         for each in (self.seen, self.texts, self.requests, self.close_codes):
             each.clear()
 
@@ -73,7 +82,7 @@ class RealtimeUpstream:
         app.router.add_post("/v1/chat/completions", self._chat)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
+        site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=self._tls)
         await site.start()
         self.port = runner.addresses[0][1]
         self._is_ready.set()
@@ -118,10 +127,22 @@ class RealtimeUpstream:
             case "test.close":
                 await socket.close(code=event["code"])
             case "test.cut":
-                assert socket.get_extra_info("peername")
-                transport = socket._req.transport if socket._req is not None else None
-                assert transport is not None
-                transport.abort()
+                _transport_of(socket).abort()
+            case "test.half":
+                _transport_of(socket).write_eof()
+            case "test.large":
+                await socket.send_str("x" * event["bytes"])
+            case "test.flood":
+                await self._flood(socket, event["bytes"])
+            case "test.pause":
+                await asyncio.to_thread(self.goes_on.wait, 60)
+
+    async def _flood(self, socket: web.WebSocketResponse, size: int) -> None:
+        piece = "A" * 65536
+        for _ in range(size // len(piece)):
+            await socket.send_json({"type": "response.output_audio.delta", "delta": piece})
+            self.flooded += len(piece)
+        await socket.send_json({"type": "test.flooded"})
 
     async def _respond(self, socket: web.WebSocketResponse, number: str) -> None:
         await socket.send_json({"type": "response.created", "response": {"id": number, "status": "in_progress"}})
@@ -130,3 +151,10 @@ class RealtimeUpstream:
         if not self.stops_inside:
             done = {"id": number, "status": "completed", "usage": self.usage}
             await socket.send_json({"type": "response.done", "response": done})
+
+
+def _transport_of(socket: web.WebSocketResponse) -> asyncio.Transport:
+    """What the frames of a served socket go over."""
+    transport = socket._req.transport if socket._req is not None else None
+    assert isinstance(transport, asyncio.Transport)
+    return transport

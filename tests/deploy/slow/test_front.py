@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import openai
 import pytest
+from openai.types.websocket_connection_options import WebSocketConnectionOptions
 
 from gateway.config.sections import Timeouts
 from gateway.web.server import KEEP_ALIVE_S
@@ -21,6 +23,7 @@ from tests.conftest import Stage
 from tests.deploy.examples import DEPLOY, load, make_secrets, settle
 from tests.deploy.nginx import is_up, nginx
 from tests.deploy.programs import Running, on_some_port, run
+from tests.fakes.realtime import RealtimeUpstream
 from tests.fakes.scripted import CHUNKED, Authority, Wire, chunk, event, ok_json, until
 from tests.flows.client import TIMEOUT_S, Answer, Raw
 from tests.flows.house import Process, eventually
@@ -121,11 +124,24 @@ FRONTS: dict[str, Callable[[Path, int, Path], Any]] = {"nginx": nginx_alone, "ca
 
 
 @pytest.fixture(scope="module")
-def behind(theatre: Stage, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Process, int, str]]:
+def sessions() -> Iterator[RealtimeUpstream]:
+    """An upstream of the Realtime API."""
+    with RealtimeUpstream() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def behind(
+    theatre: Stage, sessions: RealtimeUpstream, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Process, int, str]]:
     """The gateway of deploy/gateway.yaml, its port, and the secret of its key."""
     folder = tmp_path_factory.mktemp("gateway")
     secrets = make_secrets(folder / "secrets")
+    realtime = f"{{base_url: {sessions.url}, api_key: sk-upstream, capabilities: {{realtime: true}}}}"
+    price = "{input: 4, output: 16, audio_in: 32, audio_out: 64, image_in: 5}"
+    model = f"{{endpoints: [realtime], routes: [{{upstream: sessions}}], price: {price}}}"
     places = {
+        "\nmodels:\n": f"  sessions: {realtime}\n\nmodels:\n  gpt-realtime: {model}\n",
         "/etc/gateway/secrets/": f"{secrets}/",
         "https://api.openai.com/v1": theatre.url,
         "listen: 127.0.0.1:8081": "listen: 127.0.0.1:0",
@@ -180,6 +196,33 @@ def test_a_stream_arrives_event_by_event(place: Place, upstream: Stage) -> None:
 def a_chunk(word: str | None) -> dict[str, Any]:
     choice = {"index": 0, "delta": {"content": word} if word else {}, "finish_reason": None if word else "stop"}
     return {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "gpt-4o-mini", "choices": [choice]}
+
+
+async def test_a_realtime_session_goes_through_tls(place: Place, sessions: RealtimeUpstream) -> None:
+    context = ssl.create_default_context(cafile=str(place.ca_file))
+    options: WebSocketConnectionOptions = {"host": HERE, "port": place.port, "ssl": context, "server_hostname": NAME}
+    sessions.reset()
+    async with (
+        openai.AsyncOpenAI(base_url=f"https://{NAME}/v1", api_key=place.secret) as client,
+        client.realtime.connect(model="gpt-realtime", websocket_connection_options=options) as connection,
+    ):
+        for _ in range(2):
+            await connection.response.create()
+            async for each in connection:
+                if each.type == "response.done":
+                    break
+    assert len(sessions.seen) == 2
+    assert "x-forwarded-for" not in {name.lower() for name in sessions.requests[0][1]}
+
+
+def test_other_protocols_are_not_passed_on(place: Place) -> None:
+    with place.connect() as raw:
+        lines = [
+            "GET /v1/models HTTP/1.1", f"Host: {NAME}", f"Authorization: Bearer {place.secret}",
+            "Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABkAAQAoAAAAAIAAAAA", "", "",
+        ]  # fmt: skip
+        raw.send("\r\n".join(lines).encode())
+        assert raw.read_answer().status == 200
 
 
 def test_the_gateway_sees_the_clients_own_address_and_believes_no_client(place: Place, upstream: Stage) -> None:
