@@ -1,6 +1,8 @@
 # demo runs the gateway, test tests it; both make their own .venv on a fresh machine.
 PYTHON ?= python3
 BIN := .venv/bin
+# Without byte code each gateway that a test starts compiles all its modules, and each test process rewrites all asserts.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo docs screenshots chart image lock test test-all check format servers bench bench-lone bench-wide counts soak stack
 

@@ -68,6 +68,8 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     tier = config.getoption("tier")
+    if tier == "fast" and tier_of(collection_path.relative_to(config.rootpath)) != "fast":
+        return True  # not even a look into the folder
     if tier == "all" or collection_path.suffix != ".py" or not collection_path.name.startswith("test_"):
         return None
     return True if tier_of(collection_path.relative_to(config.rootpath)) != tier else None

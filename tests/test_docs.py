@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import sys
 from collections.abc import Iterator
 from functools import cache
 from itertools import pairwise
@@ -49,13 +50,19 @@ AGAIN: dict[type[BaseModel], type[BaseModel]] = {
 
 
 @cache
+def _bodies(module: str) -> dict[str, list[ast.stmt]]:
+    """The statements of each class of a module, whose source is parsed once."""
+    parsed = ast.parse(inspect.getsource(sys.modules[module]))
+    return {each.name: each.body for each in parsed.body if isinstance(each, ast.ClassDef)}
+
+
+@cache
 def _docstrings(section: type[BaseModel]) -> dict[str, str]:
     """What stands below each field of a section: pydantic would read it at each start of a gateway."""
     found: dict[str, str] = {}
     for kind in reversed(section.__mro__):
         if issubclass(kind, BaseModel) and kind is not BaseModel:
-            (body,) = [each.body for each in ast.parse(inspect.getsource(kind)).body if isinstance(each, ast.ClassDef)]
-            for field, below in pairwise(body):
+            for field, below in pairwise(_bodies(kind.__module__)[kind.__name__]):
                 if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr):
                     found[ast.unparse(field.target)] = inspect.cleandoc(ast.literal_eval(below.value))
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import cast
 
@@ -47,3 +48,11 @@ def test_the_folders_of_a_file_name_its_tier() -> None:
 def test_slow_folders_are_packages() -> None:
     """Without it two files of the same name could not be collected together."""
     assert [path.parent for path in FILES if not (path.parent / "__init__.py").exists()] == []
+
+
+def test_fast_test_files_import_large_packages_inside_the_tests_that_use_them() -> None:
+    """Every process of the fast tier imports every test file: one such import costs each of them 0.5 to 2 s of CPU."""
+    large = re.compile(
+        r"^(?:import|from) (?:anthropic|cohere|google|langchain\w*|litellm|openai|schemathesis)\b", re.MULTILINE
+    )
+    assert [str(path) for path in FILES if tier_of(path) == "fast" and large.search(path.read_text())] == []

@@ -10,9 +10,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import anthropic
-import httpx2
-import openai
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -429,6 +426,10 @@ class Server:
     """Gives one body to every request of the official SDKs, whose clients are dear to make."""
 
     def __init__(self) -> None:
+        import anthropic  # here: importing the SDKs costs every collecting process 1 s
+        import httpx2
+        import openai
+
         self.body = b""
         transport = httpx2.MockTransport(
             lambda _: httpx2.Response(200, headers={"content-type": "text/event-stream"}, content=self.body)
@@ -500,6 +501,9 @@ def test_openai_python_accepts_every_chat_stream(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in GOLDEN if "answer" in GOLDEN[name]])
 def test_plain_answers_are_valid_by_the_sdks_own_types(name: str) -> None:
+    import anthropic
+    import openai
+
     types: dict[str, Any] = {
         "responses": openai.types.responses.Response, "messages": anthropic.types.Message,
         "anthropic": openai.types.chat.ChatCompletion,
@@ -531,6 +535,8 @@ def test_an_unknown_code_is_a_server_error() -> None:
 
 
 def test_a_message_that_fails_ends_in_an_error_that_the_sdk_raises() -> None:
+    import anthropic
+
     translator = stream("messages", request("messages"))
     events = translator.feed(chunk(content="a")) + translator.fail("overloaded_error", "busy")
     with pytest.raises(anthropic.APIStatusError, match="busy"):

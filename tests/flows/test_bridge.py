@@ -7,11 +7,9 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import openai
 import pytest
-from openai import OpenAI
 
 from tests.bridge.golden import CREATED, FIT, GOLDEN, ID, capabilities, is_stream
 from tests.conftest import Stage, StartsGateways, StartsProcesses
@@ -34,6 +32,9 @@ from tests.fakes.scripted import (
 
 from .client import Answer, Raw
 from .house import Gateway, eventually, key, model, secret, settings
+
+if TYPE_CHECKING:  # imported where it is used: importing an SDK costs every collecting process
+    from openai import OpenAI
 
 ABLE = {"completions": "via_chat"}
 QUOTAS = [{"tokens": 1_000_000, "per": "day"}, {"requests": 1_000_000, "per": "day"}]
@@ -215,6 +216,8 @@ def check_answer(given: Answer, name: str) -> None:
 
 @pytest.fixture(scope="module")
 def sdk(house: Gateway) -> Iterator[OpenAI]:
+    from openai import OpenAI
+
     with OpenAI(base_url=f"{house.url}/v1", api_key=secret("alice"), max_retries=0, timeout=60) as made:
         yield made
 
@@ -258,11 +261,13 @@ EXPECTED_ENDS = {
 
 def test_the_simulator_answers_completions_by_chat(gateway: StartsGateways, process: StartsProcesses) -> None:
     """Batches, choices, log probabilities and streams agree with each other, and with the upstream's own books."""
+    import openai
+
     simulator = process("simulate", "--port", "0")
     address = simulator.wait_for(r"serves (http://127\.0\.0\.1:\d+/v1)\n")[1]
     models = {"gpt-4o-mini": model("completions", endpoints=["completions"])}
     made = gateway(settings(address, upstreams={"main": {"capabilities": ABLE}}, models=models))
-    with OpenAI(base_url=f"{made.url}/v1", api_key=secret("alice"), max_retries=0, timeout=60) as sdk:
+    with openai.OpenAI(base_url=f"{made.url}/v1", api_key=secret("alice"), max_retries=0, timeout=60) as sdk:
         asked: dict[str, Any] = {
             "model": "gpt-4o-mini", "prompt": [f"Prompt {number}" for number in range(20)], "n": 2, "logprobs": 3,
             "seed": 7, "max_tokens": 12,

@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import anthropic
 import pytest
 
 from tests.conftest import StartsGateways
@@ -16,6 +15,9 @@ from .background import records
 from .client import Answer
 from .house import Gateway, Process, eventually, key, model, secret, settings
 from .test_batches import served, windows
+
+if TYPE_CHECKING:  # imported where it is used: importing an SDK costs every collecting process
+    import anthropic
 
 MODEL = "claude-sonnet-5"
 PRICE = {"input": 2, "output": 8, "variants": {"batch": {"input": 1, "output": 4}}}
@@ -56,6 +58,8 @@ def house(gateways: StartsGateways, simulator: str, store_url: str) -> Gateway:
 
 
 def sdk(house: Gateway, who: str = "alice") -> anthropic.Anthropic:
+    import anthropic
+
     return anthropic.Anthropic(base_url=house.url, api_key=secret(who), max_retries=0)
 
 
@@ -92,6 +96,8 @@ def test_a_batch_is_charged_once_by_its_results(house: Gateway, simulator: str) 
 
 
 def test_the_sdk_makes_reads_and_deletes_a_batch(house: Gateway, simulator: str) -> None:
+    import anthropic
+
     with sdk(house) as client, sdk(house, "bob") as others:
         batches, other = client.messages.batches, others.messages.batches
         began = batches.create(requests=[request("a"), request("b", simulate={"delay_s": 0.5})])  # type: ignore[list-item]

@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import openai
 import pytest
 
 from tests.conftest import Stage, StartsGateways
@@ -285,6 +284,8 @@ def test_rate_limits_of_both_are_a_429_that_says_when(place: Place) -> None:
 
 
 def test_sdk_does_not_notice_a_failover(place: Place) -> None:
+    import openai
+
     place.near.play(error_json(500))
     place.far.play(ok_json())
     with openai.OpenAI(api_key=secret("alice"), base_url=f"{place.house.url}/v1") as client:

@@ -5,13 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import anthropic
-import httpx2
-import openai
 import pytest
-from openai import OpenAI
 
 from tests.bridge.translated import BASE, CREATED, GOLDEN, data_of
 from tests.conftest import Stage, StartsGateways, StartsProcesses
@@ -32,6 +28,10 @@ from tests.fakes.scripted import (
 
 from .client import Answer, Raw
 from .house import Gateway, eventually, key, model, secret, settings
+
+if TYPE_CHECKING:  # imported where they are used: importing an SDK costs every collecting process
+    import anthropic
+    import openai
 
 PATHS = {"responses": "/v1/responses", "messages": "/v1/messages", "anthropic": "/v1/chat/completions"}
 SENT_TO = {
@@ -450,6 +450,10 @@ MODELS = ["gpt-4o-mini", "deepseek-reasoner"]
 def test_the_official_sdks_work_with_a_chat_only_upstream(gateway: StartsGateways, process: StartsProcesses) -> None:
     """Texts, tools over two turns, streams, reasoning and usage, before the simulator, which has chat only; and the
     gateway's records agree with the simulator's own ledger."""
+    import anthropic
+    import httpx2
+    import openai
+
     simulator = process("simulate", "--port", "0")
     address = simulator.wait_for(r"serves (http://127\.0\.0\.1:\d+/v1)\n")[1]
     models = {name: model("chat", endpoints=TRANSLATED) for name in MODELS}
@@ -457,7 +461,7 @@ def test_the_official_sdks_work_with_a_chat_only_upstream(gateway: StartsGateway
     calls = 0
     with anthropic.Anthropic(base_url=made.url, api_key=secret("alice"), max_retries=0, timeout=60) as sdk:
         calls += messages_conversation(sdk)
-    with OpenAI(base_url=f"{made.url}/v1", api_key=secret("alice"), max_retries=0, timeout=60) as other:
+    with openai.OpenAI(base_url=f"{made.url}/v1", api_key=secret("alice"), max_retries=0, timeout=60) as other:
         calls += responses_conversation(other)
     served = httpx2.get(address.removesuffix("/v1") + "/simulator/ledger").json()
     (row,) = made.usage(group_by="month")
@@ -501,8 +505,10 @@ def messages_conversation(sdk: anthropic.Anthropic) -> int:
     return calls
 
 
-def responses_conversation(sdk: OpenAI) -> int:
+def responses_conversation(sdk: openai.OpenAI) -> int:
     """Returns the number of calls."""
+    from openai import BadRequestError
+
     calls = 0
     for name in MODELS:
         asked: Any = {"model": name, "extra_body": {"seed": 7}}
@@ -536,7 +542,7 @@ def responses_conversation(sdk: OpenAI) -> int:
         assert short.status == "incomplete"
         assert short.incomplete_details is not None
         assert short.incomplete_details.reason == "max_output_tokens"
-        with pytest.raises(openai.BadRequestError) as caught:
+        with pytest.raises(BadRequestError) as caught:
             sdk.responses.create(input="Hello", truncation="auto", **asked)
         assert caught.value.param == "truncation"
         calls += 6

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
 
-import anthropic
 import pytest
 
 from tests.conftest import StartsGateways, StartsProcesses
@@ -41,6 +40,8 @@ def ledger(url: str) -> list[dict[str, Any]]:
 
 
 def test_records_agree_with_the_ledger(simulated: str, house: Gateway, tmp_path: Path) -> None:
+    import anthropic
+
     bodies = [
         HELLO | {"system": SYSTEM},
         HELLO | {"system": SYSTEM},  # reads what the first wrote

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
-import openai
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
@@ -82,6 +81,8 @@ class Upstream:
 
 @pytest.fixture
 async def upstream() -> AsyncIterator[Upstream]:
+    import openai
+
     runner, port = await serve("127.0.0.1", 0, Settings(api_key=KEY))
     url = f"http://127.0.0.1:{port}"
     http_client = openai.DefaultAsyncHttpxClient(verify=False)  # nothing here is TLS, and loading roots takes long
@@ -535,6 +536,8 @@ async def test_embedding_without_dimensions_has_openais(upstream: Upstream) -> N
 
 
 async def test_models(upstream: Upstream) -> None:
+    import openai
+
     names = [model.id async for model in upstream.sdk.models.list() if not model.id.startswith(("claude", "gemini"))]
     media = ["gpt-realtime", "whisper-1", "gpt-4o-mini-transcribe", "tts-1", "gpt-image-1", "dall-e-2"]
     assert names == [INSTRUCT, CHAT, "gpt-4.1-mini", REASONER, EMBEDDING, *media]
@@ -699,6 +702,8 @@ async def test_client_that_leaves_a_stream_is_aborted_with_what_was_generated(up
 
 
 async def test_client_that_leaves_a_plain_answer_is_aborted(upstream: Upstream) -> None:
+    import openai
+
     with pytest.raises(openai.APITimeoutError):
         await upstream.sdk.with_options(timeout=0.1).chat.completions.create(
             model=CHAT, messages=HELLO, extra_body={"simulate": {"tokens": 1000, "tokens_per_s": 100}}
@@ -802,6 +807,8 @@ async def test_the_loop_of_an_agent_ends(upstream: Upstream) -> None:
 
 
 async def test_a_stored_response_is_continued_and_read_until_it_is_deleted(upstream: Upstream) -> None:
+    import openai
+
     responses = upstream.sdk.responses
     first = await responses.create(model=CHAT, input="Tell me a story.")
     second = await responses.create(model=CHAT, input="Go on.", previous_response_id=first.id)

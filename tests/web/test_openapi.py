@@ -6,7 +6,6 @@ import json
 from typing import Any
 
 import pytest
-import schemathesis
 from aiohttp import web
 from aiohttp.test_utils import TestClient
 from pydantic.json_schema import models_json_schema
@@ -34,12 +33,16 @@ def described(told: Told) -> set[tuple[str, str]]:
 
 
 async def test_document_is_valid_openapi(inside: Inside) -> None:
+    import schemathesis  # here: dear, and every collecting process would import it
+
     told = await document(await inside(NOWHERE))
     assert told["openapi"].startswith("3.1.")
     schemathesis.openapi.from_dict(told).validate()
 
 
 def test_a_document_that_is_not_valid_would_be_found() -> None:
+    import schemathesis
+
     told = json.loads(json.dumps(openapi.describe(openapi.OPERATIONS)))
     told["paths"]["/v1/key"]["get"]["responses"]["200"]["content"] = []
     with pytest.raises(ValueError, match="is not of type"):
