@@ -7,17 +7,17 @@ right; a place without a row fails, and so does a row without a place.
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
-import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
+from tests.bridge import differences
+from tests.bridge.differences import Row, places
 from tests.bridge.translated import GOLDEN
 from tests.fakes.litellm_proxy import HOME
 
@@ -35,14 +35,6 @@ STREAMS = [
 WITHIN_S = 120.0
 """It imports for ten seconds on a quiet machine."""
 pytestmark = pytest.mark.timeout(150)
-
-
-class Row(NamedTuple):
-    """Places of one kind: of the request to the upstream (`sent`) or of the client's answer (`shown`)."""
-
-    where: str
-    """A pattern of `FORMAT SIDE PATH`, numbers of list entries left out."""
-    why: str
 
 
 DIFFERS = (
@@ -104,8 +96,6 @@ REFUSES = {
     "empty here, and LiteLLM raises an error over an answer that is paid for",
 }
 """Cases that LiteLLM does not translate, and what becomes of them here."""
-NO_MATTER = re.compile(r".*\.(id|item_id|phase|caller|namespace)")
-"""Ids are made up by each; the others are null in both."""
 
 
 @pytest.fixture(scope="module")
@@ -129,20 +119,8 @@ def theirs() -> dict[str, dict[str, Any]]:
     return dict(zip((*CASES, *STREAMS), json.loads(done.stdout.rpartition("\n")[2]), strict=True))
 
 
-def places(ours: Any, others: Any, path: str = "") -> Iterator[str]:
-    """Where two JSON values differ. A member that is null is as one that is missing."""
-    if isinstance(ours, dict) and isinstance(others, dict):
-        for name in sorted({**ours, **others}):
-            yield from places(ours.get(name), others.get(name), f"{path}.{name}")
-    elif isinstance(ours, list) and isinstance(others, list) and len(ours) == len(others):
-        for one, other in zip(ours, others, strict=True):
-            yield from places(one, other, f"{path}[]")
-    elif ours != others and NO_MATTER.fullmatch(path) is None:
-        yield path
-
-
 def found(theirs: dict[str, dict[str, Any]], name: str) -> list[str]:
-    """The places of one case, as `FORMAT SIDE PATH`."""
+    """The places of one case, of the request to the upstream (`sent`) and the client's answer (`shown`)."""
     way = name.partition("/")[0]
     return [
         f"{way} {side} {path}"
@@ -157,13 +135,12 @@ def test_every_difference_is_explained(theirs: dict[str, dict[str, Any]], name: 
         assert theirs[name].keys() == {"error"}, REFUSES[name]
         return
     assert "error" not in theirs[name], theirs[name]
-    unexplained = [place for place in found(theirs, name) if not any(re.fullmatch(row.where, place) for row in DIFFERS)]
-    assert not unexplained
+    assert not differences.unexplained(DIFFERS, found(theirs, name))
 
 
 def test_every_row_is_of_a_difference(theirs: dict[str, dict[str, Any]]) -> None:
-    every = {place for name in CASES if name not in REFUSES for place in found(theirs, name)}
-    assert not [row.where for row in DIFFERS if not any(re.fullmatch(row.where, place) for place in every)]
+    every = [place for name in CASES if name not in REFUSES for place in found(theirs, name)]
+    assert not differences.unused(DIFFERS, every)
 
 
 # ----------------------------------------------------------------------------------------------------------- streams
@@ -213,66 +190,18 @@ STREAMS_DIFFER = (
         "a message ends before the first call begins, which LiteLLM ends last; the input of a custom tool is streamed "
         "as its text, where LiteLLM streams the JSON around it; a local shell call comes back as one"),
 )  # fmt: skip
-"""As `DIFFERS`, of `FORMAT KIND PATH` in an event that both have, or `FORMAT +KIND` where LiteLLM has no such event at
-this place, `FORMAT -KIND` where it has one that is not here."""
-TEXTS = ("delta", "text", "thinking", "partial_json")
-
-
-def joined(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The events, deltas of one thing that follow each other as one; without pings and numbers."""
-    found: list[dict[str, Any]] = []
-    for event in events:
-        if event["type"] == "ping":
-            continue
-        if event["type"].endswith("delta") and found and is_same_delta(found[-1], event):
-            found[-1] = with_more(found[-1], event)
-        else:
-            found.append({name: value for name, value in event.items() if name != "sequence_number"})
-    return found
-
-
-def is_same_delta(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether two deltas add to the same text."""
-    names = ("type", "index", "output_index", "content_index")
-    kinds = [each["delta"].get("type") if isinstance(each.get("delta"), dict) else "" for each in (one, other)]
-    return kinds[0] == kinds[1] and all(one.get(name) == other.get(name) for name in names)
-
-
-def with_more(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    """Both as one delta."""
-    if isinstance(one["delta"], str):
-        return one | {"delta": one["delta"] + other["delta"]}
-    more = {name: one["delta"][name] + value for name, value in other["delta"].items() if name in TEXTS}
-    return one | {"delta": one["delta"] | more}
-
-
-def kind_of(event: dict[str, Any]) -> str:
-    """Its type; of blocks and items also theirs."""
-    inner = event.get("item") or event.get("part") or event.get("content_block") or event.get("delta")
-    return f"{event['type']}:{inner['type']}" if isinstance(inner, dict) and "type" in inner else event["type"]
 
 
 def stream_places(theirs: dict[str, dict[str, Any]], name: str) -> Iterator[str]:
-    """Where the streams of one case differ, as in `STREAMS_DIFFER`."""
-    way = name.partition("/")[0]
-    one, other = joined(GOLDEN[name]["shown"]), joined(theirs[name]["shown"])
-    kinds = [kind_of(event) for event in one], [kind_of(event) for event in other]
-    for what, start, end, from_, to in difflib.SequenceMatcher(None, *kinds, autojunk=False).get_opcodes():
-        if what == "equal":
-            for mine, yours in zip(one[start:end], other[from_:to], strict=True):
-                yield from (f"{way} {kind_of(mine)} {path}" for path in places(mine, yours))
-        else:
-            yield from (f"{way} +{kind}" for kind in kinds[0][start:end])
-            yield from (f"{way} -{kind}" for kind in kinds[1][from_:to])
+    """Where the streams of one case differ."""
+    return differences.stream_places(name.partition("/")[0], GOLDEN[name]["shown"], theirs[name]["shown"])
 
 
 @pytest.mark.parametrize("name", STREAMS)
 def test_every_difference_of_a_stream_is_explained(theirs: dict[str, dict[str, Any]], name: str) -> None:
     assert "error" not in theirs[name], theirs[name]
-    rows = [re.compile(row.where) for row in STREAMS_DIFFER]
-    assert not [place for place in stream_places(theirs, name) if not any(row.fullmatch(place) for row in rows)]
+    assert not differences.unexplained(STREAMS_DIFFER, stream_places(theirs, name))
 
 
 def test_every_row_is_of_a_difference_of_streams(theirs: dict[str, dict[str, Any]]) -> None:
-    every = {place for name in STREAMS for place in stream_places(theirs, name)}
-    assert not [row.where for row in STREAMS_DIFFER if not any(re.fullmatch(row.where, place) for place in every)]
+    assert not differences.unused(STREAMS_DIFFER, [place for name in STREAMS for place in stream_places(theirs, name)])
