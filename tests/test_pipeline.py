@@ -83,7 +83,7 @@ def test_only_what_must_change_is_changed(
 ) -> None:
     made = config(**settings)
     this = call(made, endpoint, body)
-    claims = windows.claims(this, windows.LimitTable(made.quotas, made.teams, {}).of(this.key))
+    claims = windows.claims(this, windows.LimitTable(made.quotas, made.teams, {}).of_call(this))
     capabilities = made.upstreams["up"].capabilities
     assert changed_members(this, claims, this.model.routes[0], capabilities) == changes
     forwarded = json_document.replace(this.params.document, changes)

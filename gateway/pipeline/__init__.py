@@ -77,10 +77,10 @@ async def serve(call: Call, services: Services, port: ClientPort, trace: Trace =
     if call.model.min_output_tokens is not None and OutputFit.may_shrink(call):
         fit = _output_fit(call, services)
         call = fit.at_first()
-    terms = services.book.terms.of(call.key)
+    limits = services.book.terms.of_call(call)
     if call.passed is not None and call.passed.is_read:
-        terms = windows.request_rates(terms)
-    claims = windows.claims(call, terms)
+        limits = windows.CallLimits(windows.request_rates(limits.each))
+    claims = windows.claims(call, limits)
     fallbacks: Sequence[_Fallback] = ()
     if call.fallbacks:
         fallbacks = _fallbacks(call, services)
@@ -159,7 +159,7 @@ def _fallbacks(call: Call, services: Services) -> list[_Fallback]:
     found = []
     for other in call.fallbacks:
         try:
-            claims = windows.claims(other, services.book.terms.of(other.key))
+            claims = windows.claims(other, services.book.terms.of_call(other))
             found.append(_Fallback(other, *_planned(other, services), claims))
         except GatewayError:
             continue
@@ -173,7 +173,7 @@ def _output_fit(call: Call, services: Services) -> OutputFit:
 
     def claims(smaller: Call) -> tuple[Claim, ...]:
         each = (smaller, *smaller.fallbacks)
-        return windows.dearest([windows.claims(one, services.book.terms.of(one.key)) for one in each])
+        return windows.dearest([windows.claims(one, services.book.terms.of_call(one)) for one in each])
 
     return OutputFit(call._replace(fallbacks=fallbacks), claims)
 

@@ -129,7 +129,7 @@ async def open_session(
     candidates = router.candidates(routes, call.params.model, call.affinity)
     places = router.places(call, candidates, lambda route: (1, 1)) if router.limits.is_any else []
     held = [place._replace(claims=_parallel(place.claims)) for place in places]
-    own = _parallel(windows.claims(call, services.book.terms.of(call.key)))
+    own = _parallel(windows.claims(call, services.book.terms.of_call(call)))
     reservation = Reservation(services.books.ledger, call, own, candidates[0] if candidates else routes[0], held)
     log = CallLog(services.books, call, reservation, trace)
     async with log, AsyncExitStack() as stack:
@@ -253,7 +253,7 @@ def _calls(
             prompt_tokens=context_tokens, is_prompt_exact=False, default_output=output, output_param="model"
         )
         this = call._replace(id=f"{call.id}-{number}", started=time.time(), key=key, params=params)
-        claims = windows.claims(this, services.book.terms.of(key))
+        claims = windows.claims(this, services.book.terms.of_call(this))
         if limits.is_any:
             claims += limits.claims(this, route, position)
         return NextCall(this, tuple([claim for claim in claims if claim.window.unit != "parallel"]))

@@ -30,6 +30,9 @@ from .services import Services
 if TYPE_CHECKING:
     from .active_call import ActiveCall
 
+_METERED = frozenset({"tokens", "usd"})
+"""Units of windows that count a call's output."""
+
 
 def prepare(active: ActiveCall, call: Call, route: Route, way: Adaptation, handle: AttemptHandle) -> Attempt:
     """An attempt on this route, adapted to it in this way. `call` is that of `active`, with a trace in its headers."""
@@ -90,8 +93,8 @@ def changed_members(call: Call, claims: Iterable[Claim], route: Route, capabilit
         changes["model"] = name
     needs_limit = (
         call.params.output_limit is None
-        and any(claim.window.unit in ("tokens", "usd") for claim in claims)
         and windows.output_limit(call) > 0
+        and not _METERED.isdisjoint([claim.window.unit for claim in claims])
     )
     return changes | spec.changes(call, route, capabilities, needs_limit)
 

@@ -48,7 +48,7 @@ IN_THE_WAY_US = 1_000_000
 """Suggested wait for running calls to end. Their end is unknown; one second is short and does not flood the gateway."""
 
 MAX_CACHED_KEYS = 20_000
-"""Keys whose terms are kept; a kilobyte each."""
+"""Keys whose terms are kept, a kilobyte each; and pairs of a key and a model."""
 
 
 # ------------------------------------------------------------------------------------------------ what a call claims
@@ -101,6 +101,24 @@ class Limit:
         )  # fmt: skip
 
 
+class CallLimits:
+    """The limits that bind the calls of one key for one model, and the windows of one day."""
+
+    __slots__ = ("_day", "_units", "each")
+
+    def __init__(self, each: Iterable[Limit]) -> None:
+        self.each = tuple(each)
+        self._day = -1
+        self._units: tuple[Claim, ...] = ()
+
+    def units(self, started: float) -> tuple[Claim, ...]:
+        """A claim of one unit on each window of a call that began at this Unix time in seconds."""
+        day = int(started // 86400)
+        if day != self._day:
+            self._day, self._units = day, tuple([limit.one(started) for limit in self.each])
+        return self._units
+
+
 class LimitTable:
     """Every limit that binds a key: its own, its team's and the gateway's.
 
@@ -112,6 +130,7 @@ class LimitTable:
         self.teams = teams
         self._overlays = overlays
         self._known: dict[str, tuple[Key, tuple[Limit, ...]]] = {}
+        self._of_calls: dict[tuple[str, str, str | None], tuple[Key, CallLimits]] = {}
 
     def anew(self) -> LimitTable:
         """The same without the cache: a scan over all keys would evict the entries of active ones."""
@@ -124,6 +143,17 @@ class LimitTable:
             if len(self._known) >= MAX_CACHED_KEYS:
                 self._known.clear()
             known = self._known[key.id] = (key, tuple(self._work_out(key)))
+        return known[1]
+
+    def of_call(self, call: Call) -> CallLimits:
+        """Those of its key's limits that count this model."""
+        names = call.key.id, call.params.model, call.target
+        known = self._of_calls.get(names)
+        if known is None or (known[0] is not call.key and known[0] != call.key):
+            if len(self._of_calls) >= MAX_CACHED_KEYS:
+                self._of_calls.clear()
+            limits = [each for each in self.of(call.key) if each.model is None or _covers(each.model, call)]
+            known = self._of_calls[names] = call.key, CallLimits(limits)
         return known[1]
 
     def _work_out(self, key: Key) -> Iterator[Limit]:
@@ -147,35 +177,33 @@ class LimitTable:
             )  # fmt: skip
 
 
-def claims(call: Call, terms: Iterable[Limit]) -> tuple[Claim, ...]:
-    """Everything the call draws on.
+def claims(call: Call, limits: CallLimits) -> tuple[Claim, ...]:
+    """Everything the call draws on, of the limits that count its model.
 
     Raises `InvalidRequest` if it can never fit, and `ModelNotPriced` if it draws on a quota of money and its price is
     unknown.
     """
-    params = call.params
-    output = output_limit(call) * params.candidates
-    is_unlimited = (
-        params.output_limit is None and params.default_output is None and call.model.max_output_tokens is None
-    )
-    drawn: list[Claim] = []
-    for term in terms:
-        if term.model is not None and not _covers(term.model, call):
-            continue
-        claim = term.one(call.started)
-        if term.unit == "usd" and call.model.price is None and call.model.unpriced == "deny" and term.is_enforced:
+    output = output_limit(call) * call.params.candidates
+    return tuple([
+        _metered(call, limit, unit.window, output) if limit.unit == "tokens" or limit.unit == "usd" else unit
+        for limit, unit in zip(limits.each, limits.units(call.started), strict=True)
+    ])  # fmt: skip
+
+
+def _metered(call: Call, limit: Limit, window: Window, output: int) -> Claim:
+    """What the call draws on a window of tokens or money, if it can have so much output."""
+    params, model = call.params, call.model
+    if limit.is_enforced:
+        if limit.unit == "usd" and model.price is None and model.unpriced == "deny":
             raise ModelNotPriced(params.model)
-        if term.unit == "tokens" or term.unit == "usd":
-            if is_unlimited and term.is_enforced:
-                raise _limit_missing(call, term)
-            sure = _amount(call, term.unit, params.prompt_tokens if params.is_prompt_exact else 0, output)
-            if sure > claim.window.limit and term.is_enforced:
-                raise _never_fits(call, claim.window, sure)
-            # The prompt is an estimate: it alone must not make a refusal that no wait can end.
-            most = _amount(call, term.unit, params.prompt_tokens, output)
-            claim = Claim(claim.window, min(most, max(claim.window.limit, sure)))
-        drawn.append(claim)
-    return tuple(drawn)
+        if params.output_limit is None and params.default_output is None and model.max_output_tokens is None:
+            raise _limit_missing(call, limit)
+    most = _amount(call, limit.unit, params.prompt_tokens, output)
+    # The prompt is an estimate: it alone must not make a refusal that no wait can end.
+    sure = most if params.is_prompt_exact else _amount(call, limit.unit, 0, output)
+    if sure > window.limit and limit.is_enforced:
+        raise _never_fits(call, window, sure)
+    return Claim(window, min(most, max(window.limit, sure)))
 
 
 def request_rates(terms: Iterable[Limit]) -> tuple[Limit, ...]:

@@ -45,7 +45,7 @@ def call(endpoint: str = "completions", key: Key | None = None, **changes: Any) 
 
 
 def claims(this: Call, settings: Config) -> tuple[Claim, ...]:
-    return limits.claims(this, limits.LimitTable(settings.quotas, settings.teams, {}).of(this.key))
+    return limits.claims(this, limits.LimitTable(settings.quotas, settings.teams, {}).of_call(this))
 
 
 def rate(limit: int = 60, amount: int = 1, period_s: int = 60, **changes: Any) -> Claim:
@@ -117,6 +117,30 @@ def test_terms_follow_the_key_and_are_worked_out_once() -> None:
     for number in range(limits.MAX_CACHED_KEYS + 1):
         terms.of(Key(f"k{number}"))
     assert len(terms._known) <= limits.MAX_CACHED_KEYS
+
+
+def test_the_limits_of_a_key_for_a_model_are_worked_out_once() -> None:
+    settings = config(**EVERYONE)
+    terms = limits.LimitTable(settings.quotas, settings.teams, {})
+    this = call(key=Key("k", quotas=(quota(tokens=5, model="gpt-3*"), quota(tokens=6))))
+    found = terms.of_call(this)
+    assert [each.limit for each in found.each][:1] == [6]
+    assert terms.of_call(this) is found
+    assert [each.limit for each in terms.of_call(this._replace(target="gpt-3.5")).each][:2] == [5, 6]
+    changed = this._replace(key=Key("k", quotas=(quota(tokens=7),)))
+    assert [each.limit for each in terms.of_call(changed).each][:1] == [7]
+    for number in range(limits.MAX_CACHED_KEYS + 1):
+        terms.of_call(this._replace(target=f"m{number}"))
+    assert len(terms._of_calls) <= limits.MAX_CACHED_KEYS
+
+
+def test_the_windows_of_a_call_are_those_of_the_day_in_which_it_began() -> None:
+    of_call = limits.LimitTable((), {}, {}).of_call(
+        call(key=Key("k", quotas=(quota(tokens=5), quota(tokens=9, per=60))))
+    )
+    starts = [[unit.window.starts for unit in of_call.units(NOW + 86400 * days)] for days in (0, 1, 0)]
+    assert starts == [["2026-11-20", ""], ["2026-11-21", ""], ["2026-11-20", ""]]
+    assert of_call.units(NOW) is of_call.units(NOW + 60)
 
 
 @pytest.mark.parametrize(
