@@ -95,7 +95,7 @@ def replace(document: Document, values: Mapping[str, Any]) -> bytes:
     # Only whitespace precedes the object.
     at = text.index("{") + 1
     pieces = [text[:at], added]
-    if any(name in members for name in written):
+    if not members.keys().isdisjoint(written):
         places = spans(document)
         for (start, end), value in sorted((places[n], v) for n, v in written.items() if n in places):
             pieces += (text[at:start], value)

@@ -107,7 +107,7 @@ def chat(document: Document, count: Counter | None = None) -> Estimate:
     if count is not None and _is_short(said.texts):
         tokens += sum(map(count, said.texts)) + NAME_TOKENS * said.names + REPLY_TOKENS
     else:
-        size += sum(map(_bytes, said.texts))
+        size += _bytes("".join(said.texts))
     return Estimate(tokens=tokens + _tokens(size))
 
 
@@ -115,7 +115,7 @@ def of_texts(texts: Sequence[str], definitions: str, count: Counter | None = Non
     """Tokens of these texts, and of definitions in JSON, which always count by the rule."""
     if count is not None and _is_short(texts):
         return sum(map(count, texts)) + _tokens(_bytes(definitions))
-    return _tokens(sum(map(_bytes, texts)) + _bytes(definitions))
+    return _tokens(_bytes("".join(texts)) + _bytes(definitions))
 
 
 _RESPONSE_DEFINITIONS = ("tools", "text")
@@ -140,7 +140,7 @@ def response(document: Document, count: Counter | None = None) -> Estimate:
     if count is not None and _is_short(said.texts):
         tokens += sum(map(count, said.texts)) + REPLY_TOKENS
     else:
-        size += sum(map(_bytes, said.texts))
+        size += _bytes("".join(said.texts))
     return Estimate(tokens=tokens + _tokens(size))
 
 
@@ -148,7 +148,7 @@ def _texts(texts: list[str], suffix: str, count: Counter | None) -> Estimate:
     if count is not None and _is_short([*texts, suffix]):
         tokens = sum(map(count, texts)) + (len(texts) * count(suffix) if suffix else 0)
         return Estimate(len(texts), tokens, is_exact=not suffix and all(map(_is_plain, texts)))
-    return Estimate(len(texts), _tokens(sum(map(_bytes, texts)) + len(texts) * _bytes(suffix)))
+    return Estimate(len(texts), _tokens(_bytes("".join(texts)) + len(texts) * _bytes(suffix)))
 
 
 def _is_short(texts: Sequence[str]) -> bool:
@@ -185,8 +185,10 @@ class _Said:
     def message(self, message: Mapping[str, Any]) -> None:
         for field, value in message.items():
             match field:
-                case "content":
-                    self._content(value)
+                case "content" if isinstance(value, str):
+                    self.texts.append(value)
+                case "content" if isinstance(value, list):
+                    self._parts(value)
                 case "name":
                     self.names += isinstance(value, str)
                     self._text(value)
@@ -219,23 +221,18 @@ class _Said:
         if isinstance(value, str) and value:
             self.texts.append(value)
 
-    def _content(self, value: Any) -> None:
-        if isinstance(value, str):
-            self._text(value)
-        elif isinstance(value, list):
-            for part in value:
-                if isinstance(part, dict):
-                    self._part(part)
-
-    def _part(self, part: Mapping[str, Any]) -> None:
-        kind = part.get("type")
-        if kind == "image_url":
-            self.other_tokens += self._image(part.get("image_url"))
-        elif isinstance(kind, str) and kind in _PART_TOKENS:
-            self.other_tokens += _PART_TOKENS[kind]
-        else:
-            self._text(part.get("text"))
-            self._text(part.get("refusal"))
+    def _parts(self, parts: list[Any]) -> None:
+        for part in parts:
+            if not isinstance(part, dict):
+                continue
+            kind = part.get("type")
+            if kind == "image_url":
+                self.other_tokens += self._image(part.get("image_url"))
+            elif isinstance(kind, str) and kind in _PART_TOKENS:
+                self.other_tokens += _PART_TOKENS[kind]
+            else:
+                self._text(part.get("text"))
+                self._text(part.get("refusal"))
 
     def _image(self, image: Any) -> int:
         is_low = isinstance(image, dict) and image.get("detail") == "low"

@@ -75,11 +75,11 @@ def highest(one: Usage | None, other: Usage) -> Usage:
 def coherent(usage: Usage) -> Usage:
     """Cached tokens are part of the prompt, and reasoning is part of the completion: clamped to these, and so are
     further units of either."""
-    cached, reasoning = (
-        min(usage.cached_tokens, usage.prompt_tokens),
-        min(usage.reasoning_tokens, usage.completion_tokens),
-    )
-    more = usage.more and units.within(usage.more, usage.prompt_tokens, usage.completion_tokens)
+    prompt, completion, cached, reasoning = usage[:4]
+    if cached <= prompt and reasoning <= completion and not usage.more:
+        return usage
+    cached, reasoning = min(cached, prompt), min(reasoning, completion)
+    more = usage.more and units.within(usage.more, prompt, completion)
     return usage._replace(cached_tokens=cached, reasoning_tokens=reasoning, more=more)
 
 

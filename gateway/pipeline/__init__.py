@@ -97,7 +97,7 @@ async def serve(call: Call, services: Services, port: ClientPort, trace: Trace =
     call_log = CallLog(services.books, call, reservation, trace)
     keepalive = FORMATS[call.endpoint].keepalive
     keepalive_s = services.config.server.keepalive_comment_s if call.params.stream and keepalive else 0
-    client = ClientStream(port.open_stream, call_log.headers, keepalive_s, keepalive, port.hold)
+    client = ClientStream(port.open_stream, call_log.headers, keepalive_s, keepalive, port.hold, port.loop)
     if admission is not None:
         client.position = admission.position
     try:

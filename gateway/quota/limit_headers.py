@@ -95,7 +95,7 @@ def refusal(refused: Refused, write_headers: WritesHeaders = rate_headers, now: 
             f"Rate limit reached for {whose} on {_what(window)}: {numbers}.{_in_the_way(standing)} Please try again in "
             f"{wait}.",
             unit=window.unit,
-            retry_after_ms=_whole_ms(refused.retry_after_us),
+            retry_after_ms=-(-refused.retry_after_us // 1000),
             headers=headers,
         )
     error.limit, error.limit_state = f"{window.scope} {_what(window)}", numbers
@@ -120,7 +120,7 @@ def _what(window: Window) -> str:
 
 def go_duration(us: int) -> str:
     """Microseconds as OpenAI writes durations, rounded up to milliseconds: 6m0s, 1.5s, 20ms."""
-    ms = max(0, _whole_ms(us))
+    ms = max(0, -(-us // 1000))
     if ms < 1000:
         return f"{ms}ms" if ms else "0s"
     fraction = f".{ms % 1000:03d}".rstrip("0") if ms % 1000 else ""
@@ -128,8 +128,3 @@ def go_duration(us: int) -> str:
     if ms >= 3_600_000:
         return f"{ms // 3_600_000}h{ms // 60_000 % 60}m{spelt}"
     return f"{ms // 60_000}m{spelt}" if ms >= 60_000 else spelt
-
-
-def _whole_ms(us: int) -> int:
-    """Rounded up, so that it is over by then."""
-    return -(-us // 1000)

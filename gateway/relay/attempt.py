@@ -99,4 +99,5 @@ class Attempt(NamedTuple):
 
 def response_headers(head: Head, spec: Format) -> tuple[tuple[str, str], ...]:
     """What of an upstream's headers goes to the client."""
-    return tuple((name, value) for name, value in head.headers if name in _DOWN or name in spec.response_headers)
+    kept = [(name, value) for name, value in head.headers if name in _DOWN or name in spec.response_headers]
+    return tuple(kept)

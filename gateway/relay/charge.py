@@ -203,7 +203,7 @@ def _believed(call: Call, report: Usage, doubts: tuple[str, ...]) -> Charge:
 
 def _doubts(report: Usage, believed: Usage) -> tuple[str, ...]:
     """The kinds of tokens of which not all are believed."""
-    if report[:4] == believed[:4]:
+    if report is believed or report[:4] == believed[:4]:
         return ()
     return tuple([kind for kind, one, other in zip(KINDS, report[:4], believed[:4], strict=True) if one > other])
 

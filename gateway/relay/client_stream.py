@@ -44,6 +44,10 @@ class OpensStreams(Protocol):
 class ClientPort(Protocol):
     """The client of a call. Implemented by web/endpoints.py."""
 
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop of the call: asking asyncio for it is a system call before Python 3.12."""
+
     def open_stream(self, headers: Headers) -> StreamWriter:
         """Make the client's side of a stream when it is needed."""
 
@@ -76,6 +80,7 @@ class ClientStream:
         keepalive_s: float,
         keepalive: bytes = b"",
         hold: Callable[[int], None] = lambda size: None,
+        loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         self.writer: StreamWriter | None = None
         self.speaker: InterruptibleWriter | None = None
@@ -88,12 +93,13 @@ class ClientStream:
         self._keepalive = keepalive
         self.position: Callable[[], int | None] | None = None
         """Where the call waits for room at an upstream, from 1; None: it does not wait."""
-        self._loop = asyncio.get_running_loop()
-        self.spoke_at = self._loop.time()
+        self.loop = loop or asyncio.get_running_loop()
+        """The event loop of the call."""
+        self.spoke_at = self.loop.time()
         """When something was last passed on, on the loop's clock."""
         self._timer: asyncio.TimerHandle | None = None
         if keepalive_s:
-            self._timer = self._loop.call_at(self.spoke_at + keepalive_s, self._break_silence)
+            self._timer = self.loop.call_at(self.spoke_at + keepalive_s, self._break_silence)
 
     def open(self, headers: Headers) -> StreamWriter:
         """The client's side; made with these headers and the gateway's own, unless it is there already."""
@@ -108,11 +114,11 @@ class ClientStream:
             self._timer = None
 
     def _break_silence(self) -> None:
-        now = self._loop.time()
+        now = self.loop.time()
         if now - self.spoke_at > self._keepalive_s - TIMER_GRAIN_S:
             self._comment()
             self.spoke_at = now
-        self._timer = self._loop.call_at(self.spoke_at + self._keepalive_s, self._break_silence)
+        self._timer = self.loop.call_at(self.spoke_at + self._keepalive_s, self._break_silence)
 
     def _comment(self) -> None:
         if self.speaker is not None and not self.speaker.may_be_interrupted:

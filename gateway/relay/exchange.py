@@ -25,7 +25,6 @@ class Exchange:
     """Receives one answer."""
 
     def __init__(self, attempt: Attempt) -> None:
-        loop = asyncio.get_running_loop()
         self.attempt = attempt
         self.head: Head | None = None
         self.body = bytearray()
@@ -43,8 +42,9 @@ class Exchange:
         self.is_ended = False
         self.connection: Connection | None = None
         self._client = attempt.client
-        self._clock = loop.time
-        self._began = loop.time()
+        self._loop = attempt.client.loop
+        self._clock = self._loop.time
+        self._began = self._clock()
         self._waiter: asyncio.Future[None] | None = None
         self._decoder: Decoder | None = None
         self._decoded_bytes = 0
@@ -59,7 +59,7 @@ class Exchange:
     async def wait_until_over(self) -> Failure | None:
         """`trouble`, as soon as `is_over`. May be cancelled, and awaited again by another task."""
         if not self.is_over:
-            self._waiter = asyncio.get_running_loop().create_future()
+            self._waiter = self._loop.create_future()
             await self._waiter
         return self.trouble
 

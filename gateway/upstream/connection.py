@@ -118,17 +118,12 @@ class _NotHTTP(Exception):
     """Raised inside a parser callback to reject what llhttp accepts."""
 
 
-def _line_bytes(header: tuple[bytes, bytes]) -> int:
-    return len(header[0]) + len(header[1]) + 4  # with `: ` and CRLF
-
-
-def _decode(raw: list[tuple[bytes, bytes]]) -> tuple[tuple[str, str], ...]:
-    """Names and values as text, joined for one decode, since an answer may have 25: llhttp rejects LF inside."""
-    if not raw:
+def _decode(names: list[bytes], values: list[bytes]) -> tuple[tuple[str, str], ...]:
+    """Headers as text, joined for one decode, since an answer may have 25: llhttp rejects LF inside."""
+    if not names:
         return ()
-    names = b"\n".join([name for name, _ in raw]).decode("latin-1").lower().split("\n")
-    values = b"\n".join([value for _, value in raw]).decode("latin-1").split("\n")
-    return tuple(zip(names, map(str.strip, values), strict=True))
+    texts = b"\n".join(values).decode("latin-1").split("\n")
+    return tuple(zip(b"\n".join(names).decode("latin-1").lower().split("\n"), map(str.strip, texts), strict=True))
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -144,7 +139,8 @@ class Connection(asyncio.BufferedProtocol):
         "_connected_at",
         "_exchanges",
         "_expires_at",
-        "_headers",
+        "_header_names",
+        "_header_values",
         "_interim_bytes",
         "_is_chunked",
         "_is_full",
@@ -181,7 +177,8 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._peer = ""
         self._receiver: Receiver | None = None
-        self._headers: list[tuple[bytes, bytes]] = []
+        self._header_names: list[bytes] = []
+        self._header_values: list[bytes] = []
         self._interim_bytes = 0  # size of the interim heads
         self._unproductive = 0  # bytes since the last body byte, or since the request
         self._is_chunked = False
@@ -418,13 +415,14 @@ class Connection(asyncio.BufferedProtocol):
 
     def _header_parsed(self, name: bytes, value: bytes) -> None:
         if self._state is ConnectionState.WAITING:  # else a trailer or surplus, which is ignored
-            self._headers.append((name, value))
+            self._header_names.append(name)
+            self._header_values.append(value)
 
     def _head_parsed(self) -> None:
         if self._state is not ConnectionState.WAITING:
             return
-        raw = self._headers
-        self._headers = []
+        names, self._header_names = self._header_names, []
+        values, self._header_values = self._header_values, []
         status: int = self._parser.get_status_code()
         version = self._parser.get_http_version()
         if version not in ("1.1", "1.0"):
@@ -433,13 +431,14 @@ class Connection(asyncio.BufferedProtocol):
             raise _NotHTTP(f"status {status:03d}")
         # Counted only if it can exceed the limit: the sum costs more than the rest of a small head.
         if self._interim_bytes or self._unproductive > MAX_HEAD_BYTES or status < 200:
-            size = self._interim_bytes + sum(map(_line_bytes, raw))
+            lines = sum(map(len, names)) + sum(map(len, values)) + 4 * len(names)  # each with `: ` and CRLF
+            size = self._interim_bytes + lines
             if size > MAX_HEAD_BYTES:
                 raise _NotHTTP(f"the head is over {MAX_HEAD_BYTES} bytes")
             if status < 200:
                 self._interim_bytes = size
                 return  # an interim answer; the head limit continues to run
-        headers = _decode(raw)
+        headers = _decode(names, values)
         head = Head(status, headers)
         codings = []
         if head.get("transfer-encoding") is not None:

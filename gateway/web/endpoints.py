@@ -155,7 +155,7 @@ class DataPlane:
         call: Call,
         seen: Callable[[Call, Answer], Awaitable[None]] | None = None,
     ) -> web.StreamResponse:
-        client = _Client(request, visit, self._status, self._capacity)
+        client = _Client(request, visit, self._status, self._capacity, self._loop)
         served = await pipeline.serve(call, visit.parts, client, visit.trace)
         if isinstance(served.answer, Answer):
             if seen is not None:
@@ -398,7 +398,15 @@ class _Address(NamedTuple):
 class _Client:
     """The client of one call, for the pipeline (`ClientPort`)."""
 
-    def __init__(self, request: web.Request, visit: RequestContext, status: Status, capacity: Capacity) -> None:
+    def __init__(
+        self,
+        request: web.Request,
+        visit: RequestContext,
+        status: Status,
+        capacity: Capacity,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self.loop = loop
         self._request = request
         self._visit = visit
         self._status = status

@@ -107,7 +107,8 @@ class SqliteLedger:
             turn = LedgerTransaction(now_us, known.mark)
             lost_of = self._lost_of(batch) if has_lost else []
             self._read(turn, batch.items, lost_of, has_lost)
-            turn.reopen(lost_of)
+            if lost_of:
+                turn.reopen(lost_of)
             verdicts: Sequence[Granted | Refused | None] = turn.take(batch.items)
             self._write(turn, batch.worker)
             if unheard := unheard_us(now_us, newest_us or now_us):
