@@ -8,7 +8,7 @@ from typing import Any
 from gateway.records import Record
 from gateway.reports.calls import LISTED, call_members
 from gateway.reports.refusals import refusal_members
-from gateway.reports.table import format_json, format_members
+from gateway.reports.table import format_json, format_members, utc
 from gateway.store import CallFilter, RefusalEntry, Store
 from gateway.store.call_filter import read_status, read_tag
 from gateway.store.report_rows import call_row
@@ -77,4 +77,6 @@ def _one(args: argparse.Namespace, place: Place) -> str:
 
 
 def _format_one(args: argparse.Namespace, members: dict[str, Any]) -> str:
-    return format_json(members) if args.shape == "json" else format_members(members)
+    if args.shape == "json":
+        return format_json(members)
+    return format_members({**members, "time": utc(members["time"]), "at": None})

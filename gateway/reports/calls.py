@@ -13,7 +13,7 @@ from gateway.quota.pricing import PaidPrice, read_price, usd
 from gateway.records import OTHER, TAG_SEPARATOR
 
 from .registry import Column
-from .table import plain_usd
+from .table import plain_usd, utc
 
 ROWS_AT_ONCE = 25
 """Rows that are formatted without a pause; about half a millisecond."""
@@ -31,7 +31,8 @@ COLUMNS = (
 
 
 LISTED = (
-    *[Column(name) for name in ("time", "id", "key", "model", "upstream", "status", "ended")],
+    Column("time", utc),
+    *[Column(name) for name in ("id", "key", "model", "upstream", "status", "ended")],
     *[Column(name, is_number=True) for name in ("prompt_tokens", "completion_tokens", "cost_usd")],
 )
 """Of a table for people."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 
 from gateway.store import RefusalEntry
 
 from .registry import Column
+from .table import utc
 
 COLUMNS = tuple(
     Column(name)
@@ -21,5 +21,4 @@ IN_TABLE = tuple(Column(name) for name in ("at", "id", "key", "model", "status",
 
 def refusal_members(entry: RefusalEntry) -> dict[str, Any]:
     """An entry with the names of the reports; `at` is `time` for people, in UTC."""
-    at = datetime.fromtimestamp(entry.time, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    return {**entry._asdict(), "at": at}
+    return {**entry._asdict(), "at": utc(entry.time)}

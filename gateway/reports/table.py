@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from gateway.config import printable
@@ -28,6 +29,11 @@ def format_members(row: Row) -> str:
     told = {name: printable(str(value)) for name, value in row.items() if value not in (None, "", {}, [])}
     width = max(map(len, told))
     return "".join([f"{name.replace('_', ' '):<{width}}  {value}\n" for name, value in told.items()])
+
+
+def utc(time: float) -> str:
+    """A Unix time for people, such as 2026-11-23T14:32:07Z."""
+    return datetime.fromtimestamp(time, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def aligned(lines: Sequence[Sequence[str]], names: int, *, has_total: bool) -> str:

@@ -11,7 +11,8 @@ repeated:
     STALE    first time           same route, new connection     same route, new connection
              again                as WAITING                     as WAITING
     REFUSED  for its API key      the next key, or that route    as below
-             with a Retry-After   that route, at once            same route, if within 1 s of pauses
+             with a Retry-After   that route, at once            same route, if within 1 s of pauses; 0 is 0.1 s, 0.4 s
+             429 with one of 0    that route, at once            give up
              else                 that route, at once            give up
     WAITING  if the model allows  that route, at once            same route, new connection
              else                 give up                        give up
@@ -33,7 +34,7 @@ from gateway.config import Model, Route
 from gateway.records import Failure, Fault, Phase
 
 REPEAT_AFTER_S = (0.1, 0.4)
-"""Pauses before an upstream is tried again that could not be reached: time for a restart."""
+"""Pauses before an upstream is tried again that could not be reached (time for a restart), or said `Retry-After: 0`."""
 
 MAX_PAUSES_S = 1.0
 """Limit of all pauses of one call. A longer Retry-After goes to the client, which can wait without a connection."""
@@ -141,12 +142,16 @@ def _elsewhere(
 def _pause_s(route: Route, tried: Sequence[FailedAttempt]) -> float:
     """Pause before this route is tried again; `inf`: a repetition is of no use."""
     failures = [each.failure for each in tried if each.route == route]
+    times = sum([failure.phase is failures[-1].phase for failure in failures])
     match failures[-1]:
         case Failure(phase=Phase.CONNECT, fault=Fault.CONNECT | Fault.CUT):
-            times = sum([failure.phase is Phase.CONNECT for failure in failures])
+            return REPEAT_AFTER_S[min(times, len(REPEAT_AFTER_S)) - 1]
+        case Failure(phase=Phase.REFUSED, fault=Fault.RATE_LIMITED, retry_after_s=0):
+            return inf  # a limit that is reached, and free again at once: the answer would be the same
+        case Failure(phase=Phase.REFUSED, retry_after_s=0):
             return REPEAT_AFTER_S[min(times, len(REPEAT_AFTER_S)) - 1]
         case Failure(phase=Phase.REFUSED, retry_after_s=after_s) | Failure(fault=Fault.LIMIT, retry_after_s=after_s):
-            return after_s or inf  # a Retry-After of 0 has no information: the answer would be the same
+            return after_s or inf
         case Failure(phase=Phase.WAITING | Phase.STALE):
             return 0.0
     return inf

@@ -34,8 +34,12 @@ HASTY = PATIENT | {"connect_s": 0.8, "head_s": 0.8, "idle_s": 0.8}
 ENDLESS = PATIENT | {"total_s": 1.5}
 """For rows that only this limit can end."""
 
-ATTEMPTS = {"refused": 3, "used again, closes": 2, "used again, resets": 2}
-"""Of a call. What was sent is not sent again, unless it is certain that nobody has read it."""
+ATTEMPTS = {
+    "refused": 3, "used again, closes": 2, "used again, resets": 2, "503 with Retry-After 0": 3,
+    "503 with a past date": 3,
+}  # fmt: skip
+"""Of a call. What was sent is not sent again, unless it is certain that nobody has read it, or the upstream asks for
+another attempt."""
 STATUSES = {
     "upstream_timeout": 504, "upstream_rate_limited": 429, "some_code": 400, "invalid_prompt": 400,
     "invalid_request_error": 400,

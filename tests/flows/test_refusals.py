@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from datetime import UTC, datetime
 
 import pytest
 
@@ -95,7 +97,11 @@ def test_commands_show_them(house: Gateway, upstream: Stage) -> None:
     assert "model_not_found" in one.stdout
     call = house.chat("alice").headers["x-request-id"]
     house.call(call)
-    assert call in run("calls", *config, "--key", "alice").stdout
+    at = house.call(call)["time"]
+    listed_at = f"{datetime.fromtimestamp(at, UTC):%Y-%m-%dT%H:%M:%SZ}"
+    assert re.search(rf"^{listed_at} +{call} ", run("calls", *config, "--key", "alice").stdout, re.MULTILINE)
+    assert re.search(rf"^time +{listed_at}$", run("calls", *config, "--id", call).stdout, re.MULTILINE)
+    assert [row["time"] for row in json.loads(run("calls", *config, "--json").stdout) if row["id"] == call] == [at]
     assert (
         call
         in run("calls", *config, "--status", "2xx", "--since", "1h", "--upstream", house.call(call)["upstream"]).stdout

@@ -29,6 +29,7 @@ BUSY = Failure("up", Phase.CONNECT, Fault.BUSY)
 STALE = Failure("up", Phase.STALE, Fault.CUT)
 REFUSED = Failure("up", Phase.REFUSED, Fault.STATUS, status=500)
 SHUT_BRIEFLY = Failure("up", Phase.REFUSED, Fault.STATUS, status=503, retry_after_s=0.3)
+SHUT_AT_ONCE = Failure("up", Phase.REFUSED, Fault.STATUS, status=503, retry_after_s=0)
 SHUT = Failure("up", Phase.REFUSED, Fault.STATUS, status=503, retry_after_s=7)
 LIMITED = Failure("up", Phase.REFUSED, Fault.RATE_LIMITED, status=429)
 LIMITED_BRIEFLY = Failure("up", Phase.REFUSED, Fault.RATE_LIMITED, status=429, retry_after_s=1)
@@ -94,6 +95,9 @@ TABLE: list[tuple[list[Failure], bool, Step, Step]] = [
     ([LIMITED_BRIEFLY], False, OVER_THERE, (1.0, False)),
     ([SHUT_BRIEFLY], False, OVER_THERE, (0.3, False)),
     ([SHUT], False, OVER_THERE, GIVE_UP),
+    ([SHUT_AT_ONCE], False, OVER_THERE, (0.1, False)),
+    ([SHUT_AT_ONCE] * 2, False, OVER_THERE, (0.4, False)),
+    ([SHUT_AT_ONCE] * 4, False, GIVE_UP, GIVE_UP),
     ([REFUSED, SHUT_BRIEFLY], False, OVER_THERE, (0.3, False)),
     # It refused us: no pause mends that.
     ([AUTH], True, OVER_THERE, GIVE_UP),

@@ -85,7 +85,7 @@ export function totals(row) {
       "cost_usd",
       "Cost",
       usd(row.cost_usd),
-      row.unpriced ? `and ${compact(row.unpriced)} requests unknown` : "all requests priced",
+      row.unpriced ? `and ${compact(row.unpriced)} request${row.unpriced === 1 ? "" : "s"} unknown` : "all requests priced",
       row.cost_usd === null ? null : `$${row.cost_usd}`,
     ),
     figure("errors", "Failed", compact(row.errors), percent(row.errors, row.requests), count(row.errors)),

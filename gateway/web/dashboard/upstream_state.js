@@ -3,6 +3,7 @@
 import { address } from "./address.js";
 import { h } from "./dom.js";
 import { NOTHING, span } from "./format.js";
+import { attemptOutcome } from "./words.js";
 
 const CIRCUITS = { closed: ["serving", "fine"], "half-open": ["being tried again", "near"], open: ["avoided", "full"] };
 
@@ -33,7 +34,7 @@ export const routes = (model, upstreams) =>
     }),
   );
 
-export const lastFailure = ({ last_failure: last }) => (last ? `${last.fault}, ${span(last.seconds_ago)} ago` : NOTHING);
+export const lastFailure = ({ last_failure: last }) => (last ? `${attemptOutcome(last.fault)}, ${span(last.seconds_ago)} ago` : NOTHING);
 
 /** The API keys that are not used for a while, in words. */
 export const resting = ({ credentials }) =>
