@@ -49,9 +49,7 @@ def shown(page: Page, css: str, title: str, columns: Mapping[str, str]) -> Numbe
         return None if text in (NOTHING, "unknown") else float(text)
 
     return {
-        "" if row[title] == NOTHING else row[title]: {
-            name: number(row[shown_as]) for shown_as, name in columns.items()
-        }
+        "" if row[title] == NOTHING else row[title]: {name: number(row[shown_as]) for shown_as, name in columns.items()}
         for row in page.rows(css)
     }
 
