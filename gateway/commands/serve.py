@@ -50,6 +50,7 @@ def supervise(reading: Reading, source: Source | None, demo: Demo | None = None)
     """Run the supervisor until it is stopped; returns the exit code."""
     from gateway.files import FolderInUse, exclusive
     from gateway.process import supervisor  # after the configuration, so that a fault in it is reported sooner
+    from gateway.process.worker_start import forked
     from gateway.store import StoreMisconfigured
     from gateway.store.sqlite.folder import exclusive_folder
 
@@ -76,10 +77,10 @@ def supervise(reading: Reading, source: Source | None, demo: Demo | None = None)
         with ExitStack() as opened:
             for listener in listeners:
                 opened.enter_context(listener)
-            await supervisor.Supervisor(reading, source, listeners).run(say_ready)
+            await supervisor.Supervisor(reading, source, listeners, workers).run(say_ready)
 
     try:
-        with ExitStack() as held:
+        with forked(config.server.workers) as workers, ExitStack() as held:
             if config.store.is_embedded:
                 held.enter_context(exclusive_folder(config.store))
             held.enter_context(exclusive(Path(config.store.journal_dir), "store.journal_dir"))

@@ -1,6 +1,6 @@
 """The supervisor: one socket, N workers; signals and configuration down, metrics and restarts up.
 
-The parent binds the socket once; workers are fresh processes that inherit it, so that a dying worker's waiting
+The parent binds the socket once and hands it down to all workers (worker_start.py), so that a dying worker's waiting
 connections are served by the others (SO_REUSEPORT would lose them). The parent alone reads the configuration and hands
 it down (reload.py); it carries no call itself. A worker that ends unexpectedly is replaced after a pause; after
 `MAX_DEATHS` in a minute, each soon after a start, the gateway ends.
@@ -12,10 +12,8 @@ import asyncio
 import contextlib
 import errno
 import logging
-import os
 import signal
 import socket
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -34,9 +32,11 @@ from gateway.observe.live_counters import LiveCounters
 from gateway.observe.live_numbers import summed
 from gateway.tasks import Tasks
 
+from . import worker_start
 from .channel import ChannelClosed, ControlChannel
 from .discovery import ModelDiscovery
 from .reload import Reloader
+from .worker_start import Process, StartedWorker
 
 MAX_DEATHS = 5
 DEATHS_WITHIN_S = 60.0
@@ -80,7 +80,7 @@ class _WorkerSlot:
     """The parent's state of one worker process."""
 
     slot: int
-    process: asyncio.subprocess.Process
+    process: Process
     line: ControlChannel
     ready_at: float | None = None
 
@@ -102,13 +102,20 @@ class WorkerDeaths:
 class Supervisor:
     """The parent of the workers. Used from one event loop. `source` is where the configuration was read from.
 
-    `listeners` are that of calls, and that of operators where they have their own.
+    `listeners` are that of calls, and that of operators where they have their own. `forked` are workers to begin with.
     """
 
-    def __init__(self, reading: Reading, source: Source | None, listeners: Sequence[socket.socket]) -> None:
+    def __init__(
+        self,
+        reading: Reading,
+        source: Source | None,
+        listeners: Sequence[socket.socket],
+        forked: deque[StartedWorker],
+    ) -> None:
         self._discovery = ModelDiscovery(Path(reading.config.store.journal_dir))
         self._reloader = Reloader(reading, source, self._hand_over, self._discovery.extend)
         self._listeners = listeners
+        self._forked = forked
         self._metrics_dir = ""
         self._live_counters: LiveCounters
         self._tasks = Tasks()
@@ -196,7 +203,7 @@ class Supervisor:
     def _is_stopping(self) -> bool:
         return self._stopping is not None
 
-    async def _wait(self, process: asyncio.subprocess.Process) -> int:
+    async def _wait(self, process: Process) -> int:
         """Wait for a worker's end; one that is stopping and does not end in time is killed."""
         ended = self._tasks.spawn(process.wait(), f"wait-{process.pid}")
         while not ended.done():
@@ -211,21 +218,12 @@ class Supervisor:
         return code
 
     async def _start(self, slot: int) -> _WorkerSlot:
-        ours, theirs = socket.socketpair()
-        handed_down = [each.fileno() for each in (theirs, *self._listeners)]
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-P",
-            "-c",
-            _start_code(),
-            *map(str, handed_down),
-            pass_fds=handed_down,
-            env={**os.environ, "PROMETHEUS_MULTIPROC_DIR": self._metrics_dir},
-        )
-        theirs.close()
-        line = await ControlChannel.over(ours)
+        process, end = self._forked.popleft() if self._forked else await worker_start.new_interpreter()
+        if self._stopping is None:
+            worker_start.hand_down(end, self._listeners)
+        line = await ControlChannel.over(end)
         has_peers = any(member.ready_at is not None for member in self._members.values())
-        line.send(config=self._reloader.now.values, has_peers=has_peers)
+        line.send(config=self._reloader.now.values, metrics_dir=self._metrics_dir, has_peers=has_peers)
         if self._stopping is not None:
             line.send(drain=0.0)
         member = self._members[slot] = _WorkerSlot(slot, process, line)
@@ -347,21 +345,10 @@ async def _ask(line: ControlChannel, what: str, more: Mapping[str, Any]) -> Any:
     return None
 
 
-def _signal(process: asyncio.subprocess.Process, number: int) -> None:
+def _signal(process: Process, number: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         process.send_signal(number)
 
 
 def _cause(code: int) -> str:
     return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-
-
-def _start_code() -> str:
-    """What a worker runs: it imports from where this process does, and so not from the folder they are started in.
-
-    Without the garbage collector, which would look through what is being imported a dozen times; `settle_memory` of
-    worker.py starts it.
-    """
-    places = [place for place in sys.path if place]
-    start = "from gateway.process.worker import main; sys.exit(main())"
-    return f"import gc, sys; gc.disable(); sys.path[:] = {places!r}; {start}"

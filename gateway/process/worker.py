@@ -1,4 +1,4 @@
-"""One worker process, started by the supervisor with inherited file descriptors: control channel and listening sockets.
+"""One worker process, started by the supervisor (worker_start.py), which hands down its listening sockets.
 
 It takes its configuration from the supervisor, serves until the supervisor sends a drain message, and drains by itself
 when the supervisor is gone. Ready means: the store is open, the key store has answered, and connections are accepted.
@@ -16,7 +16,8 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ from gateway.web import app, server
 from gateway.web.middleware import Handler
 
 from .channel import ChannelClosed, ControlChannel
+from .worker_start import take_over
 
 BACKLOG = 2048
 WATCH_STORE_S = 0.5
@@ -47,6 +49,9 @@ KEYS_WITHIN_S = 30.0
 
 KEYS_WITHIN_ALONE_S = 1.0
 """The same while no other worker serves."""
+
+PROCESS_NAME = "gateway-worker"
+"""In `ps -o comm` and `top`; at most 15 bytes."""
 
 log = logging.getLogger("gateway")
 
@@ -231,16 +236,17 @@ def settle_memory() -> None:
     gc.enable()
 
 
-async def _main(
-    files: WorkerFiles, end: socket.socket, listener: socket.socket, office: socket.socket | None = None
-) -> int:
+async def _serve_on(end: socket.socket, listeners: Sequence[socket.socket]) -> int:
     line = await ControlChannel.over(end)
     message: dict[str, Any] | None = await line.receive()
     if message is None:
         return 1
     try:
-        has_peers = message.get("has_peers", False)
-        await WorkerProcess(listener, office, line, build(message["config"]), files, has_peers=has_peers).run()
+        os.environ["PROMETHEUS_MULTIPROC_DIR"] = message["metrics_dir"]
+        files = WorkerFiles(Path(message["metrics_dir"]))
+        config, has_peers = build(message["config"]), message["has_peers"]
+        listener, office = listeners[0], listeners[1] if len(listeners) > 1 else None
+        await WorkerProcess(listener, office, line, config, files, has_peers=has_peers).run()
     except StoreMisconfigured as error:
         line.send(failed=str(error))
         return 1
@@ -252,14 +258,21 @@ async def _main(
     return 0
 
 
-def main() -> int:
-    """Run one worker on the inherited descriptors named in the arguments: the control line, the listener of calls, and
-    that of operators where there is one."""
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    files = WorkerFiles(Path(os.environ["PROMETHEUS_MULTIPROC_DIR"]))
+def serve_on(line: socket.socket) -> int:
+    """Run one worker on this control line; returns its exit code."""
+    with suppress(OSError):  # Linux alone has it: proc(5)
+        Path("/proc/self/comm").write_text(PROCESS_NAME)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to every process; the supervisor decides
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    sockets = [socket.socket(fileno=int(number)) for number in sys.argv[1:]]
-    for each in sockets:
+    listeners = take_over(line)
+    if not listeners:
+        return 1
+    for each in (line, *listeners):
         each.setblocking(False)
-    return uvloop.run(_main(files, *sockets))
+    return uvloop.run(_serve_on(line, listeners))
+
+
+def main() -> None:
+    """Run one worker, in an interpreter of its own, on the inherited descriptor that is its argument."""
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    sys.exit(serve_on(socket.socket(fileno=int(sys.argv[1]))))

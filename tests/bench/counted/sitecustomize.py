@@ -1,7 +1,7 @@
 """Python runs this at the start of a gateway whose worker is counted (`PYTHONPATH`); see tests/bench/counting.py.
 
 From USR1 to USR2 the worker counts what `GATEWAY_COUNTED` says, and writes it into the folder `GATEWAY_COUNTED_IN`.
-The supervisor starts workers with the command in `GATEWAY_PYTHON`, if given.
+Workers are interpreters of their own, started with the command in `GATEWAY_PYTHON`, if given.
 """
 
 import json
@@ -14,6 +14,8 @@ from tests.bench.counter import Functions, Gaps, Memory
 
 folder = Path(os.environ["GATEWAY_COUNTED_IN"])
 sys.executable = os.environ["GATEWAY_PYTHON"] or sys.executable
+if hasattr(os, "pidfd_open"):
+    del os.pidfd_open  # without it workers are not forked
 counts: dict[str, type[Functions | Memory | Gaps]] = {"functions": Functions, "memory": Memory, "gaps": Gaps}
 
 if sys.argv[0] == "-c" and (what := os.environ["GATEWAY_COUNTED"]):  # a worker; who supervises them is `-m`

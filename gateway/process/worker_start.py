@@ -1,0 +1,175 @@
+"""How workers start: the first ones are forked off the supervisor, their successors are new interpreters.
+
+Most of a start is imports. So `forked` imports once what every worker needs, and forks before the process has
+threads, an event loop, a listener or a lock on a folder: a worker inherits none of these, and shares memory with the
+others. It then waits on its control line: for the listening sockets (SCM_RIGHTS, unix(7)), and for its configuration.
+
+A supervisor that serves has threads, so that a fork is no longer safe. A successor is therefore a new interpreter, and
+so is every worker where the system has no pidfd_open(2).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import os
+import signal
+import socket
+import sys
+import threading
+import traceback
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple, Protocol
+
+MAX_LISTENERS = 2
+
+
+class Process(Protocol):
+    """A worker as the supervisor sees it; `asyncio.subprocess.Process` is one."""
+
+    @property
+    def pid(self) -> int: ...
+
+    async def wait(self) -> int:
+        """Its exit code once it has ended; of a signal, its number below 0."""
+
+    def send_signal(self, signal: int) -> None:
+        """Raises `ProcessLookupError` if it has ended."""
+
+
+class StartedWorker(NamedTuple):
+    """A worker that waits for its listeners and its configuration."""
+
+    process: Process
+    line: socket.socket
+    """The supervisor's end of the control line."""
+
+
+class ForkedProcess:
+    """A forked child of this process."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._pidfd = os.pidfd_open(pid)
+        self._code: int | None = None
+
+    async def wait(self) -> int:
+        """Wait for its end, from one task at a time."""
+        if self._code is None:
+            loop, ended = asyncio.get_running_loop(), asyncio.Event()
+            loop.add_reader(self._pidfd, ended.set)
+            try:
+                await ended.wait()
+            finally:
+                loop.remove_reader(self._pidfd)
+        return self.reap()
+
+    def reap(self) -> int:
+        """Its exit code; blocks until it has ended."""
+        if self._code is None:
+            self._code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+            os.close(self._pidfd)
+        return self._code
+
+    def send_signal(self, signal_number: int) -> None:
+        if self._code is not None:
+            raise ProcessLookupError
+        signal.pidfd_send_signal(self._pidfd, signal_number)
+
+
+@contextmanager
+def forked(number: int) -> Iterator[deque[StartedWorker]]:
+    """So many forked workers, none where forking is not possible. Those that are left in the end are ended."""
+    workers: deque[StartedWorker] = deque()
+    if _can_fork():
+        _import_worker()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for _ in range(number):
+            workers.append(_fork([each.line for each in workers]))
+    try:
+        yield workers
+    finally:
+        for process, line in workers:
+            line.close()
+            if isinstance(process, ForkedProcess):
+                process.reap()
+
+
+def _can_fork() -> bool:
+    if not hasattr(os, "pidfd_open") or threading.active_count() > 1:
+        return False
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except OSError:  # an old kernel, or a sandbox
+        return False
+    return True
+
+
+def _import_worker() -> None:
+    """Without the garbage collector, which would look through what is imported a dozen times, and for which all of it
+    is then permanent: no collection touches the pages that workers share."""
+    gc.disable()
+    from . import worker  # noqa: F401
+
+    gc.freeze()
+    gc.enable()
+
+
+def _fork(other_lines: Sequence[socket.socket]) -> StartedWorker:
+    ours, theirs = socket.socketpair()
+    pid = os.fork()
+    if not pid:
+        for line in (*other_lines, ours):  # the end of a line must not depend on other workers
+            line.close()
+        _run_worker(theirs)
+    theirs.close()
+    return StartedWorker(ForkedProcess(pid), ours)
+
+
+def _run_worker(line: socket.socket) -> None:
+    """Run the worker, and end this process: what it has inherited from its parent's functions is not for it."""
+    code = 1
+    try:
+        from .worker import serve_on
+
+        code = serve_on(line)
+    except KeyboardInterrupt:
+        pass
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with contextlib.suppress(OSError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+
+
+async def new_interpreter() -> StartedWorker:
+    """A worker that imports everything itself. It imports from where this process does, and so not from the folder
+    that they are started in."""
+    places = [place for place in sys.path if place]
+    code = f"import gc, sys; gc.disable(); sys.path[:] = {places!r}; from gateway.process.worker import main; main()"
+    ours, theirs = socket.socketpair()
+    with theirs:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-P", "-c", code, str(theirs.fileno()), pass_fds=[theirs.fileno()]
+        )
+    return StartedWorker(process, ours)
+
+
+def hand_down(line: socket.socket, listeners: Sequence[socket.socket]) -> None:
+    """Give a started worker its listeners. Nothing happens when it has ended."""
+    with contextlib.suppress(ConnectionError):
+        socket.send_fds(line, [b"\n"], [each.fileno() for each in listeners])
+
+
+def take_over(line: socket.socket) -> list[socket.socket]:
+    """The listeners that the supervisor hands down; blocks until then. None: it has ended."""
+    _, descriptors, _, _ = socket.recv_fds(line, 1, MAX_LISTENERS)
+    for number in descriptors:
+        os.set_inheritable(number, False)
+    return [socket.socket(fileno=number) for number in descriptors]
