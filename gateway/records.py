@@ -114,6 +114,22 @@ class ItemRef(NamedTuple):
     """It is nothing but its id: the caller has to have a `Bond` with it. Another one must not be another key's."""
 
 
+class LineCeilings(NamedTuple):
+    """The most tokens that requests of a batch can have if their answers show none: of the largest one, and of all
+    together."""
+
+    prompt: int = 0
+    output: int = 0
+    prompts: int = 0
+    outputs: int = 0
+
+    def plus(self, prompt: int, output: int) -> LineCeilings:
+        """With one more request."""
+        return LineCeilings(
+            max(self.prompt, prompt), max(self.output, output), self.prompts + prompt, self.outputs + output
+        )
+
+
 class Params(NamedTuple):
     """The checked parameters of a body. Token counts are tokens, `prompt_tokens` an estimate unless
     `is_prompt_exact`."""
@@ -159,6 +175,7 @@ class Params(NamedTuple):
     """Requests of a batch, of which the counts here are the sums; 0: it is no batch."""
     lines_endpoint: str = ""
     """The endpoint of those requests."""
+    line_ceilings: LineCeilings = LineCeilings()
 
     @property
     def known_usage(self) -> Usage | None:

@@ -39,6 +39,8 @@ class Deferral(NamedTuple):
     """Of the call, the one that began this work among them."""
     failed: str = ""
     """Those of them that failed, as in `Record`."""
+    ceilings: tuple[int, int, int, int] = (0, 0, 0, 0)
+    """`LineCeilings` of a batch; zeros: they are not known."""
 
     @property
     def spent_usage(self) -> Usage:

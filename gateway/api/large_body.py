@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gateway.errors import InvalidRequest
-from gateway.records import Document, ItemRef, LargeBody, Params
+from gateway.records import Document, ItemRef, LargeBody, LineCeilings, Params
 
 from .json_document import spans
 
@@ -57,7 +57,8 @@ def from_brief(known: Mapping[str, Any], pieces: Sequence[bytes | bytearray]) ->
     params = Params(document, **known["params"])
     counts = tuple([(name, count) for name, count in params.units])
     items = tuple([ItemRef(*item) for item in params.items])
-    return params._replace(other_models=tuple(params.other_models), units=counts, items=items)
+    ceilings = LineCeilings(*params.line_ceilings)
+    return params._replace(other_models=tuple(params.other_models), units=counts, items=items, line_ceilings=ceilings)
 
 
 def replace(large: LargeBody, values: Mapping[str, Any]) -> list[memoryview]:

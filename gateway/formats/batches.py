@@ -21,7 +21,7 @@ from gateway.records import Ended, Endpoint, Params
 from .chat import CHAT
 from .completions import COMPLETIONS
 from .embeddings import EMBEDDINGS
-from .format import BatchFormat, BatchState, Format, PlainFacts, no_usage
+from .format import BatchFormat, BatchLine, BatchState, Format, PlainFacts, no_usage
 from .moderations import MODERATIONS
 from .responses import MAX_METADATA, RESPONSES
 
@@ -104,13 +104,19 @@ def _state(body: bytes) -> BatchState:
     return BatchState(True, *_ENDS[status], tuple(paths))
 
 
-def _line(data: bytes, endpoint: Endpoint) -> PlainFacts | None:
+def answered(custom_id: object, answer: object, spec: Format) -> BatchLine:
+    """The line of a request that was answered so. Raises `ValueError`."""
+    body = json.dumps(answer).encode()
+    return BatchLine(custom_id if isinstance(custom_id, str) else None, spec.facts(body), body)
+
+
+def _line(data: bytes, endpoint: Endpoint) -> BatchLine:
     """One line of an output or error file: a request that was not answered with 200 is free."""
     line = read_object(data)
     response = line.get("response")
     if not isinstance(response, dict) or response.get("status_code") != 200:
-        return None
-    return _OF_ENDPOINT[endpoint].facts(json.dumps(response.get("body")).encode())
+        return BatchLine(None)
+    return answered(line.get("custom_id"), response.get("body"), _OF_ENDPOINT[endpoint])
 
 
 BATCHES = Format(

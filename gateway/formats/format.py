@@ -146,6 +146,17 @@ class BatchState(NamedTuple):
     """The paths of its results below the upstream's base URL."""
 
 
+class BatchLine(NamedTuple):
+    """One line of the results of a batch."""
+
+    custom_id: str | None
+    """Of the request, as the client has given it."""
+    facts: PlainFacts | None = None
+    """Of the answer; None: the request has failed, and is free."""
+    body: bytes = b""
+    """The answer."""
+
+
 class BatchFormat(NamedTuple):
     """How the batches of an API are read."""
 
@@ -153,9 +164,8 @@ class BatchFormat(NamedTuple):
     """Of their bonds."""
     state: Callable[[bytes], BatchState]
     """Reads a batch object. Raises `ValueError` if it is none."""
-    line: Callable[[bytes, Endpoint], PlainFacts | None]
-    """Reads one line of the results, given the endpoint of the requests; None: this request has failed, and is free.
-    Raises `ValueError`."""
+    line: Callable[[bytes, Endpoint], BatchLine]
+    """Reads one line of the results, given the endpoint of the requests. Raises `ValueError`."""
 
 
 def _no_members(call: Call, route: Route, capabilities: Capabilities, needs_limit: bool) -> dict[str, Any]:

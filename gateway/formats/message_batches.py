@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Any, NoReturn
 
@@ -19,11 +20,12 @@ from gateway.api.prompt_tokens import FindsCounter
 from gateway.api.schema import Messages, Part
 from gateway.config import Capabilities, Route
 from gateway.errors import GatewayError, InvalidRequest
-from gateway.records import Call, Endpoint, Params
+from gateway.records import Call, Endpoint, LineCeilings, Params
 
 from . import messages_request
-from .batches import VARIANT, facts_when_made, read_object
-from .format import BatchFormat, BatchState, Format, PlainFacts, no_usage
+from .batches import VARIANT, answered, facts_when_made, read_object
+from .ceilings import PROMPT_ALLOWANCE, added_tokens, output_ceiling
+from .format import BatchFormat, BatchLine, BatchState, Format, no_usage
 from .messages import COUNT_TOKENS, MESSAGES
 
 MAX_REQUESTS = 10_000
@@ -72,7 +74,16 @@ def _read(raw: bytes, find_counter: FindsCounter) -> Params:
         is_deferred=True,
         lines=len(each),
         lines_endpoint=MESSAGES.name,
+        line_ceilings=_ceilings(each),
     )
+
+
+def _ceilings(each: Sequence[Params]) -> LineCeilings:
+    found = LineCeilings()
+    for asked in each:
+        prompt = len(asked.document.text) + PROMPT_ALLOWANCE + added_tokens(asked.document)
+        found = found.plus(prompt, output_ceiling(asked.output_limit or 0))
+    return found
 
 
 def _request(path: str, request: Any, seen: set[str], find_counter: FindsCounter) -> Params:
@@ -124,12 +135,13 @@ def _state(body: bytes) -> BatchState:
     return BatchState(True, results=results)
 
 
-def _line(data: bytes, endpoint: Endpoint) -> PlainFacts | None:
+def _line(data: bytes, endpoint: Endpoint) -> BatchLine:
     """One result: a request that has not succeeded is free."""
-    result = read_object(data).get("result")
+    line = read_object(data)
+    result = line.get("result")
     if not isinstance(result, dict) or result.get("type") != "succeeded":
-        return None
-    return MESSAGES.facts(json.dumps(result.get("message")).encode())
+        return BatchLine(None)
+    return answered(line.get("custom_id"), result.get("message"), MESSAGES)
 
 
 MESSAGE_BATCHES: Format = replace(

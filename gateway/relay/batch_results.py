@@ -1,52 +1,121 @@
 """What a batch has used: the sum over the lines of its results, which are read while they arrive.
 
-Each request that was answered is charged what its line reports. A line that cannot be read, or reports nothing, is
-charged its share of the reservation, and the record is marked `estimated`.
+Each request that was answered is charged what its line reports, up to the ceilings of the batch (`LineCeilings`). A
+line that cannot be read, or reports nothing, is charged its share of the reservation. Where a ceiling or a share is
+charged, the record is marked `estimated`. Only the first answer to a request counts, and no more answers than there are
+requests.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import NamedTuple
 
-from gateway.config import Price
-from gateway.formats.format import BatchFormat
+from gateway.formats import reported_usage
+from gateway.formats.format import BatchFormat, BatchLine
 from gateway.quota import pricing
-from gateway.records import Endpoint, Usage
+from gateway.records import LineCeilings, Usage
 from gateway.upstream.connection import Head
 from gateway.upstream.content_encoding import EncodingFault, decoder_of
 from gateway.upstream.download import Download
 
+from .sent_request import REASONING_ALLOWANCE, SHOWN_FACTOR, SentRequest
+
 MAX_LINE_BYTES = 33_554_432
 """Of one answer; a longer one is not read."""
 
+ANY_REQUEST = 2_097_152
+"""Tokens of the prompt, and of the output, that no request of a batch exceeds: twice the largest context of common
+models."""
+
+
+class BatchSize(NamedTuple):
+    """What is known of a batch from its requests."""
+
+    lines: int
+    reserved: Usage
+    """For all of them together."""
+    ceilings: LineCeilings = LineCeilings()
+
+    @property
+    def share(self) -> Usage:
+        """Of one request in what was reserved."""
+        lines = max(1, self.lines)
+        return Usage(self.reserved.prompt_tokens // lines, self.reserved.completion_tokens // lines, source="estimated")
+
+    @property
+    def most(self) -> LineCeilings:
+        """The ceilings; those of any request where they are not known."""
+        if self.ceilings.prompts:
+            return self.ceilings
+        return LineCeilings(ANY_REQUEST, ANY_REQUEST, ANY_REQUEST * self.lines, ANY_REQUEST * self.lines)
+
 
 class BatchTotals:
-    """Adds up lines. `reserved` is what the whole batch of `lines` requests was reserved; it began at this Unix time in
-    seconds."""
+    """Adds up lines of a batch of this size. `sent` stands for any of its requests, at their endpoint."""
 
-    def __init__(self, price: Price | None, reserved: Usage, lines: int, variant: str, began: float) -> None:
+    def __init__(self, sent: SentRequest, size: BatchSize) -> None:
+        self.endpoint = sent.call.endpoint
         self.model: str | None = None
         """As the answers name it."""
-        self._needs_parts = not pricing.is_additive(price, variant, began)
-        self._variant = variant
-        self._share = Usage(
-            reserved.prompt_tokens // max(1, lines),
-            reserved.completion_tokens // max(1, lines),
-            source="estimated",
-            variant=variant,
-        )
+        call = sent.call
+        self._sent = sent
+        self._variant = call.params.variant
+        self._needs_parts = not pricing.is_additive(call.model.price, self._variant, call.started)
+        self._share = size.share._replace(variant=self._variant)
+        self._most = size.most
+        self._left = [size.most.prompts, size.most.outputs]
+        """What the remaining lines may report together."""
+        self._lines_left = size.lines
+        self._answered: set[bytes] = set()
+        """Digests of the names of requests that were answered."""
         self._sum = Usage()
         self._parts: list[Usage] = []
 
-    def add(self, report: Usage | None, model: str | None) -> None:
-        """A request that was answered; None: nothing is known of its usage."""
-        usage = self._share if report is None else self._in_batch(report)
-        self.model = model or self.model
+    def add(self, line: BatchLine | None) -> None:
+        """A line; None: it cannot be read."""
+        if self._lines_left == 0:
+            return
+        if line is None:
+            self._charge(self._share)
+        elif line.facts is not None and not self._is_known(line.custom_id):
+            self.model = line.facts.model or self.model
+            report = line.facts.usage
+            self._charge(self._share if report is None else self._in_batch(self._bounded(report, line.body)))
+
+    def _charge(self, usage: Usage) -> None:
+        self._lines_left -= 1
         if self._needs_parts or usage.parts:
             self._parts.append(usage)
         else:
             self._sum = pricing.total_usage((self._sum, usage))._replace(parts=())
+
+    def _is_known(self, custom_id: str | None) -> bool:
+        """Whether this request was answered by an earlier line."""
+        if custom_id is None:
+            return False
+        digest = hashlib.blake2b(custom_id.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+        if digest in self._answered:
+            return True
+        self._answered.add(digest)
+        return False
+
+    def _bounded(self, report: Usage, body: bytes) -> Usage:
+        """The report, or what of it is below the ceilings, marked as an estimate."""
+        prompt = min(report.prompt_tokens, self._most.prompt, self._left[0])
+        most, left = self._most.output, self._left[1]
+        if report.completion_tokens > min(most, left):
+            more = SHOWN_FACTOR * self._sent.count(self._sent.texts_of(body))
+            more += REASONING_ALLOWANCE if report.reasoning_tokens else 0
+            most, left = most + more, left + more
+        output = min(report.completion_tokens, most, left)
+        self._left = [self._left[0] - prompt, left - output]
+        if (prompt, output) == (report.prompt_tokens, report.completion_tokens):
+            return reported_usage.coherent(report)
+        usage = report._replace(prompt_tokens=prompt, completion_tokens=output, source="estimated", parts=())
+        return reported_usage.coherent(usage)
 
     def _in_batch(self, report: Usage) -> Usage:
         parts = tuple([part._replace(variant=self._variant) for part in report.parts])
@@ -62,7 +131,6 @@ class ResultReader(NamedTuple):
     """Reads results of one batch."""
 
     batch: BatchFormat
-    endpoint: Endpoint
     totals: BatchTotals
 
     async def read(self, download: Download, head: Head) -> bool:
@@ -77,15 +145,11 @@ class ResultReader(NamedTuple):
     def _add(self, line: bytes | None) -> None:
         if line is not None and not line.strip():
             return
-        try:
-            facts = None if line is None else self.batch.line(line, self.endpoint)
-        except (ValueError, RecursionError):
-            line = None
-            facts = None
-        if facts is not None:
-            self.totals.add(facts.usage, facts.model)
-        elif line is None:
-            self.totals.add(None, None)
+        found = None
+        if line is not None:
+            with suppress(ValueError, RecursionError):
+                found = self.batch.line(line, self.totals.endpoint)
+        self.totals.add(found)
 
 
 async def _lines(download: Download, head: Head) -> AsyncIterator[bytes | None]:

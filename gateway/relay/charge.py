@@ -17,11 +17,10 @@ that arrived of a stream which broke off or was stopped.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from enum import Enum
 from typing import NamedTuple
 
-from gateway.formats import FORMATS, reported_usage, token_rule
+from gateway.formats import FORMATS, reported_usage
 from gateway.formats.format import Scan
 from gateway.records import Call, Failure, Fault, Phase, Usage
 
@@ -166,14 +165,14 @@ def of_plain(
     """Of a plain answer that is whole JSON, with the upstream's report in it, if there is one."""
     doubts: tuple[str, ...] = ()
     if report is not None:
-        bounded = sent.bounded(report, lambda: _count(sent, sent.texts_of(body)))
+        bounded = sent.bounded(report, lambda: sent.count(sent.texts_of(body)))
         report, doubts = bounded, _doubts(report, bounded)
         if report.completion_tokens:
             return _believed(sent.call, report, doubts)
     texts = sent.texts_of(body)
     if report is not None and _is_plausible(sent.call, report, has_text=bool(texts)):
         return _believed(sent.call, report, doubts)
-    shown = Shown(_count(sent, texts), bool(texts), report, reported_usage.has_reasoning(body), model)
+    shown = Shown(sent.count(texts), bool(texts), report, reported_usage.has_reasoning(body), model)
     return Charge(estimate(sent, ending, shown), doubts)
 
 
@@ -182,15 +181,11 @@ def of_broken(sent: SentRequest, ending: Ending, body: bytes = b"", elapsed_s: f
     tokens, report = 0, reported_usage.found_in(body, FORMATS[sent.call.endpoint].usage)
     doubts: tuple[str, ...] = ()
     if body and sent.output_limit is None and ending not in FREE:  # else the reservation covers all text
-        tokens = _count(sent, sent.texts_of(body[:MAX_BROKEN_BYTES]))
+        tokens = sent.count(sent.texts_of(body[:MAX_BROKEN_BYTES]))
     if report is not None:
         bounded = sent.bounded(report, lambda: tokens)
         report, doubts = bounded, _doubts(report, bounded)
     return Charge(estimate(sent, ending, Shown(tokens, report=report, elapsed_s=elapsed_s)), doubts)
-
-
-def _count(sent: SentRequest, texts: Iterable[bytes]) -> int:
-    return token_rule.tokens_of(sum([sent.count_texts(text + b'"').quarters for text in texts]))
 
 
 def _believed(call: Call, report: Usage, doubts: tuple[str, ...]) -> Charge:

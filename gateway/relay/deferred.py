@@ -25,6 +25,7 @@ from gateway.config import Config, Model, Passthrough, Route
 from gateway.config.operations import TASK
 from gateway.formats import FORMATS, passthrough, token_rule
 from gateway.formats.batches import VARIANT
+from gateway.formats.ceilings import PROMPT_ALLOWANCE
 from gateway.formats.format import BatchFormat, PlainFacts
 from gateway.quota import ledger_entry, pricing, windows
 from gateway.records import (
@@ -35,6 +36,7 @@ from gateway.records import (
     Endpoint,
     Failure,
     Key,
+    LineCeilings,
     Params,
     PassedRequest,
     Record,
@@ -53,8 +55,8 @@ from gateway.upstream.pool import Pool
 
 from . import charge
 from .attempt import Attempt
-from .batch_results import BatchTotals, ResultReader
-from .sent_request import PROMPT_ALLOWANCE, SentRequest
+from .batch_results import BatchSize, BatchTotals, ResultReader
+from .sent_request import SentRequest
 
 log = logging.getLogger("gateway")
 
@@ -132,6 +134,7 @@ def _deferral(this: Attempt, kept_id: str) -> Deferral:
         call.params.lines_endpoint,
         this.log.attempts,
         " ".join(this.log.failed),
+        call.params.line_ceilings,
     )
 
 
@@ -270,11 +273,12 @@ class DeferredPoller:
             return None
         if not state.is_over:
             return None
-        reserved = Usage(call.params.prompt_tokens, windows.output_limit(call))
-        totals = BatchTotals(call.model.price, reserved, deferral.lines, call.params.variant, call.started)
         endpoint: Endpoint = deferral.lines_endpoint  # type: ignore[assignment]
+        reserved = Usage(call.params.prompt_tokens, windows.output_limit(call))
+        size = BatchSize(deferral.lines, reserved, LineCeilings(*deferral.ceilings))
+        totals = BatchTotals(_sent(call._replace(endpoint=endpoint), deferral, self._parts()), size)
         for path in state.results:
-            if not await self._add_results(ResultReader(batch, endpoint, totals), deferral, path):
+            if not await self._add_results(ResultReader(batch, totals), deferral, path):
                 return None
         return _Ending(charge.Charge(totals.usage), state.status, state.ended, totals.model)
 

@@ -27,7 +27,8 @@ from gateway.formats.format import Format
 from gateway.pipeline import Services
 from gateway.pipeline.request import changed_members
 from gateway.quota import windows
-from gateway.records import Call, Claim, Document, Key, Params
+from gateway.records import Call, Claim, Document, Key, LineCeilings, Params
+from gateway.relay.sent_request import SentRequest
 
 from .forms import StoredForm
 
@@ -54,20 +55,34 @@ class BatchSums(NamedTuple):
     output_tokens: int
 
 
-def sums_of(note: str) -> BatchSums | None:
-    """The sums in the note of a file's bond; None: the file is no input of a batch."""
-    told = json.loads(note).get("batch")
-    return None if told is None else BatchSums(*told)
+class BatchInput(NamedTuple):
+    """What the gateway keeps of the input of a batch."""
+
+    sums: BatchSums
+    ceilings: LineCeilings
+
+    def as_note(self) -> dict[str, Any]:
+        """Members of the note of the file's bond. A gateway that does not know one of them leaves it out."""
+        return {"batch": self.sums, "ceilings": self.ceilings}
+
+
+def input_of(note: str) -> BatchInput | None:
+    """What the note of a file's bond says; None: the file is no input of a batch."""
+    told = json.loads(note)
+    if (sums := told.get("batch")) is None:
+        return None
+    return BatchInput(BatchSums(*sums), LineCeilings(*told.get("ceilings", ())))
 
 
 async def of_batch_file(asked: Params, key: Key, services: Services) -> Params:
     """The parameters of a batch, with the sums over its input file. Raises `NotFound` or `InvalidRequest`."""
     bond = await services.bonds.require(key.id, asked.refers_to or "", "input_file_id", services.config.upstreams)
-    sums = sums_of(bond.note)
-    if sums is None:
+    told = input_of(bond.note)
+    if told is None:
         raise InvalidRequest(
             "Invalid 'input_file_id': the file was not uploaded with the purpose 'batch'.", param="input_file_id"
         )
+    sums = told.sums
     spec = LINE_FORMATS[sums.url]
     if spec.name != asked.lines_endpoint:
         raise InvalidRequest(
@@ -75,8 +90,9 @@ async def of_batch_file(asked: Params, key: Key, services: Services) -> Params:
             code="mismatched_endpoint",
         )  # fmt: skip
     return asked._replace(
-        model=sums.model, prompt_tokens=sums.prompt_tokens, output_limit=sums.output_tokens, lines=sums.lines
-    )
+        model=sums.model, prompt_tokens=sums.prompt_tokens, output_limit=sums.output_tokens, lines=sums.lines,
+        line_ceilings=told.ceilings,
+    )  # fmt: skip
 
 
 def restrict_requests(call: Call) -> None:
@@ -111,11 +127,12 @@ class BatchChecker:
         self._spec: Format | None = None
         self._prompt_tokens = 0
         self._output_tokens = 0
+        self._ceilings = LineCeilings()
         now = time.time()
         self._claims = [Claim(term.window(now), 0) for term in services.book.terms.of(key)]
 
-    async def check(self, file: UploadedFile) -> BatchSums:
-        """The sums of a file. Raises `InvalidRequest` or `ModelNotFound` for the first fault, with its line."""
+    async def check(self, file: UploadedFile) -> BatchInput:
+        """What is kept of a file. Raises `InvalidRequest` or `ModelNotFound` for the first fault, with its line."""
         since = 0
         async for line in _lines(file):
             self._number += 1
@@ -135,14 +152,17 @@ class BatchChecker:
         if self._spec is None:
             raise InvalidRequest("Invalid 'file': it has no requests.", param="file", code="empty_file")
         await self._written.end()
-        return BatchSums(self._spec.path, self._model, len(self._ids), self._prompt_tokens, self._output_tokens)
+        sums = BatchSums(self._spec.path, self._model, len(self._ids), self._prompt_tokens, self._output_tokens)
+        return BatchInput(sums, self._ceilings)
 
     async def _line(self, data: bytes) -> bytes:
         document = json_document.parse(data)
         validate.refuse_other_case(document.members, _LINE_NAMES)
         spec = self._head(document.members)
         start, end = json_document.spans(document)["body"]
-        call, route = await self._call(spec, document.text[start:end].encode())
+        asked = document.text[start:end].encode()
+        call, route = await self._call(spec, asked)
+        self._ceilings = self._ceilings.plus(*_ceilings(call, route, asked))
         self._prompt_tokens += call.params.prompt_tokens
         self._output_tokens += windows.output_limit(call) * call.params.candidates
         able = self._services.config.upstreams[route.upstream].capabilities
@@ -211,6 +231,12 @@ class BatchChecker:
             if route.upstream == self._upstream and way is Adaptation.PLAIN:
                 return route
         raise InvalidRequest("this model is not served by the provider that runs batches.", code="invalid_batch_line")
+
+
+def _ceilings(call: Call, route: Route, body: bytes) -> tuple[int, int]:
+    """The most tokens of the prompt and of the output of one request."""
+    sent = SentRequest(call, route.model, call.params.output_limit, pieces=(body,))
+    return sent.prompt_ceiling(), sent.output_ceiling(0, reasons=sent.may_reason)
 
 
 def _refuse_connected(asked: Params) -> None:

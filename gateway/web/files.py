@@ -27,7 +27,7 @@ from gateway.store.bonds import SETTLED, is_bond_id
 from gateway.upstream.account import account_of
 from gateway.upstream.ask import Fetched, fetch
 
-from .batch_file import BatchChecker, BatchSums
+from .batch_file import BatchChecker, BatchInput
 from .capacity import Capacity
 from .endpoints import continue_later, forwarded_headers, with_content_type
 from .forms import FormReader, StoredForm, boundary_of
@@ -105,9 +105,9 @@ class StoredFiles:
             return await self._keep(request, visit, key, _Sent(upstream, boundary, body, asked))
         written = StoredForm(visit.parts.config.uploads, self._capacity)
         try:
-            sums = await BatchChecker(key, visit.parts, upstream, written).check(asked.file)
+            told = await BatchChecker(key, visit.parts, upstream, written).check(asked.file)
             body = file_form.forwarded(stored, asked, boundary, written)
-            return await self._keep(request, visit, key, _Sent(upstream, boundary, body, asked, sums))
+            return await self._keep(request, visit, key, _Sent(upstream, boundary, body, asked, told))
         finally:
             written.close()
 
@@ -159,8 +159,8 @@ class _Sent(NamedTuple):
     boundary: str
     body: Upload
     asked: FileForm
-    sums: BatchSums | None = None
-    """Of the input of a batch."""
+    batch: BatchInput | None = None
+    """Where the file is the input of one."""
 
 
 def _upstream(visit: RequestContext) -> str:
@@ -185,8 +185,8 @@ async def _send(request: web.Request, visit: RequestContext, sent: _Sent) -> Fet
 
 def _bond(made: str, key: Key, visit: RequestContext, sent: _Sent) -> Bond:
     note: dict[str, Any] = {"purpose": sent.asked.purpose}
-    if sent.sums is not None:
-        note["batch"] = sent.sums
+    if sent.batch is not None:
+        note |= sent.batch.as_note()
     size = sent.asked.file.size
     return Bond(
         id=made,
@@ -195,7 +195,7 @@ def _bond(made: str, key: Key, visit: RequestContext, sent: _Sent) -> Bond:
         upstream=sent.upstream,
         account=account_of(visit.parts.config.upstreams[sent.upstream], 0),
         model="",
-        tokens=min(size // BYTES_PER_TOKEN, MAX_FILE_TOKENS) if sent.sums is None else 0,
+        tokens=min(size // BYTES_PER_TOKEN, MAX_FILE_TOKENS) if sent.batch is None else 0,
         made=time.time(),
         kind="file",
         note=json.dumps(note, separators=(",", ":")),

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 from collections.abc import Sequence
 from typing import Any, cast
 
 import pytest
 
-from gateway.config import Price
+from gateway.config import Model, Price, Route
 from gateway.formats import FORMATS
 from gateway.quota import pricing
-from gateway.records import Failure, Fault, Phase, Usage
+from gateway.records import Call, Document, Failure, Fault, Key, LineCeilings, Params, Phase, Usage
 from gateway.relay import batch_results as under_test
+from gateway.relay.sent_request import SentRequest
 from gateway.upstream.connection import Head
 from gateway.upstream.download import Download
 
@@ -31,16 +33,31 @@ class Pieces:
         return self._pieces.pop(0) if self._pieces else b""
 
 
-def line(prompt: int, completion: int, status: int = 200, **usage: Any) -> bytes:
+_names = itertools.count()
+
+
+def line(prompt: int, completion: int, status: int = 200, text: str = "Hi", name: str = "", **usage: Any) -> bytes:
     told = {"prompt_tokens": prompt, "completion_tokens": completion, **usage}
-    body = {"model": "gpt-4o-2026", "choices": [{"message": {"content": "Hi"}}], "usage": told}
-    return json.dumps({"custom_id": "a", "response": {"status_code": status, "body": body}}).encode() + b"\n"
+    body = {"model": "gpt-4o-2026", "choices": [{"message": {"content": text}}], "usage": told}
+    told = {"custom_id": name or f"line-{next(_names)}", "response": {"status_code": status, "body": body}}
+    return json.dumps(told).encode() + b"\n"
 
 
-def reader(price: Price | None = None, lines: int = 4) -> under_test.ResultReader:
+CEILINGS = LineCeilings(40_000, 5_000, 4 * 35_000, 4 * 4_500)
+"""Of four requests, one of which is larger than the others."""
+
+
+def sent(price: Price | None = None) -> SentRequest:
+    model = Model(routes=(Route(upstream="main"),), price=price)
+    params = Params(Document("{}", {}), "gpt-4o", variant="batch")
+    return SentRequest(Call("req_1", 0.0, Key("alice"), "chat", params, model, label_model="gpt-4o", arrived=0.0))
+
+
+def reader(price: Price | None = None, ceilings: LineCeilings = CEILINGS) -> under_test.ResultReader:
     batch = FORMATS["batches"].batch
     assert batch is not None
-    return under_test.ResultReader(batch, "chat", under_test.BatchTotals(price, RESERVED, lines, "batch", 0.0))
+    size = under_test.BatchSize(4, RESERVED, ceilings)
+    return under_test.ResultReader(batch, under_test.BatchTotals(sent(price), size))
 
 
 async def read(result: under_test.ResultReader, pieces: Sequence[bytes], **more: Any) -> bool:
@@ -90,10 +107,65 @@ async def test_long_prompts_are_priced_one_by_one() -> None:
     tiers = [{"above": 100, "input": 4, "output": 8}]
     price = Price.model_validate({"input": 2, "output": 4, "tiers": tiers})
     result = reader(price)
-    assert await read(result, [line(90, 10) * 2 + line(110, 10)])
+    assert await read(result, [line(90, 10) + line(90, 10) + line(110, 10)])
     usage = result.totals.usage
     assert (usage.prompt_tokens, usage.completion_tokens) == (290, 30)
     assert pricing.cost_nusd(price, usage) == 2 * (90 * 2000 + 10 * 4000) + 110 * 4000 + 10 * 8000
+
+
+SENSELESS = 9 * 10**15
+THOUGHT = {"reasoning_tokens": 5_900}
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ([(SENSELESS, 5)], (40_000, 5, "estimated")),
+        ([(10, SENSELESS)], (10, 5_000 + 4, "estimated")),
+        ([(10**18, 10**18)], (250, 100, "estimated")),  # no count: its share of the reservation
+        ([(40_000, 5_000)], (40_000, 5_000, "reported")),
+        ([(40_000, 1)] * 4, (4 * 35_000, 4, "estimated")),  # together more than all requests can have
+        ([(1, 5_000)] * 4, (4, 4 * 4_500 + 4, "estimated")),
+        ([(1, 1)] * 5, (4, 4, "reported")),  # more answers than requests
+    ],
+)
+async def test_a_report_is_bounded_by_the_requests(
+    lines: list[tuple[int, int]], expected: tuple[int, int, str]
+) -> None:
+    result = reader()
+    assert await read(result, [line(prompt, output) for prompt, output in lines])
+    usage = result.totals.usage
+    assert (usage.prompt_tokens, usage.completion_tokens, usage.source) == expected
+
+
+async def test_an_upstream_that_ignores_the_limit_is_believed_by_what_it_shows() -> None:
+    result = reader()
+    assert await read(
+        result, [line(10, 8_000, text="word " * 8_000), line(10, 6_000, completion_tokens_details=THOUGHT)]
+    )
+    usage = result.totals.usage
+    assert (usage.completion_tokens, usage.source) == (14_000, "reported")
+
+
+async def test_details_are_parts_of_what_is_charged() -> None:
+    result = reader()
+    assert await read(result, [line(SENSELESS, 5, prompt_tokens_details={"cached_tokens": SENSELESS})])
+    assert (result.totals.usage.prompt_tokens, result.totals.usage.cached_tokens) == (40_000, 40_000)
+
+
+async def test_without_ceilings_a_report_is_bounded_all_the_same() -> None:
+    """Of a batch that a gateway began which did not keep them."""
+    result = reader(ceilings=LineCeilings())
+    assert await read(result, [line(SENSELESS, SENSELESS)])
+    most = under_test.ANY_REQUEST
+    assert result.totals.usage[:2] == (most, most + 4)
+
+
+async def test_a_request_is_charged_for_its_first_answer() -> None:
+    result = reader()
+    failed = line(1, 1, 500, name="a")
+    assert await read(result, [failed, line(10, 5, name="a"), line(20, 6, name="a"), line(1, 1, name="b")])
+    assert result.totals.usage[:2] == (11, 6)
 
 
 def test_results_of_a_message_batch() -> None:
@@ -101,14 +173,15 @@ def test_results_of_a_message_batch() -> None:
     assert batch is not None
     usage = {"input_tokens": 7, "output_tokens": 3, "service_tier": "batch"}
     message = {"type": "message", "model": "claude", "content": [], "usage": usage}
-    facts = batch.line(
+    found = batch.line(
         json.dumps({"custom_id": "a", "result": {"type": "succeeded", "message": message}}).encode(), "messages"
     )
-    assert facts is not None
-    assert facts.usage is not None
-    assert (facts.usage.prompt_tokens, facts.usage.completion_tokens) == (7, 3)
+    assert found.custom_id == "a"
+    assert found.facts is not None
+    assert found.facts.usage is not None
+    assert (found.facts.usage.prompt_tokens, found.facts.usage.completion_tokens) == (7, 3)
     for kind in ("errored", "canceled", "expired"):
-        assert batch.line(json.dumps({"result": {"type": kind}}).encode(), "messages") is None
+        assert batch.line(json.dumps({"result": {"type": kind}}).encode(), "messages").facts is None
 
 
 @pytest.mark.parametrize("name", ["batches", "message_batches"])

@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 
 from gateway.config import Model, Route
+from gateway.formats.ceilings import OUTPUT_ALLOWANCE, PROMPT_ALLOWANCE
 from gateway.formats.reported_usage import reported
 from gateway.formats.stream_scan import StreamScan
 from gateway.formats.token_rule import Count
 from gateway.records import Call, Document, Endpoint, Failure, Fault, Key, Params, Phase, Usage
 from gateway.relay import charge
 from gateway.relay.charge import Ending, Shown
-from gateway.relay.sent_request import OUTPUT_ALLOWANCE, PROMPT_ALLOWANCE, SentRequest
+from gateway.relay.sent_request import SentRequest
 from tests.fakes.params import SET_BY_FORMAT
 
 REPORT = {"prompt_tokens": 9, "completion_tokens": 4}

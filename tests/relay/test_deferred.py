@@ -190,5 +190,5 @@ def test_a_deferral_is_read_as_it_was_written_and_by_older_gateways() -> None:
     text = encode_deferral(deferral)
     assert "\t" not in text
     read = decode_deferral(text[:-1] + ',"new"]')
-    assert read == deferral._replace(spent=[3, 4])  # type: ignore[arg-type]
+    assert read == deferral._replace(spent=[3, 4], ceilings=[0, 0, 0, 0])  # type: ignore[arg-type]
     assert read.spent_usage == Usage(3, 4, source="estimated")

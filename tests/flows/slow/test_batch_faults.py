@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
+from gateway.formats.ceilings import OUTPUT_ALLOWANCE, PROMPT_ALLOWANCE
 from tests.conftest import Stage, StartsGateways
 from tests.fakes import forms
 from tests.fakes.scripted import Behaviour, Wire, answer, close_without_answer, cut_mid_body, error_json, ok_json
 from tests.flows.house import CHAT, Gateway, eventually, key, model, secret, settings
-from tests.flows.test_batches import PRICE, create, line, settled, upload, windows
+from tests.flows.test_batches import PRICE, create, line, settled, upload, windows, written
 
 BODY = {"model": CHAT, "choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 3}}
 RESULT = json.dumps({"custom_id": "a", "response": {"status_code": 200, "body": BODY}, "error": None}).encode() + b"\n"
@@ -51,13 +52,13 @@ def state(status: str, **more: Any) -> Behaviour:
 DONE = state("completed", output_file_id="file-out")
 
 
-@pytest.fixture
-def house(gateway: StartsGateways, upstream: Stage, store_url: str) -> Gateway:
-    return gateway(
+@pytest.fixture(scope="module")
+def house(gateways: StartsGateways, theatre: Stage, store_url: str) -> Gateway:
+    return gateways(
         settings(
-            upstream.url,
+            theatre.url,
             models={CHAT: model("chat", price=PRICE)},
-            keys=[key("alice", quotas=[{"tokens": 10**6, "per": "day"}])],
+            keys=[key("alice", quotas=[{"tokens": 10**8, "per": "month"}])],
             files={"upstream": "main"},
             store={"url": store_url},
         )
@@ -87,6 +88,22 @@ def test_results_that_cannot_be_read_are_read_again(house: Gateway, upstream: St
     assert work.reads == 4
     assert (record["prompt_tokens"], record["completion_tokens"], record["usage_source"]) == (7, 3, "reported")
     assert windows(house) == (before + 10, 0)
+
+
+def test_counts_that_cannot_be_true_are_bounded_by_the_requests(house: Gateway, upstream: Stage) -> None:
+    senseless = [
+        {"custom_id": name, "response": {"status_code": 200, "body": BODY | {"usage": {
+            "prompt_tokens": 9 * 10**15, "completion_tokens": 9 * 10**15}}}}
+        for name in "abcd"
+    ]  # fmt: skip
+    upstream.play(always=FailingBatches([DONE], [answer(written(*senseless))]))
+    before = windows(house)[0]
+    record = settled(house, create(house, upload(house, line("a"), line("b")).json["id"]))
+    sizes = [len(json.dumps(line(name)["body"])) for name in "ab"]
+    assert record["prompt_tokens"] == sum(sizes) + 2 * PROMPT_ALLOWANCE
+    assert record["completion_tokens"] == 2 * (2 * 40 + OUTPUT_ALLOWANCE)
+    assert record["usage_source"] == "estimated"
+    assert windows(house) == (before + record["prompt_tokens"] + record["completion_tokens"], 0)
 
 
 def test_a_batch_that_was_not_made_costs_nothing(house: Gateway, upstream: Stage) -> None:
