@@ -6,12 +6,12 @@ Warnings of `gateway check`, like those of `probable_mistakes.py`.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from urllib.parse import urlsplit
 
 from .checks import Place, ValidParts, quota_lists
 from .faults import ConfigFault, format_faults
-from .sections import LOOPBACK, Config, Limits, Quota
+from .sections import LOOPBACK, Config, Limits, Model, Quota
 
 PERIOD_S: Mapping[str, int] = {"second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 604800, "month": 2592000}
 """About how long each period is."""
@@ -24,9 +24,6 @@ PARAMETERS = frozenset({
     "top_p", "user",
 })  # fmt: skip
 """The parameters that `api/schema.py` knows; a test holds the two together."""
-
-SERVED_BY: Mapping[str, str] = {"chat": "chat", "completions": "completions", "embeddings": "embeddings"}
-"""Capabilities of an upstream by endpoint."""
 
 Warnings = Iterator[ConfigFault]
 
@@ -125,17 +122,24 @@ def _misspelled_parameters(config: Config) -> Warnings:
 
 
 def _endpoints_without_a_route(config: Config) -> Warnings:
+    of_all = config.defaults.models.endpoints if "endpoints" in config.defaults.models.model_fields_set else ()
     for name, model in config.models.items():
-        if "endpoints" not in model.model_fields_set:
-            continue
-        for index, endpoint in enumerate(model.endpoints):
-            capability = SERVED_BY.get(endpoint)
-            upstreams = [config.upstreams[route.upstream] for route in model.routes]
-            if capability and not any(getattr(upstream.capabilities, capability) for upstream in upstreams):
-                yield _warning(
-                    ("models", name, "endpoints", index),
-                    f"no route can serve it: the upstream has capabilities.{capability}: false",
-                )
+        if "endpoints" in model.model_fields_set and model.endpoints != of_all:
+            yield from _not_served(("models", name, "endpoints"), model.endpoints, config, [model])
+    if config.models:
+        yield from _not_served(("defaults", "models", "endpoints"), of_all, config, [*config.models.values()])
+
+
+def _not_served(place: Place, endpoints: Sequence[str], config: Config, models: Sequence[Model]) -> Warnings:
+    """The endpoints that no route of these models leads to: each call of them gets 404."""
+    names = sorted({route.upstream for model in models for route in model.routes})
+    for index, endpoint in enumerate(endpoints):
+        if names and not any(getattr(config.upstreams[each].capabilities, endpoint, True) for each in names):
+            yield _warning(
+                (*place, index),
+                f"no route can serve {endpoint}, and its calls get 404: capabilities.{endpoint} is false for "
+                f"{', '.join(names)}",
+            )
 
 
 def _unused_upstreams(config: Config) -> Warnings:

@@ -257,7 +257,19 @@ MISTAKES: list[tuple[str, dict[str, Any], str, str]] = [
         "an endpoint that nobody has",
         {"upstream": {"capabilities": {"embeddings": False}}, "model": {"endpoints": ["chat", "embeddings"]}},
         "models.gpt-4o.endpoints[1]",
-        "no route can serve it",
+        "no route can serve embeddings, and its calls get 404: capabilities.embeddings is false for up",
+    ),
+    (
+        "a format that no upstream speaks",
+        {"model": {"endpoints": ["chat", "messages"]}},
+        "models.gpt-4o.endpoints[1]",
+        "capabilities.messages is false for up",
+    ),
+    (
+        "a format that no upstream speaks, for all models",
+        {"defaults": {"models": {"endpoints": ["chat", "generate_content"]}}},
+        "defaults.models.endpoints[1]",
+        "no route can serve generate_content",
     ),
     (
         "a proxy of nothing",
