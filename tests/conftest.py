@@ -15,7 +15,8 @@ from hypothesis import settings
 
 from tests.fakes.redis_servers import SERVERS_VARIABLE, MissingServer, RedisServer, name_of, servers_to_test
 from tests.fakes.scripted import Behaviour, Scripted
-from tests.flows.house import Gateway, Process, keep_bytecode
+from tests.flows.forked import FORKS
+from tests.flows.house import WITHOUT_TOKENS, Gateway, Process, keep_bytecode
 
 # How long one example takes depends on the machine: no deadline.
 settings.register_profile("full", deadline=None)
@@ -51,6 +52,9 @@ def pytest_configure(config: pytest.Config) -> None:
     is_fast = config.getoption("tier") == "fast" and not config.getoption("all_redis")
     settings.load_profile("fast" if is_fast else "full")
     os.environ[SERVERS_VARIABLE] = "first" if is_fast else "all"
+    if config.getoption("tier") == "fast":
+        FORKS.begin("", WITHOUT_TOKENS["PYTHONPATH"])
+        config.add_cleanup(FORKS.end)
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:

@@ -14,6 +14,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -24,6 +25,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from .client import Answer, Raw, request
+from .forked import FORKS, Fork
 
 ADMIN_TOKEN = "admin-token-that-nobody-may-see"
 UPSTREAM_KEY = "sk-upstream-key-that-nobody-may-see"
@@ -101,7 +103,13 @@ def command(*arguments: str) -> list[str]:
 def run(*arguments: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """One command that ends by itself."""
     given = {**os.environ, **(env or {})}
-    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=60, env=given, check=False)
+    if not FORKS.can_start(given):
+        return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=60, env=given, check=False)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        code = FORKS.start(arguments, given, Path.cwd(), folder).wait(60)
+        said = [(folder / stream).read_text() for stream in ("stdout", "stderr")]
+    return subprocess.CompletedProcess(command(*arguments), code, *said)
 
 
 def children(pid: int) -> list[int]:
@@ -133,12 +141,16 @@ class Process:
     def __init__(self, folder: Path, *arguments: str, env: Mapping[str, str] | None = None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
+        given = {**os.environ, "TMPDIR": str(folder), **WITHOUT_TOKENS, **(env or {})}
+        run = self.command(*arguments)
+        self.process: subprocess.Popen[bytes] | Fork
+        if run == command(*arguments) and FORKS.can_start(given):
+            self.process = FORKS.start(arguments, given, folder, folder)
+            return
         with (folder / "stdout").open("wb") as out, (folder / "stderr").open("wb") as err:
             self.process = subprocess.Popen(
-                self.command(*arguments), stdout=out, stderr=err, stdin=subprocess.DEVNULL,
-                start_new_session=True, cwd=folder,
-                env={**os.environ, "TMPDIR": str(folder), **WITHOUT_TOKENS, **(env or {})},
-            )  # fmt: skip
+                run, stdout=out, stderr=err, stdin=subprocess.DEVNULL, start_new_session=True, cwd=folder, env=given
+            )
 
     @property
     def stdout(self) -> str:
