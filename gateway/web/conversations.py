@@ -51,9 +51,7 @@ class Conversations:
     """The endpoints of conversations. `caller` finds the key of a request, or refuses it."""
 
     def __init__(self, caller: FindsCaller, status: Status, capacity: Capacity) -> None:
-        self._kept = KeptAtUpstream(
-            caller, status, "conversation_id", "/conversations", RESPONSES, name="conversation", is_counted=True
-        )
+        self._kept = KeptAtUpstream(caller, status, "conversation_id", "/conversations", RESPONSES, name="conversation")
         self._bodies = BodyReader(capacity)
         self._capacity = capacity
 

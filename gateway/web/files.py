@@ -1,7 +1,8 @@
 """Files that an upstream keeps for clients (/v1/files): upload, list, read, download, delete.
 
 All keys share one account of one upstream (`files.upstream`), so an id is bound to the key that uploaded the file, and
-a list is made from these bonds. The account's own list is never shown. No quota is drawn on: nothing is generated.
+a list is made from these bonds. The account's own list is never shown. Requests count in limits of requests per time
+alone: nothing is generated.
 """
 
 from __future__ import annotations
@@ -149,7 +150,7 @@ class StoredFiles:
                     "The usage of the batch is not recorded yet. Please try again in a moment.",
                     code="batch_not_settled",
                 )
-        return await self._kept.delete(request)
+        return await self._kept.remove(request, visit, bond)
 
 
 class _Sent(NamedTuple):

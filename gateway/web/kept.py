@@ -44,8 +44,8 @@ class KeptAtUpstream:
     """Objects of one kind, kept below `path` of an upstream's base URL.
 
     `param` is how `Bonds.require` names them, `name` how routes name the id, and `spec` the format of the API that they
-    belong to. `caller` finds the key of a request, or refuses it. With `is_counted` each request counts in the key's
-    limits of requests per time."""
+    belong to. `caller` finds the key of a request, or refuses it. Each request counts in the key's limits of requests
+    per time."""
 
     def __init__(
         self,
@@ -55,8 +55,6 @@ class KeptAtUpstream:
         path: str,
         spec: Format,
         name: str = "id",
-        *,
-        is_counted: bool = False,
     ) -> None:
         self._caller = caller
         self._status = status
@@ -64,19 +62,18 @@ class KeptAtUpstream:
         self._path = path
         self._spec = spec
         self._name = name
-        self._is_counted = is_counted
 
     async def key(self, request: web.Request, visit: RequestContext) -> Key:
-        """The key of a request, which counts. Raises `Unauthorized` or another refusal of it, and `Unavailable`."""
+        """The key of a request, which is counted: ask once. Raises `Unauthorized` or another refusal of it,
+        `RateLimited` and `Unavailable`."""
         key = await self._caller(request, visit)
         self._status.refuse_when_draining()
-        if self._is_counted:
-            parts = visit.parts
-            await count_request(parts.books.ledger, parts.book.terms.of(key), time.time(), self._spec.rate_headers)
+        parts = visit.parts
+        await count_request(parts.books.ledger, parts.book.terms.of(key), time.time(), self._spec.rate_headers)
         return key
 
     async def bond(self, request: web.Request, visit: RequestContext) -> Bond:
-        """The bond of the id in the path. Raises `NotFound`, too."""
+        """The bond of the id in the path; as `key`. Raises `NotFound`, too."""
         key = await self.key(request, visit)
         parts = visit.parts
         return await parts.bonds.require(key.id, request.match_info[self._name], self._param, parts.config.upstreams)
@@ -90,7 +87,10 @@ class KeptAtUpstream:
     async def delete(self, request: web.Request) -> web.StreamResponse:
         """Delete the object at the upstream, and then its bond."""
         visit = request[CONTEXT]
-        bond = await self.bond(request, visit)
+        return await self.remove(request, visit, await self.bond(request, visit))
+
+    async def remove(self, request: web.Request, visit: RequestContext, bond: Bond) -> web.StreamResponse:
+        """As `delete`, of a bond that was found."""
         answer = await self.fetch(request, visit, bond, method="DELETE")
         if (told := object_of(answer.body)) is not None and told.get("deleted") is not False:
             await visit.parts.bonds.forget(bond)

@@ -56,12 +56,13 @@ class StoredMessageBatches:
     async def delete(self, request: web.Request) -> web.StreamResponse:
         """Delete the batch, unless it is still to be charged by its results."""
         visit = request[CONTEXT]
-        if (await self._kept.bond(request, visit)).note != SETTLED:
+        bond = await self._kept.bond(request, visit)
+        if bond.note != SETTLED:
             raise Conflict(
                 "The batch has not ended, or its usage is not recorded yet. Please try again later.",
                 code="batch_not_settled",
             )
-        return await self._kept.delete(request)
+        return await self._kept.remove(request, visit, bond)
 
     async def list(self, request: web.Request) -> web.StreamResponse:
         """The key's own batches, as they are at the upstream now."""

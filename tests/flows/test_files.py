@@ -26,7 +26,8 @@ def config(upstream: str, store: str, **more: Any) -> dict[str, Any]:
         models={
             CHAT: model("chat"), "elsewhere": model("chat", "other"), "gpt-4.1": model("responses"),
         },
-        keys=[key("alice", team="red"), key("bob", team="red"), key("carol"), key("dave")],
+        keys=[key("alice", team="red"), key("bob", team="red"), key("carol"), key("dave"),
+              key("paced", quotas=[{"requests": 5, "per": "hour"}, {"requests": 9, "per": "month"}])],
         teams={"red": {}},
         files={"upstream": "main", "max_per_key": 40},
         server={"workers": 2, "access_log": "json"},
@@ -166,6 +167,30 @@ def test_content_that_breaks_off_is_no_whole_message(houses: list[Gateway], upst
             head = f"GET /v1/files/{made}/content HTTP/1.1\r\nHost: g\r\nAuthorization: Bearer {secret('alice')}"
             wire.send(f"{head}\r\n\r\n".encode())
             assert not wire.read_to_end().endswith(b"0\r\n\r\n")
+
+
+def test_each_request_counts_in_requests_per_time_alone(houses: list[Gateway], upstream: Stage) -> None:
+    """Once, in those of all gateways, also where the id is unknown or the form has a fault."""
+
+    def used() -> dict[str, int]:
+        return {row["per"]: row["used"] for row in houses[0].get("/v1/key", key="paced").json["quotas"]}
+
+    made = upload(houses[0], upstream, "paced")
+    assert send(houses[1], "paced", ("file", PDF)).status == 400
+    assert houses[1].get("/v1/files?purpose=batch", key="paced").status == 200
+    assert houses[0].get("/v1/files/file-0", key="paced").status == 404
+    upstream.play(ok_json({"id": made, "object": "file", "deleted": True}))
+    assert houses[1].send("DELETE", f"/v1/files/{made}", key="paced").status == 200
+    assert used() == {"hour": 5, "month": 0}
+    hits = upstream.hits
+    for refused in (
+        send(houses[0], "paced", ("purpose", "user_data"), ("file", PDF)),
+        *[houses[1].get(path, key="paced") for path in ("/v1/files", f"/v1/files/{made}", f"/v1/files/{made}/content")],
+        *[houses[0].get(path, key="paced") for path in ("/v1/batches", "/v1/batches/batch_0")],
+    ):
+        assert (refused.status, refused.error["code"]) == (429, "rate_limit_exceeded")
+        assert refused.headers["x-ratelimit-limit-requests"] == "5"
+    assert upstream.hits == hits
 
 
 @pytest.mark.parametrize(

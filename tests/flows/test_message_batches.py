@@ -49,6 +49,7 @@ def house(gateways: StartsGateways, simulator: str, store_url: str) -> Gateway:
             keys=[
                 key("alice", quotas=[{"tokens": 10**6, "per": "day"}, {"usd": 100, "per": "month"}]),
                 key("bob", models=["mine"], limits={"max_tokens": 50, "deny": ["top_k"]}),
+                key("paced", quotas=[{"requests": 4, "per": "hour"}]),
                 key("carol", quotas=[{"tokens": 100, "per": "day"}]),
             ],
             server={"workers": 2, "access_log": "json"},
@@ -139,6 +140,23 @@ def test_the_model_is_mapped_in_each_request(house: Gateway, simulator: str, pad
     record = settled(house, began)
     assert (record["model"], record["routed_model"], record["returned_model"]) == ("mine", MODEL, MODEL)
     assert len(served(simulator, began.json["id"])) == 2
+
+
+def test_each_request_counts_in_requests_per_time(house: Gateway) -> None:
+    import anthropic
+
+    with sdk(house, "paced") as client:
+        batches = client.messages.batches
+        began = batches.create(requests=[request("a", simulate={"delay_s": 60})])  # type: ignore[list-item]
+        assert batches.list().data[0].id == began.id
+        with pytest.raises(anthropic.ConflictError):
+            batches.delete(began.id)
+        assert batches.cancel(began.id).processing_status == "ended"
+        for ask in (batches.retrieve, batches.cancel, batches.results, batches.delete):
+            with pytest.raises(anthropic.RateLimitError) as refused:
+                ask(began.id)
+            assert refused.value.response.json()["error"]["type"] == "rate_limit_error"
+            assert refused.value.response.headers["anthropic-ratelimit-requests-limit"] == "4"
 
 
 @pytest.mark.parametrize(

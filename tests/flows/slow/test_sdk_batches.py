@@ -12,6 +12,8 @@ from tests.conftest import StartsGateways, StartsProcesses
 from tests.flows.house import CHAT, Gateway, eventually, key, model, secret, settings
 from tests.flows.test_batches import PRICE, line, served, written
 
+PACED = key("paced", quotas=[{"requests": 6, "per": "hour"}])
+
 
 @pytest.fixture
 def simulator(process: StartsProcesses) -> str:
@@ -21,7 +23,9 @@ def simulator(process: StartsProcesses) -> str:
 @pytest.fixture
 def house(gateway: StartsGateways, simulator: str) -> Gateway:
     models = {CHAT: model("chat", price=PRICE)}
-    return gateway(settings(simulator, models=models, keys=[key("alice"), key("bob")], files={"upstream": "main"}))
+    return gateway(
+        settings(simulator, models=models, keys=[key("alice"), key("bob"), PACED], files={"upstream": "main"})
+    )
 
 
 def sdk(house: Gateway, who: str = "alice") -> openai.OpenAI:
@@ -70,3 +74,21 @@ def test_a_batch(house: Gateway, simulator: str) -> None:
     usage = [each["response"]["body"]["usage"] for each in answers]
     for name in ("prompt_tokens", "completion_tokens"):
         assert record[name] == sum(call[name] for call in calls) == sum(each[name] for each in usage)
+
+
+def test_requests_per_time(house: Gateway) -> None:
+    """Each of six requests counts, and the SDK knows the refusal of the seventh."""
+    client = sdk(house, "paced")
+    file = client.files.create(file=("input.jsonl", written(line("a"))), purpose="batch")
+    began = client.batches.create(
+        input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h", metadata={"takes_s": "600"}
+    )
+    assert [batch.id for batch in client.batches.list()] == [began.id]
+    assert client.batches.retrieve(began.id).status == "in_progress"
+    assert client.files.content(file.id).read() == written(line("a"))
+    assert client.batches.cancel(began.id).status == "cancelled"
+    for ask in (client.batches.retrieve, client.batches.cancel, client.files.retrieve, client.files.delete):
+        with pytest.raises(openai.RateLimitError) as refused:
+            ask(began.id)
+        assert (refused.value.code, refused.value.type) == ("rate_limit_exceeded", "requests")
+        assert float(refused.value.response.headers["retry-after"]) > 0
