@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from gateway import units
+from gateway.api import validation_errors
 from gateway.api.prompt_tokens import FindsCounter
 from gateway.errors import GatewayError, InvalidRequest
 from gateway.records import Params, Usage
@@ -21,10 +22,15 @@ from .format import Format
 KEY_PROTOCOL = "openai-insecure-api-key."
 """What stands before a browser's key among its subprotocols (openai-realtime-api-beta, `lib/api.js`)."""
 PROTOCOL = "realtime"
-UPSTREAM_PROTOCOLS = frozenset({PROTOCOL, "openai-beta.realtime-v1"})
+BETA_PROTOCOL = "openai-beta.realtime-v1"
+BETA = "realtime=v1"
+"""In the header OpenAI-Beta."""
+UPSTREAM_PROTOCOLS = frozenset({PROTOCOL, BETA_PROTOCOL})
 """Subprotocols that upstreams get."""
 
 CREATE = "response.create"
+UPDATE = "session.update"
+UPDATED = "session.updated"
 CREATED = "response.created"
 DONE = "response.done"
 TRANSCRIBED = "conversation.item.input_audio_transcription.completed"
@@ -32,6 +38,11 @@ TRANSCRIBED = "conversation.item.input_audio_transcription.completed"
 AUDIO_CHARACTERS = 3_200
 """Characters of base64 for one token of audio output: 50 ms of 16 bits at 24 kHz (platform.openai.com, guide "Managing
 costs" of Realtime)."""
+
+OUTPUT_LIMITS = ("max_output_tokens", "max_response_output_tokens")
+"""The output limit in settings of a session or a response; the second name is that of the beta
+(openai-python, `types/beta/realtime/`)."""
+NO_LIMIT = "inf"
 
 _WITHOUT_MODELS = frozenset({"tools", "prompt", "metadata", "instructions"})
 """Members of a session or a response below which a `model` is the client's own text."""
@@ -89,6 +100,33 @@ def write_event(event: Mapping[str, Any]) -> str:
 def settings_of(event: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The settings in a client's event: of the session, or of one response."""
     return [event[name] for name in ("session", "response") if isinstance(event.get(name), dict)]
+
+
+def output_limit(settings: Mapping[str, Any]) -> tuple[str, int | None] | None:
+    """The name and the value of the output limit in these settings, None for no limit; or None: they do not say.
+    Raises `InvalidRequest` for what servers may read differently."""
+    given = [name for name in OUTPUT_LIMITS if name in settings]
+    if not given:
+        return None
+    if len(given) > 1:
+        raise InvalidRequest(
+            f"Give '{given[0]}' or '{given[1]}', not both.", param=given[1], code="duplicate_parameter"
+        )
+    name, value = given[0], settings[given[0]]
+    if value is None or value == NO_LIMIT:
+        return name, None
+    if type(value) is not int:
+        raise validation_errors.wrong_type(name, f"an integer or '{NO_LIMIT}'", value)
+    if value < 1:
+        raise validation_errors.below(name, value, 1)
+    return name, value
+
+
+def asked_output(event: Mapping[str, Any], part: str) -> tuple[bool, int | None]:
+    """Whether this part of an event has an output limit, and which. Raises `InvalidRequest`."""
+    settings = event.get(part)
+    found = output_limit(settings) if isinstance(settings, dict) else None
+    return found is not None, None if found is None else found[1]
 
 
 def named_models(settings: dict[str, Any], depth: int = 0) -> Iterator[tuple[dict[str, Any], bool]]:

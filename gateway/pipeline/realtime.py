@@ -18,15 +18,17 @@ from gateway.accounting.call_log import CallLog
 from gateway.accounting.reservation import Reservation, limit_failure
 from gateway.api import auth
 from gateway.api import capabilities as able
-from gateway.config import Route
+from gateway.config import Model, Route
 from gateway.errors import InvalidRequest, ModelNotFound, UpstreamFailed, UpstreamRefused
 from gateway.formats import realtime
 from gateway.formats.realtime import REALTIME
 from gateway.observe.tracing import NO_TRACE, Trace
 from gateway.quota import windows
+from gateway.quota.output_fit import OutputFit
 from gateway.records import Call, Claim, Failure, Key
 from gateway.relay.charge import Ending
 from gateway.relay.realtime import NextCall, ResponseAccounts, SessionEnd
+from gateway.relay.realtime_output import MAX_SENT, Bound, OutputLimits
 from gateway.upstream.health import AttemptHandle
 from gateway.upstream.limits import Place
 from gateway.upstream.retry_policy import FailedAttempt
@@ -35,10 +37,6 @@ from gateway.upstream.websocket import UpstreamSocket, open_socket
 from .services import Services
 
 logger = logging.getLogger("gateway")
-
-MAX_OUTPUT = 4_096
-"""Output tokens that are reserved for a response of a model without `max_output_tokens`: the largest limit that the API
-takes (openai-python, `types/realtime/realtime_session_create_request.py`, `max_output_tokens`)."""
 
 AdmitsKey = Callable[[], Awaitable[Key]]
 """The key of the session as it is now. Raises `Unauthorized` once it is revoked."""
@@ -54,6 +52,7 @@ class RealtimeSession:
     route: Route
     total_s: float
     services: Services
+    outputs: OutputLimits
     transcriber: str | None = None
     """The one of its transcriptions."""
     failure: Failure | None = None
@@ -75,6 +74,7 @@ class RealtimeSession:
                         f"Unsupported parameter: '{denied}' is not allowed here.", param=denied,
                         code="unsupported_parameter",
                     )  # fmt: skip
+            is_changed |= self.outputs.check(settings)
             for place, is_own in realtime.named_models(settings):
                 name = place["model"]
                 place["model"] = self._own(name) if is_own else self._other(name)
@@ -123,7 +123,6 @@ async def open_session(
 
     `reserved` is called once the ledger has granted the session's parallel slots.
     """
-    _refuse_limited(call)
     routes = able.fitting(call.model, call.endpoint, call.params, services.config.upstreams)
     router = services.router
     candidates = router.candidates(routes, call.params.model, call.affinity)
@@ -214,7 +213,8 @@ async def _attempt(
             _note(log, route, opened)
             return opened
         handle.answered()
-        session = RealtimeSession(log, opened, accounts, route, upstream.timeouts.total_s, services)
+        outputs = _output_limits(call, accounts, protocols)
+        session = RealtimeSession(log, opened, accounts, route, upstream.timeouts.total_s, services, outputs)
 
         def over() -> None:
             accounts.close(SessionEnd(499, "client_gone", Ending.STOPPED))
@@ -242,34 +242,56 @@ def _query(call: Call, route: Route) -> str:
 
 def _calls(
     call: Call, route: Route, position: int, services: Services, admit: AdmitsKey
-) -> Callable[[int, int], Awaitable[NextCall]]:
+) -> Callable[[int, int, int | None], Awaitable[NextCall]]:
     """Makes the calls of a session's responses, by the limits that bind its key at the time."""
     limits = services.router.limits
 
-    async def make(number: int, context_tokens: int) -> NextCall:
-        key = await admit()
-        output = call.model.max_output_tokens or MAX_OUTPUT
-        params = call.params._replace(
-            prompt_tokens=context_tokens, is_prompt_exact=False, default_output=output, output_param="model"
-        )
-        this = call._replace(id=f"{call.id}-{number}", started=time.time(), key=key, params=params)
-        claims = windows.claims(this, services.book.terms.of_call(this))
+    def claims(this: Call) -> tuple[Claim, ...]:
+        drawn = windows.claims(this, services.book.terms.of_call(this))
         if limits.is_any:
-            claims += limits.claims(this, route, position)
-        return NextCall(this, tuple([claim for claim in claims if claim.window.unit != "parallel"]))
+            drawn += limits.claims(this, route, position)
+        return tuple([claim for claim in drawn if claim.window.unit != "parallel"])
+
+    async def make(number: int, context_tokens: int, limit: int | None) -> NextCall:
+        key = await admit()
+        own, default = _output(call, key, limit)
+        params = call.params._replace(
+            prompt_tokens=context_tokens, is_prompt_exact=False, output_param="model", output_limit=own,
+            default_output=default,
+        )  # fmt: skip
+        this = call._replace(id=f"{call.id}-{number}", started=time.time(), key=key, params=params)
+        fit = OutputFit(this, claims) if OutputFit.may_shrink(this) else None
+        if fit is not None:
+            this = fit.at_first()
+        return NextCall(this, claims(this), fit)
 
     return make
 
 
+def _output(call: Call, key: Key, limit: int | None) -> tuple[int | None, int | None]:
+    """`output_limit` and `default_output` of a response's `Params`: the client's own limit, else a default."""
+    bound = min([each.tokens for each in _bounds(key, call.model)], default=None)
+    if limit is not None:
+        return limit if bound is None else min(limit, bound), None
+    if bound is not None:
+        return min(bound, call.model.max_output_tokens or MAX_SENT), None
+    return None, None if call.model.max_output_tokens else MAX_SENT
+
+
+def _output_limits(call: Call, accounts: ResponseAccounts, protocols: Sequence[str]) -> OutputLimits:
+    """Of a session. One that only transcribes (`intent=transcription`) has no output."""
+    bounds = _bounds(call.key, call.model)
+    is_beta = realtime.BETA_PROTOCOL in protocols or any(
+        name.lower() == "openai-beta" and realtime.BETA in value for name, value in call.forwarded_headers
+    )
+    has_output = "intent=transcription" not in call.query
+    return OutputLimits(bounds, is_kept=has_output and (bool(bounds) or accounts.counts_output), is_beta=is_beta)
+
+
+def _bounds(key: Key, model: Model) -> list[Bound]:
+    limits = (("key", key.limits.max_tokens), ("model", model.limits.max_tokens))
+    return [Bound(owner, tokens) for owner, tokens in limits if tokens is not None]
+
+
 def _parallel(claims: Sequence[Claim]) -> tuple[Claim, ...]:
     return tuple([claim for claim in claims if claim.window.unit == "parallel"])
-
-
-def _refuse_limited(call: Call) -> None:
-    if call.key.limits.max_tokens is not None or call.model.limits.max_tokens is not None:
-        raise InvalidRequest(
-            "The output of this key or model is limited (limits.max_tokens), which the gateway cannot do in a Realtime "
-            "session. Ask the operator of the gateway for a key without this limit.",
-            param="model",
-            code="output_limit_not_supported",
-        )

@@ -22,6 +22,8 @@ from gateway.accounting.reservation import Reservation
 from gateway.config import Model, Route
 from gateway.formats import realtime, token_rule
 from gateway.formats.token_rule import CountsTexts
+from gateway.quota.output_fit import OutputFit
+from gateway.quota.windows import output_limit
 from gateway.records import Call, Claim, Ended, Usage
 
 from . import charge
@@ -37,11 +39,13 @@ class NextCall(NamedTuple):
 
     call: Call
     claims: tuple[Claim, ...]
+    fit: OutputFit | None = None
+    """How it may be made smaller."""
 
 
-MakesCalls = Callable[[int, int], Awaitable[NextCall]]
-"""Makes the call with this number, from 1, whose context has about so many tokens. Raises `GatewayError` where its
-caller may have none any more."""
+MakesCalls = Callable[[int, int, int | None], Awaitable[NextCall]]
+"""Makes the call with this number, from 1, whose context has about so many tokens, with the client's own output limit.
+Raises `GatewayError` where its caller may have none any more."""
 
 
 class SessionEnd(NamedTuple):
@@ -56,10 +60,12 @@ class SessionEnd(NamedTuple):
 class _Response:
     """One response under way."""
 
-    def __init__(self, log: CallLog, route: Route, count_texts: CountsTexts) -> None:
+    def __init__(self, log: CallLog, route: Route, count_texts: CountsTexts, limit: int | None) -> None:
         self.log = log
+        self.limit = limit
+        """Its own output limit, if its event has one."""
         log.attempt_began(route)
-        self._sent = SentRequest(log.call, route.model, count_texts=count_texts)
+        self._sent = SentRequest(log.call, route.model, log.call.params.output_limit, count_texts)
         self._count = count_texts
         self._began = time.perf_counter()
         self._quarters = 0
@@ -98,6 +104,7 @@ class ResponseAccounts:
         self._make_call = make_call
         self._count_texts = count_texts
         self._spare: Reservation | None = None
+        self._limit: int | None = None
         self._asked: deque[_Response] = deque()
         """Those that the client has asked for and that have not begun."""
         self._running: dict[str, _Response] = {}
@@ -112,12 +119,33 @@ class ResponseAccounts:
         """Hold a reservation for a response that may begin. Raises its refusal."""
         async with self._lock:
             if self._spare is None:
-                self._spare = await self._draw()
+                self._spare = await self._draw(self._limit)
 
-    async def asked(self) -> None:
-        """The client asks for a response. Raises the refusal of its reservation."""
+    @property
+    def spare_output(self) -> int | None:
+        """Output tokens that are reserved for a response that may begin, if any are."""
+        return None if self._spare is None else output_limit(self._spare.call)
+
+    @property
+    def counts_output(self) -> bool:
+        """Whether what is reserved is of tokens or of money."""
+        return self._spare is not None and any(
+            claim.window.unit in ("tokens", "usd") for claim in self._spare.held.claims
+        )
+
+    async def limit(self, output_tokens: int | None) -> None:
+        """From now on the client's limit for the output of a response of this session is this; None: it has none.
+        Raises the refusal of a reservation of that size."""
         async with self._lock:
-            self._asked.append(await self._begin())
+            if output_tokens != self._limit:
+                self._limit = output_tokens
+                self.take_back()
+                self._spare = await self._draw(output_tokens)
+
+    async def asked(self, output_tokens: int | None = None) -> None:
+        """The client asks for a response, with this output limit of its own. Raises the refusal of its reservation."""
+        async with self._lock:
+            self._asked.append(await self._begin(output_tokens))
 
     async def began(self, response: str) -> None:
         """A response with this id has begun. Raises the refusal of its reservation, if it is one more than reserved."""
@@ -134,11 +162,11 @@ class ResponseAccounts:
     def refused(self) -> None:
         """The upstream has reported an error while the client waits for a response: that one does not begin."""
         if self._asked:
-            reservation = self._asked.pop().log.reservation
-            if self._spare is None:
-                self._spare = reservation
+            response = self._asked.pop()
+            if self._spare is None and response.limit is None:
+                self._spare = response.log.reservation
             else:
-                reservation.take_back()
+                response.log.reservation.take_back()
 
     async def ended(self, end: realtime.ResponseEnd) -> None:
         """A response has ended."""
@@ -178,15 +206,17 @@ class ResponseAccounts:
             self._spare.take_back()
             self._spare = None
 
-    async def _begin(self) -> _Response:
-        reservation = self._spare or await self._draw()
+    async def _begin(self, limit: int | None = None) -> _Response:
+        if limit is not None and limit != self.spare_output:
+            self.take_back()
+        reservation = self._spare or await self._draw(self._limit if limit is None else limit)
         self._spare = None
         call = reservation.call._replace(arrived=time.perf_counter(), other_models=tuple(self.other_models.items()))
-        return _Response(CallLog(self._books, call, reservation), self._route, self._count_texts)
+        return _Response(CallLog(self._books, call, reservation), self._route, self._count_texts, limit)
 
-    async def _draw(self) -> Reservation:
+    async def _draw(self, limit: int | None) -> Reservation:
         self._number += 1
-        call, claims = await self._make_call(self._number, self._context)
-        reservation = Reservation(self._books.ledger, call, claims, self._route)
+        call, claims, fit = await self._make_call(self._number, self._context, limit)
+        reservation = Reservation(self._books.ledger, call, claims, self._route, fit=fit)
         await reservation.make()
         return reservation

@@ -76,7 +76,7 @@ class SimulatedSession:
         entry.prompt_tokens = sum([count_tokens(text) + 1 for text in self._said])
         await asyncio.sleep(self._settings.first_token_delay_s)
         await socket.send_json({"type": "response.created", "response": self._response(entry, "in_progress")})
-        limit = asked.get("max_output_tokens")
+        limit = asked.get("max_output_tokens", self._session.get("max_output_tokens"))
         tokens = write(key_of(self._model, self._said), limit if isinstance(limit, int) else None)
         for token in tokens:
             entry.completion_tokens += 1

@@ -13,7 +13,7 @@ import binascii
 import logging
 import time
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from aiohttp import WSMsgType, hdrs, web
@@ -266,6 +266,8 @@ class _Relay:
 
     async def _up(self) -> _End:
         try:
+            async with self._gate:
+                await self._keep_limit()
             async for message in self._client:
                 if message.type is WSMsgType.TEXT:
                     if (end := await self._pass_up(message.data)) is not None:
@@ -281,19 +283,39 @@ class _Relay:
         try:
             event = realtime.read_client_event(text)
             about = event["event_id"] if isinstance(event.get("event_id"), str) else None
-            if realtime.settings_of(event) and self._session.check(event):
-                text = realtime.write_event(event)
+            asked = realtime.asked_output(event, "response" if event["type"] == realtime.CREATE else "session")
+            is_changed = bool(realtime.settings_of(event)) and self._session.check(event)
         except GatewayError as error:
             await self._tell(error, about)
             return None
         async with self._gate:
-            if event["type"] == realtime.CREATE:
-                try:
-                    await self._session.accounts.asked()
-                except GatewayError as error:
-                    return _refused(error)
-            await self._session.socket.send_str(text)
+            try:
+                is_changed |= await self._reserve(event, *asked)
+            except GatewayError as error:
+                return _refused(error)
+            await self._session.socket.send_str(realtime.write_event(event) if is_changed else text)
+            await self._keep_limit()
         return None
+
+    async def _reserve(self, event: dict[str, Any], is_limited: bool, output_tokens: int | None) -> bool:
+        """Reserve what this event asks for. Whether it had to be changed, in place. Raises the refusal."""
+        session = self._session
+        if event["type"] == realtime.CREATE:
+            await session.accounts.asked(output_tokens)
+        elif event["type"] == realtime.UPDATE:
+            if is_limited:
+                await session.accounts.limit(output_tokens)
+            return session.outputs.note_update(event)
+        return False
+
+    async def _keep_limit(self) -> None:
+        """Make what is reserved for a response the limit of the session at the upstream."""
+        if (update := self._session.outputs.own_update(self._session.accounts.spare_output)) is None:
+            return
+        try:
+            await self._session.socket.send_str(realtime.write_event(update))
+        except ConnectionError:
+            pass  # the reader of that side sees it
 
     # ---------------------------------------------------------------------------------------------- from the upstream
 
@@ -321,8 +343,10 @@ class _Relay:
         try:
             if kind == realtime.CREATED and (response := realtime.response_id(event)) is not None:
                 await accounts.began(response)
+            elif kind == realtime.UPDATED and self._session.outputs.answered():
+                return None
             elif kind == "error":
-                accounts.refused()
+                return await self._pass_error(event, text)
             elif kind in (realtime.DONE, realtime.TRANSCRIBED):
                 return await self._settle(kind, event, text)
             else:
@@ -330,6 +354,25 @@ class _Relay:
         except GatewayError as error:
             return _refused(error)
         await self._client.send_str(text)
+        return None
+
+    async def _pass_error(self, event: realtime.Event, text: str) -> _End | None:
+        """Pass on an error of the upstream, if it is about the client's events."""
+        session = self._session
+        if session.outputs.refused(event):
+            return _refused(_NO_LIMIT) if session.outputs.is_bound else None
+        await self._client.send_str(text)
+        async with self._gate:
+            session.accounts.refused()
+            return await self._ready()
+
+    async def _ready(self) -> _End | None:
+        """Reserve for what may come next. The gate is held."""
+        try:
+            await self._session.accounts.ready()
+        except GatewayError as error:
+            return _refused(error)
+        await self._keep_limit()
         return None
 
     async def _settle(self, kind: str, event: realtime.Event, text: str) -> _End | None:
@@ -341,14 +384,18 @@ class _Relay:
             elif (usage := realtime.transcribed(event, self._session.transcriber)) is not None:
                 await accounts.transcribed(usage)
             await self._client.send_str(text)
-            try:
-                await accounts.ready()
-            except GatewayError as error:
-                return _refused(error)
-        return None
+            return await self._ready()
 
 
 _CLIENT_GONE = _End(1000, SessionEnd(200, "client_gone", Ending.STOPPED))
+
+
+_NO_LIMIT = InvalidRequest(
+    "The output of this key or model is limited (limits.max_tokens), and the upstream takes no limit for a Realtime "
+    "session. Ask the operator of the gateway for a key or model without this limit.",
+    param="model",
+    code="output_limit_not_supported",
+)
 
 
 def _refused(error: GatewayError) -> _End:

@@ -36,6 +36,8 @@ class RealtimeUpstream:
         """Of the answer to a handshake."""
         self.stops_inside = False
         """Whether a response stays unfinished behind its first words."""
+        self.takes_limits = True
+        """Whether a `session.update` may have an output limit."""
         self.seen: list[dict[str, Any]] = []
         """Every event that came, in order."""
         self.texts: list[str] = []
@@ -48,6 +50,9 @@ class RealtimeUpstream:
         self.goes_on = threading.Event()
         """Ends a `test.pause`, in which nothing is read."""
         self.port = 0
+        self._open = 0
+        self._is_idle = threading.Event()
+        self._is_idle.set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
         self._is_ready = threading.Event()
@@ -69,8 +74,10 @@ class RealtimeUpstream:
         return f"http://127.0.0.1:{self.port}/v1"
 
     def reset(self) -> None:
-        """As at the beginning."""
+        """As at the beginning. Waits until all sessions have ended."""
+        assert self._is_idle.wait(10)
         self.usage, self.status, self.stops_inside, self.flooded = USAGE, 101, False, 0
+        self.takes_limits = True
         self.goes_on.clear()
         for each in (self.seen, self.texts, self.requests, self.close_codes):
             each.clear()
@@ -100,6 +107,17 @@ class RealtimeUpstream:
             away = {"Location": "/v1/realtime?elsewhere"} if self.status == 302 else {}
             return web.json_response({"error": {"message": "no"}}, status=self.status, headers=away)
         socket = web.WebSocketResponse(protocols=("realtime",), max_msg_size=0)
+        self._open += 1
+        self._is_idle.clear()
+        try:
+            await self._converse(socket, request)
+        finally:
+            self._open -= 1
+            if not self._open:
+                self._is_idle.set()
+        return socket
+
+    async def _converse(self, socket: web.WebSocketResponse, request: web.Request) -> None:
         await socket.prepare(request)
         await socket.send_json({"type": "session.created", "session": {"id": "sess_1", "type": "realtime"}})
         async for message in socket:
@@ -109,14 +127,13 @@ class RealtimeUpstream:
             self.seen.append(event)
             await self._answer(socket, event, len(self.seen))
         self.close_codes.append(socket.close_code)
-        return socket
 
     async def _answer(self, socket: web.WebSocketResponse, event: dict[str, Any], number: int) -> None:
         match event["type"]:
             case "response.create" | "input_audio_buffer.commit":
-                await self._respond(socket, f"resp_{number}")
+                await self._respond(socket, event, f"resp_{number}")
             case "session.update":
-                await socket.send_json({"type": "session.updated", "session": event["session"]})
+                await self._update(socket, event)
             case "conversation.item.create":
                 usage = event.get("transcribed")
                 if usage is not None:
@@ -137,6 +154,13 @@ class RealtimeUpstream:
             case "test.pause":
                 await asyncio.to_thread(self.goes_on.wait, 60)
 
+    async def _update(self, socket: web.WebSocketResponse, event: dict[str, Any]) -> None:
+        if not self.takes_limits and "max_output_tokens" in event["session"]:
+            error = {"type": "invalid_request_error", "code": "unknown_parameter", "event_id": event.get("event_id")}
+            await socket.send_json({"type": "error", "error": error})
+        else:
+            await socket.send_json({"type": "session.updated", "session": event["session"]})
+
     async def _flood(self, socket: web.WebSocketResponse, size: int) -> None:
         piece = "A" * 65536
         for _ in range(size // len(piece)):
@@ -144,7 +168,10 @@ class RealtimeUpstream:
             self.flooded += len(piece)
         await socket.send_json({"type": "test.flooded"})
 
-    async def _respond(self, socket: web.WebSocketResponse, number: str) -> None:
+    async def _respond(self, socket: web.WebSocketResponse, event: dict[str, Any], number: str) -> None:
+        if "refused" in event.get("response", {}):
+            await socket.send_json({"type": "error", "error": {"type": "invalid_request_error", "message": "no"}})
+            return
         await socket.send_json({"type": "response.created", "response": {"id": number, "status": "in_progress"}})
         for word in ("Hel", "lo"):
             await socket.send_json({"type": "response.output_text.delta", "response_id": number, "delta": word})
