@@ -135,6 +135,7 @@ def without_chance(recorded: Any) -> Any:
 
 
 def without_timings(answer: Any) -> Any:
+    """An answer, or the data of its events, without the time that each token took."""
     if isinstance(answer, list):
         return [without_timings(each) for each in answer]
     return {name: value for name, value in answer.items() if name != "timings"}
@@ -148,8 +149,8 @@ def record(server: LlamaServer, name: str, request: dict[str, Any]) -> dict[str,
     if request.get("stream"):
         kind, more = "chunks", {"stream_options": {"include_usage": True}}
     ours, theirs = server.post("/chat/completions", sent | more), server.post(PATHS[way], request)
-    told = {kind: without_timings(ours), "theirs": without_timings(theirs)}
-    return {"version": version(), "request": request, "sent": sent, **without_chance(told)}
+    told = without_chance({kind: without_timings(ours), "theirs": without_timings(theirs)})
+    return {"version": version(), "request": request, "sent": sent, **told}
 
 
 def main() -> None:

@@ -1,6 +1,7 @@
 """Sticky routes through a whole gateway: conversations over upstreams that have prefix caches, with and without them.
 
-What is asserted are cached tokens, as the upstreams' own ledgers and the gateway's records count them.
+The upstreams are simulated ones and llama.cpp's servers. What is asserted are cached tokens, as they report them and
+the gateway's records count them.
 """
 
 from __future__ import annotations
@@ -8,11 +9,14 @@ from __future__ import annotations
 import json
 import random
 import signal
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.conftest import StartsGateways, StartsProcesses
+from tests.fakes.llama_server import LlamaServer
 from tests.flows.client import request
 from tests.flows.house import Gateway, eventually, key, settings
 
@@ -20,6 +24,10 @@ CONVERSATIONS, TURNS = 24, 5
 CACHE_BLOCKS = 150
 """Of 128 tokens, at each of three upstreams: enough for the conversations of one, and not for all."""
 PROMPT = " ".join(f"word{number}" for number in range(1300))
+LLAMA_CACHE_MIB = 13
+"""A token of the tests' model takes 512 bytes: enough for 17 conversations, and not for all 24."""
+LLAMA_PROMPT = "word " * 260
+"""1300 tokens of that model, which has one for each byte."""
 
 
 @pytest.fixture
@@ -29,8 +37,8 @@ def upstreams(process: StartsProcesses) -> list[str]:
     return [each.wait_for(r"serves (http://127\.0\.0\.1:\d+/v1)\n")[1] for each in started]
 
 
-def turn(house: Gateway, model: str, conversation: int, number: int) -> dict[str, Any]:
-    messages = [{"role": "system", "content": f"{conversation} {PROMPT}"}]
+def turn(house: Gateway, model: str, conversation: int, number: int, system: str = PROMPT) -> dict[str, Any]:
+    messages = [{"role": "system", "content": f"{conversation} {system}"}]
     for earlier in range(number):
         messages += [{"role": "user", "content": f"question {earlier}"}, {"role": "assistant", "content": "answer"}]
     messages.append({"role": "user", "content": f"question {number}"})
@@ -39,39 +47,46 @@ def turn(house: Gateway, model: str, conversation: int, number: int) -> dict[str
     return {"upstream": got.headers["x-gateway-upstream"], **got.json["usage"]}
 
 
-def play(house: Gateway, model: str) -> tuple[float, list[set[str]]]:
+def play(house: Gateway, model: str, system: str = PROMPT) -> tuple[float, list[set[str]]]:
     """The share of prompt tokens that were cached, and where the turns of each conversation went."""
     order = [(conversation, number) for number in range(TURNS) for conversation in range(CONVERSATIONS)]
     places: list[set[str]] = [set() for _ in range(CONVERSATIONS)]
     cached = prompt = 0
     for conversation, number in order:
-        usage = turn(house, model, conversation + (1000 if model == "sticky" else 0), number)
+        usage = turn(house, model, conversation + (1000 if model == "sticky" else 0), number, system)
         cached += usage["prompt_tokens_details"]["cached_tokens"]
         prompt += usage["prompt_tokens"]
         places[conversation].add(usage["upstream"])
     return cached / prompt, places
 
 
-def test_conversations_that_stay_find_their_prefix_cached(gateway: StartsGateways, upstreams: list[str]) -> None:
-    random.seed(1)
+def both_ways(upstreams: list[str], served: str) -> dict[str, Any]:
+    """A configuration with the model `served` of these addresses, `sticky` and `loose`."""
     names = [f"up-{number}" for number in range(len(upstreams))]
-    routes = [{"upstream": name, "model": "gpt-4o-mini"} for name in names]
+    routes = [{"upstream": name, "model": served} for name in names]
     models = {
         "sticky": {"endpoints": ["chat"], "routes": routes, "sticky": True, "max_output_tokens": 50},
         "loose": {"endpoints": ["chat"], "routes": routes, "max_output_tokens": 50},
     }
-    house = gateway(
-        settings(
-            upstreams[0], models=models, keys=[key("alice")],
-            upstreams={name: {"base_url": url} for name, url in zip(names, upstreams, strict=True)},
-        )
-    )  # fmt: skip
-    loose, spread = play(house, "loose")
-    stays, places = play(house, "sticky")
+    ups = {name: {"base_url": url} for name, url in zip(names, upstreams, strict=True)}
+    return settings(upstreams[0], models=models, keys=[key("alice")], upstreams=ups)
+
+
+def compare(house: Gateway, upstreams: int, system: str = PROMPT) -> tuple[float, float]:
+    """The shares that were cached, with sticky routes and without."""
+    random.seed(1)
+    loose, spread = play(house, "loose", system)
+    stays, places = play(house, "sticky", system)
     print(f"cached: {stays:.0%} of prompt tokens with sticky routes, {loose:.0%} without")
     assert {len(place) for place in places} == {1}
-    assert len(set.union(*places)) == len(names)
+    assert len(set.union(*places)) == upstreams
     assert any(len(place) > 1 for place in spread)
+    return stays, loose
+
+
+def test_conversations_that_stay_find_their_prefix_cached(gateway: StartsGateways, upstreams: list[str]) -> None:
+    house = gateway(both_ways(upstreams, "gpt-4o-mini"))
+    stays, loose = compare(house, len(upstreams))
     assert stays > 1.5 * loose
     # Every first turn is new, and all others find the system prompt, but for what the bounded caches have dropped.
     assert 0.6 < stays <= (TURNS - 1) / TURNS
@@ -81,6 +96,21 @@ def test_conversations_that_stay_find_their_prefix_cached(gateway: StartsGateway
     by_model = {row["model"]: row["cached_tokens"] / row["prompt_tokens"] for row in rows}
     assert by_model["sticky"] == pytest.approx(stays)
     assert by_model["loose"] == pytest.approx(loose)
+
+
+@pytest.fixture
+def llamas(tmp_path: Path) -> Iterator[list[str]]:
+    """Addresses of two servers of llama.cpp, each with two slots and a bounded memory of other prompts."""
+    limits = {"cache_prompt": 1, "cache_ram_mib": LLAMA_CACHE_MIB, "n_parallel": 2}
+    with LlamaServer(tmp_path / "one", **limits) as one, LlamaServer(tmp_path / "two", **limits) as two:
+        yield [one.url, two.url]
+
+
+def test_llama_cpp_finds_the_prefix_of_a_conversation_that_stays(gateway: StartsGateways, llamas: list[str]) -> None:
+    house = gateway(both_ways(llamas, "words"))
+    stays, loose = compare(house, len(llamas), LLAMA_PROMPT)
+    assert stays > 1.25 * loose
+    assert 0.6 < stays <= (TURNS - 1) / TURNS
 
 
 def test_a_dead_upstream_is_left_and_taken_again(gateway: StartsGateways, process: StartsProcesses) -> None:

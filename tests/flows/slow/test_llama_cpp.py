@@ -1,0 +1,143 @@
+"""llama.cpp's server behind a gateway: its formats as they are, and Responses and Messages translated to its chat.
+
+The model writes the same for the same prompt, so that a translated answer is the one that llama.cpp's own endpoint
+gives to the same body, but for what the tables of tests/bridge/llama_differences.py explain.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.bridge import differences, llama_record
+from tests.bridge.llama_differences import DIFFERS, STREAMS_DIFFER
+from tests.bridge.llama_record import without_chance, without_timings
+from tests.bridge.translated import data_of
+from tests.conftest import StartsGateways
+from tests.fakes.llama_server import LlamaServer
+from tests.flows.client import Answer
+from tests.flows.house import Gateway, key, settings
+
+CASES = llama_record.cases()
+STREAMS = [name for name, request in CASES.items() if request.get("stream")]
+PLAIN = [name for name in CASES if name not in STREAMS]
+CITY = llama_record.WEATHER
+ASKED: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {
+        "messages": [llama_record.SAID], "max_tokens": 200,
+        "response_format": {"type": "json_schema", "json_schema": {"name": "city", "schema": CITY}},
+    },
+    "/v1/messages": {
+        "messages": [llama_record.SAID], "max_tokens": 200,
+        "output_config": {"format": {"type": "json_schema", "schema": CITY}},
+    },
+    "/v1/responses": {
+        "input": [llama_record.SAID], "max_output_tokens": 200,
+        "text": {"format": {"type": "json_schema", "name": "city", "schema": CITY}},
+    },
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LlamaServer]:
+    with LlamaServer(tmp_path_factory.mktemp("llama")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def house(gateways: StartsGateways, llama: LlamaServer) -> Gateway:
+    """The model as llama.cpp's own formats have it, and `translated`, for which it has chat alone."""
+    able = {"own": {"messages": True}, "chat": {"messages": "via_chat", "responses": "via_chat"}}
+    upstreams = {
+        name: {"base_url": llama.url, "api_key": None, "capabilities": each} for name, each in able.items()
+    }  # fmt: skip
+    every = {"endpoints": ["chat", "messages", "responses"], "max_output_tokens": 200}
+    models = {
+        llama_record.MODEL: {**every, "routes": [{"upstream": "own"}]},
+        "translated": {**every, "routes": [{"upstream": "chat", "model": llama_record.MODEL}]},
+    }
+    quotas = [{"tokens": 10**6, "per": "day"}]
+    return gateways(settings(llama.url, upstreams=upstreams, models=models, keys=[key("alice", quotas=quotas)]))
+
+
+def ask(house: Gateway, name: str, model: str) -> Answer:
+    answer = house.post(f"/v1/{name.partition('/')[0]}", CASES[name] | {"model": model})
+    assert answer.status == 200, answer
+    return answer
+
+
+def theirs(llama: LlamaServer, name: str) -> Any:
+    return without_timings(llama.post(llama_record.PATHS[name.partition("/")[0]], CASES[name]))
+
+
+def used(name: str, told: Any) -> tuple[int, int]:
+    """The tokens that llama.cpp's own endpoint reports."""
+    if name not in STREAMS:
+        return told["usage"]["input_tokens"], told["usage"]["output_tokens"]
+    if name.startswith("responses"):
+        return used("", told[-1]["response"])
+    (start,) = [event["message"]["usage"] for event in told if event["type"] == "message_start"]
+    (end,) = [event["usage"] for event in told if event["type"] == "message_delta"]
+    return start["input_tokens"], end["output_tokens"]
+
+
+def check_record(house: Gateway, answer: Answer, tokens: tuple[int, int]) -> None:
+    record = house.call(answer.id)
+    assert (record["prompt_tokens"], record["completion_tokens"]) == tokens
+    assert (record["usage_source"], record["status"], record["ended"]) == ("reported", 200, "done")
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_a_translated_answer_is_its_own(house: Gateway, llama: LlamaServer, name: str) -> None:
+    answer, told = ask(house, name, "translated"), theirs(llama, name)
+    way = name.partition("/")[0]
+    ours = without_chance(answer.json)
+    places = [f"{way} shown {path}" for path in differences.places(ours, without_chance(told))]
+    assert not differences.unexplained(DIFFERS, places)
+    check_record(house, answer, used(name, told))
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_a_translated_stream_is_its_own(house: Gateway, llama: LlamaServer, name: str) -> None:
+    answer, told = ask(house, name, "translated"), theirs(llama, name)
+    ours = without_chance(data_of(answer.body))
+    places = differences.stream_places(name.partition("/")[0], ours, without_chance(told))
+    assert not differences.unexplained(STREAMS_DIFFER, places)
+    check_record(house, answer, used(name, told))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_its_own_formats_pass(house: Gateway, llama: LlamaServer, name: str) -> None:
+    answer, told = ask(house, name, llama_record.MODEL), theirs(llama, name)
+    shown = without_timings(data_of(answer.body) if name in STREAMS else answer.json)
+    assert without_chance(shown) == without_chance(told)
+    check_record(house, answer, used(name, told))
+
+
+@pytest.mark.parametrize("path", ASKED)
+def test_a_schema_holds_in_every_format(house: Gateway, path: str) -> None:
+    """llama.cpp's own Messages and Responses have no schemas: through chat they have."""
+    answer = house.post(path, ASKED[path] | {"model": "translated"} | llama_record.QUICK)
+    assert answer.status == 200, answer
+    text = {
+        "/v1/chat/completions": lambda: answer.json["choices"][0]["message"]["content"],
+        "/v1/messages": lambda: answer.json["content"][0]["text"],
+        "/v1/responses": lambda: answer.json["output"][0]["content"][0]["text"],
+    }[path]()
+    city = json.loads(text)
+    assert city.keys() == {"city", "unit"}
+    assert city["unit"] in ("celsius", "fahrenheit")
+
+
+@pytest.mark.parametrize(
+    ("path", "name"), [("/v1/messages/count_tokens", "messages/plain-turns"),
+                       ("/v1/responses/input_tokens", "responses/plain-turns")],
+)  # fmt: skip
+def test_counted_tokens_are_those_of_the_call(house: Gateway, path: str, name: str) -> None:
+    asked = {member: value for member, value in CASES[name].items() if not member.startswith("max_")}
+    counted = house.post(path, asked)
+    assert counted.status == 200, counted
+    assert counted.json["input_tokens"] == ask(house, name, llama_record.MODEL).json["usage"]["input_tokens"]
