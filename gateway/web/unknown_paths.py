@@ -14,12 +14,13 @@ _ELSEWHERE: Mapping[str, str] = {
     "/v1/engines": "use POST /v1/completions with the model in the body",
     "/v1/complete": "use POST /v1/messages",
     "/v1beta": "of Google's API it has generateContent, streamGenerateContent and countTokens, and the list of models",
+    "/v1/uploads": "send the whole file with POST /v1/files",
     "/v1/skills": "send messages that need none to POST /v1/messages",
 } | dict.fromkeys(
     (
         "/v1/assistants", "/v1/audio", "/v1/containers", "/v1/evals",
-        "/v1/fine_tuning", "/v1/images", "/v1/moderations", "/v1/threads", "/v1/uploads",
-        "/v1/vector_stores", "/v1/videos",
+        "/v1/fine_tuning", "/v1/images", "/v1/moderations", "/v1/threads", "/v1/vector_stores",
+        "/v1/videos",
     ),
     "docs/formats.md lists the endpoints that it has",
 )  # fmt: skip

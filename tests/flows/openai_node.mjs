@@ -8,9 +8,9 @@ import { pathToFileURL } from "node:url";
 const { default: OpenAI, APIError, toFile } = await import(pathToFileURL(`${process.argv[2]}/index.mjs`));
 const client = new OpenAI();
 
-// `path`: chat.completions, completions, embeddings, models. `leave_after`: abort the stream after so many chunks.
-// `files`: of a form, in base64.
-async function ask({ path, body, leave_after, files, method }) {
+// `path`: chat.completions, completions, embeddings, models, files. `leave_after`: abort the stream after so many chunks.
+// `files`: of a form, in base64. `id`: what the method is asked about, in place of a body.
+async function ask({ path, body, leave_after, files, method, id }) {
   for (const [name, given] of Object.entries(files)) {
     const made = await Promise.all(given.map((data) => toFile(Buffer.from(data, "base64"), `${name}.wav`)));
     body[name] = made.length === 1 ? made[0] : made;
@@ -21,7 +21,13 @@ async function ask({ path, body, leave_after, files, method }) {
     for await (const model of resource.list()) names.push(model.id);
     return { data: names };
   }
-  const { data, request_id } = await resource[method](body).withResponse();
+  if (method === "list") {
+    const found = [];
+    for await (const each of resource.list(body)) found.push(each);
+    return { data: found };
+  }
+  if (method === "content") return { data: await (await resource.content(id)).text() };
+  const { data, request_id } = await resource[method](id ?? body).withResponse();
   if (!body.stream) return { data, request_id };
   const chunks = [];
   try {

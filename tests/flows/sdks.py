@@ -36,13 +36,15 @@ class Call(NamedTuple):
     """What to ask: the resource whose `create` is called, and with what."""
 
     path: str
-    body: Mapping[str, Any]
+    body: Mapping[str, Any] = {}
     leave_after: int | None = None
     """Of a stream, after how many chunks the client leaves; only with Node."""
     files: Mapping[str, Sequence[str]] = {}
     """Files of a form in base64, by parameter; only with Node."""
     method: str = "create"
     """Of the resource; only with Node."""
+    id: str | None = None
+    """What the method is asked about, in place of a body; only with Node."""
 
 
 class MissingSDK(Exception):

@@ -26,7 +26,8 @@ NOWHERE = "http://127.0.0.1:9/v1"
     [
         ("GET", "/v1/foo", 404, "Invalid URL (GET /v1/foo)"),
         ("POST", "/v1/edits", 404, "Invalid URL (POST /v1/edits). The gateway does not have this endpoint: use"),
-        ("POST", "/v1/uploads", 404, "Invalid URL (POST /v1/uploads). The gateway does not have this endpoint: docs"),
+        ("POST", "/v1/uploads", 404, "Invalid URL (POST /v1/uploads). The gateway does not have this endpoint: send"),
+        ("POST", "/v1/evals", 404, "Invalid URL (POST /v1/evals). The gateway does not have this endpoint: docs"),
         ("GET", "/v1/completions", 405, "Not allowed to GET on /v1/completions. (HINT: Perhaps you meant to use"),
         ("DELETE", "/v1/models", 405, "Not allowed to DELETE on /v1/models."),
         ("GET", "/v1/models/no-such", 404, "The model `no-such` does not exist or you do not have access to it."),

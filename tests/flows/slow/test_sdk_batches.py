@@ -1,15 +1,18 @@
-"""Files and batches with openai-python, through a gateway in front of the simulated upstream, whose ledger has to agree
-with the records."""
+"""Files and batches with openai-python and openai-node, through a gateway in front of the simulated upstream, whose
+ledger has to agree with the records."""
 
 from __future__ import annotations
 
+import base64
 import json
+from typing import Any
 
 import openai
 import pytest
 
 from tests.conftest import StartsGateways, StartsProcesses
 from tests.flows.house import CHAT, Gateway, eventually, key, model, secret, settings
+from tests.flows.sdks import Call, Told, ask_node
 from tests.flows.test_batches import PRICE, line, served, written
 
 PACED = key("paced", quotas=[{"requests": 6, "per": "hour"}])
@@ -92,3 +95,60 @@ def test_requests_per_time(house: Gateway) -> None:
             ask(began.id)
         assert (refused.value.code, refused.value.type) == ("rate_limit_exceeded", "requests")
         assert float(refused.value.response.headers["retry-after"]) > 0
+
+
+def node(house: Gateway, *calls: Call, who: str = "alice") -> list[Told]:
+    return ask_node(f"{house.url}/v1", secret(who), calls)
+
+
+def data_of(told: Told) -> Any:
+    assert "error" not in told, told
+    return told["data"]
+
+
+def node_upload(data: bytes, purpose: str) -> Call:
+    return Call("files", {"purpose": purpose}, files={"file": [base64.b64encode(data).decode()]})
+
+
+def test_files_with_node(house: Gateway) -> None:
+    made = [
+        data_of(each)["id"] for each in node(house, *[node_upload(b"text %d" % at, "user_data") for at in range(3)])
+    ]
+    names = [Call("files", method=method, id=made[0]) for method in ("retrieve", "content", "delete", "retrieve")]
+    of_others = node(house, *names[:3], Call("files", method="list"), who="bob")
+    assert [each["error"]["name"] for each in of_others[:3]] == ["NotFoundError"] * 3
+    assert data_of(of_others[3]) == []
+    paged = Call("files", {"limit": 1}, method="list")
+    listed, shown, content, deleted, gone = node(house, paged, *names)
+    assert [file["id"] for file in data_of(listed)] == made[::-1]  # a page for each
+    assert (data_of(shown)["id"], data_of(content), data_of(deleted)["deleted"]) == (made[0], "text 0", True)
+    assert (gone["error"]["status"], gone["error"]["param"]) == (404, "id")
+    (refused,) = node(house, Call("uploads", {"purpose": "batch", "filename": "a", "bytes": 9, "mime_type": "x"}))
+    assert (refused["error"]["name"], refused["error"]["status"]) == ("NotFoundError", 404)
+    assert "send the whole file with POST /v1/files" in refused["error"]["message"]
+
+
+def test_a_batch_with_node(house: Gateway, simulator: str) -> None:
+    (uploaded,) = node(house, node_upload(written(*[line(str(number)) for number in range(5)]), "batch"))
+    asked = {
+        "input_file_id": data_of(uploaded)["id"], "endpoint": "/v1/chat/completions", "completion_window": "24h",
+    }  # fmt: skip
+    began, long = node(house, Call("batches", asked), Call("batches", asked | {"metadata": {"takes_s": "600"}}))
+    made, other = data_of(began)["id"], data_of(long)["id"]
+    eventually(lambda: house.get(f"/v1/batches/{made}").json["status"] == "completed", every_s=0.1)
+    shown, listed, cancelled = node(
+        house, Call("batches", method="retrieve", id=made), Call("batches", {"limit": 1}, method="list"),
+        Call("batches", method="cancel", id=other),
+    )  # fmt: skip
+    assert [batch["id"] for batch in data_of(listed)] == [other, made]
+    assert data_of(cancelled)["status"] == "cancelled"
+    (content,) = node(house, Call("files", method="content", id=data_of(shown)["output_file_id"]))
+    answers = [json.loads(each) for each in data_of(content).splitlines()]
+    assert [each["custom_id"] for each in answers] == [str(number) for number in range(5)]
+    record = house.call(began["request_id"])
+    usage = [each["response"]["body"]["usage"] for each in answers]
+    for name in ("prompt_tokens", "completion_tokens"):
+        assert record[name] == sum(call[name] for call in served(simulator, made)) == sum(each[name] for each in usage)
+    assert house.call(long["request_id"])["status"] == 499
+    (refused,) = node(house, node_upload(written(line("a", stream=True)), "batch"))
+    assert (refused["error"]["name"], refused["error"]["code"]) == ("BadRequestError", "invalid_batch_line")
