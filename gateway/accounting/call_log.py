@@ -144,7 +144,7 @@ class CallLog:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self.is_open and not self._is_handed_over:
+        if self.reservation.is_open and not self._is_handed_over:
             self._close_after(error)
         if isinstance(error, GatewayError):
             await self.acknowledged()  # a client that retries finds its slot free

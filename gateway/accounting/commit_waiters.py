@@ -40,9 +40,12 @@ class CommitWaiters:
         self._is_store_slow = True
         self.wait_no_longer()
 
-    def store_is_well(self) -> None:
-        """The store has answered in time."""
+    def store_is_well(self, number: int) -> None:
+        """The store has answered in time, and has all settlements up to this number."""
         self._is_store_slow = False
+        if self._waiting:
+            for each in [waiting for waiting in self._waiting if waiting <= number]:
+                self.store_has(each)
 
     def wait_no_longer(self) -> None:
         """Settlements that wait now need only the journal."""

@@ -502,7 +502,6 @@ class LedgerClient:
         """A batch was applied. Returns what is to be answered."""
         self._acked = self._seq
         self._size = MAX_BATCH
-        self._acknowledgements.store_is_well()
         if self._away is not None:
             log.warning("the store is back after %.1f s", time.monotonic() - self._away_since)
             self._away = None
@@ -514,11 +513,9 @@ class LedgerClient:
             log.warning("%d calls of a silent worker are charged at their estimates and lost", applied.lost)
         for opening in sent.forced:
             self._forced.pop(opening.record.id, None)
-        for end in sent.ends:
-            self._ends.told(end)
-            self._acknowledgements.store_has(end.number)
         if sent.ends:
-            self._journal.delivered(self._ends.mark)
+            self._ends.delivered(sent.ends)
+        self._acknowledgements.store_is_well(self._ends.mark)
         verdicts = applied.verdicts[len(applied.verdicts) - len(sent.draws) :]
         self._touched.note(sent.ends, verdicts)
         if self._offline is not None and verdicts:

@@ -7,7 +7,7 @@ journal again, until none is left.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import TypeVar
 
@@ -92,7 +92,7 @@ class SendQueue:
         self._add(Void(self._journal.append("void", lease), lease))
 
     def take(self, most: int) -> list[End]:
-        """The next ends, to be `told` or `put_back`. Raises `OSError` if the journal cannot be read."""
+        """The next ends, to be `delivered` or `put_back`. Raises `OSError` if the journal cannot be read."""
         if self._replay is None:
             return take_first(self._waiting, most)
         try:
@@ -113,12 +113,14 @@ class SendQueue:
         else:
             self.read_again()
 
-    def told(self, end: End) -> None:
-        """The store has this one."""
-        self.mark = max(self.mark, end.number)
-        if end.number > self._counted:
-            self._counted = end.number
-            self._delivered += isinstance(end, Settle | Defer)
+    def delivered(self, ends: Sequence[End]) -> None:
+        """The store has these."""
+        for end in ends:
+            self.mark = max(self.mark, end.number)
+            if end.number > self._counted:
+                self._counted = end.number
+                self._delivered += isinstance(end, Settle | Defer)
+        self._journal.delivered(self.mark)
 
     def give_up(self, end: End) -> None:
         """The store cannot take this one at all. It still counts as pending."""

@@ -18,9 +18,8 @@ serialised again to find it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, NamedTuple
 
 from gateway.records import Document
 
@@ -64,8 +63,7 @@ _IMAGE_TOKENS: tuple[tuple[str, int, int], ...] = (
 _DEFINITIONS = ("tools", "functions", "response_format")
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
+class Estimate(NamedTuple):
     prompts: int = 1
     tokens: int = 0
     is_exact: bool = False

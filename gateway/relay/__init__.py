@@ -141,7 +141,8 @@ def _stream_trouble(exchange: Exchange, scan: Scan, failure: Failure | None) -> 
 async def _finish_plain(exchange: Exchange, failure: Failure | None) -> Answer | Streamed | Failure:
     this = exchange.attempt
     log = this.log
-    read = read_plain(exchange, failure)
+    body = exchange.take_body()
+    read = read_plain(exchange, body, failure)
     if read.trouble is not None:
         log.add_cost(read.charged)
         if isinstance(read.trouble, UpstreamRefused):
@@ -152,7 +153,6 @@ async def _finish_plain(exchange: Exchange, failure: Failure | None) -> Answer |
     if needs_events and as_events is None:
         log.add_cost(read.charged)
         return exchange.failure(Fault.UNFIT, "a plain answer where a stream was asked for")
-    body = exchange.take_body()
     try:
         if needs_events and as_events is not None:
             body = as_events(body, this.call.params.include_usage)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from gateway.accounting.call_log import CallLog
@@ -23,8 +22,7 @@ _DOWN = ("content-type", "openai-processing-ms", "openai-version")
 """Headers of an upstream's answer that a client sees."""
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """A whole answer, ready to be sent."""
 
     status: int
@@ -32,8 +30,7 @@ class Answer:
     body: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Streamed:
+class Streamed(NamedTuple):
     """The answer has been sent; `last` are the bytes that end it, an error event where there was a `fault`; None: the
     message is left incomplete, which is how a client of bytes learns of a fault."""
 

@@ -166,7 +166,8 @@ def of_plain(
     doubts: tuple[str, ...] = ()
     if report is not None:
         bounded = sent.bounded(report, lambda: sent.count(sent.texts_of(body)))
-        report, doubts = bounded, _doubts(report, bounded)
+        if bounded is not report:
+            report, doubts = bounded, _doubts(report, bounded)
         if report.completion_tokens:
             return _believed(sent.call, report, doubts)
     texts = sent.texts_of(body)
@@ -191,14 +192,16 @@ def of_broken(sent: SentRequest, ending: Ending, body: bytes = b"", elapsed_s: f
 def _believed(call: Call, report: Usage, doubts: tuple[str, ...]) -> Charge:
     """By a report that is below the ceilings and is not a completion of nothing beside text."""
     usage = reported_usage.coherent(report)
+    if usage is not report:
+        doubts += _doubts(report, usage)
     if call.params.variant and not usage.variant:
         usage = usage._replace(variant=call.params.variant)
-    return Charge(_with_prompt(call, usage), doubts + _doubts(report, usage))
+    return Charge(_with_prompt(call, usage), doubts)
 
 
 def _doubts(report: Usage, believed: Usage) -> tuple[str, ...]:
     """The kinds of tokens of which not all are believed."""
-    if report is believed or report[:4] == believed[:4]:
+    if report[:4] == believed[:4]:
         return ()
     return tuple([kind for kind, one, other in zip(KINDS, report[:4], believed[:4], strict=True) if one > other])
 

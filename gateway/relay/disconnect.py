@@ -141,5 +141,5 @@ def _used(exchange: Exchange) -> tuple[charge.Charge, str | None, str | None]:
         sent = exchange.attempt.sent
         charged = charge.of_broken(sent, charge.Ending.STOPPED, exchange.take_body(), elapsed_s=exchange.elapsed_s)
         return charged, None, None
-    read = read_plain(exchange, exchange.trouble)
+    read = read_plain(exchange, exchange.take_body(), exchange.trouble)
     return read.charged, read.model, read.pending_id

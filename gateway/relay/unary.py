@@ -32,10 +32,10 @@ class PlainAnswer(NamedTuple):
     """The ids of what it consists of."""
 
 
-def read_plain(exchange: Exchange, failure: Failure | None) -> PlainAnswer:
-    """Read a plain answer that has ended, with this failure if it has one."""
+def read_plain(exchange: Exchange, body: bytes, failure: Failure | None) -> PlainAnswer:
+    """Read a plain answer that has ended with this body, and with this failure if it has one."""
     this = exchange.attempt
-    sent, head, body = this.sent, exchange.head, exchange.take_body()
+    sent, head = this.sent, exchange.head
     if failure is not None:
         shown = body if head is not None and head.status == 200 else b""
         return PlainAnswer(charge.of_broken(sent, charge.ending_of(failure), shown), None, failure)

@@ -27,13 +27,11 @@ _UNSAFE = re.compile(r"[^\x20-\x7e\x80-\xff]")
 def head(status: int, headers: Iterable[tuple[str, str]]) -> bytes:
     """The head of an answer up to its blank line, with the `Date` that RFC 9110, 6.6.1 requires. Characters
     that are invalid in headers become spaces."""
-    given = list(headers)
-    if _UNSAFE.search("".join([value for _, value in given])):
-        given = [(name, _UNSAFE.sub(" ", value)) for name, value in given]
-    lines = [_STATUS_LINES.get(status) or f"HTTP/1.1 {status} Unknown", f"Date: {rfc822_formatted_time()}"]
-    lines += [f"{name}: {value}" for name, value in given]
-    lines.append("\r\n")
-    return "\r\n".join(lines).encode("latin-1", "replace")
+    lines = [f"{name}: {value}" for name, value in headers]
+    if _UNSAFE.search("".join(lines)):
+        lines = [_UNSAFE.sub(" ", line) for line in lines]
+    first = _STATUS_LINES.get(status) or f"HTTP/1.1 {status} Unknown"
+    return "\r\n".join([first, f"Date: {rfc822_formatted_time()}", *lines, "\r\n"]).encode("latin-1", "replace")
 
 
 class Whole(web.StreamResponse):
