@@ -20,6 +20,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from itertools import accumulate
+from json.encoder import encode_basestring_ascii as quote
 from typing import Any, NoReturn
 
 from gateway.errors import InvalidRequest
@@ -88,8 +89,8 @@ def replace(document: Document, values: Mapping[str, Any]) -> bytes:
     text, members = document.text, document.members
     if not values:
         return text.encode()
-    written = {name: json.dumps(value, allow_nan=False, separators=(",", ":")) for name, value in values.items()}
-    added = ",".join([f"{json.dumps(name)}:{value}" for name, value in written.items() if name not in members])
+    written = {name: _ENCODER.encode(value) for name, value in values.items()}
+    added = ",".join([f"{quote(name)}:{value}" for name, value in written.items() if name not in members])
     if added and members:
         added += ","
     # Only whitespace precedes the object.
@@ -219,6 +220,7 @@ def _constant(name: str) -> NoReturn:
     _refuse(f"{name} is not a JSON value")
 
 
+_ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
 _DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_float=_float, parse_constant=_constant)
 
 

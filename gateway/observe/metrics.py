@@ -198,13 +198,9 @@ class Telemetry:
     def _histogram(self, name: str, text: str, buckets: Iterable[float], *labels: str) -> Histogram:
         return Histogram(name, text, labels, buckets=tuple(buckets), registry=self.registry)
 
-    def key_label(self, key: str) -> str:
-        """The key's own id, or `other` beyond `metrics.max_keys`."""
-        return self.key_labels(key)
-
     def answered(self, *, key: str, model: str, endpoint: str, upstream: str, status: int) -> None:
         """Any request of the data plane got its answer. `model` is a configured or served name, `other`, or empty."""
-        self._add(self._requests, (self.key_label(key), self.model_labels(model), endpoint, upstream, str(status)))
+        self._add(self._requests, (self.key_labels(key), self.model_labels(model), endpoint, upstream, str(status)))
 
     def recorded(
         self, record: Record, *, estimated_prompt_tokens: int, overhead_s: float, is_usage_unknown: bool
@@ -252,7 +248,7 @@ class Telemetry:
 
     def _count_lost(self, record: Record) -> None:
         """A call that was not answered has no times."""
-        key, model, upstream = self.key_label(record.key), self.model_labels(record.label_model), record.upstream
+        key, model, upstream = self.key_labels(record.key), self.model_labels(record.label_model), record.upstream
         self._add(self._requests, (key, model, record.endpoint, upstream, str(record.status)))
         for name, amount in zip(_KINDS, record.usage[:4], strict=True):
             if amount:
@@ -328,7 +324,7 @@ class Telemetry:
 
     def alerted(self, *, key: str, team: str, unit: str, per: str, level: int) -> None:
         """An alert was sent for a quota of this key or this team; neither: of the whole gateway."""
-        self._add(self._alerts, (self.key_label(key), team, unit, per, str(level)))
+        self._add(self._alerts, (self.key_labels(key), team, unit, per, str(level)))
 
     def show_pending(self, count: int) -> None:
         """So many records wait for the store."""
@@ -372,12 +368,12 @@ class Telemetry:
         for call in ended:
             record = call.record
             kind = (
-                self.key_label(record.key), self.model_labels(record.label_model), record.upstream, record.endpoint,
-                record.status, record.usage.source,
+                record.key, record.label_model, record.upstream, record.endpoint, record.status, record.usage.source,
             )  # fmt: skip
             kinds.setdefault(kind, []).append(call)
-        for labels, calls in kinds.items():
-            self._write_calls(*labels, calls)
+        for (key, model, upstream, endpoint, status, source), calls in kinds.items():
+            labels = self.key_labels(key), self.model_labels(model)
+            self._write_calls(*labels, upstream, endpoint, status, source, calls)
 
     def close(self) -> None:
         """Write what was gathered, at the end of a worker."""

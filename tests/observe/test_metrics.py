@@ -235,19 +235,19 @@ def test_labels_are_bounded_whatever_clients_make_up() -> None:
     assert sum(served) == 110_000
 
 
-def test_key_label() -> None:
+def test_key_labels() -> None:
     made = telemetry("a", "b", "c", max_keys=2)
-    assert [made.key_label(key) for key in ("a", "b", "c", "d", "")] == ["a", "b", "other", "other", ""]
-    assert telemetry("a", max_keys=0).key_label("a") == "other"
+    assert [made.key_labels(key) for key in ("a", "b", "c", "d", "")] == ["a", "b", "other", "other", ""]
+    assert telemetry("a", max_keys=0).key_labels("a") == "other"
 
 
 def test_keys_made_at_run_time_get_the_room_that_is_left_in_the_order_of_their_use() -> None:
     made = telemetry("a", max_keys=3)
-    assert [made.key_label(key) for key in ("x", "y", "z", "y", "a")] == ["x", "y", "other", "y", "a"]
+    assert [made.key_labels(key) for key in ("x", "y", "z", "y", "a")] == ["x", "y", "other", "y", "a"]
     made.key_labels.configure(["b", "a"], 4)
-    assert [made.key_label(key) for key in ("b", "a", "x", "z")] == ["b", "a", "x", "other"]
+    assert [made.key_labels(key) for key in ("b", "a", "x", "z")] == ["b", "a", "x", "other"]
     made.key_labels.configure(["c"], 0)
-    assert [made.key_label(key) for key in ("c", "a")] == ["other", "a"]  # who has a label keeps it
+    assert [made.key_labels(key) for key in ("c", "a")] == ["other", "a"]  # who has a label keeps it
 
 
 def test_workers_agree_on_the_keys_with_a_label(tmp_path: Path) -> None:
@@ -350,7 +350,7 @@ def test_quotas_of_keys_with_a_label_of_their_own() -> None:
         standing("team:a"),
         standing("gateway"),
     ]
-    made.registry.register(KeyCollector(quota_rows(standings, made.key_label), {"a": "crew", "b": None}))
+    made.registry.register(KeyCollector(quota_rows(standings, made.key_labels), {"a": "crew", "b": None}))
     samples = [s for f in made.registry.collect() if f.name.startswith("gateway_quota") for s in f.samples]
     assert {(s.name, *s.labels.values()): s.value for s in samples} == {
         ("gateway_quota_used", "a", "tokens", "day"): 42,
