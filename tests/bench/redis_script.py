@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from gateway.config import StoreSettings as Settings
 from gateway.quota.ledger_entry import encode
-from gateway.records import Settlement, Usage
+from gateway.records import Usage
 from gateway.store import Batch, Item, Reserve, Settle
 from gateway.store.redis.store import RedisStore
 from tests.fakes.redis_servers import MissingServer, RedisServer
@@ -88,8 +88,7 @@ class _Load:
     def _end(self, wish: Reserve) -> Settle:
         self._number += 1
         record = wish.record._replace(usage=Usage(210, 34, source="reported"))
-        settlement = Settlement(record, wish.claims)
-        return Settle(self._number, settlement, encode(settlement))
+        return Settle(self._number, record, wish.claims, encode(record, wish.claims))
 
 
 @asynccontextmanager
