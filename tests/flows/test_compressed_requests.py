@@ -89,7 +89,9 @@ def test_a_damaged_body_is_refused(house: Gateway, upstream: Stage, coding: str,
 @pytest.mark.parametrize("coding", ["gzip", "deflate", "br", "zstd"])
 def test_a_bomb_is_refused(house: Gateway, upstream: Stage, coding: str) -> None:
     before = upstream.hits
-    told = send(house, CODINGS[coding](body(200_000_000)), coding)
+    start, end = body(1).split(b"x")
+    bomb = start + b"x" * 200_000_000 + end
+    told = send(house, brotli.compress(bomb, quality=1) if coding == "br" else CODINGS[coding](bomb), coding)
     assert told.told == (413, "server_error", None, None)
     assert upstream.hits == before
     upstream.play(ok_json(api.response()))
