@@ -1,6 +1,7 @@
 """Sessions of OpenAI's Realtime API: text in, text out, over a WebSocket. No audio is understood or made.
 
 Each `response.create` is a call of the ledger. Its prompt is everything that was said in the session, one token a role.
+`{"response": {"simulate": {"tokens_per_s": 50}}}` sets its pace.
 """
 
 from __future__ import annotations
@@ -78,11 +79,13 @@ class SimulatedSession:
         await socket.send_json({"type": "response.created", "response": self._response(entry, "in_progress")})
         limit = asked.get("max_output_tokens", self._session.get("max_output_tokens"))
         tokens = write(key_of(self._model, self._said), limit if isinstance(limit, int) else None)
+        simulate = asked.get("simulate")
+        pace = (simulate if isinstance(simulate, dict) else {}).get("tokens_per_s", self._settings.tokens_per_s)
         for token in tokens:
             entry.completion_tokens += 1
             await socket.send_json({"type": "response.output_text.delta", "response_id": entry.id, "delta": token})
-            if self._settings.tokens_per_s:
-                await asyncio.sleep(1 / self._settings.tokens_per_s)
+            if pace:
+                await asyncio.sleep(1 / pace)
         self._said.append("".join(tokens))
 
     def _response(self, entry: ServedCall, status: str) -> dict[str, Any]:

@@ -1,14 +1,144 @@
-"""A worker is killed while a Realtime session is open: its books are closed by recovery."""
+"""Workers and gateways are killed while Realtime sessions are open: each response has one record, and the sums agree
+with the upstream's ledger."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import itertools
 import os
+import random
 import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
 
 from tests.conftest import StartsGateways
 from tests.fakes.realtime import RealtimeUpstream
-from tests.flows.house import eventually
-from tests.flows.test_realtime import ASK, close_code, configuration, session, until
+from tests.fakes.redis_servers import RedisServer
+from tests.flows.client import request
+from tests.flows.house import Gateway, Process, eventually, key, settings
+from tests.flows.test_realtime import ASK, MODEL, close_code, configuration, session, until
+
+WORK_S, CLIENTS, KILLS = 9.0, 4, 2
+SETTLED_S = 90.0
+ANSWERS = 3
+"""Of one session."""
+Pair = tuple[int, int]
+"""Tokens of prompt and output."""
+
+
+@pytest.fixture(params=["embedded", "redis"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dict[str, str]]:
+    with contextlib.ExitStack() as stack:
+        url = f"embedded:{tmp_path / 'data'}"
+        if request.param == "redis":
+            url = stack.enter_context(RedisServer(tmp_path / "redis")).url
+        yield {"url": url, "journal_dir": str(tmp_path / "journal")}
+
+
+@pytest.fixture
+def upstream_port(tmp_path: Path) -> Iterator[int]:
+    simulated = Process(tmp_path / "simulated", "simulate", "--port", "0")
+    yield int(simulated.wait_for(r"serves http://127\.0\.0\.1:(\d+)/v1\n")[1])
+    simulated.end()
+
+
+def config(port: int, store: dict[str, str], workers: int) -> dict[str, Any]:
+    model = {"endpoints": ["realtime"], "routes": [{"upstream": "main"}], "max_output_tokens": 200}
+    one = settings(
+        f"http://127.0.0.1:{port}/v1", upstreams={"main": {"capabilities": {"realtime": True}}}, store=store,
+        keys=[key("alice", quotas=[{"tokens": 10**9, "per": "month"}], max_parallel=50)], server={"workers": workers},
+    )  # fmt: skip
+    return one | {"models": {MODEL: model}}
+
+
+async def converse(house: Gateway, number: int, heard: list[Pair]) -> None:
+    """One session, however it ends; with the usage of each response that it saw the end of."""
+    with contextlib.suppress(aiohttp.ClientError, OSError, TypeError, AssertionError):
+        async with session(house) as socket:
+            for at in range(ANSWERS):
+                said = {"content": [{"type": "input_text", "text": f"Story {number}, part {at}. " * (number % 7 + 1)}]}
+                await socket.send_json({"type": "conversation.item.create", "item": said})
+                await socket.send_json(ASK | {"response": {"simulate": {"tokens_per_s": 60}}})
+                usage = (await until(socket, "response.done"))["response"]["usage"]
+                heard.append((usage["input_tokens"], usage["output_tokens"]))
+
+
+def check(house: Gateway, port: int, heard: list[Pair]) -> None:
+    """Nothing is reserved any more, each response has one record, and those that ended have the upstream's tokens."""
+
+    def window(unit: str = "tokens") -> dict[str, Any]:
+        (row,) = [each for each in house.admin("quotas", key="alice").json["data"] if each["unit"] == unit]
+        return dict(row)
+
+    def told() -> Any:
+        return request(port, "GET", "/simulator/ledger", None, {}).json
+
+    eventually(lambda: not window()["reserved"] and not told()["open"], SETTLED_S, 1)
+    calls, rows = told()["calls"], house.calls("alice", limit=10_000)
+    assert len(calls) == told()["totals"]["calls"]  # the ledger has them all
+    assert max(Counter(row["id"] for row in rows).values()) == 1
+    responses = [row for row in rows if row["prompt_tokens"]]
+    done = Counter(pair(row) for row in responses if row["ended"] == "done")
+    lost = [pair(row) for row in responses if row["ended"] == "lost"]
+    assert Counter(heard) <= done <= Counter(pair(call) for call in calls if call["ended"] == "done")
+    assert len(calls) <= len(responses)
+    assert all(prompt >= 1024 and output == 200 for prompt, output in lost)
+    assert window()["used"] == sum(map(sum, map(pair, responses)))
+    assert window("parallel")["used"] == 0
+
+
+def pair(row: dict[str, Any]) -> Pair:
+    return row["prompt_tokens"], row["completion_tokens"]
+
+
+@pytest.mark.timeout(200)
+async def test_the_sums_agree_after_kills_of_workers(
+    gateway: StartsGateways, upstream_port: int, store: dict[str, str]
+) -> None:
+    house = await asyncio.to_thread(gateway, config(upstream_port, store, workers=2))
+    seed = random.randrange(10**6)
+    print(f"seed {seed}")
+    dice, numbers, heard = random.Random(seed), itertools.count(), list[Pair]()
+    end, killed = time.monotonic() + WORK_S, 0
+
+    async def work() -> None:
+        while time.monotonic() < end:
+            await converse(house, next(numbers), heard)
+
+    working = [asyncio.create_task(work()) for _ in range(CLIENTS)]
+    while time.monotonic() < end - 3 and killed < KILLS:
+        await asyncio.sleep(dice.uniform(1, 2.5))
+        if len(workers := house.workers()) == 2:
+            os.kill(dice.choice(workers), signal.SIGKILL)
+            killed += 1
+    await asyncio.gather(*working)
+    assert killed
+    assert heard
+    await asyncio.to_thread(check, house, upstream_port, heard)
+
+
+@pytest.mark.timeout(200)
+async def test_the_sums_agree_after_a_kill_of_the_gateway(
+    gateway: StartsGateways, upstream_port: int, store: dict[str, str]
+) -> None:
+    both, heard = config(upstream_port, store, workers=1), list[Pair]()
+    house = await asyncio.to_thread(gateway, both)
+    working = [asyncio.create_task(converse(house, number, heard)) for number in range(CLIENTS)]
+    await asyncio.to_thread(eventually, lambda: len(heard) > CLIENTS)
+    house.expected_code = -signal.SIGKILL
+    os.killpg(house.process.pid, signal.SIGKILL)
+    await asyncio.gather(*working)
+    await asyncio.to_thread(house.wait)
+    second = await asyncio.to_thread(gateway, both)
+    await asyncio.to_thread(check, second, upstream_port, heard)
+    assert len([row for row in second.calls("alice", limit=1000) if row["ended"] == "lost"]) >= CLIENTS
 
 
 async def test_a_killed_worker_leaves_no_reservation_and_no_slot(gateway: StartsGateways) -> None:
