@@ -90,7 +90,9 @@ class Keys:
 def _window(key: str, unit: Any, per: str, seconds: int) -> Window:
     starts, resets_us = ("", 0) if seconds else calendar_window(per, time.time())
     name = f"key:{key}|{unit}|{per}||{starts}"
-    return Window(name, f"key:{key}", unit, per, None, 10**12, seconds * 1_000_000, starts, resets_us)
+    return Window(
+        name, f"key:{key}", unit, per, None, 10**6 if seconds else 10**12, seconds * 1_000_000, starts, resets_us
+    )
 
 
 def _record(name: str, key: str, ended: Any) -> Record:

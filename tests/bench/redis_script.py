@@ -29,6 +29,9 @@ CALLS = 256
 SIZES = (1, 64)
 """Items of a batch."""
 
+SHORTEST_S, LONGER, DURATIONS = 0.05, 1.19, 30
+"""How long calls last: some seconds at most, each a bucket longer than the one before."""
+
 PATIENCE_S = 60.0
 """Time limit of a batch: Valgrind is slow."""
 
@@ -87,7 +90,8 @@ class _Load:
 
     def _end(self, wish: Reserve) -> Settle:
         self._number += 1
-        record = wish.record._replace(usage=Usage(210, 34, source="reported"))
+        duration_s = SHORTEST_S * LONGER ** (self._number % DURATIONS)
+        record = wish.record._replace(usage=Usage(210, 34, source="reported"), ended="done", duration_s=duration_s)
         return Settle(self._number, record, wish.claims, encode(record, wish.claims))
 
 

@@ -1,4 +1,5 @@
--- The arithmetic of gateway/quota/windows.py, on windows { used, reserved, at }; tests hold the two against each other.
+-- The arithmetic of gateway/quota/windows.py, on windows { used, reserved, at, starts } and
+-- shapes { limit, period_us, is_enforced }; tests hold the two against each other.
 
 -- floor(us * limit / period) and the remainder, though us * limit may be beyond 2^53: a long division, with digits of
 -- `limit` so small that no step is.
@@ -33,16 +34,21 @@ local function scaled(us, limit, period)
   return whole * limit + units, rest -- beyond 2^53 only where it is more than any level
 end
 
--- Leaks a window until `now`.
-local function leak(window, limit, period, now)
-  if period == 0 or now <= window.at then
+-- Leaks a rate until `now`. `at` is a number in rates only.
+local function leak(shape, window)
+  local limit, period, used, age = shape[1], shape[2], window.used, now - window.at
+  if age <= 0 then
     return
   end
-  local units, rest = scaled(now - window.at, limit, period)
-  if units >= window.used then
+  if used == 0 or (age >= period and used <= limit) then
+    window.used, window.at = 0, now
+    return
+  end
+  local units, rest = scaled(age, limit, period)
+  if units >= used then
     window.used, window.at = 0, now
   else
-    window.used, window.at = window.used - units, now - floor(rest / limit)
+    window.used, window.at = used - units, now - floor(rest / limit)
   end
 end
 
@@ -51,10 +57,8 @@ local function not_leaked(units, limit, period, age)
   return max(0, units - scaled(max(0, age), limit, period))
 end
 
--- In what follows `kind` is a window as in ARGV[2], or a claim out of an entry, which begins with the same six.
-
-local function draw(kind, window, amount)
-  if kind[2] ~= '' then
+local function draw(window, amount)
+  if window.starts ~= '' then
     window.reserved = window.reserved + amount
   else
     window.used = window.used + amount
@@ -62,53 +66,51 @@ local function draw(kind, window, amount)
 end
 
 -- A rate that was charged one amount is charged another instead.
-local function recharge(kind, window, charged, actual, age)
+local function recharge(shape, window, charged, actual, age)
   if actual >= charged then
     window.used = window.used + actual - charged
     return
   end
-  window.used = max(0, window.used - not_leaked(charged - actual, kind[4], kind[5], age))
+  window.used = max(0, window.used - not_leaked(charged - actual, shape[1], shape[2], age))
   if window.used == 0 then
     window.at = max(window.at, now) -- nothing is left to leak, and a part of a unit is no credit
   end
 end
 
-local function settle(kind, window, amount, actual, age)
-  if kind[2] ~= '' then
+local function settle(shape, window, amount, actual, age)
+  if window.starts ~= '' then
     window.used, window.reserved = window.used + actual, max(0, window.reserved - amount)
-  elseif kind[5] == 0 then
+  elseif shape[2] == 0 then
     window.used = max(0, window.used - amount)
   else
-    recharge(kind, window, amount, actual, age)
+    recharge(shape, window, amount, actual, age)
   end
 end
 
-local function charge(kind, window, actual, age)
-  if kind[2] ~= '' then
+local function charge(shape, window, actual, age)
+  if window.starts ~= '' then
     window.used = window.used + actual
-  elseif kind[5] > 0 then
-    window.used = window.used + not_leaked(actual, kind[4], kind[5], age)
+  elseif shape[2] > 0 then
+    window.used = window.used + not_leaked(actual, shape[1], shape[2], age)
   end
 end
 
-local function correct(kind, window, charged, actual, age)
-  if kind[2] ~= '' then
+local function correct(shape, window, charged, actual, age)
+  if window.starts ~= '' then
     window.used = max(0, window.used + actual - charged)
-  elseif kind[5] == 0 then
-    return
-  else
-    recharge(kind, window, charged, actual, age)
+  elseif shape[2] > 0 then
+    recharge(shape, window, charged, actual, age)
   end
 end
 
 -- A draw that was closed as lost and charged is open again.
-local function reopen(kind, window, amount, charged, age)
-  if kind[2] ~= '' then
+local function reopen(shape, window, amount, charged, age)
+  if window.starts ~= '' then
     window.used, window.reserved = max(0, window.used - charged), window.reserved + amount
-  elseif kind[5] == 0 then
+  elseif shape[2] == 0 then
     window.used = window.used + amount
   else
-    recharge(kind, window, charged, amount, age)
+    recharge(shape, window, charged, amount, age)
   end
 end
 
@@ -123,19 +125,19 @@ end
 
 local HOURS_KEPT_S = 14 * 86400 -- HOURS_KEPT_DAYS of gateway/store/__init__.py
 
--- The Unix time in seconds at which a day (2026-11-20), ISO week (2026-W47) or month (2026-11) is forgotten: `sums_s`
+-- The Unix time in seconds at which a day (2026-11-20), ISO week (2026-W47) or month (2026-11) is forgotten: `SUMS_S`
 -- after its end; an hour (2026-11-20T14) earlier, `HOURS_KEPT_S` after its day.
 local function forgotten_at(starts)
   local day_of_hour = match(starts, '^(.*)T')
   if day_of_hour then
     local y, m, d = match(day_of_hour, '^(%d+)-(%d+)-(%d+)$')
-    return days_until_after(y + 0, m + 0, d + 0) * 86400 + min(sums_s, HOURS_KEPT_S)
+    return days_until_after(y + 0, m + 0, d + 0) * 86400 + min(SUMS_S, HOURS_KEPT_S)
   end
   local year, week = match(starts, '^(%d+)-W(%d+)$')
   if week then
     -- The first week has 4 January in it. 1970 began on a Thursday, so this is the number of days before its Monday + 7.
     local fourth = days_until_after(year + 0, 1, 3)
-    return (fourth - (fourth + 3) % 7 + 7 * week) * 86400 + sums_s
+    return (fourth - (fourth + 3) % 7 + 7 * week) * 86400 + SUMS_S
   end
   local month, day
   year, month, day = match(starts, '^(%d+)-(%d+)-?(%d*)$')
@@ -146,5 +148,5 @@ local function forgotten_at(starts)
       year, month = year + 1, 1
     end
   end
-  return days_until_after(year, month, day) * 86400 + sums_s
+  return days_until_after(year, month, day) * 86400 + SUMS_S
 end

@@ -2,44 +2,52 @@
 --
 -- Redis deletes nothing by itself (no EXPIRE on days): its server's clock can be wrong as well.
 
-local HOUR_S, STEP_H, IDLE_PERIODS = 3600, 24, 100
-local PER_S = { second = 1, minute = 60, hour = 3600 }
-local LOOKED_AT_ONCE = 1000 -- rate and parallel windows of one look, more or less
+local HOUR_S, STEP_H = 3600, 24
 
 -- The last look, and where in the hash of rate and parallel windows it ended.
 local wall_h = floor(now_s / HOUR_S)
-local last_wall_h, clock_h, cursor = match(call('GET', base .. 'retention') or '', '^(%d+) (%d+) (%d+)$')
+local last_wall_h, clock_h, cursor = match(call('GET', RETENTION) or '', '^(%d+) (%d+) (%d+)$')
 local is_look_due = not last_wall_h or last_wall_h + 0 ~= wall_h
 if not last_wall_h then
-  local first = call('ZRANGEBYSCORE', DAYS, '-inf', '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+  local first = call('ZRANGEBYSCORE', DAYS, '-inf', '+inf', 'WITHSCORES', 'LIMIT', '0', '1')
   clock_h, cursor = min(wall_h, first[2] and floor(first[2] / HOUR_S) or wall_h), '0'
 elseif is_look_due then
   clock_h = min(wall_h, clock_h + STEP_H)
 end
 local clock_s = clock_h * HOUR_S
-local old_days = call('ZRANGEBYSCORE', DAYS, '-inf', clock_s, 'LIMIT', 0, 2)
-
-local function is_idle(id, text)
-  local used, reserved, at = match(text, '^(%d+) (%d+) (%d+)$')
-  local age_s = at and clock_s - at / 1000000 or 0
-  if age_s <= sums_s + 0 then
-    return false
-  end
-  if used == '0' and reserved == '0' then
-    return true
-  end
-  local per = match(id, '|[^|]*|([^|]*)|[^|]*|[^|]*$')
-  local period_s = PER_S[per] or tonumber(per) or 0
-  return period_s > 0 and age_s > IDLE_PERIODS * period_s
-end
+local old_days = call('ZRANGEBYSCORE', DAYS, '-inf', format('%d', clock_s), 'LIMIT', '0', '2')
 
 local idle = {}
 if is_look_due then
+  local IDLE_PERIODS, LOOKED_AT_ONCE = 100, 1000 -- of windows of one look, more or less
+  local PER_S = { second = 1, minute = 60, hour = 3600 }
+
+  local function is_idle(id, text)
+    local used, reserved, at = match(text, '^(%d+) (%d+) (%d+)$')
+    local age_s = at and clock_s - at / 1000000 or 0
+    if age_s <= SUMS_S then
+      return false
+    end
+    if used == '0' and reserved == '0' then
+      return true
+    end
+    local per = match(id, '|[^|]*|([^|]*)|[^|]*|[^|]*$')
+    local period_s = PER_S[per] or tonumber(per) or 0
+    return period_s > 0 and age_s > IDLE_PERIODS * period_s
+  end
+
+  local is_in_batch = {}
+  for _, window in ipairs(states) do
+    is_in_batch[window.id] = true
+  end
+  for _, window in ipairs(others) do
+    is_in_batch[window.id] = true
+  end
   local found = call('HSCAN', WINDOWS, cursor, 'COUNT', LOOKED_AT_ONCE)
   cursor = found[1]
   for i = 1, #found[2], 2 do
     local id = found[2][i]
-    if not windows[id] and is_idle(id, found[2][i + 1]) then
+    if not is_in_batch[id] and is_idle(id, found[2][i + 1]) then
       insert(idle, id)
     end
   end

@@ -7,58 +7,94 @@
 -- to; a draw that came to nothing is drawn and given back (Bookkeeper); and of two records with the same id the newer
 -- one counts (reports.py).
 
-local totals = {} -- by day: what to write, and what is nothing now
-local is_new = {} -- by day
-for day, names_of in pairs(sums) do
+local function measure(period, counters)
+  for place, numbers in pairs(counters) do
+    local by_field, field = measures[period], fields[place]
+    if not by_field then
+      by_field = {}
+      measures[period] = by_field
+    end
+    local known = by_field[field]
+    if not known then
+      known = {}
+      by_field[field] = known
+    end
+    for counter, number in pairs(numbers) do
+      known[counter] = (known[counter] or 0) + number
+    end
+  end
+end
+
+for place, numbers in pairs(sums_of) do
+  local day, group, hour = unpack(groups[place])
+  add(day, group, numbers, 0, 1)
+  add(hour, group, numbers, 0, 1)
+  measure(day, measures_of[place])
+  measure(hour, measures_of[place])
+end
+
+local SUMS = '%d %d %d %d %d %d %d %d %d'
+local totals = {} -- by day: what to write, what is nothing now, and whether the day may be new
+for day, by_group in pairs(sums) do
   local names = {}
-  for name in pairs(names_of) do
+  for name in pairs(by_group) do
     names[#names + 1] = name
   end
-  names[#names + 1] = ABOUT
-  local stamp = format('%s; last written at %.0f by %s %.0f', ABOUT_SUMS, now, worker, seq) -- no two are the same
-  local known, written, gone = fetch(base .. 'sums:' .. day, names), { ABOUT, stamp }, {}
-  is_new[day] = not known[ABOUT]
-  for i = 1, #names - 1 do
-    local added, text = names_of[names[i]], known[names[i]]
+  local stamp = format('%s; last written at %s by %s %d', ABOUT_SUMS, now_text, worker, seq) -- no two are the same
+  local texts, written, gone, is_new = fetch(BASE .. 'sums:' .. day, names), { ABOUT, stamp }, {}, true
+  for i = 1, #names do
+    local added, text = by_group[names[i]], texts[i]
     if text then
       local a, b, c, d, e, f, g, h, j = match(text, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$')
       added = {
         max(0, added[1] + a), max(0, added[2] + b), max(0, added[3] + c), max(0, added[4] + d), max(0, added[5] + e),
         max(0, added[6] + f), max(0, added[7] + g), max(0, added[8] + h), max(0, added[9] + j),
       }
+      is_new = false
     end
     if added[1] > 0 then
-      insert(written, names[i])
-      insert(written, format('%.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f', unpack(added)))
+      written[#written + 1] = names[i]
+      written[#written + 1] = format(SUMS, unpack(added))
     elseif text then
       insert(gone, names[i])
     end
   end
-  totals[day] = { written, gone }
+  totals[day] = { written, gone, is_new }
 end
+
+-- Adds numbers to some counters of a text: counter:number counter:number ... with a space in front.
+local function add_counters(text, numbers)
+  for counter, number in pairs(numbers) do
+    local name = format(' %d:', counter)
+    local _, till = find(text, name, 1, true)
+    if till then
+      local known = match(text, '^%d+', till + 1)
+      text = sub(text, 1, till) .. format('%d', known + number) .. sub(text, till + #known + 1)
+    else
+      text = text .. name .. format('%d', number)
+    end
+  end
+  return text
+end
+
 local counted = {} -- by day or hour: fields and their texts
 for period, by_field in pairs(measures) do
   local names, written = {}, {}
   for name in pairs(by_field) do
-    insert(names, name)
+    names[#names + 1] = name
   end
-  local known = fetch(base .. 'sums:latency-' .. period, names)
-  for _, name in ipairs(names) do
-    local counters, parts = by_field[name], {}
-    for counter, number in gmatch(known[name] or '', '(%d+):(%d+)') do
-      counters[counter + 0] = (counters[counter + 0] or 0) + number
-    end
-    for counter, number in pairs(counters) do
-      insert(parts, format('%.0f:%.0f', counter, number))
-    end
-    insert(written, name)
-    insert(written, table.concat(parts, ' '))
-    written.is_new = written.is_new or not known[name]
+  local texts = fetch(BASE .. 'sums:latency-' .. period, names)
+  for i = 1, #names do
+    local text = texts[i]
+    written.is_new = written.is_new or not text
+    written[2 * i - 1] = names[i]
+    written[2 * i] = sub(add_counters(text and ' ' .. text or '', by_field[names[i]]), 2)
   end
   counted[period] = written
 end
+local length = 0
 if #records + #buried > 0 then
-  call('XLEN', RECORDS) -- whatever keeps us from a key shows itself before anything is written
+  length = call('XLEN', RECORDS) -- whatever keeps us from a key shows itself before anything is written
 end
 
 local function write(command, key, arguments)
@@ -67,18 +103,21 @@ local function write(command, key, arguments)
   end
 end
 
-call('SET', WORKER, format('%.0f %.0f', seq, mark), 'EX', KEPT_S)
+call('SET', WORKER, format('%d %d', seq, mark), 'EX', KEPT_S)
 if not progress then
   call('SET', SCHEMA, '1', 'NX')
 end
 
 if is_look_due then
-  call('SET', base .. 'retention', format('%.0f %.0f %s', wall_h, clock_h, cursor))
+  call('SET', RETENTION, format('%d %d %s', wall_h, clock_h, cursor))
 end
 for _, day in ipairs(old_days) do
-  call('UNLINK', base .. 'sums:' .. day, base .. 'windows:' .. day)
+  call('UNLINK', BASE .. 'sums:' .. day, BASE .. 'windows:' .. day)
   call('ZREM', DAYS, day)
-  is_about[day], is_new[day] = nil, true
+  is_known[day] = nil
+  if totals[day] then
+    totals[day][3] = true
+  end
 end
 
 write('HDEL', WINDOWS, idle)
@@ -88,44 +127,63 @@ local function remember(starts)
   call('ZADD', DAYS, forgotten_at(match(starts, '^tag.*%-(%d+%-%d+%-%d+)$') or starts), starts)
 end
 
-local states = {} -- by hash
-for id, window in pairs(touched) do
-  local state = states[window.starts]
-  if not state then
-    state = {}
-    states[window.starts] = state
+local changed = {} -- windows and their texts, by hash
+local function note(window)
+  if not window.is_touched then
+    return
   end
-  window.text = format('%.0f %.0f %.0f', window.used, window.reserved, window.at)
-  state[#state + 1] = id
+  local state = changed[window.starts]
+  if not state then
+    state = is_known[window.starts] and {} or { ABOUT, ABOUT_WINDOWS }
+    changed[window.starts] = state
+  end
+  window.text = format(window.form, window.used, window.reserved, window.at)
+  window.is_touched = false
+  state[#state + 1] = window.id
   state[#state + 1] = window.text
 end
-for starts, state in pairs(states) do
-  if not is_about[starts] then
-    state[#state + 1] = ABOUT
-    state[#state + 1] = ABOUT_WINDOWS
-  end
+for place = 1, #states do
+  note(states[place])
+end
+for i = 1, #others do
+  note(others[i])
+end
+for starts, state in pairs(changed) do
   write('HSET', hash_of(starts), state)
-  if starts ~= '' and not is_about[starts] then
+  if starts ~= '' and not is_known[starts] then
     remember(starts)
   end
 end
 
-for whose, changed in pairs(leases_of) do
-  local kept, gone = {}, {}
-  for lease, text in pairs(changed) do
-    if text then
-      kept[#kept + 1] = lease
-      kept[#kept + 1] = text
-    end
-    if not text or text == '' then
-      gone[#gone + 1] = lease -- what is not there is not deleted in the append-only file either, so it is written first
+-- What is not there is not deleted in the append-only file either, so a lease that this batch has begun and ended is
+-- written first.
+if #ended > 0 then
+  local gone = {}
+  for i = 1, #opened, 2 do
+    if not leases[opened[i]] then
+      opened[i + 1] = ''
     end
   end
-  write('HSET', base .. 'leases:' .. whose, kept)
-  write('HDEL', base .. 'leases:' .. whose, gone)
+  for i = 1, #ended do
+    if not leases[ended[i]] then
+      gone[#gone + 1] = ended[i]
+    end
+  end
+  write('HSET', LEASES, opened)
+  write('HDEL', LEASES, gone)
+else
+  write('HSET', LEASES, opened)
+end
+for _, moved in ipairs(moved_leases) do
+  local whose, lease, text = unpack(moved)
+  if text then
+    call('HSET', BASE .. 'leases:' .. whose, lease, text)
+  else
+    call('HDEL', BASE .. 'leases:' .. whose, lease)
+  end
 end
 
-write('HSET', base .. 'deferred', deferred)
+write('HSET', BASE .. 'deferred', deferred)
 
 for i = 1, #records do
   call('XADD', RECORDS, '*', 'r', records[i])
@@ -133,33 +191,35 @@ end
 for _, each in ipairs(buried) do
   local whose, lease, text, record = unpack(each)
   local id = call('XADD', RECORDS, '*', 'r', record)
-  call('HSET', base .. 'lost:' .. whose, lease, id .. '\t' .. text)
-  call('EXPIRE', base .. 'lost:' .. whose, KEPT_S)
+  call('HSET', BASE .. 'lost:' .. whose, lease, id .. '\t' .. text)
+  call('EXPIRE', BASE .. 'lost:' .. whose, KEPT_S)
 end
 write('XDEL', RECORDS, dropped)
 write('HDEL', LOST, unburied)
-if #records + #buried > 0 then
-  call('XTRIM', RECORDS, 'MAXLEN', '~', records_max)
+-- Not with XADD, which the append-only file has with the exact length of that moment: carried out late, as above, it
+-- would delete newer records.
+if length + #records + #buried > RECORDS_MAX + 0 then
+  call('XTRIM', RECORDS, 'MAXLEN', '~', RECORDS_MAX)
 end
 
 for day, total in pairs(totals) do
-  local key = base .. 'sums:' .. day
+  local key = BASE .. 'sums:' .. day
   write('HSET', key, total[1])
   write('HDEL', key, total[2])
-  if is_new[day] then
+  if total[3] then
     remember(day)
   end
 end
 
 for day, counts in pairs(group_counts) do
-  for key, count in pairs(counts) do
-    call('HSET', base .. 'sums:tagcounts-' .. day, key, format('%.0f', count))
+  for key, count_of_key in pairs(counts) do
+    call('HSET', BASE .. 'sums:tagcounts-' .. day, key, format('%d', count_of_key))
     remember('tagcounts-' .. day)
   end
 end
 
 for period, written in pairs(counted) do
-  write('HSET', base .. 'sums:latency-' .. period, written)
+  write('HSET', BASE .. 'sums:latency-' .. period, written)
   if written.is_new then
     call('ZADD', DAYS, forgotten_at(period), 'latency-' .. period)
   end
@@ -171,22 +231,24 @@ if voided_at_once > 0 then
     call('DEL', WORKER, LEASES, LOST)
     call('ZREM', ALIVE, worker)
   end
-  return format('r %.0f', left)
+  return format('r %d', left)
 end
 
 local moved = {}
 for i = 1, #alive, 2 do
-  insert(moved, format('%.0f', alive[i + 1] + unheard))
+  insert(moved, format('%d', alive[i + 1] + unheard))
   insert(moved, alive[i])
 end
 write('ZADD', ALIVE, moved)
-call('ZADD', ALIVE, format('%.0f', now), worker)
+call('ZADD', ALIVE, now_text, worker)
 write('ZREM', ALIVE, dry)
 
 local stand = {}
-for i = 1, shown do
-  local window = state_of[i]
-  stand[i] = window.text or format('%.0f %.0f %.0f', window.used, window.reserved, window.at)
+if is_shown == 1 then
+  for place = 1, #states do
+    local window = states[place]
+    stand[place] = window.text or format(window.form, window.used, window.reserved, window.at)
+  end
 end
-return format('a %.0f %.0f\n', now, #buried) .. table.concat(verdicts) .. '\n' .. table.concat(stand, ' ') .. '\n'
+return 'a ' .. now_text .. ' ' .. #buried .. '\n' .. table.concat(verdicts) .. '\n' .. table.concat(stand, ' ') .. '\n'
   .. table.concat(refusals, ' ')

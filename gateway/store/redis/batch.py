@@ -12,9 +12,9 @@ from json.encoder import encode_basestring_ascii as quote
 from typing import NamedTuple
 
 from gateway.quota import windows as limits
-from gateway.quota.ledger_entry import SEPARATOR, SUMS, attributions_of, encode_window, group_of, sums_of
+from gateway.quota.ledger_entry import SEPARATOR, SUMS, attributions_of, group_of, sums_of
 from gateway.quota.measures import measures_of
-from gateway.records import Claim, Granted, Record, Refused, Window, WindowState, WindowStatus
+from gateway.records import Claim, Granted, Record, Refused, WindowState, WindowStatus
 from gateway.store import (
     Applied,
     Batch,
@@ -30,29 +30,35 @@ from gateway.store import (
     heir_of,
 )
 
-NOTHING = "[[],0,[],[],[],[],[]]"
-"""The script's second argument where there are no items."""
-
 _SUMS = ",".join(["%d"] * len(SUMS))
 
 
-class Spelt(NamedTuple):
+_Shape = tuple[int, int, bool]
+"""Of a window: limit, period in microseconds, whether it is enforced."""
+
+
+class SpeltBatch(NamedTuple):
     """A batch's items in the form of the script."""
 
-    arguments: list[str]
-    """From the second on."""
-    windows: list[list[int]]
+    items: str
+    """The end of the script's first argument."""
+    texts: list[str]
+    """The other arguments."""
+    places: list[list[int]]
     """For each draw, the places of its windows in the answer."""
 
 
-def spell_items(items: Sequence[Item]) -> Spelt:
+NOTHING = SpeltBatch("[],[],[],0,[],[],[],[],[]]", [], [])
+"""Where there are no items."""
+
+
+def spell_items(items: Sequence[Item]) -> SpeltBatch:
     """The items as the script takes them."""
-    windows, groups, fields = _Windows(), _Groups(), dict[str, int]()
+    windows, groups, fields = _Windows(items), _Groups(), dict[str, int]()
     spelt = [""] * len(items)
     texts = [""] * len(items)
     measured, attributed = ["0"] * len(items), ["[]"] * len(items)
     drawn: list[list[int]] = []
-    # Reservations first, so that their windows, which the answer reports, have the first numbers.
     for i, item in enumerate(items):
         if isinstance(item, Reserve):
             record, claims = item.record, item.claims
@@ -65,9 +71,7 @@ def spell_items(items: Sequence[Item]) -> Spelt:
             drawn.append(places := windows.places(item.claims))
             amounts = "".join([f",{place},{claim[1]}" for place, claim in zip(places, item.claims, strict=True)])
             spelt[i] = f'["r",""{amounts}]'
-    shown = len(windows.spelt)
-    for i, item in enumerate(items):
-        if isinstance(item, Settle):
+        elif isinstance(item, Settle):
             record, claims = item.record, item.claims
             charges = "".join([
                 f",{place},{amount},{actual}"
@@ -90,13 +94,13 @@ def spell_items(items: Sequence[Item]) -> Spelt:
             )
             spelt[i] = f'["d",{quote(record.id)},{item.number},{quote(heir_of(record.id))}{amounts}]'
             texts[i] = item.whole_text
-        elif isinstance(item, Void):
+        else:
             spelt[i] = f'["v",{quote(item.lease)},{item.number}]'
-    first = (
-        f"[[{','.join(windows.spelt)}],{shown},[{','.join(groups.spelt)}],[{','.join(spelt)}],"
+    told = (
+        f"{windows.spell()},{int(bool(drawn))},[{','.join(groups.spelt)}],[{','.join(spelt)}],"
         f"[{','.join(map(quote, fields))}],[{','.join(measured)}],[{','.join(attributed)}]]"
     )
-    return Spelt([first, *texts], drawn)
+    return SpeltBatch(told, texts, drawn)
 
 
 def _measured(record: Record, fields: dict[str, int]) -> str:
@@ -119,26 +123,52 @@ def _attributed(record: Record, fields: dict[str, int]) -> str:
 
 
 class _Windows:
-    """The windows of a batch, each formatted once, and their places, counted from 1."""
+    """The windows of a batch by the hashes that hold them, and their places, counted from 1 over all hashes."""
 
-    def __init__(self) -> None:
-        self.spelt: list[str] = []
+    def __init__(self, items: Sequence[Item]) -> None:
         self._by_object: dict[int, int] = {}
-        self._by_value: dict[tuple[str, int, int, bool], int] = {}
+        hashes: dict[str, dict[tuple[str, _Shape], list[int]]] = {}
+        for item in items:
+            for window, _ in _claims_of(item):
+                # Most claims share their windows' very objects, which are faster to compare than all that is in them.
+                name = id(window)
+                if name not in self._by_object:
+                    self._by_object[name] = 0
+                    shape = window.limit, window.period_us, window.is_enforced
+                    hashes.setdefault(window.starts, {}).setdefault((window.id, shape), []).append(name)
+        self._hashes = hashes
+        place = 0
+        for placed in hashes.values():
+            for names in placed.values():
+                place += 1
+                for name in names:
+                    self._by_object[name] = place
 
     def places(self, claims: Sequence[Claim]) -> list[int]:
-        # Most claims share their windows' very objects, which are faster to compare than all that is in them.
         known = self._by_object
-        return [known.get(id(window)) or self._place(window) for window, _ in claims]
+        return [known[id(window)] for window, _ in claims]
 
-    def _place(self, window: Window) -> int:
-        value = window.id, window.limit, window.period_us, window.is_enforced
-        place = self._by_value.get(value)
-        if place is None:
-            self.spelt.append(f"{encode_window(window)}]")
-            place = self._by_value[value] = len(self.spelt)
-        self._by_object[id(window)] = place
-        return place
+    def spell(self) -> str:
+        """The hashes, their shapes, and the windows that are an earlier one with another shape."""
+        shapes: dict[_Shape, int] = {}
+        first: dict[str, int] = {}
+        hashes, same, place = [], [], 0
+        for starts, placed in self._hashes.items():
+            ids, of = [], []
+            for name, shape in placed:
+                place += 1
+                ids.append(quote(name))
+                of.append(str(shapes.setdefault(shape, len(shapes) + 1)))
+                if (earlier := first.setdefault(name, place)) != place:
+                    same += [str(place), str(earlier)]
+            hashes.append(f'["{starts}",[{",".join(ids)}],[{",".join(of)}]]')
+        spelt = ",".join([f"[{limit},{period_us},{int(is_enforced)}]" for limit, period_us, is_enforced in shapes])
+        return f"[{','.join(hashes)}],[{spelt}],[{','.join(same)}]"
+
+
+def _claims_of(item: Item) -> Sequence[Claim]:
+    """What an item draws on or gives back."""
+    return () if isinstance(item, Void) else item.claims
 
 
 class _Groups:
@@ -212,12 +242,8 @@ def _refusal(claims: Sequence[Claim], then: Iterator[WindowState], now_us: int) 
 
 
 def header(
-    base: str, worker: str, seq: int, acked: int, silent_us: int, max_gap_us: int, reaped_at_once: int,
-    records_max: int, sums_s: int, offset_us: int, voided_at_once: int, is_forgotten: bool,
-    reopened_at_once: int,
+    seq: int, acked: int, offset_us: int, voided_at_once: int = 0, *, is_forgotten: bool = False,
+    reopened_at_once: int = 0,
 ) -> str:  # fmt: skip
-    """The script's first argument."""
-    return (
-        f"[{quote(base)},{quote(worker)},{seq},{acked},{silent_us},{max_gap_us},{reaped_at_once},{records_max},{sums_s},"
-        f"{offset_us},{voided_at_once},{int(is_forgotten)},{reopened_at_once}]"
-    )
+    """The beginning of the script's first argument."""
+    return f"[{seq},{acked},{offset_us},{voided_at_once},{int(is_forgotten)},{reopened_at_once},"

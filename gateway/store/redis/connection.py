@@ -68,9 +68,10 @@ class Script(NamedTuple):
     sha: str
 
     @classmethod
-    def read(cls, *names: str) -> Script:
-        """Of this package's files, one after the other."""
-        return cls.of("\n".join([(Path(__file__).parent / name).read_text(encoding="utf-8") for name in names]))
+    def read(cls, *names: str, constants: str = "") -> Script:
+        """Of this package's files, one after the other, behind the line that defines the constants."""
+        texts = [(Path(__file__).parent / name).read_text(encoding="utf-8") for name in names]
+        return cls.of("\n".join([constants, *texts] if constants else texts))
 
     @classmethod
     def of(cls, text: str) -> Script:

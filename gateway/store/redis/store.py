@@ -123,7 +123,7 @@ class RedisStore:
         self._settings = settings
         self._schema = f"{{{settings.namespace}}}:schema"
         self._base = f"{{{settings.namespace}}}:{SCHEMA}:"
-        self._script = Script.read(*APPLY)
+        self._script = Script.read(*APPLY, constants=_constants(self._base, self._schema, settings))
         self._probe = Script.read("probe.lua")
         self._claim = Script.read("claim.lua")
         self._exchange = Script.read("exchange.lua")
@@ -164,10 +164,11 @@ class RedisStore:
         """As promised. An error of redis-py means that the script finds fault with an item: nothing was applied."""
         self._applied_at = time.monotonic()
         reopened_at_once = 0 if batch.is_adopted else REOPENED_AT_ONCE
-        first = self._header(batch.worker, batch.seq, batch.acked, reopened_at_once=reopened_at_once)
+        first = header(batch.seq, batch.acked, self._offset_us(), reopened_at_once=reopened_at_once)
         spelt = spell_items(batch.items)
-        answer = await self._writing.run(self._script, self._keys(batch.worker), [first, *spelt.arguments])
-        return read_answer(batch, spelt.windows, answer)
+        arguments = [first + spelt.items, *spelt.texts]
+        answer = await self._writing.run(self._script, [f"{self._base}worker:{batch.worker}"], arguments)
+        return read_answer(batch, spelt.places, answer)
 
     def apply_now(self, batch: Batch) -> None:
         """Never possible: the server is elsewhere."""
@@ -183,8 +184,9 @@ class RedisStore:
         await self._void(worker, is_forgotten=True)
 
     async def _void(self, worker: str, *, is_forgotten: bool) -> None:
-        first = self._header(worker, 0, 0, voided_at_once=VOIDED_AT_ONCE, is_forgotten=is_forgotten)
-        while await self._writing.run(self._script, self._keys(worker), [first, NOTHING]) != "r 0":
+        first = header(0, 0, self._offset_us(), VOIDED_AT_ONCE, is_forgotten=is_forgotten)
+        keys = [f"{self._base}worker:{worker}"]
+        while await self._writing.run(self._script, keys, [first + NOTHING.items]) != "r 0":
             pass
 
     async def claim(self, holder: str, names: Mapping[str, float]) -> dict[str, float]:
@@ -217,23 +219,6 @@ class RedisStore:
 
     def _are_calls_under_way(self) -> bool:
         return time.monotonic() - self._applied_at < BUSY_FOR_S
-
-    def _keys(self, worker: str) -> list[str]:
-        base = self._base
-        return [
-            f"{base}worker:{worker}", f"{base}leases:{worker}", f"{base}lost:{worker}", f"{base}windows",
-            f"{base}alive", f"{base}records", f"{base}days", self._schema,
-        ]  # fmt: skip
-
-    def _header(
-        self, worker: str, seq: int, acked: int, *,
-        voided_at_once: int = 0, reopened_at_once: int = 0, is_forgotten: bool = False,
-    ) -> str:  # fmt: skip
-        return header(
-            self._base, worker, seq, acked, SILENT_S * 1_000_000, MAX_GAP_US, REAPED_AT_ONCE,
-            self._settings.usage_records_max, self._settings.sums_days * 86400, self._offset_us(), voided_at_once,
-            is_forgotten, reopened_at_once,
-        )  # fmt: skip
 
     # --------------------------------------------------------------------------------------------------------- reports
 
@@ -401,6 +386,18 @@ class RedisStore:
         if policy not in ("", "noeviction"):
             found.append(f"{url} may throw quotas and usage away when its memory is full (maxmemory-policy {policy})")
         return found
+
+
+def _constants(base: str, schema: str, settings: Settings) -> str:
+    """What apply.lua has the same for every batch of a store. A name of a namespace needs no escapes in Lua."""
+    keys = [base, *[base + name for name in ("windows", "alive", "records", "days", "retention")], schema]
+    numbers = SILENT_S * 1_000_000, MAX_GAP_US, settings.sums_days * 86400
+    # These are arguments of commands alone; to write a number as one takes Redis longer than to pass on a text.
+    texts = [str(REAPED_AT_ONCE), str(settings.usage_records_max)]
+    return (
+        "local BASE, WINDOWS, ALIVE, RECORDS, DAYS, RETENTION, SCHEMA, SILENT_US, MAX_GAP_US, SUMS_S, REAPED_AT_ONCE,"
+        f" RECORDS_MAX = {', '.join([*map(repr, keys), *map(str, numbers), *map(repr, texts)])}"
+    )
 
 
 async def warnings(settings: Settings) -> list[str]:

@@ -18,23 +18,28 @@ from tests.fakes.redis_servers import RedisServer
 
 PRELUDE = """
 local floor, max, match, EXACT = math.floor, math.max, string.match, 9007199254740992
-local sums_s, now = 0, 0
+local SUMS_S, now = 0, 0
 """
 
 ASKED = """
 local told = {}
 for i, text in ipairs(ARGV) do
-  local window, kind, amount, actual, charged, age
-  window, kind, amount, actual, charged, age, now = unpack(cjson.decode(text))
-  window = { used = window[1], reserved = window[2], at = window[3] }
-  leak(window, kind[4], kind[5], now)
+  local window, starts, shape, amount, actual, charged, age
+  window, starts, shape, amount, actual, charged, age, now = unpack(cjson.decode(text))
+  window = { used = window[1], reserved = window[2], at = window[3], starts = starts }
+  if shape[2] > 0 then
+    leak(shape, window)
+  end
   local function after(change, ...)
-    local copy = { used = window.used, reserved = window.reserved, at = window.at }
-    change(kind, copy, ...)
+    local copy = { used = window.used, reserved = window.reserved, at = window.at, starts = starts }
+    change(shape, copy, ...)
     return string.format('%.0f %.0f %.0f', copy.used, copy.reserved, copy.at)
   end
+  local function after_draw(_, copy)
+    draw(copy, amount)
+  end
   told[i] = table.concat({
-    after(function() end), after(draw, amount), after(settle, amount, actual, age), after(settle, amount, 0, age),
+    after(function() end), after(after_draw), after(settle, amount, actual, age), after(settle, amount, 0, age),
     after(charge, actual, age), after(correct, charged, actual, age),
   }, '|')
 end
@@ -79,8 +84,7 @@ def test_every_change_of_a_window_is_that_of_limits(
 ) -> None:
     spelt = [
         json.dumps([
-            [*state], [window.id, window.starts, window.unit, window.limit, window.period_us, 1], amount, actual,
-            charged, age_us, now_us,
+            [*state], window.starts, [window.limit, window.period_us, 1], amount, actual, charged, age_us, now_us,
         ])
         for state, window, amount, actual, charged, age_us, now_us in asked
     ]  # fmt: skip
