@@ -88,6 +88,7 @@ function signOut(why, hasSignIn = session?.isPerson) {
       "form",
       {
         class: "sign-in panel",
+        oninput: () => fill(trouble),
         onsubmit: (event) => {
           event.preventDefault();
           attempt(enter, trouble, async () => {

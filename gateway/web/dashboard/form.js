@@ -19,8 +19,9 @@ function showAt(form, error) {
   return true;
 }
 
-/** What was said at the field that somebody mends is gone. */
-function mended({ target }) {
+/** What was said of the form, and at the field that somebody mends, is gone. */
+function mended({ target }, trouble) {
+  fill(trouble);
   const place = target.closest("[data-param]");
   if (!place) return;
   fill(place.querySelector(".trouble"));
@@ -32,7 +33,7 @@ export function settingsForm({ save, trouble, send, then }, ...children) {
   const form = h(
     "form",
     {
-      oninput: mended,
+      oninput: (event) => mended(event, trouble),
       onsubmit: async (event) => {
         event.preventDefault();
         for (const each of form.querySelectorAll("[data-param] .trouble")) fill(each);

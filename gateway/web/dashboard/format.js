@@ -34,7 +34,8 @@ export function percent(part, all) {
   const share = (100 * part) / all;
   if (part === all) return "100 %";
   if (share < 0.1) return "< 0.1 %";
-  return share > 99.9 && share < 100 ? "99.9 %" : `${share < 10 ? share.toFixed(1) : Math.round(share)} %`;
+  if (share >= 99.5 && share < 100) return `${(Math.floor(share * 10) / 10).toFixed(1)} %`;
+  return `${share < 10 ? share.toFixed(1) : Math.round(share)} %`;
 }
 
 /** A time span in seconds. */

@@ -28,6 +28,19 @@ const PRESETS = {
 };
 const DAY_MS = 86_400_000;
 
+const PRIORITIES = { interactive: "interactive: first", normal: "normal", batch: "batch: last" };
+
+/** Labels as they are typed: `name: value`, with commas between. */
+export const labelsInWords = (labels) => Object.entries(labels ?? {}).map(([name, value]) => `${name}: ${value}`).join(", ");
+
+const labelsOf = (text) =>
+  Object.fromEntries(
+    text
+      .split(",")
+      .filter((each) => each.trim())
+      .map((each) => each.split(/[:=](.*)/s).map((part) => part.trim()))
+      .map(([name, value = ""]) => [name, value]),
+  );
 const parts = (text) => text.split(/[\s,]+/).filter(Boolean);
 const numberOf = (text) => (text.trim() === "" ? null : Number(text));
 
@@ -55,6 +68,11 @@ export function editKey(key, then, { role, publicUrl, can }) {
         ips: input(old.ips.join(", "), { placeholder: "everywhere" }),
         max_parallel: input(old.max_parallel, { type: "number", min: "1", placeholder: "unlimited" }),
         on_exceeded: choice({ deny: "refuse the call", shadow: "count and report only" }, old.on_exceeded),
+        owner: input(old.owner, { placeholder: "nobody", maxlength: "256" }),
+        note: input(old.note, { maxlength: "1000" }),
+        labels: input(labelsInWords(old.labels), { placeholder: "cost-center: 4711" }),
+        priority: choice(PRIORITIES, old.priority ?? "normal"),
+        weight: input(old.weight ?? 1, { type: "number", min: "1", max: "1000" }),
         deny: input((old.limits.deny ?? []).join(", "), { placeholder: "none" }),
       };
       const limits = Object.fromEntries(
@@ -85,6 +103,11 @@ export function editKey(key, then, { role, publicUrl, can }) {
           on_exceeded: controls.on_exceeded.value,
           limits: deny.length ? { ...given, deny } : given,
           quotas: quotas.read(),
+          owner: controls.owner.value.trim() || null,
+          note: controls.note.value.trim() || null,
+          labels: labelsOf(controls.labels.value),
+          priority: controls.priority.value,
+          weight: numberOf(controls.weight.value) ?? 1,
         };
       }
 
@@ -130,6 +153,11 @@ export function editKey(key, then, { role, publicUrl, can }) {
           field("ips", "From networks", controls.ips, "10.0.0.0/8, 2001:db8::/32"),
           field("max_parallel", "Calls at once", controls.max_parallel),
           !isOwn && field("on_exceeded", "When a quota is spent", controls.on_exceeded),
+          !isOwn && field("owner", "Owner", controls.owner, "A person, as she signs in: an e-mail address, mostly."),
+          field("note", "Note", controls.note),
+          !isOwn && field("labels", "Labels", controls.labels, "Reports group by them; commas between."),
+          !isOwn && field("priority", "Where calls wait for room", controls.priority),
+          !isOwn && field("weight", "Weight among waiting keys", controls.weight),
         ),
         quotasField("Quotas", quotas),
         h(

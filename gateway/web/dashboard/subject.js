@@ -41,10 +41,11 @@ class Refusals {
     this.node = section("refusals", "Refused by the gateway", this.reasons, h("div", { class: "panel flush" }, this.table.node));
   }
 
-  async look({ since }) {
+  async look({ name: range, since, until }) {
     const { group, name } = this.subject;
     const from = since.length > 10 ? `${since}:00:00Z` : since;
-    const { data, next } = await get("refusals", { [group]: name, since: from, limit: REFUSALS_READ }, this.signal);
+    const to = range === "custom" ? `${until.slice(0, 10)}T23:59:59Z` : null;
+    const { data, next } = await get("refusals", { [group]: name, since: from, until: to, limit: REFUSALS_READ }, this.signal);
     const codes = Map.groupBy(data, (row) => row.code ?? `status ${row.status}`);
     fill(
       this.reasons,

@@ -8,7 +8,7 @@ import { fill, h, refill } from "./dom.js";
 import { facts, keptIn, teamLink, times } from "./facts.js";
 import { NOTHING, count, minute } from "./format.js";
 import { askRevoke, askRotate, setPaused, windowActions } from "./key_actions.js";
-import { editKey } from "./key_form.js";
+import { editKey, labelsInWords } from "./key_form.js";
 import { poll } from "./poll.js";
 import { into } from "./states.js";
 import { SubjectReport } from "./subject.js";
@@ -35,11 +35,16 @@ function factsOf(key) {
   );
   return facts({
     Team: key.team ? teamLink(key.team) : NOTHING,
+    ...(key.owner ? { Owner: key.owner } : {}),
+    ...(key.note ? { Note: key.note } : {}),
+    ...(Object.keys(key.labels ?? {}).length ? { Labels: labelsInWords(key.labels) } : {}),
     Models: key.models.join(", "),
     "Kept in": keptIn(key),
     Expires: minute(key.expires),
     Networks: key.ips.join(", ") || "everywhere",
     "Calls at once": key.max_parallel ?? "unlimited",
+    ...(key.priority && key.priority !== "normal" ? { Priority: key.priority } : {}),
+    ...(key.weight > 1 ? { Weight: key.weight } : {}),
     "When a quota is spent":
       key.on_exceeded === "deny" ? "the call is refused" : "it is counted and reported only (shadow)",
     Limits: limits.join(", ") || "the API’s own",

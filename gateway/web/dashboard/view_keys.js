@@ -46,8 +46,8 @@ export function keys(main, context) {
     columns: COLUMNS,
     name: (key) => key.id,
     matches: (key, part) =>
-      [key.id, key.team ?? "", key.status, ...key.models].some((each) => each.toLowerCase().includes(part)),
-    filterBy: "Filter by id, team, model, status",
+      [key.id, key.team ?? "", key.status, key.owner ?? "", key.note ?? "", ...key.models].some((each) => each.toLowerCase().includes(part)),
+    filterBy: "Filter by id, team, owner, note, model",
     note: (found, isWhole) =>
       isWhole
         ? `${many(found.length, "key")}, ${count(found.filter((key) => key.status === "active").length)} active.`

@@ -1,14 +1,21 @@
-"""axe-core finds nothing on any view or dialog, in both themes. `make servers` installs it."""
+"""axe-core finds nothing on any view or dialog, in both themes; controls are reached by keyboard; charts have tables.
+
+`make servers` installs axe-core.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
+from selenium import webdriver
 
-from tests.browser.chromium import ESCAPE, Page
+from tests.browser.chromium import ENTER, ESCAPE, TAB, Page
+from tests.browser.conftest import check_manners
+from tests.conftest import Stage, StartsProcesses
 from tests.fakes.redis_servers import ROOT
-from tests.flows.house import ADMIN_TOKEN, secret
+from tests.fakes.scripted import ok_json
+from tests.flows.house import ADMIN_TOKEN, CHAT, Gateway, secret
 
 AXE = ROOT / ".venv" / "servers" / "axe-core" / "node_modules" / "axe-core" / "axe.min.js"
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
@@ -81,3 +88,125 @@ def test_sign_in_and_the_page_of_a_member(themed: Page) -> None:
     themed.open(token=secret("alice"))
     themed.see("[data-key=alice] .quota")
     check(themed, "a member's page")
+
+
+USAGE = {"prompt_tokens": 1, "completion_tokens": 1}
+SAID = ok_json({"model": CHAT, "choices": [{"index": 0, "message": {"content": "Hello."}}], "usage": USAGE})
+
+
+def test_the_playground_with_an_answer(themed: Page, house: Gateway, upstream: Stage) -> None:
+    themed.open(token=secret("alice"))
+    themed.go("playground")
+    themed.until(lambda: themed.see("main button.primary").is_enabled())
+    themed.click("input[type=checkbox]")
+    upstream.play(SAID)
+    themed.click("main button.primary", "Send")
+    themed.see("[data-cost]")
+    check(themed, "an answer")
+
+
+def test_the_reference_of_the_api(themed: Page, house: Gateway) -> None:
+    themed.driver.get(f"{themed.address}/docs")
+    themed.see("h2", "Calls")
+    check(themed, "docs")
+
+
+DEMO = [*VIEWS, "playground", "keys/notebooks", "teams/research", "models/claude-sonnet-5", "upstreams/shaky"]
+
+
+def test_the_demo(driver: webdriver.Chrome, process: StartsProcesses) -> None:
+    """With two months of calls: more rows, colours and states than the other tests have."""
+    demo = process("demo", "--port", "0")
+    found = demo.wait_for(r"(http://127\.0\.0\.1:\d+)/dashboard#token=(\S+)")
+    page = Page(driver, found[1])
+    for theme in ("light", "dark"):
+        page.forget()
+        page.prefer(theme, is_still=True)  # type: ignore[arg-type]
+        page.open(token=found[2])
+        for view in DEMO:
+            page.go(view)
+            page.until(lambda: not page.all("[aria-busy], main .bone"))
+            page.see("main table, main .playground")
+            check(page, f"{view} of the demo, {theme}")
+            page.press(ESCAPE)
+    check_manners(page)
+
+
+PAGES = [
+    "overview", "calls", "quotas", "keys", "teams", "models", "audit", "playground", "keys/alice", "teams/crew",
+    "models/gpt-3.5-turbo-instruct", "upstreams/main", "mine",
+]  # fmt: skip
+CHARTED = {"overview", "mine", "keys/alice", "teams/crew", "models/gpt-3.5-turbo-instruct", "upstreams/main"}
+
+
+def opened(page: Page, view: str) -> None:
+    """A view as whoever has it: a member, or an operator."""
+    page.open(token=secret("alice") if view == "mine" else ADMIN_TOKEN)
+    page.go(view)
+    page.see("dialog .facts" if "/" in view else "main table, main .playground, main .none")
+    page.until(lambda: not page.all("[aria-busy], .bone"))
+
+
+CONTROLS = """
+window.named = (node) => [node.tagName, node.ariaLabel ?? "", node.name ?? "", node.getAttribute("href") ?? "",
+    node.matches("svg, .scroll") ? "" : node.textContent.trim().slice(0, 60)].join(" ");
+window.reached = new Set();
+document.addEventListener("focusin", ({ target }) => window.reached.add(window.named(target)));
+"""
+MISSED = """
+const place = document.querySelector("dialog") ?? document.body;
+const kinds = "a[href], button:enabled, input:enabled, select, textarea, summary, [tabindex='0']";
+return [...place.querySelectorAll(kinds)]
+  .filter((node) => node.checkVisibility() && !node.matches(".skip"))
+  .map(window.named).filter((name) => !window.reached.has(name));
+"""
+MOST_TABS = 250
+
+
+@pytest.mark.parametrize("view", PAGES)
+def test_every_control_is_reached_by_keyboard(page: Page, view: str) -> None:
+    opened(page, view)
+    page.run(CONTROLS)
+    page.run("document.activeElement.blur()")
+    for _ in range(MOST_TABS // 10):
+        page.press(TAB * 10)
+        if not page.run(MISSED):
+            break
+    assert not page.run(MISSED)
+
+
+@pytest.mark.parametrize("view", PAGES)
+def test_who_wants_no_motion_sees_none(page: Page, view: str) -> None:
+    page.prefer("light", is_still=True)
+    opened(page, view)
+    assert page.run("return document.getAnimations().length") == 0
+
+
+@pytest.mark.parametrize("view", PAGES)
+def test_every_chart_has_a_table(page: Page, view: str) -> None:
+    opened(page, view)
+    charts: list[bool] = page.run(
+        """
+        return [...document.querySelectorAll("svg.chart")].map((chart) => {
+          const table = chart.closest(".panel").querySelector("details.as-table table");
+          return Boolean(chart.getAttribute("aria-label")) && table.tBodies[0].querySelector("tr[data-name]") !== null;
+        });
+        """
+    )
+    assert all(charts)
+    assert bool(charts) == (view in CHARTED)
+
+
+def test_a_model_is_opened_and_left_by_keyboard(admin: Page) -> None:
+    admin.go("models")
+    admin.see("main table tbody tr")
+    admin.run("document.querySelector('main table tbody th button').focus()")
+    admin.press(ENTER)
+    admin.see("dialog h2", "Model ")
+    while admin.focused["text"] != "7 days":
+        admin.press(TAB)
+    admin.press(ENTER)
+    admin.until(lambda: admin.driver.current_url.endswith("range=7d"))
+    admin.press(ESCAPE)
+    admin.gone("dialog")
+    assert admin.driver.current_url.endswith("#models")

@@ -111,6 +111,14 @@ def test_the_page_of_an_upstream_has_state_limits_and_percentiles(operator: Page
     operator.see(f"{MODELS} tbody tr")
 
 
+def test_refusals_are_those_of_the_chosen_days(operator: Page, either: Gateway) -> None:
+    operator.go(f"keys/bob?range=custom&since={ago(3)}&until={ago(1)}")
+    operator.see("dialog section[aria-labelledby=subject-refusals] .none", "No request was refused")
+    assert not operator.all("dialog [data-reason]")
+    operator.click("dialog [data-choice=today]")
+    operator.see("dialog [data-reason=insufficient_quota]", "3")
+
+
 def test_an_upstream_that_is_gone_keeps_its_usage(operator: Page, either: Gateway) -> None:
     operator.go("upstreams/former")
     operator.see("dialog .why.bad", "no upstream former now")

@@ -69,6 +69,7 @@ def test_quantile_of_what_was_observed_lately(
         ("it.usd(0.0123)", "$0.0123"),
         ("it.usd(0.0000012)", "$0.000001"), ("it.usd(0.0000000012)", "< $0.000001"),
         ("it.percent(0, 0)", "0 %"), ("it.percent(1, 10000)", "< 0.1 %"), ("it.percent(9999, 10000)", "99.9 %"),
+        ("it.percent(997, 1000)", "99.7 %"), ("it.percent(994, 1000)", "99 %"),
         ("it.percent(11, 10)", "110 %"), ("it.span(0.25)", "250 ms"), ("it.span(86399)", "24 h 0 min"),
         ("it.span(200000)", "2 d 7 h"), ("it.count(1234567)", "1,234,567"), ("it.compact(1234567)", "1.23M"),
         ("it.amount('requests', 1)", "1 request"), ("it.quotaName({unit: 'tokens', per: '90', model: 'a*'})",

@@ -11,10 +11,13 @@ import pytest
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 
+from gateway.records import Usage
 from tests.browser.chromium import ESCAPE, Page
+from tests.browser.conftest import ago
 from tests.conftest import Stage, StartsGateways
 from tests.fakes.redis_servers import ROOT, RedisServer
 from tests.flows.house import Gateway, eventually, key, settings
+from tests.flows.planted import plant, record
 
 SCRIPT = Path(__file__).parent.parent / "oidc_provider.mjs"
 SERVERS = ROOT / ".venv" / "servers"
@@ -179,6 +182,34 @@ def test_a_member_makes_pauses_rotates_and_revokes_a_key_of_her_own(page: Page, 
     page.see("[data-key=hers-too]", "revoked")
     actors = [each["actor"].partition(" from ")[0] for each in houses[0].admin("audit", limit="5").json["data"]]
     assert actors == ["person staff.ann@example.org"] * 5
+
+
+OF_OTHERS = [
+    "teams/rival", "keys/alice", "overview?team=rival", "overview?group=key&key=alice", "overview?group=team",
+    "calls?team=rival", "calls?key=alice", "calls/alice", "quotas", "keys/alice?range=7d", "teams/nowhere",
+    "keys/nobody", "models", "models/gpt-4o-mini", "upstreams/main", "audit", "mine", "no-such-view/at-all",
+]  # fmt: skip
+NO_SENTENCE = ("undefined", "null", "NaN", "[object", "TypeError", "Traceback")
+SECRET_TOKENS = 7_777
+
+
+def test_a_lead_who_types_addresses_of_another_team_reads_a_sentence(page: Page, houses: list[Gateway]) -> None:
+    rival = record(ago(1), "alice", team="rival", usage=Usage(SECRET_TOKENS, SECRET_TOKENS, source="reported"))
+    plant(houses[0].config["store"]["url"], [rival])
+    sign_in(page, "heads.bea")
+    page.see("#nav a[aria-current]")
+    for fragment in OF_OTHERS:
+        page.go(fragment)
+        page.until(lambda: not page.all("[aria-busy], .bone"))
+        shown = page.run("return (document.querySelector('dialog') ?? document.querySelector('main')).innerText")
+        assert len(shown.split()) >= 4, f"{fragment} shows {shown!r}"
+        assert not [each for each in NO_SENTENCE if each in shown], f"{fragment} shows {shown!r}"
+        assert not [each for each in ("7,777", "7777", "15,554", "7.78K", "15.6K") if each in shown], fragment
+        if fragment.startswith(("teams/rival", "keys/alice")):
+            assert "There is no" in page.text("dialog .empty.bad, dialog .why.bad"), shown
+        page.press(ESCAPE)
+    own = [line for line in page.logged() if line.startswith(page.address)]
+    assert not [line for line in own if "Failed to load resource" not in line]
 
 
 def test_who_is_in_no_group_is_told_so(page: Page) -> None:

@@ -87,6 +87,7 @@ def test_what_cannot_be_made_is_told_beside_its_field(admin: Page) -> None:
     admin.click("dialog button[type=submit]")
     admin.until(lambda: "alice" in admin.text("dialog .trouble"))
     admin.type("#field-id", "somebody")
+    assert "alice" not in " ".join(each.text for each in admin.all("dialog .trouble"))
     admin.type("#field-ips", "everywhere-but-here")
     admin.click("dialog button[type=submit]")
     admin.until(lambda: admin.see('[data-param="ips"] .trouble').text)
@@ -125,6 +126,41 @@ def test_no_quota_is_said_in_red(admin: Page, house: Gateway) -> None:
     admin.gone("dialog .no-quota")
     admin.click("dialog .quota-rows button")
     admin.see("dialog .no-quota", "No quota")
+
+
+def test_a_key_has_an_owner_a_note_labels_and_a_place_in_the_queue(admin: Page, house: Gateway) -> None:
+    admin.go("keys")
+    admin.click("#new-key")
+    admin.type("#field-id", "owned")
+    admin.type("#field-owner", "ada@example.org")
+    admin.type("#field-note", "for the nightly build")
+    admin.type("#field-labels", "cost-center: 4711, project: atlas")
+    admin.choose("#field-priority", "batch")
+    admin.type("#field-weight", "3")
+    admin.click("dialog button[type=submit]")
+    admin.see("#secret")
+    admin.click("dialog button", "Done")
+    key = told(house, "owned")
+    assert (key["owner"], key["note"]) == ("ada@example.org", "for the nightly build")
+    assert key["labels"] == {"cost-center": "4711", "project": "atlas"}
+    assert (key["priority"], key["weight"]) == ("batch", 3)
+    admin.type("main .filter", "ada@")
+    admin.until(lambda: [row["Key"] for row in admin.rows("main table")] == ["owned"])
+    admin.click("main tr[data-name=owned] button")
+    facts = admin.text("dialog .facts")
+    for word in ("ada@example.org", "for the nightly build", "cost-center: 4711, project: atlas", "batch"):
+        assert word in facts
+    admin.click("dialog footer button", "Edit")
+    admin.type("#field-labels", "cost-center: 4712")
+    admin.type("#field-owner", " ")
+    admin.click("dialog form button[type=submit]")
+    eventually(lambda: told(house, "owned")["labels"] == {"cost-center": "4712"})
+    assert told(house, "owned")["owner"] is None
+    assert told(house, "owned")["note"] == "for the nightly build"
+    admin.click("dialog footer button", "Edit")
+    admin.type("#field-labels", "Cost Center")
+    admin.click("dialog form button[type=submit]")
+    admin.until(lambda: admin.see('[data-param="labels"] .trouble').text)
 
 
 def test_a_preset_fills_in_quotas_and_an_expiry(admin: Page, house: Gateway) -> None:
