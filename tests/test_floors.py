@@ -7,7 +7,8 @@ point down; inside a package, freely; rooms on one floor do not import each othe
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,14 @@ def modules() -> dict[str, str]:
 
 
 MODULES = modules()
+
+
+@cache
+def parsed(source: str) -> ast.Module:
+    """The tree of a module: several rules read each."""
+    return ast.parse(source)
+
+
 PACKAGES = {".".join(path.parent.relative_to(ROOT).parts) for path in PACKAGE.rglob("__init__.py")}
 
 
@@ -81,7 +90,7 @@ def wrong_imports(module: str, source: str, known: set[str], packages: set[str])
     if here and here not in FLOORS:
         yield f"{module} stands on no floor: give {here!r} its place in FLOORS (tests/test_floors.py)."
         return
-    for line, name in imported(module, ast.parse(source), known, packages):
+    for line, name in imported(module, parsed(source), known, packages):
         there = part_of(name)
         if there in ("", here):
             continue
@@ -157,7 +166,7 @@ def test_floor_rule_itself(module: str, source: str, says: str) -> None:
 
 
 def bare_tasks(source: str) -> Complaints:
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parsed(source)):
         if isinstance(node, ast.Attribute | ast.Name | ast.alias):
             name = (
                 node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else node.name
@@ -178,7 +187,7 @@ DEEDS = frozenset({"open", "print", "input"})
 def impure(source: str) -> Complaints:
     """What a rule may not do: know the time, wait, or touch the world."""
     advice = "A pure module only decides: take `now`, bytes or a function as an argument, and act on a floor above."
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parsed(source)):
         match node:
             case ast.Import(names=names):
                 found = [alias.name for alias in names if alias.name.split(".")[0] in CLOCKS]
@@ -204,7 +213,7 @@ FIXED = frozenset(
 
 def module_state(source: str) -> Complaints:
     """Names at the top of a module that are bound to something that can change, but for constants in capitals."""
-    tree = ast.parse(source)
+    tree = parsed(source)
     for node in ast.walk(tree):
         if isinstance(node, ast.Global):
             yield f"{node.lineno}: global {', '.join(node.names)}: hold state in an object that is passed on."
@@ -234,15 +243,18 @@ def is_live(value: ast.expr) -> bool:
 
 
 def without_docstring(source: str) -> Complaints:
-    text = ast.get_docstring(ast.parse(source))
+    text = ast.get_docstring(parsed(source))
     if not text:
         yield "1: has no docstring: open the file with the idea that it holds."
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_tasks_are_held(module: str) -> None:
-    complaints = [] if module == "gateway.tasks" else [f"{module}:{c}" for c in bare_tasks(MODULES[module])]
-    assert not complaints, "\n".join(complaints)
+def complaints_of(rule: Callable[[str], Complaints], modules: Iterable[str]) -> str:
+    """What a rule says of each of these modules, a line each."""
+    return "\n".join(f"{module}:{complaint}" for module in modules for complaint in rule(MODULES[module]))
+
+
+def test_tasks_are_held() -> None:
+    assert complaints_of(bare_tasks, MODULES.keys() - {"gateway.tasks"}) == ""
 
 
 PURE = frozenset({
@@ -278,29 +290,23 @@ def test_the_pure_list_names_only_modules_that_exist() -> None:
     assert set(MODULES) >= IMPURE
 
 
-@pytest.mark.parametrize("module", [name for name in MODULES if is_pure(name)])
-def test_pure_modules_are_pure(module: str) -> None:
-    complaints = [f"{module}:{c}" for c in impure(MODULES[module])]
-    assert not complaints, "\n".join(complaints)
+def test_pure_modules_are_pure() -> None:
+    assert complaints_of(impure, filter(is_pure, MODULES)) == ""
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_no_state_in_modules(module: str) -> None:
-    complaints = [f"{module}:{c}" for c in module_state(MODULES[module])]
-    assert not complaints, "\n".join(complaints)
+def test_no_state_in_modules() -> None:
+    assert complaints_of(module_state, MODULES) == ""
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_every_module_says_what_it_is(module: str) -> None:
-    complaints = [f"{module}:{c}" for c in without_docstring(MODULES[module])]
-    assert not complaints, "\n".join(complaints)
+def test_every_module_says_what_it_is() -> None:
+    assert complaints_of(without_docstring, MODULES) == ""
 
 
 def repeated_types(sources: dict[str, str]) -> Complaints:
     """Public classes that two modules define: one name, one idea."""
     homes: dict[str, list[str]] = {}
     for module, source in sources.items():
-        for node in ast.parse(source).body:
+        for node in parsed(source).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 homes.setdefault(node.name, []).append(module)
     for name, modules_of_it in homes.items():
