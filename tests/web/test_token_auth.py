@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import make_mocked_request
+from multidict import CIMultiDict
 from pydantic import SecretStr
 
 from gateway.errors import TooManyWrongTokens, Unauthorized
@@ -21,6 +21,14 @@ TOKENS = {"admin": SecretStr(ADMIN), "viewer": SecretStr(VIEWER)}
 HOME, AWAY = "192.0.2.1", "192.0.2.2"
 
 
+class Request(dict[Any, Any]):
+    """As much of a request as the gate reads; aiohttp's mocked one takes a millisecond to make."""
+
+    def __init__(self, headers: dict[str, str], remote: str | None) -> None:
+        super().__init__({CONTEXT: SimpleNamespace(remote=remote)})
+        self.headers = CIMultiDict(headers)
+
+
 class Door:
     """A gate, its clock, and who knocks."""
 
@@ -31,9 +39,7 @@ class Door:
 
     def knock(self, token: str | None, remote: str | None = HOME, known: dict[str, Any] = TOKENS) -> str:
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-        request: web.Request = make_mocked_request("GET", "/", headers=headers)
-        request[CONTEXT] = SimpleNamespace(remote=remote)  # type: ignore[misc] # of a visit, this is what is looked at
-        return self.gate.admit(request, known)
+        return self.gate.admit(cast("web.Request", Request(headers, remote)), known)
 
     def says(self, token: str | None, remote: str | None = HOME) -> int | str:
         """The status, or whose token it is."""
