@@ -17,6 +17,9 @@ from .answers import SimulatedEvent, encode
 from .choices import Generated, GeneratedUsage, Output, compact
 from .requests import ChatRequest, SimulatedCall
 
+QUEUED = ("response.created", "response.queued")
+"""The events of a background response that come before it begins."""
+
 
 class ResponseRequest(SimulatedCall):
     """The body of POST /v1/responses."""
@@ -31,16 +34,27 @@ class ResponseRequest(SimulatedCall):
     store: bool | None = None
     background: bool | None = None
     previous_response_id: str | None = None
+    conversation: str | dict[str, Any] | None = None
 
     @property
     def is_stream(self) -> bool:
         return bool(self.stream)
 
+    @property
+    def conversation_id(self) -> str | None:
+        """The id of the conversation, which may be a member of an object."""
+        given = self.conversation
+        return str(given.get("id", "")) if isinstance(given, dict) else given
+
+    @property
+    def own_items(self) -> list[dict[str, Any]]:
+        """The items of `input`."""
+        return [{"role": "user", "content": self.input}] if isinstance(self.input, str) else list(self.input)
+
 
 def as_chat(asked: ResponseRequest) -> ChatRequest:
     """The chat that decides text, usage and tool call."""
-    items = [{"role": "user", "content": asked.input}] if isinstance(asked.input, str) else asked.input
-    messages = [_message(item) for item in items]
+    messages = [_message(item) for item in asked.own_items]
     if asked.instructions is not None:
         messages.insert(0, {"role": "system", "content": asked.instructions})
     tools = [
@@ -123,13 +137,18 @@ class SimulatedResponse:
             "parallel_tool_calls": True, "tool_choice": self._asked.tool_choice or "auto",
             "tools": self._asked.tools or [], "metadata": {}, "background": bool(self._asked.background),
             "store": self._asked.store is not False, "previous_response_id": self._asked.previous_response_id,
+            "conversation": {"id": name} if (name := self._asked.conversation_id) else None,
         } | more  # fmt: skip
 
     def events(self, tokens_per_event: int) -> Iterator[tuple[dict[str, Any], int, int, int]]:
         """Events, each with its step and the tokens and reasoning tokens that were generated for it."""
         started = self._stamped(status="in_progress", output=[], usage=None)
-        for kind in ("response.created", "response.in_progress"):
-            yield {"type": kind, "response": started}, 0, 0, 0
+        if self._asked.background:
+            for kind in QUEUED:
+                yield {"type": kind, "response": started | {"status": "queued"}}, 0, 0, 0
+        else:
+            yield {"type": "response.created", "response": started}, 0, 0, 0
+        yield {"type": "response.in_progress", "response": started}, 0, 0, 0
         step = 0
         for index, item in enumerate(self._items):
             place = {"output_index": index}

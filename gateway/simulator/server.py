@@ -24,7 +24,8 @@ from aiohttp import web
 from . import answers, choices, files, media, vectors
 from .answers import SimulatedAnswer, SimulatedEvent
 from .batches import BatchStore
-from .choices import GeneratedUsage
+from .choices import Generated, GeneratedUsage
+from .conversations import ConversationStore
 from .files import FileStore
 from .gemini import ContentRequest, content_body, content_events, google_error_body
 from .ledger import CallHistory, ServedCall
@@ -44,7 +45,7 @@ from .requests import (
 )
 from .responses import ResponseRequest, SimulatedResponse, as_chat, response_events
 from .settings import Endpoint, MediaEndpoint, Settings
-from .stored_responses import ResponseStore
+from .stored_responses import ResponseStore, StoredResponse
 from .tasks import TASK_PATHS, TaskStore, family_of, read_wishes
 
 WRITE_BYTES = 16_384
@@ -98,6 +99,7 @@ def build_app(settings: Settings) -> web.Application:
     app.router.add_delete("/v1/responses/{id}", simulator.delete_response)
     app.router.add_post("/v1/responses/{id}/cancel", simulator.cancel_response)
     app.router.add_get("/v1/responses/{id}/input_items", simulator.list_input)
+    app.router.add_routes(simulator.conversations.routes(simulator.authorise))
     app.router.add_post("/v1/files", simulator.add_file)
     app.router.add_get("/v1/files", simulator.list_files)
     app.router.add_get("/v1/files/{id}", simulator.show_file)
@@ -179,7 +181,8 @@ class _Simulator:
         self._ledger = CallHistory()
         self._prompts = PromptCache()
         self._prefixes = PrefixCache(settings.prefix_cache_blocks)
-        self._responses = ResponseStore()
+        self.conversations = ConversationStore()
+        self._responses = ResponseStore(self.conversations)
         self._files = FileStore()
         self._tasks = TaskStore()
         self._batches = BatchStore(self._files, self._ledger, settings)
@@ -195,7 +198,8 @@ class _Simulator:
             try:
                 return await self._serve(request, endpoint, entry)
             except (asyncio.CancelledError, ConnectionError):
-                self._ledger.close(entry, "aborted")
+                if entry.id not in self._in_progress:
+                    self._ledger.close(entry, "aborted")
                 raise
             except (APIError, web.HTTPException) as error:
                 entry.status = error.status
@@ -208,25 +212,25 @@ class _Simulator:
 
     async def count_tokens(self, request: web.Request) -> web.Response:
         """POST /v1/messages/count_tokens: generates nothing, and is no call of the ledger."""
-        self._authorise(request)
+        self.authorise(request)
         body = await request.json()
         asked = parse(MessageRequest, json.dumps({"max_tokens": 0, **body}).encode())
         return web.json_response({"input_tokens": PromptCache().bill(asked).total})
 
     async def count_content_tokens(self, request: web.Request) -> web.Response:
         """countTokens of Gemini's API: generates nothing, and is no call of the ledger."""
-        self._authorise(request)
+        self.authorise(request)
         asked = parse(ContentRequest, _with_path(request, await request.read()))
         return web.json_response({"totalTokens": choices.chat(asked.as_chat()).usage.prompt})
 
     async def list_models(self, request: web.Request) -> web.Response:
         """GET /v1/models."""
-        self._authorise(request)
+        self.authorise(request)
         return web.json_response({"object": "list", "data": [_model_object(name) for name in self._settings.models]})
 
     async def show_model(self, request: web.Request) -> web.Response:
         """GET /v1/models/{id}."""
-        self._authorise(request)
+        self.authorise(request)
         name = request.match_info["id"]
         if name not in self._settings.models:
             raise unknown_model(name)
@@ -234,7 +238,7 @@ class _Simulator:
 
     async def open_realtime(self, request: web.Request) -> web.StreamResponse:
         """GET /v1/realtime: each of its responses is a call of the ledger."""
-        self._authorise(request)
+        self.authorise(request)
         name = request.query.get("model", "")
         if self._settings.models.get(name) != "realtime":
             raise unknown_model(name)
@@ -242,7 +246,7 @@ class _Simulator:
 
     async def submit_task(self, request: web.Request) -> web.Response:
         """A submission of any task API. The ledger has it when its task has ended."""
-        self._authorise(request)
+        self.authorise(request)
         found = family_of(request.path)
         if found is None:
             return await self.show_task(request)
@@ -267,7 +271,7 @@ class _Simulator:
 
     async def show_task(self, request: web.Request) -> web.Response:
         """A read of a task."""
-        self._authorise(request)
+        self.authorise(request)
         if (shown := self._tasks.show(request.path_qs)) is None:
             raise web.HTTPNotFound
         return shown
@@ -281,7 +285,8 @@ class _Simulator:
         self._ledger.reset()
         return web.Response(status=204)
 
-    def _authorise(self, request: web.Request) -> None:
+    def authorise(self, request: web.Request) -> None:
+        """Raises `APIError` if the request has not the key."""
         if self._key is None:
             return
         other = request.headers.get("x-api-key") or request.headers.get("x-goog-api-key")
@@ -294,7 +299,7 @@ class _Simulator:
         return every_s > 0 and time.monotonic() % every_s >= every_s - self._settings.fails_for_s
 
     async def _serve(self, request: web.Request, endpoint: Endpoint, entry: ServedCall) -> web.StreamResponse:
-        self._authorise(request)
+        self.authorise(request)
         if self._is_failing():
             raise APIError(503, "The server is overloaded.", error_type="server_error")
         if request.path in _MEDIA:
@@ -327,9 +332,10 @@ class _Simulator:
         made = SimulatedResponse(asked, generated)
         entry.prompt_tokens = generated.usage.prompt
         if asked.background:
-            return self._in_background(made, items, entry, pace, generated.usage, pace.after(generated.longest))
+            return await self._in_background(request, asked, made, items, entry, pace, generated)
         if asked.store is not False:
             self._responses.keep(made.whole(), items, 0, 0)
+        self._responses.note(asked, made.whole())
         answer = SimulatedAnswer(
             generated.usage,
             generated.longest,
@@ -341,114 +347,141 @@ class _Simulator:
             return await self._stream(request, entry, answer, pace)
         return await self._plain(entry, answer, pace)
 
-    def _in_background(
+    async def _in_background(
         self,
+        request: web.Request,
+        asked: ResponseRequest,
         made: SimulatedResponse,
         items: list[dict[str, Any]],
         entry: ServedCall,
         pace: _Pace,
-        usage: GeneratedUsage,
-        takes_s: float,
-    ) -> web.Response:
+        generated: Generated,
+    ) -> web.StreamResponse:
         """Answer at once. The ledger has the call with all of its tokens when it ends, with none if it is cancelled."""
+        takes_s, usage = pace.after(generated.longest), generated.usage
         kept = self._responses.keep(made.whole(), items, pace.delay_s, takes_s)
         self._in_progress.add(entry.id)
 
         def end() -> None:
             if not kept.is_cancelled:
                 entry.completion_tokens, entry.reasoning_tokens = usage.completion, usage.reasoning
+                self._responses.note(asked, kept.whole)
             self._in_progress.discard(entry.id)
             self._ledger.close(entry, "aborted" if kept.is_cancelled else "done")
 
         asyncio.get_running_loop().call_later(pace.delay_s + takes_s, end)
-        return web.json_response(kept.as_json())
+        if not asked.is_stream:
+            return web.json_response(kept.as_json())
+        kept.stream, kept.tokens_per_s = list(response_events(made, pace.tokens_per_event)), pace.tokens_per_s
+        return await self._relay_stream(request, kept, -1, pace.cut_after_events)
 
-    async def show_response(self, request: web.Request) -> web.Response:
-        """GET /v1/responses/{id}."""
-        self._authorise(request)
-        return web.json_response(self._responses.find(request.match_info["id"]).as_json())
+    async def _relay_stream(
+        self, request: web.Request, kept: StoredResponse, after: int, cut_after: int | None = None
+    ) -> web.StreamResponse:
+        """The stream of a background response behind an event, cut off after so many events."""
+        events = kept.events_after(after)
+        response = await _opened(request)
+        sent = 0
+        async for event in events:
+            if sent == cut_after:
+                _close(request)
+                break
+            await response.write(event.data)
+            sent += 1
+        return response
+
+    async def show_response(self, request: web.Request) -> web.StreamResponse:
+        """GET /v1/responses/{id}, also as a stream."""
+        self.authorise(request)
+        found = self._responses.find(request.match_info["id"])
+        if request.query.get("stream") != "true":
+            return web.json_response(found.as_json())
+        after = request.query.get("starting_after", "-1")
+        if not after.removeprefix("-").isdecimal():
+            raise APIError(400, "'starting_after' is not a number.", param="starting_after")
+        return await self._relay_stream(request, found, int(after))
 
     async def delete_response(self, request: web.Request) -> web.Response:
         """DELETE /v1/responses/{id}."""
-        self._authorise(request)
+        self.authorise(request)
         return web.json_response(self._responses.delete(request.match_info["id"]))
 
     async def cancel_response(self, request: web.Request) -> web.Response:
         """POST /v1/responses/{id}/cancel."""
-        self._authorise(request)
+        self.authorise(request)
         return web.json_response(self._responses.cancel(request.match_info["id"]))
 
     async def list_input(self, request: web.Request) -> web.Response:
         """GET /v1/responses/{id}/input_items."""
-        self._authorise(request)
+        self.authorise(request)
         return web.json_response(self._responses.input_items(request.match_info["id"]))
 
     async def add_file(self, request: web.Request) -> web.Response:
         """POST /v1/files."""
-        self._authorise(request)
+        self.authorise(request)
         return web.json_response((await files.read(request, self._files)).as_json())
 
     async def list_files(self, request: web.Request) -> web.Response:
         """GET /v1/files."""
-        self._authorise(request)
+        self.authorise(request)
         return web.json_response(self._files.as_json())
 
     async def show_file(self, request: web.Request) -> web.Response:
         """GET /v1/files/{id}."""
-        self._authorise(request)
+        self.authorise(request)
         return web.json_response(self._files.find(request.match_info["id"]).as_json())
 
     async def delete_file(self, request: web.Request) -> web.Response:
         """DELETE /v1/files/{id}."""
-        self._authorise(request)
+        self.authorise(request)
         return web.json_response(self._files.remove(request.match_info["id"]))
 
     async def show_content(self, request: web.Request) -> web.Response:
         """GET /v1/files/{id}/content."""
-        self._authorise(request)
+        self.authorise(request)
         return web.Response(body=self._files.find(request.match_info["id"]).content)
 
     async def add_batch(self, request: web.Request) -> web.Response:
         """POST /v1/batches."""
-        self._authorise(request)
+        self.authorise(request)
         return web.json_response(self._batches.add(await request.json()).as_json())
 
     async def show_batch(self, request: web.Request) -> web.Response:
         """GET /v1/batches/{id}."""
-        self._authorise(request)
+        self.authorise(request)
         return web.json_response(self._batches.find(request.match_info["id"]).as_json())
 
     async def cancel_batch(self, request: web.Request) -> web.Response:
         """POST /v1/batches/{id}/cancel."""
-        self._authorise(request)
+        self.authorise(request)
         return web.json_response(self._batches.cancel(request.match_info["id"]).as_json())
 
     async def add_message_batch(self, request: web.Request) -> web.Response:
         """POST /v1/messages/batches."""
-        self._authorise(request)
+        self.authorise(request)
         made = self._message_batches.add(await request.json())
         return web.json_response(made.as_json(str(request.url.origin())))
 
     async def show_message_batch(self, request: web.Request) -> web.Response:
         """GET /v1/messages/batches/{id}."""
-        self._authorise(request)
+        self.authorise(request)
         found = self._message_batches.find(request.match_info["id"])
         return web.json_response(found.as_json(str(request.url.origin())))
 
     async def cancel_message_batch(self, request: web.Request) -> web.Response:
         """POST /v1/messages/batches/{id}/cancel."""
-        self._authorise(request)
+        self.authorise(request)
         found = self._message_batches.cancel(request.match_info["id"])
         return web.json_response(found.as_json(str(request.url.origin())))
 
     async def delete_message_batch(self, request: web.Request) -> web.Response:
         """DELETE /v1/messages/batches/{id}."""
-        self._authorise(request)
+        self.authorise(request)
         return web.json_response(self._message_batches.remove(request.match_info["id"]))
 
     async def show_results(self, request: web.Request) -> web.Response:
         """GET /v1/messages/batches/{id}/results."""
-        self._authorise(request)
+        self.authorise(request)
         results = self._message_batches.find(request.match_info["id"]).results
         text = "".join([f"{json.dumps(result)}\n" for result in results])
         return web.Response(text=text, content_type="application/x-jsonl")
@@ -511,9 +544,7 @@ class _Simulator:
     ) -> web.StreamResponse:
         if pace.delay_s:
             await asyncio.sleep(pace.delay_s)
-        response = web.StreamResponse(headers={"Cache-Control": "no-cache"})
-        response.content_type = "text/event-stream"
-        await response.prepare(request)
+        response = await _opened(request)
         started = time.monotonic()
         pending: list[bytes] = []
         pending_bytes = 0
@@ -541,9 +572,22 @@ class _Simulator:
         self._ledger.close(entry, "cut")
         if rest:
             await response.write(rest)
-        if request.transport is not None:
-            request.transport.close()
+        _close(request)
         return response
+
+
+def _close(request: web.Request) -> None:
+    """Close the connection inside the chunked body."""
+    if request.transport is not None:
+        request.transport.close()
+
+
+async def _opened(request: web.Request) -> web.StreamResponse:
+    """The head of a stream, sent."""
+    response = web.StreamResponse(headers={"Cache-Control": "no-cache"})
+    response.content_type = "text/event-stream"
+    await response.prepare(request)
+    return response
 
 
 def _with_path(request: web.Request, body: bytes) -> bytes:

@@ -1,19 +1,24 @@
 """Responses that the simulated upstream keeps: continued, read, deleted, cancelled, and made in the background.
 
 The state of a background response follows from the clock, so that no task makes it: it is queued for the delay of its
-first token, then in progress for as long as its text takes.
+first token, then in progress for as long as its text takes. So do the events of its stream, which may be read from any
+event on, more than once. The stream of one that is cancelled ends without a last event: the API has none for it.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import time
 from collections import OrderedDict
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
 from typing import Any
 
+from .answers import SimulatedEvent
+from .conversations import ConversationStore
 from .requests import APIError
-from .responses import ResponseRequest
+from .responses import QUEUED, ResponseRequest
 
 KEPT = 1000
 """The newest responses that are kept."""
@@ -30,7 +35,42 @@ class StoredResponse:
     begins: float = 0.0
     """When its text begins, on the clock of `time.monotonic`; 0: it was made at once."""
     ends: float = 0.0
-    is_cancelled: bool = False
+    stream: list[SimulatedEvent] = field(default_factory=list)
+    """The events of one that is made in the background with a stream."""
+    tokens_per_s: float | None = None
+    _cancelled: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether it was cancelled."""
+        return self._cancelled.is_set()
+
+    def cancel(self) -> None:
+        """Cancel it; its streams end."""
+        self._cancelled.set()
+
+    def events_after(self, number: int) -> AsyncIterator[SimulatedEvent]:
+        """The events behind this one, each when it is due. Raises `APIError` if it has no stream."""
+        if not self.stream:
+            raise APIError(400, "This response was not made with 'background' and 'stream', and cannot be streamed.")
+        return self._events_after(number)
+
+    async def _events_after(self, number: int) -> AsyncIterator[SimulatedEvent]:
+        for at, event in enumerate(self.stream):
+            if at <= number:
+                continue
+            if self.is_cancelled:
+                return
+            if (wait_s := self._due(at, event) - time.monotonic()) > 0:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._cancelled.wait(), wait_s)
+                    return
+            yield event
+
+    def _due(self, number: int, event: SimulatedEvent) -> float:
+        if number < len(QUEUED):
+            return 0.0
+        return self.begins + (event.step / self.tokens_per_s if self.tokens_per_s else 0.0)
 
     @property
     def is_done(self) -> bool:
@@ -48,7 +88,8 @@ class StoredResponse:
 class ResponseStore:
     """The stored responses by their ids."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, conversations: ConversationStore, clock: Callable[[], float] = time.monotonic) -> None:
+        self._conversations = conversations
         self._clock = clock
         self._kept: OrderedDict[str, StoredResponse] = OrderedDict()
 
@@ -57,7 +98,11 @@ class ResponseStore:
 
     def whole_input(self, asked: ResponseRequest) -> list[dict[str, Any]]:
         """The items of the conversation that a request continues, with its own. Raises `APIError`."""
-        own = [{"role": "user", "content": asked.input}] if isinstance(asked.input, str) else list(asked.input)
+        own = asked.own_items
+        if asked.conversation_id is not None:
+            if asked.previous_response_id is not None:
+                raise APIError(400, "Mutually exclusive parameters: 'previous_response_id' and 'conversation'.")
+            return [*self._conversations.find(asked.conversation_id).items.values(), *own]
         if asked.previous_response_id is None:
             return own
         previous = self._kept.get(asked.previous_response_id)
@@ -81,6 +126,12 @@ class ResponseStore:
             self._kept.popitem(last=False)
         return kept
 
+    def note(self, asked: ResponseRequest, whole: dict[str, Any]) -> None:
+        """Add a response's input and output to its conversation, if it has one and that is still there."""
+        if asked.conversation_id is not None:
+            with contextlib.suppress(APIError):
+                self._conversations.find(asked.conversation_id).add([*asked.own_items, *whole["output"]])
+
     def find(self, name: str) -> StoredResponse:
         """The response of this id. Raises `APIError`."""
         found = self._kept.get(name)
@@ -99,7 +150,8 @@ class ResponseStore:
         found = self.find(name)
         if not found.whole.get("background"):
             raise APIError(400, "Cannot cancel a synchronous response.")
-        found.is_cancelled = found.is_cancelled or not found.is_done
+        if not found.is_done:
+            found.cancel()
         return found.as_json()
 
     def input_items(self, name: str) -> dict[str, Any]:

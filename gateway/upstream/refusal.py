@@ -36,7 +36,7 @@ _TOO_LONG = re.compile(
     r"|the (?:decoder )?prompt \(length \d+\) is longer than the maximum model length"  # vLLM
     r"|prompt is too long: \d+ tokens"  # Anthropic
     r"|the input token count\b.{0,40}exceeds the maximum number of tokens"  # Gemini
-    r"|the request exceeds the available context size"  # llama.cpp
+    r"|(?:the request|request \(\d+ tokens\)) exceeds the available context size"  # llama.cpp
     r"|prompt contains \d+ tokens\b.{0,80}maximum context length",  # Mistral
     re.IGNORECASE,
 )

@@ -841,3 +841,120 @@ async def test_a_background_response_goes_on_by_itself(upstream: Upstream) -> No
     assert (await responses.cancel(made.id)).status == "cancelled"
     assert (await responses.cancel(made.id)).status == "cancelled"
     assert {call["ended"] for call in (await upstream.ledger_with(2))["calls"]} == {"done", "aborted"}
+
+
+async def read_into(stream: AsyncIterator[Any], into: list[Any]) -> None:
+    """Every event of a stream, also of one that breaks off."""
+    async for event in stream:
+        into.append(event)  # noqa: PERF401 - a comprehension would lose them
+
+
+async def test_the_stream_of_a_background_response_is_resumed(upstream: Upstream) -> None:
+    import httpx2
+    import openai
+
+    responses = upstream.sdk.responses
+    asked = {"model": CHAT, "input": "Tell me a story.", "background": True, "stream": True}
+    cut = {"simulate": {"tokens_per_s": 100, "cut_after_events": 5}}
+    seen: list[Any] = []
+    broken = await responses.create(**asked, extra_body=cut)
+    with pytest.raises((openai.APIError, httpx2.HTTPError)):
+        await read_into(broken, seen)
+    await broken.close()
+    assert [event.type for event in seen[:3]] == ["response.created", "response.queued", "response.in_progress"]
+    assert [event.sequence_number for event in seen] == [0, 1, 2, 3, 4]
+    made = seen[0].response.id
+    assert seen[0].response.status == "queued"
+    seen += [event async for event in await responses.retrieve(made, stream=True, starting_after=4)]
+    assert [event.sequence_number for event in seen] == list(range(len(seen)))
+    assert seen[-1].type == "response.completed"
+    whole = await responses.retrieve(made)
+    assert seen[-1].response == whole
+    assert "".join(event.delta for event in seen if event.type == "response.output_text.delta") == whole.output_text
+    again = [event async for event in await responses.retrieve(made, stream=True)]
+    assert again == seen
+    (call,) = (await upstream.ledger_with(1))["calls"]
+    assert (call["ended"], call["completion_tokens"], call["stream"]) == ("done", whole.usage.output_tokens, True)
+
+
+async def test_the_stream_of_a_cancelled_response_ends(upstream: Upstream) -> None:
+    responses = upstream.sdk.responses
+    stream = await responses.create(
+        model=CHAT, input="Hi", background=True, stream=True, extra_body={"simulate": {"delay_s": 60}}
+    )
+    seen = []
+    async for event in stream:
+        seen.append(event.type)
+        if len(seen) == 2:
+            assert (await responses.cancel(event.response.id)).status == "cancelled"
+    assert seen == ["response.created", "response.queued"]
+
+
+async def test_what_has_no_stream_to_resume(upstream: Upstream) -> None:
+    import openai
+
+    made = await upstream.sdk.responses.create(model=CHAT, input="Hi")
+    with pytest.raises(openai.BadRequestError, match="cannot be streamed"):
+        await upstream.sdk.responses.retrieve(made.id, stream=True)
+
+
+# ------------------------------------------------------------------------------------------------------- conversations
+
+
+async def test_a_conversation_grows_by_its_responses(upstream: Upstream) -> None:
+    conversations, responses = upstream.sdk.conversations, upstream.sdk.responses
+    said = {"type": "message", "role": "user", "content": "I am Ada."}
+    made = await conversations.create(items=[said], metadata={"topic": "sea"})
+    first = await responses.create(model=CHAT, input="Tell me a story.", conversation=made.id)
+    assert first.conversation.id == made.id
+    async with responses.stream(model=CHAT, input="Go on.", conversation={"id": made.id}) as stream:
+        second = await stream.get_final_response()
+    assert second.usage.input_tokens > first.usage.total_tokens
+    third = await responses.create(model=CHAT, input="The end?", conversation=made.id, background=True)
+    assert (await upstream.ledger_with(3))["totals"]["calls"] == 3
+    items = [item async for item in conversations.items.list(made.id, order="asc", limit=2)]
+    assert [item.role for item in items] == ["user", *["user", "assistant"] * 3]
+    assert [item.content[0].text for item in items[:3]] == ["I am Ada.", "Tell me a story.", first.output_text]
+    assert items[-1].content[0].text == (await responses.retrieve(third.id)).output_text
+    newest = await conversations.items.list(made.id, limit=1)
+    assert (newest.data[0], newest.has_more) == (items[-1], True)
+
+
+async def test_items_and_metadata_of_a_conversation(upstream: Upstream) -> None:
+    import openai
+
+    conversations = upstream.sdk.conversations
+    made = await conversations.create()
+    assert (await conversations.update(made.id, metadata={"a": "b"})).metadata == {"a": "b"}
+    assert (await conversations.retrieve(made.id)).metadata == {"a": "b"}
+    call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+    added = await conversations.items.create(made.id, items=[call])
+    (item,) = added.data
+    assert (item.type, item.name, item.id[:3]) == ("function_call", "f", "fc_")
+    assert await conversations.items.retrieve(item.id, conversation_id=made.id) == item
+    await conversations.items.delete(item.id, conversation_id=made.id)
+    with pytest.raises(openai.NotFoundError, match="Item with id"):
+        await conversations.items.retrieve(item.id, conversation_id=made.id)
+    assert (await conversations.delete(made.id)).deleted
+    with pytest.raises(openai.NotFoundError, match="Conversation with id"):
+        await conversations.retrieve(made.id)
+    with pytest.raises(openai.NotFoundError, match="Conversation with id"):
+        await upstream.sdk.responses.create(model=CHAT, input="Hi", conversation=made.id)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        ("/v1/conversations", {"items": "all"}, 400), ("/v1/conversations", [], 400),
+        ("/v1/conversations", b"{", 400), ("/v1/conversations/conv_x", {}, 404),
+        (
+            "/v1/responses",
+            {"model": CHAT, "input": "x", "conversation": "conv_x", "previous_response_id": "resp_x"}, 400,
+        ),
+    ],
+)  # fmt: skip
+async def test_refusals_of_conversations(upstream: Upstream, path: str, body: Any, status: int) -> None:
+    got, answer = await upstream.post(path, body)
+    assert (got, answer["error"]["type"]) == (status, "invalid_request_error")
+    async with upstream.http.post(f"{upstream.url}/v1/conversations", json={}) as refused:
+        assert refused.status == 401

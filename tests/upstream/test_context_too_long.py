@@ -20,6 +20,12 @@ INVALID = "invalid_request_error"
         ("prompt is too long: 210000 tokens > 200000 maximum", INVALID, None, True),
         ("The input token count (99) exceeds the maximum number of tokens allowed (9).", INVALID, None, True),
         ("the request exceeds the available context size. try increasing it", "exceed_context_size_error", None, True),
+        (
+            "request (9021 tokens) exceeds the available context size (8192 tokens), try increasing it",
+            "invalid_request_error",
+            None,
+            True,
+        ),
         ("This model's maximum prompt length is 131072 but the request contains 200000 tokens.", INVALID, None, True),
         ("Invalid value 'prompt is too long: 5 tokens'", INVALID, None, False),
         ("max_tokens is too large: 99999.", INVALID, "invalid_value", False),

@@ -74,3 +74,44 @@ def test_in_the_background(house: Gateway, simulator: str) -> None:
     assert by_end["client_gone"]["usage_source"] == "estimated"
     (call,) = [call for call in ledger(simulator) if call["ended"] == "done"]
     assert call["prompt_tokens"] == by_end["done"]["prompt_tokens"]
+
+
+def test_a_background_stream_is_resumed(house: Gateway, simulator: str) -> None:
+    responses = sdk(house).responses
+    cut = {"simulate": {"tokens_per_s": 100, "cut_after_events": 5}}
+    stream = responses.create(model=MODEL, input="Tell me.", background=True, stream=True, extra_body=cut)
+    seen: list[Any] = []
+    with pytest.raises(openai.APIError):
+        seen.extend(stream)
+    stream.close()
+    made = seen[0].response.id
+    assert [event.sequence_number for event in seen] == [0, 1, 2, 3, 4]
+    seen += list(responses.retrieve(made, stream=True, starting_after=4))
+    assert [event.sequence_number for event in seen] == list(range(len(seen)))
+    assert seen[-1].type == "response.completed"
+    (row,) = eventually(lambda: house.calls("alice"))
+    (call,) = ledger(simulator)
+    assert (row["prompt_tokens"], row["completion_tokens"]) == (call["prompt_tokens"], call["completion_tokens"])
+    assert (row["usage_source"], row["stream"]) == ("reported", True)
+
+
+def test_a_conversation(house: Gateway, simulator: str) -> None:
+    client = sdk(house)
+    made = client.conversations.create(items=[{"type": "message", "role": "user", "content": "I am Ada."}])
+    first = client.responses.create(model=MODEL, input="Tell me a story.", conversation=made.id)
+    with client.responses.stream(model=MODEL, input="Go on.", conversation=made.id) as stream:
+        second = stream.until_done().get_final_response()
+    assert second.usage is not None
+    assert first.usage is not None
+    assert second.usage.input_tokens > first.usage.total_tokens
+    items = list(client.conversations.items.list(made.id, order="asc", limit=2))
+    assert [item.role for item in items if item.type == "message"] == ["user", *["user", "assistant"] * 2]
+    other = sdk(house, "bob")
+    for ask in (other.conversations.retrieve, other.conversations.delete, other.conversations.items.list):
+        with pytest.raises(openai.NotFoundError):
+            ask(made.id)
+    client.conversations.delete(made.id)
+    with pytest.raises(openai.NotFoundError):
+        client.responses.create(model=MODEL, input="And now?", conversation=made.id)
+    told = [(call["prompt_tokens"], call["completion_tokens"]) for call in ledger(simulator)]
+    assert [(row["prompt_tokens"], row["completion_tokens"]) for row in house.calls("alice")] == told
