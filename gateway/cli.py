@@ -57,12 +57,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     args = _parser(given[:1]).parse_args(given)
 
-    import logging  # what follows runs a command, and needs more than the parser
+    import gc  # what follows runs a command, and needs more than the parser
+    import logging
+    import os
 
+    # Else pydantic reads the metadata of every installed package, and runs the plugins that it finds there.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+    gc.disable()  # it would look through what is imported again and again
     from .commands.common import UsageError, fail
     from .commands.place import chosen
     from .config import ConfigError
 
+    gc.enable()
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     run = _module(args.command).run
     try:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.flows.house import WITHOUT_TOKENS
 
 RUN = """
 import contextlib, io, json, sys
@@ -46,3 +49,59 @@ def test_a_command_on_the_store_imports_no_server(command: list[str], tmp_path: 
         "models: {m: {routes: [{upstream: u}], max_output_tokens: 10}}\n"
     )
     assert not imported(*command, "--config", str(file)) & {"aiohttp", "redis", "uvloop", "prometheus_client"}
+
+
+START = """
+import json, os, sys
+before = set(sys.modules)
+from gateway import cli
+
+def fork():
+    files = {name: getattr(sys.modules[name], "__file__", None) or "" for name in set(sys.modules) - before}
+    print(json.dumps(files), flush=True)
+    os._exit(0)
+
+def scan(*_, **__):
+    raise AssertionError("the metadata of installed packages is read")
+
+os.fork, os.pidfd_open = fork, lambda pid: os.dup(0)
+import importlib.metadata
+importlib.metadata.distributions = scan
+cli.main(["serve", "--config", sys.argv[1]])
+"""
+PACKAGES = {
+    "aiohappyeyeballs", "aiohttp", "aiosignal", "annotated_types", "attr", "frozenlist", "httptools", "idna",
+    "multidict", "prometheus_client", "propcache", "pydantic", "pydantic_core", "typing_extensions",
+    "typing_inspection", "uvloop", "yaml", "yarl",
+}  # fmt: skip
+"""The gateway's requirements, and what those need."""
+WHERE_INSTALLED = {
+    "embedded": {"brotli", "brotlicffi", "_brotli", "backports"},  # decoders of aiohttp
+    "redis": {"brotli", "brotlicffi", "_brotli", "backports", "cryptography", "opentelemetry"},
+}
+"""What the requirements import where it is there."""
+
+
+@pytest.mark.parametrize(
+    ("url", "module", "client"),
+    [
+        ("embedded:data", "gateway.store.sqlite.store", set()),
+        ("redis://127.0.0.1:9", "gateway.store.redis.store", {"redis"}),
+    ],
+)
+def test_a_start_imports_no_more_packages_and_loads_the_store_before_workers_are_forked(
+    url: str, module: str, client: set[str], tmp_path: Path
+) -> None:
+    (tmp_path / "gateway.yaml").write_text(
+        f"store: {{url: '{url}', journal_dir: journal}}\n"
+        "upstreams: {u: {base_url: 'http://127.0.0.1:9/v1'}}\n"
+        "models: {m: {routes: [{upstream: u}], max_output_tokens: 10, price: null}}\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", START, "gateway.yaml"], capture_output=True, text=True, check=True,
+        cwd=tmp_path, env={**os.environ, **WITHOUT_TOKENS},
+    )  # fmt: skip
+    files = json.loads(done.stdout)
+    installed = {name.partition(".")[0] for name, file in files.items() if "site-packages" in file}
+    assert installed - WHERE_INSTALLED[url.partition(":")[0]] == PACKAGES | client
+    assert module in files

@@ -80,7 +80,7 @@ def supervise(reading: Reading, source: Source | None, demo: Demo | None = None)
             await supervisor.Supervisor(reading, source, listeners, workers).run(say_ready)
 
     try:
-        with forked(config.server.workers) as workers, ExitStack() as held:
+        with forked(config) as workers, ExitStack() as held:
             if config.store.is_embedded:
                 held.enter_context(exclusive_folder(config.store))
             held.enter_context(exclusive(Path(config.store.journal_dir), "store.journal_dir"))

@@ -25,6 +25,7 @@ from typing import Any
 import uvloop
 from aiohttp import web
 
+from gateway.api import tokenizer
 from gateway.config import Config, build
 from gateway.errors import Unavailable
 from gateway.keys.cache import KeyCache
@@ -32,6 +33,7 @@ from gateway.observe.metrics import GATHER_S, Telemetry, quota_rows
 from gateway.observe.worker_files import WorkerFiles
 from gateway.pipeline import Services
 from gateway.store import Ledger, StoreMisconfigured
+from gateway.store import load as load_store
 from gateway.tasks import Tasks
 from gateway.web import app, server
 from gateway.web.middleware import Handler
@@ -256,6 +258,13 @@ async def _serve_on(end: socket.socket, listeners: Sequence[socket.socket]) -> i
     finally:
         line.close()
     return 0
+
+
+def load(config: Config) -> None:
+    """Load what every worker of this configuration needs, beside what it imports: before a fork, so that workers share
+    it."""
+    load_store(config.store)
+    tokenizer.load({})
 
 
 def serve_on(line: socket.socket) -> int:

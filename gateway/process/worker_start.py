@@ -1,6 +1,6 @@
 """How workers start: the first ones are forked off the supervisor, their successors are new interpreters.
 
-Most of a start is imports. So `forked` imports once what every worker needs, and forks before the process has
+Most of a start is imports. So `forked` loads once what every worker needs, and forks before the process has
 threads, an event loop, a listener or a lock on a folder: a worker inherits none of these, and shares memory with the
 others. It then waits on its control line: for the listening sockets (SCM_RIGHTS, unix(7)), and for its configuration.
 
@@ -23,6 +23,8 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, Protocol
+
+from gateway.config import Config
 
 MAX_LISTENERS = 2
 
@@ -81,14 +83,15 @@ class ForkedProcess:
 
 
 @contextmanager
-def forked(number: int) -> Iterator[deque[StartedWorker]]:
-    """So many forked workers, none where forking is not possible. Those that are left in the end are ended."""
+def forked(config: Config) -> Iterator[deque[StartedWorker]]:
+    """The forked workers of this configuration, none where forking is not possible. Those that are left in the end are
+    ended."""
     workers: deque[StartedWorker] = deque()
     if _can_fork():
-        _import_worker()
+        _load_worker(config)
         sys.stdout.flush()
         sys.stderr.flush()
-        for _ in range(number):
+        for _ in range(config.server.workers):
             workers.append(_fork([each.line for each in workers]))
     try:
         yield workers
@@ -109,12 +112,13 @@ def _can_fork() -> bool:
     return True
 
 
-def _import_worker() -> None:
+def _load_worker(config: Config) -> None:
     """Without the garbage collector, which would look through what is imported a dozen times, and for which all of it
     is then permanent: no collection touches the pages that workers share."""
     gc.disable()
-    from . import worker  # noqa: F401
+    from . import worker
 
+    worker.load(config)
     gc.freeze()
     gc.enable()
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from asyncio import Future
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from importlib import import_module
 from typing import Any, Literal, NamedTuple, Protocol
 
 from gateway.config import StoreSettings as Settings
@@ -531,6 +532,11 @@ def is_attribution(group: str) -> bool:
 def attribution_in(groups: Iterable[str]) -> str | None:
     """The group by user or tag of a report, of which it has one at most."""
     return next(filter(is_attribution, groups), None)
+
+
+def load(settings: Settings) -> None:
+    """Import the libraries of the store that the settings name; `open_store` would do it, too."""
+    import_module(f".{'sqlite' if settings.is_embedded else 'redis'}.store", __name__)
 
 
 async def open_store(settings: Settings) -> Store:

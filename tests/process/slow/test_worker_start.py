@@ -19,6 +19,18 @@ needs_forks = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs pi
 WITHOUT_FORKS = "import os\nif hasattr(os, 'pidfd_open'):\n    del os.pidfd_open\n"
 
 
+START = """
+import asyncio, os, signal, socket
+from gateway.config import build
+from gateway.process import worker_start
+
+def forked(workers):
+    models = {"m": {"routes": [{"upstream": "u"}], "max_output_tokens": 9}}
+    upstreams = {"u": {"base_url": "http://127.0.0.1:9/v1"}}
+    return worker_start.forked(build({"server": {"workers": workers}, "upstreams": upstreams, "models": models}))
+"""
+
+
 def is_interpreter(worker: int) -> bool:
     """Whether a worker was started as an interpreter of its own, by its command line."""
     shown = subprocess.run(["ps", "-ww", "-o", "args=", "-p", str(worker)], capture_output=True, text=True, check=True)
@@ -32,8 +44,7 @@ def descriptors(worker: int) -> list[str]:
 
 def run(code: str) -> str:
     """What this prints in a process of its own, with `worker_start` and `os` imported."""
-    start = "import asyncio, os, signal, socket\nfrom gateway.process import worker_start\n"
-    done = subprocess.run([sys.executable, "-c", start + code], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", START + code], capture_output=True, text=True, timeout=60, check=False)
     assert not done.returncode, done.stderr
     return done.stdout + done.stderr
 
@@ -84,7 +95,7 @@ def test_a_worker_inherits_no_descriptor_but_its_own(gateway: StartsGateways, up
 @needs_forks
 def test_workers_that_were_never_used_end_with_the_block() -> None:
     code = """
-with worker_start.forked(2) as workers:
+with forked(2) as workers:
     pids = [each.process.pid for each in workers]
     for pid in pids:
         os.kill(pid, 0)
@@ -100,7 +111,7 @@ for pid in pids:
 @needs_forks
 def test_the_end_of_a_line_ends_its_worker_and_no_other() -> None:
     code = """
-with worker_start.forked(3) as workers:
+with forked(3) as workers:
     for process, line in list(workers)[:2]:
         line.close()
         print(asyncio.run(process.wait()), asyncio.run(process.wait()))
@@ -123,7 +134,7 @@ def test_a_process_with_threads_forks_no_worker() -> None:
 import threading
 end = threading.Event()
 threading.Thread(target=end.wait).start()
-with worker_start.forked(2) as workers:
+with forked(2) as workers:
     print(len(workers))
 end.set()
 """
@@ -137,7 +148,7 @@ from gateway.process import worker
 def fail(line):
     raise RuntimeError("a bug")
 worker.serve_on = fail
-with worker_start.forked(1) as workers:
+with forked(1) as workers:
     print(asyncio.run(workers[0].process.wait()))
 """
     told = run(code)
