@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any, NamedTuple
-from urllib.parse import parse_qsl, quote, unquote
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 TASK = "task"
 """The name that stands for the id of a task."""
@@ -69,6 +69,15 @@ def _is_safe(value: str) -> bool:
     return bool(value) and not _UNSAFE.search(value) and not {"", ".", ".."} & set(value.split("/"))
 
 
+def split_address(address: str) -> tuple[str, str]:
+    """Path and query of an URL as they are written; both empty: it is none."""
+    try:
+        url = urlsplit(address)
+    except ValueError:
+        return "", ""
+    return url.path, url.query
+
+
 @lru_cache(maxsize=1024)
 def read_operation(text: str) -> TaskOperation:
     """Raises `ValueError`."""
@@ -104,6 +113,23 @@ def at_pointer(document: Any, pointer: str) -> Any:
         else:
             return None
     return document
+
+
+def texts_at(document: Any, pointer: str) -> list[tuple[Any, str | int]]:
+    """Every text at this place of a JSON document, as its container and its name there; a `*` in the pointer stands for
+    each element of an array."""
+    path, _, last = pointer.rpartition("/")
+    found = [document]
+    for step in path.split("/")[1:]:
+        if step == "*":
+            found = [each for one in found if isinstance(one, list) for each in one]
+        else:
+            found = [at_pointer(one, f"/{step}") for one in found]
+    name = last.replace("~1", "/").replace("~0", "~")
+    places: list[tuple[Any, str | int]] = [(one, name) for one in found if isinstance(one, dict)]
+    if last == "*":
+        places = [(one, number) for one in found if isinstance(one, list) for number in range(len(one))]
+    return [(one, at) for one, at in places if isinstance(one.get(at) if isinstance(one, dict) else one[at], str)]
 
 
 def spell(value: Any) -> str:

@@ -50,7 +50,7 @@ def _fault(place: Place, message: str) -> ConfigFault:
 
 
 def _operations(row: Passthrough) -> Iterator[tuple[Place, TaskOperation]]:
-    for part, operations in (("submit", row.submissions), ("read", row.reads)):
+    for part, operations in (("submit", row.submissions), ("read", row.reads), ("lists", row.listings)):
         for index, operation in enumerate(operations):
             yield (part, index), operation
 
@@ -87,7 +87,7 @@ def _check_ends(place: Place, row: Passthrough) -> Iterator[ConfigFault]:
     if row.task is None:
         yield from [
             _fault((*place, name), "has no effect without task, the pointer to the id")
-            for name in ("done", "failed", "also")
+            for name in ("done", "failed", "also", "links")
             if getattr(row, name)
         ]
         return

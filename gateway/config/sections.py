@@ -1646,6 +1646,10 @@ class Passthrough(Section):
     """What it says when it has ended and is not paid."""
     also: tuple[Pointer, ...] = ()
     """Where the answer about a task has further ids, such as of files, that are read like tasks."""
+    links: tuple[Pointer, ...] = ()
+    """Where answers have addresses of the upstream; they become the gateway's own of a read, else null."""
+    lists: tuple[OperationText, ...] = ()
+    """Operations that list tasks: refused, because an upstream lists those of all keys."""
     callbacks: bool = False
     """Whether a submission may name an address that the upstream calls."""
     prices: tuple[TaskPrice, ...] = ()
@@ -1674,6 +1678,11 @@ class Passthrough(Section):
     def reads(self) -> tuple[TaskOperation, ...]:
         """The operations of `read`."""
         return tuple(map(read_operation, self.read))
+
+    @cached_property
+    def listings(self) -> tuple[TaskOperation, ...]:
+        """The operations of `lists`."""
+        return tuple(map(read_operation, self.lists))
 
     def at_upstream(self, path: str) -> str:
         """Where a path below the prefix is at the upstream."""

@@ -15,7 +15,7 @@ from gateway.api import json_document
 from gateway.api.multipart import FormPart
 from gateway.api.prompt_tokens import FindsCounter
 from gateway.config import Passthrough
-from gateway.config.operations import at_pointer, holds, read_options, spell
+from gateway.config.operations import TASK, at_pointer, holds, read_options, spell, split_address, texts_at
 from gateway.errors import GatewayError, InvalidRequest
 from gateway.records import Document, FormBody, Params, StoredBytes, Usage
 
@@ -67,6 +67,35 @@ def id_at(answer: Any, pointer: str) -> str | None:
     found = at_pointer(answer, pointer)
     is_id = isinstance(found, str | int) and not isinstance(found, bool)
     return spell(found) or None if is_id else None
+
+
+def replace_links(row: Passthrough, base_path: str, public_url: str, answer: Any) -> tuple[list[str], bool]:
+    """Make the addresses in an answer that the row names those of the gateway, in place. Returns the ids that they
+    have, and whether there were any.
+
+    Their host does not matter, and they may stand below the base URL of the upstream (`base_path`) and the row's prefix
+    there, or below neither. One that is no read of the row becomes null.
+    """
+    ids, places = [], [each for pointer in row.links for each in texts_at(answer, pointer)]
+    for container, name in places:
+        found = _read_at(row, base_path, container[name])
+        container[name] = None if found is None else f"{public_url.rstrip('/')}{row.prefix}{found[0]}"
+        if found is not None:
+            ids.append(found[1])
+    return ids, bool(places)
+
+
+def _read_at(row: Passthrough, base_path: str, address: str) -> tuple[str, str] | None:
+    """The path with its query below the prefix of the row, and the id; None: it is no read of the row."""
+    path, query = split_address(address)
+    for above in (base_path + row.at_upstream(""), base_path, ""):
+        below = path.removeprefix(above)
+        if not path.startswith(above) or not below.startswith("/"):
+            continue
+        for operation in row.reads:
+            if (parts := operation.match(operation.method, below, query)) is not None:
+                return f"{below}?{query}" if query else below, parts[TASK]
+    return None
 
 
 def _holds(conditions: Mapping[str, Sequence[str]], answer: Any) -> bool:

@@ -32,6 +32,8 @@ TASK_PATHS = f"/{{path:(?:{_FIRST})/.+|v1/videos(?:/.+)?}}"
 VIDEO = b"\x00\x00\x00\x18ftypmp42" + bytes(200_000)
 """The content of a video, as far as it has any."""
 
+_VEO_OPERATIONS = "models/veo-3.0-generate-001/operations/"
+
 Shows = Callable[[str, State], Any]
 
 
@@ -59,11 +61,19 @@ def _kling(task: str, state: State) -> Any:
 
 
 def _veo(task: str, state: State) -> Any:
+    file = f"https://generativelanguage.googleapis.com/v1beta/files/{task.rpartition('/')[2]}:download?alt=media"
+    samples = [{"video": {"uri": file}}]
     ends: Mapping[str, Any] = {
-        "done": {"done": True, "response": {"generateVideoResponse": {"generatedSamples": []}}},
+        "done": {"done": True, "response": {"generateVideoResponse": {"generatedSamples": samples}}},
         "failed": {"done": True, "error": {"code": 13, "message": "Internal error."}},
     }
     return {"name": task} | ends.get(state, {})
+
+
+def _replicate(task: str, state: State) -> Any:
+    address = f"https://api.replicate.com/v1/predictions/{task}"
+    urls = {"get": address, "cancel": f"{address}/cancel", "web": f"https://replicate.com/p/{task}"}
+    return {"id": task, "status": _REPLICATE(state), "output": None, "urls": urls}
 
 
 class Family(NamedTuple):
@@ -129,7 +139,7 @@ FAMILIES: Mapping[str, Family] = {
         re.compile(r"/veo/v1beta/(?P<task>models/[\w.-]+/operations/[\w-]+)"),
         lambda task: {"name": task},
         _veo,
-        new_id="models/veo-3.0-generate-001/operations/{:08d}".format,
+        new_id=f"{_VEO_OPERATIONS}{{:08d}}".format,
     ),
     "hailuo": Family(
         re.compile(r"/minimax/v1/video_generation"),
@@ -153,8 +163,8 @@ FAMILIES: Mapping[str, Family] = {
     "replicate": Family(
         re.compile(r"/replicate/v1/models/[\w-]+/[\w.-]+/predictions"),
         re.compile(r"/replicate/v1/predictions/(?P<task>[\w-]+)(?:/cancel)?"),
-        lambda task: {"id": task, "status": "starting", "output": None},
-        lambda task, state: {"id": task, "status": _REPLICATE(state), "output": None},
+        lambda task: _replicate(task, "queued"),
+        _replicate,
         status=201,
     ),
     "ideogram": Family(
@@ -180,6 +190,8 @@ FAMILIES: Mapping[str, Family] = {
 """By the names of the rows in config/tasks.yaml."""
 
 _FILE = re.compile(r"/minimax/v1/files/retrieve\?file_id=9(?P<task>\d+)")
+
+_VEO_FILE = re.compile(r"/veo/v1beta/files/(?P<task>\d+):download\?alt=media")
 
 
 @dataclass(slots=True)
@@ -223,6 +235,8 @@ class TaskStore:
         """The answer to a read of this path and query; None: it is no read of a task that there is."""
         if (file := _FILE.fullmatch(address)) is not None and file["task"] in self._tasks:
             return web.json_response({"file": {"file_id": f"9{file['task']}", "download_url": "https://cdn.example/"}})
+        if (file := _VEO_FILE.fullmatch(address)) is not None and f"{_VEO_OPERATIONS}{file['task']}" in self._tasks:
+            return web.Response(body=VIDEO, content_type="video/mp4")
         for family in FAMILIES.values():
             found = family.read.fullmatch(address) if family.read is not None else None
             task = self._tasks.get(found["task"]) if found is not None else None

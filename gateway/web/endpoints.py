@@ -57,8 +57,8 @@ class RowCall(NamedTuple):
 
     endpoint: Endpoint
     check: Callable[[], Awaitable[Call]]
-    seen: Callable[[Call, Answer], Awaitable[None]] | None = None
-    """Gets a whole answer before its client."""
+    seen: Callable[[Call, Answer], Awaitable[Answer]] | None = None
+    """Gets a whole answer before its client; returns what the client gets."""
 
 
 class DataPlane:
@@ -153,14 +153,13 @@ class DataPlane:
         request: web.Request,
         visit: RequestContext,
         call: Call,
-        seen: Callable[[Call, Answer], Awaitable[None]] | None = None,
+        seen: Callable[[Call, Answer], Awaitable[Answer]] | None = None,
     ) -> web.StreamResponse:
         client = _Client(request, visit, self._status, self._capacity, self._loop)
         served = await pipeline.serve(call, visit.parts, client, visit.trace)
         if isinstance(served.answer, Answer):
-            if seen is not None:
-                await seen(call, served.answer)
-            return self._whole(served, served.answer)
+            answer = served.answer if seen is None else await seen(call, served.answer)
+            return self._whole(served, answer)
         if visit.stream is None:
             raise RuntimeError("a stream was finished that was never opened")
         visit.stream.finish(served.answer.last)

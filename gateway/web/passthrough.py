@@ -7,10 +7,12 @@ the task was submitted with, counts in limits of requests per time alone, and se
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
 from functools import partial
 from typing import Any, NamedTuple, Protocol, cast
+from urllib.parse import urlsplit
 
 from aiohttp import hdrs, web
 
@@ -22,11 +24,11 @@ from gateway.api.large_body import LARGE_BYTES
 from gateway.api.multipart import content_type
 from gateway.config import Config, Model, Passthrough, Price, Route, TaskPrice, is_plain_name
 from gateway.config.operations import TaskOperation, at_pointer, holds, read_number, read_options
-from gateway.errors import InvalidRequest, ModelNotFound
+from gateway.errors import InvalidRequest, ModelNotFound, NotFound
 from gateway.formats import passthrough
 from gateway.formats.passthrough import PASSTHROUGH, Outcome
 from gateway.queueing import classes
-from gateway.records import Call, Endpoint, Key, Params, PassedRequest
+from gateway.records import Bond, Call, Endpoint, Key, Params, PassedRequest
 from gateway.relay import Answer
 
 from .bodies import BodyReader
@@ -65,6 +67,7 @@ class _Asked(NamedTuple):
     path: str
     """Below the prefix, as it was sent."""
     is_read: bool
+    is_list: bool = False
 
 
 def _find(config: Config, method: str, path: str, query: str) -> _Asked | None:
@@ -72,9 +75,11 @@ def _find(config: Config, method: str, path: str, query: str) -> _Asked | None:
         if not path.startswith(f"{row.prefix}/"):
             continue
         below = path[len(row.prefix) :]
-        for operation in (*row.submissions, *row.reads):
+        for operation in (*row.listings, *row.submissions, *row.reads):
             if (parts := operation.match(method, below, query)) is not None:
-                return _Asked(name, row, operation, parts, below, operation in row.reads)
+                is_list = operation in row.listings
+                is_read = not is_list and operation in row.reads
+                return _Asked(name, row, operation, parts, below, is_read, is_list)
     return None
 
 
@@ -102,9 +107,12 @@ class PassthroughCalls:
     def _carry(self, request: web.Request, asked: _Asked) -> Awaitable[web.StreamResponse]:
         visit = request[CONTEXT]
         endpoint = cast(Endpoint, asked.name)
-        row = RowCall(endpoint, partial(self._submit, request, visit, asked))
+        submitted = partial(self._link, visit) if asked.row.links else None
+        row = RowCall(endpoint, partial(self._submit, request, visit, asked), submitted)
         if asked.is_read:
             row = RowCall(endpoint, partial(self._read, request, visit, asked), partial(self._see, visit))
+        if asked.is_list:
+            row = RowCall(endpoint, partial(self._refuse_list, request, visit))
         return self._plane.carry(request, PASSTHROUGH, row=row)
 
     async def _submit(self, request: web.Request, visit: RequestContext, asked: _Asked) -> Call:
@@ -151,21 +159,59 @@ class PassthroughCalls:
         found = _row_model(asked.row, NO_COST, repeat=asked.operation.method == "GET")
         return self._call(request, visit, asked, key, params, found, more_headers)
 
-    async def _see(self, visit: RequestContext, call: Call, answer: Answer) -> None:
-        """What a read shows of a task: its end, and further ids that belong to its key."""
+    async def _refuse_list(self, request: web.Request, visit: RequestContext) -> Call:
+        """Raises `NotFound`, or `Unauthorized`."""
+        await self._plane.caller(request, visit)
+        raise NotFound(
+            "Tasks are not listed here: the upstream's list has those of all keys. Read each task by its id.",
+            code="task_list_not_served",
+        )
+
+    async def _link(self, visit: RequestContext, call: Call, answer: Answer) -> Answer:
+        """The answer to a submission, with the gateway's own addresses."""
+        assert call.passed is not None
+        row = call.passed.row
+        try:
+            told = passthrough.read_answer(answer.body)
+        except ValueError:
+            return answer
+        made = None if row.task is None else passthrough.id_at(told, row.task)
+        ids, is_changed = self._replace_links(visit, row, told)
+        if made is not None and set(ids) - {made}:
+            config = visit.parts.config
+            bond = await visit.parts.bonds.require(call.key.id, task_id(row.upstream, made), TASK, config.upstreams)
+            await self._keep(visit, bond, ids)
+        return answer._replace(body=_written(told)) if is_changed else answer
+
+    async def _see(self, visit: RequestContext, call: Call, answer: Answer) -> Answer:
+        """What a read shows of a task: its end, and further ids that belong to its key. Returns the answer with the
+        gateway's own addresses."""
         assert call.passed is not None
         row, bonds = call.passed.row, visit.parts.bonds
         try:
             told = passthrough.read_answer(answer.body)
         except ValueError:
-            return
+            return answer
         bond = await bonds.require(call.key.id, call.params.refers_to or "", TASK, visit.parts.config.upstreams)
-        for pointer in row.also:
-            if (further := passthrough.id_at(told, pointer)) is not None:
-                await bonds.keep(bond._replace(id=task_id(bond.upstream, further), note=""))
         ended = passthrough.outcome(row, told)
+        further = [passthrough.id_at(told, pointer) for pointer in row.also]
+        ids, is_changed = self._replace_links(visit, row, told)
+        await self._keep(visit, bond, [*[each for each in further if each is not None], *ids])
         if ended is not None and bond.note:
             await self._tasks.task_ended(bond.note, ended)
+        return answer._replace(body=_written(told)) if is_changed else answer
+
+    @staticmethod
+    def _replace_links(visit: RequestContext, row: Passthrough, told: Any) -> tuple[list[str], bool]:
+        config = visit.parts.config
+        base_path = urlsplit(config.upstreams[row.upstream].base_url).path.rstrip("/")
+        return passthrough.replace_links(row, base_path, config.server.public_url or "", told)
+
+    @staticmethod
+    async def _keep(visit: RequestContext, bond: Bond, ids: Iterable[str]) -> None:
+        """Further ids belong to the key of this bond. The task itself keeps its own."""
+        for each in {task_id(bond.upstream, one) for one in ids} - {bond.id}:
+            await visit.parts.bonds.keep(bond._replace(id=each, note=""))
 
     async def _body(
         self, request: web.Request, visit: RequestContext, row: Passthrough
@@ -228,6 +274,10 @@ class PassthroughCalls:
             tags=tags,
             passed=PassedRequest(asked.row, request.method, path, asked.parts, asked.is_read),
         )
+
+
+def _written(answer: Any) -> bytes:
+    return json.dumps(answer, separators=(",", ":")).encode()
 
 
 def _refuse_callbacks(row: Passthrough, members: Mapping[str, Any]) -> None:

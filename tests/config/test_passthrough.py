@@ -8,7 +8,8 @@ import pytest
 import yaml
 
 from gateway.config import Config, ConfigError, build
-from gateway.config.operations import at_pointer, holds, read_number, read_operation, read_options, spell
+from gateway.config.operations import at_pointer, holds, read_number, read_operation, read_options, spell, texts_at
+from gateway.formats.passthrough import replace_links
 from tests.flows.task_rows import ROWS
 
 GOOD: dict[str, Any] = {
@@ -57,6 +58,10 @@ def test_the_ready_rows_are_good() -> None:
         ({"read": []}, "read", "is required with task"),
         ({"done": {}}, "done", "is required with task"),
         ({"task": None}, "done", "has no effect without task"),
+        ({"task": None, "done": {}, "links": ["/url"]}, "links", "has no effect without task"),
+        ({"links": ["url"]}, "links[0]", "expected a JSON pointer"),
+        ({"lists": ["GET /v1 /x"]}, "lists[0]", "expected a method and a path"),
+        ({"lists": ["POST /v1/{kind}"]}, "lists[0]", "is the same operation as"),
         ({"task": "id"}, "task", "expected a JSON pointer"),
         ({"done": {"state": "a"}}, "done.state", "expected a JSON pointer"),
         ({"done": {"/state": []}}, 'done."/state"', "expected a text"),
@@ -136,3 +141,43 @@ def test_options_and_conditions() -> None:
 )  # fmt: skip
 def test_numbers(text: str, count: int | None) -> None:
     assert read_number(text) == count
+
+
+# --------------------------------------------------------------------------------------------------------------- links
+
+
+DOCUMENT: Any = {"a": [{"u": "x"}, {"u": 7}, {"u": "y"}, 5], "l": ["p", None, "q"], "~/": "z"}
+
+
+@pytest.mark.parametrize(
+    ("pointer", "texts"),
+    [("/a/*/u", ["x", "y"]), ("/a/0/u", ["x"]), ("/l/*", ["p", "q"]), ("/~0~1", ["z"]), ("/a/u", []), ("/*/u", [])],
+)
+def test_texts_at(pointer: str, texts: list[str]) -> None:
+    assert [container[name] for container, name in texts_at(DOCUMENT, pointer)] == texts
+
+
+@pytest.mark.parametrize(
+    ("address", "becomes", "ids"),
+    [
+        ("https://a.example/base/up/v1/video/7", "https://gw.example/p/v1/video/7", ["7"]),
+        ("https://a.example/base/v1/video/7?x=1", "https://gw.example/p/v1/video/7?x=1", ["7"]),
+        ("https://b.example/v1/video/7", "https://gw.example/p/v1/video/7", ["7"]),
+        ("/v1/video/7", "https://gw.example/p/v1/video/7", ["7"]),
+        ("https://a.example/other/7", None, []),
+        ("https://a.example/v1/video/%2e%2e", None, []),
+        ("http://[", None, []),
+        ("", None, []),
+    ],
+)
+def test_an_address_becomes_that_of_a_read(address: str, becomes: str | None, ids: list[str]) -> None:
+    row = built(row=GOOD | {"upstream_prefix": "/up", "links": ["/url"]}).passthrough["row"]
+    answer = {"url": address, "other": address}
+    assert replace_links(row, "/base", "https://gw.example/", answer) == (ids, True)
+    assert answer == {"url": becomes, "other": address}
+
+
+def test_an_answer_without_addresses_is_not_changed() -> None:
+    row = built(row=GOOD | {"links": ["/url", "/more/*/url"]}).passthrough["row"]
+    for answer in ({}, {"url": None}, [], "text", {"more": [{"url": 5}]}):
+        assert replace_links(row, "", "", answer) == ([], False)

@@ -47,6 +47,61 @@ def test_further_ids_belong_to_the_key(house: Gateway) -> None:
     assert house.get(path, key="bob").status == 404
 
 
+def test_addresses_of_the_upstream_become_the_gateways_own(house: Gateway) -> None:
+    """A client that follows them gets what it would get there, and another key does not."""
+    made = scene.submit(house, "flux").json
+    assert made["polling_url"] == f"/bfl/v1/get_result?id={made['id']}"
+    assert house.get(made["polling_url"]).json["status"] == "Ready"
+    assert house.get(made["polling_url"], key="bob").status == 404
+
+    urls = scene.submit(house, "replicate", takes_s=60).json["urls"]
+    assert urls["web"] is None
+    shown = house.get(urls["get"]).json
+    assert (shown["status"], shown["urls"]) == ("processing", urls)
+    assert house.post(urls["cancel"], None).status == 200
+
+    done = scene.read(house, "veo", scene.id_in("veo", scene.submit(house, "veo"))).json
+    (sample,) = done["response"]["generateVideoResponse"]["generatedSamples"]
+    address = sample["video"]["uri"]
+    assert address.startswith("/veo/v1beta/files/")
+    assert address.endswith(":download?alt=media")
+    content = house.get(address)
+    assert (content.headers["content-type"], len(content.body)) == ("video/mp4", 200_012)
+    assert house.get(address, key="bob").status == 404
+
+
+def test_addresses_stand_behind_the_public_url(gateway: StartsGateways, upstream_port: int) -> None:
+    house = gateway(
+        settings(
+            f"http://127.0.0.1:{upstream_port}",
+            passthrough=scene.rows(),
+            server={"public_url": "https://gw.example/ai/"},
+        )
+    )
+    made = scene.submit(house, "flux").json
+    assert made["polling_url"] == f"https://gw.example/ai/bfl/v1/get_result?id={made['id']}"
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/mj/task/list-by-condition"),
+        ("POST", "/mj-fast/mj/task/list-by-condition"),
+        ("POST", "/suno/fetch"),
+        ("GET", "/kling/v1/videos/text2video?pageNum=1"),
+        ("GET", "/luma/dream-machine/v1/generations?limit=10"),
+        ("GET", "/veo/v1beta/models/veo-3.0-generate-001/operations"),
+        ("GET", "/replicate/v1/predictions"),
+        ("GET", "/v1/videos?limit=10"),
+    ],
+)
+def test_lists_of_an_upstream_are_not_shown(house: Gateway, upstream_port: int, method: str, path: str) -> None:
+    body = {"ids": ["1"]} if method == "POST" else None
+    refused = house.send(method, path, body)
+    assert (refused.status, refused.error["code"]) == (404, "task_list_not_served")
+    assert house.send(method, path, body, key=None).status == 401
+
+
 def test_content_is_relayed_as_bytes(house: Gateway) -> None:
     task = scene.id_in("videos", scene.submit(house, "videos"))
     content = house.get(f"/v1/videos/{task}/content")
@@ -76,7 +131,7 @@ def test_reads_are_recorded_beside_submissions(house: Gateway) -> None:
         ("POST", "/runwayml/v1/image_to_video", {"model": 7}, 400, "missing_required_parameter"),
         ("POST", "/kling/v1/videos/%2e%2e", {}, 404, None),
         ("POST", "/kling/v1/videos/a%2fb", {}, 404, None),
-        ("GET", "/kling/v1/videos/text2video", None, 404, None),
+        ("GET", "/kling/v1/videos/text2video/", None, 404, None),
         ("PUT", "/v1/videos", {}, 404, None),
         ("GET", "/minimax/v1/query/video_generation?task_id=1&task_id=2", None, 404, None),
         ("GET", "/v1/videos/%00", None, 404, None),
