@@ -2,8 +2,8 @@
 
 Fills a store, starts a gateway over it, and opens each view a few times in Chromium, each time in an empty page.
 Printed for each view: the median and the slowest time from the navigation to the first contentful paint (the aim is
-300 ms on loopback), and to the first row or figure of the view. Needs Chromium, and redis-server for `--store redis`;
-it takes two minutes. Times are of this machine at rest: run nothing beside it.
+300 ms on loopback; it returns 1 where a median is above it), and to the first row or figure of the view. Needs
+Chromium, and redis-server for `--store redis`; it takes two minutes. Times are of this machine at rest: run nothing beside it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ def measure(page: Page, times: int) -> bool:
         took = [opened(page, view) for _ in range(times)]
         paints, shown = [each[0] for each in took], [each[1] for each in took]
         print(f"{view:<24}{median(paints):>15.0f}{max(paints):>10.0f}{median(shown):>15.0f}{max(shown):>10.0f}")
-        is_soon = is_soon and median(paints) < AIM_MS
+        if median(paints) >= AIM_MS:
+            is_soon = False
+            print(f"  {view}: above the aim of {AIM_MS} ms")
     return is_soon
 
 

@@ -17,7 +17,7 @@ export function scaleTop(most) {
 
 /**
  * `parts`: [{name, class, of(row) -> number, pick}], stacked; `pick` is called when somebody chooses one. `spell`: for
- * the axis. `say(row)`: the whole day in words.
+ * the axis. `say(row)`: the whole day in words. `isOneNumber`: the parts are not said one by one.
  */
 export class DayChart {
   constructor() {
@@ -77,7 +77,7 @@ export class DayChart {
     this.chosen = place;
     const row = this.rows[place];
     fill(this.readout, row ? [h("b", null, stepInWords(row.hour ?? row.day)), ` ${this.of.say(row)}`] : this.of.total);
-    if (row && this.of.parts.length > 1) this.readout.append(this.split(row));
+    if (row && this.of.parts.length > 1 && !this.of.isOneNumber) this.readout.append(this.split(row));
     for (const [number, mark] of this.svg.querySelectorAll(".mark").entries())
       mark.classList.toggle("on", number === place);
   }

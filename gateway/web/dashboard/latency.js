@@ -5,6 +5,7 @@ import { DayChart } from "./chart.js";
 import { fill, h } from "./dom.js";
 import { NOTHING, compact, count, many, percent, span } from "./format.js";
 import { rangeWords } from "./range.js";
+import { plain, stacked } from "./stack.js";
 import { StepTable } from "./step_table.js";
 import { switcher } from "./switcher.js";
 import { Table } from "./table.js";
@@ -13,13 +14,29 @@ const GROUPS = ["model", "upstream"];
 const OWNERS = ["key", "team"];
 const MEASURED_CALLS = 2000; // of a key, a team or a person, as gateway/reports/latency.py has it
 
+// What the chart can show: percentiles of a time, one number, or a count that is stacked by model or upstream.
 const SHOWN = {
-  first: { title: "First token p95", of: (row) => row.first_token_p95_s, spell: span, words: "Time to first token, 95th percentile" },
-  duration: { title: "Took p95", of: (row) => row.duration_p95_s, spell: span, words: "Duration, 95th percentile" },
+  first: { title: "First token", of: "first_token", spell: span, words: "Time to first token: p50, p95 and p99" },
+  duration: { title: "Took", of: "duration", spell: span, words: "Duration: p50, p95 and p99" },
   speed: { title: "Tokens/s p50", of: (row) => row.tokens_per_s_p50, spell: compact, words: "Tokens per second, median" },
-  attempts: { title: "Failed attempts", of: (row) => row.failed_attempts, spell: compact, words: "Failed attempts, retried ones among them" },
-  errors: { title: "Failed calls", of: (row) => row.errors, spell: compact, words: "Failed calls" },
+  attempts: { title: "Failed attempts", of: (row) => row.failed_attempts, spell: compact, isCount: true, words: "Failed attempts, retried ones among them" },
+  errors: { title: "Failed calls", of: (row) => row.errors, spell: compact, isCount: true, words: "Failed calls" },
 };
+
+/** Percentiles as parts on top of each other: each begins where the one before ends. */
+function percentiles(of) {
+  const at = (row, place) => row[`${of}_p${place}_s`] ?? 0;
+  return [50, 95, 99].map((place, number, all) => ({
+    name: `p${place}`,
+    class: `c${number + 1}`,
+    of: (row) => Math.max(0, at(row, place) - (number ? at(row, all[number - 1]) : 0)),
+  }));
+}
+
+function partsOf(shown, { rows, by, split }) {
+  if (typeof shown.of === "string") return percentiles(shown.of);
+  return split && shown.isCount ? stacked(rows, split, by, shown) : plain(shown);
+}
 
 const time = (title, name) => ({ title, isNumber: true, sort: (row) => row[name], show: (row) => span(row[name]) });
 const speed = (row) => (row.tokens_per_s_p50 === null ? NOTHING : count(row.tokens_per_s_p50));
@@ -41,7 +58,7 @@ const inWords = (row) =>
   [
     row.first_token_count &&
       `first token p50 ${span(row.first_token_p50_s)}, p95 ${span(row.first_token_p95_s)}, p99 ${span(row.first_token_p99_s)}`,
-    row.duration_count && `took p50 ${span(row.duration_p50_s)}, p95 ${span(row.duration_p95_s)}`,
+    row.duration_count && `took p50 ${span(row.duration_p50_s)}, p95 ${span(row.duration_p95_s)}, p99 ${span(row.duration_p99_s)}`,
     `${many(row.errors, "failed call")}, ${many(row.failed_attempts, "failed attempt")}`,
   ]
     .filter(Boolean)
@@ -92,19 +109,23 @@ export class LatencyPanel {
     const isOwned = this.isPart || OWNERS.some((name) => name in filters);
     fill(this.note, isOwned ? `Times are those of the newest ${count(MEASURED_CALLS)} calls at most.` : "");
     this.byStep.show(range.unit, steps);
-    this.last = { range, steps };
-    this.draw();
+    this.last = { range, steps, rows, by, filters, split: null };
+    await this.draw();
     return rows.length ? this.whole(range, filters) : null;
   }
 
-  draw() {
-    const { range, steps } = this.last;
-    const { title, of, spell, words } = SHOWN[this.shown];
+  async draw() {
+    const [last, shown] = [this.last, SHOWN[this.shown]];
+    const { range, steps, by, filters } = last;
+    if (shown.isCount) last.split ??= await this.ask([range.unit, by], range, filters).catch(() => null); // then their sum is shown
+    if (last !== this.last || shown !== SHOWN[this.shown]) return; // something else was chosen meanwhile
+    const { spell, words } = shown;
     const known = new Map(steps.map((row) => [row[range.unit], row]));
     this.chart.show(
       range.steps.map((name) => known.get(name) ?? { [range.unit]: name }),
       {
-        parts: [{ name: title, class: "c1", of }],
+        parts: partsOf(shown, last),
+        isOneNumber: !shown.isCount,
         spell,
         say: (row) => (row.requests ? inWords(row) : "none measured"),
         total: `${words}, by ${range.unit}`,

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from selenium import webdriver
 
-from tests.browser.chromium import Page
+from tests.browser.chromium import LEFT, Page
 from tests.browser.conftest import ago, check_manners
 from tests.conftest import Stage, StartsGateways
 from tests.flows.house import ADMIN_TOKEN, Gateway, eventually, key, settings
@@ -93,6 +93,42 @@ def test_latency_is_that_of_the_report(admin: Page, house: Gateway) -> None:
     (whole,) = house.admin("latency", group_by="", since=ago(29)).json["data"]
     assert whole["first_token_count"] == 1
     assert value(admin, "[data-figure=first-token-p95] .figure") == whole["first_token_p95_s"]
+
+
+LATENCY = "section[aria-labelledby=latency-title]"
+BARS = f"""
+return [...document.querySelectorAll("{LATENCY} svg.chart .mark")].map((mark) => Object.fromEntries(
+  [...mark.querySelectorAll(".bar")].map((bar) => [bar.classList[1], bar.height.baseVal.value])));
+"""
+
+
+def test_percentiles_over_time_are_drawn(admin: Page, house: Gateway) -> None:
+    rows = {row["day"]: row for row in house.admin("latency", group_by="day", since=ago(29)).json["data"]}
+    assert rows[ago(1)]["duration_p50_s"] < rows[ago(1)]["duration_p99_s"]
+    admin.click(f"{LATENCY} [data-choice=duration]")
+    admin.until(lambda: [each.text for each in admin.all(f"{LATENCY} .legend span")] == ["p50", "p95", "p99"])
+    bars = admin.run(BARS)
+    assert len(bars) == 30
+    scale = sum(bars[-2].values()) / rows[ago(1)]["duration_p99_s"]
+    for back in (1, 12, 29):
+        told, drawn = rows[ago(back)], bars[-1 - back]
+        assert drawn["c1"] == pytest.approx(scale * told["duration_p50_s"], abs=1.5)
+        assert drawn["c1"] + drawn["c2"] == pytest.approx(scale * told["duration_p95_s"], abs=2.5)
+    assert sum(map(len, bars)) == 3 * len(rows)
+
+
+def test_failed_attempts_are_stacked_by_upstream(admin: Page, house: Gateway) -> None:
+    admin.click("[data-choice=upstream]")
+    admin.click(f"{LATENCY} [data-choice=attempts]")
+    known = house.admin("latency", group_by="upstream", since=ago(29)).json["data"]
+    admin.until(lambda: {each.text for each in admin.all(f"{LATENCY} .legend span")} == {r["upstream"] for r in known})
+    failed = {row["day"] for row in house.admin("latency", group_by="day,upstream", since=ago(29)).json["data"]
+              if row["failed_attempts"]}  # fmt: skip
+    assert failed
+    assert len([bar for bar in admin.run(BARS) if bar]) == len(failed)
+    admin.run(f"document.querySelector('{LATENCY} svg.chart').focus()")
+    admin.press(LEFT)
+    admin.see(f"{LATENCY} .readout", "main 1")
 
 
 def test_who_is_near_a_limit(admin: Page, house: Gateway) -> None:
