@@ -3,7 +3,8 @@
 Fills a store, starts a gateway over it, and opens each view a few times in Chromium, each time in an empty page.
 Printed for each view: the median and the slowest time from the navigation to the first contentful paint (the aim is
 300 ms on loopback; it returns 1 where a median is above it), and to the first row or figure of the view. Needs
-Chromium, and redis-server for `--store redis`; it takes two minutes. Times are of this machine at rest: run nothing beside it.
+Chromium, and redis-server for `--store redis`; it takes two minutes. Times are of this machine at rest: run nothing
+beside it.
 """
 
 from __future__ import annotations
