@@ -1,11 +1,10 @@
-"""Lists of the admin API: pages that together are the whole, and whole lists in bounded memory, on both stores."""
+"""Lists of the admin API: pages that together are the whole, and whole lists, on both stores."""
 
 from __future__ import annotations
 
 import asyncio
 import csv
 import io
-import tracemalloc
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -94,26 +93,6 @@ async def test_a_position_that_no_page_gave_is_refused(inside: Inside, query: st
     async with client.get(f"/admin/api/{query}", headers=ADMIN) as answer:
         error = (await answer.json())["error"]
     assert (answer.status, error["param"]) == (400, query.partition("?")[2].partition("=")[0])
-
-
-async def test_a_csv_of_all_calls_is_written_in_bounded_memory(inside: Inside, tmp_path: Path) -> None:
-    records = 30_000
-    with filled("embedded", tmp_path, {}) as url:
-        await asyncio.to_thread(plant, url, [record(days(1)[0], "k")] * records)
-        client = await inside(NOWHERE, store={"url": url, "journal_dir": str(tmp_path / "journal")})
-        await get(client, "calls?format=csv&limit=1000")
-        tracemalloc.start()
-        try:
-            lines = 0
-            async with client.get("/admin/api/calls?format=csv", headers=ADMIN) as answer:
-                async for _ in answer.content:
-                    lines += 1
-            _, most = tracemalloc.get_traced_memory()
-        finally:
-            tracemalloc.stop()
-        assert lines == records + 1
-        assert most < 8_000_000, f"{most:,} bytes"
-        await client.close()
 
 
 async def test_a_list_that_fails_on_the_way_is_no_whole_message(
