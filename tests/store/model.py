@@ -13,7 +13,17 @@ from typing import NamedTuple
 
 from gateway.quota import ledger_entry, windows
 from gateway.records import Claim, Record, Refused, Window, WindowState
-from gateway.store import MAX_GAP_S, REAPED_AT_ONCE, SILENT_S, Batch, Progress, Reserve, Settle, StoreLostWrites
+from gateway.store import (
+    MAX_GAP_S,
+    REAPED_AT_ONCE,
+    SILENT_S,
+    Batch,
+    Progress,
+    RateDraw,
+    Reserve,
+    Settle,
+    StoreLostWrites,
+)
 
 SILENT_US = SILENT_S * 1_000_000
 
@@ -127,6 +137,9 @@ class Model:
             if isinstance(item, Reserve):
                 verdicts.append(self._open(batch.worker, item, now_us))
                 continue
+            if isinstance(item, RateDraw):
+                verdicts.append(self._draw(item.claims, now_us))
+                continue
             verdicts.append(None)
             if item.number > mark:
                 mark = item.number
@@ -170,23 +183,31 @@ class Model:
 
     def _open(self, worker: str, opening: Reserve, now_us: int) -> Verdict:
         record, claims = opening.record, opening.claims
-        if self._lease(record.id) is None:
-            refused: Refused | None = None
-            for claim in claims:
-                state = self.state(claim.window, now_us)
-                has_room = state.used + state.reserved + claim.amount <= claim.window.limit
-                if has_room or not claim.window.is_enforced or opening.is_forced:
-                    continue
-                short = windows.check(claim, state, now_us)
-                assert short is not None
-                refused = windows.later_refusal(refused, short)
-            if refused is not None:
-                told = [windows.standing(claim.window, self.state(claim.window, now_us), now_us) for claim in claims]
-                return Verdict(refused._replace(standings=tuple(told)))
-            for claim in claims:
-                if claim.window.period_us:
-                    self.rates[claim.window.id] = windows.drawn(claim, self.state(claim.window, now_us))
+        if self._lease(record.id) is not None:
+            return Verdict(None, tuple(self.state(claim.window, now_us) for claim in claims))
+        verdict = self._draw(claims, now_us, is_forced=opening.is_forced)
+        if verdict.refused is None:
             self.lines.append(Line(worker, record, claims, now_us, "open", is_admitted=not opening.is_forced))
+            return Verdict(None, tuple(self.state(claim.window, now_us) for claim in claims))
+        return verdict
+
+    def _draw(self, claims: Sequence[Claim], now_us: int, *, is_forced: bool = False) -> Verdict:
+        """Of calendar windows and parallel calls a draw is what the line says that stands for it."""
+        refused: Refused | None = None
+        for claim in claims:
+            state = self.state(claim.window, now_us)
+            has_room = state.used + state.reserved + claim.amount <= claim.window.limit
+            if has_room or not claim.window.is_enforced or is_forced:
+                continue
+            short = windows.check(claim, state, now_us)
+            assert short is not None
+            refused = windows.later_refusal(refused, short)
+        if refused is not None:
+            told = [windows.standing(claim.window, self.state(claim.window, now_us), now_us) for claim in claims]
+            return Verdict(refused._replace(standings=tuple(told)))
+        for claim in claims:
+            if claim.window.period_us:
+                self.rates[claim.window.id] = windows.drawn(claim, self.state(claim.window, now_us))
         return Verdict(None, tuple(self.state(claim.window, now_us) for claim in claims))
 
     def _close(self, worker: str, record: Record, claims: Sequence[Claim], now_us: int) -> None:

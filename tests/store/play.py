@@ -17,8 +17,8 @@ import pytest
 
 from gateway.quota import ledger_entry
 from gateway.quota import windows as limits
-from gateway.records import Granted, Refused, Settlement, Window
-from gateway.store import Batch, Item, Reserve, Settle, Store, StoreLostWrites, StoreUnavailable
+from gateway.records import Claim, Granted, Refused, Settlement, Window
+from gateway.store import Batch, Item, RateDraw, Reserve, Settle, Store, StoreLostWrites, StoreUnavailable
 
 from .changes import SECOND, Clock
 from .model import LateCopy, Line, Model, Verdict, reaped_at_once, sums
@@ -33,6 +33,7 @@ from .steps import (
     Die,
     End,
     Forget,
+    RateWish,
     Remember,
     Reopen,
     Step,
@@ -41,6 +42,7 @@ from .steps import (
     Wait,
     Wish,
     opening_of,
+    rate_draw_of,
     settlement_of,
 )
 
@@ -86,6 +88,8 @@ class Play:
         """The highest limit that each window ever had."""
         self.admitted: list[tuple[int, Line]] = []
         """Draws that found room since the store last forgot anything, and when."""
+        self.drawn: list[tuple[int, Claim]] = []
+        """The same of draws without a call."""
 
     async def begin(self) -> None:
         self.stores = [await self.rig.open() for _ in range(2)]
@@ -181,6 +185,7 @@ class Play:
                 items.append(desk.close(settlement_of(opening, End(0, wish.tokens + wish.estimate))))
             else:
                 plain.append(opening)
+        items += [self._rate_draw(wish) for wish in turn.rates]
         desk.seq += 1
         batch = Batch(desk.name, desk.seq, desk.acked, tuple(items))
         verdicts: Sequence[Granted | Refused | None] = ()
@@ -256,7 +261,7 @@ class Play:
         self.model = copy.deepcopy(model)
         await self.rig.fall_back(kept)
         self.stores = [await self.rig.open() for _ in self.stores]
-        self.admitted = []
+        self.admitted, self.drawn = [], []
 
     def _change(self) -> None:
         """A rate changes only while nobody draws on it: which of two limits it leaks at is nobody's promise."""
@@ -272,16 +277,25 @@ class Play:
 
     def _opening(self, wish: Wish) -> Reserve:
         opening = opening_of(wish, f"call-{next(self.numbers)}", self.clock.now, self.limits)
-        for window, _ in opening.claims:
+        self._know(opening.claims)
+        return opening
+
+    def _rate_draw(self, wish: RateWish) -> RateDraw:
+        draw = rate_draw_of(wish, self.clock.now, self.limits)
+        self._know(draw.claims)
+        return draw
+
+    def _know(self, claims: Sequence[Claim]) -> None:
+        for window, _ in claims:
             self.windows[window.id] = window
             self.most[window.id] = max(window.limit, self.most.get(window.id, 0))
-        return opening
 
     # -------------------------------------------------------------------------------------------------- comparisons
 
     async def _apply(self, store: Store, batch: Batch) -> Sequence[Granted | Refused | None]:
         """The same to both. Raises what the store must raise."""
         now_us, known = self.now_us, len(self.model.lines)
+        time_us = max(self.highest_us, now_us)
         try:
             expected = self.model.apply(batch, now_us)
         except LateCopy:
@@ -308,13 +322,14 @@ class Play:
                 assert verdict == must.refused
             else:
                 assert isinstance(verdict, Granted), verdict
-                assert isinstance(item, Reserve)
+                assert isinstance(item, Reserve | RateDraw)
                 self._check_standings(item, verdict, must)
-        time_us = max(self.highest_us, now_us)
+                if isinstance(item, RateDraw):
+                    self.drawn += [(time_us, claim) for claim in item.claims]
         self.admitted += [(time_us, line) for line in self.model.lines[known:] if line.is_admitted]
         return applied.verdicts
 
-    def _check_standings(self, item: Reserve, granted: Granted, must: Verdict) -> None:
+    def _check_standings(self, item: Reserve | RateDraw, granted: Granted, must: Verdict) -> None:
         """As they were right after the draw, or right after the batch."""
         assert [standing.window for standing in granted.standings] == [claim.window for claim in item.claims]
         for standing, state in zip(granted.standings, must.standings, strict=True):
@@ -364,6 +379,8 @@ class Play:
             for time_us, line in self.admitted if line.state != "void"
             for claim in line.claims if claim.window.id == window.id
         ]  # fmt: skip
+        taken += [(time_us, claim.amount) for time_us, claim in self.drawn if claim.window.id == window.id]
+        taken.sort()
         for first, (since_us, _) in enumerate(taken):
             total = 0
             for time_us, amount in taken[first:]:

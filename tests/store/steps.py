@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 from gateway.quota import ledger_entry
 from gateway.quota import windows as limits
 from gateway.records import Claim, Record, Settlement, Unit, Usage, Window
-from gateway.store import Reserve, Settle, Void
+from gateway.store import RateDraw, Reserve, Settle, Void
 from gateway.units import counts
 
 from .changes import NOON, SECOND
@@ -44,6 +44,15 @@ class Wish(NamedTuple):
     """`spent alone`: begun and ended while the store was away. `left`: its client went while it was being drawn."""
 
 
+class RateWish(NamedTuple):
+    """A request that is no call and draws on rates for good: requests for stored responses do."""
+
+    key: int
+    windows: tuple[str, ...]
+    """Of `FLOWING`."""
+    tokens: int
+
+
 class End(NamedTuple):
     """A call that ends: which of those that are running, and what it used."""
 
@@ -62,6 +71,8 @@ class Turn(NamedTuple):
     fate: Literal["told", "lost", "never", "dies"] = "told"
     """`lost`: it is applied, and the worker does not hear of it. `never`: it is not, or much later (`Copy`). `dies`: it
     is applied, and the worker has no time left to hear of it."""
+    rates: tuple[RateWish, ...] = ()
+    """They are drawn behind the wishes."""
 
 
 class Copy(NamedTuple):
@@ -157,6 +168,11 @@ def opening_of(wish: Wish, call: str, now: float, limit_of: Mapping[str, int]) -
         "lost", None, 0.0, 1, cost_nusd=tokens * 10,
     )  # fmt: skip
     return Reserve.of(record, claims, is_forced=wish.then == "spent alone")
+
+
+def rate_draw_of(wish: RateWish, now: float, limit_of: Mapping[str, int]) -> RateDraw:
+    """What such a request sends to the store at this Unix time."""
+    return RateDraw(tuple(_claim(name, f"key{wish.key}", wish.tokens, now, limit_of[name]) for name in wish.windows))
 
 
 def settlement_of(drawn: Reserve, end: End) -> Settlement:

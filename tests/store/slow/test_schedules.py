@@ -29,6 +29,7 @@ from tests.fakes.redis_servers import RedisServer
 from tests.store.changes import Clock
 from tests.store.play import Play, Rig
 from tests.store.steps import (
+    FLOWING,
     LIMITS,
     Adopt,
     Change,
@@ -36,6 +37,7 @@ from tests.store.steps import (
     Die,
     End,
     Forget,
+    RateWish,
     Remember,
     Reopen,
     Step,
@@ -133,10 +135,17 @@ ends = st.builds(
 )  # fmt: skip
 
 
+rate_wishes = st.builds(
+    RateWish, st.integers(0, 1), st.lists(st.sampled_from(FLOWING), unique=True, min_size=1).map(tuple),
+    st.sampled_from((1, 10, 33, 70)),
+)  # fmt: skip
+
+
 def turns(workers: st.SearchStrategy[int]) -> st.SearchStrategy[Turn]:
     return st.builds(
         Turn, workers, st.lists(wishes, max_size=4).map(tuple), st.lists(ends, max_size=3).map(tuple),
         st.sampled_from(("told", "told", "told", "told", "lost", "never", "dies")),
+        st.lists(rate_wishes, max_size=2).map(tuple),
     )  # fmt: skip
 
 
@@ -197,6 +206,12 @@ OTHER_RATE = [Turn(0, (CALL,) * 3), Turn(0, (), (End(0, 1),) * 3), Wait(SECOND),
 """A rate keeps its level under another limit."""
 
 
+POLL = RateWish(0, ("minute", "odd"), 10)
+
+POLLS = [Turn(0, (CALL,), rates=(POLL,) * 4), Turn(1, rates=(POLL,) * 4), Wait(21 * SECOND), Turn(0, rates=(POLL,))]
+"""Requests that are no calls draw on the same rates as calls, all or none, and give nothing back."""
+
+
 def bounded(examples: int) -> settings:
     """The same examples each time, unless more are asked for."""
     return settings(
@@ -225,6 +240,7 @@ async def replay(rig: Rig, clock: Clock, schedule: Sequence[Step]) -> None:
 @bounded(40)
 @example(schedule=CREDIT)
 @example(schedule=OTHER_RATE)
+@example(schedule=POLLS)
 @given(schedule=schedules)
 def test_the_embedded_store_does_what_the_model_says(schedule: list[Step]) -> None:
     clock = Clock()
@@ -242,6 +258,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
 @bounded(30)
 @example(schedule=CREDIT)
 @example(schedule=OTHER_RATE)
+@example(schedule=POLLS)
 @given(schedule=schedules)
 def test_redis_does_what_the_model_says(server: RedisServer, schedule: list[Step]) -> None:
     clock = Clock()
