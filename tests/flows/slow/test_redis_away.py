@@ -304,6 +304,33 @@ def test_calls_go_on_with_a_share_and_are_settled_later(gateway: StartsGateways,
         scene.check(house)
 
 
+def test_requests_that_are_no_calls_have_the_share_of_a_rate_and_are_not_charged_later(
+    gateway: StartsGateways, redis: RedisServer
+) -> None:
+    accounts = ACCOUNTS | {"keys": [key("alice", quotas=[{"requests": 100, "per": "hour"}])]}
+    with Scene() as scene:
+        store = {"url": redis.url, "namespace": "counted", "on_outage": "allow", "outage_share": 0.1}
+        house = gateway(settings(scene.url, store=store, **accounts))
+
+        def asked() -> tuple[int, str]:
+            answer = house.get("/v1/responses/resp_unknown")
+            return answer.status, answer.error["code"]
+
+        def used() -> int:
+            (window,) = [row for row in house.get("/v1/key").json["quotas"] if row["limit"] == 100]
+            return int(window["used"])
+
+        assert [asked()[0] for _ in range(3)] == [404] * 3
+        assert used() == 3
+        with befallen(redis, "is killed"):
+            # They count in the share, and who made a response is known to Redis alone.
+            assert [asked() for _ in range(10)] == [(503, "store_unavailable")] * 10
+            assert asked() == (429, "rate_limit_exceeded")
+            assert house.complete().status == 429  # calls draw on the same share
+        eventually(lambda: asked()[0] == 404)
+        assert 3 < used() < 13
+
+
 def test_a_quota_is_exceeded_by_one_share_of_each_worker_however_often_redis_stalls(
     gateway: StartsGateways, redis: RedisServer
 ) -> None:
