@@ -166,6 +166,20 @@ def gateways(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartsGateway
     yield from _starter(tmp_path_factory.mktemp("gateways"))
 
 
+def start_pair(start: StartsGateways, config: dict[str, Any], store_url: str) -> list[Gateway]:
+    """Two gateways on one Redis, or twice the one that an embedded store permits."""
+    first = start(config)
+    return [first, first if store_url.startswith("embedded") else start(config)]
+
+
+@pytest.fixture(scope="module")
+def simulated_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """The port of a simulated upstream for the tests of one file."""
+    simulated = Process(tmp_path_factory.mktemp("simulated"), "simulate", "--port", "0")
+    yield int(simulated.wait_for(r"serves http://127\.0\.0\.1:(\d+)/v1\n")[1])
+    simulated.end()
+
+
 @pytest.fixture
 def process(tmp_path: Path) -> Iterator[StartsProcesses]:
     """Starts other commands that go on until they are stopped."""

@@ -54,6 +54,11 @@ def eventually(look: Callable[[], T | Literal[False] | None], timeout_s: float =
     return seen
 
 
+def check(record: Mapping[str, Any], **expected: Any) -> None:
+    """Whether a record has these values."""
+    assert {name: record[name] for name in expected} == expected
+
+
 def secret(key: str) -> str:
     """The secret of the key with this id, the same in every test."""
     return f"sk-gw-{key}-{hashlib.sha256(key.encode()).hexdigest()[:24]}"

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Stage, StartsGateways
+from tests.conftest import Stage, StartsGateways, start_pair
 from tests.fakes import responses_api as api
 from tests.fakes.scripted import error_json, ok_json
 from tests.flows import background as scene
 from tests.flows.background import Background
 
-from .house import Gateway, eventually, secret
+from .house import Gateway, check, eventually, secret
 
 REPORTED = {
     "usage_source": "reported", "prompt_tokens": 30, "completion_tokens": 12, "cached_tokens": 10,
@@ -25,9 +25,7 @@ REPORTED = {
 
 @pytest.fixture(scope="module")
 def houses(gateways: StartsGateways, theatre: Stage, store_url: str) -> list[Gateway]:
-    """Two gateways on one Redis, or twice the one that an embedded store permits."""
-    first = gateways(scene.config(theatre.url, store_url))
-    return [first, first if store_url.startswith("embedded") else gateways(scene.config(theatre.url, store_url))]
+    return start_pair(gateways, scene.config(theatre.url, store_url), store_url)
 
 
 @pytest.fixture
@@ -38,10 +36,6 @@ def upstream_work(upstream: Stage) -> Iterator[Background]:
     for made, response in work.responses.items():
         if response["status"] in ("queued", "in_progress"):
             work.end(made)
-
-
-def check(record: dict[str, Any], **expected: Any) -> None:
-    assert {name: record[name] for name in expected} == expected
 
 
 def test_it_is_reserved_until_it_ends_and_charged_once(houses: list[Gateway], upstream_work: Background) -> None:

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Stage, StartsGateways
+from tests.conftest import Stage, StartsGateways, start_pair
 from tests.fakes import responses_api as api
 from tests.flows import background as scene
 from tests.flows.background import Background, told
 from tests.flows.background import begin_stream as begin
 
 from .client import Raw
-from .house import Gateway, eventually, secret
+from .house import Gateway, check, eventually, secret
 
 REPORTED = {
     "usage_source": "reported", "prompt_tokens": 30, "completion_tokens": 12, "cached_tokens": 10,
@@ -26,9 +26,7 @@ FAILED = {"code": "server_error", "message": "sorry"}
 
 @pytest.fixture(scope="module")
 def houses(gateways: StartsGateways, theatre: Stage, store_url: str) -> list[Gateway]:
-    """Two gateways on one Redis, or twice the one that an embedded store permits."""
-    first = gateways(scene.config(theatre.url, store_url))
-    return [first, first if store_url.startswith("embedded") else gateways(scene.config(theatre.url, store_url))]
+    return start_pair(gateways, scene.config(theatre.url, store_url), store_url)
 
 
 @pytest.fixture
@@ -40,10 +38,6 @@ def work(upstream: Stage) -> Iterator[Background]:
     for made, response in work.responses.items():
         if response["status"] in ("queued", "in_progress"):
             work.end(made)
-
-
-def check(record: dict[str, Any], **expected: Any) -> None:
-    assert {name: record[name] for name in expected} == expected
 
 
 def made_id(work: Background) -> str:

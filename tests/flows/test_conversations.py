@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Stage, StartsGateways
+from tests.conftest import Stage, StartsGateways, start_pair
 from tests.fakes import responses_api as api
 from tests.fakes.scripted import error_json, ok_json
 
@@ -46,9 +46,7 @@ def config(upstream: str, store: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def houses(gateways: StartsGateways, theatre: Stage, store_url: str) -> list[Gateway]:
-    """Two gateways on one Redis, or twice the one that an embedded store permits."""
-    first = gateways(config(theatre.url, store_url))
-    return [first, first if store_url.startswith("embedded") else gateways(config(theatre.url, store_url))]
+    return start_pair(gateways, config(theatre.url, store_url), store_url)
 
 
 def ask(house: Gateway, who: str = "alice", **members: Any) -> Answer:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Stage, StartsGateways, StartsProcesses
+from tests.conftest import Stage, StartsGateways, StartsProcesses, start_pair
 from tests.fakes import forms
 from tests.fakes.scripted import answer, cut_mid_body, error_json, ok_json, raw
 
@@ -38,9 +38,7 @@ def config(upstream: str, store: str, **more: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def houses(gateways: StartsGateways, theatre: Stage, store_url: str) -> list[Gateway]:
-    """Two gateways on one Redis, or twice the one that an embedded store permits."""
-    first = gateways(config(theatre.url, store_url))
-    return [first, first if store_url.startswith("embedded") else gateways(config(theatre.url, store_url))]
+    return start_pair(gateways, config(theatre.url, store_url), store_url)
 
 
 def file_object(made: str, **more: Any) -> dict[str, Any]:

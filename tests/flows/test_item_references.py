@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Stage, StartsGateways
+from tests.conftest import Stage, StartsGateways, start_pair
 from tests.fakes import responses_api as api
 from tests.fakes.scripted import ok_json
 from tests.flows import background
@@ -39,8 +39,7 @@ def houses(gateways: StartsGateways, theatre: Stage, store_url: str) -> list[Gat
         server={"workers": 2, "access_log": "off"},
         store={"url": store_url},
     )
-    first = gateways(config)
-    return [first, first if store_url.startswith("embedded") else gateways(config)]
+    return start_pair(gateways, config, store_url)
 
 
 def ask(house: Gateway, who: str = "alice", **members: Any) -> Answer:

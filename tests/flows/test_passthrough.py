@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,23 +13,12 @@ from tests.conftest import StartsGateways
 from tests.flows import task_rows as scene
 from tests.flows.task_rows import SUBMISSIONS
 
-from .house import ADMIN_TOKEN, Gateway, Process, eventually, key, settings
+from .house import ADMIN_TOKEN, Gateway, check, eventually, key, settings
 
 
 @pytest.fixture(scope="module")
-def upstream_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    simulated = Process(tmp_path_factory.mktemp("simulated"), "simulate", "--port", "0")
-    yield int(simulated.wait_for(r"serves http://127\.0\.0\.1:(\d+)/v1\n")[1])
-    simulated.end()
-
-
-@pytest.fixture(scope="module")
-def house(gateways: StartsGateways, upstream_port: int, store_url: str) -> Gateway:
-    return gateways(scene.config(f"http://127.0.0.1:{upstream_port}", store_url))
-
-
-def check(record: dict[str, Any], **expected: Any) -> None:
-    assert {name: record[name] for name in expected} == expected
+def house(gateways: StartsGateways, simulated_port: int, store_url: str) -> Gateway:
+    return gateways(scene.config(f"http://127.0.0.1:{simulated_port}", store_url))
 
 
 def test_what_a_client_sees_settles_at_once(house: Gateway) -> None:
@@ -168,14 +157,14 @@ def test_metrics_have_rows_and_no_models(house: Gateway) -> None:
 
 
 @pytest.fixture
-def small(gateway: StartsGateways, upstream_port: int) -> Callable[..., Gateway]:
+def small(gateway: StartsGateways, simulated_port: int) -> Callable[..., Gateway]:
     """A gateway with these keys, and the rows without the price behind all others."""
 
     def start(*keys: dict[str, Any]) -> Gateway:
         rows = scene.rows()
         for row in rows.values():
             row["prices"].pop()
-        return gateway(settings(f"http://127.0.0.1:{upstream_port}", passthrough=rows, keys=list(keys)))
+        return gateway(settings(f"http://127.0.0.1:{simulated_port}", passthrough=rows, keys=list(keys)))
 
     return start
 
@@ -203,12 +192,12 @@ def test_no_price_under_a_quota_of_money(small: Callable[..., Gateway]) -> None:
     check(scene.settled(house, made.id), units={"tasks": 1}, cost_usd=None)
 
 
-def test_the_quota_is_drawn_before_the_upstream_is_asked(small: Callable[..., Gateway], upstream_port: int) -> None:
+def test_the_quota_is_drawn_before_the_upstream_is_asked(small: Callable[..., Gateway], simulated_port: int) -> None:
     house = small(key("alice", quotas=[{"usd": "0.5", "per": "day"}]))
     made = [scene.submit(house, "kling", takes_s=60) for _ in range(2)]
-    told = scene.ledger(upstream_port)["open"]
+    told = scene.ledger(simulated_port)["open"]
     assert [each.status for each in made] == [200, 429]
-    assert scene.ledger(upstream_port)["open"] == told
+    assert scene.ledger(simulated_port)["open"] == told
     dear = house.post("/v1/videos", {"model": "sora-2-pro", "seconds": 12})
     assert (dear.status, dear.error["code"]) == (400, "quota_too_small")
 
@@ -236,8 +225,8 @@ def test_the_access_line_of_a_task(house: Gateway) -> None:
     assert "la" not in json.dumps(line["model"]).split()
 
 
-def test_a_row_comes_with_a_reload(gateway: StartsGateways, upstream_port: int) -> None:
-    config = settings(f"http://127.0.0.1:{upstream_port}", keys=[key("alice")])
+def test_a_row_comes_with_a_reload(gateway: StartsGateways, simulated_port: int) -> None:
+    config = settings(f"http://127.0.0.1:{simulated_port}", keys=[key("alice")])
     house = gateway(config)
     assert scene.submit(house, "flux").status == 404
     house.file.write_text(yaml.safe_dump({**house.config, "passthrough": scene.rows()}))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Stage, StartsGateways
+from tests.conftest import Stage, StartsGateways, start_pair
 from tests.fakes import responses_api as api
 from tests.fakes.redis_servers import RedisServer
 from tests.fakes.scripted import CHUNKED, Behaviour, Wire, chunk, error_json, ok_json
@@ -51,9 +51,7 @@ def config(upstream: str, store: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def houses(gateways: StartsGateways, theatre: Stage, store_url: str) -> list[Gateway]:
-    """Two gateways on one Redis, or twice the one that an embedded store permits."""
-    first = gateways(config(theatre.url, store_url))
-    return [first, first if store_url.startswith("embedded") else gateways(config(theatre.url, store_url))]
+    return start_pair(gateways, config(theatre.url, store_url), store_url)
 
 
 def new_id() -> str:

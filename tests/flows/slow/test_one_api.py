@@ -19,7 +19,7 @@ from tests.conftest import StartsGateways
 from tests.fakes.forms import TYPE, form, wav
 from tests.fakes.one_api import ANTHROPIC, KEY, OPENAI, OneAPI
 from tests.flows.client import request
-from tests.flows.house import Gateway, Process, key, model, secret, settings
+from tests.flows.house import Gateway, key, model, secret, settings
 
 pytestmark = pytest.mark.timeout(150)
 
@@ -34,17 +34,10 @@ UNKNOWN = "gpt-4.1-mini"
 
 
 @pytest.fixture(scope="module")
-def upstream_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    simulated = Process(tmp_path_factory.mktemp("simulated"), "simulate", "--port", "0")
-    yield int(simulated.wait_for(r"serves http://127\.0\.0\.1:(\d+)/v1\n")[1])
-    simulated.end()
-
-
-@pytest.fixture(scope="module")
-def reseller(tmp_path_factory: pytest.TempPathFactory, upstream_port: int) -> Iterator[OneAPI]:
+def reseller(tmp_path_factory: pytest.TempPathFactory, simulated_port: int) -> Iterator[OneAPI]:
     folder = tmp_path_factory.mktemp("one-api")
     channels = {OPENAI: [*MODELS], ANTHROPIC: [CLAUDE]}
-    with OneAPI(folder, f"http://127.0.0.1:{upstream_port}", SIMULATED_KEY, channels) as made:
+    with OneAPI(folder, f"http://127.0.0.1:{simulated_port}", SIMULATED_KEY, channels) as made:
         yield made
 
 
@@ -71,9 +64,9 @@ def last(port: int) -> dict[str, Any]:
     return found
 
 
-def check(house: Gateway, upstream_port: int, endpoint: str) -> None:
+def check(house: Gateway, simulated_port: int, endpoint: str) -> None:
     """The gateway's newest record is that of the upstream's newest call."""
-    (record,), told = house.calls("alice", limit=1), last(upstream_port)
+    (record,), told = house.calls("alice", limit=1), last(simulated_port)
     assert (record["endpoint"], record["status"], record["model"]) == (endpoint, 200, told["model"])
     assert record["prompt_tokens"] == told["prompt_tokens"]
     assert record["completion_tokens"] == told["completion_tokens"]
@@ -83,7 +76,7 @@ def check(house: Gateway, upstream_port: int, endpoint: str) -> None:
 
 @pytest.mark.parametrize("name", ["gpt-4o-mini", CLAUDE])
 @pytest.mark.parametrize("stream", [False, True])
-def test_chat(house: Gateway, upstream_port: int, sdk: OpenAI, name: str, stream: bool) -> None:
+def test_chat(house: Gateway, simulated_port: int, sdk: OpenAI, name: str, stream: bool) -> None:
     asked: Any = {"model": name, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 30}
     if stream:
         text = "".join(
@@ -101,34 +94,34 @@ def test_chat(house: Gateway, upstream_port: int, sdk: OpenAI, name: str, stream
         assert (record["model"], record["usage_source"]) == (name, "estimated")
         assert record["completion_tokens"] > 0
         return
-    check(house, upstream_port, "chat")
+    check(house, simulated_port, "chat")
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_completions(house: Gateway, upstream_port: int, sdk: OpenAI, stream: bool) -> None:
+def test_completions(house: Gateway, simulated_port: int, sdk: OpenAI, stream: bool) -> None:
     asked: Any = {"model": "gpt-3.5-turbo-instruct", "prompt": "Hello", "max_tokens": 30}
     if stream:
         parts = [each.choices[0].text for each in sdk.completions.create(**asked, stream=True) if each.choices]
         assert "".join(parts)
     else:
         assert sdk.completions.create(**asked).choices[0].text
-    check(house, upstream_port, "completions")
+    check(house, simulated_port, "completions")
 
 
-def test_embeddings(house: Gateway, upstream_port: int, sdk: OpenAI) -> None:
+def test_embeddings(house: Gateway, simulated_port: int, sdk: OpenAI) -> None:
     got = sdk.embeddings.create(model="text-embedding-3-small", input=["one", "two"])
     assert len(got.data) == 2
-    check(house, upstream_port, "embeddings")
+    check(house, simulated_port, "embeddings")
 
 
-def test_images(house: Gateway, upstream_port: int, sdk: OpenAI) -> None:
+def test_images(house: Gateway, simulated_port: int, sdk: OpenAI) -> None:
     assert len(sdk.images.generate(model="dall-e-2", prompt="A cat", n=2, size="256x256").data or []) == 2
-    check(house, upstream_port, "images")
+    check(house, simulated_port, "images")
 
 
-def test_speech(house: Gateway, upstream_port: int, sdk: OpenAI) -> None:
+def test_speech(house: Gateway, simulated_port: int, sdk: OpenAI) -> None:
     assert sdk.audio.speech.create(model="tts-1", voice="alloy", input="Hello there").content
-    check(house, upstream_port, "speech")
+    check(house, simulated_port, "speech")
 
 
 @pytest.mark.parametrize("endpoint", ["transcriptions", "translations"])
@@ -150,8 +143,8 @@ def test_what_it_refuses(house: Gateway, reseller: OneAPI, sdk: OpenAI) -> None:
     assert not [word for word in ("one_api", "oneapi", "channel", str(reseller.port), KEY) if word in shown]
 
 
-def test_all_ledgers_have_as_many_calls(house: Gateway, upstream_port: int, reseller: OneAPI) -> None:
+def test_all_ledgers_have_as_many_calls(house: Gateway, simulated_port: int, reseller: OneAPI) -> None:
     served = [each for each in house.calls("alice", limit=1000) if each["status"] == 200]
-    told = request(upstream_port, "GET", "/simulator/ledger", None, {}).json["totals"]
+    told = request(simulated_port, "GET", "/simulator/ledger", None, {}).json["totals"]
     assert len(served) == told["calls"] - told["errors"]
     assert reseller.logs()

@@ -2,37 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
 import pytest
 
 from tests.conftest import StartsGateways
 from tests.flows import task_rows as scene
-from tests.flows.house import UPSTREAM_KEY, Gateway, Process
+from tests.flows.house import UPSTREAM_KEY, Gateway, check
 from tests.flows.task_rows import POLLED, SUBMISSIONS
 
 
 @pytest.fixture(scope="module")
-def upstream_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    simulated = Process(tmp_path_factory.mktemp("simulated"), "simulate", "--port", "0")
-    yield int(simulated.wait_for(r"serves http://127\.0\.0\.1:(\d+)/v1\n")[1])
-    simulated.end()
-
-
-@pytest.fixture(scope="module")
-def house(gateways: StartsGateways, upstream_port: int, store_url: str) -> Gateway:
-    return gateways(scene.config(f"http://127.0.0.1:{upstream_port}", store_url))
-
-
-def check(record: dict[str, Any], **expected: Any) -> None:
-    assert {name: record[name] for name in expected} == expected
+def house(gateways: StartsGateways, simulated_port: int, store_url: str) -> Gateway:
+    return gateways(scene.config(f"http://127.0.0.1:{simulated_port}", store_url))
 
 
 @pytest.mark.parametrize("row", SUBMISSIONS)
-def test_a_task_is_submitted_read_and_paid(house: Gateway, upstream_port: int, row: str) -> None:
+def test_a_task_is_submitted_read_and_paid(house: Gateway, simulated_port: int, row: str) -> None:
     asked = SUBMISSIONS[row]
-    before, told_before = scene.spent(house)[0], scene.ledger(upstream_port)["totals"]["tasks"]
+    before, told_before = scene.spent(house)[0], scene.ledger(simulated_port)["totals"]["tasks"]
     made = scene.submit(house, row, takes_s=0.3)
     assert made.status in (200, 201)
     assert UPSTREAM_KEY not in str(made)
@@ -50,7 +36,7 @@ def test_a_task_is_submitted_read_and_paid(house: Gateway, upstream_port: int, r
     )  # fmt: skip
     assert record["cost_usd"] > 0
     assert scene.spent(house) == (pytest.approx(before + record["cost_usd"]), 0)
-    assert scene.ledger(upstream_port)["totals"]["tasks"] == told_before + 1
+    assert scene.ledger(simulated_port)["totals"]["tasks"] == told_before + 1
 
 
 @pytest.mark.parametrize("row", POLLED)
