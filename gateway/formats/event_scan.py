@@ -134,11 +134,12 @@ class EventScan:
                 break
             kept = self._event(piece) if is_whole else self._long_piece(piece)
             passed.append(kept)
-        self.is_at_start = self.is_between_events and not self.is_over
+        is_over = self.is_over
+        self.is_at_start = self.is_between_events and not is_over
         if self.is_at_start and piece.endswith(b"\r"):
             self._cut_crlf = b"\n" if kept is piece else b""
             self.is_at_start = False
-        return b"".join(passed), self.is_over
+        return b"".join(passed), is_over
 
     def finish(self) -> bytes:
         """The upstream's stream has ended: what may still go, its last event given the blank line it lacks.

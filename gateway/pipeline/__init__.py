@@ -41,7 +41,7 @@ from .active_call import ActiveCall, bound_key
 from .plan import CallPlan
 from .services import CurrentServices, Services
 
-__all__ = ["CurrentServices", "Served", "Services", "serve"]
+__all__ = ["CurrentServices", "Services", "serve"]
 
 log = logging.getLogger("gateway")
 
@@ -55,18 +55,11 @@ ANSWER_WITHIN_S = 0.5
 """How long before a client gives up a call that waits is refused, so that the refusal arrives."""
 
 
-class Served(NamedTuple):
-    """The answer of a call, and the headers for its caller."""
-
-    answer: Answer | Streamed
-    headers: tuple[tuple[str, str], ...]
-
-
-async def serve(call: Call, services: Services, port: ClientPort, trace: Trace = NO_TRACE) -> Served:
+async def serve(call: Call, services: Services, port: ClientPort, trace: Trace = NO_TRACE) -> Answer | Streamed:
     """Carry one checked call to an upstream and back, and account for it once.
 
-    `trace` is ended here once `port.reserved` was called. Raises `GatewayError` for errors that the client gets as a
-    status. Cancelled: the client is gone.
+    A whole answer has the gateway's headers, too. `trace` is ended here once `port.reserved` was called. Raises
+    `GatewayError` for errors that the client gets as a status. Cancelled: the client is gone.
     """
     plan, routes = _planned(call, services)
     if call.params.refers_to is not None:
@@ -110,7 +103,9 @@ async def serve(call: Call, services: Services, port: ClientPort, trace: Trace =
                 answer = await active.carry()
             except (UpstreamFailed, UpstreamRefused) as error:
                 answer = await _fall_back(error, fallbacks, active)
-            return Served(answer, call_log.headers())
+            if isinstance(answer, Answer):
+                answer = Answer(answer.status, (*answer.headers, *call_log.headers()), answer.body)
+            return answer
     finally:
         client.close()
 

@@ -220,8 +220,11 @@ class Exchange:
 
     def open(self) -> StreamWriter:
         """The client's side of the stream, opened at the first need."""
-        assert self.head is not None
-        return self._client.open(response_headers(self.head, self.attempt.format))
+        writer = self._client.writer
+        if writer is None:
+            assert self.head is not None
+            writer = self._client.open(response_headers(self.head, self.attempt.format))
+        return writer
 
     def _set_decoder(self, head: Head) -> bool:
         """Prepare to decode an answer that is encoded although identity was asked for. False: it cannot be decoded."""

@@ -156,21 +156,17 @@ class DataPlane:
         seen: Callable[[Call, Answer], Awaitable[Answer]] | None = None,
     ) -> web.StreamResponse:
         client = _Client(request, visit, self._status, self._capacity, self._loop)
-        served = await pipeline.serve(call, visit.parts, client, visit.trace)
-        if isinstance(served.answer, Answer):
-            answer = served.answer if seen is None else await seen(call, served.answer)
-            return self._whole(served, answer)
+        answer = await pipeline.serve(call, visit.parts, client, visit.trace)
+        if isinstance(answer, Answer):
+            if seen is not None:
+                answer = await seen(call, answer)
+            size = len(answer.body)  # reserved until a slow client has read nearly all of it
+            self._capacity.hold_anyway(size)
+            return Whole(answer.status, answer.headers, answer.body, on_sent=partial(self._capacity.let_go, size))
         if visit.stream is None:
             raise RuntimeError("a stream was finished that was never opened")
-        visit.stream.finish(served.answer.last)
+        visit.stream.finish(answer.last)
         return visit.stream
-
-    def _whole(self, served: pipeline.Served, answer: Answer) -> Whole:
-        """The answer; its bytes stay reserved until a slow client has read nearly all of them."""
-        size = len(answer.body)
-        self._capacity.hold_anyway(size)
-        headers = (*answer.headers, *served.headers)
-        return Whole(answer.status, headers, answer.body, on_sent=partial(self._capacity.let_go, size))
 
     async def _check(self, request: web.Request, visit: RequestContext, spec: Format, address: _Address | None) -> Call:
         endpoint = spec.name
