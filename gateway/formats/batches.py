@@ -99,9 +99,14 @@ def _state(body: bytes) -> BatchState:
         return BatchState(is_over=False)
     if not isinstance(status, str) or status not in _ENDS:
         raise ValueError("no status of a batch")
-    files = [batch.get(name) for name in ("output_file_id", "error_file_id")]
-    paths = [f"/files/{name}/content" for name in files if isinstance(name, str) and _ID.fullmatch(name)]
-    return BatchState(True, *_ENDS[status], tuple(paths))
+    return BatchState(
+        True, *_ENDS[status], _contents(batch.get("output_file_id")), _contents(batch.get("error_file_id"))
+    )
+
+
+def _contents(file_id: object) -> tuple[str, ...]:
+    """The path of a file, if there is one."""
+    return (f"/files/{file_id}/content",) if isinstance(file_id, str) and _ID.fullmatch(file_id) else ()
 
 
 def answered(custom_id: object, answer: object, spec: Format) -> BatchLine:

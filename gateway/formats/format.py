@@ -144,6 +144,8 @@ class BatchState(NamedTuple):
     """The status of its record."""
     results: tuple[str, ...] = ()
     """The paths of its results below the upstream's base URL."""
+    failures: tuple[str, ...] = ()
+    """The paths of results that are only of requests that failed: they may be missing."""
 
 
 class BatchLine(NamedTuple):

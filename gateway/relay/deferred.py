@@ -277,12 +277,13 @@ class DeferredPoller:
         reserved = Usage(call.params.prompt_tokens, windows.output_limit(call))
         size = BatchSize(deferral.lines, reserved, LineCeilings(*deferral.ceilings))
         totals = BatchTotals(_sent(call._replace(endpoint=endpoint), deferral, self._parts()), size)
-        for path in state.results:
-            if not await self._add_results(ResultReader(batch, totals), deferral, path):
+        reader = ResultReader(batch, totals)
+        for path in (*state.results, *state.failures):
+            if not await self._add_results(reader, deferral, path, may_be_missing=path in state.failures):
                 return None
         return _Ending(charge.Charge(totals.usage), state.status, state.ended, totals.model)
 
-    async def _add_results(self, reader: ResultReader, deferral: Deferral, path: str) -> bool:
+    async def _add_results(self, reader: ResultReader, deferral: Deferral, path: str, *, may_be_missing: bool) -> bool:
         """Whether all of these results were read."""
         parts = self._parts()
         if (reached := self._reach(deferral, parts)) is None:
@@ -291,7 +292,11 @@ class DeferredPoller:
         request = pool.request(path, [("Accept", "*/*")], b"", method="GET", key=key)
         async with Download(deferral.upstream, pool) as download:
             head = await download.begin(request, ANSWER_WITHIN_S)
-            return isinstance(head, Head) and head.status == 200 and await reader.read(download, head)
+            if not isinstance(head, Head):
+                return False
+            if head.status == 404 and may_be_missing:
+                return True
+            return head.status == 200 and await reader.read(download, head)
 
     def _reach(self, deferral: Deferral, parts: Parts) -> tuple[Pool, int] | None:
         """The connections to the upstream, and which of its API keys; None: one of them is no longer configured."""

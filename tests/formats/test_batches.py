@@ -11,6 +11,7 @@ from gateway import formats
 from gateway.api import large_body
 from gateway.formats import FORMATS
 from gateway.formats.ceilings import ADDED_TEXT_TOKENS, OUTPUT_ALLOWANCE, PROMPT_ALLOWANCE
+from gateway.formats.format import BatchState
 from gateway.records import Endpoint, LineCeilings
 
 ANTHROPIC_ERROR = {"type": "error", "error": {"type": "invalid_request_error", "message": "No."}}
@@ -27,6 +28,39 @@ def test_a_batch_that_was_made_is_pending_and_another_answer_is_an_error(
 ) -> None:
     facts = FORMATS[name].facts(json.dumps(made).encode())
     assert (facts.is_pending, facts.is_error, facts.kept_id) == (True, kept_id is None, kept_id)
+
+
+def ended(**more: Any) -> dict[str, Any]:
+    return {"id": "msgbatch_1", "processing_status": "ended", **more}
+
+
+RESULTS = ("/messages/batches/msgbatch_1/results",)
+GONE = ("client_gone", 499)
+
+
+@pytest.mark.parametrize(
+    ("name", "batch", "expected"),
+    [
+        ("batches", {"status": "cancelling"}, BatchState(False)),
+        ("batches", {"status": "completed"}, BatchState(True)),
+        ("batches", {"status": "completed", "output_file_id": "out-1", "error_file_id": "err-1"},
+         BatchState(True, "done", 200, ("/files/out-1/content",), ("/files/err-1/content",))),
+        ("batches", {"status": "expired", "output_file_id": "out-1"},
+         BatchState(True, "done", 200, ("/files/out-1/content",))),
+        ("batches", {"status": "cancelled", "output_file_id": "out-1"},
+         BatchState(True, *GONE, ("/files/out-1/content",))),
+        ("batches", {"status": "failed"}, BatchState(True, "error", 400)),
+        ("batches", {"status": "completed", "output_file_id": "../batches/other"}, BatchState(True)),
+        ("message_batches", {"processing_status": "canceling"}, BatchState(False)),
+        ("message_batches", ended(), BatchState(True)),
+        ("message_batches", ended(results_url="https://elsewhere.invalid"), BatchState(True, results=RESULTS)),
+        ("message_batches", ended(results_url="x", cancel_initiated_at="now"), BatchState(True, *GONE, RESULTS)),
+    ],
+)  # fmt: skip
+def test_how_a_batch_stands(name: Endpoint, batch: dict[str, Any], expected: BatchState) -> None:
+    read = FORMATS[name].batch
+    assert read is not None
+    assert read.state(json.dumps(batch).encode()) == expected
 
 
 def message(text: str, limit: int, **members: Any) -> dict[str, Any]:

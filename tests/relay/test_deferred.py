@@ -72,10 +72,17 @@ class Scene:
     """A poller of one deferred call that is so old."""
 
     def __init__(
-        self, monkeypatch: pytest.MonkeyPatch, age_s: float, status: int, body: Any, account: str = ""
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        age_s: float,
+        status: int,
+        body: Any,
+        account: str = "",
+        estimate: Settlement = ESTIMATE,
+        **more: Any,
     ) -> None:
-        deferral = Deferral("resp_1", "up", account, None, "m", LIMIT, 500, time.time() - age_s)
-        self.store = Store([Deferred("req_1", ledger_entry.encode(*ESTIMATE), encode_deferral(deferral))])
+        deferral = Deferral("resp_1", "up", account, None, "m", LIMIT, 500, time.time() - age_s, **more)
+        self.store = Store([Deferred("req_1", ledger_entry.encode(*estimate), encode_deferral(deferral))])
         self.telemetry = Telemetry()
         books = SimpleNamespace(telemetry=self.telemetry, write_line=lambda record, extras: None)
         model = SimpleNamespace(model=Model(routes=(Route(upstream="up"),)))
@@ -147,6 +154,18 @@ async def test_what_never_ends_is_charged_its_reservation(
     scene = Scene(monkeypatch, age_s, status, api.response(status="in_progress", usage=None), account)
     (made,) = await scene.look()
     assert (made.status, made.ended, made.usage) == (504, "error", Usage(9, LIMIT, source="estimated"))
+
+
+@pytest.mark.parametrize(("age_s", "is_given_up"), [(250_000, False), (260_000, True)])
+async def test_a_batch_that_never_ends_is_charged_its_reservation_after_three_days(
+    monkeypatch: pytest.MonkeyPatch, age_s: float, is_given_up: bool
+) -> None:
+    made = record("req_1", model="m", endpoint="batches", usage=Usage(9, LIMIT, source="estimated"))
+    batch = {"id": "batch_1", "status": "in_progress"}
+    of_batch: dict[str, Any] = {"lines": 2, "lines_endpoint": "chat", "estimate": Settlement(made, ())}
+    scene = Scene(monkeypatch, age_s, 200, batch, **of_batch)
+    charged = [(each.status, each.ended, each.usage) for each in await scene.look()]
+    assert charged == ([(504, "error", Usage(9, LIMIT, source="estimated", variant="batch"))] if is_given_up else [])
 
 
 async def test_one_that_another_worker_has_settled_is_only_removed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,19 +11,29 @@ from gateway.formats.ceilings import OUTPUT_ALLOWANCE, PROMPT_ALLOWANCE
 from tests.conftest import Stage, StartsGateways
 from tests.fakes import forms
 from tests.fakes.scripted import Behaviour, Wire, answer, close_without_answer, cut_mid_body, error_json, ok_json
+from tests.flows.background import records
 from tests.flows.house import CHAT, Gateway, eventually, key, model, secret, settings
-from tests.flows.test_batches import PRICE, create, line, settled, upload, windows, written
+from tests.flows.test_batches import PRICE, create, line, settled, upload, windows
 
 BODY = {"model": CHAT, "choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 3}}
-RESULT = json.dumps({"custom_id": "a", "response": {"status_code": 200, "body": BODY}, "error": None}).encode() + b"\n"
+
+
+def result(name: str, status: int = 200, **members: Any) -> bytes:
+    told = {"custom_id": name, "response": {"status_code": status, "body": BODY | members}, "error": None}
+    return json.dumps(told).encode() + b"\n"
+
+
+RESULT = result("a")
 
 
 class FailingBatches:
-    """An upstream whose answers about one batch are given by the test, the last one again and again."""
+    """An upstream whose answers about one batch are given by the test, the last one again and again. `failures`: of its
+    error file."""
 
-    def __init__(self, states: list[Behaviour], results: list[Behaviour]) -> None:
+    def __init__(self, states: list[Behaviour], results: list[Behaviour], failures: Behaviour | None = None) -> None:
         self.states = states
         self.results = results
+        self.failures = failures or error_json(404)
         self.reads = 0
 
     async def __call__(self, wire: Wire) -> None:
@@ -32,6 +42,8 @@ class FailingBatches:
             await ok_json({"id": "file-in", "object": "file"})(wire)
         elif path == "/v1/batches":
             await ok_json({"id": "batch_1", "status": "validating"})(wire)
+        elif path.endswith("/file-err/content"):
+            await self.failures(wire)
         elif path.endswith("/content"):
             self.reads += 1
             await _next(self.results)(wire)
@@ -90,13 +102,66 @@ def test_results_that_cannot_be_read_are_read_again(house: Gateway, upstream: St
     assert windows(house) == (before + 10, 0)
 
 
+BOTH = state("completed", output_file_id="file-out", error_file_id="file-err")
+OUTPUT = {"output_file_id": "file-out"}
+
+
+@pytest.mark.parametrize(
+    ("batch", "results", "failures", "status", "answered", "shares"),
+    [
+        pytest.param(BOTH, RESULT, None, 200, 1, 0, id="error file missing"),
+        pytest.param(BOTH, RESULT, result("b", 500), 200, 1, 0, id="errors"),
+        pytest.param(DONE, RESULT + RESULT, None, 200, 1, 0, id="twice"),
+        pytest.param(DONE, result("unknown") + RESULT, None, 200, 2, 0, id="unknown"),
+        pytest.param(DONE, result("unknown") + RESULT + result("b"), None, 200, 2, 0, id="more than requests"),
+        pytest.param(DONE, b"no JSON\n" + RESULT, None, 200, 1, 1, id="no JSON"),
+        pytest.param(DONE, RESULT + result("b", usage=None), None, 200, 1, 1, id="no usage"),
+        pytest.param(DONE, b"", None, 200, 0, 0, id="empty"),
+        pytest.param(state("expired", **OUTPUT), RESULT, None, 200, 1, 0, id="expired"),
+        pytest.param(state("cancelled", **OUTPUT), RESULT, None, 499, 1, 0, id="cancelled"),
+    ],
+)  # fmt: skip
+def test_strange_results(
+    house: Gateway, upstream: Stage, batch: Behaviour, results: bytes, failures: bytes | None, status: int,
+    answered: int, shares: int,
+) -> None:  # fmt: skip
+    """Of two requests, `answered` are charged what they report, and `shares` a half of the reservation."""
+    upstream.play(always=FailingBatches([batch], [answer(results)], None if failures is None else answer(failures)))
+    before = windows(house)[0]
+    began = create(house, upload(house, line("a"), line("b")).json["id"])
+    reserved = windows(house)[1]
+    record = settled(house, began)
+    tokens = record["prompt_tokens"] + record["completion_tokens"]
+    assert (record["status"], tokens) == (status, 10 * answered + reserved // 2 * shares)
+    assert record["usage_source"] == ("estimated" if shares else "reported" if answered else "none")
+    assert windows(house) == (before + tokens, 0)
+
+
+def test_an_answer_of_another_model_has_the_price_of_the_one_asked_for(house: Gateway, upstream: Stage) -> None:
+    upstream.play(always=FailingBatches([DONE], [answer(result("a", model="gpt-other"))]))
+    record = settled(house, create(house, upload(house, line("a")).json["id"]))
+    assert (record["model"], record["returned_model"]) == (CHAT, "gpt-other")
+    assert record["cost_usd"] == pytest.approx((7 * 1 + 3 * 4) / 1e6)
+
+
+def test_results_that_are_gone_hold_the_reservation(house: Gateway, upstream: Stage) -> None:
+    """It is charged after three days (tests/relay/test_deferred.py)."""
+    work = FailingBatches([DONE], [error_json(404)])
+    upstream.play(always=work)
+    began = create(house, upload(house, line("a")).json["id"])
+    reserved = windows(house)[1]
+    eventually(lambda: work.reads >= 2)
+    assert reserved > 0
+    assert windows(house)[1] == reserved
+    assert records(house, began.id) == []
+    work.results = [answer(RESULT)]
+    settled(house, began)
+
+
 def test_counts_that_cannot_be_true_are_bounded_by_the_requests(house: Gateway, upstream: Stage) -> None:
-    senseless = [
-        {"custom_id": name, "response": {"status_code": 200, "body": BODY | {"usage": {
-            "prompt_tokens": 9 * 10**15, "completion_tokens": 9 * 10**15}}}}
-        for name in "abcd"
-    ]  # fmt: skip
-    upstream.play(always=FailingBatches([DONE], [answer(written(*senseless))]))
+    usage = {"prompt_tokens": 9 * 10**15, "completion_tokens": 9 * 10**15}
+    senseless = b"".join([result(name, usage=usage) for name in "abcd"])
+    upstream.play(always=FailingBatches([DONE], [answer(senseless)]))
     before = windows(house)[0]
     record = settled(house, create(house, upload(house, line("a"), line("b")).json["id"]))
     sizes = [len(json.dumps(line(name)["body"])) for name in "ab"]
