@@ -17,6 +17,7 @@ from tests.bridge.llama_differences import DIFFERS, STREAMS_DIFFER
 from tests.bridge.llama_record import without_chance, without_timings
 from tests.bridge.translated import data_of
 from tests.conftest import StartsGateways
+from tests.fakes.llama_model import CONTEXT
 from tests.fakes.llama_server import LlamaServer
 from tests.flows.client import Answer
 from tests.flows.house import Gateway, key, settings
@@ -141,3 +142,16 @@ def test_counted_tokens_are_those_of_the_call(house: Gateway, path: str, name: s
     counted = house.post(path, asked)
     assert counted.status == 200, counted
     assert counted.json["input_tokens"] == ask(house, name, llama_record.MODEL).json["usage"]["input_tokens"]
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+@pytest.mark.parametrize("model", [llama_record.MODEL, "translated"])
+@pytest.mark.parametrize("path", ASKED)
+def test_a_prompt_that_is_too_long_is_refused_and_free(house: Gateway, path: str, model: str, is_stream: bool) -> None:
+    long = [{"role": "user", "content": "x" * CONTEXT}]
+    prompt = {"input": long} if path == "/v1/responses" else {"messages": long, "max_tokens": 20}
+    answer = house.post(path, {"model": model, "stream": is_stream, **prompt})
+    assert answer.status == 400
+    assert "exceeds the available context size" in answer.json["error"]["message"]
+    record = house.call(answer.id)
+    assert (record["status"], record["prompt_tokens"], record["completion_tokens"]) == (400, 0, 0)
