@@ -93,6 +93,7 @@ class Connection:
         self._has_head = False
         self.is_queued = False
         self.is_reused = False
+        self.is_sending = False
         self.sent_at: float | None = None
 
     # ------------------------------------------------------------------------------------------- what the relay uses

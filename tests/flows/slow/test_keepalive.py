@@ -95,22 +95,23 @@ def test_silence_between_two_events_is_filled(house: Gateway, upstream: Stage, h
         await once(heard, raw(chunk(event(WHOLE[1])) + chunk(DONE) + b"0\r\n\r\n"))(wire)
 
     upstream.play(pausing)
+    first, second = event(WHOLE[0]), event(WHOLE[1])
     with house.stream() as client:
         client.read_head()
-        body = body_behind(client, 2, heard)
-    first, second = event(WHOLE[0]), event(WHOLE[1])
-    assert without_comments(body) == first + second + DONE
-    assert body.startswith(first + KEEPALIVE)
-    assert body[: body.index(second)].count(KEEPALIVE) >= 2
+        while (got := client.read_chunk()) != first:
+            assert got == KEEPALIVE  # on a slow machine even the first event is late
+        rest = body_behind(client, 2, heard)
+    assert without_comments(rest) == second + DONE
+    assert rest[: rest.index(second)].count(KEEPALIVE) >= 2
 
 
 def test_silence_before_the_head_is_filled(house: Gateway, upstream: Stage, heard: threading.Event) -> None:
     upstream.play(once(heard, after(PAUSE_S, stream(WHOLE))))
     with house.stream() as client:
         head = client.read_head()
-        assert upstream.hits == 1
         assert client.read_chunk() == KEEPALIVE
         body = body_behind(client, 1, heard)
+    assert upstream.hits == 1
     assert (head.status, head.headers["content-type"]) == (200, "text/event-stream")
     assert (head.headers["x-gateway-upstream"], head.headers["x-gateway-attempts"]) == ("main", "1")
     assert (head.headers["cache-control"], head.headers["x-accel-buffering"]) == ("no-cache", "no")
