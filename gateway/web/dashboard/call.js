@@ -26,17 +26,17 @@ export const COLUMNS = [
   },
   { title: "Key", class: "mono", sort: (row) => row.key ?? "", show: (row) => row.key ?? "unknown" },
   {
+    title: "Outcome",
+    sort: (row) => row.status,
+    show: outcomeOf,
+  },
+  {
     title: "Model",
     class: "mono clip",
     sort: (row) => row.model ?? "",
     show: (row) => h("span", { title: row.model }, row.model ?? NOTHING),
   },
   { title: "Upstream", class: "mono", sort: (call) => call.upstream ?? "", show: (call) => call.upstream || NOTHING },
-  {
-    title: "Outcome",
-    sort: (row) => row.status,
-    show: outcomeOf,
-  },
   {
     title: "Tokens",
     isNumber: true,

@@ -193,6 +193,13 @@ def test_the_sorted_column_is_in_sight_on_a_phone(admin: Page, view: str) -> Non
     )
 
 
+def test_the_outcome_of_a_call_is_in_sight_on_a_phone(admin: Page) -> None:
+    admin.resize(390, 844)
+    admin.go("calls")
+    pill = admin.see("main table .pill")
+    assert pill.rect["x"] + pill.rect["width"] <= 390
+
+
 CUT_OFF = """
 return [...document.querySelectorAll("main *, dialog, dialog *")].filter((node) =>
     node.scrollWidth > node.clientWidth + 1 && !node.matches(".clip, .sr")
