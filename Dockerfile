@@ -24,6 +24,9 @@ FROM python:${PYTHON}
 RUN groupadd --gid 10001 gateway \
     && useradd --uid 10001 --gid 10001 --create-home --home-dir /var/lib/gateway gateway
 COPY --from=build /opt/gateway /opt/gateway
+# The base has no byte code of the standard library, and the gateway's user could not write it: each start would compile.
+RUN /opt/gateway/bin/python -c "import gateway.commands.serve, gateway.process.large_body_process, gateway.process.worker, \
+    gateway.store.redis.store, gateway.store.sqlite.store"
 ENV PATH=/opt/gateway/bin:$PATH PYTHONUNBUFFERED=1
 # By number, so that a platform sees that it is not root.
 USER 10001:10001

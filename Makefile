@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Without byte code each gateway that a test starts compiles all its modules, and each test process rewrites all asserts.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo docs screenshots chart image lock test test-all check format servers bench bench-lone bench-wide counts soak stack
+.PHONY: help demo docs screenshots chart image lock test test-all check format servers bench bench-lone bench-starts bench-wide counts soak stack
 
 help:
 	@echo "make demo    run the gateway with a simulated upstream; no network, no key, no server needed"
@@ -20,7 +20,8 @@ help:
 	@echo "make format  put the code into shape"
 	@echo "make bench   what it costs beside nginx, in 3 minutes; needs Linux, nginx and wrk"
 	@echo "make bench-lone  a call at 50, 100 and 200 calls a second, beside a bare aiohttp proxy; 2 minutes"
-	@echo "make bench-wide  the same, one thing changed at a time: sizes, TLS, Redis, workers, keys, models; 15 minutes"
+	@echo "make bench-starts  what a start takes, beside a bare aiohttp proxy; half a minute"
+	@echo "make bench-wide  as make bench-lone, one thing changed at a time: sizes, TLS, Redis, workers, keys, models; 15 minutes"
 	@echo "make counts  what a call costs, counted instead of timed, in 2 minutes; more with strace and valgrind"
 	@echo "make soak    five minutes of everything at once; memory flat and books balanced in the end; needs redis-server"
 	@echo "make stack   two gateways, nginx, Redis, Prometheus and two upstreams, restarted and killed under load; a minute and a half"
@@ -100,6 +101,9 @@ bench: .venv/.installed
 
 bench-lone: .venv/.installed
 	$(BIN)/python -m tests.bench.lone
+
+bench-starts: .venv/.installed
+	$(BIN)/python -m tests.bench.starts
 
 bench-wide: .venv/.installed
 	$(BIN)/python -m tests.bench.wide --write

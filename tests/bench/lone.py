@@ -116,6 +116,16 @@ async def watch(port: int) -> None:
         await asyncio.sleep(WATCH_S)
 
 
+def bare(folder: Path, core: int, upstream: int) -> Program:
+    """The proxy that only forwards, in front of this port."""
+    with listener() as socket:
+        command = [sys.executable, "-m", "tests.bench.bare", str(socket.fileno()), f"http://127.0.0.1:{upstream}"]
+        return Program(
+            "the bare proxy", command, folder, core, socket.getsockname()[1],
+            env={"PYTHONPATH": str(ours.ROOT)}, inherited=[socket.fileno()],
+        )  # fmt: skip
+
+
 class Bench:
     """The programs, their core, and the loads that they take in turns."""
 
@@ -127,18 +137,13 @@ class Bench:
 
     def start(self, upstream: int) -> dict[str, Program]:
         """Both, in front of this port."""
-        return {"bare": self._running.enter_context(self._bare(upstream)), "gateway": self._gateway(upstream)}
+        return {
+            "bare": self._running.enter_context(bare(self._new_folder(), self._core, upstream)),
+            "gateway": self._gateway(upstream),
+        }
 
     def _new_folder(self) -> Path:
         return Path(tempfile.mkdtemp(dir=self._folder))
-
-    def _bare(self, upstream: int) -> Program:
-        with listener() as socket:
-            command = [sys.executable, "-m", "tests.bench.bare", str(socket.fileno()), f"http://127.0.0.1:{upstream}"]
-            return Program(
-                "the bare proxy", command, self._new_folder(), self._core, socket.getsockname()[1],
-                env={"PYTHONPATH": str(ours.ROOT)}, inherited=[socket.fileno()],
-            )  # fmt: skip
 
     def _gateway(self, upstream: int) -> Program:
         folder = self._new_folder()

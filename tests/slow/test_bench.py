@@ -17,7 +17,7 @@ import pytest
 
 from gateway.api.auth import digest
 from gateway.config import build
-from tests.bench import calls, carries, cases, issuing, load, lone, ours, page, plot, sizes, wide
+from tests.bench import calls, carries, cases, issuing, load, lone, ours, page, plot, sizes, starts, wide
 from tests.bench.lockstep import Upstream as LoneUpstream
 from tests.bench.processes import BenchError, Program
 from tests.bench.streams import Upstream, streams
@@ -140,6 +140,25 @@ async def test_calls_at_a_rate_are_made_through_the_bare_proxy(tmp_path: Path) -
             took_ms = await lone.load(proxy.port, rate=200, seconds=0.5, seed=1)
             assert 50 < len(took_ms) < 200
             assert 0 < lone.cpu_s(proxy.pids) - before_s < 10
+
+
+# ------------------------------------------------------------------------------------------------------------ starts
+
+
+@needs_proc
+async def test_starts_are_measured(tmp_path: Path) -> None:
+    costs = await starts.measure(tmp_path, rounds=1, workers=[2])
+    assert [(name, len(each)) for name, each in costs.items()] == [("bare proxy", 1), ("gateway, 2 workers", 1)]
+    assert all(0 < each.cpu_s < 60 and 0 < each.took_s < 60 and each.memory_mb > 5 for (each,) in costs.values())
+
+
+def test_a_start_is_compared_with_the_bare_proxys_of_its_round() -> None:
+    bare = [starts.Start(0.2, 0.3, 25), starts.Start(0.1, 0.3, 25), starts.Start(0.2, 0.3, 25)]
+    own = [starts.Start(0.6, 0.9, 70), starts.Start(0.4, 0.9, 70), starts.Start(0.7, 0.9, 70)]
+    shown = starts.render({starts.BARE: bare, "gateway": own})
+    assert [line.split()[-4:] for line in shown.splitlines()[1:]] == [
+        ["0.20", "1.00", "0.30", "25.0"], ["0.60", "3.50", "0.90", "70.0"],
+    ]  # fmt: skip
 
 
 # -------------------------------------------------------------------------------------------------------------- wide

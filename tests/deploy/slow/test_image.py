@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+from importlib.util import find_spec
 
 from gateway import cli
 from gateway.config.sections import ServerSettings
@@ -54,3 +55,12 @@ def test_its_health_check_asks_the_port_that_it_serves() -> None:
     ast.parse(program)
     assert f"'127.0.0.1', {ServerSettings().port}" in program
     assert instructions("EXPOSE") == [str(ServerSettings().port)]
+
+
+def test_it_compiles_what_a_start_imports() -> None:
+    (program,) = re.findall(r'bin/python -c "([^"]+)"', DOCKERFILE)
+    (imports,) = ast.parse(" ".join(program.split())).body
+    assert isinstance(imports, ast.Import)
+    named = {each.name for each in imports.names}
+    assert {"gateway.commands.serve", "gateway.process.worker"} <= named
+    assert [name for name in named if find_spec(name) is None] == []
