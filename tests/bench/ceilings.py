@@ -31,7 +31,7 @@ ENTERED: Mapping[str, float] = {
 
 BREADTH: Mapping[str, tally.Breadth] = {
     "a plain call": tally.Breadth(files=66, functions=240),
-    "a stream": tally.Breadth(files=69, functions=290),
+    "a stream": tally.Breadth(files=70, functions=295),
 }
 """How many files and functions a call goes through; the aims are 40 and 190, and 42 and 215. Streams alone vary by ten
 functions from run to run, by what of the store and the metrics runs within one."""
