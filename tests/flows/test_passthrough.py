@@ -59,10 +59,10 @@ def test_addresses_of_the_upstream_become_the_gateways_own(house: Gateway) -> No
     assert house.get(address, key="bob").status == 404
 
 
-def test_addresses_stand_behind_the_public_url(gateway: StartsGateways, upstream_port: int) -> None:
+def test_addresses_stand_behind_the_public_url(gateway: StartsGateways, simulated_port: int) -> None:
     house = gateway(
         settings(
-            f"http://127.0.0.1:{upstream_port}",
+            f"http://127.0.0.1:{simulated_port}",
             passthrough=scene.rows(),
             server={"public_url": "https://gw.example/ai/"},
         )
@@ -84,7 +84,7 @@ def test_addresses_stand_behind_the_public_url(gateway: StartsGateways, upstream
         ("GET", "/v1/videos?limit=10"),
     ],
 )
-def test_lists_of_an_upstream_are_not_shown(house: Gateway, upstream_port: int, method: str, path: str) -> None:
+def test_lists_of_an_upstream_are_not_shown(house: Gateway, simulated_port: int, method: str, path: str) -> None:
     body = {"ids": ["1"]} if method == "POST" else None
     refused = house.send(method, path, body)
     assert (refused.status, refused.error["code"]) == (404, "task_list_not_served")
