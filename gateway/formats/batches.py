@@ -132,5 +132,5 @@ BATCHES = Format(
     read=_read,
     facts=facts_when_made,
     usage=no_usage,
-    batch=BatchFormat("batch", _state, _line),
+    batch=BatchFormat("batch", frozenset(_OF_ENDPOINT), _state, _line),
 )

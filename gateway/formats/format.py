@@ -164,6 +164,8 @@ class BatchFormat(NamedTuple):
 
     kind: str
     """Of their bonds."""
+    endpoints: frozenset[str]
+    """Of requests whose results can be read."""
     state: Callable[[bytes], BatchState]
     """Reads a batch object. Raises `ValueError` if it is none."""
     line: Callable[[bytes, Endpoint], BatchLine]

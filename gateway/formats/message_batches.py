@@ -155,5 +155,5 @@ MESSAGE_BATCHES: Format = replace(
     usage=no_usage,
     changes=_changes,
     passed_statuses=MESSAGES.passed_statuses,
-    batch=BatchFormat("message_batch", _state, _line),
+    batch=BatchFormat("message_batch", frozenset({MESSAGES.name}), _state, _line),
 )

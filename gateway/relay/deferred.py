@@ -86,6 +86,12 @@ GIVE_UP_AFTER_S = 86_400.0
 GIVE_UP_BATCH_AFTER_S = 259_200.0
 """A batch may take a day, and its cancellation and its results some time."""
 
+GIVE_UP_UNKNOWN_AFTER_S = 604_800.0
+"""How long work of a kind that only newer gateways know is left to them: longer than an upgrade takes."""
+
+STEP_ASIDE_S = 3 * LOOK_EVERY_S
+"""For how long the lock is left to gateways that may know such work."""
+
 RETIRE_AFTER_S = 120.0
 """How long after a settlement its number is kept, against another worker that still polls."""
 
@@ -169,6 +175,10 @@ class DeferredPoller:
         """The leases that are polled now."""
         self._retiring: dict[str, float] = {}
         """When each settled lease's heir is deleted, on the same clock."""
+        self._has_unknown = False
+        """Work of an unknown kind was met since the lock was taken."""
+        self._aside_until = 0.0
+        """Until when the lock is not taken, on the same clock."""
 
     async def run(self) -> None:
         """Look every `LOOK_EVERY_S`, until cancelled."""
@@ -191,15 +201,23 @@ class DeferredPoller:
         await self._retire()
         found = await self._store.deferred(MOST)
         self._due = {each.lease: self._due.get(each.lease, 0.0) for each in found}
-        if not found or (await self._store.claim(self._holder, {NAME: HELD_FOR_S}))[NAME]:
-            return
         now = time.monotonic()
+        if not found or now < self._aside_until or (await self._store.claim(self._holder, {NAME: HELD_FOR_S}))[NAME]:
+            return
         due = [each for each in found if self._due[each.lease] <= now and each.lease not in self._busy]
         for each in due[: POLLS_AT_ONCE - len(self._busy)]:
             self._busy[each.lease] = self._tasks.spawn(self._guarded(self._see_to(each)), "deferred-call")
         if self._busy:  # the results of a batch may take minutes: meanwhile others are polled, and the lock is kept
             await asyncio.wait(self._busy.values(), timeout=HELD_FOR_S / 3)
             self._busy = {lease: task for lease, task in self._busy.items() if not task.done()}
+        if self._has_unknown and not self._busy:
+            await self._step_aside()
+
+    async def _step_aside(self) -> None:
+        """Leave the lock to a newer gateway, if there is one: it knows all kinds, and keeps it."""
+        self._has_unknown = False
+        self._aside_until = time.monotonic() + STEP_ASIDE_S
+        await self._store.claim(self._holder, {NAME: 0.0})
 
     async def task_ended(self, lease: str, outcome: passthrough.Outcome) -> None:
         """Settle the lease of a task that a client has seen ended, if it is not settled yet. Where the store is away,
@@ -233,6 +251,12 @@ class DeferredPoller:
         deferral, estimate = known
         age_s = time.time() - deferral.began
         self._due[deferred.lease] = time.monotonic() + min(max(age_s / 4, MIN_PAUSE_S), MAX_PAUSE_S)
+        if not _can_poll(estimate.record.endpoint, deferral):
+            self._has_unknown = True
+            if age_s > GIVE_UP_UNKNOWN_AFTER_S:
+                log.warning("call %s: its kind is unknown; it is charged at its estimate", deferred.lease)
+                await self._settle_blindly(deferred.lease, estimate)
+            return
         with suppress(StoreUnavailable, StoreLostWrites):
             call = _call(estimate, deferral, self._parts())
             ending = await self._poll(call, deferral, age_s)
@@ -375,6 +399,18 @@ class DeferredPoller:
             if at <= time.monotonic():
                 await self._store.retire(heir_of(lease))
                 del self._retiring[lease]
+
+
+def _can_poll(endpoint: str, deferral: Deferral) -> bool:
+    """Whether deferred work is of a kind that this version knows. Another kind is of a newer gateway on the store."""
+    if deferral.path:
+        return True
+    if endpoint not in FORMATS:
+        return False
+    spec = FORMATS[endpoint]  # type: ignore[index]
+    if spec.batch is not None:
+        return deferral.lines_endpoint in spec.batch.endpoints
+    return spec.pending_id is not None and not deferral.lines
 
 
 def _ending(sent: SentRequest, facts: PlainFacts, body: bytes) -> _Ending:

@@ -35,6 +35,8 @@ class Store:
         self.batches: list[Batch] = []
         self.is_away = False
         self.voided: list[str] = []
+        self.claims: list[float] = []
+        """For how long the polling was claimed, each time; 0: it was released."""
 
     async def void_leases(self, worker: str) -> None:
         self.voided.append(worker)
@@ -43,6 +45,7 @@ class Store:
         return self.entries
 
     async def claim(self, holder: str, names: dict[str, float]) -> dict[str, float]:
+        self.claims += names.values()
         return dict.fromkeys(names, 0.0)
 
     async def progress(self, worker: str) -> Progress:
@@ -166,6 +169,51 @@ async def test_a_batch_that_never_ends_is_charged_its_reservation_after_three_da
     scene = Scene(monkeypatch, age_s, 200, batch, **of_batch)
     charged = [(each.status, each.ended, each.usage) for each in await scene.look()]
     assert charged == ([(504, "error", Usage(9, LIMIT, source="estimated", variant="batch"))] if is_given_up else [])
+
+
+UNKNOWN = [
+    ("videos", {}),
+    ("images", {}),
+    ("batches", {"lines": 2, "lines_endpoint": "images"}),
+    ("message_batches", {"lines": 2, "lines_endpoint": "chat"}),
+    ("video_batches", {"lines": 2, "lines_endpoint": "videos"}),
+]
+"""Endpoints and members of work that a newer gateway may have deferred."""
+
+
+@pytest.mark.parametrize(("endpoint", "more"), UNKNOWN)
+async def test_work_of_an_unknown_kind_is_left_to_newer_gateways(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, endpoint: str, more: dict[str, Any]
+) -> None:
+    """In silence, and with the lock."""
+    made = record("req_1", model="m", endpoint=endpoint, usage=Usage(9, LIMIT, source="estimated"))
+    scene = Scene(monkeypatch, 90_000, 404, {}, **more, estimate=Settlement(made, ()))
+    assert await scene.look() == []
+    assert len(scene.store.entries) == 1
+    assert caplog.records == []
+    assert scene.store.claims == [under_test.HELD_FOR_S, 0.0]
+    assert await scene.look() == []  # while another gateway may take the lock
+    assert scene.store.claims == [under_test.HELD_FOR_S, 0.0]
+    scene.poller._aside_until = 0.0
+    assert await scene.look() == []  # there is none: the rest goes on
+    assert scene.store.claims[2:] == [under_test.HELD_FOR_S]
+
+
+async def test_work_of_an_unknown_kind_is_charged_its_reservation_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = record("req_1", model="m", endpoint="videos", usage=Usage(9, LIMIT, source="estimated"))
+    scene = Scene(monkeypatch, 700_000, 404, {}, estimate=Settlement(made, ()))
+    (charged,) = await scene.look()
+    assert (charged.status, charged.ended, charged.usage) == (504, "error", Usage(9, LIMIT, source="estimated"))
+    assert scene.store.entries == []
+
+
+async def test_known_work_goes_on_beside_unknown_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = record("req_0", model="m", endpoint="videos", usage=Usage(9, LIMIT, source="estimated"))
+    scene = Scene(monkeypatch, 5, 200, api.response([api.message("Hi")]))
+    unknown = scene.store.entries[0]._replace(lease="req_0", entry=ledger_entry.encode(made, ()))
+    scene.store.entries.insert(0, unknown)
+    assert [each.id for each in await scene.look()] == ["req_1"]
+    assert scene.store.entries == [unknown]
 
 
 async def test_one_that_another_worker_has_settled_is_only_removed(monkeypatch: pytest.MonkeyPatch) -> None:
