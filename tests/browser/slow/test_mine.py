@@ -48,7 +48,7 @@ def test_numbers_are_those_of_the_own_key(alice: Page, house: Gateway) -> None:
         row["model"]: row["prompt_tokens"] for row in hers(house, f"usage?since={ago(29)}&group_by=model")["data"]
     }
     assert {row["Model"]: int(row["Prompt"]) for row in alice.rows(TABLE)} == by_model
-    assert {each.text for each in alice.all(".legend span")} == set(by_model)
+    assert {each.text for each in alice.all("section[aria-labelledby=usage-title] .legend span")} == set(by_model)
     alice.click("section[aria-labelledby=usage-title] details.as-table summary")
     by_day = {row["day"]: row["requests"] for row in hers(house, f"usage?since={ago(29)}&group_by=day")["data"]}
     shown_days = alice.rows("section[aria-labelledby=usage-title] details.as-table table")
