@@ -181,7 +181,7 @@ def _call(request: web.Request, visit: RequestContext, key: Key) -> Call:
         model=found.model,
         label_model=visit.model,
         arrived=visit.arrived,
-        forwarded_headers=forwarded_headers(request, REALTIME.request_headers),
+        forwarded_headers=_headers(request),
         client_request_id=client_id[:MAX_CLIENT_ID] if client_id else None,
         remote=visit.remote,
         query=_without_model(forwarded_query(request)),
@@ -190,6 +190,13 @@ def _call(request: web.Request, visit: RequestContext, key: Key) -> Call:
         user=user,
         tags=tags,
     )
+
+
+def _headers(request: web.Request) -> tuple[tuple[str, str], ...]:
+    """The headers of the handshake that the upstream gets. openai-python names a content type, and new-api v0.9.0 then
+    refuses that the handshake has no body."""
+    given = forwarded_headers(request, REALTIME.request_headers)
+    return tuple([(name, value) for name, value in given if name.lower() != "content-type"])
 
 
 def _without_model(query: str) -> str:

@@ -34,45 +34,65 @@ OPENAI, ANTHROPIC = 1, 14
 _TABLES = "https://openaipublic.blob.core.windows.net/encodings/{}.tiktoken"
 
 
-class MissingOneAPI(Exception):
+class MissingRelay(Exception):
     """It is not installed; the sentence says what to do."""
 
 
 class OneAPI:
-    """One of them on a port that was free, with a channel to the upstream for each type. Raises `MissingOneAPI`."""
+    """One of them on a port that was free, with a channel to the upstream for each type. Raises `MissingRelay`."""
+
+    program = PROGRAM
+    key = KEY
+    """Of its clients."""
 
     def __init__(self, folder: Path, upstream: str, upstream_key: str, models: Mapping[int, Sequence[str]]) -> None:
-        if not PROGRAM.exists():
-            raise MissingOneAPI(
-                f"{PROGRAM} is not there, and this test needs the real one: run `make servers`, which says why not."
+        if not self.program.exists():
+            raise MissingRelay(
+                f"{self.program} is not there, and this test needs it: run `make servers`, which says why not."
             )
         folder.mkdir(parents=True, exist_ok=True)
-        for name in ("cl100k_base", "o200k_base", "p50k_base", "r50k_base"):
-            lines = [f"{base64.b64encode(bytes([each])).decode()} {each}" for each in range(256)]
-            place = folder / hashlib.sha1(_TABLES.format(name).encode(), usedforsecurity=False).hexdigest()
-            place.write_text("\n".join(lines) + "\n")
+        self._opener = urllib.request.build_opener(
+            urllib.request.ProxyHandler({}), urllib.request.HTTPCookieProcessor()
+        )
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port: int = free.getsockname()[1]
         self._log = folder / "log"
         nowhere = "http://127.0.0.1:9"
         env = {
-            "PATH": os.environ["PATH"], "HOME": str(folder), "PORT": str(self.port), "TIKTOKEN_CACHE_DIR": str(folder),
-            "SQLITE_PATH": str(folder / "one-api.db"), "INITIAL_ROOT_TOKEN": KEY.removeprefix("sk-"),
-            "INITIAL_ROOT_ACCESS_TOKEN": _ADMIN, "GIN_MODE": "release", "GLOBAL_API_RATE_LIMIT": "100000",
-            "HTTP_PROXY": nowhere, "HTTPS_PROXY": nowhere, "NO_PROXY": "127.0.0.1",
+            "PATH": os.environ["PATH"], "HOME": str(folder), "PORT": str(self.port), "GIN_MODE": "release",
+            "HTTP_PROXY": nowhere, "HTTPS_PROXY": nowhere, "NO_PROXY": "127.0.0.1", **self._environment(folder),
         }  # fmt: skip
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                [PROGRAM], env=env, cwd=folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                [self.program], env=env, cwd=folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
         try:
             self._wait()
+            self._set_up()
             for kind, names in models.items():
                 self._add_channel(kind, upstream, upstream_key, names)
         except BaseException:
             self.close()
             raise
+
+    def _environment(self, folder: Path) -> Mapping[str, str]:
+        for name in ("cl100k_base", "o200k_base", "p50k_base", "r50k_base"):
+            lines = [f"{base64.b64encode(bytes([each])).decode()} {each}" for each in range(256)]
+            place = folder / hashlib.sha1(_TABLES.format(name).encode(), usedforsecurity=False).hexdigest()
+            place.write_text("\n".join(lines) + "\n")
+        return {
+            "TIKTOKEN_CACHE_DIR": str(folder), "SQLITE_PATH": str(folder / "one-api.db"),
+            "INITIAL_ROOT_TOKEN": KEY.removeprefix("sk-"), "INITIAL_ROOT_ACCESS_TOKEN": _ADMIN,
+            "GLOBAL_API_RATE_LIMIT": "100000",
+        }  # fmt: skip
+
+    def _set_up(self) -> None:
+        """What it needs before channels."""
+
+    def _headers(self) -> Mapping[str, str]:
+        """Of its operator's requests."""
+        return {"Authorization": _ADMIN}
 
     def __enter__(self) -> Self:
         return self
@@ -115,13 +135,17 @@ class OneAPI:
             "name": f"simulated-{kind}", "type": kind, "key": upstream_key, "base_url": upstream,
             "models": ",".join(models), "group": "default",
         }  # fmt: skip
-        told = self._ask("POST", "/api/channel/", channel)
+        told = self._ask("POST", "/api/channel/", self._channel(channel))
         assert told["success"], told
+
+    def _channel(self, channel: dict[str, Any]) -> dict[str, Any]:
+        """The body that makes this channel."""
+        return channel
 
     def _ask(self, method: str, path: str, body: Any = None) -> Any:
         asked = urllib.request.Request(
             f"{self.url}{path}", method=method, data=None if body is None else json.dumps(body).encode(),
-            headers={"Authorization": _ADMIN, "Content-Type": "application/json"},
+            headers={**self._headers(), "Content-Type": "application/json"},
         )  # fmt: skip
-        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(asked, timeout=10) as answer:
+        with self._opener.open(asked, timeout=10) as answer:
             return json.loads(answer.read())

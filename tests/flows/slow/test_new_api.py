@@ -1,0 +1,182 @@
+"""A gateway before new-api before the simulated upstream: each format that new-api relays, and ledgers that agree.
+
+The simulated upstream's is the truth; the gateway's records hold its tokens and units.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import openai
+import pytest
+from openai import APIStatusError, OpenAI
+
+from tests.conftest import StartsGateways
+from tests.fakes.forms import TYPE, form, wav
+from tests.fakes.new_api import GEMINI, NewAPI
+from tests.fakes.one_api import ANTHROPIC, OPENAI
+from tests.flows.client import request
+from tests.flows.house import Gateway, Process, eventually, key, model, secret, settings
+
+pytestmark = pytest.mark.timeout(150)
+
+SIMULATED_KEY = "sk-simulated-0123456789abcdef"
+MODELS = {
+    "gpt-3.5-turbo-instruct": ["completions"], "gpt-4o-mini": ["chat", "responses"],
+    "text-embedding-3-small": ["embeddings"], "whisper-1": ["transcriptions", "translations"], "tts-1": ["speech"],
+    "dall-e-2": ["images"], "gpt-realtime": ["realtime"],
+}  # fmt: skip
+CLAUDE, FLASH, UNKNOWN = "claude-sonnet-5", "gemini-2.5-flash", "gpt-4.1-mini"
+"""The last one is a model that new-api has no channel for."""
+HELLO: Any = [{"role": "user", "content": "Hello"}]
+
+
+@pytest.fixture(scope="module")
+def upstream_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    simulated = Process(tmp_path_factory.mktemp("simulated"), "simulate", "--port", "0")
+    yield int(simulated.wait_for(r"serves http://127\.0\.0\.1:(\d+)/v1\n")[1])
+    simulated.end()
+
+
+@pytest.fixture(scope="module")
+def reseller(tmp_path_factory: pytest.TempPathFactory, upstream_port: int) -> Iterator[NewAPI]:
+    channels = {OPENAI: [*MODELS], ANTHROPIC: [CLAUDE], GEMINI: [FLASH]}
+    with NewAPI(
+        tmp_path_factory.mktemp("new-api"), f"http://127.0.0.1:{upstream_port}", SIMULATED_KEY, channels
+    ) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def house(gateways: StartsGateways, reseller: NewAPI) -> Gateway:
+    models = {name: model("chat") | {"endpoints": endpoints} for name, endpoints in MODELS.items()}
+    models |= {UNKNOWN: model("chat"), CLAUDE: model("chat") | {"endpoints": ["chat", "messages"]}}
+    models[FLASH] = model("chat") | {"endpoints": ["generate_content"], "routes": [{"upstream": "gemini"}]}
+    able = {"messages": True, "realtime": True, "responses": True}
+    upstreams = {
+        "main": {"base_url": f"{reseller.url}/v1", "api_key": reseller.key, "capabilities": able},
+        "gemini": {
+            "base_url": f"{reseller.url}/v1beta", "api_key": reseller.key, "capabilities": {"generate_content": True},
+        },
+    }  # fmt: skip
+    return gateways(settings("", upstreams=upstreams, models=models, keys=[key("alice")]))
+
+
+@pytest.fixture
+def sdk(house: Gateway) -> Iterator[OpenAI]:
+    with OpenAI(base_url=f"{house.url}/v1", api_key=secret("alice"), max_retries=0, timeout=60) as made:
+        yield made
+
+
+def check(house: Gateway, upstream_port: int, endpoint: str) -> None:
+    """The gateway's newest record is that of the upstream's newest call."""
+    ledger = request(upstream_port, "GET", "/simulator/ledger", None, {}).json
+    assert ledger["open"] == 0
+    (record,), told = house.calls("alice", limit=1), ledger["calls"][0]
+    assert (record["endpoint"], record["status"], record["model"]) == (endpoint, 200, told["model"])
+    assert record["prompt_tokens"] == told["prompt_tokens"]
+    assert record["completion_tokens"] == told["completion_tokens"]
+    units = {name: told[name] for name in ("audio_ms", "characters", "images") if told[name]}
+    assert record["units"] == units
+
+
+@pytest.mark.parametrize("name", ["gpt-4o-mini", CLAUDE])
+@pytest.mark.parametrize("stream", [False, True])
+def test_chat(house: Gateway, upstream_port: int, sdk: OpenAI, name: str, stream: bool) -> None:
+    asked: Any = {"model": name, "messages": HELLO, "max_tokens": 30}
+    if stream:
+        parts = [each.choices[0].delta.content or "" for each in sdk.chat.completions.create(**asked, stream=True)
+                 if each.choices]  # fmt: skip
+        assert "".join(parts)
+    else:
+        assert sdk.chat.completions.create(**asked).choices[0].message.content
+    check(house, upstream_port, "chat")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_completions(house: Gateway, upstream_port: int, sdk: OpenAI, stream: bool) -> None:
+    asked: Any = {"model": "gpt-3.5-turbo-instruct", "prompt": "Hello", "max_tokens": 30}
+    if stream:
+        assert "".join([each.choices[0].text for each in sdk.completions.create(**asked, stream=True) if each.choices])
+    else:
+        assert sdk.completions.create(**asked).choices[0].text
+    check(house, upstream_port, "completions")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_responses(house: Gateway, upstream_port: int, sdk: OpenAI, stream: bool) -> None:
+    asked: Any = {"model": "gpt-4o-mini", "input": "Hello", "max_output_tokens": 30, "store": False}
+    if stream:
+        assert [each.type for each in sdk.responses.create(**asked, stream=True)][-1].startswith("response.")
+    else:
+        assert sdk.responses.create(**asked).output_text
+    check(house, upstream_port, "responses")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_messages(house: Gateway, upstream_port: int, stream: bool) -> None:
+    body = {"model": CLAUDE, "max_tokens": 30, "messages": HELLO, "stream": stream}
+    assert house.post("/v1/messages", body).status == 200
+    check(house, upstream_port, "messages")
+
+
+@pytest.mark.parametrize("action", ["generateContent", "streamGenerateContent?alt=sse"])
+def test_gemini(house: Gateway, upstream_port: int, action: str) -> None:
+    body = {"contents": [{"role": "user", "parts": [{"text": "Hello"}]}], "generationConfig": {"maxOutputTokens": 30}}
+    assert house.post(f"/v1beta/models/{FLASH}:{action}", body).status == 200
+    check(house, upstream_port, "generate_content")
+
+
+def test_embeddings(house: Gateway, upstream_port: int, sdk: OpenAI) -> None:
+    assert len(sdk.embeddings.create(model="text-embedding-3-small", input=["one", "two"]).data) == 2
+    check(house, upstream_port, "embeddings")
+
+
+def test_images(house: Gateway, upstream_port: int, sdk: OpenAI) -> None:
+    assert len(sdk.images.generate(model="dall-e-2", prompt="A cat", n=2, size="256x256").data or []) == 2
+    check(house, upstream_port, "images")
+
+
+def test_speech(house: Gateway, upstream_port: int, sdk: OpenAI) -> None:
+    assert sdk.audio.speech.create(model="tts-1", voice="alloy", input="Hello there").content
+    check(house, upstream_port, "speech")
+
+
+@pytest.mark.parametrize("endpoint", ["transcriptions", "translations"])
+def test_forms(house: Gateway, upstream_port: int, endpoint: str) -> None:
+    body = form(("model", "whisper-1"), ("response_format", "verbose_json"), ("file", wav(3)))
+    assert house.post(f"/v1/audio/{endpoint}", body, headers=TYPE).status == 200
+    check(house, upstream_port, endpoint)
+
+
+@pytest.mark.filterwarnings("ignore:connect:DeprecationWarning")  # the SDK's use of websockets
+async def test_realtime(house: Gateway, upstream_port: int) -> None:
+    async with (
+        openai.AsyncOpenAI(base_url=f"{house.url}/v1", api_key=secret("alice")) as client,
+        client.realtime.connect(model="gpt-realtime") as connection,
+    ):
+        said: Any = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Tell me a story."}]}
+        await connection.conversation.item.create(item=said)
+        await connection.response.create()
+        async for event in connection:
+            if event.type == "response.done":
+                break
+        check(house, upstream_port, "realtime")
+    rows = eventually(lambda: (rows := house.calls("alice", limit=2))[1]["id"].startswith(rows[0]["id"]) and rows)
+    assert rows[0]["status"] == 200
+
+
+def test_what_it_refuses(house: Gateway, reseller: NewAPI, sdk: OpenAI) -> None:
+    """A model without a channel there is a failure of the upstream, whose texts are not shown."""
+    with pytest.raises(APIStatusError) as raised:
+        sdk.chat.completions.create(model=UNKNOWN, messages=HELLO)
+    assert raised.value.status_code in (502, 503)
+    shown = json.dumps(raised.value.body)
+    assert not [word for word in ("new_api", "newapi", "channel", str(reseller.port), reseller.key) if word in shown]
+
+
+def test_both_have_logs(house: Gateway, reseller: NewAPI) -> None:
+    assert [each for each in house.calls("alice", limit=1000) if each["status"] == 200]
+    assert reseller.logs()
