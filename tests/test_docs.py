@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+import yaml
 from prometheus_client import CollectorRegistry
 from pydantic import BaseModel
 
@@ -20,10 +21,12 @@ from gateway import cli, errors
 from gateway.accounting import bonds
 from gateway.config import Config, Limits, ModelSettings, Quota, build, resolve
 from gateway.config.sections import FullRows, LaterPrice, Price, PriceHours, PriceTier, Rows, TieredRows
+from gateway.formats import FORMATS
 from gateway.observe.exposition import Reloads, SupervisorMetrics
 from gateway.observe.metrics import KeyCollector, Telemetry
 
 ROOT = Path(__file__).parent.parent
+TASK_ROWS = ROOT / "config" / "tasks.yaml"
 README = (ROOT / "README.md").read_text()
 ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
 SETTINGS, METRICS = [(ROOT / "docs" / f"{page}.md").read_text() for page in ("configuration", "metrics")]
@@ -206,3 +209,17 @@ def test_the_readme_is_short() -> None:
 
 def test_readme_has_no_gaps() -> None:
     assert "@@" not in README
+
+
+def test_the_table_of_offers_has_every_row_and_every_paid_endpoint() -> None:
+    page = (ROOT / "docs" / "formats.md").read_text()
+    table = page.partition("## What resellers offer\n")[2].partition("\n## ")[0]
+    rows = [line.split(" | ") for line in table.splitlines() if line.startswith("| ")]
+    assert {len(row) for row in rows} == {5}
+    routes = " ".join([row[1] for row in rows])
+    prefixes = [
+        row.get("prefix", "/v1/videos") for row in yaml.safe_load(TASK_ROWS.read_text())["passthrough"].values()
+    ]
+    paid = [spec.path for spec in FORMATS.values() if not spec.is_optional]
+    found = [path.replace("{model}:generateContent", "{model}:…") for path in paid]
+    assert [path for path in (*prefixes, *found) if f"`{path}" not in routes] == []
