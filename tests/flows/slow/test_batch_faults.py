@@ -58,7 +58,7 @@ def _next(answers: list[Behaviour]) -> Behaviour:
 
 
 def state(status: str, **more: Any) -> Behaviour:
-    return ok_json({"id": "batch_1", "status": status, **more})
+    return ok_json({"id": "batch_1", "status": status} | more)
 
 
 DONE = state("completed", output_file_id="file-out")
@@ -183,13 +183,27 @@ def test_a_batch_that_was_not_made_costs_nothing(house: Gateway, upstream: Stage
     eventually(lambda: windows(house) == before)
 
 
-@pytest.mark.parametrize("status", ["failed", "expired", "cancelled"])
-def test_a_batch_without_results_costs_nothing(house: Gateway, upstream: Stage, status: str) -> None:
-    upstream.play(always=FailingBatches([state(status)], [answer(RESULT)]))
+def test_batches_without_results_cost_nothing(house: Gateway, upstream: Stage) -> None:
+    """All at once: each is polled a while after it was made."""
+    statuses = {"failed": 400, "expired": 200, "cancelled": 499}
+    works = {
+        f"batch_{status}": FailingBatches([state(status, id=f"batch_{status}")], [answer(RESULT)])
+        for status in statuses
+    }
+    made = iter(works)
+
+    async def behave(wire: Wire) -> None:
+        if wire.request.path == "/v1/batches":
+            await ok_json({"id": next(made), "status": "validating"})(wire)
+        else:
+            known = [work for name, work in works.items() if name in wire.request.path]
+            await (known or list(works.values()))[0](wire)
+
+    upstream.play(always=behave)
     before = windows(house)[0]
-    began = create(house, upload(house, line("a")).json["id"])
-    record = settled(house, began)
-    assert record["status"] == {"failed": 400, "expired": 200, "cancelled": 499}[status]
+    file_id = upload(house, line("a")).json["id"]
+    began = {status: create(house, file_id) for status in statuses}
+    assert {status: settled(house, each)["status"] for status, each in began.items()} == statuses
     assert windows(house) == (before, 0)
 
 
