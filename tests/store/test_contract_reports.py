@@ -16,6 +16,7 @@ from gateway.store import (
     USAGE_GROUPS,
     CallFilter,
     ReportScope,
+    Settle,
     Store,
     Where,
 )
@@ -212,6 +213,27 @@ async def test_what_is_measured_by_model_upstream_hour_and_day(worker: Worker, o
     }
     assert await store.measures([], "2026-11-20T13", "2026-11-20T13") == {(): {FAILED: 2, **one}}
     assert await store.measures(["month"], "2026-11-21") == {("2026-11",): slow_one}
+
+
+async def test_many_measures_of_two_hours_in_one_batch_are_added_to_few(worker: Worker, store: Store) -> None:
+    def closings() -> list[Settle]:
+        return [
+            worker.closing(settlement(
+                draw(), stream=False, duration_s=0.001 * 1.2**number, usage=Usage(9, 1, source="reported"),
+                time=NOON / SECOND + number % 2 * HOUR_S,
+            ))
+            for number in range(40)
+        ]  # fmt: skip
+
+    await worker.send(*closings())
+    (once,) = (await store.measures([])).values()
+    assert (len(once) > 30, sum(once.values())) == (True, 40)
+    for closing in closings():
+        await worker.send(closing)
+    await worker.send(*closings())
+    assert await store.measures([]) == {(): {counter: 3 * number for counter, number in once.items()}}
+    by_hour = await store.measures(["hour"])
+    assert [sum(numbers.values()) for _, numbers in sorted(by_hour.items())] == [60, 60]
 
 
 async def test_measures_are_of_whole_answers_only(worker: Worker, store: Store) -> None:

@@ -4,8 +4,9 @@ local opened, ended = {}, {} -- leases of the worker and their texts, by turns; 
 local moved_leases = {} -- of other workers: [worker, lease, text or false]
 local records, dropped = {}, {} -- texts to add; ids to delete
 local unburied = {} -- lost leases that are settled now
-local sums, measures = {}, {} -- by day or hour, then by group, or by field and counter: what to add
-local sums_of, measures_of = {}, {} -- by place of a group: what its closings add to its day and to its hour
+local sums = {} -- by day or hour, then by group: what to add
+local sums_of = {} -- by place of a group: what its closings add to its day and to its hour
+local measures = {} -- by hour, then by place of a field, then by counter: what to add to the hour and to its day
 
 -- The hour of a call, whose record begins with its id and its time: ["req_1",1795182301.25,...
 local function hour_of(day, record)
@@ -32,20 +33,24 @@ end
 
 -- Notes what one closing adds to the sums and counters of its group.
 local function count(place, item, of_call)
-  local numbers, counters = sums_of[place], measures_of[place]
+  local numbers, hour = sums_of[place], groups[place][3]
   if not numbers then
-    numbers, counters = { 0, 0, 0, 0, 0, 0, 0, 0, 0 }, {}
-    sums_of[place], measures_of[place] = numbers, counters
+    numbers = { 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+    sums_of[place] = numbers
   end
   for i = 1, 9 do
     numbers[i] = numbers[i] + item[5 + i]
   end
   for i = 1, #of_call, 2 do
-    local field, counter = of_call[i], of_call[i + 1]
-    local by_counter = counters[field]
+    local by_field, field, counter = measures[hour], of_call[i], of_call[i + 1]
+    if not by_field then
+      by_field = {}
+      measures[hour] = by_field
+    end
+    local by_counter = by_field[field]
     if not by_counter then
       by_counter = {}
-      counters[field] = by_counter
+      by_field[field] = by_counter
     end
     by_counter[counter] = (by_counter[counter] or 0) + 1
   end

@@ -7,30 +7,29 @@
 -- to; a draw that came to nothing is drawn and given back (Bookkeeper); and of two records with the same id the newer
 -- one counts (reports.py).
 
-local function measure(period, counters)
-  for place, numbers in pairs(counters) do
-    local by_field, field = measures[period], fields[place]
-    if not by_field then
-      by_field = {}
-      measures[period] = by_field
-    end
-    local known = by_field[field]
-    if not known then
-      known = {}
-      by_field[field] = known
-    end
-    for counter, number in pairs(numbers) do
-      known[counter] = (known[counter] or 0) + number
-    end
-  end
-end
-
 for place, numbers in pairs(sums_of) do
   local day, group, hour = unpack(groups[place])
   add(day, group, numbers, 0, 1)
   add(hour, group, numbers, 0, 1)
-  measure(day, measures_of[place])
-  measure(hour, measures_of[place])
+end
+
+local function add_measures(into, by_field)
+  for field, by_counter in pairs(by_field) do
+    local numbers = into[field] or {}
+    into[field] = numbers
+    for counter, number in pairs(by_counter) do
+      numbers[counter] = (numbers[counter] or 0) + number
+    end
+  end
+  return into
+end
+
+-- A day has the counters of its hours: mostly those of one, whose table is then that of the day, too.
+local measures_of = {} -- by day or hour
+for hour, by_field in pairs(measures) do
+  local day = sub(hour, 1, 10)
+  measures_of[hour] = by_field
+  measures_of[day] = measures_of[day] and add_measures(add_measures({}, measures_of[day]), by_field) or by_field
 end
 
 local SUMS = '%d %d %d %d %d %d %d %d %d'
@@ -62,8 +61,28 @@ for day, by_group in pairs(sums) do
   totals[day] = { written, gone, is_new }
 end
 
--- Adds numbers to some counters of a text: counter:number counter:number ... with a space in front.
-local function add_counters(text, numbers)
+-- A text "counter:number counter:number ..." with numbers added to many of its counters.
+local function add_many(text, numbers)
+  local parts, seen = {}, {}
+  for counter, number in gmatch(text, '(%d+):(%d+)') do
+    local added = numbers[counter + 0]
+    if added then
+      seen[counter + 0] = true
+      number = format('%d', number + added)
+    end
+    parts[#parts + 1] = counter .. ':' .. number
+  end
+  for counter, number in pairs(numbers) do
+    if not seen[counter] then
+      parts[#parts + 1] = format('%d:%d', counter, number)
+    end
+  end
+  return table.concat(parts, ' ')
+end
+
+-- The same with few, which are changed where they stand: a text has a hundred counters, and a lone call adds to two.
+local function add_few(text, numbers)
+  text = ' ' .. text
   for counter, number in pairs(numbers) do
     local name = format(' %d:', counter)
     local _, till = find(text, name, 1, true)
@@ -74,21 +93,31 @@ local function add_counters(text, numbers)
       text = text .. name .. format('%d', number)
     end
   end
-  return text
+  return sub(text, 2)
+end
+
+local FEW = 12
+local function add_counters(text, numbers)
+  local count_of = 0
+  for _ in pairs(numbers) do
+    count_of = count_of + 1
+  end
+  return (text and count_of <= FEW and add_few or add_many)(text or '', numbers)
 end
 
 local counted = {} -- by day or hour: fields and their texts
-for period, by_field in pairs(measures) do
-  local names, written = {}, {}
-  for name in pairs(by_field) do
-    names[#names + 1] = name
+for period, by_field in pairs(measures_of) do
+  local names, numbers_of, written = {}, {}, {}
+  for place, numbers in pairs(by_field) do
+    names[#names + 1] = fields[place]
+    numbers_of[#names] = numbers
   end
   local texts = fetch(BASE .. 'sums:latency-' .. period, names)
   for i = 1, #names do
     local text = texts[i]
     written.is_new = written.is_new or not text
     written[2 * i - 1] = names[i]
-    written[2 * i] = sub(add_counters(text and ' ' .. text or '', by_field[names[i]]), 2)
+    written[2 * i] = add_counters(text, numbers_of[i])
   end
   counted[period] = written
 end
