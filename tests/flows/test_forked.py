@@ -42,16 +42,20 @@ def test_it_has_a_session_of_its_own_and_takes_signals(forks: Forks, tmp_path: P
     for folder in folders:
         folder.mkdir()
     first, second = (forks.start(["simulate", "--port", "0"], os.environ, folder, folder) for folder in folders)
-    assert os.getsid(first.pid) == first.pid != os.getsid(second.pid)
-    eventually(lambda: all("serves" in (folder / "stdout").read_text() for folder in folders), timeout_s=60)
-    with pytest.raises(subprocess.TimeoutExpired):
-        first.wait(0)
-    first.kill()
-    assert first.wait(60) == -signal.SIGKILL
-    first.kill()  # it has ended: no error, as with Popen
-    assert second.poll() is None
-    second.terminate()
-    assert second.wait(60) == 0
+    try:
+        assert os.getsid(first.pid) == first.pid != os.getsid(second.pid)
+        eventually(lambda: all("serves" in (folder / "stdout").read_text() for folder in folders), timeout_s=60)
+        with pytest.raises(subprocess.TimeoutExpired):
+            first.wait(0)
+        first.kill()
+        assert first.wait(60) == -signal.SIGKILL
+        first.kill()  # it has ended: no error, as with Popen
+        assert second.poll() is None
+        second.terminate()
+        assert second.wait(60) == 0
+    finally:
+        first.kill()
+        second.kill()
 
 
 def test_another_environment_of_python_needs_an_interpreter(forks: Forks) -> None:
