@@ -39,7 +39,7 @@ MAX_DEATHS = 4
 
 RESTARTED_S = 20.0
 
-RETIREMENT = b",100,1,0]"
+RETIREMENT = b",100,1,0,"
 """How the first argument of a retirement ends on its way to Redis, and that of a batch does not."""
 
 
