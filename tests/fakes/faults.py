@@ -1,15 +1,15 @@
-"""The fault catalogue: every way in which an upstream misbehaves that this project has thought of, by name.
+"""The fault catalogue: every known kind of faulty upstream behaviour, by name.
 
-A row says what the upstream does, never what anybody makes of it. Expectations stand with whoever plays the table: a
-whole gateway (tests/flows/test_faults.py), and other clients behind the gateway's door. All bytes are written by hand.
+A row has what the upstream does, not what its client has to do. The expectations are in the tests that use the table:
+a whole gateway (tests/flows/test_faults.py), and other clients behind the gateway's door. All bytes are literals.
 
     with Playhouse() as house:                         # every row for every kind, each at an address of its own
         url = house.url(fault, kind)                   # a base_url, there misbehaves `fault` ...
         house.heal(fault, kind)                        # ... until now: from here on the same address answers well
 
-What a good answer says depends on the request's `user`, so that one call never passes for another's:
-`Ask(kind, user).document` is the answer to a plain call, `.events` what a streamed one says before `[DONE]`. Anything
-that belongs to no call says POISON. Texts of errors name the credential, the host and the model of the request.
+The content of a good answer depends on the request's `user`, so that a test detects the answer of another call:
+`Ask(kind, user).document` is the answer to a plain call, `.events` those of a streamed one before `[DONE]`. Bytes that
+belong to no call contain POISON. Error messages contain the credential, the host and the model of the request.
 """
 
 from __future__ import annotations
@@ -212,8 +212,8 @@ class Fault:
     kinds: tuple[Kind, ...] = KINDS
     """What it can be asked for."""
     stage: When = "request"
-    """When it misbehaves: at a request; as soon as it is connected to (the `Wire` then has an empty request); nobody
-    listens at all; somebody listens and never accepts."""
+    """When the fault occurs: at a request; at the connection (the `Wire` then has an empty request); the port does not
+    listen; the port listens but never accepts."""
     is_primed: bool = False
     """Shows only on a connection that has been used before: make a call that is answered well first."""
 
@@ -322,9 +322,9 @@ async def _nothing(ask: Ask, wire: Wire) -> None:
     pass
 
 
-# Nobody there.
+# No connection.
 add("refused", _nothing, stage="nobody")
-if sys.platform == "linux":  # elsewhere a full queue is told in other ways
+if sys.platform == "linux":  # other systems report a full queue differently
     add("never accepted", _nothing, stage="full")
 row("accepts and closes", lambda ask: b"", close, stage="connection")
 row("accepts and resets", lambda ask: b"", reset, stage="connection")

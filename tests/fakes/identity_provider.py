@@ -1,6 +1,6 @@
-"""An identity provider for attacks: it signs whatever a test tells it to, which no honest one does.
+"""An identity provider for tests of attacks: it signs any token that a test asks for.
 
-The honest way is tested with a real one: tests/browser/slow/test_sign_in.py.
+Sign-in with a real provider is tested in tests/browser/slow/test_sign_in.py.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""one-api as a reseller: a real relay of another make, with channels to an upstream of the test.
+"""one-api as a reseller: a real relay of another project, with channels to an upstream of the test.
 
-`make servers` builds it from its Go module, where Go and the module proxy are there. It listens on loopback alone and
-keeps its books in a file of SQLite. Where it would fetch tables of tokens it finds the smallest ones that there are, a
-token for each byte, and anything else that it would fetch goes to a proxy that does not exist.
+`make servers` builds it from its Go module, if Go and the module proxy are available. It listens on loopback only and
+stores its records in an SQLite file. Instead of downloaded tokeniser tables it gets the smallest possible ones (one
+token for each byte); all its other downloads go to a proxy that does not exist.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class ConnectProxy(Scripted):
 
 
 def tunnel(port: int, answer: bytes = ESTABLISHED, *, userinfo: str | None = None) -> Behaviour:
-    """Lead to this port on 127.0.0.1; with `userinfo` (user:password) only for whoever shows it, and 407 otherwise."""
+    """Connect to this port on 127.0.0.1; with `userinfo` (user:password), answer 407 to requests without it."""
     expected = None if userinfo is None else "Basic " + base64.b64encode(userinfo.encode()).decode()
 
     async def behaviour(wire: Wire) -> None:

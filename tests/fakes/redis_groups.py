@@ -36,9 +36,9 @@ class _Several:
 
 
 def wait_until_replicated(master: RedisServer, replicas: int) -> None:
-    """Until so many replicas have all that was written so far.
+    """Until this number of replicas has all that was written so far.
 
-    WAIT does not tell: it looks at what was written on its own connection only.
+    WAIT is not sufficient: it covers only the writes of its own connection.
     """
     written = int(master.info("master_repl_offset"))
 

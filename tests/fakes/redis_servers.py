@@ -185,7 +185,7 @@ class RedisServer:
 
     def _answers(self) -> bool:
         told = flat(self.call("INFO"))
-        # Whoever else has the port answers with another number.
+        # Another server on this port answers with another process id.
         return f"process_id:{self.pid}\r" in told and "loading:1" not in told
 
     # ------------------------------------------------------------------------------------------------------ asking

@@ -166,7 +166,7 @@ class Scripted:
         assert self._stop is not None
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(60)
-        if kind is None:  # a failing test has its own story to tell
+        if kind is None:  # only if the test itself has not failed
             assert not self.troubles, f"unexpected at {self!r}: {self.troubles}"
 
     async def __aenter__(self) -> Self:
@@ -342,7 +342,7 @@ def event(value: Any) -> bytes:
 
 
 def stream(events: Iterable[Any], delay_s: float = 0.0, *, done: bool = True) -> Behaviour:
-    """A chunked event stream, one chunk per event, `data: [DONE]` behind them unless told otherwise."""
+    """A chunked event stream, one chunk per event; `data: [DONE]` follows them if `done`."""
 
     async def behaviour(wire: Wire) -> None:
         await wire.write(CHUNKED)
@@ -446,9 +446,9 @@ async def until(condition: Callable[[], object], timeout_s: float = 30.0) -> Non
 
 
 def dead_port() -> int:
-    """A port on 127.0.0.1 where nobody listens: bound, noted, closed.
+    """A port on 127.0.0.1 without a listener.
 
-    It is below those that systems give to clients and to whoever asks for any, so that it stays free until it is used.
+    It is below the ephemeral ports, so that the system does not assign it to another socket before it is used.
     """
     for port in random.sample(range(22_000, 32_000), 50):
         with socket.socket() as sock:

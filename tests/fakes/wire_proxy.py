@@ -116,7 +116,7 @@ class WireProxy:
         self._begin(_Fault(is_held=True))
 
     def refuse(self) -> None:
-        """Nobody is here: open connections are cut, new ones refused."""
+        """Close the open connections and refuse new ones."""
         self._do(self._leave)
 
     def cut(self) -> None:

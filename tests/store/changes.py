@@ -17,9 +17,9 @@ NUMBERS = itertools.count(1)
 
 
 class Clock:
-    """The store's clock, as a test sees and moves it: by `now` and `advance`.
+    """The store's clock, which a test reads with `now` and moves with `advance`.
 
-    This one stands still meanwhile. That of a server goes on; so what is true of every store counts in hours.
+    This one does not run by itself. A server's clock does; so tests of every store use times of hours.
     """
 
     def __init__(self) -> None:
@@ -85,7 +85,7 @@ def parallel(limit: int = 2, **changes: Any) -> Claim:
 
 
 def draw(*claims: Claim, call: str | None = None, **changes: Any) -> Reserve:
-    """A wish to draw; what it will be charged if it is lost is what it claims of tokens and of money."""
+    """A reservation. If its end is lost, it is charged with the tokens and the cost that it claims."""
     name = call or f"call-{next(NUMBERS)}"
     estimates = {claim.window.unit: claim.amount for claim in claims}
     record = lost(name, estimates.get("tokens", 0))._replace(cost_nusd=estimates.get("usd"))

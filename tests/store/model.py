@@ -40,11 +40,11 @@ class LateCopy(Exception):
 
 @dataclass
 class Line:
-    """One call in the books."""
+    """One recorded call."""
 
     worker: str
     record: Record
-    """What it is charged with; of an open one, what it will be charged with if nobody settles it."""
+    """Its charge; for an open call, its charge if it is never settled."""
     claims: tuple[Claim, ...]
     drawn_us: int
     state: str
@@ -80,7 +80,7 @@ class Verdict(NamedTuple):
 
 
 class Model:
-    """The books."""
+    """The expected state of the store."""
 
     def __init__(self) -> None:
         self.lines: list[Line] = []

@@ -54,7 +54,7 @@ class Rig(Protocol):
     """A store to play with."""
 
     is_monotonic: bool
-    """Its clock stands still while the machine's runs behind it."""
+    """Its clock does not advance while the machine's clock is behind it."""
 
     async def open(self) -> Store:
         """As another process would."""
@@ -132,7 +132,7 @@ class Play:
         await self._check()
 
     async def finish(self) -> None:
-        """Every call ends, every worker delivers: then nothing is reserved, and the books tell what happened."""
+        """End every call and deliver every journal: then nothing is reserved, and the store has a record of each call."""
         for at, desk in enumerate(self.desks):
             for number in range(2):  # a store that has forgotten says so at the first
                 ends = tuple(End(0, 7) for _ in desk.running) if number == 0 else ()
@@ -149,7 +149,7 @@ class Play:
         closed = {record.id: record for record in told}
         assert len(closed) == len(told)
         stands = {record.id: record for record in self.model.records()}
-        # Of a draw whose worker never heard of it and died, the store alone knows.
+        # A draw whose worker was killed before the reply arrived is known to the store only.
         orphans = {name: record for name, record in stands.items() if name not in closed}
         assert all(record.ended == "lost" for record in orphans.values())
         assert stands == closed | orphans
@@ -223,7 +223,7 @@ class Play:
             return
         batch = self.sent[-1 - step.which % len(self.sent)]
         if batch.worker in {desk.name for desk in self.gone} and batch.acked == 0:
-            return  # nothing tells it from the first batch of a new worker
+            return  # it cannot be distinguished from the first batch of a new worker
         try:
             await self._apply(self._store_of(step.which), batch)
         except (StoreUnavailable, StoreLostWrites):
@@ -264,7 +264,7 @@ class Play:
         self.admitted, self.drawn = [], []
 
     def _change(self) -> None:
-        """A rate changes only while nobody draws on it: which of two limits it leaks at is nobody's promise."""
+        """A rate changes only while no call is open on it: which of the two limits it leaks at is not specified."""
         is_quiet = (
             not any(line.state in ("open", "lost") for line in self.model.lines)
             and not any(desk.running or desk.journal[desk.delivered :] for desk in (*self.desks, *self.dead))

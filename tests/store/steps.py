@@ -72,7 +72,7 @@ class Turn(NamedTuple):
     """`lost`: it is applied, and the worker does not hear of it. `never`: it is not, or much later (`Copy`). `dies`: it
     is applied, and the worker has no time left to hear of it."""
     rates: tuple[RateWish, ...] = ()
-    """They are drawn behind the wishes."""
+    """They are drawn after the windows."""
 
 
 class Copy(NamedTuple):
@@ -82,7 +82,7 @@ class Copy(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """Nobody says anything."""
+    """No message for this time."""
 
     ticks: int
 
@@ -100,7 +100,7 @@ class Die(NamedTuple):
 
 
 class Adopt(NamedTuple):
-    """Somebody delivers what a dead worker has left: so many portions of it, and gives up if there are more."""
+    """Another process delivers at most this many portions of a dead worker's journal."""
 
     by: int
     portions: int = 99
@@ -158,7 +158,7 @@ class Desk:
 
 
 def opening_of(wish: Wish, call: str, now: float, limit_of: Mapping[str, int]) -> Reserve:
-    """What a wish sends to the store at this Unix time."""
+    """The change that is sent to the store for this draw at this Unix time (seconds)."""
     key = f"key{wish.key}"
     claims = tuple(_claim(name, key, wish.tokens, now, limit_of[name]) for name in wish.windows)
     tokens = wish.tokens + wish.estimate

@@ -1,7 +1,7 @@
 """The promises of every store (gateway/store/__init__.py). Nothing here knows which one it is.
 
-The clock of a store may go on while a test runs, so rates are slow here, a unit an hour, and times are told by the
-minute. The arithmetic to the microsecond is in tests/quota/test_windows.py.
+The clock of a store may run during a test, so rates are slow here (one unit an hour) and times are compared by the
+minute. The arithmetic to the microsecond is tested in tests/quota/test_windows.py.
 """
 
 from __future__ import annotations
@@ -428,7 +428,7 @@ async def test_a_settlement_counts_once(worker: Worker, other: Worker, store: St
     end = worker.closing(settlement(wish, 7))
     await worker.send(*[end] * 5)
     await worker.send(end)
-    heir = Worker(other.store, worker.name)  # whoever adopts the journal
+    heir = Worker(other.store, worker.name)  # the process that adopts the journal
     heir.seq = heir.acked = worker.seq
     await heir.send(end)
     assert await levels(store, clock, *claims, daily(9)) == [(7, 50), (57, 0), (1, 0), (1, 0)]

@@ -362,7 +362,7 @@ async def test_what_running_calls_have_reserved_stays_and_their_end_is_charged(
     claims = [tokens(200, 40), slow(200, 40), parallel(5)]
     await worker.settle(await worker.granted(*claims), 30)
     cheap, dear, voided = [await worker.granted(*claims) for _ in range(3)]
-    await Worker(store).granted(*claims)  # by one that dies
+    await Worker(store).granted(*claims)  # this worker never settles it
     assert await levels(store, clock, *claims) == [(30, 160), (190, 0), (4, 0)]
     assert await put(store, "k", "1", resets=tuple(claim.window for claim in claims))
     assert await levels(store, clock, *claims) == [(0, 160), (0, 0), (4, 0)]

@@ -85,7 +85,7 @@ async def test_a_report_that_was_told_before_is_as_fresh_as_a_new_one(
 async def test_a_worker_that_was_silent_and_comes_in_time_settles_as_ever(
     worker: Worker, other: Worker, clock: Clock
 ) -> None:
-    """Silence alone takes nothing: somebody has to come by. And nobody closes his own leases."""
+    """A silent worker's leases are closed only by a call of another worker; no worker closes its own."""
     wish = await worker.granted(tokens(100, 40), parallel(1))
     clock.advance(10 * SILENT_S)
     assert (await worker.send()).lost == 0
@@ -286,7 +286,7 @@ async def test_a_lost_call_that_is_drawn_again_is_open_once(worker: Worker, othe
 
 
 async def test_a_worker_that_comes_back_goes_on(worker: Worker, other: Worker, clock: Clock) -> None:
-    """Stopped for a minute in the middle of its calls, and continued: the books balance."""
+    """A worker is stopped for a minute during its calls, then continues: the sums are right."""
     wishes = [await worker.granted(daily(100), tokens(1000, 40), parallel(9)) for _ in range(3)]
     await other.listen(clock, A_WHILE_S)
     assert (await other.send()).lost == 3

@@ -1,4 +1,4 @@
-"""The promises of every store about what it tells: usage, calls, standings. Nothing here knows which store it is."""
+"""The contract of every store for its reports: usage, calls, window levels. The tests do not depend on the store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may look into the embedded store: whoever runs the gateway, whatever the umask of its shell."""
+"""File modes of the embedded store: only the gateway's user may read it, with any umask."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ async def hang_up(server: RedisServer, store: RedisStore) -> None:
     connection = store._writing._connection
     assert connection is not None
     async with asyncio.timeout(PATIENCE_S):
-        while not await connection.can_read():  # noqa: ASYNC110 - redis-py tells nobody
+        while not await connection.can_read():  # noqa: ASYNC110 - redis-py has no event for it
             await asyncio.sleep(0.01)
 
 
@@ -358,7 +358,7 @@ async def test_a_server_that_stands_still_is_given_up_and_applies_once_what_it_g
 
 @pytest.fixture(params=["before it is sent", "after it was sent"])
 async def held_up(request: pytest.FixtureRequest, server: RedisServer, opens: Opens) -> RedisStore:
-    """Its limit is 0.3 s, and with everything that is sent, the event loop stands still for 0.5 s."""
+    """A store with a timeout of 0.3 s; each send blocks the event loop for 0.5 s."""
     store = await opens(server)
     await store.ping()
     store._writing._limit_s = 0.3
@@ -572,7 +572,7 @@ async def test_the_data_of_a_newer_gateway_is_refused(server: RedisServer, opens
     settings = Settings(url=server.url, namespace="ours")
     with pytest.raises(StoreMisconfigured, match="namespace ours was written by a newer gateway"):
         await RedisStore.open(settings)
-    await store.ping()  # whoever was there before goes on, until it connects anew
+    await store.ping()  # an open connection stays usable until it is closed
     await hang_up(server, store)
     with pytest.raises(StoreUnavailable, match="newer gateway"):
         await store.ping()

@@ -81,7 +81,7 @@ async def test_scripts_that_were_flushed_are_loaded_again(store: RedisStore, ser
 
 
 async def test_keys_are_kept_where_it_is_said(store: RedisStore, server: RedisServer, namespace: str) -> None:
-    # Windows of which nothing is known stay unknown; else nobody would forget them with their day.
+    # A reset does not create a window: a window made here would never be deleted.
     await put(store, "a", "1", secrets_added=(digest("a"),), resets=(tokens().window, slow().window))
     await put(store, "red", "2", kind="team")
     # No batch has come yet: a newer gateway has to know all the same whose data it finds.
@@ -105,7 +105,7 @@ async def test_a_change_whose_answer_is_lost_is_not_repeated(server: RedisServer
         with pytest.raises(StoreUnavailable):
             await put(store, "a", "2", before="1")
         assert proxy.cuts == 1
-        # Whoever asks again learns that it is not as it was read.
+        # A repeated change is refused: the document has changed since it was read.
         assert not await put(store, "a", "2", before="1")
         assert await onlooker.read("key", ["a"]) == ["2"]
         proxy.cut_request(of=b"EVALSHA")
@@ -220,7 +220,7 @@ async def test_a_server_whose_memory_is_full_changes_nothing_and_is_read(
 async def test_names_that_have_lost_their_documents_are_passed_over(
     store: RedisStore, server: RedisServer, namespace: str
 ) -> None:
-    """A server that died while it wrote its file may bring back one and not the other (apply_writing.lua)."""
+    """A server that was killed during a write may restore one and not the other (apply_writing.lua)."""
     names = [f"key-{number:04}" for number in range(1500)]
     server.cli("ZADD", f"{{{namespace}}}:1:names:key", *(word for name in names for word in ("0", name)))
     server.cli("HSET", f"{{{namespace}}}:1:documents:key", *(word for name in names[700:] for word in (name, "text")))

@@ -1,7 +1,7 @@
-"""What a refused caller is told, on every store: with no call open it is admitted then, and not 50 ms before.
+"""Retry times of every store: with no call open, a call is admitted at that time, and not 50 ms before.
 
-To the microsecond, and for whatever may have happened before, tests/upstream/test_retry_after.py shows it of the
-arithmetic. Here it is the stores' own, with their own clocks: one that stands still, and those of servers, which go on.
+tests/upstream/test_retry_after.py tests the arithmetic to the microsecond, after random histories. These tests use the
+stores' own arithmetic and clocks: one that a test moves, and those of servers, which run.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .worker import Worker
 
 EARLY_US = 50_000
 TRIES = 20
-"""How often something is tried again on a machine that is so slow that a try tells nothing."""
+"""The number of attempts on a machine that is too slow for a valid result in each attempt."""
 
 LIMITS: dict[Unit, tuple[int, ...]] = {
     "requests": (1, 3, 7, 60), "tokens": (10, 6000, 40_000, 90_001), "usd": (1000, 12_345_678, 5 * 10**9),
@@ -148,7 +148,7 @@ async def test_level_that_is_full_and_a_part_of_a_unit(worker: Worker, store_tim
 
 
 async def test_what_came_back_counts(worker: Worker, store_time: StoreTime) -> None:
-    """A refund shortens the wait that is told, for everybody who asks after it."""
+    """A refund shortens the retry time of all later refusals."""
     claims = [rate(6000, 6000, 60), rate(10**9, 10**9, 3600, unit="usd", per="hour")]
     wish = await worker.granted(*claims)
     before_us = told_us(await worker.refused(*claims))

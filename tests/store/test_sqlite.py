@@ -1,4 +1,4 @@
-"""What is the embedded store's own: one file, several processes, and what becomes of it all when one of them dies."""
+"""Tests of the embedded store only: one file, several processes, and the state after one of them is killed."""
 
 from __future__ import annotations
 
@@ -433,7 +433,7 @@ def child_wishes(calls: int, name: str, claims: tuple[Claim, ...] = CHILD_CLAIMS
 
 
 class Child:
-    """A real process with a store of its own, which stays until it is told to go, or killed."""
+    """A process with its own store, which runs until it is ended or killed."""
 
     def __init__(self, folder: Path, calls: int, settled: int, name: str = "child") -> None:
         self.process = subprocess.Popen(
@@ -612,7 +612,7 @@ async def test_no_batch_looks_through_a_table_that_grows(
 async def test_who_is_silent_is_not_looked_for_with_every_batch(
     worker: Worker, other: Worker, store: SqliteStore, clock: Clock
 ) -> None:
-    """It costs a look through the workers, and nobody can have fallen silent sooner than SILENT_S after a look."""
+    """The search reads all workers, and no worker can become silent within SILENT_S after it."""
     await worker.send()
     await other.send()
     for seconds, looks in ((SILENT_S / 2, 0), (SILENT_S / 2, 0), (1, 1)):

@@ -53,14 +53,14 @@ def another_process(folder: Path, times: int) -> subprocess.Popen[bytes]:
 
 
 async def count_up(store: SqliteStore, times: int) -> None:
-    """Add so much to a document that is a number, one by one, however often somebody else was faster."""
+    """Add 1 to a document that is a number, this many times; repeat each change that another process overtook."""
     done = 0
     for _ in range(times * 1000):
         (text,) = await store.read("team", ["counter"])
         try:
             done += await put(store, "counter", str(int(text or 0) + 1), before=text, kind="team")
         except StoreUnavailable:
-            """A slow machine; nothing was applied, for nobody could begin to write."""
+            """The write lock was not available in time (a slow machine); nothing was applied."""
         if done == times:
             return
 

@@ -46,7 +46,7 @@ class Pool:
         return self._writer.request(path, headers, body, method=method, key=key)
 
     async def acquire(self, *, is_fresh: bool = False) -> Connection | Failure:
-        """Never waits and never fails: aiohttp connects when a request is sent, and so `ended` tells of it."""
+        """Never waits and never fails: aiohttp connects when a request is sent, so `ended` reports the failure."""
         if is_fresh:
             self._left.append(self.session)  # not closed yet: its other exchanges go on
             self.session = self._session(self._max_connections)

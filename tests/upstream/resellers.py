@@ -156,7 +156,7 @@ ROWS = (
     # The setting base_url is wrong.
     _wrong_url("wrong-url"),
     _wrong_url("wrong-url-as-text"),
-    # Nobody who serves this model.
+    # No channel serves this model.
     _nobody("no-channel", "status 503, code one_api_error" + WITH_ID),
     _nobody("no-channel-in-english", "status 503, code model_not_found" + WITH_ID),
     _nobody("no-channel-as-500", "status 500, code get_channel_failed" + WITH_ID),

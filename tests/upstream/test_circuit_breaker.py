@@ -332,7 +332,7 @@ def test_it_is_what_the_naive_model_says(steps: list[tuple[float, CircuitEvent]]
     for wait_s, event in steps:
         now += wait_s
         if event in (CircuitEvent.BEGIN, CircuitEvent.TIMER) and not admits(circuit, now):
-            continue  # nobody begins where nobody is admitted
+            continue  # no attempt begins unless it is admitted
         naive.hear(event, now)
         circuit = after(circuit, event, now)
         assert admits(circuit, now) is naive.admits(now)

@@ -885,7 +885,7 @@ async def test_total_limit_runs_through_a_pause() -> None:
         failure = await ear.end()
         assert failure is not None
         assert failure.detail == "not finished within 1.2 s"
-        assert failure.was_held_back  # whose fault that is nobody can tell
+        assert failure.was_held_back  # the cause is unknown
         await pool.close()
 
 

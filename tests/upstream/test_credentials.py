@@ -27,7 +27,7 @@ LIMITED = Failure("up", Phase.REFUSED, Fault.RATE_LIMITED, status=429, retry_aft
 
 
 def refuse(keys: Credentials, failure: Failure, place: int = 0, times: int = 1, now: float = NOW) -> None:
-    """So many attempts, one after the other, are told this."""
+    """Report this failure for a number of attempts, one after the other."""
     for _ in range(times):
         keys.refused(place, "m", failure, now, now)
 
@@ -61,7 +61,7 @@ Told = tuple[str, Failure | None]
 """A model, and the refusal; None: a success."""
 
 SCOPES: list[tuple[list[Told], dict[str, Grade]]] = [
-    # What a sole key was told, one after the other; then its grade for each model.
+    # The failures of a single key, in order; then its grade for each model.
     #
     # A refusal concerns the model that was asked for, however often it is repeated.
     ([("a", UNKNOWN)], {"a": Grade.DEGRADED, "c": Grade.HEALTHY}),

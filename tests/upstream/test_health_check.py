@@ -92,7 +92,7 @@ async def test_probes_keep_one_connection() -> None:
 
 
 async def test_probe_that_finds_no_free_connection_says_nothing() -> None:
-    """All are in calls, which will tell."""
+    """All connections are in use by calls, whose results are reported."""
     async with Scripted(always=ok_json()) as upstream:
         pool = pool_of(upstream.url, max_connections=1, connect_s=0.1)
         held = await acquired(pool)

@@ -480,7 +480,7 @@ async def test_dials_at_the_same_time_share_one_look_up_and_spread_over_the_addr
         await asyncio.sleep(0.01)
         others = [asyncio.ensure_future(ask(pool)) for _ in range(8)]
         await asyncio.sleep(0)
-        impatient.cancel()  # whoever asked first leaves; the others get their answer all the same
+        impatient.cancel()  # the first caller is cancelled; the others get their connection
         for asked_later in others:
             assert (await asked_later).failure is None
         assert len(asked) == 1

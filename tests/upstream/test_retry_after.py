@@ -1,4 +1,4 @@
-"""When a caller is told to come back: with no call open, that is the first moment at which it is admitted."""
+"""The retry time of a refusal: with no call open, it is the first moment at which the call is admitted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SECOND = 1_000_000
 NOW_US = 1_795_226_400_123_457
 """Not a whole millisecond."""
 ROUNDED_US = 1
-"""Whoever looks at a rate sees it rounded to a whole microsecond, to the side on which it is never ahead."""
+"""A rate is read rounded to a whole microsecond, to the side on which it is never ahead."""
 MIDNIGHT_US = 1_795_305_600 * SECOND
 
 
@@ -71,7 +71,7 @@ class Trial:
         return [Claim(window, max(1, window.limit * share // 1000)) for window in self.windows]
 
     def refusal(self, claims: list[Claim], at_us: int) -> Refused | None:
-        """What a call would be told that came then; nothing is changed."""
+        """The refusal of a call at this time, None if it is admitted; nothing is changed."""
         states = [limits.leaked(window, state, at_us) for window, state in zip(self.windows, self.states, strict=True)]
         return limits.refusal(list(zip(claims, states, strict=True)), at_us)
 
@@ -146,7 +146,7 @@ def test_whoever_comes_back_when_told_is_admitted_and_nobody_before(
     assert trial.refusal(claims, trial.now_us + wait_us) is None
     early = trial.refusal(claims, trial.now_us + max(0, wait_us - 50_000))
     assert early is not None
-    assert early.retry_after_us is not None  # whoever asks again meanwhile is told the same moment
+    assert early.retry_after_us is not None  # the same moment for a repeated call
     assert abs(early.retry_after_us + max(0, wait_us - 50_000) - exact_us) <= ROUNDED_US
 
 
@@ -154,7 +154,7 @@ def test_whoever_comes_back_when_told_is_admitted_and_nobody_before(
 def test_only_what_is_settled_makes_a_quota_spent(
     windows: list[Window], limit: int, used: int, reserved: int, pause_us: int
 ) -> None:
-    """A day in which somebody else's reservation is in the way ends by itself, and so does every rate beside it."""
+    """A day window that is full because of another call's reservation ends by itself, as do all rates beside it."""
     day = Claim(a_day("d", "tokens", limit), 1)
     trial = Trial(windows)
     trial.do(Deed(0, "draw", 1000, 0))

@@ -73,7 +73,7 @@ TABLE: list[tuple[list[Failure], bool, Step, Step]] = [
     ([CONNECT] * 4, True, GIVE_UP, GIVE_UP),
     ([CUT_BEFORE_SENT], False, OVER_THERE, (0.1, False)),
     ([CONNECT, CUT_BEFORE_SENT], False, OVER_THERE, (0.4, False)),
-    # It took its time already, or it is full: waiting in front of it once more would help nobody.
+    # The upstream was slow to connect or is full: another attempt there would only wait again.
     ([SLOW_CONNECT], True, OVER_THERE, GIVE_UP),
     ([BUSY], True, OVER_THERE, GIVE_UP),
     ([CONNECT, BUSY], False, OVER_THERE, GIVE_UP),
@@ -136,7 +136,7 @@ def test_next_step(failures: list[Failure], repeats: bool, with_elsewhere: Step,
 def test_who_has_spent_its_retry_budget_is_not_asked_again_but_the_others_are(
     failures: list[Failure], repeats: bool, with_elsewhere: Step, alone: Step
 ) -> None:
-    """A stale connection is no load: nobody has read from it."""
+    """A stale connection causes no load: the upstream did not read the request."""
     settings = model(repeat_when_waiting=repeats)
     check(next_step(settings, [HERE, THERE], tried(*failures), spent={"up"}), with_elsewhere, failures)
     is_unread = failures[-1] is STALE and failures.count(STALE) == 1

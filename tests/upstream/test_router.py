@@ -410,7 +410,7 @@ STALE = Failure("a", Phase.STALE, Fault.CUT)
 @pytest.mark.parametrize(
     ("failure", "keys", "is_spent"),
     [
-        (STALE, 1, False),  # nobody has read it
+        (STALE, 1, False),  # the upstream has not read the request
         (AUTH, 2, False),  # the next key is shown
         (LIMITED, 2, False),
         (LIMITED, 1, True),  # the same one once more
@@ -469,7 +469,7 @@ async def test_what_is_known_of_an_upstream_outlives_a_reload(stand: Stand) -> N
 
 
 async def test_a_model_that_is_named_no_more_is_shown_no_more(stand: Stand) -> None:
-    """Its circuit stays, for its calls; but nobody can paint an upstream red with it."""
+    """Its circuit is kept for its calls, but does not appear in the upstream's status."""
     stand.call(ERROR, "m", times=CONSECUTIVE_FAILURES)
     health = stand.router.health["a"]
     for names, state in (({"n"}, CircuitState.CLOSED), ({"m", "n"}, CircuitState.OPEN)):

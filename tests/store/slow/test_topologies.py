@@ -213,7 +213,7 @@ async def test_a_master_that_stands_still_is_left_for_the_new_one(tmp_path: Path
             wish = draw(claim)
             with pytest.raises(StoreUnavailable):
                 await Worker.send(worker, worker.opening(wish))
-            # Nobody knows what becomes of it: the stopped server may still carry it out.
+            # Its result is unknown: the stopped server may still execute it.
             group.wait_until_master_changed(stopped)
             assert isinstance(await worker.draw(wish), Granted)
             stopped.cont()
@@ -234,7 +234,7 @@ async def test_a_master_that_stands_still_is_left_for_the_new_one(tmp_path: Path
 async def test_a_cluster_keeps_the_books_through_the_loss_of_a_master(tmp_path: Path) -> None:
     claim = calendar(3)
     with Cluster(tmp_path, has_replicas=True) as group:
-        # Two workers that ask different nodes first find the same books.
+        # Two workers that connect to different nodes first see the same data.
         hosts = group.url.removeprefix("redis+cluster://").split(",")
         first, second = (f"redis+cluster://{','.join(some)}" for some in (hosts, hosts[::-1]))
         async with opened(first) as store, opened(second) as neighbour:

@@ -1,8 +1,8 @@
-"""A Redis that died while it wrote its append-only file, and what its restarts make of half a batch.
+"""A Redis that was killed while it wrote its append-only file, and its state after each restart.
 
-Such a file ends in the middle of a transaction. Redis cuts it behind the last whole command, and leaves what comes
-before that in the file, without its end: what is written next goes behind it, and the restart after that carries out
-both. (Valkey cuts in front of the transaction, as of 2026.) The books have to stand all the same.
+Such a file ends in the middle of a transaction. Redis truncates it after the last complete command and keeps the
+incomplete transaction in the file: the next commands are appended to it, and the next restart executes both. (Valkey
+truncates the file before the transaction, as of 2026.) The stored sums have to be right in both cases.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def last_file(server: RedisServer) -> Path:
 
 
 async def state(url: str, claims: tuple[Any, ...], worker: Worker, server: RedisServer) -> dict[str, Any]:
-    """Everything that somebody could read of the books."""
+    """All that can be read from the store."""
     store = await RedisStore.open(Settings(url=url))
     try:
         return {
@@ -82,7 +82,7 @@ async def test_half_a_batch_in_the_file_counts_for_nothing(
         server.restart()
         worker.store = await RedisStore.open(Settings(url=server.url))
         worker.seq, worker.number, worker.acked = seq, number, seq - 1
-        # As the bookkeeper tells it again after a lost answer.
+        # The bookkeeper repeats these after a lost answer.
         closing, voiding = worker.closing(end), worker.voiding(wish)
         await worker.send(closing)
         await worker.send(worker.opening(wish, is_forced=True), voiding)
@@ -107,7 +107,7 @@ async def test_half_a_change_in_the_file_revives_no_revoked_key(
     await worker.settle(await worker.granted(claim), 30)
     await put(store, "a", "1", secrets_added=(first,))
     before = last_file(server).stat().st_size
-    # This change is in the air when the power fails, and whoever wanted it does not come back.
+    # The power fails during this change, and its client does not repeat it.
     await put(store, "a", "2", before="1", secrets_added=(second,), secrets_removed=(first,), resets=(claim.window,))
     whole = last_file(server).stat().st_size
     server.kill()
