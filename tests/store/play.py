@@ -132,7 +132,7 @@ class Play:
         await self._check()
 
     async def finish(self) -> None:
-        """End every call and deliver every journal: then nothing is reserved, and the store has a record of each call."""
+        """End every call, deliver every journal: then nothing is reserved, and the store has a record of each call."""
         for at, desk in enumerate(self.desks):
             for number in range(2):  # a store that has forgotten says so at the first
                 ends = tuple(End(0, 7) for _ in desk.running) if number == 0 else ()

@@ -19,7 +19,7 @@ def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.Abstrac
 
 @pytest.fixture(autouse=True)
 async def quiet_loop(caplog: pytest.LogCaptureFixture) -> AsyncIterator[None]:
-    """The event loop reports no error for any behaviour of the peer: no traceback, no exception that was not retrieved."""
+    """The event loop reports no error for any behaviour of the peer: no traceback, no unretrieved exception."""
     complaints: list[str] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(repr(context)))
     yield
