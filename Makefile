@@ -10,7 +10,7 @@ help:
 	@echo "make demo    run the gateway with a simulated upstream; no network, no key, no server needed"
 	@echo "make docs    build the documentation site into site/"
 	@echo "make screenshots  make the pictures of the documentation from the demo; needs Chromium (make servers); 2 minutes"
-	@echo "make test    format, lint, strict types and the fast tests; 5 minutes, no root, no servers needed"
+	@echo "make test    format, lint, strict types and the fast tests; 3 minutes, no root, no servers needed"
 	@echo "make test-all  every test, on every Redis and Valkey, with real clients and browsers; 40 minutes; installs servers"
 	@echo "make check   format, lint and strict types alone"
 	@echo "make servers install what the slow tests run on: servers, a browser, the SDK for Node"
