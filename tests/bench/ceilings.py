@@ -1,5 +1,5 @@
 """How many functions of the gateway's own a call may enter, and what it may ask of Redis: what
-`tests/slow/test_counts.py` holds it to.
+`tests/slow/alone/test_ceilings.py` holds it to.
 
 Counted, so a busy machine changes nothing; and only what stands in the package `gateway`, written in Python, so that
 another version of a library changes nothing either. A newer Python enters fewer: comprehensions are no functions there.
