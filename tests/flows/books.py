@@ -1,4 +1,4 @@
-"""Three people who write down the same calls: the upstream, the clients, and the gateway; and whether they agree.
+"""Compares the records that the upstream, the clients and the gateway each have of the same calls.
 
     seller = Seller()
     upstream.play(always=seller)
@@ -6,8 +6,8 @@
     callers.call(house.port)                                # or: with callers.at_work(lambda: house.port): ...
     check_books(house, seller, callers.told)
 
-Each call has a number of its own. The client sends it as X-Client-Request-Id, which stands in the gateway's record, and
-in the prompt, which the upstream reads. What the upstream reports as used follows from the number.
+Each call has its own number. The client sends it as X-Client-Request-Id, which is in the gateway's record, and in the
+prompt, which the upstream reads. The usage that the upstream reports is computed from the number.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ WHO = ("alice", "bob")
 
 PROMPT_CHARACTERS = 40
 ESTIMATE = (PROMPT_CHARACTERS // 4, 50)
-"""What stands for a call of which nobody knows what it used: its prompt at four bytes a token, and its max_tokens."""
+"""The estimated usage of a call whose usage is unknown: its prompt at four bytes a token, and its max_tokens."""
 
 EVENTS = 4
-"""Of a stream, before its usage is told."""
+"""The number of a stream's events before the one with its usage."""
 
 STREAM_PIECES = EVENTS + 3
 """In how many pieces a stream comes: a head, its events, its usage, and its end."""
@@ -58,10 +58,10 @@ ACCOUNTS = {
     "keys": [key(who, quotas=QUOTAS, max_parallel=500) for who in WHO] + [key("single", max_parallel=1)],
     "quotas": [{"tokens": 9_000_000, "per": "day"}],
 }
-"""For a configuration: every kind of window, wide enough for everybody."""
+"""Limits for a configuration: every kind of window, large enough for all calls."""
 
 SETTLED_S = SILENT_S + 25.0
-"""How long the books may take to come to rest: the leases of a worker that died may be closed only after `SILENT_S`."""
+"""The longest time until the sums are final: the leases of a killed worker may be closed only after `SILENT_S`."""
 
 
 def tokens_of(number: int) -> tuple[int, int]:
@@ -159,7 +159,7 @@ def _stream(number: int) -> list[bytes]:
 
 @dataclass
 class Told:
-    """What a client was told of one call."""
+    """The result of one call at its client."""
 
     number: int
     who: str
@@ -180,7 +180,7 @@ class Told:
 
 @dataclass
 class Callers:
-    """Clients, and what they were told. Safe to use from many threads: each call is one of its own."""
+    """Clients and their results. Thread-safe: each call has its own object."""
 
     told: list[Told] = field(default_factory=list)
     seen_piece: Callable[[Told], object] = lambda told: None
@@ -258,7 +258,7 @@ class Callers:
 
 
 def open_windows(house: Gateway) -> list[str]:
-    """The windows in which something is reserved or running; also where nobody can tell at the moment."""
+    """The windows in which something is reserved or running, or whose state is unknown at the moment."""
     answer = house.admin("quotas")
     if answer.status != 200:
         return [f"the gateway answers {answer.status}"]
@@ -278,9 +278,9 @@ def wait_until_settled(house: Gateway, timeout_s: float = SETTLED_S) -> None:
 
 
 def check_books(house: Gateway, seller: Seller, told: Sequence[Told], timeout_s: float = SETTLED_S) -> Counter[str]:
-    """Once nothing is reserved any more: whether everybody has written down the same.
+    """Wait until nothing is reserved, then compare all records of the calls.
 
-    Returns how the calls ended, by the gateway's records. All of `told` has to have ended.
+    Returns the number of calls for each end in the gateway's records. All calls in `told` have to be complete.
     """
     wait_until_settled(house, timeout_s)
     records = house.calls(limit=1_000_000)

@@ -1,9 +1,9 @@
-"""Clients in a process of their own, which all call in the same moment; it imports nothing but the standard library.
+"""Clients in their own process, which all call at the same moment; it imports only the standard library.
 
 python -m tests.flows.crowd                              # reads one line of JSON: the calls
 {"calls": [[PORT, PATH, SECRET, BODY], ...]}             # each on a connection of its own
 ready                                                    # all are connected; a line is awaited
-[200, 429, ...]                                          # what they were told
+[200, 429, ...]                                          # the status of each
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Call = tuple[int, str, str, Any]
 
 
 def statuses(calls: Sequence[Call], processes: int) -> list[int]:
-    """What these calls are told, in their order, when so many client processes make them at once."""
+    """The HTTP statuses of these calls, in their order, when this number of client processes makes them at once."""
     parts = [calls[number::processes] for number in range(processes)]
     crowds = [
         subprocess.Popen(

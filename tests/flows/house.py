@@ -70,8 +70,8 @@ def key(name: str, **more: Any) -> dict[str, Any]:
 
 
 WITHOUT_TOKENS = {"PYTHONPATH": str(Path(__file__).parent.parent / "fakes" / "without_tokens")}
-"""For the environment of a process: the extra `tokens` is not installed for it. Houses are so unless a test asks
-otherwise: what they draw is then easily told, and none loads tables of 100 MB."""
+"""Environment of a process in which the extra `tokens` counts as not installed. It is the default of the tests: their
+estimates are then easy to compute, and no process loads tables of 100 MB."""
 WITH_TOKENS = {"PYTHONPATH": ""}
 
 

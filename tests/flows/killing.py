@@ -1,7 +1,7 @@
-"""Clients that call while workers are killed, and the books that have to agree afterwards.
+"""Clients that call while workers are killed, and the records that have to agree afterwards.
 
-Each call has a number, which goes into its X-Client-Request-Id and its body; what the upstream reports of it follows
-from the number.
+Each call has a number, which is in its X-Client-Request-Id and its body; the usage that the upstream reports is
+computed from the number.
 """
 
 from __future__ import annotations

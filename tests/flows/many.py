@@ -1,15 +1,16 @@
-"""Thousands of streams at once: an upstream and clients, each in a process of its own that does as it is told.
+"""Thousands of streams at once: an upstream and clients, each in its own process that executes commands.
 
     python -m tests.flows.many upstream                      # or: clients
-    {"open": 10000, "port": 8080, "secret": "sk-..."}        # one line of JSON says what to do
-    {"open": 10000, "wrong": []}                             # one tells what became of it
+    {"open": 10000, "port": 8080, "secret": "sk-..."}        # input: a command, one line of JSON
+    {"open": 10000, "wrong": []}                             # output: its result, one line of JSON
 
-The upstream: `speak` so many events to each of its streams, `end` all of them, `hang_up` (close what is idle), `count`.
-The clients: `open` so many streams (open is: the first event has come), `heard` so many events on each, `ended`.
+Commands of the upstream: `speak` (send this number of events on each stream), `end` (end all streams), `hang_up` (close
+idle connections), `count`. Commands of the clients: `open` (open this number of streams and wait for the first event of
+each), `heard` (wait for this number of events on each), `ended`.
 
-Each stream has a number. It stands in its prompt, and in each of its events: whoever hears what was said to another is
-wrong, and so is whoever misses a word. Events are made by hand and parsed by httptools, so that this costs less than
-the gateway.
+Each stream has a number, which is in its prompt and in each of its events: a client that receives an event of another
+stream, or misses one, is listed in `wrong`. Events are built without a JSON encoder and parsed by httptools, so that
+these processes use less CPU time than the gateway.
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ class Upstream:
         return {"connections": len(self.connections), "streams": len(self.speaking), "most": self.most}
 
     async def _each(self, act: Callable[[Source], None]) -> None:
-        """A few at a time: nobody's events come all in the same moment."""
+        """A few streams at a time, so that not all events are sent at the same moment."""
         for place, source in enumerate(list(self.speaking)):
             act(source)
             if place % 50 == 49:
@@ -289,7 +290,7 @@ class Helper:
             self._process.kill()
 
     def ask(self, **asked: Any) -> dict[str, Any]:
-        """What it tells when it has done this."""
+        """Send a command and return its result."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(asked) + "\n")
         self._process.stdin.flush()

@@ -17,7 +17,7 @@ AT_ONCE = 100
 
 
 def record(day: str, key: str, **more: Any) -> Record:
-    """A call of 10 + 5 tokens on this day whose cost nobody knows."""
+    """A call of 10 + 5 tokens on this day with an unknown cost."""
     noon = datetime.fromisoformat(f"{day}T12:00:00").replace(tzinfo=UTC).timestamp()
     plain: dict[str, Any] = {
         "id": f"req_{uuid.uuid4().hex}", "time": noon, "key": key, "team": None, "endpoint": "completions",

@@ -1,11 +1,11 @@
-"""An upstream and its customers, who both keep books, around gateways to which something happens.
+"""An upstream and clients that each record all calls, around gateways that go through a fault.
 
 with Scene() as scene:
     house = gateway(settings(scene.url, **ACCOUNTS))
-    running = scene.begin(house, 2)                      # streams, each held half-way by the upstream
-    ...                                                  # the store goes away, the disk is full
-    scene.end()                                          # the upstream goes on; all of them have ended
-    scene.check(house)                                   # the gateway's books agree with both
+    running = scene.begin(house, 2)                      # streams, each paused half-way by the upstream
+    ...                                                  # the store is stopped, the disk is full
+    scene.end()                                          # the upstream continues; all streams have ended
+    scene.check(house)                                   # the gateway's records agree with both
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ JOIN_S = 4 * TIMEOUT_S
 
 
 class Scene:
-    """See the head of the file. One gateway's books, or those of several that share a store."""
+    """See the module docstring. For one gateway, or for several that share a store."""
 
     def __init__(self) -> None:
         self.seller = Seller()

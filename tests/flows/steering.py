@@ -34,7 +34,7 @@ class Operator:
         self.token = token
 
     def send(self, method: str, path: str, body: Any = None, **headers: str) -> Answer:
-        """One request; a body that is no text is spelt as JSON."""
+        """One request; a body that is not a string is sent as JSON."""
         given = {} if self.token is None else {"Authorization": f"Bearer {self.token}"}
         raw = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
         if raw is not None:
@@ -82,7 +82,7 @@ def until_all_say(houses: Gateway | Iterable[Gateway], secret: str, status: int)
 
 
 def until_all_know(houses: Gateway | Iterable[Gateway], secret: str, look: Callable[[dict[str, Any]], bool]) -> None:
-    """Wait until what every worker tells this key of its own limits looks so."""
+    """Wait until each worker's report of this key's limits fulfils `look`."""
     _until_all(houses, secret, lambda answer: answer.status == 200 and look(answer.json))
 
 

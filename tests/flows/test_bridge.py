@@ -260,7 +260,7 @@ EXPECTED_ENDS = {
 
 
 def test_the_simulator_answers_completions_by_chat(gateway: StartsGateways, process: StartsProcesses) -> None:
-    """Batches, choices, log probabilities and streams agree with each other, and with the upstream's own books."""
+    """Batches, choices, log probabilities and streams agree with each other and with the upstream's ledger."""
     import openai
 
     simulator = process("simulate", "--port", "0")
@@ -359,7 +359,7 @@ def test_a_refusal_speaks_of_the_prompt(house: Gateway, upstream: Stage) -> None
 
 
 def test_one_prompt_that_fails_fails_the_call(house: Gateway, upstream: Stage) -> None:
-    """What has ended is charged as it was reported, the rest by estimate; nobody goes on for it."""
+    """Completed prompts are charged their reported usage, the others their estimate; no prompt continues."""
     gone = threading.Event()
     before_all = answers(house)
 
@@ -603,7 +603,7 @@ def test_a_stream_that_comes_as_a_plain_answer_is_a_stream_all_the_same(house: G
 
 
 def test_usage_that_not_everybody_reports_is_not_told(house: Gateway, upstream: Stage) -> None:
-    """Half a sum would be a wrong one. The books have an estimate."""
+    """A partial sum would be wrong. The gateway's record has an estimate."""
     good, other = stream([piece("A"), piece("", "stop"), report()]), stream([piece("B"), piece("", "stop")])
     upstream.play(always=by_prompt({"a": good, "b": other}))
     given = ask(house, model="silent", prompt=["a", "b"], stream=True, stream_options={"include_usage": True})

@@ -1,6 +1,6 @@
-"""What a client lives through when an upstream fails: what is tried again, and what of it a client and the books see.
+"""Calls while an upstream fails: which attempts are made again, and what the client and the records see of them.
 
-Every single fault, and what comes of it, stands in test_faults.py.
+test_faults.py has each single fault with its result.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def fill_pool(house: Gateway, upstream: Stage) -> None:
 
 
 def test_stale_connection_is_repeated_once(house: Gateway, upstream: Stage) -> None:
-    """The upstream closes an idle connection in the moment in which we write to it: nobody has read the request."""
+    """The upstream closes an idle connection at the moment of the next write: it has not read the request."""
     fill_pool(house, upstream)
     upstream.play(close_without_answer, ok_json())
     got = house.complete()

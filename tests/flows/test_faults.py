@@ -39,8 +39,8 @@ ATTEMPTS = {
     "refused": 3, "used again, closes": 2, "used again, resets": 2, "503 with Retry-After 0": 3,
     "503 with a past date": 3,
 }  # fmt: skip
-"""Of a call. What was sent is not sent again, unless it is certain that nobody has read it, or the upstream asks for
-another attempt."""
+"""The number of attempts of a call. A sent request is not sent again, unless the upstream certainly has not read it or
+asks for another attempt."""
 STATUSES = {
     "upstream_timeout": 504, "upstream_rate_limited": 429, "some_code": 400, "invalid_prompt": 400,
     "invalid_request_error": 400,
@@ -256,7 +256,7 @@ def test_books_balance_after_all_of_it(run: Run, kind: Kind) -> None:
 
 
 def test_gateway_is_quiet_after_all_of_it(run: Run) -> None:
-    """Nobody is in flight any more (the scrape counts itself), and nothing was worth a traceback."""
+    """No call is in flight (the scrape counts itself), and the log has no traceback."""
     for fault, kind in CASES:
         run.story(fault, kind)
     eventually(lambda: b"\ngateway_in_flight_requests 0.0\n" in run.house.get("/metrics", key=None).body)

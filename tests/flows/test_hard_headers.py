@@ -1,4 +1,4 @@
-"""Nothing that a client or an upstream writes becomes a header, line or label of ours; and calls go nowhere else."""
+"""No text of a client or an upstream becomes a header, log line or label of the gateway, or changes a call's target."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_redirects_are_not_followed(house: Gateway, upstream: Stage, status: int
     with Scripted() as elsewhere:
         upstream.play(always=answer(b"", status, [("Location", f"{elsewhere.url}/completions")]))
         told = house.complete()
-        assert told.status in (502, 503)  # and in the end it is left alone
+        assert told.status in (502, 503)  # 503 once its circuit is open
         assert told.error["code"] == "upstream_error"
         assert elsewhere.url not in told.body.decode() + str(told.header_lines)
         assert elsewhere.hits == 0

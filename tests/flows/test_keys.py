@@ -1,4 +1,4 @@
-"""Who may call, and that nobody else learns anything: neither a caller from an answer, nor a reader of the logs."""
+"""Authentication of calls; neither an answer nor a log shows a secret or the reason of a refusal in detail."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ def test_wrong_key_is_refused_before_the_body(house: Gateway, upstream: Stage) -
 
 
 def test_wrong_key_gets_no_100_continue(house: Gateway, upstream: Stage) -> None:
-    """The connection ends with the answer: who was not told to go on need not send the body."""
+    """The connection ends with the answer: a client that got no 100 need not send the body."""
     with house.connect() as client:
         client.send(HUGE + b"Authorization: Bearer sk-wrong\r\nExpect: 100-continue\r\n\r\n")
         answer = client.read_answer()
@@ -270,7 +270,7 @@ def test_secrets_are_nowhere_to_be_seen(house: Gateway, upstream: Stage) -> None
 
 
 def test_secrets_do_not_travel_in_arguments_or_environment(house: Gateway, upstream: Stage) -> None:
-    """`ps` shows the arguments to everybody, and the environment is inherited."""
+    """`ps` shows the arguments to all users, and child processes inherit the environment."""
     for pid in [house.process.pid, *house.workers()]:
         for place in ("cmdline", "environ"):
             shown = read_proc(pid, place)

@@ -422,7 +422,7 @@ def test_lines_of_calls_that_failed_say_what_the_upstream_did(house: Gateway, up
     assert (line["status"], line["error"], line["ended"]) == (400, "context_length_exceeded", "error")
     assert line["upstream_error"] == "status 400, code context_length_exceeded, request id req_theirs"
     assert "what I ask" not in json.dumps(line)
-    assert line["id"] not in house.stderr  # the line tells all of it, and the client has to mend it
+    assert line["id"] not in house.stderr  # the access line is sufficient: the client has to correct the request
     line = house.line(id=house.complete().id)
     assert (line["status"], line["error"]) == (502, "upstream_error")
     assert line["upstream_error"].startswith("status: status 500")

@@ -1,4 +1,4 @@
-"""What a caller lives through at its limits: how it is told, what it is charged, and that no limit is ever overrun."""
+"""Calls at their limits: the refusals, the charges, and that no limit is ever exceeded."""
 
 from __future__ import annotations
 
@@ -232,7 +232,7 @@ def test_tokens_are_reserved_and_then_settled(house: Gateway, upstream: Stage) -
         now = window(house, "tokens")
         assert (now["limit"], now["used"], now["reserved"], now["remaining"]) == (1000, 0, 510, 490)
         refused = house.complete("tokens", max_tokens=500)
-        assert is_rate_limited(refused, "tokens") == 1  # only a reservation is in the way: it ends, nobody knows when
+        assert is_rate_limited(refused, "tokens") == 1  # full because of a reservation, whose end is unknown
         assert "Limit 1000, Used 0, Reserved 510, Requested 502." in refused.error["message"]
         let_go()
         answer = call.end()

@@ -54,7 +54,7 @@ def ask(**settings: Any) -> dict[str, Any]:
 
 
 async def told(upstream: RealtimeUpstream, *limits: Any) -> None:
-    """The upstream has been told these limits of the session, in this order."""
+    """Wait until the upstream has received these limits of the session, in this order."""
 
     def are() -> bool:
         updates = [event["session"] for event in upstream.seen if event["type"] == "session.update"]

@@ -1,4 +1,4 @@
-"""The admin API's books: usage, calls and quotas, as soon as an answer has ended."""
+"""The admin API's reports: usage, calls and quotas are complete as soon as an answer has ended."""
 
 from __future__ import annotations
 

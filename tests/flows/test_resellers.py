@@ -107,7 +107,7 @@ def test_client_is_told_whose_fault_it_was(house: Gateway, row: Row) -> None:
     assert row.log in line["upstream_error"]
     assert (line["upstream"], line["error"]) == (f"alone-{row.name}", error["code"] or error["type"])
     if row.fault is None:
-        assert answer.id not in house.stderr  # it is the client's to mend, and its access line tells it
+        assert answer.id not in house.stderr  # a client's error: it is in the access line only
     else:
         assert f"upstream alone-{row.name}: " in logged(house, answer)
     record = house.call(answer.id)
@@ -202,7 +202,7 @@ def test_model_names_are_recorded_as_asked_routed_and_returned(house: Gateway) -
 
 
 def test_headers_are_our_own(house: Gateway) -> None:
-    """Theirs has another identifier, and tells of no limits; ours are those of the caller."""
+    """A reseller's headers have another request id and no limits; the gateway's have the caller's limits."""
     answer = ask(house, "alone-good")
     assert answer.id.startswith("req_")
     assert REQUEST_ID not in repr(answer.header_lines)

@@ -334,7 +334,7 @@ def test_stream_that_has_begun_goes_nowhere_else(place: Place) -> None:
     assert place.house.call(got.id)["attempts"] == 1
 
 
-# ---------------------------------------------------------------------------------------------- nowhere else to go
+# ----------------------------------------------------------------------------------------------- no other upstream
 
 
 def test_only_route_is_asked_again_where_it_says_soon(place: Place) -> None:
@@ -429,7 +429,7 @@ def test_upstream_whose_keys_all_rest_is_not_asked_in_vain(place: Place) -> None
 
 
 def left_alone(place: Place, kind: str = "one") -> Answer:
-    """An answer to a call for which nobody was asked: the first one, unless a probe's turn comes just then."""
+    """An answer to a call that made no attempt: the first call's, unless a probe is due just then."""
 
     def look() -> Answer | None:
         got = place.ask(kind)
@@ -550,7 +550,7 @@ def test_upstream_that_cannot_be_reached_is_left_alone_by_all_its_models(place: 
 
 
 def test_names_that_only_a_wildcard_serves_have_circuits_of_their_own(place: Place) -> None:
-    """And nobody can paint an upstream red by asking for nonsense."""
+    """Calls for unknown models do not open the circuit of the other models."""
     place.near.play(always=error_json(503, message="no channel for model"))
     place.far.play(always=ok_json())
     asked = [place.house.complete(model="nonsense") for _ in range(6)]
@@ -565,7 +565,7 @@ def test_names_that_only_a_wildcard_serves_have_circuits_of_their_own(place: Pla
 
 
 def test_probes_find_out_before_a_call_does(gateway: StartsGateways, upstream: Stage) -> None:
-    """One upstream dies and comes back without a single call; those that come meanwhile notice nothing."""
+    """One upstream is stopped and started again without a call to it; calls made meanwhile succeed."""
     upstream.play(always=ok_json())
 
     async def models_or_answer(wire: Wire) -> None:

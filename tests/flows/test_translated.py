@@ -335,7 +335,7 @@ def test_a_cut_stream_ends_with_an_error(house: Gateway, upstream: Stage, way: s
 
 @pytest.mark.parametrize("way", OF_CHAT)
 def test_every_cut_of_the_bytes_is_honest(house: Gateway, upstream: Stage, way: str) -> None:
-    """Wherever the connection breaks before the finish_reason, the client is told so."""
+    """If the connection ends before the finish_reason, at any byte, the client gets an error."""
     chunks = GOLDEN[f"{way}/stream-text"]["chunks"]
     whole = b"".join(event(each) for each in chunks)
     finish = whole.index(b'"stop"')

@@ -62,7 +62,7 @@ def good_upstream(upstream: Stage) -> Iterator[None]:
 
 
 class Held:
-    """An upstream that serves one call at a time, when it is told to."""
+    """An upstream that serves one call at a time, on command."""
 
     def __init__(self) -> None:
         self.turn = threading.Semaphore(0)

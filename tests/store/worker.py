@@ -57,7 +57,7 @@ class Worker:
             clock.advance(step_s)
             seconds -= step_s
 
-    # ------------------------------------------------------------------------------------- ------- messages for tests
+    # ------------------------------------------------------------------------------------------- messages for tests
 
     async def draw(self, wish: Reserve, is_forced: bool = False) -> Granted | Refused:
         (verdict,) = (await self.send(self.opening(wish, is_forced))).verdicts

@@ -100,7 +100,7 @@ def texts(dice: random.Random) -> list[tuple[str, int]]:
 
 
 class Theatre:
-    """A scripted upstream with a play for each caller, told apart by the request's `user`."""
+    """A scripted upstream with a behaviour for each caller, selected by the request's `user`."""
 
     def __init__(self) -> None:
         self.plays: dict[str, Play] = {}
@@ -336,7 +336,7 @@ def test_a_drained_stream_that_never_ends_is_given_up(house: Gateway, theatre: T
 def test_a_silent_upstream_is_not_drained_for_ever(house: Gateway, theatre: Theatre) -> None:
     plays = crowd(theatre, f"{house.port}-silent")[:4]
     leave_all(house, plays, LIMITED)
-    calls = ended(house, plays)  # nobody has let them go
+    calls = ended(house, plays)  # the upstream has not continued them
     for play in plays:
         source, _, completion = told(calls[play.name])
         assert source == "estimated"

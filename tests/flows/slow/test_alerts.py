@@ -1,4 +1,4 @@
-"""What an operator lives through whose quotas come to their end: told at 80 % and at 100 %, once, by one of many."""
+"""Quota alerts to an operator: one at 80 % and one at 100 % of each quota, from one worker of several."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def post_box() -> Iterator[Receiver]:
 
 @pytest.fixture(scope="module")
 def house(gateways: StartsGateways, theatre: Stage, post_box: Receiver) -> Gateway:
-    """One for the tests that only look at what is told."""
+    """A gateway shared by the tests that only read alerts."""
     teams = {"crew": {"quotas": [{"usd": 0.00002, "per": "month", "model": "gpt-*"}]}}
     return gateways(alerting(theatre, post_box.url, *KEYS, teams=teams, store={"namespace": "acme"}))
 
@@ -93,7 +93,7 @@ def spend(house: Gateway, count: int, who: str = "alice") -> None:
 
 
 def has_looked(house: Gateway, who: str, webhook: Receiver) -> None:
-    """Whatever had to be told by now is told: a quota that came to its end later is."""
+    """Wait until all earlier alerts have been sent: the alert of a quota that is used up now has arrived."""
     spend(house, 1, who)
     eventually(lambda: webhook.levels(key=who) == [80, 100])
 
@@ -318,7 +318,7 @@ def test_what_a_killed_worker_has_not_posted_is_posted_by_another(
         eventually(lambda: Counter(receiver.levels(key="alice")) == {80: 2, 100: 2}, timeout_s=30)
         has_looked(house, "last", receiver)
         assert len(receiver.told) == 6
-        assert len([line for line in lines(house) if "alice" in line]) == 2  # that had been told
+        assert len([line for line in lines(house) if "alice" in line]) == 2  # these are from before
         assert house.metric("gateway_quota_alerts_total", key="alice") == 2
 
 
@@ -336,7 +336,7 @@ def test_a_restart_tells_nothing_again_but_what_is_new(
     config["keys"][0]["quotas"] = [daily(5)]
     second = gateway(config)
     has_looked(second, "last", receiver)
-    assert [each["limit"] for each in receiver.told[4:-2]] == [5]  # four of five are 80 %; nobody had to call
+    assert [each["limit"] for each in receiver.told[4:-2]] == [5]  # four of five are 80 %; no call was necessary
     assert receiver.levels(key="bob") == [80, 100]
     spend(second, 1)
     eventually(lambda: receiver.levels(key="alice", limit=5) == [80, 100])

@@ -1,4 +1,4 @@
-"""Background responses are settled once, whoever is killed meanwhile."""
+"""Background responses are settled once, whichever processes are killed meanwhile."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def test_what_a_killed_gateway_left_in_its_journal_is_delivered_to_the_restored_
         store = {"url": f"embedded:{tmp_path / 'data'}", "journal_dir": str(tmp_path / "journal")}
         house = gateway(settings(scene.url, **ACCOUNTS, store=store))
         assert scene.serves(house)
-        scene.begin(house, 2)  # under way at the backup, and when the gateway dies
+        scene.begin(house, 2)  # open at the backup, and when the gateway is killed
         to = tmp_path / "backup.sqlite"
         done = run("backup", "--config", str(house.file), str(to))
         assert (done.returncode, done.stderr) == (0, "")

@@ -1,6 +1,6 @@
-"""`gateway usage --compare`: the gateway's books against what the provider writes down, through a whole gateway.
+"""`gateway usage --compare`: the gateway's records against a provider's export, through a whole gateway.
 
-The provider is the simulator. What it has served stands in a ledger of its own, and its export is written from that.
+The provider is the simulator. It records the calls that it served in its own ledger; its export is made from that.
 """
 
 from __future__ import annotations
@@ -226,7 +226,7 @@ def test_usage_that_nobody_reported_is_the_difference(house: Gateway, provider: 
 
 
 def test_call_that_the_provider_never_saw(house: Gateway, provider: Provider, url: str, tmp_path: Path) -> None:
-    """A worker died: its call stands at its estimate, whatever became of it."""
+    """A worker was killed: its call is charged its estimate, whatever the provider has recorded."""
     use(house)
     today = datetime.fromtimestamp(house.calls()[0]["time"], UTC).date().isoformat()
     gone = record(today, "bob", model=CHAT, label_model=CHAT, routed_model=CHAT, returned_model=None, ended="lost",

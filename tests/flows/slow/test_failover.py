@@ -1,6 +1,6 @@
-"""What callers live through when another Redis takes the place of the one that had the books; and a Redis behind TLS.
+"""Calls during a failover from one Redis to another; and a Redis behind TLS.
 
-What the old master had acknowledged and the new one never heard of is told again: nothing is lost and nothing is twice.
+Batches that the old master acknowledged but did not replicate are sent again: nothing is lost or counted twice.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Answers that nobody meant: random bytes, and good answers with bytes changed, cut out, doubled and put in.
+"""Random answers of an upstream: random bytes, and good answers with bytes changed, removed, repeated and inserted.
 
-Whatever comes, the client sees a whole answer or an error, in time; the next call is good; nothing is logged that looks
-like a bug. The seed is printed when a test fails; GATEWAY_FUZZ_SEED repeats it.
+For each of them the client gets a complete answer or an error, in time; the next call succeeds; no traceback is logged.
+The seed is printed when a test fails; GATEWAY_FUZZ_SEED repeats it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Bytes that nobody meant as a request: good ones with things gone wrong in them, cut anywhere, sent in any pieces.
+"""Invalid bytes as requests: good requests with random faults, cut at any byte, sent in any pieces.
 
-Whatever comes, all that is said back is whole HTTP answers, each error with the four keys; others are served; nothing
-is logged that looks like a bug, nor the key that stood in the bytes.
+For each of them the gateway sends only complete HTTP answers, each error with the four keys; other clients are served;
+the log has neither a traceback nor the key that was in the bytes.
 """
 
 from __future__ import annotations

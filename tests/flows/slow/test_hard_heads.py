@@ -185,7 +185,7 @@ def test_answer_is_not_lost_on_a_client_that_goes_on_talking(house: Gateway) -> 
 
 
 def test_good_chunks_are_taken(house: Gateway, upstream: Stage) -> None:
-    """With an extension and a trailer, which nobody needs, and which RFC 9112 asks to be ignored."""
+    """With a chunk extension and a trailer, which RFC 9112 requires a recipient to ignore if unknown."""
     upstream.play(ok_json())
     with house.connect() as client:
         client.send(f"{CALL}{CHUNKED}\r\n".encode())
@@ -196,7 +196,7 @@ def test_good_chunks_are_taken(house: Gateway, upstream: Stage) -> None:
 
 @pytest.mark.parametrize("is_stream", [False, True], ids=["plain", "streamed"])
 def test_trailer_is_no_header_of_the_next_request(house: Gateway, upstream: Stage, is_stream: bool) -> None:
-    """Which may be somebody else's behind a proxy, and would be refused for it, or served in another's name."""
+    """Behind a proxy the next request may be another client's: it would be refused, or served with the wrong key."""
     events = [{"choices": [{"index": 0, "text": "Hi", "finish_reason": "stop"}]}]
     upstream.play(*[stream(events) if is_stream else ok_json()] * 2)
     body = json.dumps(json.loads(BODY) | {"stream": is_stream}).encode()

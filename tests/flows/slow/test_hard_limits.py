@@ -199,7 +199,7 @@ def test_when_all_descriptors_are_busy_newcomers_get_503(
 
 
 def is_served(house: Gateway) -> bool:
-    """While all is busy, a newcomer may also find nobody at home."""
+    """Whether a new connection is served; while all workers are busy it may also be refused."""
     try:
         return house.complete().status == 200
     except ConnectionError:

@@ -21,7 +21,7 @@ from tests.flows.house import COMPLETIONS, Gateway, eventually, key, model, sett
 from tests.flows.test_quota import Under, go_seconds, held, is_rate_limited, is_spent, used
 
 Store = RedisServer | None
-"""What a gateway's books lie in, where it is not the embedded store."""
+"""The Redis of a gateway; None for the embedded store."""
 
 WINDOWS = {
     "quotas": [{"tokens": 1_000_000, "per": "day"}],
@@ -161,7 +161,7 @@ def test_what_only_counts_is_marked(house: Gateway, upstream: Stage) -> None:
     assert {row["enforced"] for row in shown.values()} == {False}
     assert amounts(shown["key:watched", "requests", "day", None]) == (1, 2, 0, 0)
     assert {row["enforced"] for row in view(house, "member").values()} == {True}
-    # Nor is a client that paces itself told of a limit that is none.
+    # The headers of a limit that is not enforced would slow down a client for no reason.
     assert not [name for name in house.complete("watched").headers if name.startswith("x-ratelimit")]
 
 

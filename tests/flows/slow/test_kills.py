@@ -1,10 +1,10 @@
-"""Usage is never lost and never doubled, whoever is killed, and whenever.
+"""Usage is never lost and never counted twice, whichever process is killed, at any time.
 
-Kills are SIGKILL, at numbered points (a call is held exactly there when the process dies) and at random times.
-The upstream and the clients keep books of their own (`books`), and the gateway's have to agree with both: what a client
-saw answered stands as it was, what reached the upstream is never missing, and nothing is counted twice.
+Kills are SIGKILL, at numbered points (a call is paused exactly there when the process is killed) and at random times.
+The upstream and the clients record all calls (`books`), and the gateway's records have to agree with both: a call whose
+client got the answer has its usage, no call that reached the upstream is missing, and none is counted twice.
 
-GATEWAY_KILLS: how many processes die at random times, over both stores; the seed is printed.
+GATEWAY_KILLS: the number of kills at random times, over both stores; the seed is printed.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ RETIREMENT = b",100,1,0,"
 
 
 class Place:
-    """Where a gateway keeps its books, whatever becomes of its processes; and the two who write them down as well."""
+    """A gateway's store, which outlives its processes, with the upstream and the clients that record the same calls."""
 
     def __init__(self, kind: str, folder: Path, start: StartsGateways, pause_s: float = 0.0) -> None:
         self.journal = folder / "journal"
@@ -72,7 +72,7 @@ class Place:
         self._ends.close()
 
     def open(self, workers: int = 2, *, is_awaited: bool = True, **store: Any) -> Gateway:
-        """Start a gateway on these books, the first or the next one; `store`: more of its settings."""
+        """Start a gateway on this store, the first or the next one; `store`: more settings of the section `store`."""
         config = settings(
             self.upstream.url,
             server={"workers": workers, "drain_timeout_s": 60},
@@ -101,7 +101,7 @@ class Place:
 
     @contextlib.contextmanager
     def line_cut(self) -> Iterator[None]:
-        """Until the proxy has cut a line, as it was told in this block."""
+        """Wait at the end of the block until the proxy has cut the connection that the block asked it to cut."""
         before = self.proxy.cuts
         yield
         eventually(lambda: self.proxy.cuts > before, 3 * SILENT_S)
@@ -159,7 +159,7 @@ EVERY_POINT = [(False, hold) for hold in range(2)] + [(True, hold) for hold in r
 
 @pytest.fixture
 def places(tmp_path: Path, gateway: StartsGateways) -> Iterator[Callable[..., Place]]:
-    """Makes places for books, and closes them."""
+    """Makes places, and closes them at the end."""
     with contextlib.ExitStack() as ends:
         made: list[str] = []
 
@@ -224,7 +224,7 @@ def kill_at_every_point(place: Place, kind: str) -> None:
     assert place.ended([last]) == {"done"}
     assert place.ended(held.told) == {"lost"}
 
-    # The supervisor: its workers end what they have begun, while the next gateway serves on the same books.
+    # The supervisor: its workers end their open calls while the next gateway serves from the same store.
     held = Held(place, EVERY_POINT)
     place.kill_supervisor()
     place.open()
@@ -285,7 +285,7 @@ def journals(place: Place) -> dict[str, int]:
 
 
 def is_written_to(before: dict[str, int], now: dict[str, int]) -> bool:
-    """The ends of the dead worker's calls are in its journal; whether in the store, nobody knows."""
+    """The ends of the killed worker's calls are in its journal; whether they are in the store is unknown."""
     return any(now.get(name, 0) != size for name, size in before.items())
 
 
@@ -335,7 +335,7 @@ def test_books_balance_after_kills_at_random_times(places: Callable[..., Place])
 
 
 def kill_at_random(place: Place, kind: str, kills: int, seed: int) -> None:
-    """Kill and start again, under load, until enough have died; then compare the books."""
+    """Kill and restart processes, under load, for this number of kills; then compare the records."""
     killer = Killer(place, random.Random(f"{kind} {seed}"))
     place.open()
     with place.callers.at_work(lambda: place.house.port, count=6):
@@ -355,7 +355,7 @@ def kill_at_random(place: Place, kind: str, kills: int, seed: int) -> None:
 
 
 class Killer:
-    """Decides by dice who dies next, and kills."""
+    """Chooses a process at random and kills it."""
 
     def __init__(self, place: Place, dice: random.Random) -> None:
         self.dice = dice
@@ -495,11 +495,11 @@ def stop_a_worker_and_let_it_go_on(place: Place) -> None:
 
 
 def kill_between_worker_and_redis(place: Place) -> None:
-    """The only worker dies while its draw or its settlement is on the wire, and while the reply is."""
+    """The only worker is killed while its draw or settlement is being sent, and while the reply is."""
     place.open(1)
     any_call = b"client-"  # its record is in the draw, and in the settlement
 
-    # Nobody dies yet: a draw and a settlement that nobody hears of have been carried out once.
+    # Without a kill: a draw and a settlement whose replies are lost have been executed once.
     place.proxy.lose_reply(of=any_call)
     assert place.callers.call(place.house.port).status == 503
     wait_until(lambda: place.callers.call(place.house.port).is_served, SILENT_S)
@@ -509,7 +509,7 @@ def kill_between_worker_and_redis(place: Place) -> None:
     calls.join()
     assert set(place.check()) == {"done"}
     wait_until(lambda: place.callers.call(place.house.port).is_served, SILENT_S)
-    # A draw that never arrives, and one of which nobody hears what became: nothing has been sent upstream.
+    # A draw that never arrives, and one whose reply is lost: nothing has been sent upstream.
     never = []
     for fault in (place.proxy.cut_request, place.proxy.lose_reply):
         with killed_on_the_wire(place):
@@ -542,7 +542,7 @@ def kill_between_worker_and_redis(place: Place) -> None:
 
 @contextlib.contextmanager
 def killed_on_the_wire(place: Place) -> Iterator[None]:
-    """The only worker dies as soon as the proxy has cut its line; its heir has a good one."""
+    """Kill the only worker as soon as the proxy has cut its connection; its successor gets a working one."""
     (victim,) = place.house.workers()
 
     def kill_when_cut() -> None:
@@ -559,7 +559,7 @@ def killed_on_the_wire(place: Place) -> Iterator[None]:
 
 
 def kill_while_a_journal_is_put_away(place: Place, *, has_arrived: bool) -> None:
-    """A dead worker's journal is delivered, kept for a while, and then retired: its heir dies of that."""
+    """A killed worker's journal is delivered, kept for a while, then retired: the worker that retires it is killed."""
     place.open(1)
     held = Held(place, EVERY_POINT)
     (victim,) = place.house.workers()

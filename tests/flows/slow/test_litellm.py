@@ -60,14 +60,14 @@ def sdk(house: Gateway) -> Iterator[OpenAI]:
 
 
 def record(house: Gateway, answer_id: Any) -> dict[str, Any]:
-    """What the books say of a call; its usage has to be the reported one."""
+    """The gateway's record of a call; its usage has to be the reported one."""
     found = house.call(answer_id)
     assert (found["status"], found["ended"], found["usage_source"]) == (200, "done", "reported")
     return found
 
 
 def newest(house: Gateway) -> dict[str, Any]:
-    """The books of the call that has just ended."""
+    """The gateway's record of the call that ended last."""
     return record(house, house.calls(limit=1)[0]["id"])
 
 
@@ -118,7 +118,7 @@ def test_completion_stream(house: Gateway, sdk: OpenAI, is_asked: bool) -> None:
 
 
 def check_usage_of(house: Gateway, usages: list[Any], *, is_asked: bool) -> None:
-    """The last chunk has it, for who asked; the books have it always."""
+    """The last chunk has the usage if the client asked for it; the gateway's record always has it."""
     books = newest(house)
     assert books["stream"]
     assert books["completion_tokens"] > 0
@@ -139,7 +139,7 @@ def test_embeddings(house: Gateway, sdk: OpenAI) -> None:
 
 @pytest.mark.parametrize("is_stream", [True, False])
 def test_a_model_that_it_does_not_know_is_its_own_400(house: Gateway, sdk: OpenAI, is_stream: bool) -> None:
-    """Told of by the name that the client gave it."""
+    """The error names the model as the client named it."""
     with pytest.raises(openai.BadRequestError) as raised:
         sdk.chat.completions.create(model="unknown", messages=HELLO, stream=is_stream)
     error = raised.value

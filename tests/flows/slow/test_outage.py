@@ -17,12 +17,12 @@ from tests.flows.house import Gateway, eventually, key, settings
 BACK_WITHIN_S = 6.0
 """It is promised within 2 s; the rest is for a slow machine."""
 SICK_FOR_S = 10.0
-"""The store is away for as long as nobody hears the end of a call: whoever waited for it would wait for ever."""
+"""How long the store is away (seconds), while the end of no call is acknowledged: no client may wait for that."""
 
 
 @contextmanager
 def locked(house: Gateway) -> Iterator[None]:
-    """Somebody else is writing into the store's file and does not come to an end."""
+    """Another process holds the write lock of the store's file."""
     folder = Path(house.config["store"]["url"].removeprefix("embedded:"))
     db = sqlite3.connect(folder / "gateway.sqlite", isolation_level=None)
     db.execute("BEGIN IMMEDIATE")

@@ -1,6 +1,6 @@
-"""Prometheus' own numbers against the ledger's: two workers, a real Redis, a real Prometheus, and a worker that dies.
+"""Sums in Prometheus against those of the ledger: two workers, a real Redis, a real Prometheus, and a killed worker.
 
-One gateway and one Prometheus serve all tests of this file; what they see is made once, by `story`.
+One gateway and one Prometheus serve all tests of this file; their calls are made once, by `story`.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Story(NamedTuple):
     house: Gateway
     server: Prometheus
     refusals: Counter[tuple[str, str, int]]
-    """Calls that no record tells of: key, label of the model, status."""
+    """Calls without a record: key, label of the model, status."""
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,7 @@
-"""What callers live through while Redis stands still, is dead, is sick, or its answers are lost on the way.
+"""Calls while Redis is blocked, is stopped, answers with errors, or its answers are lost.
 
-With `on_outage: deny` they are told at once; with `allow` they go on with a share. Whatever has begun ends well, and
-when Redis is back the books are right: what every client and the upstream have written down, and nothing twice.
+With `on_outage: deny` they are refused at once; with `allow` they are served from a share of the quota. Calls that have
+begun end normally. When Redis is back, the gateway's records agree with those of the clients and the upstream.
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ def test_what_is_cut_off_on_the_wire_is_charged_once_or_not_at_all(
 
 
 def test_what_arrives_too_late_changes_nothing(house: Gateway, scene: Scene, wire: WireProxy) -> None:
-    """A black hole that opens again: Redis gets what nobody waits for any more, before or after what was sent since."""
+    """After a pause of the connection Redis gets batches that have timed out, before or after newer ones."""
     running = scene.begin(house, 2)
     for _ in range(3):
         wire.hold()
@@ -288,7 +288,7 @@ def test_calls_go_on_with_a_share_and_are_settled_later(gateway: StartsGateways,
                 refused = house.complete()
                 assert (refused.status, refused.error["code"]) == (429, "rate_limit_exceeded")
                 assert int(refused.headers["retry-after"]) >= 1
-            assert scene.serves(house, "single")  # nobody has seen this key before
+            assert scene.serves(house, "single")  # the first call of this key
             scene.end()
             assert all(told.is_served for told in running)
             assert scene.serves(house, "bob")

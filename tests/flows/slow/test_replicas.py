@@ -122,7 +122,7 @@ def test_exactly_100_of_500_over_three_gateways(houses: list[Gateway], upstream:
 def test_exactly_100_however_often_redis_stands_still(
     houses: list[Gateway], upstream: Stage, redis: RedisServer
 ) -> None:
-    """Draws of which nobody knows whether they were made are taken back; nobody is served beyond the quota for it."""
+    """Draws with an unknown result are voided; no call is served beyond the quota because of them."""
     upstream.play(always=count_exactly)
     calls = [completion(houses[number % REPLICAS], "patient") for number in range(60)]
     told: Counter[int] = Counter()

@@ -1,4 +1,4 @@
-"""Two gateways behind a balancer are restarted in turn, under load: no call fails, and the books balance."""
+"""Two gateways behind a balancer are restarted in turn, under load: no call fails, and all records agree."""
 
 from __future__ import annotations
 

@@ -345,10 +345,10 @@ def tell(house: Gateway, session: requests.Session, case: Any, **more: Any) -> R
 
 
 def refusals(operation: Operation, path: str) -> set[int]:
-    """What beside success is told to whoever keeps to the document.
+    """The statuses, other than success, of requests that are valid by the document.
 
-    Some rules are between fields (best_of and n), which the document cannot say; a group that is none is refused; of a
-    model "../x" a client makes another path; and keys, teams, quotas and stored responses are there or not.
+    The document cannot express a rule between two fields (best_of and n); an unknown group is refused; a client turns
+    the model "../x" into another path; and keys, teams, quotas and stored responses may be absent.
     """
     if operation.caller == "admin" and operation.body is not None:
         return {400, 404, 409}

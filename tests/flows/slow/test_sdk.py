@@ -1,7 +1,7 @@
-"""The official SDK against the simulator, with the gateway between them: who uses it should notice nothing of it.
+"""The official SDK against the simulator, with the gateway between them: its results are those without a gateway.
 
-Everything runs through one worker, through two, and through a gateway in front of a gateway. After each test the books
-of gateway and simulator have to agree to the token.
+Each test runs with one worker, with two, and with a gateway in front of a gateway. After each test the sums of gateway
+and simulator have to be equal, to the token.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def simulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def other_simulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Another, which gives the same answers and keeps other books."""
+    """A second simulator, with the same answers and its own ledger."""
     with simulated(tmp_path_factory) as address:
         yield address
 

@@ -123,7 +123,7 @@ def test_a_spent_quota_is_asked_exactly_once(house: Gateway, sdk: str) -> None:
 
 @pytest.mark.parametrize("sdk", ask_with)
 def test_a_rate_that_no_sdk_sits_out_is_asked_exactly_once(house: Gateway, sdk: str) -> None:
-    """It is told when to come back; but not even the most patient of them waits for an hour."""
+    """The answer has a retry time of an hour, which is longer than any SDK waits."""
     first, second = ask(house, sdk, "hour", CHATTING, CHATTING)
     assert "error" not in first, first
     assert knocks(house, sdk, "hour", 1) == [200, 429]
@@ -177,7 +177,7 @@ def held(upstream: Stage) -> Iterator[threading.Event]:
 @pytest.mark.parametrize("sdk", ask_with)
 @pytest.mark.parametrize("kind", BUSY)
 def test_reserved_is_not_spent(house: Gateway, upstream: Stage, sdk: str, kind: str) -> None:
-    """A call is in the way of another: nobody knows for how long, so the SDK comes back after a second."""
+    """An open call's reservation fills the quota for an unknown time, so the SDK tries again after a second."""
     who = f"{short(sdk)}-{kind}"
     with ThreadPoolExecutor(2) as pool, held(upstream) as let_go:
         holding = pool.submit(house.complete, who, prompt=[7], max_tokens=20)
@@ -189,4 +189,4 @@ def test_reserved_is_not_spent(house: Gateway, upstream: Stage, sdk: str, kind: 
         assert holding.result().status == 200
         (told,) = asking.result()
     assert "error" not in told, told
-    assert knocks(house, sdk, kind, 2).count(429) in (1, 2)  # the second, if this machine took a second to let go
+    assert knocks(house, sdk, kind, 2).count(429) in (1, 2)  # two if the release of the reservation took a second

@@ -235,8 +235,8 @@ def provoke_by_requests(house: Gateway, search: Search) -> None:
             ("the metrics", "GET", "/metrics", None, {"Authorization": f"Bearer {key}"}),
         ):  # fmt: skip
             got = house.send(method, path, content, key=None, headers=headers)
-            search.look_at_answer(f"the answer to a key in {where}", got, but=(key,))  # it may be told what it said
-        if key != WRONG:  # of which nobody can know that it is no model that "*" serves
+            search.look_at_answer(f"the answer to a key in {where}", got, but=(key,))  # its own text
+        if key != WRONG:  # with "*" every other name may be a model
             got = house.complete(model=key)
             assert got.error["code"] == "model_not_found"
         line = f"Authorization: Bearer {key}\r\n"
@@ -278,7 +278,7 @@ def everything_said(house: Gateway, search: Search) -> None:
 
 @pytest.fixture
 def behind_tls(tmp_path: Path) -> Iterator[Scripted]:
-    """An upstream with a certificate that nobody trusts."""
+    """An upstream with a certificate that is not trusted."""
     with Scripted(always=ok_json(), tls=Authority(tmp_path).server_context("127.0.0.1")) as upstream:
         yield upstream
 
@@ -305,8 +305,8 @@ def test_no_secret_is_left_anywhere(
             provoke_upstreams(house, search, upstream)
             provoke_by_requests(house, search)
             for who in (FILE_KEY, FILE_KEY, ENV_KEY, ENV_KEY):
-                ask(house, search, who)  # to the end of their quotas, which a webhook should be told
-            ask(house, search, secret("alice"), prompt="long " * 300_000)  # read by a process of its own
+                ask(house, search, who)  # until their quotas are used up, which causes alerts to a webhook
+            ask(house, search, secret("alice"), prompt="long " * 300_000)  # parsed in another process
             eventually(lambda: "webhook" in house.stderr)
             workers = house.workers()
             for pid in (house.process.pid, *workers, *[each for worker in workers for each in children(worker)]):
@@ -350,7 +350,7 @@ params.restrict = restrict
 
 
 def test_a_bug_of_ours_is_logged_without_what_it_says(tmp_path: Path, upstream: Stage) -> None:
-    """An error of any library may repeat what it was given. Where it came from is told; what it says is not."""
+    """An exception of a library may contain its input. The log has the place of the exception, not its message."""
     (tmp_path / "sitecustomize.py").write_text(BUG)
     path = os.pathsep.join([str(tmp_path), *filter(None, WITHOUT_TOKENS["PYTHONPATH"].split(os.pathsep))])
     house = Gateway(tmp_path / "house", settings(upstream.url), env={"PYTHONPATH": path})
@@ -396,7 +396,7 @@ def test_a_configuration_that_cannot_be_used_is_told_without_its_secrets(
     (tmp_path / "gateway.yaml").write_text(text.replace(ONE, f"!{ONE}!{TWO}", 1) if trouble == "no YAML" else text)
     env = {"CLIENT_KEY": ENV_KEY, "PROXY": f"http://u:{quote(PROXY, safe='')}@127.0.0.1:1"}
     if command == "serve" and trouble == "nobody there":
-        house = Gateway(tmp_path / "house", config, env=env)  # it serves, and calls are told to come back
+        house = Gateway(tmp_path / "house", config, env=env)  # it is ready, but refuses calls with a retry time
         try:
             assert house.complete().error["code"] == "store_unavailable"
             said = house.stdout + house.stderr

@@ -1,7 +1,7 @@
-"""Every recorded stream, cut in two at every byte, through a whole gateway: byte for byte what the upstream sent.
+"""Every recorded stream, cut in two at every byte, through a whole gateway: the client gets the upstream's bytes.
 
-What is expected is said by the slow scanner of tests/formats, and by hand for the end of a stream. The upstream cuts
-where the request tells it to, so that many calls are under way at once; each half is a chunk of its own.
+The expected bytes are from the slow scanner of tests/formats; those of a stream's end are literals. The upstream cuts
+at the position in the request, so that many calls are open at once; each half is one chunk.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ async def cutter(wire: Wire) -> None:
 
 
 def cases() -> list[Case]:
-    """Every byte for whoever sees all; some for whoever does not see the usage, and for other line ends."""
+    """Every byte for clients that get all events; some for clients without the usage, and for other line ends."""
     found: list[Case] = []
     for name, text in RECORDED.items():
         found += [(name, "LF", cut, True) for cut in range(1, len(text) + 1)]

@@ -1,4 +1,4 @@
-"""Tasks are settled once and failed ones given back once, whoever is killed meanwhile; the books agree with the
+"""Tasks are settled once and failed ones refunded once, whichever process is killed; the sums agree with the
 upstream's."""
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def test_a_gateway_is_killed(gateway: StartsGateways, upstream_port: int, store:
 
 
 def test_workers_are_killed(gateway: StartsGateways, upstream_port: int, store: dict[str, str]) -> None:
-    """Of each task that was answered the gateway's books and the upstream's say the same."""
+    """For each answered task, the gateway's record and the upstream's agree."""
     house = gateway(scene.config(f"http://127.0.0.1:{upstream_port}", **store))
     seed = random.randrange(10**6)
     print(f"seed {seed}")

@@ -88,7 +88,7 @@ def spans_of(collector: Collector, answer: Answer, count: int) -> list[Span]:
 
 
 def parent_of(headers: Mapping[str, str]) -> tuple[str, str, bool]:
-    """The trace, the span and whether it is sampled, as an upstream is told of them."""
+    """The trace id, the span id and whether it is sampled, from the headers that an upstream got."""
     version, trace, span, flags = headers["traceparent"].split("-")
     assert version == "00"
     return trace, span, bool(int(flags, 16) & 1)
@@ -317,7 +317,7 @@ def test_nothing_is_loaded_and_headers_go_up_untouched_while_it_is_off(
     seen = upstream.requests[0].headers
     assert (seen["traceparent"], seen["tracestate"]) == ("00-1", "vendor=1")
     assert "trace_id" not in house.line(id=answer.id)
-    assert "gateway.observe.tracing" in house.stderr  # each import of each process is told there
+    assert "gateway.observe.tracing" in house.stderr  # it lists each import of each process
     assert not [line for line in house.stderr.splitlines() if "opentelemetry" in line or "protobuf" in line]
 
 

@@ -1,7 +1,7 @@
-"""Two upstreams under two hundred calls at once, while one of them dies, crawls, or both are ill.
+"""Two upstreams under two hundred calls at once, while one of them is stopped or slow, or both fail.
 
-What has to hold: no client sees an error that another attempt could have avoided; what comes back is used again; and
-the upstreams, who count by themselves, are never asked many times for one call.
+The tests check that no client sees an error that another attempt could have avoided, that a recovered upstream is used
+again, and, by the upstreams' own counts, that one call never causes many attempts.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Crowd:
 
 
 class Seller:
-    """Answers well, or however it is told to, and counts how often it was asked for which call."""
+    """Answers well, or as set, and counts the attempts of each call."""
 
     def __init__(self) -> None:
         self.asked: Counter[str] = Counter()
@@ -196,7 +196,7 @@ async def test_upstream_is_killed_and_restarted_and_no_client_notices(
     crowd.check_all_served()
     seller.check_never_asked_many_times()
     assert seller.asked.most_common(1)[0][1] == 1
-    # Who was under way when it died came once more at most, to find that nobody was there; then only probes came.
+    # A call that was open at the stop made at most one more attempt there, which was refused; then only probes came.
     failed.pop("ok")
     assert failed.total() <= 2 * AT_ONCE + 0.1 * while_away
 
@@ -228,7 +228,7 @@ async def test_upstream_slows_to_a_crawl_and_no_client_notices(gateway: StartsGa
 @pytest.mark.parametrize(
     ("illness", "share"),
     [
-        # They are left alone, and most calls are refused without asking anybody.
+        # Their circuits open, and most calls are refused without an attempt.
         (error_json(500), 0.5),
         (error_json(503, [("Retry-After-Ms", "50")]), 0.5),
         # They say when to come back, and mean it: each call may ask each of them, and a fifth of the calls once more.

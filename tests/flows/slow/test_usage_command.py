@@ -150,7 +150,7 @@ def test_days_are_the_first_and_the_last(house: Gateway) -> None:
 
 
 def test_report_disturbs_nobody(house: Gateway, upstream: Stage) -> None:
-    """Neither does it take anything, nor does it look like a worker that has died."""
+    """The command closes no leases, and is not registered as a worker."""
     before = house.usage()
     for _ in range(3):
         assert usage(house).returncode == 0

@@ -1,4 +1,4 @@
-"""Several workers, their deaths, and a gateway's own end: what clients and the books live through."""
+"""Several workers, killed workers, and the shutdown of a gateway: effects on clients and on the records."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def begun(house: Gateway, **more: Any) -> Raw:
 
 
 def is_refused(port: int) -> bool:
-    """Whether nobody listens any more."""
+    """Whether the port no longer accepts connections."""
     with socket.socket() as sock:
         return sock.connect_ex(("127.0.0.1", port)) != 0
 
@@ -88,7 +88,7 @@ def test_two_workers_share_one_limit(gateway: StartsGateways, upstream: Stage) -
     assert len(house.workers()) == 2
     statuses = [house.complete().status for _ in range(20)]  # each on a connection of its own
     assert statuses == [200] * 10 + [429] * 10
-    for _ in range(5):  # whichever worker answers, it tells of both
+    for _ in range(5):  # each worker reports the sum of both
         assert house.metric("gateway_requests_total", key="alice", status="200") == 10
         assert house.metric("gateway_build_info") == 1
         assert len(house.calls()) == 10
@@ -110,7 +110,7 @@ def test_killed_worker_is_replaced_and_its_call_is_recorded_as_lost(gateway: Sta
     (worker,) = house.workers()
     with begun(house, prompt="x" * 40, max_tokens=100) as client:
         os.kill(worker, signal.SIGKILL)
-        assert client.read_to_end() == b""  # no end of the message: nobody takes a cut stream for a whole one
+        assert client.read_to_end() == b""  # no last chunk: the client detects the cut
     eventually(lambda: house.workers() not in ([], [worker]))
     answer = house.complete()  # its parallel slot is free again
     assert answer.status == 200
@@ -210,7 +210,7 @@ def test_term_drains(gateway: StartsGateways, upstream: Stage, workers: int) -> 
     house = gateway(settings(upstream.url, server={"workers": workers, "drain_delay_s": 3}))
     client = begun(house)
     house.kill(signal.SIGTERM)
-    # A balancer is told to send nobody any more, and whoever comes in the meantime is served.
+    # The readiness probe fails, so that a balancer sends no more calls; calls that still arrive are served.
     not_ready = eventually(lambda: (found := house.get("/readyz", key=None)).status == 503 and found)
     assert not_ready.error["code"] == "shutting_down"
     assert not_ready.headers["retry-after"]

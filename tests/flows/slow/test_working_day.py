@@ -28,7 +28,7 @@ COST_USD = (PROMPT * 100 + COMPLETION * 200) / 1e6
 def houses(
     request: pytest.FixtureRequest, gateway: StartsGateways, theatre: Stage, tmp_path: Path
 ) -> Iterator[Sequence[Gateway]]:
-    """Whoever serves that day."""
+    """The gateways of that day."""
     theatre.play(always=ok_json({"choices": [], "usage": {"prompt_tokens": PROMPT, "completion_tokens": COMPLETION}}))
     config = settings(
         theatre.url,
@@ -44,7 +44,7 @@ def houses(
 
 
 def served(houses: Sequence[Gateway], made: str, times: int) -> list[int]:
-    """What so many calls are told, by turns at each gateway."""
+    """The statuses of this number of calls, made at each gateway in turn."""
     return [use(houses[number % len(houses)], made).status for number in range(times)]
 
 
@@ -83,7 +83,7 @@ def test_a_working_day(houses: Sequence[Gateway], upstream: Stage) -> None:
     until_all_know(houses, second, lambda told: told["quotas"][-1]["limit"] == 50)
     assert [served(houses, each, 2) for each in (made, second)] == [[200, 200], [200, 200]]
 
-    # The file changes meanwhile: alice may have less, and a colleague is new there. Nobody's day is disturbed.
+    # The file changes meanwhile: alice gets a lower limit, and a key is added. No call fails because of it.
     for house in houses:
         house.config["keys"] = [key("alice", team="office", quotas=[{"requests": 1, "per": "day"}]), key("colleague")]
         house.file.write_text(yaml.safe_dump(house.config))

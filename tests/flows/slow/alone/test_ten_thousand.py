@@ -81,7 +81,7 @@ def memory(house: Gateway) -> int:
 
 
 def descriptors(house: Gateway) -> Counter[str]:
-    """What its workers have open, by kind; empty where the system does not tell."""
+    """The number of open descriptors of its workers, by kind; empty if the system does not report them."""
     if sys.platform != "linux":
         return Counter()
     found: Counter[str] = Counter()
