@@ -73,7 +73,8 @@ def test_totals_are_those_of_the_report(admin: Page, house: Gateway, period: str
         return float(admin.see(f'[data-sum="{name}"] b').get_attribute("data-value") or "nan")
 
     admin.until(lambda: {name: round(total(name), 9) for name in TOLD} == {name: whole[name] for name in TOLD})
-    assert f"and {whole['unpriced']} requests unknown" in admin.text('[data-sum="cost_usd"]')
+    unpriced = f"{whole['unpriced']} request{'' if whole['unpriced'] == 1 else 's'}"
+    assert f"and {unpriced} unknown" in admin.text('[data-sum="cost_usd"]')
 
 
 def test_chart_says_in_words_and_in_a_table_what_it_draws(admin: Page, house: Gateway) -> None:
