@@ -1,10 +1,11 @@
 """Whether anybody's calls wait for those who look at the dashboard: python -m tests.browser.load
 
 Fills a store with a year of a thousand keys, starts a gateway over it in front of the simulated upstream, and makes
-calls at a steady pace. Every other phase, two people look at the dashboard meanwhile: they open the page and do what it
-does (tests/browser/viewers.py), one on the overview, one in every view by turns. Printed for each phase: the median and
-the 99th percentile of all calls, from when each was due; and in the end those of both kinds of phases beside each
-other, and how far phases of the same kind are apart, which is what this machine cannot tell from nothing.
+calls at a steady pace. Every other phase, three people look at the dashboard meanwhile: they open the page and do what
+it does (tests/browser/viewers.py), one on the overview, one in every view by turns, one with an API key on what a
+member sees. Printed for each phase: the median and the 99th percentile of all calls, from when each was due; and in the
+end those of both kinds of phases beside each other, and how far phases of the same kind are apart, which is what this
+machine cannot tell from nothing.
 
 Needs redis-server for `--store redis`. It takes half a minute to begin with, and five minutes as it stands. What is
 compared are phases that take turns on the same processes, never two runs.
@@ -28,9 +29,10 @@ import uvloop
 from tests.flows.house import COMPLETIONS, Gateway, Process, key, model, secret, settings
 
 from .stores import days, filled, large
-from .viewers import VIEWS
+from .viewers import VIEWS, Subjects
 
 TEAMS, MODELS = 20, 5
+LOOKED_AT = Subjects(key="key-0007", team="team-7", model="model-3", upstream="upstream-1")
 ANSWER_S = 0.02
 """How long the upstream thinks."""
 WARM_S = 3.0
@@ -138,7 +140,7 @@ class Looking:
     """The other process, in which the dashboard is looked at."""
 
     def __init__(self, url: str, number: int, stay_s: float) -> None:
-        command = [sys.executable, "-m", "tests.browser.viewers", url, "key-0007", "team-7", str(number), str(stay_s)]
+        command = [sys.executable, "-m", "tests.browser.viewers", url, str(number), str(stay_s), *LOOKED_AT]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def tell(self, word: str) -> dict[str, Any]:
@@ -217,7 +219,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=4, help="open phases; there is one quiet one more")
     parser.add_argument("--seconds", type=float, default=30, help="of one phase")
     parser.add_argument("--rate", type=float, default=150, help="calls a second")
-    parser.add_argument("--viewers", type=int, default=2)
+    parser.add_argument("--viewers", type=int, default=3)
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--keys", type=int, default=1000)
     parser.add_argument("--days", type=int, default=365)

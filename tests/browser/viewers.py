@@ -1,8 +1,9 @@
 """People who look at the dashboard, without a browser: the requests of the page at the page's own pace.
 
-`VIEWS` is what the page asks for in each view; test_viewers.py holds the real page against it. Started as
-`python -m tests.browser.viewers URL KEY TEAM NUMBER SECONDS` it reads lines from its standard input, `open` and
-`close`, and answers each with a line of JSON: what was asked since, and how long the slowest took.
+`VIEWS` is what the page asks for in each view, and `MEMBER_VIEWS` what it asks with an API key; test_viewers.py holds
+the real page against both. Started as
+`python -m tests.browser.viewers URL NUMBER SECONDS KEY TEAM MODEL UPSTREAM` it reads lines from its standard input,
+`open` and `close`, and answers each with a line of JSON: what was asked since, and how long the slowest took.
 """
 
 from __future__ import annotations
@@ -20,39 +21,56 @@ import aiohttp
 
 from gateway.web.dashboard import FOLDER
 from gateway.web.static_page import CONTENT_TYPES, INDEX
-from tests.flows.house import ADMIN_TOKEN
+from tests.flows.house import ADMIN_TOKEN, secret
 
 CONNECTIONS = 6
 """Of one browser to one server."""
+ONCE_S = 86_400
+"""Between requests that a view makes once."""
 
 
 class Poll(NamedTuple):
     """A request that a view repeats while it is open. `{1}`, `{2}`: the day so long ago; `{first}`: the first
-    day of the month before, or 59 days ago; `{key}`, `{team}`: one."""
+    day of the month before, or 59 days ago; `{key}`, `{team}` and so on: one of `Subjects`."""
 
     path: str
+    """Below /admin/api/, or absolute."""
     every_s: float
 
 
+class Subjects(NamedTuple):
+    """Whose pages are opened."""
+
+    key: str
+    team: str
+    model: str
+    upstream: str
+
+
+Views = Mapping[str, tuple[Poll, ...]]
+
 ALWAYS = (Poll("live", 2),)
-"""In every view."""
+"""In every view of an operator."""
 
 
-def _subject(narrowed: str, split: str) -> tuple[Poll, ...]:
+def _subject(narrowed: str, split: str, latency: tuple[str, ...] = ("model", "day", "%2C")) -> tuple[Poll, ...]:
     """What the report about one key, team, model or upstream asks for."""
     groups = (split, f"day%2C{split}")
-    latency = ("model", "day", "%2C")
+    owner = f"&{narrowed}" if "%2C" in latency else ""
     return (
         Poll(f"usage?group_by=day&since={{59}}&until={{2}}&{narrowed}", 600),
         Poll(f"usage?group_by=day&since={{1}}&until={{0}}&{narrowed}", 60),
         *[Poll(f"usage?group_by={group}&since={{29}}&until={{2}}&{narrowed}", 600) for group in groups],
         *[Poll(f"usage?group_by={group}&since={{1}}&until={{0}}&{narrowed}", 60) for group in groups],
-        *[Poll(f"latency?group_by={group}&since={{29}}&until={{0}}&{narrowed}", 60) for group in latency],
-        Poll(f"refusals?{narrowed}&since={{29}}&limit=200", 60),
+        *[Poll(f"latency?group_by={group}&since={{29}}&until={{0}}{owner}", 60) for group in latency],
     )
 
 
-VIEWS: Mapping[str, tuple[Poll, ...]] = {
+def _refusals(narrowed: str) -> Poll:
+    return Poll(f"refusals?{narrowed}&since={{29}}&limit=200", 60)
+
+
+VIEWS: Views = {
     "overview": (
         Poll("usage?group_by=day&since={first}&until={2}", 600), Poll("usage?group_by=day&since={1}&until={0}", 60),
         Poll("usage?group_by=model&since={29}&until={2}", 600), Poll("usage?group_by=model&since={1}&until={0}", 60),
@@ -65,69 +83,99 @@ VIEWS: Mapping[str, tuple[Poll, ...]] = {
     "quotas": (Poll("quotas", 15),),
     "keys": (Poll("keys?limit=500", 30),),
     "keys/{key}": (Poll("keys?limit=500", 30), Poll("keys/{key}", 3), Poll("quotas?key={key}", 3),
-                   *_subject("key={key}", "model")),
+                   *_subject("key={key}", "model"), _refusals("key={key}")),
     "teams": (Poll("teams?limit=500", 30),),
     "teams/{team}": (
         Poll("teams?limit=500", 30), Poll("teams/{team}", 5), Poll("quotas?team={team}", 5),
-        Poll("keys?team={team}&limit=500", 5), *_subject("team={team}", "key"),
+        Poll("keys?team={team}&limit=500", 5), *_subject("team={team}", "key"), _refusals("team={team}"),
     ),
     "models": (Poll("models", 15), Poll("upstreams", 15)),
+    "models/{model}": (
+        Poll("models", 5), Poll("upstreams", 5), *_subject("model={model}", "key", ("model", "day%2Cmodel")),
+        _refusals("model={model}"),
+    ),
+    "upstreams/{upstream}": (
+        Poll("models", 5), Poll("upstreams", 5),
+        *_subject("upstream={upstream}", "model", ("model%2Cupstream", "day%2Cupstream", "upstream")),
+    ),
+    "playground": (),
 }  # fmt: skip
 """What each view asks for besides. A list of keys or teams goes on with `after` until it is whole."""
 
+MEMBER_VIEWS: Views = {
+    "mine": (*[each._replace(every_s=max(each.every_s, 30)) for each in VIEWS["overview"] if each.path != "quotas"],
+             Poll("quotas", 30), Poll("keys", 30), Poll("refusals?limit=20", 30)),
+    "playground": (Poll("/v1/models", ONCE_S),),
+}  # fmt: skip
+"""The same for a member, who is signed in with an API key."""
 
-def paths(view: str, key: str, team: str) -> Iterator[Poll]:
-    """The requests of a view, of this key, of this team, and of today."""
+
+def paths(polls: tuple[Poll, ...], of: Subjects) -> Iterator[Poll]:
+    """The requests of a view, of these subjects, and of today."""
     today = datetime.now(UTC)
     month_before = (today.replace(day=1) - timedelta(days=1)).replace(day=1)
     first = min(month_before, today - timedelta(days=59)).strftime("%Y-%m-%d")
     days = [(datetime.now(UTC) - timedelta(days=ago)).strftime("%Y-%m-%d") for ago in range(60)]
-    for path, every_s in VIEWS[view]:
-        yield Poll(path.format(*days, first=first, key=key, team=team), every_s)
+    for path, every_s in polls:
+        yield Poll(path.format(*days, first=first, **of._asdict()), every_s)
+
+
+class Person(NamedTuple):
+    """Who looks on: the credential, and the views that are opened by turns. A single view stays open."""
+
+    token: str
+    views: Views
+    always: tuple[Poll, ...] = ALWAYS
+
+
+def people(number: int, of: Subjects) -> list[Person]:
+    """An operator on the overview, one who goes through all views, and a member; then again."""
+    kinds = (
+        Person(ADMIN_TOKEN, {"overview": VIEWS["overview"]}), Person(ADMIN_TOKEN, VIEWS),
+        Person(secret(of.key), MEMBER_VIEWS, ()),
+    )  # fmt: skip
+    return [kinds[place % len(kinds)] for place in range(number)]
 
 
 class Viewer:
-    """One page that is open: on the overview, or in every view for a while."""
+    """One page that is open: on one view, or in every view for a while."""
 
-    def __init__(
-        self, url: str, key: str, team: str, told: dict[str, list[float]], stay_s: float, *, is_walking: bool
-    ) -> None:
+    def __init__(self, url: str, person: Person, of: Subjects, told: dict[str, list[float]], stay_s: float) -> None:
         self._url = url
-        self._key = key
-        self._team = team
-        self._is_walking = is_walking
-        self._stay_s = stay_s
+        self._person = person
+        self._of = of
+        self._stay_s = stay_s if len(person.views) > 1 else None
         self._told = told
 
     async def look(self) -> None:
         """Until it is cancelled."""
         async with aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=CONNECTIONS), headers={"Authorization": f"Bearer {ADMIN_TOKEN}"}
+            connector=aiohttp.TCPConnector(limit=CONNECTIONS),
+            headers={"Authorization": f"Bearer {self._person.token}"},
         ) as session:
-            await self._fetch(session, "dashboard", "the page")
+            await self._fetch(session, "/dashboard", "the page")
             files = [path.name for path in FOLDER.iterdir() if path.suffix in CONTENT_TYPES and path.name != INDEX]
             async with asyncio.TaskGroup() as loading:
                 for name in files:
-                    loading.create_task(self._fetch(session, f"dashboard/{name}", "the page"))
+                    loading.create_task(self._fetch(session, f"/dashboard/{name}", "the page"))
             await self._ask(session, "session")
             async with asyncio.TaskGroup() as polling:
-                for poll in ALWAYS:
+                for poll in self._person.always:
                     polling.create_task(self._repeat(session, poll))
                 polling.create_task(self._walk(session))
 
     async def _walk(self, session: aiohttp.ClientSession) -> None:
-        if not self._is_walking:
-            await self._stay(session, "overview")
         while True:
-            for view in VIEWS:
+            for polls in self._person.views.values():
                 with suppress(TimeoutError):
                     async with asyncio.timeout(self._stay_s):
-                        await self._stay(session, view)
+                        await self._stay(session, polls)
 
-    async def _stay(self, session: aiohttp.ClientSession, view: str) -> None:
+    async def _stay(self, session: aiohttp.ClientSession, polls: tuple[Poll, ...]) -> None:
         async with asyncio.TaskGroup() as polling:
-            for poll in paths(view, self._key, self._team):
+            for poll in paths(polls, self._of):
                 polling.create_task(self._repeat(session, poll))
+            polling.create_task(asyncio.sleep(ONCE_S))  # a view without requests is open, too
 
     async def _repeat(self, session: aiohttp.ClientSession, poll: Poll) -> None:
         while True:
@@ -137,21 +185,22 @@ class Viewer:
             await asyncio.sleep(poll.every_s)
 
     async def _ask(self, session: aiohttp.ClientSession, path: str) -> str | None:
-        body = await self._fetch(session, f"admin/api/{path}", path.partition("&after")[0])
+        whole = path if path.startswith("/") else f"/admin/api/{path}"
+        body = await self._fetch(session, whole, path.partition("&after")[0])
         # Not read as JSON: this process has to leave the cores to those who are measured.
         end = body[-200:].rpartition(b'"next": ')[2].rstrip(b"}")
         return json.loads(end) if path.startswith(("keys?", "teams?")) else None
 
     async def _fetch(self, session: aiohttp.ClientSession, path: str, name: str) -> bytes:
         began = time.monotonic()
-        async with session.get(f"{self._url}/{path}") as answer:
+        async with session.get(f"{self._url}{path}") as answer:
             body = await answer.read()
             assert answer.status == 200, f"{path}: {answer.status} {body[:300]!r}"
         self._told.setdefault(name, []).append(time.monotonic() - began)
         return body
 
 
-async def main(url: str, key: str, team: str, number: int, stay_s: float) -> None:
+async def main(url: str, number: int, stay_s: float, of: Subjects) -> None:
     """Obey until the standard input ends."""
     lines = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
@@ -160,7 +209,7 @@ async def main(url: str, key: str, team: str, number: int, stay_s: float) -> Non
     while line := await lines.readline():
         if line == b"open\n":
             told.clear()
-            viewers = [Viewer(url, key, team, told, stay_s, is_walking=place > 0) for place in range(number)]
+            viewers = [Viewer(url, person, of, told, stay_s) for person in people(number, of)]
             looking = [asyncio.create_task(viewer.look()) for viewer in viewers]
         else:
             for task in looking:
@@ -173,5 +222,5 @@ async def main(url: str, key: str, team: str, number: int, stay_s: float) -> Non
 
 
 if __name__ == "__main__":
-    _, url, key, team, number, stay_s = sys.argv
-    asyncio.run(main(url, key, team, int(number), float(stay_s)))
+    _, url, number, stay_s, *of = sys.argv
+    asyncio.run(main(url, int(number), float(stay_s), Subjects(*of)))

@@ -8,6 +8,7 @@ import http.client
 from functools import partial
 from pathlib import Path
 from typing import cast
+from urllib.parse import urljoin
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -22,10 +23,10 @@ from gateway.observe.metrics import Telemetry
 from gateway.store import Ledger, open_store
 from gateway.web.background import _present, _windows
 from tests.browser.stores import days, filled, large
-from tests.browser.viewers import ALWAYS, VIEWS, paths
+from tests.browser.viewers import ALWAYS, MEMBER_VIEWS, VIEWS, Subjects, Views, paths
 from tests.fakes.scripted import until
 from tests.fakes.turns import MOST_CALLS, counted
-from tests.flows.house import key
+from tests.flows.house import key, secret
 from tests.flows.planted import plant, record
 from tests.store.changes import draw, settlement
 from tests.store.worker import Worker
@@ -36,19 +37,26 @@ NOWHERE = "http://127.0.0.1:9/v1"
 KEYS = 1000
 QUOTAS = [{"requests": 60, "per": "minute"}, {"tokens": 1000, "per": "day"}]
 ISSUED = [key(f"key-{place:04}", team=f"team-{place % 20}", quotas=QUOTAS) for place in range(KEYS)]
+OF = Subjects(key="key-0007", team="team-7", model="model-3", upstream="upstream-1")
 TEAMS = {f"team-{place}": {"quotas": QUOTAS} for place in range(20)}
 
 
-def fetch(port: int, path: str) -> bytes:
+def fetch(port: int, path: str, token: str = ADMIN_TOKEN) -> bytes:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     try:
-        connection.request("GET", f"/admin/api/{path}", headers={"Authorization": f"Bearer {ADMIN_TOKEN}"})
+        connection.request("GET", urljoin("/admin/api/", path), headers={"Authorization": f"Bearer {token}"})
         answer = connection.getresponse()
         body = answer.read()
         assert answer.status == 200, body
         return body
     finally:
         connection.close()
+
+
+def asked_in(views: Views) -> set[str]:
+    """Every request of these views, and those of any view where they are an operator's."""
+    polls = [poll for view in views.values() for poll in paths(view, OF)]
+    return {poll.path for poll in [*polls, *(ALWAYS if views is VIEWS else ())]}
 
 
 @pytest.mark.parametrize("kind", ["embedded", "redis"])
@@ -60,10 +68,12 @@ async def test_no_request_of_the_page_holds_the_loop(
         client = await inside(
             NOWHERE, keys=ISSUED, teams=TEAMS, store={"url": url, "journal_dir": str(tmp_path / "journal")}
         )
-        asked = {poll.path for view in VIEWS for poll in [*ALWAYS, *paths(view, "key-0007", "team-7")]}
-        for path in sorted(asked | {"calls?limit=1000", "calls?limit=1000&key=key-0007"}):
+        more = {"calls?limit=1000", "calls?limit=1000&key=key-0007"}
+        asked = [(ADMIN_TOKEN, path) for path in sorted(more | asked_in(VIEWS))]
+        asked += [(secret(OF.key), path) for path in sorted(asked_in(MEMBER_VIEWS))]
+        for token, path in asked:
             with counted(monkeypatch) as turns:
-                await asyncio.to_thread(fetch, client.port, path)
+                await asyncio.to_thread(fetch, client.port, path, token)
             assert turns.most <= MOST_CALLS, f"{path}: {turns.by}"
         await client.close()
 

@@ -11,6 +11,12 @@ from tests.fakes.scripted import ok_json
 from tests.flows.house import ADMIN_TOKEN, Gateway, secret
 
 
+@pytest.fixture
+def house(either: Gateway) -> Gateway:
+    """The same answers on each of the stores."""
+    return either
+
+
 @pytest.fixture(autouse=True)
 def answering(upstream: Stage) -> None:
     usage = {"prompt_tokens": 1, "completion_tokens": 1}

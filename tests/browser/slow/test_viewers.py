@@ -1,4 +1,4 @@
-"""Whether those who look on in tests/browser/load.py ask what the page asks."""
+"""Those who look on in tests/browser/load.py ask what the page asks."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from datetime import date
 import pytest
 
 from tests.browser.chromium import Page
-from tests.browser.viewers import ALWAYS, VIEWS, paths
+from tests.browser.viewers import MEMBER_VIEWS, VIEWS, Person, Subjects, paths
+from tests.flows.house import ADMIN_TOKEN, COMPLETIONS, secret
 
 PREFIX = "/admin/api/"
+OF = Subjects(key="alice", team="crew", model=COMPLETIONS, upstream="main")
+OPERATOR, MEMBER = Person(ADMIN_TOKEN, VIEWS), Person(secret(OF.key), MEMBER_VIEWS, ())
 
 
 def plain(asked: set[str]) -> set[str]:
@@ -22,19 +25,31 @@ def plain(asked: set[str]) -> set[str]:
     }
 
 
-@pytest.mark.parametrize("view", VIEWS)
-def test_viewers_ask_what_the_page_asks(admin: Page, view: str) -> None:
-    admin.go("audit")
+def asked_since(page: Page) -> set[str]:
+    """Requests since the last time, as a `Poll` names them: below the admin API, or of models."""
+    urls = [each["url"].removeprefix(page.address) for each in page.requested()]
+    return {url.removeprefix(PREFIX) for url in urls if url.startswith((PREFIX, "/v1/"))}
+
+
+@pytest.mark.parametrize(
+    ("person", "view"),
+    [(OPERATOR, view) for view in VIEWS] + [(MEMBER, view) for view in MEMBER_VIEWS],
+    ids=[*VIEWS, *(f"member: {view}" for view in MEMBER_VIEWS)],
+)
+def test_viewers_ask_what_the_page_asks(page: Page, person: Person, view: str) -> None:
+    page.open(token=person.token)
+    before = "audit" if person is OPERATOR else "keys"
+    page.go(before)
     # The browser tells of requests in their order: with this one, all that the view before has asked is told.
-    admin.until(lambda: [each for each in admin.requested() if "/audit?" in each["url"]])
-    admin.go(view.format(key="alice", team="crew"))
-    always = {poll.path for poll in ALWAYS}
-    wanted = plain({poll.path for poll in paths(view, "alice", "crew")})
+    page.until(lambda: [path for path in asked_since(page) if path.startswith(f"{before}?")])
+    page.go(view.format(**OF._asdict()))
+    always = {poll.path for poll in person.always}
+    wanted = plain({poll.path for poll in paths(person.views[view], OF)})
     asked: set[str] = set()
 
     def look() -> bool:
-        asked.update(each["url"].partition(PREFIX)[2] for each in admin.requested() if PREFIX in each["url"])
-        return always < asked and plain(asked - always) >= wanted
+        asked.update(asked_since(page))
+        return always <= asked and plain(asked - always) >= wanted
 
-    admin.until(look)
+    page.until(look)
     assert plain(asked - always) == wanted
