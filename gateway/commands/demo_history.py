@@ -155,6 +155,7 @@ def refusals(now: float) -> list[RefusalEntry]:
         made.append(RefusalEntry(
             f"req_{chance.getrandbits(128):032x}", now - ago_s, key, PEOPLE[key].team, "chat", "/v1/chat/completions",
             model if status != 404 else "other", status, code, None, message, limit, "127.0.0.1",
+            model if status == 404 else None,
         ))  # fmt: skip
     return made
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from gateway.reports.refusals import COLUMNS, IN_TABLE, refusal_members
+from gateway.reports.refusals import COLUMNS, IN_TABLE, in_table, refusal_members
 from gateway.store import RefusalQuery, Store
 from gateway.store.call_filter import read_status
 
@@ -45,4 +45,4 @@ def _refusals(args: argparse.Namespace, place: Place) -> str:
         rows = on_gateway(place, lambda gateway: gateway.newest("refusals", limit, **filters))
     else:
         rows = ask(place.store, newest)
-    return told_list(args, COLUMNS, rows, IN_TABLE)
+    return told_list(args, COLUMNS, [in_table(row) for row in rows] if args.shape == "table" else rows, IN_TABLE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from gateway.store import RefusalEntry
@@ -11,8 +12,8 @@ from .table import utc
 
 COLUMNS = tuple(
     Column(name)
-    for name in ("at", "id", "key", "team", "endpoint", "path", "model", "status", "code", "param", "limit", "remote",
-                 "message")
+    for name in ("at", "id", "key", "team", "endpoint", "path", "model", "requested_model", "status", "code", "param",
+                 "limit", "remote", "message")
 )  # fmt: skip
 """Of a list in CSV."""
 
@@ -22,3 +23,8 @@ IN_TABLE = tuple(Column(name) for name in ("at", "id", "key", "model", "status",
 def refusal_members(entry: RefusalEntry) -> dict[str, Any]:
     """An entry with the names of the reports; `at` is `time` for people, in UTC."""
     return {**entry._asdict(), "at": utc(entry.time)}
+
+
+def in_table(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The members of an entry for a table, where the model is the one that the client named."""
+    return {**row, "model": row.get("requested_model") or row["model"]}

@@ -44,6 +44,9 @@ class RefusalEntry(NamedTuple):
     """Which limit refused the call."""
     remote: str | None
     """The client's address."""
+    requested_model: str | None = None
+    """The name that the client sent, where `model` is another one: no model of the configuration, or an alias. Without
+    what looks like a key."""
 
 
 class StoredRefusal(NamedTuple):
@@ -83,7 +86,7 @@ class RefusalQuery(NamedTuple):
             and (self.until is None or entry.time <= self.until)
             and self.id in (None, entry.id)
             and self.team in (None, entry.team)
-            and self.model in (None, entry.model)
+            and self.model in (None, entry.model, entry.requested_model)
             and (self.status is None or self.status[0] <= entry.status <= self.status[1])
         )
 

@@ -194,6 +194,7 @@ class DataPlane:
             asked = await of_batch_file(asked, key, parts)
         found = config.model_table.find(asked.model)
         is_known = found is not None and found.is_configured
+        visit.requested_model = asked.model
         visit.model = OTHER if found is None else found.name if is_known else parts.books.served.group(asked.model)
         may_use = found is not None and (
             auth.may_use(key, asked.model) or (found.alias is not None and auth.may_use(key, found.name))

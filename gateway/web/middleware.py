@@ -18,9 +18,10 @@ from dataclasses import dataclass
 from aiohttp import hdrs, web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from gateway.api.auth import API_KEY_PATTERN, KEY_HEADERS
+from gateway.api.auth import API_KEY_PATTERN, KEY_HEADERS, digest
 from gateway.api.client_ip import client_address
 from gateway.config import Config
+from gateway.config.sections import BAD_SIGNS
 from gateway.errors import (
     BodyTooLarge,
     GatewayError,
@@ -78,6 +79,8 @@ class RequestContext:
     team: str | None = None
     model: str = ""
     """The model's label: a configured name, `other`, or empty."""
+    requested_model: str = ""
+    """As the client named it: for the refusal log alone."""
     held_bytes: int = 0
     """Room that its body and its answer take of the worker's."""
     is_recorded: bool = False
@@ -197,6 +200,9 @@ class ErrorMiddleware:
 
 
 def _entry_of(path: str, visit: RequestContext, error: GatewayError) -> RefusalEntry:
+    name, message = visit.requested_model, error.message
+    if name and digest(name) in visit.parts.book.known:  # a key was sent as the model
+        name, message = "***", message.replace(name, "***")
     return RefusalEntry(
         id=visit.id,
         time=time.time(),
@@ -208,9 +214,10 @@ def _entry_of(path: str, visit: RequestContext, error: GatewayError) -> RefusalE
         status=error.status,
         code=error.name,
         param=_shown_param(error.param),
-        message=_LIKE_A_KEY.sub("***", error.message),
+        message=_LIKE_A_KEY.sub("***", message),
         limit=error.limit,
         remote=visit.remote,
+        requested_model=_shown_model(name) if name and name != visit.model else None,
     )
 
 
@@ -252,6 +259,9 @@ def _translate(request: web.Request, error: web.HTTPException) -> GatewayError:
 CLIENT_PATHS = ("/v1", AZURE)
 """Where clients call: of other paths only refusals of calls are kept."""
 
+MAX_MODEL = 200
+"""Characters of a model's name in the refusal log."""
+
 LIKE_A_KEY_FROM = 8
 _PARAM = re.compile(r"[a-z][a-z_]{0,23}(?:\[\d+\]|\.[a-z_]{1,24}){0,6}")
 _LIKE_A_KEY = re.compile(rf"{API_KEY_PATTERN}|[A-Za-z0-9_]{{24,}}")
@@ -270,6 +280,11 @@ def _shown_path(request: web.Request) -> str:
 def _shown_param(param: str | None) -> str | None:
     """The name of a parameter if the API has it; invented names are not logged."""
     return param if param is not None and _PARAM.fullmatch(param) else None
+
+
+def _shown_model(name: str) -> str:
+    """The name of a model that a client sent, in one line, without what looks like a key."""
+    return _LIKE_A_KEY.sub("***", BAD_SIGNS.sub(" ", name))[:MAX_MODEL]
 
 
 def _where(error: BaseException) -> str:

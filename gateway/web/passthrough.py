@@ -126,7 +126,7 @@ class PassthroughCalls:
         _refuse_callbacks(row, members)
         visit.model = asked.name
         model = _model_of(asked, members)
-        name = asked.name if model is None else f"{asked.name}/{model}"
+        visit.requested_model = name = asked.name if model is None else f"{asked.name}/{model}"
         if not _may_use(key, asked.name, name) or is_secret(model or "", visit):
             raise ModelNotFound(name)
         refers_to = await self._earlier(key, visit, asked, members)

@@ -160,6 +160,7 @@ def _call(request: web.Request, visit: RequestContext, key: Key) -> Call:
         )
     name, config = names[0], visit.parts.config
     found = config.model_table.find(name)
+    visit.requested_model = name
     visit.model = (
         OTHER if found is None else found.name if found.is_configured else visit.parts.books.served.group(name)
     )

@@ -55,6 +55,27 @@ def test_each_refusal_is_found_by_its_id(house: Gateway, upstream: Stage) -> Non
     assert house.admin("requests/req_0").status == 404
 
 
+def test_the_model_is_kept_as_the_client_named_it(house: Gateway, upstream: Stage) -> None:
+    upstream.play()
+    own = secret("narrow")
+    names = ["gpt-5-typo", "gpt\n5 \u2028x", f"ft:{own}", own, "x" * 30, "a-" * 120, CHAT]
+    kept = ["gpt-5-typo", "gpt 5  x", "ft:***", "***", "***", "a-" * 100, None]
+    for name, shown in zip(names, kept, strict=True):
+        refused = house.chat("narrow", model=name)
+        assert (refused.status, refused.error["code"]) == (404, "model_not_found")
+        row = eventually(lambda wanted=refused.headers["x-request-id"]: found(house, wanted))  # type: ignore[misc]
+        assert (row["model"], row["requested_model"]) == (CHAT if name == CHAT else "other", shown)
+        assert own not in json.dumps(row)
+    for wanted in ("gpt-5-typo", "other"):
+        codes = {row["code"] for row in house.admin("refusals", model=wanted).json["data"]}
+        assert codes == {"model_not_found"}, wanted
+    config = ("--config", str(house.file))
+    assert "gpt-5-typo" in run("refusals", *config).stdout
+    listed = json.loads(run("refusals", *config, "--model", "gpt-5-typo", "--json").stdout)
+    assert {(row["model"], row["requested_model"]) for row in listed} == {("other", "gpt-5-typo")}
+    assert "gpt-5-typo" not in house.get("/metrics", key=None).body.decode()
+
+
 def test_lists_are_by_key_code_and_time(house: Gateway, upstream: Stage) -> None:
     ids = [house.chat("alice", temperature=9).headers["x-request-id"] for _ in range(3)]
     eventually(lambda: found(house, ids[-1]))

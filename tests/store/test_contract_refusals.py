@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 
 import pytest
@@ -23,7 +24,8 @@ def entry(number: int, **more: object) -> RefusalEntry:
     values = {
         "id": f"req_{number}", "time": NOW + number, "key": "alice", "team": "red", "endpoint": "chat",
         "path": "/v1/chat/completions", "model": "m", "status": 429, "code": "insufficient_quota", "param": None,
-        "message": "Zoë's quota is spent: \"10\" of 10 🦊", "limit": "tokens/day", "remote": "10.0.0.1", **more,
+        "message": "Zoë's quota is spent: \"10\" of 10 🦊", "limit": "tokens/day", "remote": "10.0.0.1",
+        "requested_model": None, **more,
     }  # fmt: skip
     return RefusalEntry(**values)  # type: ignore[arg-type]
 
@@ -59,6 +61,7 @@ async def test_the_newest_come_first_and_are_whole(store: Store, open_store: Ope
         ({"id": "req_1"}, ["req_1"]),
         ({"team": "red", "model": "m"}, ["req_2", "req_0"]),
         ({"model": "n"}, []),
+        ({"model": "m-typo"}, ["req_2"]),
         ({"status": (400, 428)}, []),
         ({"status": (429, 429), "team": "blue"}, ["req_1"]),
         ({"only": ("key", frozenset({"alice"}))}, ["req_2", "req_0"]),
@@ -68,7 +71,12 @@ async def test_the_newest_come_first_and_are_whole(store: Store, open_store: Ope
 )
 async def test_only_those_that_are_wanted(store: Store, wanted: dict[str, object], found: list[str]) -> None:
     unknown = entry(3, key=None, team=None, code="invalid_api_key")
-    some = [entry(0), entry(1, key="bob", team="blue"), entry(2, code="model_not_found"), unknown]
+    some = [
+        entry(0),
+        entry(1, key="bob", team="blue"),
+        entry(2, code="model_not_found", requested_model="m-typo"),
+        unknown,
+    ]
     await store.add_refusals(some, NOW)
     assert await ids(store, **wanted) == found
 
@@ -109,3 +117,9 @@ async def test_a_request_is_found_by_its_id(store: Store) -> None:
     assert (call.id, hasattr(call, "usage")) == (wish.record.id, True)
     for unknown in ("req_2", "", "req_", "' OR 1=1"):
         assert await store.find_request(unknown) is None
+
+
+def test_an_entry_of_an_older_gateway_names_no_requested_model() -> None:
+    older = json.dumps(entry(1)[:-1])
+    assert under_test.decode_refusal(older) == entry(1)
+    assert under_test.decode_refusal(under_test.encode_refusal(entry(1))[:-1] + ',"more"]') == entry(1)

@@ -3,6 +3,7 @@
 import { openDialog } from "./dialog.js";
 import { h } from "./dom.js";
 import { NOTHING, clock, count, day, moment, span, usd } from "./format.js";
+import { modelOf } from "./refusal_rows.js";
 import { attemptOutcome, explain, outcome } from "./words.js";
 
 const isCall = (row) => row.kind !== "refusal";
@@ -33,8 +34,8 @@ export const COLUMNS = [
   {
     title: "Model",
     class: "mono clip",
-    sort: (row) => row.model ?? "",
-    show: (row) => h("span", { title: row.model }, row.model ?? NOTHING),
+    sort: modelOf,
+    show: (row) => h("span", { title: modelOf(row) }, modelOf(row) || NOTHING),
   },
   { title: "Upstream", class: "mono", sort: (call) => call.upstream ?? "", show: (call) => call.upstream || NOTHING },
   {
@@ -154,7 +155,7 @@ export const openRefusal = (row) =>
           Key: row.key ?? "unknown",
           Team: row.team ?? NOTHING,
           Path: row.path,
-          Model: row.model ?? NOTHING,
+          Model: modelOf(row) || NOTHING,
           Status: row.status,
           Code: row.code,
           Parameter: row.param ?? NOTHING,

@@ -3,10 +3,13 @@
 import { h } from "./dom.js";
 import { NOTHING, moment } from "./format.js";
 
+/** The model as the client named it. */
+export const modelOf = (row) => row.requested_model ?? row.model ?? "";
+
 export const REFUSAL_COLUMNS = [
   { title: "Time (UTC)", sort: (row) => row.at, show: (row) => moment(row.at) },
   { title: "Key", class: "mono", sort: (row) => row.key ?? "", show: (row) => row.key ?? "unknown" },
-  { title: "Model", class: "mono clip", sort: (row) => row.model ?? "", show: (row) => row.model ?? NOTHING },
+  { title: "Model", class: "mono clip", sort: modelOf, show: (row) => modelOf(row) || NOTHING },
   {
     title: "Refused with",
     sort: (row) => row.code,

@@ -5,6 +5,7 @@ Each is compared with the admin API, on both stores. tests/browser/numbers.py na
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -92,7 +93,7 @@ def percent(part: float, whole: float) -> str:
         return "0 %"
     if share < 0.1:
         return "< 0.1 %"
-    return f"{share:.1f} %" if share < 10 else f"{share:.0f} %"
+    return f"{share:.1f} %" if share < 10 else f"{math.floor(share + 0.5)} %"  # JavaScript rounds halves up
 
 
 def latency(house: Gateway, groups: str, narrowed: Mapping[str, str]) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from tests.browser.chromium import ESCAPE, LEFT, Page
 from tests.browser.conftest import ATTACK, ago
 from tests.conftest import Stage, StartsGateways
 from tests.fakes.scripted import stalled_stream
-from tests.flows.house import ADMIN_TOKEN, COMPLETIONS, Gateway, run, settings
+from tests.flows.house import ADMIN_TOKEN, COMPLETIONS, Gateway, eventually, run, settings
 from tests.flows.planted import plant, record
 
 NOTHING = "\u2013"
@@ -182,6 +182,16 @@ def listed(page: Page) -> list[str]:
     return found
 
 
+def test_a_refused_model_is_shown_as_the_client_named_it(admin: Page, house: Gateway) -> None:
+    refused = house.chat("carol", model="nick").headers["x-request-id"]
+    eventually(lambda: refused in ids(house, "refusals", model="nick"))
+    admin.go(f"calls?id={refused}")
+    admin.see(f"main tr[data-name={refused}]", "nick")
+    assert [row["Model"] for row in admin.rows()] == ["nick"]
+    admin.click(f"main tr[data-name={refused}] button")
+    admin.see("dialog .facts", "nick")
+
+
 def ids(house: Gateway, path: str, **query: Any) -> set[str]:
     return {row["id"] for row in house.admin(path, limit="1000", **query).json["data"]}
 
@@ -230,7 +240,7 @@ def test_the_list_is_filtered_by_the_api_and_by_its_address(page: Page, house: G
         wanted = ids(house, "calls", **{name: value}) | ids(house, "refusals", **{name: value})
         assert wanted
         page.until(lambda wanted=wanted: set(listed(page)) == wanted)  # type: ignore[misc]
-        assert page.driver.current_url.endswith(f"#calls?{name}={value}")
+        page.until(lambda end=f"#calls?{name}={value}": page.driver.current_url.endswith(end))  # type: ignore[misc]
         page.type(f"input[name={name}]", "")
         page.until(lambda: page.driver.current_url.endswith("#calls"))
     page.type("input[name=upstream]", "former")
