@@ -20,7 +20,7 @@ from gateway.config import StoreSettings
 from gateway.files import network_file_system
 from gateway.store import StoreMisconfigured
 
-from .schema import ADDED, LATER, SCHEMA_VERSION, TABLES
+from .schema import ADDED, FIRST_SCHEMA, LATER, SCHEMA_VERSION, TABLES
 
 BUSY_TIMEOUT_S = 0.7
 """Longest wait for another worker's transaction; then the store counts as unavailable.
@@ -157,9 +157,9 @@ def _make_private(path: Path) -> None:
 
 
 def _make_tables(db: sqlite3.Connection, path: Path) -> None:
-    if (version := _version(db)) is None:
+    if (version := schema_of(db)) is None:
         with Transaction(db):
-            if (version := _version(db)) is None:  # no other process was faster
+            if (version := schema_of(db)) is None:  # no other process was faster
                 version = SCHEMA_VERSION
                 for table in TABLES.split(";"):
                     db.execute(table)
@@ -168,7 +168,7 @@ def _make_tables(db: sqlite3.Connection, path: Path) -> None:
         age = "a newer" if version > SCHEMA_VERSION else "an older"
         raise StoreMisconfigured(
             f"{path}: written by {age} gateway (schema {version}, not {SCHEMA_VERSION}); "
-            "use that one, or move the file away"
+            f"{'`gateway serve` upgrades it' if version == FIRST_SCHEMA else 'use that one, or move the file away'}"
         )
     for table in LATER:
         db.execute(table)
@@ -188,7 +188,8 @@ def _lacking(db: sqlite3.Connection) -> list[str]:
     ]
 
 
-def _version(db: sqlite3.Connection) -> int | None:
+def schema_of(db: sqlite3.Connection) -> int | None:
+    """The version of the file's tables; None of an empty file."""
     if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone():
         return None
     row = db.execute("SELECT value FROM meta WHERE name = 'schema'").fetchone()

@@ -9,14 +9,16 @@ from gateway.config import StoreSettings
 from gateway.files import exclusive
 
 from .database import create
+from .upgrade import upgrade
 
 
 @contextmanager
 def exclusive_folder(settings: StoreSettings) -> Iterator[None]:
-    """Lock the folder, and create the tables before several workers could do so at once.
+    """Lock the folder, and create or upgrade the tables before several workers could do so at once.
 
     Raises `FolderInUse`; `StoreMisconfigured` if the file cannot be used, `OSError` if the folder cannot.
     """
     with exclusive(settings.folder, "store.url"):
+        upgrade(settings)
         create(settings).close()
         yield
