@@ -29,6 +29,12 @@ export const choice = (options, value, more = {}) =>
     Object.entries(options).map(([name, title]) => h("option", { value: name }, title)),
   );
 
+/** The patterns of models in a text; all of them for none. */
+export function modelsOf(text) {
+  const given = text.split(/[\s,]+/).filter(Boolean);
+  return given.length ? given : ["*"];
+}
+
 /** A list of quotas (quota_rows.js) as a part of a form. */
 export const quotasField = (title, quotas) =>
   h(

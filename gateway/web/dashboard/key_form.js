@@ -4,7 +4,7 @@ import { keyPath, patch, post } from "./api.js";
 import { connectPanel } from "./connect.js";
 import { openDialog, showSecret } from "./dialog.js";
 import { h } from "./dom.js";
-import { choice, field, input, quotasField } from "./fields.js";
+import { choice, field, input, modelsOf, quotasField } from "./fields.js";
 import { settingsForm } from "./form.js";
 import { quotaList } from "./quota_rows.js";
 import { teamChoice } from "./team_choice.js";
@@ -94,7 +94,7 @@ export function editKey(key, then, { role, publicUrl, can }) {
         const deny = parts(controls.deny.value);
         return {
           team: team.read(),
-          models: parts(controls.models.value).length ? parts(controls.models.value) : ["*"],
+          models: modelsOf(controls.models.value),
           expires: controls.expires.value
             ? `${controls.expires.value}${controls.expires.value.length === 16 ? ":00" : ""}Z`
             : null,

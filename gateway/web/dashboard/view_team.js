@@ -37,6 +37,14 @@ function members(keys, isWhole) {
   );
 }
 
+/** What members may do by themselves. */
+function membersInWords(members) {
+  if (!members) return "no keys";
+  const models = members.models.includes("*") ? "all models" : members.models.join(", ");
+  const itself = members.by_key.length ? `; a key may ${members.by_key.join(" and ")} itself` : "";
+  return `${many(members.max_keys, "key")} each, for ${models}${itself}`;
+}
+
 function askDelete(team, then) {
   confirmFirst(
     "Delete this team",
@@ -82,7 +90,7 @@ export function openTeam(name, context, changed) {
             : h("p", { class: "note" }, "This team has no quotas; those of its keys and of the gateway bind all the same."),
           h("h3", null, `${isWhole ? "" : "More than "}${many(keys.length, "key")}`),
           members(keys, isWhole),
-          facts({ "Kept in": keptIn(team), ...times(team) }),
+          facts({ "Members may make": membersInWords(team.members), "Kept in": keptIn(team), ...times(team) }),
         );
         refill(
           buttons,

@@ -92,6 +92,32 @@ def test_a_team_is_changed_topped_up_and_counted_anew(operator: Page, either: Ga
     operator.see("dialog .quota", "of 12 requests")
 
 
+def test_a_team_says_what_its_members_may_do(operator: Page, either: Gateway) -> None:
+    make_team(operator, "lab")
+    assert told(either, "lab")["members"] is None
+    operator.click("main tr[data-name=lab] button")
+    assert "no keys" in operator.text("dialog .facts")
+    operator.click("dialog footer button", "Edit")
+    assert not operator.see("dialog form input[name=members]").is_selected()
+    assert not operator.see("dialog form").find_element("name", "members.max_keys").is_displayed()
+    operator.click("dialog form input[name=members]")
+    operator.type("#field-members-max_keys", "2")
+    operator.type("#field-members-models", "gpt-*, other-1")
+    operator.click("dialog form input[name='by_key.rotate']")
+    operator.click("dialog form button[type=submit]")
+    operator.see("dialog .facts", "2 keys each, for gpt-*, other-1; a key may rotate itself")
+    members = {"max_keys": 2, "models": ["gpt-*", "other-1"], "by_key": ["rotate"]}
+    assert told(either, "lab")["members"] == members
+    assert told(either, "lab")["quotas"] == [{"requests": 5, "per": "day"}]
+    operator.click("dialog footer button", "Edit")
+    assert operator.see("#field-members-models").get_attribute("value") == "gpt-*, other-1"
+    operator.type("#field-members-max_keys", "")
+    operator.click("dialog form input[name=members]")
+    operator.click("dialog form button[type=submit]")
+    operator.see("dialog .facts", "no keys")
+    assert told(either, "lab")["members"] is None
+
+
 def test_what_is_wrong_with_a_team_is_told_beside_its_field(admin: Page) -> None:
     admin.go("teams")
     admin.click("#new-team")
