@@ -3,4 +3,4 @@
 Start with `pipeline.py`, the story of one call; the README has a tour of the house.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

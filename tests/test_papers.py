@@ -132,5 +132,5 @@ def test_every_version_has_a_date_and_the_newest_is_the_packages() -> None:
 
 
 def test_the_changelog_says_how_to_upgrade() -> None:
-    unreleased = CHANGELOG.partition("## Unreleased")[2].partition("\n## ")[0]
-    assert "### Upgrade" in unreleased
+    for title, text in re.findall(r"^## (\d.+?)\n(.*?)(?=^## |\Z)", CHANGELOG, re.MULTILINE | re.DOTALL)[:-1]:
+        assert "### Upgrade from" in text, title
