@@ -1,7 +1,7 @@
 """House rules, read from the source with `ast`. Each complaint says what to do instead.
 
-The drawing of the floors stands here and nowhere else in code: `FLOORS`; docs/architecture.md shows it. Imports
-point down; inside a package, freely; rooms on one floor do not import each other, but for the topmost.
+`FLOORS` defines the layers; docs/architecture.md has the same drawing. Imports point down; inside a package, freely;
+packages of one layer do not import each other, except in the topmost layer.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ MODULES = modules()
 
 @cache
 def parsed(source: str) -> ast.Module:
-    """The tree of a module: several rules read each."""
+    """The syntax tree of a module, cached: several rules read it."""
     return ast.parse(source)
 
 
@@ -59,7 +59,7 @@ PACKAGES = {".".join(path.parent.relative_to(ROOT).parts) for path in PACKAGE.rg
 
 
 def part_of(module: str) -> str:
-    """The room a module stands in: gateway.store.batch -> store."""
+    """The package of a module: gateway.store.batch -> store."""
     return module.split(".")[1] if "." in module else ""
 
 
@@ -67,7 +67,7 @@ def part_of(module: str) -> str:
 
 
 def imported(module: str, tree: ast.AST, known: set[str], packages: set[str]) -> Iterator[tuple[int, str]]:
-    """(line, dotted name) of everything of our own that a module imports, wherever in it."""
+    """(line, dotted name) of every import of `gateway` in a module, at any place."""
     package = module if module in packages else module.rpartition(".")[0]
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -185,7 +185,7 @@ DEEDS = frozenset({"open", "print", "input"})
 
 
 def impure(source: str) -> Complaints:
-    """What a rule may not do: know the time, wait, or touch the world."""
+    """What a pure module may not do: read a clock, wait, or do I/O."""
     advice = "A pure module only decides: take `now`, bytes or a function as an argument, and act on a floor above."
     for node in ast.walk(parsed(source)):
         match node:
@@ -205,14 +205,14 @@ def impure(source: str) -> Complaints:
             yield f"{node.lineno}: {name}: {advice}"
 
 
-# Calls whose result nobody can change, or that are live by their nature and named like constants.
+# Calls with an immutable result, or with one that is meant to be live and is named like a constant.
 FIXED = frozenset(
     {"frozenset", "tuple", "getLogger", "compile", "TypeVar", "NewType", "ContextVar", "RequestKey", "BeforeValidator"}
 )
 
 
 def module_state(source: str) -> Complaints:
-    """Names at the top of a module that are bound to something that can change, but for constants in capitals."""
+    """Module-level names bound to mutable values, except constants in capitals."""
     tree = parsed(source)
     for node in ast.walk(tree):
         if isinstance(node, ast.Global):
@@ -249,7 +249,7 @@ def without_docstring(source: str) -> Complaints:
 
 
 def complaints_of(rule: Callable[[str], Complaints], modules: Iterable[str]) -> str:
-    """What a rule says of each of these modules, a line each."""
+    """The complaints of a rule about these modules, one per line."""
     return "\n".join(f"{module}:{complaint}" for module in modules for complaint in rule(MODULES[module]))
 
 

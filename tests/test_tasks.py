@@ -1,4 +1,4 @@
-"""Background tasks are held, named, told of when they die, and waited for."""
+"""Background tasks are referenced, named and awaited; their exceptions are logged."""
 
 from __future__ import annotations
 

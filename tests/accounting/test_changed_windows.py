@@ -1,4 +1,4 @@
-"""Which windows have changed since somebody last looked: noted when the store has it, and bounded."""
+"""The changed windows of a worker: noted when the store has the change; their number is bounded."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_of_refusals_only_those_for_good() -> None:
 
 
 def test_of_each_key_and_model_the_last_call_counts() -> None:
-    """All its calls draw on the same windows, but for those of a new day."""
+    """All calls of a key and model draw on the same windows, except those of a new day."""
     touched = ChangedWindows()
     tomorrow = daily(5, starts="2026-11-21")
     touched.note([closing(daily(5), tokens(5)), closing(tomorrow), closing(slow(), record_key="j")], [])
@@ -91,7 +91,7 @@ async def test_a_bookkeeper_notes_when_the_store_has_it(tmp_path: Path) -> None:
     books = LedgerClient(store, journal, made, touched=touched)
     wish = draw(daily(5), parallel())
     await books.draw(wish)
-    assert touched.take(9) == ([], set())  # drawn is not spent
+    assert touched.take(9) == ([], set())  # reserved is not used
     store.gate.clear()
     books.settle(*settlement(wish))
     await asyncio.sleep(0.02)

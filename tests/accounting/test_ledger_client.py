@@ -1,4 +1,4 @@
-"""One worker's accounts: one batch in flight, the journal before the store, nothing lost, nothing answered twice."""
+"""The ledger client of one worker: one batch in flight, the journal before the store, each request answered once."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def drawn(books: LedgerClient, call: str, *claims: Any) -> Any:
 
 
 async def in_flight(store: DeskStore, books: LedgerClient, call: str) -> asyncio.Future[Any]:
-    """Draw, and stop the store while it has the draw."""
+    """Send a draw and block the store while it processes it."""
     store.gate.clear()
     store.called.clear()
     answer = books.draw(draw(call=call))
@@ -46,12 +46,12 @@ async def in_flight(store: DeskStore, books: LedgerClient, call: str) -> asyncio
 
 
 def left_behind(folder: Path) -> dict[str, list[str]]:
-    """The ends in each journal that nobody holds, and the leases that are open in it."""
+    """For each journal without an owner: its undelivered ends and its open leases."""
     found = {}
     while (journal := Journal.adopt(folder / "journal", ORIGIN)) is not None:
         ends = [f"{entry.kind} {entry.lease}" for entry in journal.undelivered(0)]
         found[journal.name] = ends + [f"open {entry.lease}" for entry in journal.open_entries()]
-        (folder / "journal" / journal.name).rename(folder / journal.name)  # seen
+        (folder / "journal" / journal.name).rename(folder / journal.name)  # adoption would open it again
     return found
 
 
@@ -93,7 +93,7 @@ async def test_draws_are_not_kept_waiting_by_a_crowd_of_settlements(store: DeskS
     store.gate.set()
     await asyncio.gather(first, second, *ends)
     (place,) = [number for number, batch in enumerate(store.batches) if leases(batch)[-1] == "second"]
-    assert place == 4  # the next one after that in flight
+    assert place == 4  # the batch after the one in flight
 
 
 async def test_a_silent_worker_gives_signs_of_life(
@@ -172,7 +172,7 @@ async def test_store_that_lost_writes_is_told_again_within_a_turn(store: DeskSto
 
 @pytest.fixture
 async def lone(open_one: OpensDesks) -> LedgerClient:
-    """A bookkeeper whose worker is the only one."""
+    """The ledger client of a gateway with a single worker."""
     return open_one(is_alone=True)
 
 
@@ -321,8 +321,8 @@ async def test_draws_fail_at_once_and_settlements_are_kept_in_order(
     for answer in (first, *draws):
         with pytest.raises(StoreUnavailable):
             await answer
-    assert len(store.batches) == batches  # those that waited did not wait for a time-out of their own
-    await asyncio.gather(*ends)  # content with the journal
+    assert len(store.batches) == batches  # later draws failed without a time-out of their own
+    await asyncio.gather(*ends)  # settled: the journal has them
     assert books.pending == 4
     assert books.errors >= 1
     with pytest.raises(StoreUnavailable, match="away on request"):
@@ -356,7 +356,7 @@ async def test_what_the_store_is_told_again_has_a_new_number(store: DeskStore, b
 
 
 async def test_a_draw_without_an_answer_is_drawn_and_given_back(store: DeskStore, open_one: OpensDesks) -> None:
-    store.may_forget = True  # such a one may come back with half of the batch in its file
+    store.may_forget = True  # its file may have half of the batch
     books = open_one()
     store.is_away = True
     unknown = books.draw(draw(call="a"))
@@ -441,7 +441,7 @@ async def test_an_empty_server_is_told_all_that_is_kept(store: DeskStore, books:
     await until(lambda: set(store.open) == {"c", "d"})
 
 
-# ------------------------------------------------------------------------------------------------------ on their own
+# -------------------------------------------------------------------------------------------------------- offline quota
 
 
 async def test_allowed_calls_go_on_with_a_share_and_are_told_later(store: DeskStore, open_one: OpensDesks) -> None:
@@ -471,7 +471,7 @@ async def test_parallel_calls_that_began_before_the_outage_count(store: DeskStor
 async def test_calls_of_one_lost_batch_are_sent_again(
     store: DeskStore, open_one: OpensDesks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing of the share is spent: it is one call, and three are admitted."""
+    """They use nothing of the offline share: it is one call, and three are admitted."""
     monkeypatch.setattr(ledger_client, "HOLD_S", 600)
     books = open_one(on_outage="allow", outage_share=0.01)
     for name in ("first", "second", "third"):
@@ -522,7 +522,7 @@ async def test_calls_that_wait_after_a_lost_batch_are_answered_when_the_ledger_c
 async def test_alone_only_for_so_long(store: DeskStore, open_one: OpensDesks) -> None:
     books = open_one(on_outage="allow", outage_share=1, outage_max_s=0)
     store.is_away = True
-    await asyncio.gather(books.draw(draw()), return_exceptions=True)  # granted in the very first moment
+    await asyncio.gather(books.draw(draw()), return_exceptions=True)  # granted before the outage was known
     await asyncio.sleep(0.01)
     with pytest.raises(StoreUnavailable):
         await books.draw(draw())
@@ -601,7 +601,7 @@ async def test_cancelling_is_harmless_when_the_store_is_away(store: DeskStore, b
 async def test_one_bad_wish_does_not_stop_the_others(
     store: DeskStore, books: LedgerClient, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """That would be our bug. It must not keep every other call from the store for ever."""
+    """A request that the store rejects is a bug of the gateway; it must not block other requests."""
     wishes = [await drawn(books, name) for name in ("b", "worse")]
     store.poison = {"bad", "worse"}
     first = await in_flight(store, books, "a")
@@ -611,13 +611,13 @@ async def test_one_bad_wish_does_not_stop_the_others(
     results = await asyncio.gather(first, *answers, return_exceptions=True)
     assert [type(result) for result in results] == [Granted, StoreUnavailable, Granted, type(None), type(None)]
     assert store.applied == ["b"]
-    await until(lambda: sorted(store.voided) == ["bad", "worse"])  # nothing holds what it had drawn
-    assert books.pending == 1  # the journal keeps the one that was not delivered
+    await until(lambda: sorted(store.voided) == ["bad", "worse"])  # both reservations are released
+    assert books.pending == 1  # the undelivered end is kept in the journal
     told = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
     assert len(told) == 2
     assert all(message.startswith("the store cannot take") for message in told)
     await asyncio.gather(*(books.draw(draw()) for _ in range(3)))
-    assert len(store.batches[-1].items) == 3  # together again
+    assert len(store.batches[-1].items) == 3  # one batch again
 
 
 async def test_a_server_that_takes_nothing_is_away_and_nothing_is_thrown_away(
@@ -648,7 +648,7 @@ async def test_a_journal_that_cannot_be_read_for_a_while_stops_nobody(
 
     def unreadable(after: int) -> Any:
         raise OSError(errno.EMFILE, "Too many open files")
-        yield  # a generator, as the real one
+        yield  # a generator, like the real method
 
     with monkeypatch.context() as patch:
         patch.setattr(books._journal, "undelivered", unreadable)
@@ -672,14 +672,14 @@ async def test_the_end_of_an_answer_does_not_wait_for_a_backlog(
         await asyncio.sleep(0)
     late = books.settle(*settlement(draw(call="late")))
     await late
-    assert books.pending > 0  # it has not waited for those before it
+    assert books.pending > 0  # it did not wait for earlier settlements
     await until(lambda: books.pending == 0)
 
 
 async def test_draws_under_way_are_answered_when_the_ledger_closes(
     store: DeskStore, books: LedgerClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The store has granted it, and the disk of the journal takes its time."""
+    """The store has granted the draw; the journal's disk is slow."""
     disk = asyncio.Event()
     store.called.clear()
 
@@ -801,7 +801,7 @@ async def test_who_dies_while_adopting_is_adopted_in_turn(store: DeskStore, open
     open_one(adopts=True, metrics=metrics)
     await until(lambda: store.retired)
     assert store.applied == ["a", "b"]
-    assert [record.id for record in metrics.calls] == ["b"]  # counted by one of them only
+    assert [record.id for record in metrics.calls] == ["b"]  # counted once
 
 
 async def test_calls_that_ended_without_being_counted_are_counted_by_who_recovers_them(
@@ -835,7 +835,7 @@ async def test_a_void_of_a_dead_worker_is_delivered(store: DeskStore, open_one: 
     await books.close(0.01)
     store.is_away = store.loses_replies = False
     if "b" in store.voided:
-        return  # its first retry was quicker than we
+        return  # delivered by the first retry
     open_one(adopts=True)
     await until(lambda: store.retired)
     assert "b" in store.voided
@@ -845,12 +845,12 @@ async def test_a_void_of_a_dead_worker_is_delivered(store: DeskStore, open_one: 
 async def test_a_journal_without_its_end_charges_nobody_twice(
     store: DeskStore, open_one: OpensDesks, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A power cut has taken the last entries, and the store has them."""
+    """A power cut lost the last entries of the journal; the store has them."""
     books = open_one()
     wishes = [await drawn(books, name) for name in "abc"]
     (segment,) = (tmp_path / "journal").glob("*/0*")
     size = segment.stat().st_size
-    store.may_forget = True  # so that closing leaves the journal
+    store.may_forget = True  # close() keeps the journal
     for wish in wishes[:2]:
         await books.settle(*settlement(wish))
     await books.close(5)
@@ -860,7 +860,7 @@ async def test_a_journal_without_its_end_charges_nobody_twice(
     await until(lambda: "is missing" in caplog.text)
     await until(lambda: len([*(tmp_path / "journal").iterdir()]) == 1)
     assert store.applied == ["a", "b"]
-    assert set(store.open) == {"c"}  # the store closes it as lost, when its worker has been silent for long enough
+    assert set(store.open) == {"c"}  # the store closes it as lost after the worker time-out
     assert store.retired == []
 
 
@@ -929,7 +929,7 @@ async def test_an_extension_that_the_store_may_have_is_sent_again_and_ends_with_
     store.is_away = True
     with pytest.raises(StoreUnavailable):
         await books.extend(more)
-    with pytest.raises(StoreUnavailable):  # it is known to be away by now
+    with pytest.raises(StoreUnavailable):  # the outage is known
         await books.extend(more)
     store.is_away = False
     await until(lambda: books._away is None)

@@ -1,4 +1,4 @@
-"""Ledger clients in front of a real store whose requests and replies get lost: in the end the books balance."""
+"""Ledger clients on a real store that loses requests and replies: all sums are right in the end."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WORKERS = 3
 
 
 class LossyStore(SqliteStore):
-    """The embedded store behind a bad line: what is sent may be lost, and so may the answer."""
+    """The embedded store behind a lossy connection: a request or its reply may be lost."""
 
     dice: random.Random
     losses = 0.0
@@ -79,7 +79,7 @@ async def test_books_balance_behind_a_bad_line(
                 verdict = await books.draw(wish)
             except StoreUnavailable:
                 await asyncio.sleep(dice.random() * 0.02)
-                wish = draw(*wish.claims, call=f"{wish.record.id}+")  # a new call, as a client would make
+                wish = draw(*wish.claims, call=f"{wish.record.id}+")  # a new call, like a client's retry
                 continue
             if isinstance(verdict, Granted):
                 served[wish.record.id] = dice.randrange(100)

@@ -1,4 +1,4 @@
-"""What the webhook has not taken yet: tried again, bounded, and in nobody's way."""
+"""The outbox: retries messages to the webhook, is bounded, and does not block the worker."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SILENT = PostResult(None, "no answer within 10 s")
 
 
 class Desk:
-    """Answers as the script says, then takes everything; keeps all that was posted."""
+    """A webhook: answers from the script, then 200 to everything; keeps all bodies."""
 
     def __init__(self, *script: PostResult) -> None:
         self.script = list(script)
@@ -124,7 +124,7 @@ async def test_of_too_many_the_oldest_is_dropped(made: tuple[Desk, Outbox], capl
     names = [str(number) for number in range(outbox.MAX_WAITING + 3)]
     put(box, *names)
     assert box.waiting == tuple(names[3:])
-    assert box.take_done() == {"0", "1", "2"}  # nobody else need try
+    assert box.take_done() == {"0", "1", "2"}  # other workers do not send them either
     assert len([record for record in caplog.records if "is not posted" in record.getMessage()]) == 3
 
 

@@ -1,4 +1,4 @@
-"""When an operator is told of a quota, once, and in which words."""
+"""When an alert about a quota is sent (once per level), and its text."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def levels(
         (100, 80, [80]),
         (100, 99, [80]),
         (100, 100, [80, 100]),
-        (100, 250, [80, 100]),  # the truth may be more than what was reserved
+        (100, 250, [80, 100]),  # actual use may exceed the reservation
         (1, 0, []),
         (1, 1, [80, 100]),
         (3, 2, []),  # 66 %
         (4, 3, []),
         (5, 4, [80]),
         (6, 4, []),
-        (2**53 - 1, 7_205_759_403_792_792, []),  # one less than 80 %: no float has been here
+        (2**53 - 1, 7_205_759_403_792_792, []),  # one less than 80 %: exact only in integers
         (2**53 - 1, 7_205_759_403_792_793, [80]),
         (2**53 - 1, 2**53 - 2, [80]),
     ],
@@ -61,7 +61,7 @@ def test_who_is_refused_for_good_is_at_100_percent_whatever_is_left() -> None:
     assert levels(window, 30, refused=("another",)) == []
     (first, _) = policy.reached([standing(window, 30)], {window.id}, NOON)
     assert first.is_refused
-    assert not policy.reached([standing(window, 100)], {window.id}, NOON)[0].is_refused  # it is simply spent
+    assert not policy.reached([standing(window, 100)], {window.id}, NOON)[0].is_refused  # fully used, without a refusal
 
 
 def test_shadow_windows_are_told_of_too() -> None:
@@ -194,6 +194,6 @@ def test_it_ends_after_some_ten_minutes() -> None:
 
 def test_retry_after_is_obeyed_within_reason() -> None:
     assert policy.next_pause_s(429, 90, 1, 0.1) == 90
-    assert policy.next_pause_s(429, 0.5, 3, 0.1) == 4  # sooner than we would come anyway
+    assert policy.next_pause_s(429, 0.5, 3, 0.1) == 4  # shorter than the regular pause
     assert policy.next_pause_s(503, 3600, 1, 0.1) is None
     assert policy.next_pause_s(None, None, 3, policy.GIVE_UP_AFTER_S) is None

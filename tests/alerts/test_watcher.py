@@ -1,4 +1,4 @@
-"""Several workers watch the same quotas: each level is told once, by one of them, whoever dies and whatever is away."""
+"""Several workers watch the same quotas: one of them sends each level once, also after kills and outages."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HOUR_S = 3600.0
 
 
 class Post:
-    """A webhook: takes everything, or holds it."""
+    """A webhook: answers each message, or holds it."""
 
     def __init__(self) -> None:
         self.told: list[dict[str, Any]] = []
@@ -55,7 +55,7 @@ class Office:
         self.ledger = Away(store)
         self.swept: list[float] = []
         self.changed: dict[str, Window] = {}
-        """Windows whose limits are others by now."""
+        """Windows whose limits have changed since."""
 
         def windows(now: float) -> Iterator[list[Window]]:
             self.swept.append(now)
@@ -71,7 +71,7 @@ class Office:
         return [self.changed.get(window.id, window) for window in windows]
 
     async def use(self, claim: Claim, used: int) -> None:
-        """A call that is charged so much."""
+        """A call with this charge."""
         wish = draw(claim._replace(amount=1))
         assert isinstance(await self.worker.draw(wish, is_forced=True), Granted)
         more = {"cost_nusd": used} if claim.window.unit == "usd" else {}
@@ -87,10 +87,10 @@ class Office:
     async def look(self) -> None:
         await self.watcher.look()
         if self.outbox is not None:
-            for _ in range(100):  # turns of the loop, however long one takes
+            for _ in range(100):  # iterations of the event loop, independent of their duration
                 await asyncio.sleep(0)
             await asyncio.sleep(0.02)
-        await self.watcher.look()  # notes what the webhook took
+        await self.watcher.look()  # stores which messages the webhook accepted
 
     async def die(self) -> None:
         if self.outbox is not None:
@@ -106,7 +106,7 @@ class Office:
 
 
 class Away:
-    """A store that is away on request."""
+    """A store with outages on demand."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -144,7 +144,7 @@ class Town:
 
 @pytest.fixture
 async def town(open_store: OpensStores, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Any:
-    # A claim lasts as many hours as it does minutes: the clocks of servers go on while a test runs.
+    # Claims last hours here instead of minutes: the clock of a real server cannot be faked.
     monkeypatch.setattr(watcher, "CLAIM_S", HOUR_S)
     monkeypatch.setattr(watcher, "RENEW_EVERY_S", HOUR_S / 3)
     made = Town(open_store, clock)
@@ -298,7 +298,7 @@ async def test_what_was_refused_under_another_limit(town: Town, limit: int, is_t
 
 
 async def test_what_others_left_behind_is_found_without_a_call(town: Town, clock: Clock) -> None:
-    """Of a worker that died after its last call; by the first look of any, and by each within a minute."""
+    """Of a worker that was killed after its last call: at the first look of any worker, and of each within a minute."""
     dead = await town.office()
     await dead.use(tokens(100), 85)
     await dead.die()
@@ -325,7 +325,7 @@ async def test_a_worker_that_dies_before_the_webhook_took_it_is_replaced(
     await first.die()
     town.post.is_held = False
     await other.look()
-    assert town.post.told == []  # it may yet come
+    assert town.post.told == []  # an attempt is still under way
     clock.advance(watcher.CLAIM_S - 60)
     await other.look()
     assert town.post.told == []
@@ -333,7 +333,7 @@ async def test_a_worker_that_dies_before_the_webhook_took_it_is_replaced(
     await other.look()
     await other.look()
     assert town.post.levels == [("key:k", 80)]
-    assert len(lines(caplog)) == 1  # that had been told
+    assert len(lines(caplog)) == 1  # already logged
     assert (first.counted(), other.counted()) == ({("k", "tokens", "80"): 1}, {})
     restarted = await town.office(tokens(100))
     await restarted.look()
@@ -405,7 +405,7 @@ async def test_while_the_store_is_away_nothing_is_told_and_nothing_lost(
 
 
 async def test_a_store_that_goes_away_after_it_was_told(town: Town) -> None:
-    """What was told is noted when it is back; and nobody repeats it."""
+    """Sent levels are stored after the outage; no worker sends them again."""
     office = await town.office()
     await office.use(daily(1), 1)
     keep = office.watcher._keep

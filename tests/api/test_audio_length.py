@@ -19,15 +19,15 @@ def measured(data: bytes) -> int | None:
     [
         (forms.wav(2.5), 2500),
         (forms.wav(1.0)[:-8000], 500),  # cut
-        (forms.wav(1.0)[:40] + b"\xff\xff\xff\xff" + forms.wav(1.0)[44:], 1000),  # a stream, whose length was unknown
-        (forms.wav(1.0)[:28] + b"\xff\xff\xff\x0f" + forms.wav(1.0)[32:], 1000),  # a false rate of bytes
+        (forms.wav(1.0)[:40] + b"\xff\xff\xff\xff" + forms.wav(1.0)[44:], 1000),  # a stream: length unknown when the header was written
+        (forms.wav(1.0)[:28] + b"\xff\xff\xff\x0f" + forms.wav(1.0)[32:], 1000),  # wrong byte rate
         (forms.flac(61.25), 61250),
         (forms.flac(0), None),
         (forms.ogg(7), 7000),
         (forms.ogg(0.001)[:-50] + bytes(640_000), None),
         (forms.mp3(100), 2607),
         (forms.mp3(10, told=1000), 26123),
-        (forms.mp3(1000, told=1), 10425),  # told too few frames: at least what the bytes take at 320 kbit/s
+        (forms.mp3(1000, told=1), 10425),  # header with too few frames: at least the length of the bytes at 320 kbit/s
         (forms.mp4(12.5), 12500),
         (forms.mp4(12.5, is_behind=True), 12500),
         (forms.webm(9.5), 9500),

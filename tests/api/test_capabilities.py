@@ -1,4 +1,4 @@
-"""Which routes can take a call, and what is said where none can."""
+"""Which routes can serve a call, and the error where none can."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def refusal(endpoint: Endpoint, body: dict[str, Any], *capabilities: dict[str, A
 # ----------------------------------------------------------------------------------------------- what is asked, of whom
 
 NEEDS: list[tuple[str, dict[str, Any], str, str, bool]] = [
-    # capability, body, param and code where it is missing, and whether a chat has it
+    # capability, body, param and code of the error without it, and whether chat has the parameter
     ("token_prompts", {"prompt": [1, 2]}, "prompt", "unsupported_value", False),
     ("token_prompts", {"prompt": [[1, 2], [3]]}, "prompt", "unsupported_value", False),
     ("echo", {"echo": True}, "echo", "unsupported_parameter", False),
@@ -92,14 +92,14 @@ def test_what_asks_for_nothing_special_goes_everywhere(body: dict[str, Any]) -> 
 
 @pytest.mark.parametrize("name", ["messages", "Messages", "tools", "toolS", "functions", "top_logprobs", "modalities"])
 def test_what_would_stand_in_the_way_of_our_own_chat_is_refused(name: str) -> None:
-    """As an unknown parameter it is passed on to whoever has completions."""
+    """As an unknown parameter it is passed on to upstreams with completions."""
     assert routes_of("completions", PROMPT | {name: []}, {}) == "0"
     assert routes_of("completions", PROMPT | {name: []}, VIA_CHAT, {}) == "1"
     assert refusal("completions", PROMPT | {name: []}, VIA_CHAT).param == name
 
 
 def test_every_parameter_of_chat_was_thought_of() -> None:
-    """Of those that completions do not have, these mean to a chat what they mean to us; the rest is refused."""
+    """Parameters unknown to completions: those with the same meaning in chat are passed on, the others refused."""
     harmless = {"reasoning_effort", "response_format", "metadata", "service_tier", "store"}
     for name in set(Chat.model_fields) - set(Completion.model_fields) - harmless:
         assert refusal("completions", PROMPT | {name: None}, VIA_CHAT).param == name
@@ -230,7 +230,7 @@ def test_completions_go_by_a_chat_that_is_there() -> None:
 def test_only_the_whole_of_it_is_all() -> None:
     assert Capabilities().is_all
     assert Capabilities(stream_usage=False, max_tokens_field="max_tokens").is_all
-    assert Capabilities(messages=True, count_tokens=False, responses=False).is_all  # it is about OpenAI's endpoints
+    assert Capabilities(messages=True, count_tokens=False, responses=False).is_all  # these two do not concern OpenAI's endpoints
     apart = {
         "stream_usage", "max_tokens_field", "messages", "count_tokens", "responses", "generate_content", "realtime",
     }  # fmt: skip

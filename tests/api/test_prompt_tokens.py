@@ -1,4 +1,4 @@
-"""Prompts that are counted, with a tokeniser that anybody can follow: a token for each word."""
+"""Counting of prompt tokens, with a simple tokeniser: one token per word."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def finds(model: str) -> Counter | None:
 
 
 def completion(model: str = "known", **changes: Any) -> tuple[int, int, bool]:
-    """How many prompts, how many tokens, and whether that is exact."""
+    """(prompts, tokens, whether the count is exact)"""
     found = read("completions", body("completions", model=model, **changes), finds)
     return found.prompts, found.prompt_tokens, found.is_prompt_exact
 
 
 def chat(content: Any = "one two", model: str = "known", message: dict[str, Any] = {}, **changes: Any) -> int:  # noqa: B006
-    """The tokens of one message, without those around it."""
+    """The tokens of one message, without those of the chat template."""
     messages = [{"role": "user", "content": content} | message]
     found = read("chat", body("chat", model=model, messages=messages, **changes), finds)
     assert not found.is_prompt_exact
@@ -41,9 +41,9 @@ def chat(content: Any = "one two", model: str = "known", message: dict[str, Any]
         ("one two three", (1, 3, True)),
         ("", (1, 0, True)),
         (["one two", "", "three"], (3, 3, True)),
-        ("naïve café", (1, 2, False)),  # how letters are told from signs is up to an edition of Unicode
+        ("naïve café", (1, 2, False)),  # letters and symbols differ by Unicode version: not exact
         (["one", "zwei", "trois étoiles"], (3, 4, False)),
-        ("one <|endoftext|>", (1, 2, False)),  # one upstream takes it for a token, the other for text
+        ("one <|endoftext|>", (1, 2, False)),  # a special token for some upstreams, text for others
         (["one", "<|im_start|>"], (2, 2, False)),
         ([5, 6, 7], (1, 3, True)),
         ([[5], [6, 7]], (2, 3, True)),
@@ -55,7 +55,7 @@ def test_prompt_of_a_known_model_is_counted(prompt: Any, expected: tuple[int, in
 
 
 def test_suffix_is_counted_for_each_prompt_and_never_exact() -> None:
-    """The API puts signs of its own between a prompt and what has to follow."""
+    """The API adds special tokens between prompt and suffix."""
     assert completion(prompt="one two", suffix="three") == (1, 3, False)
     assert completion(prompt=["one", "two three"], suffix="four five") == (2, 7, False)
     assert completion(prompt="one two", suffix="") == (1, 2, True)
@@ -109,7 +109,7 @@ def test_every_message_counts_and_the_reply_once() -> None:
 
 
 def test_long_prompt_goes_by_the_rule() -> None:
-    """The limit is one for the whole prompt, in whatever pieces it comes."""
+    """The limit holds for the whole prompt, not for each of its parts."""
     longest = "word " * (MAX_COUNTED // 5) + "!" * (MAX_COUNTED % 5)
     assert completion(prompt=longest) == (1, words(longest), True)
     assert completion(prompt=longest + "!") == (1, -(-(MAX_COUNTED + 1) // 4), False)

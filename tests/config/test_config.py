@@ -1,6 +1,6 @@
-"""Settings: every mistake that an operator can make is told, with its path, and no secret is ever shown.
+"""Settings: every mistake is reported with its path, and no fault shows a secret.
 
-Each file in config/bad holds one mistake (some hold several on purpose); the lines at its top say what has to be told:
+Each file in config/bad has one mistake (a few have several); its first lines list the expected faults:
 `# fault: PATH -- PART OF THE MESSAGE`.
 """
 
@@ -147,7 +147,7 @@ def api_key(text: str, env: Mapping[str, str], **files: str) -> str:
         ("${A:-other}", {}, "other"),
         ("${A:-other}", {"A": ""}, "other"),  # as in a shell
         ("a${A:-}b", {}, "ab"),
-        ("${A}", {"A": "${B}", "B": "x"}, "${B}"),  # what comes from outside is not looked at again
+        ("${A}", {"A": "${B}", "B": "x"}, "${B}"),  # references inside a value are not resolved
         ("${file:secrets}", {}, "from-a-file"),
         ("$A {A} $$", {"A": "x"}, "$A {A} $$"),
     ],
@@ -209,7 +209,7 @@ def a_key(**changes: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("spelt", ["off", "Off", '"off"', "${LOG}"])
 def test_the_access_log_is_switched_off_by_the_bare_word(spelt: str) -> None:
-    """YAML reads it as false."""
+    """YAML parses `off` as false."""
     assert parse(f"{GOOD}server:\n  access_log: {spelt}\n", {**ENV, "LOG": "off"}).server.access_log == "off"
 
 
@@ -324,7 +324,7 @@ def test_no_secret_in_faults_of_a_file_full_of_them() -> None:
 
 
 def test_plain_values_go_to_workers_as_json() -> None:
-    """The supervisor resolves once; workers build the same configuration from what it sends."""
+    """The supervisor resolves references once; workers build the same configuration from its JSON."""
     text = (
         GOOD
         + """

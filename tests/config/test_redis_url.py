@@ -1,4 +1,4 @@
-"""How `store.url` names a Redis: what is read out of it, and that nobody is shown what is secret in it."""
+"""How `store.url` names a Redis: hosts, database, credentials; its display form has no secret."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_an_address_is_read_once(tmp_path: Path) -> None:
     path = tmp_path / "ca.pem"
     path.touch()
     settings = StoreSettings(url=f"rediss://host/0?ca_file={path}")
-    path.unlink()  # whoever connects says so; who is only shown the address has no need of the file
+    path.unlink()  # only a connection needs the file; the display form does not
     assert settings.redis is settings.redis
     assert settings.redis.ca_file == str(path)
     assert settings.shown_url in settings.origin

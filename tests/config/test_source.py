@@ -1,4 +1,4 @@
-"""A configuration is read with all that it refers to, and a change of any of it is seen."""
+"""A configuration is read with every file that it references; a change of any of them is noticed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ server: {{port: 1}}
 
 
 class Desk:
-    """A file, and a secret beside it."""
+    """A configuration file and a secret file."""
 
     def __init__(self, folder: Path) -> None:
         self.key = folder / "key"
@@ -38,7 +38,7 @@ def desk(tmp_path: Path) -> Desk:
 
 def test_everything_is_read_at_once(desk: Desk) -> None:
     reading = desk.source(port=7, host=None).read()
-    assert reading.config.server.port == reading.values["server"]["port"] == 7  # the command line counts
+    assert reading.config.server.port == reading.values["server"]["port"] == 7  # the command line overrides the file
     assert reading.config.server.host == "127.0.0.1"
     key = reading.config.upstreams["up"].api_key
     assert key is not None
@@ -59,12 +59,12 @@ def test_a_change_is_seen_in_the_file_and_in_what_it_refers_to(desk: Desk) -> No
     source.read()
     desk.key.unlink()
     assert source.look() != source.seen
-    desk.key.write_text("second-key\n")  # as before: content counts, not the time of a file
+    desk.key.write_text("second-key\n")  # the old content: content is compared, not the file time
     assert source.look() == source.seen
 
 
 def test_what_is_missing_is_awaited(desk: Desk) -> None:
-    """A fault that another file can mend: it is looked for, though it was not there."""
+    """A missing file is watched: creating it removes the fault."""
     desk.key.unlink()
     source = desk.source()
     with pytest.raises(ConfigError, match="cannot read"):
@@ -82,7 +82,7 @@ def test_a_file_that_cannot_be_read_says_why(desk: Desk, data: bytes | None, say
     desk.file.unlink() if data is None else desk.file.write_bytes(data)
     with pytest.raises(ConfigError, match=f"cannot read the file: {says}"):
         source.read()
-    assert source.look() == source.seen  # told once
+    assert source.look() == source.seen  # reported once
     desk.file.write_text(TEXT.format(key=desk.key))
     assert source.look() != source.seen
 

@@ -1,6 +1,6 @@
-"""The scanner against a slow one that is obviously right, on bytes that nobody would send, cut anywhere.
+"""The stream scanner against a slow and simple one, on unusual bytes split at any place.
 
-The real one holds what is unfinished, searches with regular expressions and recognises what it has seen before.
+The real scanner buffers incomplete events, searches with regular expressions and reuses the parse of similar events.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ MESS = st.lists(st.tuples(LINES, st.sampled_from(ENDS)).map(b"".join) | st.sampl
 
 
 def tidy(end: bytes) -> st.SearchStrategy[bytes]:
-    """Events as an upstream sends them, with one kind of line end."""
+    """Well-formed events with one kind of line end."""
     return st.lists(DATA.map(lambda data: b"data: " + data + end + end), max_size=12).map(b"".join)
 
 
@@ -72,7 +72,7 @@ NAMES = ("finished", "usage", "is_usage_final", "error", "is_done", "is_over", "
 
 
 def assert_agree(scan: StreamScan, slow: Slow) -> None:
-    """Whether both know the same of a stream."""
+    """Both found the same facts in a stream."""
     assert {name: getattr(scan, name) for name in NAMES} == {name: getattr(slow, name) for name in NAMES}
     assert scan.text_events() == slow.text_events
     if not slow.is_uncountable:
@@ -80,7 +80,7 @@ def assert_agree(scan: StreamScan, slow: Slow) -> None:
 
 
 def scanned(pieces: list[bytes], choices: int, *, shows: bool) -> tuple[bytes, StreamScan]:
-    """What passes of these packets, looked at as the relay does."""
+    """The bytes passed on of these packets, scanned like the relay does."""
     scan = StreamScan(choices=choices, shows_usage=shows)
     passed = [piece if scan.is_at_start and scan.is_alike(piece) else scan.feed(piece)[0] for piece in pieces]
     return b"".join([*passed, scan.finish()]), scan
@@ -119,8 +119,8 @@ def test_splitter_loses_nothing_and_holds_little(text: bytes, cuts: list[int], l
         assert (splitter.held, splitter.is_inside_long) == (0, False)
 
 
-# Events that differ in their text alone, and events that only seem so: what stands between the quotes of a text or of
-# the padding closes them, and says something of its own.
+# Events that differ in their text only, and events that only look so: their text or padding contains the closing quote
+# and further members.
 TEXT_BITS = [
     b"a", b" world", b"\\n", b'\\"', b"\\\\", b"\\", b'"', b"\n", b"\r", b"\n\n",
     b'","finish_reason":"stop","x":"', b'"},"finish_reason":null}],"usage":{"prompt_tokens":1},"x":[{"y":{"content":"',

@@ -1,7 +1,7 @@
-"""What a streamed answer says, and what of it a client sees, wherever its bytes were cut.
+"""The facts of a streamed answer, and the bytes that the client gets, for any split of the upstream's bytes.
 
-The oracle is a small reader of its own (`read`), which knows nothing of `gateway`: it parses events as the WHATWG
-specification says, and refuses what openai-python would stumble over.
+The oracle is a small parser (`read`) without code of `gateway`: it parses events by the WHATWG specification and fails
+on events that openai-python cannot parse.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LINE_ENDS = {"LF": b"\n", "CRLF": b"\r\n", "CR": b"\r"}
 
 
 def read(text: bytes) -> list[Any]:
-    """The events of a stream, as a client takes them. Fails on what an official SDK cannot digest."""
+    """The events of a stream as a client parses them. Fails on events that an official SDK cannot parse."""
     lines = re.split(rb"\r\n|\n|\r", text)
     assert lines.pop() == b"", "the last event lacks its blank line"
     events: list[Any] = []
@@ -44,7 +44,7 @@ def read(text: bytes) -> list[Any]:
 
 
 def facts(scan: StreamScan) -> tuple[object, ...]:
-    """Everything that is known at the end, but for how long events were measured."""
+    """All facts at the end, except the measured event lengths."""
     known = scan.finished, scan.usage, scan.is_usage_final, scan.error, scan.is_done, scan.model
     return *known, scan.text_events(), scan.delivered_tokens()
 
@@ -87,7 +87,7 @@ EXPECTED: dict[str, tuple[int, int, dict[str, int] | None, dict[str, Any]]] = {
 @pytest.mark.parametrize("shows", [True, False], ids=["shown", "hidden"])
 @pytest.mark.parametrize("name", RECORDED)
 def test_recorded(name: str, shows: bool, end: str) -> None:
-    """Once whole, then cut in two at every byte, then byte by byte: always the same events and the same facts."""
+    """Whole, split in two at every byte, and byte by byte: the same events and facts each time."""
     shown, hidden, usage, known = EXPECTED[name]
     text = RECORDED[name].replace(b"\n", LINE_ENDS[end])
     choices = 2 if "two" in name else 1
@@ -103,7 +103,7 @@ def test_recorded(name: str, shows: bool, end: str) -> None:
 
     for cut in range(1, len(text)):
         again, other = run([text[:cut], text[cut:]], choices, shows=shows)
-        assert again == passed or read(again) == events  # a CRLF that was cut may leave its LF behind
+        assert again == passed or read(again) == events  # of a split CRLF the LF may remain
         assert facts(other) == facts(scan)
     again, other = run([text[at : at + 1] for at in range(len(text))], choices, shows=shows)
     assert read(again) == events
@@ -139,7 +139,7 @@ def test_only_events_that_have_to_change_are_rewritten() -> None:
 
 @pytest.mark.parametrize("name", RECORDED)
 def test_a_stream_that_breaks_off_leaves_no_half_event(name: str) -> None:
-    """However much of it came: what the client got is whole, so that it can read the error event that follows."""
+    """The client gets complete events only, so that it can parse the error event that follows."""
     text = RECORDED[name]
     for cut in range(len(text)):
         passed, scan = run([text[:cut]])
@@ -207,7 +207,7 @@ USAGE = {"prompt_tokens": 1, "completion_tokens": 2}
             {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}], "usage": USAGE, "x": [1.0, 10**30]},
             {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}], "usage": None, "x": [1.0, 10**30]},
         ),
-        ({"x": {"usage": USAGE}}, {"x": {"usage": USAGE}}),  # somebody else's usage
+        ({"x": {"usage": USAGE}}, {"x": {"usage": USAGE}}),  # usage of a nested object
     ],
 )
 def test_usage_is_hidden_from_who_did_not_ask(chunk: dict[str, Any], left: dict[str, Any] | None) -> None:
@@ -243,7 +243,7 @@ def test_done_is_not_passed_on_and_nothing_behind_it(done: bytes) -> None:
     [
         ([], 1, False),
         ([(0, None)], 1, False),
-        ([(0, "")], 1, False),  # resellers say this on every chunk
+        ([(0, "")], 1, False),  # resellers send this on every chunk
         ([(0, "stop")], 1, True),
         ([(0, "tool_calls")], 1, True),
         ([(0, "stop")], 2, False),
@@ -308,7 +308,7 @@ def test_the_first_model_is_remembered() -> None:
 def test_what_was_delivered_is_counted() -> None:
     _, scan = run([chunk("abcdefghi") + chunk("") + chunk("a") + chunk("b"), b"data: [DONE]\n\n", chunk("late")])
     assert (scan.text_events(), scan.delivered_tokens()) == (3, 5)
-    assert scan.text_events() == 3  # asking does not change it
+    assert scan.text_events() == 3  # the second call returns the same
     assert run([chunk("x" * 4000)])[1].delivered_tokens() == 1334
 
 

@@ -1,4 +1,4 @@
-"""The rule that counts tokens where nobody reports them, against its words, and against what real tokenisers make."""
+"""The rule that estimates tokens where the upstream reports none: against its description, and real tokenisers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ KNOWN: list[tuple[str, int, int]] = [
 
 
 def written(text: str, *, is_ascii: bool = False) -> bytes:
-    """As it stands in JSON, with the quote that closes it."""
+    """The text as a JSON string, with its closing quote."""
     return json.dumps(text, ensure_ascii=is_ascii).encode("utf-8", "surrogatepass")[1:]
 
 
@@ -74,7 +74,7 @@ def test_what_counts(text: str, count: int) -> None:
     assert tokens(text) == count
     assert (
         token_rule.tokens_of(token_rule.count(written(text, is_ascii=True)).quarters) == count
-    )  # however it is escaped
+    )  # independent of escapes
 
 
 @given(st.lists(st.text() | st.text(st.sampled_from('aA1 .\n\t"\\\0é中')), max_size=6), st.booleans())
@@ -84,7 +84,7 @@ def test_pieces_are_what_a_slow_reader_finds(texts: list[str], is_ascii: bool) -
     count = token_rule.count(joined)
     assert count.ends == len(texts)
     alone = [token_rule.count(written(text, is_ascii=is_ascii)).quarters for text in texts]
-    assert count.quarters == sum(alone)  # nothing grows together
+    assert count.quarters == sum(alone)  # no token spans two texts
     readable = [text for text in texts if not any("\ud800" <= sign <= "\udfff" for sign in text)]
     assert sum(map(quarters_of, readable)) == sum(token_rule.count(written(text)).quarters for text in readable)
 

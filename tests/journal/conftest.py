@@ -1,4 +1,4 @@
-"""Journals on a real disk, let go of when a test ends."""
+"""Journals on a real disk, closed at the end of a test."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ORIGIN = "redis://store:6379 gateway"
 
 
 class Desk:
-    """One folder of journals. Every journal that was made here is closed at the end."""
+    """A folder of journals; closes every journal that it made."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -31,7 +31,7 @@ class Desk:
         return journal
 
     async def after_death_of(self, journal: Journal) -> Journal:
-        """The same journal in the hands of the next."""
+        """The journal, adopted after its owner was killed."""
         await journal.close()
         adopted = self.adopt()
         assert adopted is not None
@@ -42,7 +42,7 @@ class Desk:
         return sorted(path for path in (self.folder / journal.name).iterdir() if path.name.isdecimal())
 
     def bytes_of(self, journal: Journal) -> int:
-        """On the disk; a segment may go while it is looked at."""
+        """Bytes on the disk; a segment may be deleted meanwhile."""
         size = 0
         for path in self.segments(journal):
             with contextlib.suppress(FileNotFoundError):
@@ -63,12 +63,12 @@ async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
 
 @pytest.fixture(autouse=True)
 def no_slow_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """That of the machine may be slow; the tests of slow disks bring their own."""
+    """The machine's disk may be slow; tests of slow disks simulate one."""
     monkeypatch.setattr(disk, "SLOW_S", 600)
 
 
 @pytest.fixture
 def short_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is kept goes at once, and housekeeping is always at work."""
+    """No retention, and continuous housekeeping."""
     monkeypatch.setattr(under_test, "KEPT_S", 0)
     monkeypatch.setattr(under_test, "LOOK_EVERY_S", 0.002)

@@ -1,7 +1,7 @@
-"""A worker that dies: a process of its own, so that the kill is a real one.
+"""A process that writes a journal and is killed with SIGKILL.
 
-victim.py load FOLDER      writes for ever, and says after each write up to which number it was made
-victim.py points FOLDER    lives a short life again and again, killed at each of its deeds to the disk in turn
+killed_writer.py load FOLDER      writes without end; prints after each write the last number written
+killed_writer.py points FOLDER    runs a short scenario again and again, killed at each of its disk operations in turn
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TEXT = '["call",[]]\t' + "x" * 300
 
 
 def entry(number: int) -> JournalEntry:
-    """What a victim appends under a number: calls that end at once, but for each fifth, which goes on for ever."""
+    """The entries for a number: a call that ends at once; every fifth one stays open."""
     if number % 2 or number % 10 == 0:
         return JournalEntry(number, "open", f"call-{number}", TEXT)
     return JournalEntry(
@@ -54,7 +54,7 @@ DEEDS = [
 
 
 def die_at(point: int) -> None:
-    """Arrange for a kill before a deed to the disk; a write is half made by then."""
+    """Kills this process before a disk operation; half of a write is done."""
     deeds = 0
 
     def before(deed: Callable[..., Any], *args: Any, **more: Any) -> Any:
@@ -72,7 +72,7 @@ def die_at(point: int) -> None:
 
 
 async def live(folder: Path, say: Callable[[str, object], None]) -> None:
-    """Begin, go over to another segment, delete the first, die of old age."""
+    """Begins a journal, begins a second segment, deletes the first, and ends."""
     journal = Journal.create(folder, ORIGIN)
     say("created", journal.name)
     for turn in range(8):
@@ -90,7 +90,7 @@ async def live(folder: Path, say: Callable[[str, object], None]) -> None:
 
 
 async def check(folder: Path, told: dict[str, Any]) -> None:
-    """What a victim has said must be true, and what is left must be good for going on."""
+    """Every number that the process printed is in the journal, and the journal can be continued."""
     if (journal := Journal.adopt(folder, ORIGIN)) is None:
         assert "removing" in told or "created" not in told, "the journal is gone"
     else:
@@ -110,7 +110,7 @@ async def check(folder: Path, told: dict[str, Any]) -> None:
 
 
 def sweep(folder: Path) -> None:
-    """A minute later nothing is left."""
+    """A minute later no file is left."""
     if not folder.exists():
         return
     for path in folder.iterdir():
@@ -120,7 +120,7 @@ def sweep(folder: Path) -> None:
 
 
 def look_at(journal: Journal, delivered: int) -> None:
-    """Whether a journal holds everything up to its last entry, but for what was delivered."""
+    """Whether a journal has every entry up to the last one, except delivered ones."""
     entries = [entry(number) for number in range(1, journal.last + 1)]
     ends = [each for each in entries if each.kind != "open"]
     assert list(journal.undelivered(delivered)) == [each for each in ends if each.number > delivered]

@@ -1,4 +1,4 @@
-"""Folders in which no journal should be kept. Which file systems are networked is in tests/test_mounts.py."""
+"""Folders that are unfit for a journal. Network file systems are tested in tests/test_mounts.py."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_a_file_is_no_folder(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_may_not_be_written_is_named() -> None:
-    """/proc is written by nobody, not even root."""
+    """Not even root can create files in /proc."""
     assert problem_with(Path("/proc/1/journal")) == "/proc/1 cannot be written by this user"
 
 

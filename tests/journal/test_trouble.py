@@ -1,4 +1,4 @@
-"""Disks that are full, broken or slow."""
+"""Full, broken and slow disks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ DISK_BYTES = 256 * 1024
 
 @contextmanager
 def files_no_longer_than(size_bytes: int) -> Iterator[None]:
-    """Every write beyond fails, a longer one half-way."""
+    """Writes beyond this size fail; a write across it is done in part."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, before[1]))
     try:
@@ -40,7 +40,7 @@ def files_no_longer_than(size_bytes: int) -> Iterator[None]:
 
 @pytest.fixture
 def small_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder on a file system of 256 KiB; where none may be mounted, one whose room is counted at each write."""
+    """A folder on a file system of 256 KiB; without the right to mount, a folder with a limit checked at each write."""
     folder = tmp_path / "small"
     folder.mkdir()
     libc = ctypes.CDLL(None, use_errno=True)
@@ -53,7 +53,7 @@ def small_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
     def counted(descriptor: int, data: bytes, offset: int) -> int:
         used = 0
         for path in folder.rglob("*"):
-            with suppress(FileNotFoundError):  # housekeeping goes on
+            with suppress(FileNotFoundError):  # housekeeping may delete it meanwhile
                 used += path.stat().st_blocks * 512
         if (room := DISK_BYTES - used) <= 0:
             raise OSError(errno.ENOSPC, "No space left on device")
@@ -103,7 +103,7 @@ async def test_a_worker_that_dies_with_a_full_disk_leaves_what_was_whole(desk: D
         await journal.close()
     adopted = desk.adopt()
     assert adopted is not None
-    assert [entry.lease for entry in adopted.open_entries()] == []  # a segment that cannot be begun is not left behind
+    assert [entry.lease for entry in adopted.open_entries()] == []  # a failed segment is deleted
     assert desk.segments(adopted) == []
 
 
@@ -162,7 +162,7 @@ async def test_when_there_is_room_again_new_calls_may_begin(
 
 async def test_a_disk_without_room_for_a_reserve_is_said_at_once(small_disk: Path) -> None:
     (small_disk / "other").write_bytes(bytes(DISK_BYTES - disk.RESERVE_BYTES // 2))
-    # Where no disk could be mounted only the length of the file tells that there is no room.
+    # Without a mounted disk only the length of the file shows that the disk is full.
     with files_no_longer_than(disk.RESERVE_BYTES - 1), pytest.raises(OSError, match=r"space|large"):
         Journal.create(small_disk, ORIGIN)
     assert Journal.adopt(small_disk, ORIGIN) is None
@@ -197,7 +197,7 @@ async def test_a_segment_grows_where_no_new_one_can_be_begun(
 
 
 class SlowDisk:
-    """Each write takes a while by the clock of the disk, and is noted with the thread that made it."""
+    """Each write advances the disk's clock, and is recorded with its thread."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.takes_s = 2 * disk.SLOW_S
@@ -219,7 +219,7 @@ class SlowDisk:
 
 
 def slowed(journal: Journal) -> Journal:
-    """One whose disk was slow twice, a moment ago."""
+    """A journal with two slow writes a moment ago."""
     for _ in range(2):
         journal._pace.note(2 * disk.SLOW_S, time.monotonic())
     assert journal._pace.is_slow

@@ -1,4 +1,4 @@
-"""A registry over a real store, and a key book beside it, as a worker has one."""
+"""A registry on a real store, and the key cache of a worker."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def settings(**more: Any) -> Config:
 
 @dataclass
 class Scene:
-    """Everything around a registry. Both clocks go only when they are pushed."""
+    """A registry with its store, key cache and two manual clocks."""
 
     store: Store
     config: Config = field(default_factory=settings)
@@ -47,12 +47,12 @@ class Scene:
         self.registry = Registry(self.store, lambda: self.config, lambda: self.now)
 
     def book(self) -> KeyCache:
-        """Of one more worker; it hears news when it is told to."""
+        """The key cache of another worker; reads changes on demand."""
         self.books.append(KeyCache(self.store, self.config, lambda: self.now))
         return self.books[-1]
 
     async def caller(self, book: KeyCache, secret: str, remote: str | None = None) -> Key:
-        """Who calls with this secret. Raises `Unauthorized` or `Unavailable`."""
+        """The key with this secret. Raises `Unauthorized` or `Unavailable`."""
         book.trust()
         known = book.known.get(auth.digest(secret)) or await book.look_up(secret)
         return auth.admit(known, secret, now=self.now, remote=remote)

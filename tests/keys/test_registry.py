@@ -1,4 +1,4 @@
-"""Keys, teams and quotas changed while the gateway runs: what is done, what is refused, and what the audit log says."""
+"""Changes of keys, teams and quotas at run time: their effect, refusals, and the audit log."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .conftest import BY, Scene, settings
 
 
 async def told(scene: Scene) -> list[tuple[str, str, str]]:
-    """The audit log, oldest first: what was done to whom."""
+    """The audit log, oldest first: (action, target)."""
     return [(row["action"], row["kind"], row["name"]) for row in reversed((await scene.registry.audit()).rows)]
 
 
@@ -52,7 +52,7 @@ ZOE = {"id": "zoe", "secret": "s" * 24, "quotas": QUOTAS}
 @pytest.mark.parametrize(
     ("others", "wish", "is_warned"),
     [
-        ({}, {}, False),  # nobody has a quota
+        ({}, {}, False),  # no quota anywhere
         ({"keys": [ZOE]}, {}, True),
         ({"keys": [ZOE]}, {"quotas": QUOTAS}, False),
         ({"keys": [ZOE], "quotas": QUOTAS}, {}, False),
@@ -148,7 +148,7 @@ async def test_what_the_file_manages_is_only_read_but_can_be_revoked(scene: Scen
             await change
         assert caught.value.code == "managed_by_file"
     assert (await scene.registry.show_key("ci-bot"))["status"] == "active"
-    for _ in range(2):  # twice changes nothing more
+    for _ in range(2):  # the second time changes nothing
         assert (await scene.registry.revoke_key("ci-bot", BY))["status"] == "revoked"
     assert await told(scene) == [("revoke", "key", "ci-bot")]
 
@@ -279,7 +279,7 @@ async def test_the_audit_log_is_read_in_pages_newest_first(scene: Scene) -> None
 
 
 async def test_a_team_made_again_under_an_old_name_starts_at_zero(scene: Scene) -> None:
-    """With the windows of the first one neither used nor topped up."""
+    """The windows of the first key are unused and not topped up."""
     wish = {"name": "again", "quotas": [{"requests": 5, "per": "month"}, {"tokens": 9, "per": "hour"}]}
     for _ in range(2):
         await scene.registry.create_team(wish, BY)

@@ -1,4 +1,4 @@
-"""Every metric, its labels, and that their number is bounded."""
+"""Every metric and its labels; the number of series is bounded."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.store.changes import record
 
 ROOT = Path(__file__).parent.parent.parent
 
-# CONTRACT 6, as far as a worker has them, and what stands on each as labels.
+# Every metric of a worker, and its labels.
 METRICS = {
     "gateway_requests_total": {"key", "model", "endpoint", "upstream", "status"},
     "gateway_tokens_total": {"key", "model", "upstream", "type", "source"},
@@ -73,7 +73,7 @@ def telemetry(*key_ids: str, max_keys: int = 200) -> Telemetry:
 
 
 def everything(made: Telemetry) -> None:
-    """Each verb once."""
+    """Calls each method of `Metrics` once."""
     made.recorded(CALL, **BESIDE)
     made.rejected("rate_limited")
     made.attempted("up", "ok")
@@ -218,7 +218,7 @@ def test_other_verbs() -> None:
 
 
 def test_labels_are_bounded_whatever_clients_make_up() -> None:
-    """10,000 names of models that nobody configured, and 100,000 keys."""
+    """10,000 model names that are not configured, and 100,000 keys."""
     ids = [f"key-{number}" for number in range(100_000)]
     made = telemetry(*ids, max_keys=5)
     for number in range(10_000):
@@ -247,7 +247,7 @@ def test_keys_made_at_run_time_get_the_room_that_is_left_in_the_order_of_their_u
     made.key_labels.configure(["b", "a"], 4)
     assert [made.key_labels(key) for key in ("b", "a", "x", "z")] == ["b", "a", "x", "other"]
     made.key_labels.configure(["c"], 0)
-    assert [made.key_labels(key) for key in ("c", "a")] == ["other", "a"]  # who has a label keeps it
+    assert [made.key_labels(key) for key in ("c", "a")] == ["other", "a"]  # a key keeps its label
 
 
 def test_workers_agree_on_the_keys_with_a_label(tmp_path: Path) -> None:
@@ -255,7 +255,7 @@ def test_workers_agree_on_the_keys_with_a_label(tmp_path: Path) -> None:
     assert [one("x"), other("y"), other("x"), one("z"), other("z")] == ["x", "y", "x", "z", "z"]
     assert [one("late"), other("late"), one("y")] == ["other", "other", "y"]
     assert (tmp_path / "key-labels").read_text().split() == ['"a"', '"x"', '"y"', '"z"']
-    successor = BoundedLabels(["a"], 4, tmp_path / "key-labels")  # of a worker that died
+    successor = BoundedLabels(["a"], 4, tmp_path / "key-labels")  # the successor of a killed worker
     assert [successor(key) for key in ("y", "late", "x")] == ["y", "other", "x"]
 
 
@@ -294,7 +294,7 @@ def test_one_turn_is_written_at_its_end() -> None:
 
 @given(st.lists(st.floats(-5000, 5000) | st.sampled_from([0.05, 0.1, 600, 601, 0]), max_size=50))
 def test_gathered_observations_are_those_of_prometheus(values: list[float]) -> None:
-    """Its private names are used to write them: this is what notices when they change."""
+    """Private names of prometheus-client are used; this test fails when they change."""
     ours, theirs = (Histogram("h", "h", buckets=(-10, 0.05, 0.1, 600), registry=CollectorRegistry()) for _ in "ab")
     telemetry()._observe(ours, (), values)
     for number in values:
@@ -428,7 +428,7 @@ def test_one_scrape_is_the_sum_and_no_counter_falls_with_a_worker(tmp_path: Path
     for name in before:
         if name.endswith(("_total", "_count", "_sum", "_bucket")):
             assert after[name] == before[name], name
-    assert after["gateway_in_flight_requests"] == 3  # what was under way there is no more
+    assert after["gateway_in_flight_requests"] == 3  # the calls of a killed worker are not in flight any more
     assert after["gateway_journal_pending_records"] == 3
 
     workers[1].communicate("")

@@ -1,4 +1,4 @@
-"""The parent's side of a reload: what is applied, what is refused, and what is said of it."""
+"""The supervisor's side of a reload: what is applied, what is refused, and what is logged."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SECRET = "the-second-key-of-the-upstream"
 
 
 class Desk:
-    """A file, a secret beside it, and workers that take what they are given."""
+    """A configuration file, a secret file, and workers that accept every configuration."""
 
     def __init__(self, folder: Path) -> None:
         self.key = folder / "key"
@@ -42,7 +42,7 @@ class Desk:
         self.file.write_text(text.replace("KEY", str(self.key)))
 
     def looks(self) -> list[Contents]:
-        """What is found each time that the file is looked at from now on."""
+        """The results of the next reads of the file."""
         found: list[Contents] = []
         look = self.source.look
 
@@ -54,7 +54,7 @@ class Desk:
         return found
 
     async def take(self, values: Mapping[str, Any]) -> None:
-        # Whoever starts in this moment is given the new one; in use is still the old one.
+        # A worker that starts now gets the new configuration; running workers still use the old one.
         assert (self.reloader.now.values, self.reloader.generation) == (values, len(self.given) + 1)
         self.given.append(values)
 
@@ -173,7 +173,7 @@ async def test_a_changed_file_is_applied_by_itself(desk: Desk) -> None:
 
 
 async def test_a_file_that_is_being_written_is_left_alone(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only what is the same in two looks counts."""
+    """A change counts once two reads in a row agree."""
     assert desk.reloader._source is not None
     looks = iter([{"gateway.yaml": str(number)} for number in range(20)])
     last = {"gateway.yaml": "19"}
@@ -203,7 +203,7 @@ async def test_a_bad_file_is_told_once_and_applied_when_it_is_mended(
             return read()
 
         monkeypatch.setattr(desk.reloader._source, "read", counted)
-        await until(lambda: reads > 5)  # it is tried again, for what is missing may be elsewhere
+        await until(lambda: reads > 5)  # retried: the cause may be outside of the watched files
         assert desk.reloader.results["refused"] == 1
         assert sum("is not reloaded" in line for line in caplog.messages) == 1
         desk.write(TEXT.replace("100", "200"))
@@ -211,7 +211,7 @@ async def test_a_bad_file_is_told_once_and_applied_when_it_is_mended(
         assert desk.reloader.results == {"applied": 1, "refused": 1}
         tries = reads
         await asyncio.sleep(0.1)
-        assert reads == tries  # and all is well
+        assert reads == tries  # no more reads without a fault
 
 
 async def test_what_stands_in_no_file_may_mend_a_fault(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,7 +221,7 @@ async def test_what_stands_in_no_file_may_mend_a_fault(desk: Desk, monkeypatch: 
         desk.write(TEXT.replace("api_key:", f"ca_file: {missing}, api_key:"))
         await until(lambda: desk.reloader.results["refused"] == 1)
         missing.write_text("no certificate")
-        await until(lambda: desk.reloader.results["refused"] == 2)  # another fault: told again
+        await until(lambda: desk.reloader.results["refused"] == 2)  # another fault: logged again
         assert not desk.given
 
 

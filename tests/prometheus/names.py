@@ -1,4 +1,4 @@
-"""Which metrics the gateway exports with which labels, and which of them an expression of PromQL asks for."""
+"""The metrics and labels that the gateway exports, and those that a PromQL expression uses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EVERYWHERE = {"job", "instance"}
 
 
 def exported() -> dict[str, set[str]]:
-    """Each series by the name that a query has for it, with its labels."""
+    """Labels by the name of a series in queries."""
     made = Telemetry(["k"], 1)
     labels = {metric._name: set(metric._labelnames) for metric in vars(made).values() if hasattr(metric, "_labelnames")}
     registry = CollectorRegistry()
@@ -41,9 +41,9 @@ def _series(family: Metric, labels: set[str]) -> Iterator[tuple[str, set[str]]]:
 
 
 def complaints(expression: str, known: Mapping[str, set[str]]) -> Iterator[str]:
-    """Names of series and labels in an expression that nobody exports.
+    """Names of series and labels in an expression that the gateway does not export.
 
-    A label behind `by` or `on` has to be one of some series of the expression; which one is not looked at.
+    A label after `by` or `on` must belong to any series of the expression.
     """
     text = re.sub(r'"(?:[^"\\]|\\.)*"', '""', expression)
     series = set(re.findall(r"(?<![\w:])(?:gateway|up)(?:_\w+)?(?![\w:(])|\w+(?::\w+)+", text))

@@ -1,4 +1,4 @@
-"""The Grafana dashboard, without Prometheus: its shape, and that it asks for what there is.
+"""The Grafana dashboard, without Prometheus: its shape, and that its queries use existing series.
 
 Its queries are run against a real Prometheus in tests/flows/slow/test_prometheus.py.
 """
@@ -36,7 +36,7 @@ def test_every_metric_is_on_the_dashboard() -> None:
 
 def test_dashboard_can_be_provisioned() -> None:
     assert DASHBOARD["uid"] == "completions-gateway"
-    assert "id" not in DASHBOARD  # it is the database's of whoever made it
+    assert "id" not in DASHBOARD  # the id belongs to the database of its author
     variables = {variable["name"]: variable for variable in DASHBOARD["templating"]["list"]}
     assert variables["datasource"]["query"] == "prometheus"
     source = {"type": "prometheus", "uid": "${datasource}"}

@@ -1,4 +1,4 @@
-"""What a caller is told of its limits."""
+"""The rate limit headers of answers (x-ratelimit-*)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_go_duration(us: int, spelt: str) -> None:
 
 @given(st.integers(0, 10**13))
 def test_go_duration_can_be_read_back(us: int) -> None:
-    """To the millisecond, and never too short: who comes back then is not early."""
+    """To the millisecond, rounded up: a call after this time is not too early."""
     parts = re.fullmatch(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)(?:\.(\d+))?s)?|(\d+)ms", limit_headers.go_duration(us))
     assert parts is not None
     hours, minutes, seconds, fraction, only_ms = parts.groups()
@@ -78,13 +78,13 @@ def test_headers_tell_of_the_tightest_window_of_each_unit() -> None:
 @pytest.mark.parametrize(
     ("others", "limit"),
     [
-        # 30 more are admitted, though much less of the day is left in proportion.
+        # 30 more are admitted, although the share of the day that is left is much smaller.
         ([WindowStatus(window(per="day", limit=1000), 900, 0, 9)], "60"),
         ([WindowStatus(window(per="day", limit=1000), 971, 0, 9)], "1000"),
         ([WindowStatus(window(per="day", limit=1000), 900, 71, 9)], "1000"),
-        ([WindowStatus(window(per="hour", limit=500), 470, 0, 31_000_000)], "500"),  # as few, and for longer
+        ([WindowStatus(window(per="hour", limit=500), 470, 0, 31_000_000)], "500"),  # the same remainder for a longer time
         ([WindowStatus(window(per="hour", limit=500), 470, 0, 29_000_000)], "60"),
-        ([WindowStatus(window(limit=5, is_enforced=False), 9, 0, 1)], "60"),  # it refuses nobody
+        ([WindowStatus(window(limit=5, is_enforced=False), 9, 0, 1)], "60"),  # a shadow quota refuses no call
     ],
 )
 def test_the_tightest_window_is_the_first_to_refuse(others: list[WindowStatus], limit: str) -> None:
@@ -233,7 +233,7 @@ def test_retry_after_is_never_too_early_and_never_0(us: int) -> None:
 
 @pytest.mark.parametrize(("us", "is_told"), [(1, False), (120_000_000, False), (120_000_001, True), (10**12, True)])
 def test_what_no_sdk_sits_out_is_not_tried_again_by_it(us: int, is_told: bool) -> None:
-    """openai-python waits up to 120 s; of more, openai-node makes half a second (7) or an hour's sleep (6)."""
+    """openai-python waits up to 120 s; for more, openai-node waits half a second (7) or an hour (6)."""
     error = limit_headers.refusal(Refused(WindowStatus(window(), 10, 0, 0), 3, us))
     assert (error.code, error.headers.get("X-Should-Retry")) == ("rate_limit_exceeded", "false" if is_told else None)
     assert "Retry-After-Ms" in error.headers

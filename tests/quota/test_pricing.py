@@ -1,4 +1,4 @@
-"""What tokens cost: to the nano-USD, and unknown where nobody knows."""
+"""The cost of tokens in nano-USD; None where it is unknown."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def price(**changes: Any) -> Price:
         (INSTRUCT, Usage(0, 5), 10_000),
         (INSTRUCT, Usage(10, 5, cached_tokens=4), 6 * 1500 + 4 * 750 + 5 * 2000),
         (INSTRUCT, Usage(10, 5, cached_tokens=10), 10 * 750 + 5 * 2000),
-        (INSTRUCT, Usage(10, 5, cached_tokens=99), 10 * 750 + 5 * 2000),  # no more of it than there is
+        (INSTRUCT, Usage(10, 5, cached_tokens=99), 10 * 750 + 5 * 2000),  # at most the prompt
         (INSTRUCT, Usage(10, 5, reasoning_tokens=5), 10 * 1500 + 5 * 2000),  # they are completion tokens
         (INSTRUCT, Usage(10, 5, source="estimated"), 25_000),
         (INSTRUCT, Usage(), 0),
@@ -43,7 +43,7 @@ def price(**changes: Any) -> Price:
         ({"input": 0.0001, "output": 0.0001}, Usage(1, 1), 1),  # rounded once, not for each price
         ({"input": 0.000000001, "output": 0}, Usage(10**6, 0), 1),
         ({"input": 0.000000001, "output": 0}, Usage(10**6 + 1, 0), 2),
-        ({"input": 0.1, "output": 0.2}, Usage(3, 0), 300),  # 0.1 * 3 is no such thing in floats
+        ({"input": 0.1, "output": 0.2}, Usage(3, 0), 300),  # not exact in floats
         ({"input": "0.15", "output": "0.60"}, Usage(1, 1), 750),  # from ${NAME}
         ({"input": 9_007_199, "output": 9_007_199}, Usage(2**53 - 1, 2**53 - 1), MAX_NUSD),
     ],

@@ -1,4 +1,4 @@
-"""What is shown of limits: each once, in its own unit, with a time that has come true when it is there."""
+"""The status of limits: each once, in its own unit, with a reset time that is never too early."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_every_limit_stands_once_however_many_keys_share_it() -> None:
 
 
 def test_a_shown_window_is_the_one_that_calls_draw_on() -> None:
-    """By its id: or the report would tell of a window that nobody fills."""
+    """By its id: otherwise the report would show a window that no call fills."""
     settings = config(
         quotas=DAILY, teams={"crew": {"quotas": DAILY}}, keys=[key("k", team="crew", quotas=DAILY, max_parallel=1)]
     )

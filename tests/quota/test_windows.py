@@ -1,4 +1,4 @@
-"""The arithmetic of quotas: what a call claims, and how windows fill, leak and empty."""
+"""The arithmetic of quotas: claims of calls, and how windows fill, leak and empty."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ def test_what_can_never_fit_is_refused_by_name(endpoint: str, params: dict[str, 
 
 @pytest.mark.parametrize("params", [{"output_limit": 100}, {"output_limit": 0, "prompt_tokens": 5000}])
 def test_what_only_an_estimate_keeps_from_fitting_is_not(params: dict[str, Any]) -> None:
-    """An estimated prompt alone never makes a call impossible: it asks for the whole window at most."""
+    """An estimated prompt alone never makes a call impossible: it claims at most the whole window."""
     key = Key("k", quotas=(quota(tokens=100),))
     (claim,) = claims(call(key=key, **{"prompt_tokens": 30, **params}), config())
     assert claim.amount == 100
@@ -252,7 +252,7 @@ def test_money_has_every_kind_of_window(per: str | int, period_us: int) -> None:
 def test_a_quota_of_money_may_count_some_models_only() -> None:
     key = Key("k", quotas=(quota(usd=1, model="gpt-4*"),))
     assert len(claims(call(key=key, model="gpt-4o", settings=PRICED), config())) == 1
-    assert claims(call(key=key, model="gpt-3.5"), config()) == ()  # neither counted nor refused for want of a price
+    assert claims(call(key=key, model="gpt-3.5"), config()) == ()  # neither counted nor refused for lack of a price
 
 
 @pytest.mark.parametrize("where", ["key", "team", "gateway"])
@@ -270,7 +270,7 @@ def test_without_a_price_nothing_is_bought_on_a_quota_of_money(where: str) -> No
     (claim,) = claims(call(key=key, settings={"unpriced": "allow"}), settings)
     assert claim.amount == 0
     (claim,) = claims(call(key=key, settings={"price": {"input": 0, "output": 0}}), settings)
-    assert claim.amount == 0  # free is a price
+    assert claim.amount == 0  # a price of 0 is a price
 
 
 def test_a_shadow_key_buys_without_a_price_and_without_an_end() -> None:
@@ -281,7 +281,7 @@ def test_a_shadow_key_buys_without_a_price_and_without_an_end() -> None:
     assert claim.amount == 20_000
     dear = {"price": {"input": 9_000_000, "output": 9_000_000}}
     (claim,) = claims(call(key=key, settings=dear, output_limit=2**31 - 1, n=128), config())
-    assert claim.amount == 2**53 - 1  # as much as a store can count
+    assert claim.amount == 2**53 - 1  # the largest number of a store
 
 
 @pytest.mark.parametrize(
@@ -321,9 +321,9 @@ def test_a_prompt_that_only_may_be_too_dear_is_no_reason(params: dict[str, Any])
 @pytest.mark.parametrize(
     ("per", "state", "retry_after_us"),
     [
-        ("month", WindowState(10**6, 0), None),  # spent: it is waited for in vain
+        ("month", WindowState(10**6, 0), None),  # fully used: waiting is useless
         ("month", WindowState(10**6 - 1, 10**6), limits.IN_THE_WAY_US),
-        (10, WindowState(10**6, 0), 320_000),  # a rate refills, of money too
+        (10, WindowState(10**6, 0), 320_000),  # a rate of money refills, too
     ],
 )
 def test_spent_money(per: str | int, state: WindowState, retry_after_us: int | None) -> None:
@@ -388,11 +388,11 @@ def test_spell_per() -> None:
     ("claim", "used", "at_us", "now_us", "left", "left_at"),
     [
         (rate(), 10, 0, 0, 10, 0),
-        (rate(), 10, 0, SECOND - 1, 10, 0),  # not a whole unit yet, and the time is not lost
+        (rate(), 10, 0, SECOND - 1, 10, 0),  # less than one unit; the time is kept
         (rate(), 10, 0, SECOND, 9, SECOND),
         (rate(), 10, 0, 5 * SECOND + 7, 5, 5 * SECOND),
         (rate(), 10, 0, 10 * SECOND, 0, 10 * SECOND),
-        (rate(), 10, 0, 3600 * SECOND, 0, 3600 * SECOND),  # a rest saves nothing up
+        (rate(), 10, 0, 3600 * SECOND, 0, 3600 * SECOND),  # idle time saves nothing up
         (rate(), 0, 0, 500, 0, 500),
         (rate(), 10, 9 * SECOND, 5 * SECOND, 10, 9 * SECOND),  # a clock that stepped back
         (rate(limit=7, period_s=1), 7, 0, 142_857, 7, 0),  # one unit is 142857.14 us
@@ -408,7 +408,7 @@ def test_leaked(claim: Claim, used: int, at_us: int, now_us: int, left: int, lef
 
 @given(st.integers(1, 10**6), st.integers(1, 10**4), st.lists(st.integers(0, 10**8), max_size=20))
 def test_looking_often_leaks_as_much_as_looking_once(limit: int, period_s: int, looks: list[int]) -> None:
-    """To within a unit, and never more: a window is never ahead of its rate."""
+    """Exact to one unit, and never more than the rate."""
     claim, used = rate(limit=limit, period_s=period_s), 10**9
     state, now_us = WindowState(used, 0, 0), 0
     for pause in looks:
@@ -416,7 +416,7 @@ def test_looking_often_leaks_as_much_as_looking_once(limit: int, period_s: int, 
         state = limits.leaked(claim.window, state, now_us)
     once = limits.leaked(claim.window, WindowState(used, 0, 0), now_us)
     assume(once.used > 0)
-    lost = len(looks) * -(-limit // (period_s * SECOND))  # a microsecond's worth each
+    lost = len(looks) * -(-limit // (period_s * SECOND))  # up to one microsecond each
     assert once.used <= state.used <= once.used + lost + 1
 
 
@@ -490,7 +490,7 @@ def test_reset_is_when_the_whole_limit_is_free_again(limit: int, period_s: int, 
         (rate(limit=10), WindowState(0, 0, 0), 4 * SECOND, 0, 10),
         (rate(limit=10), WindowState(14, 0, 0), 0, 84 * SECOND, 0),
         (daily(limit=10), WindowState(4, 5), 10**15 - 7, 7, 1),
-        (daily(limit=10), WindowState(4, 5), 10**15 + 7, 0, 1),  # the window is over
+        (daily(limit=10), WindowState(4, 5), 10**15 + 7, 0, 1),  # the window has ended
         (daily(limit=10), WindowState(9, 5), 0, 10**15, 0),
         (parallel(2), WindowState(1), 0, 0, 1),
     ],
@@ -515,7 +515,7 @@ def test_drawn(claim: Claim, state: WindowState, after: WindowState) -> None:
 @pytest.mark.parametrize(
     ("claim", "state", "actual", "age_s", "after"),
     [
-        # A calendar window: the reservation ends, the truth is charged.
+        # A calendar window: the reservation ends, actual use is charged.
         (daily(amount=50), WindowState(10, 60), 20, 0, WindowState(30, 10)),
         (daily(amount=50), WindowState(10, 60), 70, 0, WindowState(80, 10)),
         (daily(amount=50), WindowState(10, 20), 20, 0, WindowState(30, 0)),
@@ -528,7 +528,7 @@ def test_drawn(claim: Claim, state: WindowState, after: WindowState) -> None:
         (rate(amount=50), WindowState(20), 20, 30, WindowState(20)),
         (rate(amount=50), WindowState(60), 20, 300, WindowState(60)),  # all of it has leaked: others' use stands
         (rate(amount=50), WindowState(50), 0, 0, WindowState(0)),
-        (rate(amount=50), WindowState(10), 0, 0, WindowState(0)),  # never below nothing
+        (rate(amount=50), WindowState(10), 0, 0, WindowState(0)),  # never below 0
         (rate(amount=50), WindowState(50), 0, -5, WindowState(0)),  # a clock that stepped back
         # More than was drawn is charged in full, however old.
         (rate(amount=50), WindowState(10), 80, 0, WindowState(40)),
@@ -553,7 +553,7 @@ def test_settled(claim: Claim, state: WindowState, actual: int, age_s: int, afte
         (rate(amount=50), WindowState(60), 300, WindowState(60)),  # all of it has leaked: others' use stands
         (rate(amount=50), WindowState(10), 0, WindowState(0)),
         (rate(amount=50), WindowState(60), -5, WindowState(10)),  # a clock that stepped back
-        (rate(amount=1), WindowState(1), 0, WindowState(0)),  # not even a request
+        (rate(amount=1), WindowState(1), 0, WindowState(0)),  # no request was sent
     ],
 )
 def test_voided(claim: Claim, state: WindowState, age_s: int, after: WindowState) -> None:
@@ -565,12 +565,12 @@ def test_voided(claim: Claim, state: WindowState, age_s: int, after: WindowState
     [
         (daily(), WindowState(10, 60, 7), 20, 0, WindowState(30, 60, 7)),
         (daily(), WindowState(10, 60, 7), 20, 10**6, WindowState(30, 60, 7)),
-        (parallel(), WindowState(2), 0, 5, WindowState(2)),  # no slot is known to be taken
+        (parallel(), WindowState(2), 0, 5, WindowState(2)),  # the slot was released already
         (rate(), WindowState(5, 0, 7), 20, 0, WindowState(25, 0, 7)),
         (rate(), WindowState(5), 20, 8, WindowState(17)),
         (rate(), WindowState(5), 20, 20, WindowState(5)),
-        (rate(), WindowState(5), 20, 3600, WindowState(5)),  # it would have leaked long ago
-        (rate(), WindowState(5), 20, -3, WindowState(25)),  # it began in our future: a clock that stepped back
+        (rate(), WindowState(5), 20, 3600, WindowState(5)),  # it would have leaked completely
+        (rate(), WindowState(5), 20, -3, WindowState(25)),  # begun in the future: a clock that stepped back
         (rate(), WindowState(5), 0, 8, WindowState(5)),
         (rate(limit=10), WindowState(5), 20, 8, WindowState(24)),  # a unit every 6 s
     ],
@@ -586,8 +586,8 @@ def test_charged(claim: Claim, state: WindowState, actual: int, age_s: int, afte
         (daily(), WindowState(60, 5, 7), 50, 70, 30, WindowState(80, 5, 7)),
         (daily(), WindowState(60, 5, 7), 50, 0, 30, WindowState(10, 5, 7)),
         (daily(), WindowState(60, 5, 7), 50, 50, 30, WindowState(60, 5, 7)),
-        (daily(), WindowState(0, 5), 50, 20, 30, WindowState(0, 5)),  # the window was forgotten meanwhile
-        (parallel(), WindowState(2), 0, 0, 30, WindowState(2)),  # freed when it was lost
+        (daily(), WindowState(0, 5), 50, 20, 30, WindowState(0, 5)),  # the store lost the window meanwhile
+        (parallel(), WindowState(2), 0, 0, 30, WindowState(2)),  # released when the call was lost
         (rate(), WindowState(50, 0, 7), 50, 20, 0, WindowState(20, 0, 7)),
         (rate(), WindowState(30, 0, 7), 50, 20, 20, WindowState(20, 0, 7)),
         (rate(), WindowState(20), 50, 20, 30, WindowState(20)),
@@ -595,8 +595,8 @@ def test_charged(claim: Claim, state: WindowState, actual: int, age_s: int, afte
         (rate(), WindowState(40), 50, 0, 10, WindowState(0)),
         (rate(), WindowState(50), 50, 20, -5, WindowState(20)),  # a clock that stepped back
         (rate(), WindowState(10), 50, 80, 300, WindowState(40)),  # an excess is charged in full, however old
-        (rate(), WindowState(1), 1, 1, 30, WindowState(1)),  # a request is one, lost or not
-        (rate(), WindowState(1), 1, 0, 0, WindowState(0)),  # unless it never was
+        (rate(), WindowState(1), 1, 1, 30, WindowState(1)),  # a lost request counts as well
+        (rate(), WindowState(1), 1, 0, 0, WindowState(0)),  # no request was sent
     ],
 )
 def test_corrected(claim: Claim, state: WindowState, charged: int, actual: int, age_s: int, after: WindowState) -> None:
@@ -625,7 +625,7 @@ def upstream(scope: str, unit: Any, amount: int) -> Claim:
         ([], []),
         ([rate(amount=90)], [1]),
         ([rate(amount=90), upstream("upstream:up", "requests", 1), upstream("upstream:up", "tokens", 90)], [1, 1, 15]),
-        # What another upstream saw was a request, and as many as were reserved; tokens only where it served the call.
+        # Each attempted upstream counts a request, as reserved; tokens count only at the one that served the call.
         ([upstream("upstream:up2", "requests", 3), upstream("upstream:up2", "tokens", 90)], [3, 0]),
         ([upstream("upstream:up#2", "tokens", 90), upstream("upstream:u", "tokens", 9)], [15, 0]),
         ([upstream("upstream:up", "parallel", 2), upstream("upstream:u", "parallel", 1)], [0, 0]),
@@ -686,7 +686,7 @@ def test_worse(one: Refused | None, other: Refused) -> None:
 
 # ------------------------------------------------------------------------------------------------------- properties
 
-# (pause before it, what to do: an estimate to draw, or the truth for the oldest open draw)
+# (pause in us before it, estimate to draw or actual use of the oldest open draw)
 STEPS = st.lists(
     st.tuples(
         st.integers(0, 40 * SECOND) | st.integers(0, 1000),
@@ -700,7 +700,7 @@ STEPS = st.lists(
 
 
 class Trial:
-    """One window under random calls, with books of its own to compare with."""
+    """One window under random calls, with an independent sum to compare with."""
 
     def __init__(self, claim: Claim) -> None:
         self.claim = claim
@@ -709,7 +709,7 @@ class Trial:
         self.open: list[tuple[int, int]] = []
         self.admitted: list[tuple[int, int]] = []
         self.actual: list[tuple[int, int]] = []
-        """(time of the draw, what it turned out to be)"""
+        """(time of the draw, actual use)"""
         self.excess = 0
 
     def step(self, pause_us: int, deed: str, units: int) -> None:
@@ -751,7 +751,7 @@ def test_a_rate_is_never_ahead_of_itself(limit: int, period_s: int, steps: list[
 
 
 def honest_level(trial: Trial) -> Fraction:
-    """The level of a bucket that had known the truth at once: each call charged when it was drawn, at what it used."""
+    """The level of a bucket that knows actual use in advance: each call is charged its use when it is drawn."""
     per_us = Fraction(trial.claim.window.limit, trial.claim.window.period_us)
     level, at_us = Fraction(0), 0
     for drawn_us, units in sorted(trial.actual):
@@ -764,7 +764,7 @@ def honest_level(trial: Trial) -> Fraction:
 def test_a_period_never_admits_more_than_twice_the_limit(
     limit: int, period_s: int, steps: list[tuple[int, tuple[str, int]]]
 ) -> None:
-    """A burst after a rest, and what refills meanwhile. Calls are charged at what they used, so that is what counts."""
+    """A burst after an idle time, plus the refill meanwhile. Calls count with their actual use."""
     trial = Trial(rate(limit=limit, period_s=period_s))
     for pause, deed in steps:
         trial.step(pause, *deed)
@@ -774,7 +774,7 @@ def test_a_period_never_admits_more_than_twice_the_limit(
 
 
 def test_a_refund_after_a_long_stream_does_not_admit_two_bursts() -> None:
-    """What a naive refund does: draw all, let it leak, let others draw it, and then get it back as well."""
+    """A naive refund would exceed the rate: draw all, let it leak, let others draw it, then refund all."""
     claim = rate(limit=60, amount=60)
     state = limits.drawn(claim, WindowState(0, 0, 0))
     state = limits.drawn(claim, limits.leaked(claim.window, state, 60 * SECOND))

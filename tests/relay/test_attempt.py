@@ -1,4 +1,4 @@
-"""Faults of ours, and ends in awkward moments: the call is accounted for all the same."""
+"""Bugs of the gateway and ends at unusual moments: the call is settled in each case."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from tests.accounting.test_call_log import ScriptedLedger, a_call, books_of, log
 from tests.fakes import responses_api as api
 
 ALL = Usage(3, 14, source="estimated")
-"""What the call may use: its prompt, and 7 tokens for each of two candidates."""
+"""The reservation: the prompt and 7 tokens for each of two candidates."""
 
 
 class Scene:
-    """A priced call at an upstream that has not answered yet."""
+    """A call with a price, before the upstream answers."""
 
     def __init__(self) -> None:
         self.ledger = ScriptedLedger(Granted(()))
@@ -41,7 +41,7 @@ class Scene:
         self.client = ClientStream(cast(Any, None), tuple, 0)
 
     def attempt(self, **facts: Any) -> Attempt:
-        """One without what is not named, so that asking for it is a fault."""
+        """An instance with these attributes only: access to any other fails."""
         return cast(
             Attempt,
             SimpleNamespace(
@@ -72,7 +72,7 @@ async def scene() -> Scene:
 async def test_a_call_that_cannot_be_read_on_is_closed(
     scene: Scene, caplog: pytest.LogCaptureFixture, *, is_cancelled: bool
 ) -> None:
-    """Be it that the task was cancelled before its first step, or that it dies."""
+    """The task is cancelled before its first step, or fails."""
     this = scene.attempt()
     async with scene.log:
         exchange = Exchange(this)

@@ -1,4 +1,4 @@
-"""Bringing two books together: which of our calls is which of their lines."""
+"""Matching the gateway's usage with the rows of a provider's usage file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DAY = "2026-11-20"
 
 
 def row(model: str, requests: int = 1, **more: Any) -> dict[str, Any]:
-    """A usage row of so many calls of 10 + 5 tokens."""
+    """A usage row of this many calls with 10 + 5 tokens each."""
     return {
         "day": DAY, "model": model, "upstream": "main", "requests": requests, "errors": 0,
         "prompt_tokens": 10 * requests, "completion_tokens": 5 * requests, "cached_tokens": 0, "estimated_tokens": 0,
@@ -40,7 +40,7 @@ def ours(requests: int = 1, **more: int) -> RecordedUsage:
         ("gpt-3.5-turbo-instruct", "gpt-3.5-turbo-instruct"),
         ("gpt-4-1106-preview", "gpt-4-1106-preview"),
         ("gpt-4-32k", "gpt-4-32k"),
-        ("model-1399", "model-1399"),  # no month has 99 days
+        ("model-1399", "model-1399"),  # not a date
         ("model-2024-13-01", "model-2024-13-01"),
         ("ft:gpt-4o-2024-08-06:org::id", "ft:gpt-4o-2024-08-06:org::id"),
         ("-0613", "-0613"),
@@ -140,13 +140,13 @@ def paired(our: list[str], their: list[str]) -> list[tuple[str, str, int | None,
         (["a"], ["b"], [("a", "", 1, None), ("b", "", None, 1)]),
         (["gpt-4o"], ["gpt-4o-2024-08-06"], [("gpt-4o", "gpt-4o gpt-4o-2024-08-06", 1, 1)]),
         (["gpt-4o-2024-08-06"], ["gpt-4o"], [("gpt-4o", "gpt-4o gpt-4o-2024-08-06", 1, 1)]),
-        # Both sides tell the same snapshots apart: so does the comparison.
+        # Both sides have the same snapshots: one row each.
         (
             ["gpt-4o-2024-05-13", "gpt-4o-2024-08-06"],
             ["gpt-4o-2024-08-06", "gpt-4o-2024-05-13"],
             [("gpt-4o-2024-05-13", "", 1, 1), ("gpt-4o-2024-08-06", "", 1, 1)],
         ),
-        # One of ours may be either of theirs: only their sum can be compared.
+        # Our model may be either of their snapshots: only the sum can be compared.
         (
             ["gpt-4o", "gpt-4o-2024-05-13"],
             ["gpt-4o-2024-05-13", "gpt-4o-2024-08-06"],
@@ -164,7 +164,7 @@ def test_what_stands_in_one_row(
 
 
 def test_rows_are_alike_on_every_day() -> None:
-    """A snapshot that is told apart on one day only is told apart on none."""
+    """A snapshot that is listed on one day only is merged on every day."""
     our = {(DAY, "m-0613"): RecordedUsage(1), ("2026-11-21", "m"): RecordedUsage(2)}
     their = {(DAY, "m-0613"): Tally(1), ("2026-11-21", "m-0613"): Tally(2)}
     assert compare(our, their) == [

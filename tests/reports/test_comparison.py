@@ -1,4 +1,4 @@
-"""How a comparison is spelt: what is unknown, what is nothing, and which way a difference points."""
+"""The format of a comparison: unknown values, zeros, and the sign of a difference."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gateway.reports.invoice import Tally
 DAY = "2026-11-20"
 ALL = Tally(0, 0, 0, 0, 0, 0)
 TOKENS = Tally(0, 0, 0, None, 0, None)
-"""What a file tells that knows nothing of caches and costs."""
+"""The totals of a file without caches and costs."""
 
 PAIRS = [
     Pair(DAY, "gpt-4o", ("gpt-4o", "gpt-4o-2024-08-06"),
@@ -87,7 +87,7 @@ def test_unknown_cost_has_no_difference() -> None:
     ("ours", "theirs", "shown"),
     [
         (10, 10, 0.0), (0, 0, 0.0), (1, 0, None), (0, 10, -100.0), (15, 10, 50.0), (40, 10, 300.0),
-        (10**9 - 1, 10**9, -0.01), (1, 10**9, -99.99),  # a small difference is not none, and a large one is not all
+        (10**9 - 1, 10**9, -0.01), (1, 10**9, -99.99),  # rounded away from 0 and from 100
     ],
 )  # fmt: skip
 def test_percent_of_theirs(ours: int, theirs: int, shown: float | None) -> None:
@@ -113,7 +113,7 @@ def test_notes() -> None:
 
 
 def test_a_name_cannot_draw_on_the_terminal() -> None:
-    """An upstream and a file may call a model what they like."""
+    """Names of models in upstreams and files are arbitrary text."""
     pair = Pair(DAY, "m\n\x1b[2J", ("m\n\x1b[2J", "n\r"), RecordedUsage(1, 0, 1, 1), None)
     assert "m\\n\\x1b[2J  ours" in format_table([pair], ALL)
     assert notes([pair]) == ["m\\n\\x1b[2J is also reported as m\\n\\x1b[2J, n\\r."]

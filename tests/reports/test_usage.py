@@ -1,4 +1,4 @@
-"""How a usage report is spelt: for eyes, for scripts, for spreadsheets."""
+"""The formats of a usage report: table, JSON, CSV."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_table_of_everything_has_one_row() -> None:
 
 
 def test_table_leaves_no_name_empty() -> None:
-    """A call that no upstream has seen, a key without a team."""
+    """A call that reached no upstream; a key without a team."""
     lines = format_table(["team", "upstream", "key"], [ALICE | {"team": "", "upstream": ""}]).splitlines()
     assert lines[2].split()[:3] == ["-", "-", "alice"]
     assert lines[-1].split()[:2] == ["total", "1,204"]
@@ -139,7 +139,7 @@ def test_table_leaves_no_name_empty() -> None:
 
 
 def test_share_of_the_totals_is_that_of_all_tokens() -> None:
-    """Not a mean of shares: a small key that is all estimated weighs as little as it is."""
+    """The share of the sums, not the mean of the keys' shares."""
     small = row("bob", requests=1, prompt_tokens=10, total_tokens=10, estimated_tokens=10, estimated_percent=100.0)
     last = format_table(["key"], [row("alice", requests=1, total_tokens=990), small]).splitlines()[-1]
     assert last.split()[6:9] == ["0", "10", "1.00"]
@@ -149,7 +149,7 @@ def test_share_of_the_totals_is_that_of_all_tokens() -> None:
     ("part", "whole", "shown"),
     [
         (0, 0, 0.0), (0, 10, 0.0), (10, 10, 100.0), (1, 3, 33.33), (2, 3, 66.67),
-        (1, 10**9, 0.01), (10**9 - 1, 10**9, 99.99),  # something is not nothing, and not all
+        (1, 10**9, 0.01), (10**9 - 1, 10**9, 99.99),  # rounded away from 0 and from 100
     ],
 )  # fmt: skip
 def test_percent(part: int, whole: int, shown: float) -> None:
@@ -174,7 +174,7 @@ def costs(*amounts: float | None) -> list[str]:
         ([12.0, 0.0123], ["12.0000", "0.0123", "12.0123"]),
         ([0.000015, 2.0], ["0.000015", "2.000000", "2.000015"]),
         ([0.000000001], ["0.000000001", "0.000000001"]),
-        ([0.0], ["0.00", "0.00"]),  # which is known, and not the same as
+        ([0.0], ["0.00", "0.00"]),  # a known cost of 0, unlike
         ([None], ["-", "-"]),
         ([None, 0.5], ["-", "0.50", "0.50"]),
         ([0.1, 0.2], ["0.10", "0.20", "0.30"]),

@@ -1,9 +1,8 @@
-"""Every row of the fault catalogue through our own upstream client and through aiohttp's: their clients see the same.
+"""Every row of the fault catalogue through our own upstream client and through aiohttp's: clients see the same.
 
-Both run behind the same door in the same gateway, in this process: `Pool` in gateway/upstream/pool.py and the one in
-upstream/aiohttp_door.py. Where the two read HTTP differently, the row stands in `DIFFERS` with what comes of it with
-each of them and why ours is right; a row there that does not differ (any more) fails as well. What a client must see of
-a row is said in flows/faults_table.py.
+Both implement the same interface in the same gateway, in this process: `Pool` in gateway/upstream/pool.py and the one
+in upstream/aiohttp_door.py. Where the two read HTTP differently, `DIFFERS` has the row with both results and why ours
+is right; a row of it that does not differ fails as well. The expected results are in flows/faults_table.py.
 """
 
 from __future__ import annotations
@@ -38,22 +37,22 @@ from tests.upstream.recorder import Ear, settings
 KEY = "sk-test-0123456789abcdefghijkl"
 UPSTREAM_KEY = "sk-upstream-0123456789abcdefg"
 pytestmark = pytest.mark.timeout(120)
-"""The first test of each client plays all rows."""
+"""The first test of each client runs all rows."""
 
 AT_ONCE = 32
 PLAYED_WITHIN_S = 50
 CASES = [(fault, kind) for fault in FAULTS for kind in fault.kinds if kind.endpoint in ("completions", "chat")]
-"""What differs is how HTTP is read, and that is the same for all formats."""
+"""The clients differ in reading HTTP only, which is the same for all formats."""
 HASTY = {"connect_s": 1, "head_s": 1, "idle_s": 1, "total_s": 2.5}
 PATIENT = {"connect_s": 10, "head_s": 20, "idle_s": 20, "total_s": 20}
-"""For the rows that no time limit ends, so that a busy machine is no fault. The others play first, when there is little
-else to do: nearly all of them wait."""
+"""For rows that no time limit ends, so that a busy machine fails no test. The other rows run first, while the machine
+is idle: nearly all of them wait."""
 LIMITED = re.compile("stalled|silent|for ever|without end|flood of chunk|comments|never acc|not read|endless|announced")
 
 BY_CHANCE = {"accepts and closes", "accepts and resets", "greets like a mail server"}
-"""Whether the request has left when the upstream hangs up, or speaks first, is chance: only the error is compared."""
+"""Whether the request was sent before the upstream closes or answers is chance: only the error is compared."""
 BY_CLOCK = {"an endless stream", "trailers without end", "429 with a date", "503 with a date"}
-"""The time, or how much of a broken answer arrives, is part of the usage or of Retry-After: these are not compared."""
+"""Usage or Retry-After depend on time or on how much of a broken answer arrives: they are not compared."""
 
 SURPLUS = (
     "RFC 9112, 6.3: what comes behind a complete message may be discarded, and is no part of it. aiohttp refuses both "
@@ -113,12 +112,12 @@ DIFFERS: dict[str, tuple[str, str, str]] = {
 
 @dataclass(frozen=True)
 class Seen:
-    """What came of one call: for its client, and in the books."""
+    """The outcome of one call: the client's answer, and its record."""
 
     status: int
     headers: tuple[str, ...]
     body: bytes
-    """Events that come several times in a row stand for one: how often is a matter of time."""
+    """Repeated events count once: their number depends on time."""
     is_whole: bool
     ended: str
     is_truncated: bool
@@ -128,12 +127,12 @@ class Seen:
 
     @property
     def told(self) -> str:
-        """The answer in a few words, and what the last attempt came to."""
+        """The answer in short, and the result of the last attempt."""
         return f"{self.answer}, {self.outcomes[-1]}"
 
     @property
     def answer(self) -> str:
-        """The answer in a few words."""
+        """The answer in short."""
         if not self.is_whole:
             return "cut"
         events = [part.removeprefix(b"data: ") for part in self.body.split(b"\n\n") if part.startswith(b"data: ")]
@@ -152,7 +151,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Story:
-    """A call into a row, and the next call after the upstream has recovered."""
+    """A call at a row, and the next call after the upstream has recovered."""
 
     seen: Seen
     next: Seen
@@ -187,7 +186,7 @@ def is_hasty(fault: Fault) -> bool:
 
 
 class Stage:
-    """A gateway in this process in front of every row, each with an upstream and a model of its own."""
+    """A gateway in this process, with one upstream and model per row."""
 
     def __init__(self, house: Playhouse, folder: Path) -> None:
         self._house = house
@@ -202,7 +201,7 @@ class Stage:
         }
 
     async def play(self) -> Stories:
-        """All rows, many at once."""
+        """All rows, many in parallel."""
 
         async def scrape() -> bytes:
             return generate_latest(self._notebook.registry)
@@ -297,14 +296,14 @@ def theirs(tmp_path_factory: pytest.TempPathFactory) -> Stories:
 
 
 def difference(fault: Fault, kind: Kind) -> tuple[str, str, str] | None:
-    """What `DIFFERS` says of this case."""
+    """The entry of `DIFFERS` for this case."""
     return DIFFERS.get(f"{fault}, {'streamed' if kind.is_streamed else 'plain'}") or DIFFERS.get(fault.name)
 
 
 @pytest.mark.parametrize(("fault", "kind"), CASES, ids=str)
 def test_clients_of_both_see_the_same(ours: Stories, theirs: Stories, fault: Fault, kind: Kind) -> None:
     ours_here, theirs_here = ours[fault.name, kind], theirs[fault.name, kind]
-    # An attempt more, on a connection that was just being closed, is chance.
+    # Another attempt, on a connection that was just being closed, is chance.
     assert ours_here.next == replace(theirs_here.next, headers=ours_here.next.headers, outcomes=ours_here.next.outcomes)
     assert ours_here.next.told == "whole, ok"
     mine, other = ours_here.seen, theirs_here.seen
@@ -320,7 +319,7 @@ def test_clients_of_both_see_the_same(ours: Stories, theirs: Stories, fault: Fau
         assert mine == other
 
 
-# What no row of the catalogue asks of the door.
+# Parts of the interface that no row of the catalogue uses.
 
 
 @pytest.mark.parametrize("door", [pool.Pool, aiohttp_door.Pool], ids=["ours", "aiohttp"])

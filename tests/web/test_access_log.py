@@ -1,4 +1,4 @@
-"""The access log: lines arrive, and a log that nobody reads holds nobody."""
+"""The access log: lines arrive, and a pipe without a reader blocks no call."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def test_unread_log_is_bounded_and_does_not_hold_the_end() -> None:
     assert log._left_out > 0
     async with asyncio.timeout(access_log.CLOSE_WITHIN_S + 5):
         await log.close()
-    os.close(reading)  # lets the writer go: nobody will read
+    os.close(reading)  # without a reader the writer's write fails, and its thread ends
     if log._writer is not None:
         log._writer.join(5)
     os.close(writing)

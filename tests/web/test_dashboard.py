@@ -1,4 +1,4 @@
-"""The dashboard's files: who may have them, what browsers are told with them, and what must never stand in them."""
+"""The dashboard's files: access, response headers, and forbidden content."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gateway's own OpenAPI document: valid, whole, open to everybody, and silent about the configuration."""
+"""The gateway's own OpenAPI document: valid, complete, public, and without parts of the configuration."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def described(told: Told) -> set[tuple[str, str]]:
 
 
 async def test_document_is_valid_openapi(inside: Inside) -> None:
-    import schemathesis  # here: dear, and every collecting process would import it
+    import schemathesis  # imported here: slow, and collection imports this module
 
     told = await document(await inside(NOWHERE))
     assert told["openapi"].startswith("3.1.")

@@ -1,4 +1,4 @@
-"""What an API key may do to itself in the admin API: what its team leaves to its keys, and never more."""
+"""What an API key may do to itself in the admin API: what `members.by_key` of its team permits, and no more."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def make(client: Client, name: str, team: str | None) -> str:
 
 
 async def until_refused(client: Client, token: str) -> None:
-    """Workers look for changes of keys once a second."""
+    """Workers read changes of keys once a second."""
     for _ in range(200):
         if (await ask(client, token, "session", method="GET"))[0] == 401:
             return
@@ -78,7 +78,7 @@ async def test_by_default_it_reads_alone(client: Client) -> None:
 
 async def test_it_rotates_itself_once_an_hour_to_one_secret(client: Client) -> None:
     first = await make(client, "mine", "free")
-    await asyncio.sleep(1)  # secrets are told apart by the second in which they were made
+    await asyncio.sleep(1)  # secrets are identified by their second of creation
     _, told = await ask(client, first, "session", method="GET")
     assert [each for each in told["operations"] if not each.startswith("GET ")] == [
         "POST /admin/api/keys/{id}/rotate", "POST /admin/api/keys/{id}/pause",

@@ -1,4 +1,4 @@
-"""Signed tokens in place of API keys on the data plane: whose they are, what they may do, and what is refused."""
+"""Signed tokens in place of API keys on the data plane: owner, permissions, refusals."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ async def test_many_first_calls_at_once_make_one_record(
     assert [each["action"] for each in changes["data"]] == ["create"]
 
 
-# No nonce and no party belong to a token that is no answer to a sign-in.
+# A token that is no answer to a sign-in has no nonce and no authorized party.
 OF_SIGN_IN = {"another nonce", "no nonce", "another party", "several audiences without a party", "no token",
               "far too long"}  # fmt: skip
 
@@ -111,7 +111,7 @@ async def test_a_bad_token_is_refused(inside: Inside, provider: IdentityProvider
     status, told = await call(client, token)
     assert (status, told["error"]["code"]) == (401, "invalid_api_key")
     assert token[:100] not in told["error"]["message"]
-    assert (await admin(client, "GET", "keys"))[1]["data"][0]["id"] == "alice"  # nobody got a record
+    assert (await admin(client, "GET", "keys"))[1]["data"][0]["id"] == "alice"  # no further record was made
     assert (await call(client, token))[0] == 401
 
 

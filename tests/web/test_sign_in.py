@@ -1,4 +1,4 @@
-"""Sign-in of people: the attacks of docs/security.md, through a whole gateway and a provider that lies when told to."""
+"""Sign-in of people: the attacks of docs/security.md, through a whole gateway and a provider with false answers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def provider() -> AsyncIterator[IdentityProvider]:
 
 
 class Browser:
-    """Cookies as a browser keeps them; each request says them itself, so that a test can steal them."""
+    """Keeps cookies like a browser; a test can read them out, as an attacker would."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
@@ -110,7 +110,7 @@ async def test_sign_in_alone_is_an_admin_api(inside: Inside, provider: IdentityP
 
 
 def poisoned(claims: dict[str, Any]) -> str:
-    """Signed with a key that the token itself brings."""
+    """Signed with a key that is part of the token."""
     return sign(claims, OTHER_KEY, kid="two", jwk=OTHER_KEY.as_dict(private=False))
 
 
@@ -185,7 +185,7 @@ async def test_keys_rotate(inside: Inside, provider: IdentityProvider, monkeypat
     provider.keys = [OTHER_KEY.as_dict(private=False)]
     provider.make_token = lambda claims: sign(claims, OTHER_KEY, kid="two")
     assert (await browser.sign_in(provider))[0] == 302
-    provider.make_token = sign  # with the key that is no more
+    provider.make_token = sign  # with the removed key
     assert (await browser.sign_in(provider))[0] == 401
 
 
@@ -236,7 +236,7 @@ async def test_an_answer_of_another_issuer_is_refused(inside: Inside, provider: 
     for issuer in ("https://evil.example", ""):
         status, _, told = await browser.ask("GET", f"/admin/sign-in/callback?{back}&iss={issuer}")
         assert (status, told["error"]["code"]) == (401, "sign_in_failed")
-    assert "/token" not in provider.hits  # the code was not given to anybody
+    assert "/token" not in provider.hits  # the code was sent to no other server
     assert (await browser.ask("GET", f"/admin/sign-in/callback?{back}&iss={provider.issuer}"))[0] == 302
 
 
@@ -431,7 +431,7 @@ async def test_claims_come_from_the_userinfo_of_the_same_person(inside: Inside, 
     assert (await browser.sign_in(provider))[0] == 401
     provider.userinfo = {"sub": "sub-1", "groups": ["staff"], "email": "boss@example.org"}
     assert (await browser.sign_in(provider))[0] == 302
-    assert (await browser.session())["name"] == "person alice@example.org"  # what is signed counts
+    assert (await browser.session())["name"] == "person alice@example.org"  # the signed name wins
 
 
 async def test_a_provider_that_is_away(inside: Inside, provider: IdentityProvider) -> None:

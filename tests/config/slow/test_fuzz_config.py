@@ -1,7 +1,7 @@
-"""Configurations that nobody meant: whatever stands in the file, it is a `Config` or a list of faults, without secrets.
+"""Fuzzed configurations: every input gives a `Config` or a list of faults that show no secret.
 
-Good files with things gone wrong in them (values of another kind, settings left out, bytes of YAML where none belong),
-garbage from the beginning, and the odd files that a person hands to `gateway check` by mistake or by malice.
+Inputs: valid files with mutations (values of another type, missing settings, stray bytes of YAML), garbage, and
+unusual files that a user may give to `gateway check` by mistake or on purpose.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from gateway.config import Config, ConfigError, ConfigFault, build, resolve, sec
 
 ROOT = Path(__file__).parent.parent.parent.parent
 HIDDEN = "hush-0123456789-abcdef-hush"
-"""Stands where secrets do, and is shown by nothing."""
+"""The value of every secret; no output may contain it."""
 STRAY = f"lost{HIDDEN[4:-4]}lost"
-"""Wherever it has got to as a value, in whatever form, no fault may show it. A name that it makes is no secret."""
+"""No fault may show the secret as a value, in any form. A name (key of a mapping) that contains it is no secret."""
 ENV = {"SECRET": HIDDEN, "STRAY": STRAY, "EMPTY": "", "PROXY": f"http://u:{HIDDEN}@proxy:3128"}
 BOUNDED = rules(deadline=None, max_examples=250, suppress_health_check=list(HealthCheck))
 
@@ -114,7 +114,7 @@ Place = tuple[str | int, ...]
 
 
 def places(values: Any, at: Place = ()) -> Iterator[Place]:
-    """Where something stands that can be replaced or left out."""
+    """Paths of values that can be replaced or removed."""
     for name, value in values.items() if isinstance(values, dict) else enumerate(values):
         yield (*at, name)
         if isinstance(value, dict | list):
@@ -122,7 +122,7 @@ def places(values: Any, at: Place = ()) -> Iterator[Place]:
 
 
 def changed(values: Any, at: Place, change: Any) -> Any:
-    """The same with another value here, as long as there is such a place."""
+    """A copy with another value at this path; unchanged where the path does not exist."""
     found = values
     for name in at[:-1]:
         if not isinstance(found, dict | list) or (isinstance(found, list) and not isinstance(name, int)):
@@ -184,7 +184,7 @@ CHANGES = st.lists(
 
 
 def check(text: str | None, values: Any = None) -> Config | list[ConfigFault]:
-    """Whether it is a configuration, or faults that can be shown to anybody."""
+    """Parses it; asserts that faults contain no secret."""
     try:
         config = build(values) if text is None else build(resolve(text, ENV).values)
     except ConfigError as error:
@@ -195,7 +195,7 @@ def check(text: str | None, values: Any = None) -> Config | list[ConfigFault]:
     assert faults
     for fault in faults:
         assert str(fault).isprintable(), fault
-        # A path is made of names, and a colon behind it makes a name of anything.
+        # Paths consist of names, and in YAML a colon makes a name of any text.
         assert HIDDEN[5:15] not in (fault.message if text is not None else str(fault)), fault
         assert len(str(fault)) < 1000, fault
     return faults
@@ -216,7 +216,7 @@ def test_any_value_in_any_place(changes: list[tuple[Place, Any]]) -> None:
     try:
         text = yaml.safe_dump(values, allow_unicode=True)
     except (yaml.YAMLError, UnicodeError, ValueError):
-        return  # nobody can write it
+        return  # not expressible in YAML
     check(text)
 
 
@@ -279,7 +279,7 @@ TEN = range(1, 10)
 
 
 def laughs(first: str, one: str) -> str:
-    """Aliases of aliases of aliases: a few lines that stand for a billion values."""
+    """Nested YAML aliases: a few lines expand to a billion values."""
     lines = [one.format(name=f"a{place}", ten=", ".join([f"{first}*a{place - 1}"] * 10)) for place in TEN]
     return SMALL + "a0: &a0 {x: lol}\n" + "".join(lines)
 
@@ -312,7 +312,7 @@ ODD: dict[str, tuple[bytes, str]] = {
 
 
 def gateway_check(folder: Path, content: bytes) -> subprocess.CompletedProcess[str]:
-    """`gateway check`, as a process that may not take all of the memory."""
+    """Runs `gateway check` with a memory limit."""
     (folder / "odd.yaml").write_bytes(content)
     return subprocess.run(
         ["sh", "-c", 'ulimit -v 4000000; exec "$0" -m gateway check --config odd.yaml', sys.executable],
