@@ -19,7 +19,7 @@ def measured(data: bytes) -> int | None:
     [
         (forms.wav(2.5), 2500),
         (forms.wav(1.0)[:-8000], 500),  # cut
-        (forms.wav(1.0)[:40] + b"\xff\xff\xff\xff" + forms.wav(1.0)[44:], 1000),  # a stream: length unknown when the header was written
+        (forms.wav(1.0)[:40] + b"\xff\xff\xff\xff" + forms.wav(1.0)[44:], 1000),  # streamed: no length
         (forms.wav(1.0)[:28] + b"\xff\xff\xff\x0f" + forms.wav(1.0)[32:], 1000),  # wrong byte rate
         (forms.flac(61.25), 61250),
         (forms.flac(0), None),

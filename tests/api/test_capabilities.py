@@ -230,7 +230,7 @@ def test_completions_go_by_a_chat_that_is_there() -> None:
 def test_only_the_whole_of_it_is_all() -> None:
     assert Capabilities().is_all
     assert Capabilities(stream_usage=False, max_tokens_field="max_tokens").is_all
-    assert Capabilities(messages=True, count_tokens=False, responses=False).is_all  # these two do not concern OpenAI's endpoints
+    assert Capabilities(messages=True, count_tokens=False, responses=False).is_all  # not OpenAI's endpoints
     apart = {
         "stream_usage", "max_tokens_field", "messages", "count_tokens", "responses", "generate_content", "realtime",
     }  # fmt: skip

@@ -82,7 +82,7 @@ def test_headers_tell_of_the_tightest_window_of_each_unit() -> None:
         ([WindowStatus(window(per="day", limit=1000), 900, 0, 9)], "60"),
         ([WindowStatus(window(per="day", limit=1000), 971, 0, 9)], "1000"),
         ([WindowStatus(window(per="day", limit=1000), 900, 71, 9)], "1000"),
-        ([WindowStatus(window(per="hour", limit=500), 470, 0, 31_000_000)], "500"),  # the same remainder for a longer time
+        ([WindowStatus(window(per="hour", limit=500), 470, 0, 31_000_000)], "500"),  # the same for a longer time
         ([WindowStatus(window(per="hour", limit=500), 470, 0, 29_000_000)], "60"),
         ([WindowStatus(window(limit=5, is_enforced=False), 9, 0, 1)], "60"),  # a shadow quota refuses no call
     ],
