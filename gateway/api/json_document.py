@@ -60,8 +60,14 @@ _KINDS = {"[": "an array", '"': "a string", "t": "a boolean", "f": "a boolean", 
 
 def parse(raw: bytes) -> Document:
     """The JSON object in `raw`, or `InvalidRequest` saying what is wrong with it and where."""
-    text = _decode(raw)
-    _refuse_depth(raw)
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError as error:
+        _refuse(f"The body is not UTF-8: look at its byte {error.start + 1}")
+    if text.startswith("\ufeff"):
+        _refuse("The body begins with a byte order mark, which JSON does not allow")
+    if raw.count(b"[") + raw.count(b"{") > MAX_DEPTH:  # hardly ever: fewer brackets cannot be deep
+        _refuse_depth(raw)
     try:
         members = _DECODER.decode(text)
     except (ValueError, RecursionError):
@@ -105,19 +111,7 @@ def replace(document: Document, values: Mapping[str, Any]) -> bytes:
     return "".join(pieces).encode()
 
 
-def _decode(raw: bytes) -> str:
-    try:
-        text = raw.decode()
-    except UnicodeDecodeError as error:
-        _refuse(f"The body is not UTF-8: look at its byte {error.start + 1}")
-    if text.startswith("\ufeff"):
-        _refuse("The body begins with a byte order mark, which JSON does not allow")
-    return text
-
-
 def _refuse_depth(raw: bytes) -> None:
-    if raw.count(b"[") + raw.count(b"{") <= MAX_DEPTH:
-        return  # nearly always: so few brackets cannot be deep
     # Without escapes every other piece between quotes is a string. (Outside strings JSON has no backslash, and what is
     # not JSON is refused later.) All of this is done by loops in C, since a body may hold millions of brackets.
     pieces = raw.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _NOT_STRUCTURE).split(b'"')

@@ -17,7 +17,7 @@ serialised again to find it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
@@ -95,8 +95,7 @@ def chat(document: Document, count: Counter | None = None) -> Estimate:
     """The checked body of a chat call."""
     messages = document.members["messages"]
     said = _Said(document.members.get("model"))
-    for message in messages:
-        said.message(message)
+    said.messages(messages)
     size = 0
     if definitions := [name for name in _DEFINITIONS if document.members.get(name) is not None]:
         places = spans(document)
@@ -180,8 +179,8 @@ class _Said:
         self.other_tokens = 0
         self._model = model if isinstance(model, str) else ""
 
-    def message(self, message: Mapping[str, Any]) -> None:
-        for field, value in message.items():
+    def messages(self, messages: Iterable[Mapping[str, Any]]) -> None:
+        for field, value in [member for message in messages for member in message.items()]:
             match field:
                 case "content" if isinstance(value, str):
                     self.texts.append(value)

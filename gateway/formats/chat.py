@@ -27,10 +27,10 @@ def _read(document: Document, body: Chat, count: Counter | None) -> Params:
     return asked._replace(output_param="max_tokens" if has_old_name else "max_completion_tokens")
 
 
-def _changes(call: Call, route: Route, capabilities: Capabilities, needs_limit: bool) -> dict[str, Any]:
+def _changes(call: Call, route: Route, capabilities: Capabilities, added_limit: int | None) -> dict[str, Any]:
     changes = openai.stream_options(call, capabilities) if call.params.stream else {}
-    if needs_limit or call.params.is_output_limit_added:
-        changes |= openai.output_limit(call, capabilities.max_tokens_field, needs_limit=needs_limit)
+    if added_limit is not None:
+        changes[capabilities.max_tokens_field] = added_limit
     return changes
 
 

@@ -50,10 +50,10 @@ def _read(document: Document, body: Completion, count: Counter | None) -> Params
     return asked._replace(default_output=DEFAULT_OUTPUT)
 
 
-def _changes(call: Call, route: Route, capabilities: Capabilities, needs_limit: bool) -> dict[str, Any]:
+def _changes(call: Call, route: Route, capabilities: Capabilities, added_limit: int | None) -> dict[str, Any]:
     changes = openai.stream_options(call, capabilities) if call.params.stream else {}
     if call.params.is_output_limit_added:  # without a limit the API ends after 16 tokens
-        changes |= openai.output_limit(call, "max_tokens", needs_limit=False)
+        changes["max_tokens"] = added_limit
     return changes
 
 

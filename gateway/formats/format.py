@@ -172,7 +172,7 @@ class BatchFormat(NamedTuple):
     """Reads one line of the results, given the endpoint of the requests. Raises `ValueError`."""
 
 
-def _no_members(call: Call, route: Route, capabilities: Capabilities, needs_limit: bool) -> dict[str, Any]:
+def _no_members(call: Call, route: Route, capabilities: Capabilities, added_limit: int | None) -> dict[str, Any]:
     return {}
 
 
@@ -257,9 +257,9 @@ class Format:
     """Writes a plain answer anew for the client, given what was charged; None: it is passed on. Raises `Unfit`."""
     reword: Callable[[UpstreamRefused], UpstreamRefused] | None = None
     """Writes an upstream's refusal with the names of the client's own parameters; None: it is passed on."""
-    changes: Callable[[Call, Route, Capabilities, bool], dict[str, Any]] = _no_members
-    """The members that a forwarded body needs besides the model's name; the last argument: whether an output limit is
-    needed because tokens or money are counted."""
+    changes: Callable[[Call, Route, Capabilities, int | None], dict[str, Any]] = _no_members
+    """The members that a forwarded body needs besides the model's name; the last argument: the output limit of one
+    candidate to add, because of a limit of the key or the model, or because tokens or money are counted."""
     limit_fields: tuple[str, ...] = ()
     """The members that limit the output of one candidate."""
     texts: re.Pattern[bytes] = NO_TEXT

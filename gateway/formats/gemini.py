@@ -16,7 +16,6 @@ from pydantic import BaseModel
 
 from gateway.config import Capabilities, Route
 from gateway.errors import GatewayError, InvalidRequest, QuotaSpent
-from gateway.quota import windows
 from gateway.records import Call, Usage
 
 from . import gemini_request, gemini_usage, openai
@@ -155,17 +154,15 @@ def _count_facts(body: bytes) -> PlainFacts:
 # -------------------------------------------------------------------------------------------------------- the formats
 
 
-def _changes(call: Call, route: Route, capabilities: Capabilities, needs_limit: bool) -> dict[str, Any]:
+def _changes(call: Call, route: Route, capabilities: Capabilities, added_limit: int | None) -> dict[str, Any]:
     """The configuration with an output limit, where one has to be added."""
-    params = call.params
-    if not (params.is_output_limit_added or needs_limit):
+    if added_limit is None:
         return {}
-    name, config = gemini_request.config_of(params.document.members)
-    limit = params.output_limit if params.is_output_limit_added else windows.output_limit(call)
-    return {name: config | {gemini_request.spelled(config, "maxOutputTokens"): limit}}
+    name, config = gemini_request.config_of(call.params.document.members)
+    return {name: config | {gemini_request.spelled(config, "maxOutputTokens"): added_limit}}
 
 
-def _count_changes(call: Call, route: Route, capabilities: Capabilities, needs_limit: bool) -> dict[str, Any]:
+def _count_changes(call: Call, route: Route, capabilities: Capabilities, added_limit: int | None) -> dict[str, Any]:
     """The request whose tokens are counted names its model too."""
     members = call.params.document.members
     name = gemini_request.spelled(members, gemini_request.COUNTED)

@@ -112,7 +112,7 @@ def _refuse(path: str, what: str) -> NoReturn:
     raise InvalidRequest(f"{path}: {what}", param=path, code="invalid_batch_line")
 
 
-def _changes(call: Call, route: Route, capabilities: Capabilities, needs_limit: bool) -> dict[str, Any]:
+def _changes(call: Call, route: Route, capabilities: Capabilities, added_limit: int | None) -> dict[str, Any]:
     """The requests with the model's name at the upstream, where it differs."""
     name = route.model or call.params.model
     if name == call.params.model:

@@ -193,7 +193,7 @@ def _count_facts(body: bytes) -> PlainFacts:
 # -------------------------------------------------------------------------------------------------------- the formats
 
 
-def _changes(call: Call, route: Route, capabilities: Capabilities, needs_limit: bool) -> dict[str, Any]:
+def _changes(call: Call, route: Route, capabilities: Capabilities, added_limit: int | None) -> dict[str, Any]:
     """The names that further models of the request have at the route's upstream."""
     names: dict[str, str] = {}
     for name, model in call.other_models:

@@ -9,7 +9,6 @@ from typing import Any
 from pydantic import BaseModel
 
 from gateway.config import Capabilities
-from gateway.quota import windows
 from gateway.records import Call
 
 from . import reported_usage
@@ -60,15 +59,4 @@ def stream_options(call: Call, capabilities: Capabilities) -> dict[str, Any]:
     params = call.params
     if not params.include_usage and capabilities.stream_usage:
         return {"stream_options": {**(params.document.members.get("stream_options") or {}), "include_usage": True}}
-    return {}
-
-
-def output_limit(call: Call, field: str, *, needs_limit: bool) -> dict[str, Any]:
-    """The output limit of the key or the model; or, if the client gave none and one is needed, what is reserved:
-    that has to be all that the call can use."""
-    params = call.params
-    if params.is_output_limit_added:
-        return {field: params.output_limit}
-    if needs_limit and params.output_limit is None:
-        return {field: windows.output_limit(call)}
     return {}

@@ -201,8 +201,8 @@ def _usage(report: Any) -> Usage | None:
     return usage_of(Used(report))
 
 
-def _changes(call: Call, route: Route, capabilities: Capabilities, needs_limit: bool) -> dict[str, Any]:
-    changes = openai.output_limit(call, "max_output_tokens", needs_limit=needs_limit)
+def _changes(call: Call, route: Route, capabilities: Capabilities, added_limit: int | None) -> dict[str, Any]:
+    changes: dict[str, Any] = {"max_output_tokens": added_limit} if added_limit is not None else {}
     store = call.model.store_responses
     if store is not None and not call.params.is_deferred and call.params.document.members.get("store") is None:
         return changes | {"store": store}

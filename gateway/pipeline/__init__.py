@@ -70,7 +70,7 @@ async def serve(call: Call, services: Services, port: ClientPort, trace: Trace =
         call = fit.at_first()
     limits = services.book.terms.of_call(call)
     if call.passed is not None and call.passed.is_read:
-        limits = windows.CallLimits(windows.request_rates(limits.each))
+        limits = windows.CallLimits.of(windows.request_rates(limits.each), call.started)
     claims = windows.claims(call, limits)
     fallbacks: Sequence[_Fallback] = ()
     if call.fallbacks:

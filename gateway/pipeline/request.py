@@ -20,6 +20,7 @@ from gateway.quota import windows
 from gateway.records import Bond, Call, Claim, Document, Usage
 from gateway.relay import Attempt
 from gateway.relay.attempt import Binds
+from gateway.relay.sent_request import SentRequest
 from gateway.store.bonds import item_bonds
 from gateway.upstream.account import account_of
 from gateway.upstream.connection import Head
@@ -59,25 +60,32 @@ def prepare(active: ActiveCall, call: Call, route: Route, way: Adaptation, handl
     elif spec.has_model_in_path:
         path = model_path(call, route)
         added_limits = [windows.output_limit(call)] if changes else []
+    upload = body if isinstance(body, Upload) else None
+    sent = SentRequest(
+        call,
+        route.model,
+        added_limits[0] if added_limits else call.params.output_limit,
+        active.plan.count_texts,
+        pool.request(path, call.forwarded_headers, body, method=method, key=handle.key),
+        0 if upload is None else upload.size,
+    )
     return Attempt(
         call=call,
         route=route,
         pool=pool,
         upstream=upstream,
-        request=pool.request(path, call.forwarded_headers, body, method=method, key=handle.key),
+        sent=sent,
         log=log,
         client=active.client,
         tasks=services.tasks,
         max_response_bytes=max_bytes,
-        output_limit=added_limits[0] if added_limits else call.params.output_limit,
-        count_texts=active.plan.count_texts,
         answered=handle.answered,
         heard=_hearing(call, route, services, handle) if route.upstream in services.router.limits.learning else None,
         format=translated.format if translated else spec,
         account=account_of(upstream, handle.key) if call.params.is_deferred else "",
         bind=_binding(call, route, services, handle.key) if call.params.is_kept and translated is None else None,
         left_out=translated.left_out if translated else (),
-        upload=body if isinstance(body, Upload) else None,
+        upload=upload,
     )
 
 
@@ -91,12 +99,12 @@ def changed_members(call: Call, claims: Iterable[Claim], route: Route, capabilit
     is_in_body = not spec.has_model_in_path and spec.batch is None
     if is_in_body and name != call.params.document.members.get("model", call.params.model):
         changes["model"] = name
-    needs_limit = (
-        call.params.output_limit is None
-        and windows.output_limit(call) > 0
-        and not _METERED.isdisjoint([claim.window.unit for claim in claims])
-    )
-    return changes | spec.changes(call, route, capabilities, needs_limit)
+    added_limit: int | None = None
+    if call.params.is_output_limit_added:
+        added_limit = call.params.output_limit
+    elif call.params.output_limit is None and not _METERED.isdisjoint([claim.window.unit for claim in claims]):
+        added_limit = windows.output_limit(call) or None  # what is reserved has to be all that the call can use
+    return changes | spec.changes(call, route, capabilities, added_limit)
 
 
 def model_path(call: Call, route: Route) -> str:

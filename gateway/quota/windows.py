@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
 from functools import lru_cache
+from typing import NamedTuple
 
 from gateway.config import Price, Quota, Team
 from gateway.errors import InvalidRequest, ModelNotPriced
@@ -101,22 +102,18 @@ class Limit:
         )  # fmt: skip
 
 
-class CallLimits:
-    """The limits that bind the calls of one key for one model, and the windows of one day."""
+class CallLimits(NamedTuple):
+    """The limits that bind the calls of one key for one model on one day."""
 
-    __slots__ = ("_day", "_units", "each")
+    each: tuple[Limit, ...]
+    units: tuple[Claim, ...]
+    """A claim of one unit on the window of each."""
 
-    def __init__(self, each: Iterable[Limit]) -> None:
-        self.each = tuple(each)
-        self._day = -1
-        self._units: tuple[Claim, ...] = ()
-
-    def units(self, started: float) -> tuple[Claim, ...]:
-        """A claim of one unit on each window of a call that began at this Unix time in seconds."""
-        day = int(started // 86400)
-        if day != self._day:
-            self._day, self._units = day, tuple([limit.one(started) for limit in self.each])
-        return self._units
+    @classmethod
+    def of(cls, each: Iterable[Limit], started: float) -> CallLimits:
+        """For calls that begin on the day of this Unix time in seconds."""
+        limits = tuple(each)
+        return cls(limits, tuple([limit.one(started) for limit in limits]))
 
 
 class LimitTable:
@@ -130,7 +127,7 @@ class LimitTable:
         self.teams = teams
         self._overlays = overlays
         self._known: dict[str, tuple[Key, tuple[Limit, ...]]] = {}
-        self._of_calls: dict[tuple[str, str, str | None], tuple[Key, CallLimits]] = {}
+        self._of_calls: dict[tuple[str, str, str | None], tuple[Key, int, CallLimits]] = {}
 
     def anew(self) -> LimitTable:
         """The same without the cache: a scan over all keys would evict the entries of active ones."""
@@ -146,15 +143,15 @@ class LimitTable:
         return known[1]
 
     def of_call(self, call: Call) -> CallLimits:
-        """Those of its key's limits that count this model."""
-        names = call.key.id, call.params.model, call.target
+        """Those of its key's limits that count this model, with the windows of the day."""
+        names, day = (call.key.id, call.params.model, call.target), int(call.started // 86400)
         known = self._of_calls.get(names)
-        if known is None or (known[0] is not call.key and known[0] != call.key):
+        if known is None or known[1] != day or (known[0] is not call.key and known[0] != call.key):
             if len(self._of_calls) >= MAX_CACHED_KEYS:
                 self._of_calls.clear()
             limits = [each for each in self.of(call.key) if each.model is None or _covers(each.model, call)]
-            known = self._of_calls[names] = call.key, CallLimits(limits)
-        return known[1]
+            known = self._of_calls[names] = call.key, day, CallLimits.of(limits, call.started)
+        return known[2]
 
     def _work_out(self, key: Key) -> Iterator[Limit]:
         is_enforced = not key.is_shadow
@@ -186,7 +183,7 @@ def claims(call: Call, limits: CallLimits) -> tuple[Claim, ...]:
     output = output_limit(call) * call.params.candidates
     return tuple([
         _metered(call, limit, unit.window, output) if limit.unit == "tokens" or limit.unit == "usd" else unit
-        for limit, unit in zip(limits.each, limits.units(call.started), strict=True)
+        for limit, unit in zip(*limits, strict=True)
     ])  # fmt: skip
 
 
@@ -199,6 +196,8 @@ def _metered(call: Call, limit: Limit, window: Window, output: int) -> Claim:
         if params.output_limit is None and params.default_output is None and model.max_output_tokens is None:
             raise _limit_missing(call, limit)
     most = _amount(call, limit.unit, params.prompt_tokens, output)
+    if most <= window.limit:
+        return Claim(window, most)
     # The prompt is an estimate: it alone must not make a refusal that no wait can end.
     sure = most if params.is_prompt_exact else _amount(call, limit.unit, 0, output)
     if sure > window.limit and limit.is_enforced:

@@ -18,10 +18,10 @@ from gateway.tasks import is_cut_off
 from gateway.upstream import provider_errors
 
 from . import charge
-from .attempt import Answer, Attempt, Streamed, response_headers
+from .attempt import Answer, Attempt, Streamed
 from .deferred import defer
 from .disconnect import client_left, end_at_once, let_end
-from .exchange import Exchange
+from .exchange import Exchange, response_headers
 from .unary import read_plain
 
 __all__ = ["Answer", "Attempt", "Streamed", "attempt"]
@@ -43,7 +43,7 @@ async def attempt(this: Attempt, *, is_fresh: bool = False) -> Answer | Streamed
     exchange = this.client.speaker = Exchange(this)
     exchange.connection = connection
     try:
-        connection.send(this.request, exchange, None if this.upload is None else this.upload.open())
+        connection.send(this.sent.pieces, exchange, None if this.upload is None else this.upload.open())
         failure = await exchange.wait_until_over()
         log.note_upstream_wait(time.perf_counter() - began)
         if exchange.scan is not None:

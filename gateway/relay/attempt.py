@@ -9,7 +9,6 @@ from gateway.accounting.call_log import CallLog
 from gateway.api.form import Upload
 from gateway.config import Route, Upstream
 from gateway.formats.format import Format
-from gateway.formats.token_rule import CountsTexts, count
 from gateway.records import Call, Failure, Fault, Usage
 from gateway.tasks import Tasks
 from gateway.upstream.connection import Head
@@ -17,9 +16,6 @@ from gateway.upstream.pool import Pool
 
 from .client_stream import ClientStream
 from .sent_request import SentRequest
-
-_DOWN = ("content-type", "openai-processing-ms", "openai-version")
-"""Headers of an upstream's answer that a client sees."""
 
 
 class Answer(NamedTuple):
@@ -55,7 +51,8 @@ class Attempt(NamedTuple):
     route: Route
     pool: Pool
     upstream: Upstream
-    request: list[bytes | memoryview]
+    sent: SentRequest
+    """What the upstream is asked for, and what the charge depends on."""
     log: CallLog
     client: ClientStream
     tasks: Tasks
@@ -67,10 +64,6 @@ class Attempt(NamedTuple):
     """To be called when the first of a good stream has come, and as often as one likes."""
     heard: Callable[[Head], None] | None = None
     """To be called with the head of any answer; None: it says nothing that is heeded."""
-    output_limit: int | None = None
-    """The output limit of one candidate in `request`; None: it has no limit."""
-    count_texts: CountsTexts = count
-    """Counts generated text without a reported usage."""
     bind: Binds | None = None
     """Binds the id of an answer that the upstream keeps to the caller, before the caller sees it; with the usage, whose
     tokens a continuation repeats; empty while it is not known. None: nothing is kept."""
@@ -79,22 +72,10 @@ class Attempt(NamedTuple):
     left_out: tuple[str, ...] = ()
     """What the client asked for and the upstream was not offered."""
     upload: Upload | None = None
-    """The body, where it is sent in pieces behind `request`."""
-
-    @property
-    def sent(self) -> SentRequest:
-        """What its charge depends on."""
-        size = 0 if self.upload is None else self.upload.size
-        return SentRequest(self.call, self.route.model, self.output_limit, self.count_texts, self.request, size)
+    """The body, where it is sent in pieces behind the request."""
 
     @property
     def hidden(self) -> tuple[tuple[str, str], ...]:
         """The gateway's own texts that a client must not see, each with its replacement."""
         own_name = self.route.model
         return self.pool.hidden if own_name is None else (*self.pool.hidden, (own_name, self.call.params.model))
-
-
-def response_headers(head: Head, spec: Format) -> tuple[tuple[str, str], ...]:
-    """What of an upstream's headers goes to the client."""
-    kept = [(name, value) for name, value in head.headers if name in _DOWN or name in spec.response_headers]
-    return tuple(kept)

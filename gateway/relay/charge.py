@@ -196,7 +196,11 @@ def _believed(call: Call, report: Usage, doubts: tuple[str, ...]) -> Charge:
         doubts += _doubts(report, usage)
     if call.params.variant and not usage.variant:
         usage = usage._replace(variant=call.params.variant)
-    return Charge(_with_prompt(call, usage), doubts)
+    # What it says of the completion is believed, also where it counts no prompts.
+    is_of_something = usage.completion_tokens > 0 or call.params.default_output == 0
+    if not (usage.prompt_tokens or usage.more) and is_of_something and call.params.prompt_tokens:
+        usage = usage._replace(prompt_tokens=call.params.prompt_tokens, source="estimated")
+    return Charge(usage, doubts)
 
 
 def _doubts(report: Usage, believed: Usage) -> tuple[str, ...]:
@@ -208,14 +212,6 @@ def _doubts(report: Usage, believed: Usage) -> tuple[str, ...]:
 
 def _is_plausible(call: Call, report: Usage, *, has_text: bool) -> bool:
     return report.completion_tokens > 0 or not has_text or (_is_echo(call) and report.prompt_tokens > 0)
-
-
-def _with_prompt(call: Call, report: Usage) -> Usage:
-    """A plausible report. What it says of the completion is believed, also where it counts no prompts."""
-    is_of_something = report.completion_tokens > 0 or call.params.default_output == 0
-    if report.prompt_tokens or report.more or not is_of_something or not call.params.prompt_tokens:
-        return report
-    return report._replace(prompt_tokens=call.params.prompt_tokens, source="estimated")
 
 
 def _is_echo(call: Call) -> bool:

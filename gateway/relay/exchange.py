@@ -9,16 +9,19 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
-from gateway.formats.format import FactsReader, Scan, ScanInput, Unfit
+from gateway.formats.format import FactsReader, Format, Scan, ScanInput, Unfit
 from gateway.records import Failure, Fault, Phase, Usage
 from gateway.upstream import provider_errors, refusal
 from gateway.upstream.connection import Connection, Head
 from gateway.upstream.content_encoding import Decoder, EncodingFault, decoder_of
 
 from . import charge
-from .attempt import Attempt, response_headers
+from .attempt import Attempt
 from .client_stream import ClientStream, Headers, StreamWriter
 from .deferred import note_deferral
+
+_DOWN = ("content-type", "openai-processing-ms", "openai-version")
+"""Headers of an upstream's answer that a client sees."""
 
 
 class Exchange:
@@ -104,12 +107,8 @@ class Exchange:
             return
         params, make_scan = self.attempt.call.params, self.attempt.format.scan
         if head.status == 200 and params.stream and make_scan is not None and self._is_stream(head):
-            clean = partial(refusal.cleaned, hide=self.attempt.hidden)
-            self.scan = make_scan(
-                ScanInput(
-                    params.choices, params.include_usage, self.attempt.count_texts, clean, self.attempt.sent.allows
-                )
-            )
+            clean, sent = partial(refusal.cleaned, hide=self.attempt.hidden), self.attempt.sent
+            self.scan = make_scan(ScanInput(params.choices, params.include_usage, sent.count_texts, clean, sent.allows))
             return
         if head.status == 200 and self.attempt.format.facts_reader is not None:
             self.facts_reader = self.attempt.format.facts_reader()
@@ -350,6 +349,11 @@ class Exchange:
     def failure(self, fault: Fault, detail: str = "") -> Failure:
         """A failure of this attempt, after it was sent."""
         return Failure(self.attempt.route.upstream, Phase.WAITING, fault, detail, has_begun=True)
+
+
+def response_headers(head: Head, spec: Format) -> tuple[tuple[str, str], ...]:
+    """What of an upstream's headers goes to the client."""
+    return tuple([(name, value) for name, value in head.headers if name in _DOWN or name in spec.response_headers])
 
 
 class _Nobody:

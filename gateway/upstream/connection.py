@@ -76,17 +76,19 @@ _IN_BODY = frozenset({ConnectionState.BODY, ConnectionState.BODY_UNTIL_EOF})
 _ANSWERING = _IN_BODY | {ConnectionState.WAITING, ConnectionState.DONE}
 
 
-@dataclass(slots=True, unsafe_hash=True)
+@dataclass(slots=True, unsafe_hash=True, init=False)
 class Head:
     """Status and headers of an answer. Names are in lower case; values are decoded as latin-1, without loss."""
 
     status: int
     headers: tuple[tuple[str, str], ...]
-    get: Callable[[str], str | None] = field(init=False, repr=False, compare=False)
+    get: Callable[[str], str | None] = field(repr=False, compare=False)
     """The first value of a header, by its name in lower case."""
 
-    def __post_init__(self) -> None:
-        self.get = dict(reversed(self.headers)).get
+    def __init__(self, status: int, headers: tuple[tuple[str, str], ...]) -> None:
+        self.status = status
+        self.headers = headers
+        self.get = dict(reversed(headers)).get
 
 
 class Receiver(Protocol):

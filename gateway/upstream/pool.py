@@ -113,9 +113,10 @@ class Pool:
         if is_fresh:
             for idle in list(self._idle):
                 idle.retire()
-        connection = self._take_idle()
-        if connection is not None:
-            return connection
+        while self._idle:
+            connection, _ = self._idle.popitem()
+            if connection.hold():
+                return connection
         limit_s = self._settings.timeouts.connect_s
         is_dialling = False
         try:
@@ -214,13 +215,6 @@ class Pool:
             self._offer_slot()
 
     # --------------------------------------------------------------------------------------------------- the queue
-
-    def _take_idle(self) -> Connection | None:
-        while self._idle:
-            connection, _ = self._idle.popitem()
-            if connection.hold():
-                return connection
-        return None
 
     def _first_waiter(self) -> asyncio.Future[Connection | None] | None:
         for waiter in self._waiters:

@@ -112,18 +112,14 @@ class AccessLog:
         if len(self._waiting) >= MAX_WAITING:
             self._left_out += 1
             return
-        given = {"time": self._stamp(), **fields}
+        now = int(time.time())
+        if now != self._second:  # formatted once for all lines of a second
+            self._second = now
+            self._spelt = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now))
+        given = {"time": self._spelt, **fields}
         self._waiting.append(_as_json(given) if self.style == "json" else _as_text(given))
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(FLUSH_S, self._flush)
-
-    def _stamp(self) -> str:
-        """The time in seconds, formatted once for all lines of a second."""
-        now = int(time.time())
-        if now != self._second:
-            self._second = now
-            self._spelt = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now))
-        return self._spelt
 
     async def close(self) -> None:
         """Write what waits."""

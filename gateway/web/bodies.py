@@ -28,8 +28,8 @@ class BodyReader:
         self._capacity = capacity
 
     async def read(self, request: web.BaseRequest, visit: RequestContext) -> Sequence[bytes | bytearray]:
-        """The whole body. Raises `GatewayError` for one that is too long or too slow, and aiohttp's errors for one that
-        is not framed as HTTP, which the front door translates.
+        """The whole body, without its content encoding. Raises `GatewayError` for one that is too long, too slow or
+        damaged, and aiohttp's errors for one that is not framed as HTTP, which the middleware translates.
 
         `100 Continue` is sent here, when the body is wanted, and not before.
         """
@@ -43,14 +43,16 @@ class BodyReader:
                 body = content.read_nowait()
                 if announced is None:
                     self._make_room(len(body), visit, server)
-                return [body]
-            if hdrs.EXPECT in request.headers:
-                tell_to_continue(request)
-            async with asyncio.timeout(server.client_body_timeout_s):
-                return await self._gather(content, visit, server, is_announced=announced is not None)
+                pieces: Sequence[bytes | bytearray] = [body]
+            else:
+                if hdrs.EXPECT in request.headers:
+                    tell_to_continue(request)
+                async with asyncio.timeout(server.client_body_timeout_s):
+                    pieces = await self._gather(content, visit, server, is_announced=announced is not None)
         except TimeoutError:
             limit_s = server.client_body_timeout_s
             raise BodyTimeout(f"The request body did not arrive within {limit_s:g} seconds.") from None
+        return await self._decode(request, visit, pieces) if hdrs.CONTENT_ENCODING in request.headers else pieces
 
     async def _gather(
         self, content: StreamReader, visit: RequestContext, server: ServerSettings, *, is_announced: bool
@@ -65,11 +67,11 @@ class BodyReader:
                 pieces.append(bytearray(piece))
         return pieces
 
-    async def decode(
+    async def _decode(
         self, request: web.BaseRequest, visit: RequestContext, pieces: Sequence[bytes | bytearray]
     ) -> Sequence[bytes | bytearray]:
         """The body without the content encoding of its head. The limits are those of a body that came as it is, and
-        other requests have their turn between its pieces. Raises `GatewayError`."""
+        other requests have their turn between its pieces."""
         server = visit.parts.config.server
         if (decoder := _decoder_of(request)) is None:
             return pieces

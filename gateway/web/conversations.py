@@ -14,7 +14,7 @@ from functools import partial
 from urllib.parse import quote
 from zlib import crc32
 
-from aiohttp import hdrs, web
+from aiohttp import web
 from pydantic import ValidationError
 
 from gateway.accounting.bonds import MAX_SHOWN_ID
@@ -118,8 +118,6 @@ class Conversations:
                 return b"{}"
             check_type(request)
             pieces = await self._bodies.read(request, visit)
-            if hdrs.CONTENT_ENCODING in request.headers:
-                pieces = await self._bodies.decode(request, visit, pieces)
         finally:
             self._capacity.let_go(visit.held_bytes)
             visit.held_bytes = 0

@@ -44,7 +44,7 @@ from .middleware import CONTEXT, Handler, RequestContext
 from .named_files import bound_to_files, bound_to_items
 from .person_tokens import PersonTokens, is_signed_token
 from .responses import ArrayStream, EventStream, Whole, json_response
-from .status import Status
+from .status import Status, shutting_down
 
 _FORWARDED = frozenset({"content-type", "accept", "user-agent", "traceparent", "tracestate"})
 MAX_CLIENT_ID = 512
@@ -172,7 +172,8 @@ class DataPlane:
         endpoint = spec.name
         parts = visit.parts
         key = await self.caller(request, visit, spec.query_key)
-        self._status.refuse_when_draining()
+        if self._status.is_draining:
+            raise shutting_down()
         config = parts.config
         is_form = check_type(request, spec)
         waited_from = time.perf_counter()
@@ -182,8 +183,6 @@ class DataPlane:
             asked = await self._forms.read(request, visit, spec, boundary, parts.find_counter)
         else:
             pieces = await self._bodies.read(request, visit)
-            if hdrs.CONTENT_ENCODING in request.headers:
-                pieces = await self._bodies.decode(request, visit, pieces)
         body_wait_s = time.perf_counter() - waited_from
         is_large = visit.held_bytes > LARGE_BYTES
         if not is_form:

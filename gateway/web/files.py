@@ -23,7 +23,7 @@ from gateway.api.multipart import content_type
 from gateway.errors import Conflict, InvalidRequest, NotFound, UpstreamFailed
 from gateway.formats import FORMATS
 from gateway.records import Bond, Failure, Fault, Key, Phase
-from gateway.relay.attempt import response_headers
+from gateway.relay.exchange import response_headers
 from gateway.store.bonds import SETTLED, is_bond_id
 from gateway.upstream.account import account_of
 from gateway.upstream.ask import Fetched, fetch

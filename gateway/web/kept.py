@@ -19,7 +19,7 @@ from gateway.accounting.reservation import count_request
 from gateway.errors import UpstreamFailed, UpstreamRefused
 from gateway.formats.format import Format
 from gateway.records import Bond, Failure, Fault, Key, Phase
-from gateway.relay.attempt import response_headers
+from gateway.relay.exchange import response_headers
 from gateway.upstream import provider_errors
 from gateway.upstream.account import position_of
 from gateway.upstream.ask import Fetched, fetch
@@ -28,7 +28,7 @@ from gateway.upstream.download import Download
 from .endpoints import forwarded_headers, forwarded_query
 from .middleware import CONTEXT, RequestContext
 from .responses import EventStream, Whole
-from .status import Status
+from .status import Status, shutting_down
 
 FindsCaller = Callable[[web.Request, RequestContext], Awaitable[Key]]
 
@@ -67,7 +67,8 @@ class KeptAtUpstream:
         """The key of a request, which is counted: ask once. Raises `Unauthorized` or another refusal of it,
         `RateLimited` and `Unavailable`."""
         key = await self._caller(request, visit)
-        self._status.refuse_when_draining()
+        if self._status.is_draining:
+            raise shutting_down()
         parts = visit.parts
         await count_request(parts.books.ledger, parts.book.terms.of(key), time.time(), self._spec.rate_headers)
         return key

@@ -121,8 +121,12 @@ class ErrorMiddleware:
         return self._live.parts.config
 
     async def handle(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        parts = self._live.parts
-        visit = request[CONTEXT] = RequestContext(new_id(), time.perf_counter(), parts, _client_of(request, parts))
+        parts, remote = self._live.parts, request.remote
+        trusted = parts.config.server.trusted_proxies
+        remote = (
+            client_address(remote, request.headers.getall(hdrs.X_FORWARDED_FOR, ()), trusted) if trusted else remote
+        )
+        visit = request[CONTEXT] = RequestContext(new_id(), time.perf_counter(), parts, remote)
         try:
             response = await handler(request)
         except asyncio.CancelledError as cancelled:
@@ -219,13 +223,6 @@ def _entry_of(path: str, visit: RequestContext, error: GatewayError) -> RefusalE
         remote=visit.remote,
         requested_model=_shown_model(name) if name and name != visit.model else None,
     )
-
-
-def _client_of(request: web.Request, parts: Services) -> str | None:
-    peer = request.remote
-    if not (trusted := parts.config.server.trusted_proxies):
-        return peer
-    return client_address(peer, request.headers.getall(hdrs.X_FORWARDED_FOR, ()), trusted)
 
 
 def _format_of(request: web.Request, visit: RequestContext) -> Format:

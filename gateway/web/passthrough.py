@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol, cast
 from urllib.parse import urlsplit
 
-from aiohttp import hdrs, web
+from aiohttp import web
 
 from gateway import units
 from gateway.accounting.bonds import TASK, task_id
@@ -37,7 +37,7 @@ from .endpoints import MAX_CLIENT_ID, DataPlane, RowCall, check_type, forwarded_
 from .forms import FormReader, boundary_of
 from .large_bodies import LargeBodies
 from .middleware import CONTEXT, Handler, RequestContext
-from .status import Status
+from .status import Status, shutting_down
 
 MAX_MODEL = 256
 """Characters of a model's name."""
@@ -118,7 +118,8 @@ class PassthroughCalls:
     async def _submit(self, request: web.Request, visit: RequestContext, asked: _Asked) -> Call:
         """The call of a submission. Raises `GatewayError`."""
         key = await self._plane.caller(request, visit)
-        self._status.refuse_when_draining()
+        if self._status.is_draining:
+            raise shutting_down()
         waited_from = time.perf_counter()
         given, more_headers = await self._body(request, visit, asked.row)
         body_wait_s = time.perf_counter() - waited_from
@@ -148,7 +149,8 @@ class PassthroughCalls:
     async def _read(self, request: web.Request, visit: RequestContext, asked: _Asked) -> Call:
         """The call of a read. Raises `GatewayError`."""
         key = await self._plane.caller(request, visit)
-        self._status.refuse_when_draining()
+        if self._status.is_draining:
+            raise shutting_down()
         given, more_headers = await self._body(request, visit, asked.row)
         visit.model = asked.name
         if not _may_use(key, asked.name, asked.name, is_any=True):
@@ -225,8 +227,6 @@ class PassthroughCalls:
             params = await self._forms.read(request, visit, PASSTHROUGH, boundary, counter)
             return params, (*kept, ("Content-Type", content_type(boundary)))
         pieces = await self._bodies.read(request, visit)
-        if hdrs.CONTENT_ENCODING in request.headers:
-            pieces = await self._bodies.decode(request, visit, pieces)
         if visit.held_bytes > LARGE_BYTES:
             return await self._large_bodies.read(PASSTHROUGH.name, pieces), headers
         return PASSTHROUGH.read(b"".join(pieces), counter), headers

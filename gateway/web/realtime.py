@@ -33,7 +33,7 @@ from gateway.upstream.websocket import CLOSE_WITHIN_S, HEARTBEAT_S
 from .capacity import Capacity
 from .endpoints import MAX_CLIENT_ID, DataPlane, forwarded_headers, forwarded_query, is_secret
 from .middleware import CONTEXT, RequestContext, new_id
-from .status import Status
+from .status import Status, shutting_down
 
 log = logging.getLogger("gateway")
 
@@ -97,7 +97,8 @@ class RealtimeSessions:
             return await self._plane.caller(request, visit, more_keys=secrets)
 
         key = await admit()
-        self._status.refuse_when_draining()
+        if self._status.is_draining:
+            raise shutting_down()
         _check_handshake(request, offered)
         call = _call(request, visit, key)
 

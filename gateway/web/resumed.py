@@ -18,8 +18,8 @@ from gateway.formats.format import ScanInput, Unfit
 from gateway.formats.responses import RESPONSES
 from gateway.formats.responses_scan import ResponsesScan
 from gateway.records import Bond, Failure, Fault, Phase
-from gateway.relay.attempt import response_headers
 from gateway.relay.client_stream import ClientStream, Headers
+from gateway.relay.exchange import response_headers
 from gateway.tasks import is_cut_off
 from gateway.upstream import provider_errors, refusal
 from gateway.upstream.ask import Fetched

@@ -21,11 +21,6 @@ class Status:
     calls: set[asyncio.Task[Any] | None] = field(default_factory=set)
     """What carries the calls that are under way."""
 
-    def refuse_when_draining(self) -> None:
-        """Raises `Unavailable` while draining."""
-        if self.is_draining:
-            raise shutting_down()
-
     def cut_off_calls(self) -> None:
         """End the running calls; their clients get an error."""
         for call in list(self.calls):

@@ -135,12 +135,14 @@ def test_the_limits_of_a_key_for_a_model_are_worked_out_once() -> None:
 
 
 def test_the_windows_of_a_call_are_those_of_the_day_in_which_it_began() -> None:
-    of_call = limits.LimitTable((), {}, {}).of_call(
-        call(key=Key("k", quotas=(quota(tokens=5), quota(tokens=9, per=60))))
-    )
-    starts = [[unit.window.starts for unit in of_call.units(NOW + 86400 * days)] for days in (0, 1, 0)]
+    terms, key = limits.LimitTable((), {}, {}), Key("k", quotas=(quota(tokens=5), quota(tokens=9, per=60)))
+
+    def units(started: float) -> tuple[Claim, ...]:
+        return terms.of_call(call(key=key)._replace(started=started)).units
+
+    starts = [[unit.window.starts for unit in units(NOW + 86400 * days)] for days in (0, 1, 0)]
     assert starts == [["2026-11-20", ""], ["2026-11-21", ""], ["2026-11-20", ""]]
-    assert of_call.units(NOW) is of_call.units(NOW + 60)
+    assert units(NOW) is units(NOW + 60)
 
 
 @pytest.mark.parametrize(

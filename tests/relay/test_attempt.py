@@ -11,7 +11,7 @@ import pytest
 
 from gateway import relay
 from gateway.config import Price
-from gateway.formats import FORMATS, token_rule
+from gateway.formats import FORMATS
 from gateway.records import Granted, Record, Usage
 from gateway.relay.attempt import Attempt
 from gateway.relay.client_stream import ClientStream
@@ -46,7 +46,6 @@ class Scene:
             Attempt,
             SimpleNamespace(
                 call=self.call,
-                request=[],
                 upload=None,
                 sent=SentRequest(self.call),
                 log=self.log,
@@ -125,7 +124,7 @@ async def test_nothing_of_a_kept_answer_is_passed_on_before_it_is_bound(scene: S
     call = scene.call._replace(endpoint="responses", params=scene.call.params._replace(stream=True))
     spec = FORMATS["responses"]
     this = scene.attempt(
-        format=spec, bind=bind, heard=None, hidden=(), count_texts=token_rule.count, answered=lambda: None,
+        format=spec, bind=bind, heard=None, hidden=(), answered=lambda: None,
         upstream=SimpleNamespace(timeouts=SimpleNamespace(idle_s=60)),
     )  # fmt: skip
     this.call, this.sent = call, SentRequest(call)  # type: ignore[misc]
