@@ -6,7 +6,9 @@ import itertools
 import logging
 import os
 import shutil
+import time
 from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,14 @@ settings.register_profile("full", deadline=None)
 settings.register_profile("fast", deadline=None, max_examples=25)
 
 TIERS = ("fast", "slow", "alone", "all")
+
+DAY_S, HOUR_S = 86_400, 3600
+
+FAST_S = 30.0
+"""More than a test of the fast tier takes, on the slowest of machines."""
+
+CLOCKS_DIFFER_S = 1.0
+"""Waited beyond the end of a day: other programs may read the clock with less precision."""
 
 StartsGateways = Callable[..., Gateway]
 StartsProcesses = Callable[..., Process]
@@ -49,12 +59,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """The tier decides the number of Hypothesis examples and the Redis servers (`servers_to_test`)."""
     keep_bytecode()
+    config.addinivalue_line("markers", "within_an_hour: ends in the UTC hour in which it begins")
     is_fast = config.getoption("tier") == "fast" and not config.getoption("all_redis")
     settings.load_profile("fast" if is_fast else "full")
     os.environ[SERVERS_VARIABLE] = "first" if is_fast else "all"
     if config.getoption("tier") == "fast":
         FORKS.begin("", WITHOUT_TOKENS["PYTHONPATH"])
         config.add_cleanup(FORKS.end)
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Keep how the tier ended: .ci/repeatable.py tells tests that failed from a run that did not come to its end."""
+    cache = getattr(session.config, "cache", None)
+    if cache is not None and not hasattr(session.config, "workerinput"):
+        cache.set(f"tiers/{session.config.getoption('tier')}", int(exitstatus))
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
@@ -87,6 +105,32 @@ def _without_redis(item: pytest.Item) -> Generator[None, object, object]:
         if os.environ[SERVERS_VARIABLE] == "all":
             raise
         pytest.skip(str(missing))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, object, object]:
+    """A test ends in the UTC day in which it begins, and in the same hour if it is marked `within_an_hour`.
+
+    Sums and quotas begin anew at midnight, so a test that could still run then waits past it. The wait is no part of
+    the test: its time limit runs from behind it.
+    """
+    period = HOUR_S if item.get_closest_marker("within_an_hour") else DAY_S
+    time.sleep(wait_s(time.time(), period, limit_s(item)))
+    return (yield)
+
+
+def limit_s(item: pytest.Item) -> float:
+    """How long a test may take."""
+    if tier_of(item.path) == "fast":
+        return FAST_S
+    own = item.get_closest_marker("timeout")
+    return float(own.args[0] if own else item.config.getini("timeout"))
+
+
+def wait_s(now: float, period: int, limit_s: float) -> float:
+    """How long to wait from `now`, in seconds since 1970, until `limit_s` seconds fit into one period."""
+    left = period - now % period
+    return left + CLOCKS_DIFFER_S if left <= limit_s else 0
 
 
 @pytest.hookimpl(wrapper=True)
@@ -125,6 +169,15 @@ class Stage(Scripted):
         self.requests.clear()
         self._script = list(script)
         self._always = always
+
+    @contextmanager
+    def interlude(self, *script: Behaviour) -> Iterator[None]:
+        """Another play; afterwards the one before begins anew."""
+        before = self._script, self._always
+        self.play(*script)
+        yield
+        self.check()
+        self.play(*before[0], always=before[1])
 
     def check(self) -> None:
         """Whether the play went as written."""

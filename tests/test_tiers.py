@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from datetime import datetime
 from pathlib import Path
 from typing import cast
 
 import pytest
 
-from tests.conftest import TIERS, pytest_ignore_collect, tier_of
+from tests.conftest import DAY_S, HOUR_S, TIERS, pytest_ignore_collect, tier_of, wait_s
 
 ROOT = Path(__file__).parent.parent
 FILES = sorted((ROOT / "tests").rglob("test_*.py"))
@@ -56,3 +57,19 @@ def test_fast_test_files_import_large_packages_inside_the_tests_that_use_them() 
         r"^(?:import|from) (?:anthropic|cohere|google|langchain\w*|litellm|openai|schemathesis)\b", re.MULTILINE
     )
     assert [str(path) for path in FILES if tier_of(path) == "fast" and large.search(path.read_text())] == []
+
+
+@pytest.mark.parametrize(
+    ("clock", "limit", "waits"),
+    [("12:00:00", 180, 0), ("23:56:59", 180, 0), ("23:57:00", 180, 181), ("23:59:59", 180, 2), ("23:59:59", 30, 2),
+     ("00:00:00", 180, 0)],
+)  # fmt: skip
+def test_no_test_runs_at_midnight(clock: str, limit: float, waits: float) -> None:
+    now = datetime.fromisoformat(f"2026-11-30T{clock}+00:00").timestamp()
+    assert wait_s(now, DAY_S, limit) == waits
+    assert (now + waits) // DAY_S == (now + waits + limit) // DAY_S
+
+
+def test_a_test_within_an_hour_waits_for_the_next() -> None:
+    assert wait_s(3599 + 7200, HOUR_S, 60) == 2
+    assert wait_s(3500 + 7200, HOUR_S, 60) == 0

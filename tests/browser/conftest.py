@@ -1,9 +1,16 @@
-"""One browser for all of it, and one gateway with something to show."""
+"""One browser for all of it, and gateways with something to show.
+
+A test sees a gateway whose calls, refusals and keys are those that `_house` made, whatever ran before it. A test that
+makes calls or changes keys, teams or the configuration is marked `changes` and has another gateway, which such tests
+share: it finds what others have made, and keys of its own are named by no other test.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +37,14 @@ KEYS = [
     key("carol", max_parallel=2),
     key("shadow", quotas=[{"requests": 1, "per": "day"}], on_exceeded="shadow"),
 ]
-
+STORES = ("embedded", "redis")
 
 SLOWEST_S = 240
 """For one test: what it waits for has bounds of its own, and a busy machine takes its time to start a browser."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "changes: makes calls or changes keys, teams or the configuration")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -65,37 +76,45 @@ def gateways(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartsGateway
 
 
 @pytest.fixture(scope="session")
-def embedded_house(gateways: StartsGateways, theatre: Stage) -> Gateway:
-    """A gateway with calls of today and of other days, good ones and bad ones, on the embedded store."""
-    return _house(gateways, theatre, {})
-
-
-@pytest.fixture(scope="session")
-def house_on_redis(
+def house_on(
     gateways: StartsGateways, theatre: Stage, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Gateway]:
-    """The same gateway on a Redis."""
-    with RedisServer(tmp_path_factory.mktemp("redis")) as server:
-        yield _house(gateways, theatre, {"store": {"url": server.url}})
+) -> Iterator[Callable[..., Gateway]]:
+    """A gateway on one of `STORES` with calls of today and of other days, good ones and bad ones.
 
+    Each UTC day has its own: after midnight no quota is spent and no call is of today.
+    """
+    with ExitStack() as servers:
 
-@pytest.fixture(scope="session")
-def house(embedded_house: Gateway) -> Gateway:
-    """The gateway of most tests. A file whose tests compare numbers overrides it with `either`."""
-    return embedded_house
+        @cache
+        def of_day(store: str, is_changed: bool, day: str) -> Gateway:
+            if store == "embedded":
+                return _house(gateways, theatre, {})
+            server = servers.enter_context(RedisServer(tmp_path_factory.mktemp("redis")))
+            return _house(gateways, theatre, {"store": {"url": server.url}})
 
-
-@pytest.fixture(scope="session", params=["embedded_house", "house_on_redis"], ids=["embedded", "redis"])
-def either(request: pytest.FixtureRequest) -> Gateway:
-    """The same gateway on each of the stores."""
-    made: Gateway = request.getfixturevalue(request.param)
-    return made
+        yield lambda store, *, is_changed=False: of_day(store, is_changed, ago(0))
 
 
 @pytest.fixture
-def operator(driver: webdriver.Chrome, either: Gateway) -> Iterator[Page]:
+def house(request: pytest.FixtureRequest, house_on: Callable[..., Gateway]) -> Gateway:
+    """The gateway of most tests, on the embedded store. Files whose tests compare numbers override it with `either`."""
+    return _of(request, house_on, "embedded")
+
+
+@pytest.fixture(params=STORES)
+def either(request: pytest.FixtureRequest, house_on: Callable[..., Gateway]) -> Gateway:
+    """The same gateway on each of the stores."""
+    return _of(request, house_on, request.param)
+
+
+def _of(request: pytest.FixtureRequest, house_on: Callable[..., Gateway], store: str) -> Gateway:
+    return house_on(store, is_changed=request.node.get_closest_marker("changes") is not None)
+
+
+@pytest.fixture
+def operator(request: pytest.FixtureRequest, driver: webdriver.Chrome, either: Gateway) -> Iterator[Page]:
     """Signed in at a gateway on each of the stores as who may change things."""
-    for made in _visit(driver, either):
+    for made in _visit(request, driver, either):
         made.open(token=ADMIN_TOKEN)
         yield made
 
@@ -150,31 +169,59 @@ def _call(house: Gateway, theatre: Stage) -> None:
     """Every kind of end, once or more."""
     usage = {"prompt_tokens": 100, "completion_tokens": 50, "prompt_tokens_details": {"cached_tokens": 20}}
     good = ok_json({"model": "told", "choices": [], "usage": usage})
-    theatre.play(good, good, error_json(500), good, good, good, good)
-    ids = [house.complete("alice").id, house.complete("alice").id]
-    failed = house.complete("carol")
-    assert failed.status == 502
-    ids += [failed.id, house.complete("bob").id]
-    assert [house.complete("bob").status for _ in range(3)] == [429] * 3
-    assert house.complete("alice", n=1000).status == 400
-    body = {"model": ATTACK, "messages": [{"role": "user", "content": "Hi"}]}
-    ids.append(house.post("/v1/chat/completions", body, key="carol", headers={"X-Client-Request-Id": ATTACK}).id)
-    ids += [house.complete("shadow").id, house.complete("shadow").id]
-    eventually(lambda: set(ids) <= {call["id"] for call in house.calls(limit=1000)})
-    theatre.check()
+    with theatre.interlude(good, good, error_json(500), good, good, good, good):
+        assert [house.complete("alice").status for _ in range(2)] == [200, 200]
+        assert house.complete("carol").status == 502
+        assert [house.complete("bob").status for _ in range(4)] == [200, *[429] * 3]
+        assert house.complete("alice", n=1000).status == 400
+        body = {"model": ATTACK, "messages": [{"role": "user", "content": "Hi"}]}
+        house.post("/v1/chat/completions", body, key="carol", headers={"X-Client-Request-Id": ATTACK})
+        assert [house.complete("shadow").status for _ in range(2)] == [200, 200]
+        eventually(lambda: len(_changes(house)) == MADE)
+        rest(house)
 
 
-def _visit(driver: webdriver.Chrome, house: Gateway) -> Iterator[Page]:
+MADE = 11
+"""Calls and refusals of `_call`."""
+
+
+def _changes(house: Gateway) -> set[str]:
+    """Ids of the calls, refused ones among them, and of the changes that an operator made."""
+    lines = house.lines()
+    return {line["id"] for line in lines if _is_call(line) or (line["method"] != "GET" and line["status"] < 300)}
+
+
+def _is_call(line: Mapping[str, Any]) -> bool:
+    return "endpoint" in line or (line["path"].startswith("/v1/") and line["status"] >= 400)
+
+
+def rest(house: Gateway) -> None:
+    """Wait until no call runs, and each that has an access line is in the store. Refusals are written once a second."""
+    calls = {line["id"] for line in house.lines() if _is_call(line)}
+
+    def is_at_rest() -> bool:
+        stored = {row["id"] for path in ("calls", "refusals") for row in house.admin(path, limit="1000").json["data"]}
+        return calls <= stored and house.admin("live").json["in_flight"] == 0
+
+    eventually(is_at_rest, every_s=0.05)
+
+
+def _visit(request: pytest.FixtureRequest, driver: webdriver.Chrome, house: Gateway) -> Iterator[Page]:
+    is_changed = request.node.get_closest_marker("changes") is not None
+    if is_changed:
+        rest(house)
     made = Page(driver, house.url)
     made.forget()
     yield made
     check_manners(made)
+    if not is_changed:
+        assert len(_changes(house)) == MADE, "a test changed the gateway of all, and is not marked `changes`"
 
 
 @pytest.fixture
-def page(driver: webdriver.Chrome, house: Gateway) -> Iterator[Page]:
+def page(request: pytest.FixtureRequest, driver: webdriver.Chrome, house: Gateway) -> Iterator[Page]:
     """The browser, which has never been here; afterwards, whether the page kept to the gateway and to its policy."""
-    yield from _visit(driver, house)
+    yield from _visit(request, driver, house)
 
 
 def check_manners(page: Page) -> None:

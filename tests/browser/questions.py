@@ -32,6 +32,8 @@ class Question(NamedTuple):
     where: str
     """The selector of the answer."""
     answer: Answer
+    is_call: bool = False
+    """Whether a click makes a call."""
 
 
 def _usage(house: Gateway, group: str, days: int = 29, **more: str) -> list[dict[str, Any]]:
@@ -88,7 +90,8 @@ QUESTIONS = [
              lambda house: house.admin("refusals", key="alice").json["data"][0]["message"][:40]),
     Question("member", "How do I connect Claude Code?", ["[data-choice=claude]"], ".snippet",
              lambda house: f"ANTHROPIC_BASE_URL={house.url}"),
-    Question("member", "Does my key work at all?", [".test-call button"], "[data-test]", lambda _: "It works"),
+    Question("member", "Does my key work at all?", [".test-call button"], "[data-test]", lambda _: "It works",
+             is_call=True),
 ]  # fmt: skip
 
 

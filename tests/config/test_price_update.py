@@ -19,7 +19,9 @@ from gateway.config import ConfigError
 from gateway.config.price_table import PriceTable
 from gateway.config.source import Source
 
-TODAY = datetime.now(UTC).date().isoformat()
+
+def today() -> str:
+    return datetime.now(UTC).date().isoformat()
 
 
 def provider(name: str, *models: str, usd: float) -> dict[str, Any]:
@@ -84,11 +86,11 @@ def test_the_file_counts_once_it_is_there(config: str, served: Any, capsys: pyte
     before = source.look()
     assert cli.main(["prices", "update", "--config", config, "--from", served["url"]]) == 0
     assert "has 101 names of models of 1 providers" in capsys.readouterr().out
-    assert price_of(config) == ("7.123456789", f"table {TODAY}")
+    assert price_of(config) == ("7.123456789", f"table {today()}")
     assert source.look() != before  # which makes a running gateway reload
     assert cli.main(["prices", "gpt-4o", "--config", config]) == 0
     assert capsys.readouterr().out.splitlines() == [
-        f"gpt-4o: table {TODAY}", "  standard: input 7.123456789, output 14.246913578",
+        f"gpt-4o: table {today()}", "  standard: input 7.123456789, output 14.246913578",
         "  standard, prompts above 1,000 tokens: input 7.123456789, output 21.370370367",
     ]  # fmt: skip
 

@@ -94,6 +94,7 @@ USAGE = {"prompt_tokens": 1, "completion_tokens": 1}
 SAID = ok_json({"model": CHAT, "choices": [{"index": 0, "message": {"content": "Hello."}}], "usage": USAGE})
 
 
+@pytest.mark.changes
 def test_the_playground_with_an_answer(themed: Page, house: Gateway, upstream: Stage) -> None:
     themed.open(token=secret("alice"))
     themed.go("playground")

@@ -98,6 +98,7 @@ def test_every_tool_has_its_settings(alice: Page, house: Gateway) -> None:
         assert secret("alice") not in alice.text(".snippet")
 
 
+@pytest.mark.changes
 def test_a_test_call_turns_green_or_says_why_not(alice: Page, house: Gateway, upstream: Stage) -> None:
     upstream.play(always=ok_json({"model": "m", "choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 1}}))
     alice.click(".test-call button")
@@ -120,6 +121,7 @@ def test_a_key_changes_nothing(alice: Page) -> None:
     assert not alice.all("dialog footer button, dialog .quota button")
 
 
+@pytest.mark.changes
 def test_a_key_rotates_and_pauses_itself_where_its_team_says_so(page: Page, house: Gateway) -> None:
     """The page goes on with the new secret."""
 

@@ -60,6 +60,7 @@ def test_range_is_compared_with_the_period_before(admin: Page, house: Gateway) -
     assert f"{now['errors']} of {now['requests']} requests" in admin.text("[data-figure=errors-in-range]")
 
 
+@pytest.mark.within_an_hour
 @pytest.mark.parametrize(("name", "hours"), [("1h", 2), ("24h", 24)])
 def test_hours_are_those_of_the_report(admin: Page, house: Gateway, name: str, hours: int) -> None:
     admin.click(f"[data-choice='{name}']")

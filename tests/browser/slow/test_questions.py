@@ -23,7 +23,10 @@ def answering(upstream: Stage) -> None:
     upstream.play(always=ok_json({"model": "m", "choices": [], "usage": usage}))
 
 
-@pytest.mark.parametrize("question", QUESTIONS, ids=[each.text for each in QUESTIONS])
+@pytest.mark.parametrize(
+    "question",
+    [pytest.param(each, id=each.text, marks=[pytest.mark.changes] * each.is_call) for each in QUESTIONS],
+)
 def test_the_answer_is_at_most_three_clicks_away(page: Page, house: Gateway, question: Question) -> None:
     page.open(token=secret("alice") if question.person == "member" else ADMIN_TOKEN)
     page.see("main table tbody tr[data-name]")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -21,8 +22,8 @@ def reckon(page: Page, module: str, expression: str, *arguments: Any) -> Any:
 
 
 @pytest.fixture(scope="module")
-def here(driver: webdriver.Chrome, house: Gateway) -> Page:
-    made = Page(driver, house.url)
+def here(driver: webdriver.Chrome, house_on: Callable[..., Gateway]) -> Page:
+    made = Page(driver, house_on("embedded").url)
     made.forget()
     made.open()
     return made

@@ -113,6 +113,7 @@ def test_live_numbers_are_those_of_the_metrics(admin: Page, house: Gateway) -> N
     admin.see('[data-upstream="main"] .pill')
 
 
+@pytest.mark.changes
 def test_rates_come_of_two_samples(admin: Page, house: Gateway, upstream: Stage) -> None:
     admin.until(lambda: admin.text("[data-tile=requests] .figure") != NOTHING)
     upstream.play(always=stalled_stream([]))
@@ -157,6 +158,7 @@ def test_bars_are_those_of_the_ledger(admin: Page, house: Gateway) -> None:
     assert admin.see('.quota[data-scope="gateway"]').text.startswith("requests per month")
 
 
+@pytest.mark.changes
 def test_what_a_running_call_has_reserved_is_drawn(admin: Page, house: Gateway, upstream: Stage) -> None:
     upstream.play(stalled_stream([]))
     with house.stream("alice", max_tokens=4000):

@@ -16,6 +16,8 @@ from tests.flows.house import COMPLETIONS, Gateway, eventually
 
 DIES_WITHIN_S = 15.0
 
+pytestmark = pytest.mark.changes
+
 
 @pytest.fixture(autouse=True)
 def answering(upstream: Stage) -> None:

@@ -14,6 +14,8 @@ from tests.flows.house import Gateway, eventually
 
 from .test_steering import complete, make
 
+pytestmark = pytest.mark.changes
+
 
 @pytest.fixture(autouse=True)
 def answering(upstream: Stage) -> None:

@@ -53,13 +53,19 @@ NOT_RUN_PAGES = {
 """Pages with a program whose packages are not those of the suite's interpreter."""
 
 PAGES = list(dict.fromkeys(each.page for each in snippets("console", "sh")))
-LOG = [
-    {"model_name": CHAT, "created_at": int(time.time()), "prompt_tokens": 1, "completion_tokens": 1, "quota": 5},
-]  # fmt: skip
-OPENAI = {
-    "start_time": int(time.time()) // 86400 * 86400, "end_time": int(time.time()) // 86400 * 86400 + 86400,
-    "model": CHAT, "num_model_requests": 1, "input_tokens": 1, "output_tokens": 1, "input_cached_tokens": 0,
-}  # fmt: skip
+
+
+def log_of(now: int) -> list[dict[str, Any]]:
+    """What a reseller's log says of one call."""
+    return [{"model_name": CHAT, "created_at": now, "prompt_tokens": 1, "completion_tokens": 1, "quota": 5}]
+
+
+def usage_of(now: int) -> dict[str, Any]:
+    """What OpenAI's export of usage says of one day."""
+    return {
+        "start_time": now // 86400 * 86400, "end_time": now // 86400 * 86400 + 86400, "model": CHAT,
+        "num_model_requests": 1, "input_tokens": 1, "output_tokens": 1, "input_cached_tokens": 0,
+    }  # fmt: skip
 
 
 class Place:
@@ -94,11 +100,12 @@ class Place:
         Operator(self.house).create("alice", team="platform", quotas=quotas)
         for name in ("secrets", "backups"):
             (folder / name).mkdir()
-        (folder / "log.json").write_text(json.dumps({"success": True, "data": LOG}))
+        now = int(time.time())
+        (folder / "log.json").write_text(json.dumps({"success": True, "data": log_of(now)}))
         with (folder / "openai-usage.csv").open("w", newline="") as file:
-            rows = csv.DictWriter(file, OPENAI)
+            rows = csv.DictWriter(file, usage_of(now))
             rows.writeheader()
-            rows.writerow(OPENAI)
+            rows.writerow(usage_of(now))
 
     def start(self) -> None:
         self._starts += 1
