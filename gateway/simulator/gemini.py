@@ -41,8 +41,28 @@ class ContentRequest(SimulatedCall):
             model=self.model, simulate=self.simulate, messages=[_message(turn) for turn in turns],
             max_tokens=config.get("maxOutputTokens"), n=config.get("candidateCount"),
             stop=config.get("stopSequences") or None,
-            tools=[{"function": each} for each in declared] or None,
+            tools=[{"function": _function(each)} for each in declared] or None, response_format=_form(config),
         )  # fmt: skip
+
+
+def _function(declared: dict[str, Any]) -> dict[str, Any]:
+    return declared | {"parameters": _schema(declared.get("parametersJsonSchema") or declared.get("parameters"))}
+
+
+def _form(config: dict[str, Any]) -> dict[str, Any] | None:
+    schema = _schema(config.get("responseJsonSchema") or config.get("responseSchema"))
+    return {"type": "json_schema", "json_schema": {"schema": schema}} if schema else None
+
+
+def _schema(given: Any) -> Any:
+    """The schema with the types of JSON Schema, which are Google's in lower case."""
+    if isinstance(given, list):
+        return [_schema(each) for each in given]
+    if not isinstance(given, dict):
+        return given
+    lowered = {name: _schema(value) for name, value in given.items()}
+    kind = given.get("type")
+    return lowered | {"type": kind.lower()} if isinstance(kind, str) else lowered
 
 
 def _message(turn: dict[str, Any]) -> dict[str, Any]:

@@ -176,6 +176,20 @@ def test_example_of_a_schema_that_contains_itself_ends() -> None:
     assert json.dumps(example({"properties": {"child": {"$ref": "#"}}}, dice(b"key")))
 
 
+@pytest.mark.parametrize("of", ["Schema", "JsonSchema"])
+async def test_gemini_s_schemas_are_answered(upstream: Upstream, of: str) -> None:
+    kinds = ("OBJECT", "INTEGER") if of == "Schema" else ("object", "integer")
+    schema = {"type": kinds[0], "properties": {"type": {"type": kinds[1]}}, "required": ["type"]}
+    parameters = {"name": "f", "parameters" if of == "Schema" else "parametersJsonSchema": schema}
+    changes = [{"generationConfig": {f"response{of}": schema}}, {"tools": [{"functionDeclarations": [parameters]}]}]
+    found = []
+    for change in changes:
+        asked = {"contents": [{"parts": [{"text": "Hi"}]}]} | change
+        _, answer = await upstream.post("/v1beta/models/gemini-2.5-flash:generateContent", asked)
+        found.append(answer["candidates"][0]["content"]["parts"][0])
+    assert found == [{"text": '{"type": 1}'}, {"functionCall": {"name": "f", "args": {"type": 1}}}]
+
+
 # --------------------------------------------------------------------------------------------------------- completions
 
 
