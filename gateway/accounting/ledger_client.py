@@ -8,8 +8,8 @@ Where no other worker or gateway writes to the store, a settlement waits up to `
 and its answer ends when the journal has it. No draw is refused for that, because every batch carries what waits, and
 before its draws; reports of this worker are read after it was sent.
 
-A draw is granted when the store says so and the journal has the call's `open` entry. A settlement is handed to the
-journal first; delivering the entry is what settles.
+A draw is granted when the store says so, which may write it a little later, and the journal has the call's `open`
+entry. A settlement is handed to the journal first; delivering the entry is what settles.
 
 The store is unavailable as soon as one batch fails. With `on_outage: deny`, calls are then refused at once. With
 `allow`, one lost batch is no outage: its calls and new ones wait for `HOLD_S` while the next batch tests the store, and
@@ -335,6 +335,8 @@ class LedgerClient:
         """Delete the journal if it is no longer needed; else another worker adopts it."""
         if not (self.pending or self._open or self._away or self._store.may_forget):
             try:
+                if (await self._store.progress(self._journal.name)).mark < self._ends.mark:
+                    raise StoreUnavailable("the store could not write all of it")
                 await self._journal.remove()  # first, or its next adopter would deliver all of it again
                 await self._store.retire(self._journal.name)
                 return

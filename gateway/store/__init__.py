@@ -345,7 +345,10 @@ class Store(WindowReader, ReportReader, KeyStore, RequestStore, BondStore, Proto
 
     def apply_now(self, batch: Batch) -> Applied | None:
         """Apply a small batch without waiting for a thread, a lock, a disk or a server. None: that was not possible,
-        and the batch was not applied. Raises as `apply`."""
+        and the batch was not applied. Raises as `apply`.
+
+        A store may keep it in memory for a tenth of a second; what reads the store through this instance finds it. If
+        it cannot be written then, a later batch raises `StoreLostWrites`."""
 
     async def progress(self, worker: str) -> Progress:
         """How far this worker has come. Raises `StoreUnavailable`."""
@@ -539,9 +542,11 @@ def load(settings: Settings) -> None:
     import_module(f".{'sqlite' if settings.is_embedded else 'redis'}.store", __name__)
 
 
-async def open_store(settings: Settings) -> Store:
+async def open_store(settings: Settings, *, is_alone: bool = False) -> Store:
     """Open the store that the settings name. Raises `StoreMisconfigured` where a person has to mend something.
 
+    `is_alone`: no other worker or gateway writes to it, so that an embedded one may decide batches in memory, and
+    write them within a tenth of a second.
     A Redis that does not answer is no such thing: it is opened all the same, and away. An embedded one that cannot be
     opened is refused.
     """
@@ -549,7 +554,7 @@ async def open_store(settings: Settings) -> Store:
     if settings.is_embedded:
         from .sqlite.store import SqliteStore
 
-        return SqliteStore(settings)
+        return SqliteStore(settings, is_alone=is_alone)
     from .redis.store import RedisStore
 
     return await RedisStore.open(settings)

@@ -188,7 +188,8 @@ async def _open_books(config: Config, touched: ChangedWindows, telemetry: Teleme
     """The store, and the ledger on it, which closes it."""
     settings = config.store
     folder, origin = Path(settings.journal_dir), settings.origin
-    store = await open_store(settings)
+    is_alone = settings.is_embedded and config.server.workers == 1  # its folder has one gateway (folder.py)
+    store = await open_store(settings, is_alone=is_alone)
     try:
         with naming(folder):
             journal = Journal.create(folder, origin)
@@ -196,7 +197,6 @@ async def _open_books(config: Config, touched: ChangedWindows, telemetry: Teleme
         await store.close()
         raise
     adopt = partial(Journal.adopt, folder, origin)
-    is_alone = settings.is_embedded and config.server.workers == 1  # its folder has one gateway (folder.py)
     books = LedgerClient(store, journal, settings, adopt, touched=touched, is_alone=is_alone, metrics=telemetry)
     telemetry.follow(books.last_end)
     await books.wait_until_heir(INHERIT_WITHIN_S)

@@ -6,9 +6,11 @@ import asyncio
 import errno
 import logging
 import os
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -16,10 +18,13 @@ from gateway.accounting import LedgerClient, ledger_client, recovery
 from gateway.accounting import send_queue as ledger_ends
 from gateway.accounting.delivered_reports import DeliveredReports
 from gateway.accounting.ledger_client import MAX_BATCH
+from gateway.config import StoreSettings as Settings
 from gateway.journal import Journal, directory
 from gateway.records import Granted, Record, Refused, Usage
-from gateway.store import JournalFull, RateDraw, Reserve, Settle, StoreUnavailable, Void
-from tests.store.changes import daily, draw, parallel, settlement, slow
+from gateway.store import Batch, JournalFull, RateDraw, Reserve, Settle, StoreUnavailable, Void
+from gateway.store.sqlite import store as sqlite_store
+from gateway.store.sqlite.store import SqliteStore
+from tests.store.changes import NOON, daily, draw, parallel, settlement, slow
 
 from .fake_store import ORIGIN, DeskStore, OpensDesks, lease_of, leases
 
@@ -235,6 +240,53 @@ async def test_a_settlement_does_not_wait_where_the_journal_cannot_be_written(
     await lone.settle(*settlement(wish))
     assert store.applied == ["a"]
     monkeypatch.undo()
+
+
+async def lone_sqlite(tmp_path: Path) -> SqliteStore:
+    store = SqliteStore(Settings(url=f"embedded:{tmp_path / 'data'}"), is_alone=True)
+    await store.apply(Batch("first", 1, 0, []))  # silent workers were looked for
+    await store.retire("first")
+    return store
+
+
+async def end_in_memory(books: LedgerClient, store: SqliteStore) -> None:
+    """A call that ends in memory, and one that runs."""
+    for call in ("first", "a", "b"):
+        wish = draw(daily(9), call=call)
+        assert isinstance(await books.draw(wish), Granted)
+        if call != "b":
+            await books.settle(*settlement(wish))
+    assert store._books.unwritten
+
+
+async def test_what_a_lone_workers_store_could_not_write_is_sent_again(
+    open_one: OpensDesks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_store, "WRITE_BEHIND_S", 600)
+    store = await lone_sqlite(tmp_path)
+    books = open_one(store, is_alone=True)
+    await end_in_memory(books, store)
+    store._books.db.execute("PRAGMA query_only = ON")
+    with pytest.raises(sqlite3.OperationalError):
+        store._books.write_behind(0)
+    store._books.db.execute("PRAGMA query_only = OFF")
+    assert isinstance(await books.draw(draw(daily(9), call="c")), Granted)
+    assert [(each.used, each.reserved) for each in await books.standings([daily(9).window], NOON / 1e6)] == [(2, 2)]
+    assert sorted(row["id"] for row in await store.calls(9)) == ["a", "first"]
+
+
+async def test_a_journal_is_kept_where_a_lone_workers_store_lacks_some_of_it(
+    open_one: OpensDesks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_store, "WRITE_BEHIND_S", 600)
+    store = await lone_sqlite(tmp_path)
+    books = open_one(store, is_alone=True)
+    await end_in_memory(books, store)
+    await books.settle(*settlement(books._open["b"]))
+    books._send_ends()
+    monkeypatch.setattr(store._books, "_write_all", Mock(side_effect=sqlite3.OperationalError("disk I/O error")))
+    await books.close(5)
+    assert list(left_behind(tmp_path).values()) == [["close first", "close a", "close b"]]
 
 
 # ----------------------------------------------------------------------------------------------------------- journal

@@ -28,6 +28,8 @@ from .processes import BenchError
 CALLS, DRAWS = 512, 640
 WARM = 128
 AT_ONCE = 64
+PAUSED, PAUSE_S = 200, 0.009
+"""Calls with a pause between, about a hundred a second."""
 STREAMS = 10
 EVENTS = 100
 """Of the longer of two streams, whose difference is what a chunk costs."""
@@ -126,8 +128,8 @@ async def memory(bench: Bench) -> list[str]:
 
 
 async def system_calls(bench: Bench) -> list[str]:
-    """By name, as strace counts them."""
-    return await _instrumented(bench, instruments.Strace())
+    """By name, as strace counts them; also for calls with a pause between, which share less."""
+    return await _instrumented(bench, instruments.Strace(), PAUSED)
 
 
 async def instructions(bench: Bench) -> list[str]:
@@ -135,13 +137,20 @@ async def instructions(bench: Bench) -> list[str]:
     return await _instrumented(bench, instruments.Callgrind(by_function=bench.with_functions))
 
 
-async def _instrumented(bench: Bench, instrument: instruments.Instrument) -> list[str]:
+async def _instrumented(bench: Bench, instrument: instruments.Instrument, paused: int = 0) -> list[str]:
     folder, upstream, tables = bench.new_folder(), Upstream(), []
     async with await upstream.start():
         with Counted(folder, bench.core, upstream.port, python=instrument.python(folder)) as gateway:
             await asyncio.to_thread(gateway.wait)
             port = gateway.port
             measure = partial(instrument.measure, gateway.worker, folder)
+            if paused:
+                await plain(port, upstream, WARM, 1)
+                seen = await measure(partial(plain, port, upstream, paused, 1, PAUSE_S))
+                tables += [
+                    tally.numbers(f"a plain call, about 100 a second: {what}", counts, paused, bench.shown)
+                    for what, counts in seen.items()
+                ]
             for name, at_once in PLAIN.items():
                 await plain(port, upstream, WARM, at_once)
                 seen = await measure(partial(plain, port, upstream, CALLS, at_once))

@@ -93,8 +93,8 @@ class Caller(asyncio.Protocol):
         self.is_whole = True
 
 
-async def plain(port: int, upstream: Upstream, count: int, connections: int) -> None:
-    """So many calls with whole answers over so many connections, on each one after the other."""
+async def plain(port: int, upstream: Upstream, count: int, connections: int, pause_s: float = 0.0) -> None:
+    """So many calls with whole answers over so many connections, on each one after the other, with a pause between."""
     request = http(calls.request())
 
     async def talk(caller: Caller, share: int) -> None:
@@ -103,6 +103,8 @@ async def plain(port: int, upstream: Upstream, count: int, connections: int) -> 
             while not caller.is_whole:
                 await caller.told()
                 _check(caller)
+            if pause_s:
+                await asyncio.sleep(pause_s)
 
     await _all([talk(caller, count // connections) for caller in await _connected(port, connections)])
 

@@ -18,6 +18,7 @@ from gateway.store.sqlite.store import SqliteStore
 from tests.fakes.redis_servers import RedisServer, name_of, servers_to_test
 
 from .changes import Clock
+from .store_behind import StoreBehind
 from .worker import Worker
 
 OpensStores = Callable[..., Awaitable[Store]]
@@ -26,6 +27,13 @@ OpensStores = Callable[..., Awaitable[Store]]
 async def open_embedded(request: pytest.FixtureRequest, clock: Clock, **settings: Any) -> Store:
     folder: Path = request.getfixturevalue("folder")
     return SqliteStore(Settings(url=f"embedded:{folder}", **settings), lambda: clock.now_us)
+
+
+async def open_behind(request: pytest.FixtureRequest, clock: Clock, **settings: Any) -> Store:
+    folder: Path = request.getfixturevalue("folder")
+    others: list[StoreBehind] = request.getfixturevalue("stores_behind")
+    others.append(StoreBehind(Settings(url=f"embedded:{folder}", **settings), clock, others))
+    return others[-1]
 
 
 @pytest.fixture(scope="session")
@@ -49,6 +57,12 @@ def began_us() -> int:
     return time.time_ns() // 1000
 
 
+@pytest.fixture
+def stores_behind() -> list[StoreBehind]:
+    """All that a test has opened on its file."""
+    return []
+
+
 def opens_redis(binary: str) -> OpensStores:
     async def open_redis(request: pytest.FixtureRequest, clock: Clock, **settings: Any) -> Store:
         server: RedisServer = request.getfixturevalue("redis_servers")(binary)
@@ -64,7 +78,8 @@ def opens_redis(binary: str) -> OpensStores:
 
 
 STORES: dict[str, Callable[..., Awaitable[Store]]] = {
-    "embedded": open_embedded, **{name_of(binary): opens_redis(binary) for binary in servers_to_test()},
+    "embedded": open_embedded, "written behind": open_behind,
+    **{name_of(binary): opens_redis(binary) for binary in servers_to_test()},
 }  # fmt: skip
 """Each opens another instance on the data of its test, as another worker or another process would. The store's clock
 follows `clock.now_us`: at every moment, or by an offset of its own clock that `clock.advance` changes."""

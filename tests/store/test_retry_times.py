@@ -45,7 +45,7 @@ class StoreTime:
 
 @pytest.fixture
 def store_time(request: pytest.FixtureRequest, clock: Clock, began_us: int) -> StoreTime:
-    stands_still = request.node.callspec.params["open_store"] == "embedded"
+    stands_still = request.node.callspec.params["open_store"] in ("embedded", "written behind")
     return StoreTime(clock, lambda: 0 if stands_still else time.time_ns() // 1000 - began_us)
 
 

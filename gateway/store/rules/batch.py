@@ -73,6 +73,12 @@ class LedgerTransaction:
         self.attributed: dict[tuple[str, str, str, str, str, str], Sequence[int]] = {}
         """What is added to the sums by user and tag: by day, key, name, value, team and model."""
 
+    def following(self) -> LedgerTransaction:
+        """The next one, in the state that this one leaves."""
+        following = LedgerTransaction(self.now_us, self.mark)
+        following.states, following.drawn_us = self.states, self.drawn_us
+        return following
+
     def take(self, items: Sequence[Item]) -> list[Granted | Refused | None]:
         """The items of a batch, in their order."""
         verdicts: list[Granted | Refused | None] = []

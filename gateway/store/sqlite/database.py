@@ -30,6 +30,9 @@ head while it holds the write lock (SQLite's wal.c, `walFrames`). On a slow disk
 meanwhile, and their settlements wait in the journal.
 """
 
+NO_PATIENCE = float("-inf")
+"""A transaction that was wished for so long ago tries for the write lock once."""
+
 LOOK_AGAIN_S = (0.0002, 0.001)
 """Pause between two attempts to get the write lock; random, so that no worker is always second."""
 

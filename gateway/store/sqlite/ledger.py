@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import sqlite3
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -33,7 +35,7 @@ from gateway.store.rules.batch import LedgerTransaction, LostCalls, unheard_us
 
 from .attributed import AttributedSums
 from .bonds import add_bond
-from .database import Transaction, among, create, insert
+from .database import NO_PATIENCE, Transaction, among, create, insert, is_busy
 from .keys import apply_change
 from .reader import record_row
 from .retention import Trimmer
@@ -59,6 +61,7 @@ from .schema import (
     WINDOW,
     WORKER,
 )  # fmt: skip
+from .write_behind import LEASES_KEPT, WriteBehind
 
 log = logging.getLogger("gateway")
 
@@ -90,13 +93,20 @@ class SqliteLedger:
         self._is_far_behind = False
         self._none_silent_until_us = 0
         """No worker can become silent before this time, so that no look is needed."""
+        self._behind: WriteBehind | None = None
+        """What is decided in memory and written later; None: batches go to the file."""
         self.uncopied = 0
         """Items of batches since the last checkpoint, and one for each batch."""
         self.db = create(settings)
         self.db.execute("PRAGMA wal_autocheckpoint = 0")  # checkpoint.py does it, outside of a call's transaction
 
-    def apply(self, batch: Batch, wished_at: float) -> Applied:
-        """One batch, all of it or nothing. Raises `StoreLostWrites`, and `StoreUnavailable` for a late copy."""
+    def apply(self, batch: Batch, wished_at: float, *, is_alone: bool = False) -> Applied:
+        """One batch, all of it or nothing. Raises `StoreLostWrites`, and `StoreUnavailable` for a late copy.
+
+        `is_alone`: no other worker writes to the file, so that `apply_behind` may take the batches that follow.
+        """
+        self.write_behind(wished_at)
+        behind = self._behind = None
         with Transaction(self.db, wished_at):
             now_us = self._now()
             known, has_lost, newest_us = self._progress(batch.worker)
@@ -111,13 +121,56 @@ class SqliteLedger:
                 turn.reopen(lost_of)
             verdicts: Sequence[Granted | Refused | None] = turn.take(batch.items)
             self._write(turn, batch.worker)
-            if unheard := unheard_us(now_us, newest_us or now_us):
-                self.db.execute("UPDATE workers SET alive_us = alive_us + ?", (unheard,))
-            insert(self.db, "workers", WORKER, [(batch.worker, batch.seq, turn.mark, now_us)], SET_WORKER)
+            self._write_progress(batch.worker, batch.seq, turn, newest_us)
             lost, none_silent_until_us = self._reap(now_us)
+            if is_alone:
+                behind = self._begin_behind(batch, turn)
         self._none_silent_until_us = none_silent_until_us
+        self._behind = behind
         self.uncopied += 1 + len(batch.items)
         return Applied(verdicts, lost)
+
+    def apply_behind(self, batch: Batch) -> Applied | None:
+        """Apply a batch in memory, to be written by `write_behind`. None: that is not possible."""
+        if self._behind is None:
+            return None
+        try:
+            return self._behind.take(batch, max(self._noted_us, self._clock_us()), self._read_windows)
+        except BaseException:
+            self._behind = None
+            raise
+
+    @property
+    def unwritten(self) -> int:
+        """Batches that `write_behind` would write."""
+        return self._behind.seq - self._behind.written if self._behind is not None else 0
+
+    def write_behind(self, wished_at: float) -> None:
+        """Write what is in memory only, in one transaction.
+
+        What cannot be written is dropped, but for a try without patience at a locked file: then the file knows less
+        than was acknowledged, which the worker's next batch finds (`StoreLostWrites`), and the worker has it all in its
+        journal.
+        """
+        behind = self._behind
+        if behind is None or behind.seq == behind.written:
+            return
+        is_kept = not self.is_housekeeping_due()
+        try:
+            with Transaction(self.db, wished_at):
+                is_current = self._data_version() == behind.version
+                self._write_all(behind, is_current=is_current)
+        except sqlite3.Error as error:
+            if wished_at != NO_PATIENCE or not is_busy(error):
+                self._behind = None
+            raise
+        except Exception:
+            self._behind = None
+            log.exception("batches of this worker cannot be written; it sends them again")
+            return
+        self.uncopied += 1 + len(behind.items)
+        if not (is_current and is_kept and behind.note_written()):
+            self._behind = None
 
     def is_housekeeping_due(self) -> bool:
         """Whether the next batch deletes old rows or looks for silent workers, which may take long."""
@@ -126,6 +179,7 @@ class SqliteLedger:
 
     def void_leases(self, worker: str) -> None:
         """Void the open leases of a worker, some at a time."""
+        self._keep_nothing(time.monotonic())
         while self._void_some(worker):
             pass
 
@@ -158,6 +212,7 @@ class SqliteLedger:
 
     def change(self, change: StoreChange, wished_at: float) -> bool:
         """Apply a change, all of it or nothing. Raises `SecretTaken`."""
+        self._keep_nothing(wished_at)
         with Transaction(self.db, wished_at):
             return apply_change(self.db, change, self._now())
 
@@ -274,8 +329,8 @@ class SqliteLedger:
         ):
             window, state = windows[name], WindowState(used, reserved, at_us)
             states[name] = limits.leaked(window, state, now_us) if window.period_us else state
-        if len(states) < len(windows):
-            states.update(dict.fromkeys(windows.keys() - states.keys(), WindowState(0, 0, now_us)))
+        if missing := windows.keys() - states.keys():
+            states.update(dict.fromkeys(missing, WindowState(0, 0, now_us)))
 
     def _spelt(self, rows: Iterable[tuple[str, str]]) -> Iterator[tuple[str, Settlement | None]]:
         """Leases and their entries, decoded. An unreadable one must not block the others."""
@@ -324,6 +379,50 @@ class SqliteLedger:
             days = [(place[0][:10], *place[1:], number) for place, number in turn.measures.items()]
             insert(db, "measures", MEASURE, [*hours, *days], ADD_MEASURE)
         self._trimmer.trim(db, self._wall_us)
+
+    def _write_progress(self, worker: str, seq: int, turn: LedgerTransaction, newest_us: int | None) -> None:
+        """How far a worker has come, which is its heartbeat, too."""
+        now_us = turn.now_us
+        if unheard := unheard_us(now_us, newest_us or now_us):
+            self.db.execute("UPDATE workers SET alive_us = alive_us + ?", (unheard,))
+        insert(self.db, "workers", WORKER, [(worker, seq, turn.mark, now_us)], SET_WORKER)
+
+    # ------------------------------------------------------------------------------------------------- in memory only
+
+    def _begin_behind(self, batch: Batch, turn: LedgerTransaction) -> WriteBehind | None:
+        """Where the batches that follow may be applied, in a transaction that has written this turn; None: in the
+        file, because other workers write to it, or it has too many leases."""
+        (others,) = self.db.execute(
+            "SELECT count(*) FROM workers WHERE worker != ? AND alive_us >= ?",
+            (batch.worker, turn.now_us - SILENT_US),
+        ).fetchone()
+        leases = self.db.execute("SELECT id, drawn_us FROM leases LIMIT ?", (LEASES_KEPT + 1,)).fetchall()
+        if others or len(leases) > LEASES_KEPT:
+            return None
+        following = turn.following()
+        following.drawn_us = dict(leases)
+        return WriteBehind(batch.worker, batch.seq, following, self._data_version())
+
+    def _data_version(self) -> int:
+        (version,) = self.db.execute("PRAGMA data_version").fetchone()
+        return int(version)
+
+    def _write_all(self, behind: WriteBehind, *, is_current: bool) -> None:
+        now_us = self._now()
+        known, has_lost, newest_us = self._progress(behind.worker)
+        turn = behind.turn
+        if not is_current:
+            turn, items = LedgerTransaction(now_us, known.mark), behind.again()
+            self._read(turn, items, [], has_lost)
+            turn.take(items)
+        turn.now_us = now_us
+        self._write(turn, behind.worker)
+        self._write_progress(behind.worker, behind.seq, turn, newest_us)
+
+    def _keep_nothing(self, wished_at: float) -> None:
+        """Write what is in memory only, and apply what follows to the file, which is about to change."""
+        self.write_behind(wished_at)
+        self._behind = None
 
     # ------------------------------------------------------------------------------------------------- lost workers
 

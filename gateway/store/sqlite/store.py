@@ -2,13 +2,16 @@
 
 Each worker writes on one connection of its own, one transaction per batch: a small one from the event loop, where the
 file is free and nothing slow is due, because two hand-overs to a thread cost as much as the transaction; any other in a
-thread. It reads on connections of its own in short transactions: on one for reports, on another what calls wait for. An
-applied batch is in the page cache and outlives the process, so this store loses no write.
+thread. It reads on connections of its own in short transactions: on one for reports, on another what calls wait for. A
+written batch is in the page cache and outlives the process. One that is in memory only (write_behind.py) is lost with
+the process, or where it cannot be written; then the worker's journal has it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import sqlite3
 import sys
 import threading
@@ -37,10 +40,12 @@ from gateway.store.key_store import ChangeFeed, DocumentKind, StoreChange, Store
 from gateway.store.refusals import RefusalEntry, RefusalQuery, StoredRefusal
 
 from .checkpoint import EVERY_ITEMS, Checkpointer
-from .database import is_busy, path_of, spell
+from .database import NO_PATIENCE, is_busy, path_of, spell
 from .keys import KeyReader
 from .ledger import SqliteLedger
 from .reader import Reader
+
+log = logging.getLogger("gateway")
 
 T = TypeVar("T")
 
@@ -48,8 +53,12 @@ OURS = (sqlite3.IntegrityError, sqlite3.ProgrammingError, sqlite3.DataError, sql
 """What is wrong with an item, and not with the file."""
 
 
-NO_PATIENCE = float("-inf")
-"""A transaction that was wished for so long ago tries for the write lock once."""
+WRITE_BEHIND_S = 0.1
+"""How long what a lone worker's batches have changed may be in memory only."""
+
+WRITE_BEHIND_BATCHES = 32
+"""So many batches are written at once: with more, whose calls are written together, it would take the event loop longer
+than a millisecond."""
 
 SLOW_S = 0.05
 CALM_S = 10.0
@@ -81,8 +90,18 @@ class SqliteStore:
 
     may_forget = False
 
-    def __init__(self, settings: Settings, clock_us: Callable[[], int] = lambda: time.time_ns() // 1000) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        clock_us: Callable[[], int] = lambda: time.time_ns() // 1000,
+        *,
+        is_alone: bool = False,
+    ) -> None:
         self._path = path_of(settings)
+        self._is_alone = is_alone
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """Asked for once: that is a system call before Python 3.12."""
+        self._write_timer: asyncio.TimerHandle | None = None
         self._books = SqliteLedger(settings, clock_us)
         try:
             self._reader = Reader(settings)
@@ -117,7 +136,11 @@ class SqliteStore:
         if not self._writes.acquire(blocking=False):
             return None
         try:
-            applied = self._books.apply(batch, NO_PATIENCE)
+            applied = self._books.apply_behind(batch) if self._is_alone else None
+            if applied is not None:
+                self._write_later()
+                return applied
+            applied = self._books.apply(batch, NO_PATIENCE, is_alone=self._is_alone)
         except OURS:
             raise
         except sqlite3.Error as error:
@@ -130,6 +153,55 @@ class SqliteStore:
         if self._books.uncopied >= EVERY_ITEMS:
             self._checkpoint()
         return applied
+
+    def _write_later(self) -> None:
+        """There is something to be written behind."""
+        if self._write_timer is None:
+            if self._loop is None:
+                self._loop = asyncio.get_running_loop()
+            self._write_timer = self._loop.call_later(WRITE_BEHIND_S, self._write_behind)
+        elif self._books.unwritten == WRITE_BEHIND_BATCHES:
+            self._write_timer.cancel()
+            self._write_timer = asyncio.get_running_loop().call_later(0, self._write_behind)
+
+    def _write_behind(self) -> None:
+        """Write what is in memory only: here, or in the thread where that may take long."""
+        self._write_timer = None
+        if self._is_closed:
+            return
+        began = time.monotonic()
+        is_slow = began < self._pace.slow_until or self._books.is_housekeeping_due()
+        if is_slow or not self._writes.acquire(blocking=False):
+            self._writing.submit(self._write_behind_in_thread)
+            return
+        try:
+            self._books.write_behind(NO_PATIENCE)
+        except sqlite3.Error as error:
+            self._writing.submit(self._write_behind_in_thread)
+            if not is_busy(error):
+                self._note_unwritten(error)
+        finally:
+            self._writes.release()
+            self._pace.note(began, time.monotonic())
+        if self._books.uncopied >= EVERY_ITEMS:
+            self._checkpoint()
+
+    def _write_behind_in_thread(self) -> None:
+        try:
+            with self._writes:
+                self._books.write_behind(time.monotonic())
+        except sqlite3.Error as error:
+            self._note_unwritten(error)
+
+    def _note_unwritten(self, error: sqlite3.Error) -> None:
+        log.warning("%s: %s; what it lacks is sent again from the journal", self._path, spell(error))
+
+    async def _all_written(self) -> None:
+        """For reports, which come from other connections: the file has what was applied, or cannot be written."""
+        if self._books.unwritten:
+            wished_at = time.monotonic()
+            with contextlib.suppress(StoreUnavailable):
+                await self._run(self._writing, lambda: self._books.write_behind(wished_at))
 
     def _checkpoint(self) -> None:
         self._books.uncopied = 0
@@ -277,7 +349,10 @@ class SqliteStore:
         """Close, after running requests."""
         if self._is_closed:
             return
+        await self._all_written()
         self._is_closed = True
+        if self._write_timer is not None:
+            self._write_timer.cancel()
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self._copying, self._checkpoints.close)
         await loop.run_in_executor(self._writing, self._books.close)
@@ -289,6 +364,8 @@ class SqliteStore:
     async def _run(self, thread: ThreadPoolExecutor, work: Callable[[], T]) -> T:
         if self._is_closed:
             raise StoreUnavailable("the store is closed")
+        if thread is self._reading:
+            await self._all_written()
         try:
             return await asyncio.get_running_loop().run_in_executor(thread, self._do, thread, work)
         except OURS:

@@ -248,6 +248,28 @@ def kill_at_every_point(place: Place, kind: str) -> None:
     place.check()
 
 
+@pytest.mark.timeout(180)
+def test_a_lone_worker_is_killed_before_it_has_written_its_calls_to_the_store(places: Callable[..., Place]) -> None:
+    """The file has what the batches of a lone worker have changed a tenth of a second later, the journal at once."""
+    place = places("embedded")
+    place.open(1)
+    ended: list[Told] = []
+    for kill_it in (lambda: kill(*place.house.workers()), place.kill_all):
+        held = Held(place, EVERY_POINT)
+        ended += [called(place) for _ in range(20)]
+        gone = place.house.workers()
+        kill_it()
+        held.join()
+        place.seller.let_go()
+        if kill_it == place.kill_all:
+            place.open(1)
+        else:
+            place.wait_until_replaced(*gone, workers=1)
+        assert place.ended(held.told) == {"lost"}
+        assert place.ended(ended) == {"done"}
+        place.check()
+
+
 def called(place: Place, who: str = "") -> Told:
     """One call; made again while the store needs longer than it may, as on a busy machine it does."""
     for _ in range(20):

@@ -1,0 +1,79 @@
+"""What the batches of a lone worker have changed, and the file does not have yet.
+
+Where no other worker or gateway writes to the file, small batches are decided in memory, on the state that the file
+will have, and one transaction writes those of some time. A kill loses none of them: the journal has a draw before its
+verdict is answered, and an end before it is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gateway.quota import windows as limits
+from gateway.records import Refused, Window
+from gateway.store import Applied, Batch, Item, Reserve, Settle
+from gateway.store.rules.batch import LedgerTransaction
+
+LEASES_KEPT = 1000
+"""With more open leases than this in the file, its state is not kept in memory."""
+
+WINDOWS_KEPT = 10_000
+"""The same for the windows that were touched."""
+
+ReadsWindows = Callable[[LedgerTransaction, dict[str, Window]], None]
+
+
+class WriteBehind:
+    """The state of the ledger in front of the file. Private to the only worker."""
+
+    def __init__(self, worker: str, seq: int, turn: LedgerTransaction, version: int) -> None:
+        self.worker = worker
+        self.seq = seq
+        """The last batch that was applied here."""
+        self.turn = turn
+        """Of all open leases it knows when they were drawn. `changed` and the like are what is to be written."""
+        self.version = version
+        """Of the file (`PRAGMA data_version`): another value means that another connection has written to it."""
+        self.items: list[Item] = []
+        """What was applied and is not written."""
+        self.written = seq
+        """The last batch that is in the file."""
+
+    def take(self, batch: Batch, now_us: int, read_windows: ReadsWindows) -> Applied | None:
+        """Apply a batch here. None: it has to be applied to the file, and nothing was changed."""
+        items, turn = batch.items, self.turn
+        if not items or batch.worker != self.worker or not batch.acked <= self.seq < batch.seq:
+            return None
+        windows: dict[str, Window] = {}
+        for item in items:
+            if isinstance(item, Settle):
+                if item.record.id not in turn.drawn_us:
+                    return None
+            elif not isinstance(item, Reserve) or item.is_forced or item.held or item.record.id in turn.drawn_us:
+                return None
+            for window, _ in item.claims:
+                windows[window.id] = window
+        turn.now_us, states = now_us, turn.states
+        read_windows(turn, {name: window for name, window in windows.items() if name not in states})
+        leaks = []
+        for name, window in windows.items():
+            if window.period_us and (leaked := limits.leaked(window, before := states[name], now_us)) is not before:
+                states[name] = leaked
+                leaks.append((name, before, leaked))
+        verdicts = turn.take(items)
+        for name, before, leaked in leaks:
+            if states[name] is leaked:  # a look that changes nothing must not round the level, as none in the file does
+                states[name] = before
+        self.items += [item for item, each in zip(items, verdicts, strict=True) if not isinstance(each, Refused)]
+        self.seq = batch.seq
+        return Applied(verdicts)
+
+    def again(self) -> list[Item]:
+        """The same once more, for a file that has changed: what was granted is reserved even beyond the limit."""
+        return [item._replace(is_forced=True) if isinstance(item, Reserve) else item for item in self.items]
+
+    def note_written(self) -> bool:
+        """All of it is in the file. Returns whether the state may be kept."""
+        self.turn = self.turn.following()
+        self.items, self.written = [], self.seq
+        return len(self.turn.states) <= WINDOWS_KEPT

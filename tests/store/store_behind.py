@@ -1,0 +1,33 @@
+"""The embedded store of a lone worker, which applies batches in memory first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gateway.config import StoreSettings
+from gateway.store import Applied, Batch
+from gateway.store.sqlite.database import NO_PATIENCE
+from gateway.store.sqlite.store import SqliteStore
+
+from .changes import Clock
+
+
+class StoreBehind(SqliteStore):
+    """Every batch is tried in memory, as long as the test has no other store open: its worker is not alone then."""
+
+    def __init__(self, settings: StoreSettings, clock: Clock, opened: Sequence[StoreBehind] = ()) -> None:
+        super().__init__(settings, clock, is_alone=True)
+        self._opened = opened
+        self.in_memory = 0
+        """Batches that were applied there."""
+
+    async def apply(self, batch: Batch) -> Applied:
+        others = [each for each in self._opened if each is not self and not each._is_closed]
+        for other in others:
+            other._books._keep_nothing(NO_PATIENCE)
+        if others:
+            return await super().apply(batch)
+        before = self._books.unwritten
+        applied = self.apply_now(batch)
+        self.in_memory += self._books.unwritten > before
+        return await super().apply(batch) if applied is None else applied
