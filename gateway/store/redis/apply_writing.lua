@@ -2,10 +2,10 @@
 --
 -- All or nothing holds for a server that runs. One that died while it wrote its append-only file leaves a piece of a
 -- transaction at the end, which Redis (all versions to date) and Valkey (until 2026) cut in its middle instead of before
--- it: at the restart *after* the next, that piece is applied too, ahead of all that was written meanwhile. So what is
--- told again after a lost answer has to overwrite all that the piece may hold: values are written whole, never added
--- to; a draw that came to nothing is drawn and given back (Bookkeeper); and of two records with the same id the newer
--- one counts (reports.py).
+-- it: at the restart *after* the next, that piece is applied too, ahead of all that was written meanwhile. The first
+-- thing that is written meanwhile overwrites it (reassert.lua), as do batches that are sent again after a lost answer:
+-- values are written whole, never added to; a draw that came to nothing is drawn and given back (Bookkeeper); and of two
+-- records with the same id the newer one counts (reports.py). reassert.lua has to know all that is written here.
 
 for place, numbers in pairs(sums_of) do
   local day, group, hour = unpack(groups[place])
@@ -259,6 +259,7 @@ if voided_at_once > 0 then
   if left == 0 and is_forgotten == 1 then
     call('DEL', WORKER, LEASES, LOST)
     call('ZREM', ALIVE, worker)
+    call('HDEL', BASE .. 'sent', worker)
   end
   return format('r %d', left)
 end
@@ -271,6 +272,7 @@ end
 write('ZADD', ALIVE, moved)
 call('ZADD', ALIVE, now_text, worker)
 write('ZREM', ALIVE, dry)
+write('HDEL', BASE .. 'sent', dry)
 
 local stand = {}
 if is_shown == 1 then

@@ -108,10 +108,10 @@ class RedisConnection:
         """
         return await self._in_time(commands, None)
 
-    async def run(self, script: Script, keys: Sequence[str], arguments: Sequence[str]) -> Any:
-        """Run a script; its result. Raises as `ask`."""
+    async def run(self, script: Script, keys: Sequence[str], arguments: Sequence[str], *before: Command) -> Any:
+        """Run a script, after the commands `before`, sent with it; its result. Raises as `ask`."""
         command: Command = ("EVALSHA", script.sha, len(keys), *keys, *arguments)
-        (reply,) = await self._in_time([command], script)
+        *_, reply = await self._in_time([*before, command], script)
         return reply
 
     async def close(self) -> None:

@@ -18,6 +18,7 @@ The keys, all with one hash tag, so that in a cluster one node has them all; 1 i
     {namespace}:1:sums:latency-DAY hash: model, upstream -> "counter:number counter:number" (quota/measures); the same
     {namespace}:1:sums:tags-DAY    hash: key, team, model, `user` or `tag:NAME`, value -> numbers
     {namespace}:1:sums:tagcounts-DAY  hash: key -> number of its groups in the former
+    {namespace}:1:sent             hash: worker -> its last batch, without records (first argument of apply.lua)
     {namespace}:1:claim:NAME       "until_us holder"; what one of all workers does
     {namespace}:1:posts:PLACE      hash: worker -> "until_us text"; what workers with waiting calls exchange
     {namespace}:1:documents:KIND   hash: name -> document; KIND is key, team or overlay
@@ -123,7 +124,9 @@ class RedisStore:
         self._settings = settings
         self._schema = f"{{{settings.namespace}}}:schema"
         self._base = f"{{{settings.namespace}}}:{SCHEMA}:"
-        self._script = Script.read(*APPLY, constants=_constants(self._base, self._schema, settings))
+        constants = _constants(self._base, self._schema, settings)
+        self._script = Script.read(*APPLY, constants=constants)
+        self._reassert = Script.read("reassert.lua", constants=constants)
         self._probe = Script.read("probe.lua")
         self._claim = Script.read("claim.lua")
         self._exchange = Script.read("exchange.lua")
@@ -167,7 +170,7 @@ class RedisStore:
         first = header(batch.seq, batch.acked, self._offset_us(), reopened_at_once=reopened_at_once)
         spelt = spell_items(batch.items)
         arguments = [first + spelt.items, *spelt.texts]
-        answer = await self._writing.run(self._script, [f"{self._base}worker:{batch.worker}"], arguments)
+        answer = await self._run_apply(batch.worker, arguments)
         return read_answer(batch, spelt.places, answer)
 
     def apply_now(self, batch: Batch) -> None:
@@ -185,9 +188,14 @@ class RedisStore:
 
     async def _void(self, worker: str, *, is_forgotten: bool) -> None:
         first = header(0, 0, self._offset_us(), VOIDED_AT_ONCE, is_forgotten=is_forgotten)
-        keys = [f"{self._base}worker:{worker}"]
-        while await self._writing.run(self._script, keys, [first + NOTHING.items]) != "r 0":
+        while await self._run_apply(worker, [first + NOTHING.items]) != "r 0":
             pass
+
+    async def _run_apply(self, worker: str, arguments: Sequence[str]) -> str:
+        """Run the script, behind a command that says so: reassert.lua has to know what may have been carried out."""
+        noted = ("HSET", f"{self._base}sent", worker, arguments[0])
+        answer: str = await self._writing.run(self._script, [f"{self._base}worker:{worker}"], arguments, noted)
+        return answer
 
     async def claim(self, holder: str, names: Mapping[str, float]) -> dict[str, float]:
         """As promised; on the connection for reports, so that no batch waits for it."""
@@ -354,7 +362,26 @@ class RedisStore:
 
     # ------------------------------------------------------------------------------------------------------ connecting
 
-    async def _greet(self, ask: Ask, *more: Command) -> None:
+    async def _greet(self, ask: Ask) -> None:
+        await self._check_schema(ask)
+        try:
+            await ask(*self._reasserting())
+        except ResponseError:
+            pass  # the server permits no writes, so nothing is written before the connection for batches is made
+
+    async def _greet_writing(self, ask: Ask) -> None:
+        probe, script = self._probe, self._script
+        await self._check_schema(
+            ask, *self._reasserting(), ("SCRIPT", "LOAD", probe.text), ("SCRIPT", "LOAD", script.text),
+            ("EVALSHA", probe.sha, 1, f"{self._base}probe"),
+        )  # fmt: skip
+
+    def _reasserting(self) -> list[Command]:
+        """What has to be written on a connection before anything else."""
+        script = self._reassert
+        return [("SCRIPT", "LOAD", script.text), ("EVALSHA", script.sha, 1, f"{self._base}sent")]
+
+    async def _check_schema(self, ask: Ask, *more: Command) -> None:
         """What has to be true of every server that we use."""
         schema, *_ = await ask(("GET", self._schema), *more)
         if schema is not None and int(schema) > SCHEMA:
@@ -362,13 +389,6 @@ class RedisStore:
                 f"{self._settings.shown_url}: namespace {self._settings.namespace} was written by a newer gateway"
                 f" (schema {schema}; this gateway has {SCHEMA}); start the newer one, or use another namespace"
             )
-
-    async def _greet_writing(self, ask: Ask) -> None:
-        probe, script = self._probe, self._script
-        await self._greet(
-            ask, ("SCRIPT", "LOAD", probe.text), ("SCRIPT", "LOAD", script.text),
-            ("EVALSHA", probe.sha, 1, f"{self._base}probe"),
-        )  # fmt: skip
 
     async def look(self) -> list[str]:
         """Connect; the warnings about this server. Raises `StoreUnavailable`."""

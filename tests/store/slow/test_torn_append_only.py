@@ -8,18 +8,20 @@ truncates the file before the transaction, as of 2026.) The stored sums have to 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gateway.config import StoreSettings as Settings
-from gateway.store import StoreChange
+from gateway.quota.ledger_entry import encode
+from gateway.records import Settlement
+from gateway.store import Defer, StoreChange
 from gateway.store.redis import store as redis
 from gateway.store.redis.store import RedisStore
 from tests.fakes.redis_servers import RedisServer, name_of, servers_to_test
-from tests.store.changes import draw, parallel, settlement, slow, tokens
+from tests.store.changes import daily, draw, parallel, settlement, slow, tokens
 from tests.store.test_contract_keys import digest, put
 from tests.store.worker import Worker
 
@@ -37,6 +39,54 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RedisServ
 def last_file(server: RedisServer) -> Path:
     """The one to which the server appends."""
     return max(server.folder.rglob("*.aof"), key=lambda path: path.stat().st_mtime_ns)
+
+
+def cuts(path: Path, since: int) -> Iterator[int]:
+    """Offsets in bytes in the middle of each command that an append-only file has from an offset on: a file that is cut
+    between two commands loses its incomplete transaction at the first restart."""
+    data, end = path.read_bytes(), since
+
+    def number() -> int:
+        nonlocal end
+        begin, end = end + 1, data.index(b"\r\n", end) + 2
+        return int(data[begin : end - 2])
+
+    while end < len(data):
+        begin = end
+        for _ in range(number()):
+            length = number()
+            end += length + 2
+        yield (begin + end) // 2
+
+
+class Torn:
+    """A server whose append-only file ends with one batch, which no worker knows the end of."""
+
+    def __init__(self, server: RedisServer, kept: Path, since: int) -> None:
+        """Ends the server, and keeps its files in the folder `kept`; `since`: the size of the file before the batch."""
+        server.kill()
+        self._server, self._kept = server, kept
+        shutil.copytree(server.folder, kept)
+        self.cuts = list(cuts(last_file(server), since))
+
+    def restart(self, cut: int) -> None:
+        """Start the server with its file as it was, cut at this offset."""
+        self._server.kill()
+        shutil.rmtree(self._server.folder)
+        shutil.copytree(self._kept, self._server.folder)
+        with last_file(self._server).open("r+b") as file:
+            file.truncate(cut)
+        self._server.restart()
+
+    async def restore(self, cut: int, between: Callable[[RedisStore], Awaitable[object]]) -> RedisStore:
+        """The same, something done, and another restart, which executes the piece of the batch; the store then."""
+        self.restart(cut)
+        store = await RedisStore.open(Settings(url=self._server.url))
+        await between(store)
+        await store.close()
+        self._server.kill()
+        self._server.restart()
+        return await RedisStore.open(Settings(url=self._server.url))
 
 
 async def state(url: str, claims: tuple[Any, ...], worker: Worker, server: RedisServer) -> dict[str, Any]:
@@ -94,6 +144,136 @@ async def test_half_a_batch_in_the_file_counts_for_nothing(
         server.restart()
         assert await state(server.url, claims, worker, server) == told, f"cut at {cut - before} of {whole - before}"
         server.kill()
+
+
+@pytest.mark.timeout(120)
+async def test_half_a_batch_that_a_second_restart_executes_is_applied_once(
+    server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker whose batch it is sends it again behind the second restart, another one has sent between the two."""
+    monkeypatch.setattr(redis, "BATCH_WITHIN_S", 20)
+    claims, own = (tokens(1000, 40), slow(1000, 40), parallel(10)), tokens(1000, 40, scope="key:own")
+    store = await RedisStore.open(Settings(url=server.url))
+    worker = Worker(store)
+    running = [await worker.granted(*claims, own) for _ in range(3)]
+    before, number = last_file(server).stat().st_size, worker.number
+    ends, wish = [settlement(each, 7) for each in running], draw(*claims, call="never answered")
+    await worker.send(*map(worker.closing, ends), worker.opening(wish))
+    await store.close()
+    torn, seq = Torn(server, tmp_path / "kept", before), worker.seq
+
+    async def call(store: RedisStore) -> None:
+        other = Worker(store)
+        await other.settle(await other.granted(*claims), 3)
+
+    for cut in torn.cuts:
+        worker.store = await torn.restore(cut, call)
+        worker.seq, worker.number, worker.acked = seq, number, seq - 1
+        await worker.send(*map(worker.closing, ends))
+        voiding = worker.voiding(wish)
+        await worker.send(worker.opening(wish, is_forced=True), voiding)
+        told = await state(server.url, (*claims, own), worker, server)
+        await worker.store.close()
+        place = f"cut at {cut - before} in {[each - before for each in torn.cuts]}"
+        assert told["windows"] == [(24, 0), (24, 0), (0, 0), (21, 0)], place
+        assert [row["requests"] for row in told["sums"]] == [4], place
+        assert len(told["calls"]) == 4, place
+        assert {row["id"] for row in told["calls"]} > {each.record.id for each in running}, place
+
+
+Story = Callable[[Worker, Worker, RedisServer], Awaitable[Callable[[], Awaitable[object]]]]
+"""Prepares a store for two workers; the batch that it returns is torn."""
+
+
+async def calls(worker: Worker, other: Worker, server: RedisServer) -> Callable[[], Awaitable[object]]:
+    """Draws, and ends with users and tags, of keys that the store knows and of new ones."""
+    running = [await worker.granted(daily(10), tokens(1000, 40), slow(1000, 40), parallel(10)) for _ in range(3)]
+    await worker.settle(await worker.granted(daily(10)), 5, user="ada", tags="project=atlas")
+    new = draw(daily(10, scope="key:new"), slow(1000, 40, scope="key:new"))
+    more = settlement(running[1], 7, user="zoe", key="new", model="another")
+    ends = [settlement(running[0], 7, user="ada", tags="project=atlas"), more]
+    return lambda: worker.send(
+        *map(worker.closing, ends),
+        worker.voiding(running[2]),
+        worker.opening(draw(tokens(1000, 40))),
+        worker.opening(new),
+    )
+
+
+async def retirement(worker: Worker, other: Worker, server: RedisServer) -> Callable[[], Awaitable[object]]:
+    for _ in range(3):
+        await worker.granted(tokens(1000, 40), slow(1000, 40), parallel(10))
+    return lambda: worker.store.retire(worker.name)
+
+
+async def silence(worker: Worker, other: Worker, server: RedisServer) -> Callable[[], Awaitable[object]]:
+    """A silent worker's calls are closed as lost by the batch of another one."""
+    for _ in range(3):
+        await worker.granted(tokens(1000, 40), slow(1000, 40), parallel(10))
+    await other.send()
+    server.cli("ZADD", "{gateway}:1:alive", 1, worker.name)
+    return other.send
+
+
+async def noise(worker: Worker, other: Worker, server: RedisServer) -> Callable[[], Awaitable[object]]:
+    """A worker returns whose calls were closed as lost: one ends, the others are open again."""
+    ends = [settlement(await worker.granted(tokens(1000, 40), slow(1000, 40), parallel(10)), 5) for _ in range(3)]
+    await (await silence(worker, other, server))()
+    return lambda: worker.send(worker.closing(ends[0]))
+
+
+async def deferral(worker: Worker, other: Worker, server: RedisServer) -> Callable[[], Awaitable[object]]:
+    """Of a lease that the store knows, and of one that it does not."""
+    wishes = [await worker.granted(tokens(1000, 40), parallel(10)), draw(tokens(1000, 40), slow(1000, 40))]
+    estimates = [Settlement(each.record, each.claims) for each in wishes]
+    return lambda: worker.send(*[
+        Defer(number, *each, encode(*each), "note") for number, each in enumerate(estimates, 1)
+    ])  # fmt: skip
+
+
+def kept_of(server: RedisServer, other: Worker) -> dict[str, Any]:
+    """All fields, but for what a sign of life of the other worker changes, and records: of those with the same id the
+    newest counts."""
+    found: dict[str, Any] = {}
+    ignored = ("records", "alive", "sent", "days", "probe", "retention", other.name)
+    for key in server.cli("KEYS", "*").split():
+        if key.endswith(ignored):
+            continue
+        if server.cli("TYPE", key) == "hash":
+            lines = server.call("HGETALL", key)
+            assert isinstance(lines, list)
+            fields = {name: text for name, text in zip(lines[::2], lines[1::2], strict=True) if name not in ("?", b"?")}
+            if fields:
+                found[key] = fields
+        else:
+            found[key] = server.cli("GET", key)
+    return found
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("story", [calls, retirement, silence, noise, deferral])
+async def test_half_a_batch_that_a_second_restart_executes_changes_nothing(
+    server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, story: Story
+) -> None:
+    """No worker sends it again."""
+    monkeypatch.setattr(redis, "BATCH_WITHIN_S", 20)
+    store = await RedisStore.open(Settings(url=server.url))
+    worker, other = Worker(store), Worker(store)
+    torn_batch = await story(worker, other, server)
+    before, right = last_file(server).stat().st_size, kept_of(server, other)
+    await torn_batch()
+    assert kept_of(server, other) != right
+    await store.close()
+    torn = Torn(server, tmp_path / "kept", before)
+
+    async def connect(store: RedisStore) -> None:
+        await store.ping()
+
+    for cut in torn.cuts:
+        store = await torn.restore(cut, connect)
+        assert kept_of(server, other) == right, f"cut at {cut - before} in {[each - before for each in torn.cuts]}"
+        assert server.cli("ZRANGE", "{gateway}:1:alive", 0, -1).split()
+        await store.close()
 
 
 async def test_half_a_change_in_the_file_revives_no_revoked_key(
