@@ -1,8 +1,8 @@
-"""`make bench`: what the gateway costs beside nginx, on this machine, in less than three minutes.
+"""`make bench`: the cost of the gateway compared with nginx, on this machine, in less than three minutes.
 
-The gateway, as it is shipped, and nginx have one core; whoever calls them and whoever answers them has the other. They
-take turns under the same load: identical code drifts by tens of percent between hours, so only what ran side by side
-compares, as a ratio.
+The gateway, as it is shipped, and nginx run on one core; clients and upstreams on the other. Gateway and nginx take
+turns under the same load: identical code drifts by tens of percent between hours, so only ratios of runs side by side
+can be compared.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ REQUESTS_S, WARM_S = 4, 1
 STREAMS, PACED_S, FULL_S = 200, 3, 2
 MANY_STREAMS = 500
 CALLS = 50
-"""One after the other, for the time to the first chunk."""
+"""Number of calls for the time to the first chunk, one after the other."""
 SETTLE_S = 0.5
-"""Before and after a load. What is still to be written afterwards (records, access lines) belongs to it."""
+"""Seconds before and after a load: records and access lines that are written afterwards belong to its cost."""
 
 
 class Bench:
-    """Two cores and a folder. This process, and what it starts for itself, has the core that is not measured."""
+    """Two cores and a folder. This process and its children run on the core that is not measured."""
 
     def __init__(self, folder: Path, rounds: int) -> None:
         self.rounds = rounds
@@ -52,13 +52,13 @@ class Bench:
         return Path(tempfile.mkdtemp(dir=self._folder))
 
     def rival(self, name: str, upstream: int, *, is_buffered: bool = False) -> Program:
-        """nginx or the gateway in front of this port, just started."""
+        """Starts nginx or the gateway in front of this port."""
         if name == "nginx":
             return nginx.proxy(self.new_folder(), self._measured, upstream, is_buffered=is_buffered)
         return ours.gateway(self.new_folder(), self._measured, upstream)
 
     def ledger(self) -> dict[ledger.Case, ledger.Cost]:
-        """The ledger alone: here on our core, Redis on the measured one, which nobody else uses now."""
+        """The ledger without a gateway: this process on its core, Redis on the measured one, which is idle now."""
         return ledger.measure(self.new_folder(), self._measured)
 
 
@@ -84,7 +84,7 @@ def requests(bench: Bench) -> list[Group]:
 
 
 async def streamed(bench: Bench) -> list[Group]:
-    """Chunks of streams: at the pace of a model, twice as fast, and the first one."""
+    """Chunks of streams at the speed of a model and twice as fast, and the first chunk."""
     paced = Group(f"{STREAMS} streams, each with a 210 B chunk every 20 ms")
     full = Group("The same every 10 ms, as far as it goes")
     first = Group("One stream after the other")
@@ -111,7 +111,7 @@ async def streamed(bench: Bench) -> list[Group]:
 async def chunks(
     program: Program, upstream: Upstream, period_s: float, seconds: float
 ) -> tuple[float, float, list[float]]:
-    """CPU us per chunk, chunks a second, and their delays in ms, while all streams are open."""
+    """CPU us per chunk, chunks per second, and their delays in ms, while all streams are open."""
     async with streams(program.port, upstream, STREAMS, period_s):
         await asyncio.sleep(SETTLE_S)
         began, cpu_s, written, arrived = time.monotonic(), program.cpu_s(), upstream.written, len(upstream.arrived)
@@ -129,7 +129,7 @@ async def first_chunk(program: Program, upstream: Upstream) -> float:
 
 
 async def memory(bench: Bench) -> list[Group]:
-    """From nothing to the first answer, and the memory that it takes."""
+    """Time from the start to the first answer, and memory."""
     group, upstream = Group("Start, and memory of all its processes"), Upstream()
     async with await upstream.start():
         for _ in range(bench.rounds):

@@ -1,8 +1,8 @@
-"""Counts what Python does, function by function, in all threads of a process.
+"""Counts Python function calls, by function, in all threads of a process.
 
-A count is the same on a busy machine and on an idle one, where a time is not. Functions written in Python are counted
-whenever they are entered, and coroutines whenever they go on. Those written in C are counted where Python calls them
-one by one; what Cython made (uvloop, parts of aiohttp) is not seen by the interpreter's hook.
+Unlike a time, a count does not depend on the load of the machine. Functions written in Python are counted at each
+entry, coroutines at each resumption. Functions written in C are counted where Python calls them; code compiled by
+Cython (uvloop, parts of aiohttp) is invisible to the interpreter's hook.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class Function(NamedTuple):
     name: str
     line: int
     entered: int
-    """How often it was called, or went on as a coroutine."""
+    """Calls, and resumptions of a coroutine."""
     calls_to_c: int
-    """How many functions written in C it called."""
+    """Calls from it to functions written in C."""
 
 
 class Functions:
-    """Counts from `begin` to `end`, in the thread that calls them and in all that begin after this was made."""
+    """Counts from `begin` to `end`, in the calling thread and in all threads that start after this was made."""
 
     def __init__(self) -> None:
         self._is_on = False
@@ -41,18 +41,18 @@ class Functions:
         threading.setprofile(self._note)
 
     def close(self) -> None:
-        """Threads that begin from now on are left alone again."""
+        """Threads that start from now on are not counted."""
         threading.setprofile(None)
 
     def begin(self) -> None:
-        """From now on."""
+        """Starts to count."""
         self._entered.clear()
         self._calls_to_c.clear()
         self._is_on = True
         sys.setprofile(self._note)
 
     def end(self) -> list[Function]:
-        """What there was since `begin`."""
+        """The counts since `begin`."""
         sys.setprofile(None)
         self._is_on = False
         entered, calls_to_c = dict(self._entered), dict(self._calls_to_c)
@@ -75,13 +75,13 @@ class Functions:
             return
         code = frame.f_code
         number = id(code)
-        if number not in self._seen:  # it is kept, so that nobody else gets its number
+        if number not in self._seen:  # referenced, so that its id is not reused
             self._seen[number] = (code, str(frame.f_globals.get("__name__", "?")))
         counts[number] = counts.get(number, 0) + 1
 
 
 class Memory:
-    """What is left behind."""
+    """Counts memory that remains after a load."""
 
     def begin(self) -> None:
         gc.collect()
@@ -89,7 +89,7 @@ class Memory:
         self._blocks = sys.getallocatedblocks()
 
     def end(self) -> dict[str, int]:
-        """What has no owner, and waits for the collector; and all that stays when it has been here."""
+        """Objects in cyclic garbage, and the allocated blocks that remain after the collector ran."""
         unreachable = gc.collect()
         gc.enable()
         return {
@@ -99,8 +99,7 @@ class Memory:
 
 
 class Gaps:
-    """How long the event loop did not come round, in milliseconds: what a callback, another thread or another process
-    kept it from."""
+    """Delays of the event loop in milliseconds, caused by a callback, another thread or another process."""
 
     def begin(self) -> None:
         self._gaps_ms: list[float] = []
@@ -110,7 +109,7 @@ class Gaps:
         self._plan()
 
     def end(self) -> dict[str, list[float]]:
-        """How late each look was, and what the loop's own thread has worked since the look before."""
+        """The delay of each tick, and the CPU time of the loop's thread since the tick before."""
         self._is_on = False
         return {"late": self._gaps_ms, "worked": self._worked_ms}
 

@@ -1,4 +1,4 @@
-"""What other programs count of a worker: strace its system calls, Valgrind's callgrind its instructions."""
+"""Counts of a worker by other programs: system calls by strace, instructions by Valgrind's callgrind."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Protocol
 from .processes import BenchError
 
 ATTACH_S = 0.5
-"""strace says when it has attached to the first thread, and nothing of the others."""
+"""Wait for strace: it reports when it has attached to the first thread, but not to the others."""
 
 END_S = 60.0
 
@@ -33,17 +33,17 @@ Load = Callable[[], Awaitable[None]]
 
 
 class Missing(Exception):
-    """An instrument that is not there, or may not be used, and why."""
+    """An instrument is not installed or not permitted; the text is the cause."""
 
 
 class Instrument(Protocol):
-    """Counts what a worker does while a load goes on."""
+    """Counts operations of a worker under load."""
 
     def python(self, folder: Path) -> str:
-        """The command that the worker has to be started with; empty: as always. Raises `Missing`."""
+        """The Python command to start the worker with; empty: the usual one. Raises `Missing`."""
 
     async def measure(self, worker: int, folder: Path, load: Load) -> dict[str, Counter[str]]:
-        """What was counted, under headings of tables. `folder` is where the worker has its temporary files.
+        """The counts by table heading. `folder` has the temporary files of the worker.
         Raises `Missing`."""
 
 
@@ -75,7 +75,7 @@ class Strace:
 
 
 class Callgrind:
-    """Instructions, in thousands, by library or by function; and the blocks of memory that are asked for."""
+    """Thousands of instructions by library or by function, and allocated blocks of memory."""
 
     def __init__(self, *, by_function: bool) -> None:
         self._by_function = by_function
@@ -84,8 +84,8 @@ class Callgrind:
         return self.program(folder, sys.executable)
 
     def program(self, folder: Path, program: str) -> str:
-        """The command that runs this program in Valgrind, some thirty times as slow. `folder` is where both have their
-        temporary files. Raises `Missing`."""
+        """The command that runs this program in Valgrind, about thirty times as slow. `folder` has the temporary files
+        of both. Raises `Missing`."""
         if shutil.which("valgrind") is None:
             raise Missing("valgrind is not installed; on Debian: apt install valgrind")
         if shutil.which(program) is None:
@@ -118,7 +118,7 @@ class Callgrind:
 
 
 def _newest(folder: Path, worker: int) -> str:
-    """What callgrind has written last; each time it takes the next number."""
+    """The newest file of callgrind; each dump has the next number."""
     files = folder.glob(f"callgrind.{worker}.*")
     return max(files, key=lambda file: int(file.suffix[1:])).read_text(errors="replace")
 
@@ -130,10 +130,10 @@ def read_strace(text: str) -> Counter[str]:
 
 
 def read_callgrind(text: str, *, by_function: bool) -> tuple[Counter[str], Counter[str]]:
-    """Of a file that callgrind has written: thousands of instructions, and calls of each allocator.
+    """From a file of callgrind: thousands of instructions, and calls of each allocator.
 
-    The form is documented with Valgrind: a name is written out once, and is a number from then on; the line behind
-    `calls=` is what the called function cost, which is told again where it is defined.
+    The format is documented by Valgrind: a name is written once and referred to by number from then on; the line after
+    `calls=` has the inclusive cost of the called function, which its own entry repeats.
     """
     names: dict[tuple[str, str], str] = {}
     executed: Counter[str] = Counter()

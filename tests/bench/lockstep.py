@@ -1,7 +1,7 @@
-"""Calls whose every step is known, to count what a gateway does for them.
+"""Calls in lockstep, to count what a gateway does for them.
 
-Callers and upstream live in this process. Nobody sends a byte before the last one has arrived where it belongs, so
-that what the gateway has to do does not depend on how fast anybody is.
+Clients and upstream run in this process. Each byte is sent after the one before has arrived, so that the gateway's work
+does not depend on timing.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from .streams import LAST, STREAM, STREAM_REQUEST, WHOLE, event, http
 from .upstreams import Listening, Reading
 
 PATIENCE_S = 600.0
-"""For one load; under callgrind a call takes as long as fifty."""
+"""Seconds for one load; under callgrind a call takes fifty times as long."""
 
 
 class Upstream(Listening):
-    """Answers whole at once; of a stream it writes an event when it is told to."""
+    """Answers plain calls at once; writes an event of a stream on demand."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,15 +46,15 @@ class _Source(Reading):
             self._upstream.streams.put_nowait(self)
 
     def begin(self) -> None:
-        """The head, and the first event with it."""
+        """Writes the head with the first event."""
         self._transport.write(STREAM + event())
 
     def write(self) -> None:
-        """One event."""
+        """Writes one event."""
         self._transport.write(event())
 
     def end(self) -> None:
-        """The reason, the usage and the end."""
+        """Writes the finish reason, the usage and the end."""
         self._transport.write(LAST)
 
 
@@ -75,7 +75,7 @@ class Caller(asyncio.Protocol):
         self.transport.write(request)
 
     async def told(self) -> None:
-        """Until something has come."""
+        """Waits until data has arrived."""
         self._told.clear()
         await self._told.wait()
 
@@ -87,14 +87,14 @@ class Caller(asyncio.Protocol):
         self._told.set()
 
     def on_message_complete(self) -> None:
-        """Of the parser."""
+        """Called by the parser."""
         if self._parser.get_status_code() != 200:
             raise BenchError(f"a call was answered with {self._parser.get_status_code()}")
         self.is_whole = True
 
 
 async def plain(port: int, upstream: Upstream, count: int, connections: int, pause_s: float = 0.0) -> None:
-    """So many calls with whole answers over so many connections, on each one after the other, with a pause between."""
+    """`count` plain calls over this many connections, on each one after the other, with a pause in between."""
     request = http(calls.request())
 
     async def talk(caller: Caller, share: int) -> None:
@@ -110,7 +110,7 @@ async def plain(port: int, upstream: Upstream, count: int, connections: int, pau
 
 
 async def streamed(port: int, upstream: Upstream, count: int, events: int) -> None:
-    """So many streams, one after the other, each with so many events and an end; an event waits for the one before."""
+    """`count` streams, one after the other, each with this many events; an event waits until the one before arrived."""
 
     async def talk(caller: Caller) -> None:
         for _ in range(count):

@@ -1,4 +1,4 @@
-"""nginx, twice: the proxy that the gateway is held against, and the upstream of whole answers."""
+"""nginx in two roles: the proxy that the gateway is compared with, and the upstream of plain answers."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from . import calls
 from .processes import Program, listener
 
 CONNECTIONS = 4096
-"""Of a worker, which has memory for all of them from the beginning."""
+"""Per worker, which allocates memory for all of them at its start."""
 
 
 def where() -> str | None:
-    """The program; Debian keeps it where not every user looks."""
+    """The path of the program; on Debian it may be outside of PATH."""
     return shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
 
 
 def version() -> str:
-    """nginx/1.22.1"""
+    """For example nginx/1.22.1."""
     told = subprocess.run([where() or "nginx", "-v"], capture_output=True, text=True, check=False, timeout=10)
     return told.stderr.strip().rpartition(" ")[2]
 
@@ -30,8 +30,7 @@ def proxy(
     folder: Path, core: int, upstream: int, *, is_buffered: bool, ca_file: Path | None = None,
     connections: int = CONNECTIONS,
 ) -> Program:  # fmt: skip
-    """One worker that forwards every call to this port, over connections that it keeps; by TLS, where it is given an
-    authority to trust."""
+    """One worker that forwards every call to this port over kept connections; with TLS if `ca_file` is given."""
     scheme = "http" if ca_file is None else "https"
     trust = (
         "" if ca_file is None
@@ -52,7 +51,7 @@ def proxy(
 
 
 def upstream(folder: Path, core: int, answer: bytes = calls.answer(), server_file: Path | None = None) -> Program:
-    """Gives everybody the same whole answer; by TLS, where it is given a key with its certificate."""
+    """Answers every call the same; with TLS if `server_file` (key and certificate) is given."""
     secure = "" if server_file is None else f"ssl_certificate {server_file}; ssl_certificate_key {server_file};"
     return _start("the upstream (nginx)", folder, core, f"""
         server {{
@@ -64,7 +63,7 @@ def upstream(folder: Path, core: int, answer: bytes = calls.answer(), server_fil
 
 
 def _start(name: str, folder: Path, core: int, http: str, connections: int = CONNECTIONS) -> Program:
-    """It takes over a socket that listens already (as in nginx's own upgrades), so the kernel can choose the port."""
+    """nginx inherits a listening socket (as in its own upgrades), so that the kernel can choose the port."""
     file = folder / "nginx.conf"
     with listener() as ears:
         port, number = ears.getsockname()[1], ears.fileno()

@@ -1,4 +1,4 @@
-"""Other gateways on the main line, where they are installed: LiteLLM (`make servers`), and Portkey:
+"""Other gateways on the main case, if installed: LiteLLM (`make servers`), and Portkey:
 
 npm install --ignore-scripts --prefix .venv/servers/portkey @portkey-ai/gateway
 """
@@ -26,7 +26,7 @@ PORTKEY = ROOT / ".venv/servers/portkey/node_modules/@portkey-ai/gateway/build/s
 START_S = 120.0
 SECONDS, SETTLE_S = 5, 0.5
 NOWHERE = "http://127.0.0.1:9"
-"""What they would fetch from elsewhere goes to a proxy that does not exist."""
+"""Their requests to other hosts fail: the proxy does not exist."""
 
 
 def installed() -> list[str]:
@@ -36,12 +36,12 @@ def installed() -> list[str]:
 
 
 def headers(upstream: int) -> dict[str, str]:
-    """What Portkey has to be told with each call; the others do not look at it."""
+    """Headers that Portkey needs with each call; the others ignore them."""
     return {"x-portkey-provider": "openai", "x-portkey-custom-host": f"http://127.0.0.1:{upstream}/v1"}
 
 
 def measure(new_folder: Callable[[], Path], core: int, own: int) -> str:
-    """A table in Markdown: the main line with one key and three windows, which the others do not count."""
+    """A Markdown table: the main case with one key and three windows, which the other gateways do not count."""
     with ExitStack() as running:
         behind = running.enter_context(nginx.upstream(new_folder(), own))
         started = {

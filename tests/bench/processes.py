@@ -1,4 +1,4 @@
-"""Programs pinned to a core, and what the kernel says of them: CPU time and memory, with all their children."""
+"""Programs pinned to a core; their CPU time and memory from the kernel, with all child processes."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class BenchError(Exception):
-    """A measurement that does not count, and why."""
+    """An invalid measurement, with its cause."""
 
 
 @contextmanager
 def pinned(core: int) -> Iterator[None]:
-    """What is started inside inherits this core."""
+    """Processes started inside inherit this core."""
     mine = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {core})
     try:
@@ -42,25 +42,25 @@ def pinned(core: int) -> Iterator[None]:
 
 
 def listener() -> socket.socket:
-    """A listening socket on a port that the kernel chose."""
+    """A listening socket on a port chosen by the kernel."""
     return socket.create_server(("127.0.0.1", 0), backlog=1024)
 
 
 class Probe(NamedTuple):
-    """The call that tells whether a program serves, and its answer."""
+    """A request that shows whether a program serves, and the expected answer."""
 
     path: str = calls.PATH
     body: bytes = calls.request()
     headers: Mapping[str, str] = calls.HEADERS
     answer: bytes | None = calls.answer()
-    """To the byte; None: whatever comes with 200."""
+    """The exact body; None: any with status 200."""
 
 
 class Program:
-    """A program that answers calls, with its children on one core and in a session of their own.
+    """A program that answers calls, with its child processes on one core and in their own session.
 
-    Whoever of them is there at its first answer is measured; a death later on, even with a successor, is an error.
-    Its output goes to files in `folder`. A `port` of None is read there, from the gateway's ready line.
+    All processes that run at the first answer are measured; if one ends later, even with a successor, it is an error.
+    Its output goes to files in `folder`. A `port` of None is read from the gateway's ready line there.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Program:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """INT is a quick and orderly end for nginx and for the gateway; whoever is left after that is killed."""
+        """SIGINT ends nginx and the gateway quickly; processes that remain are killed."""
         try:
             self._process.send_signal(signal.SIGINT)
             self._process.wait(STOP_S)
@@ -93,13 +93,13 @@ class Program:
             pass
         finally:
             try:
-                os.killpg(self._process.pid, signal.SIGKILL)  # its session: only what it has started itself
+                os.killpg(self._process.pid, signal.SIGKILL)  # its session: only its own child processes
             except ProcessLookupError:
                 pass
             self._process.wait()
 
     def wait_until_answered(self) -> None:
-        """Until it has answered its `probe` with 200; `start_s` is how long that took from its start."""
+        """Waits for an answer 200 to `probe`; `start_s` is the time since the start."""
         while not self._answers():
             self._check()
             if time.monotonic() > self._began + self.start_within_s:
@@ -126,7 +126,7 @@ class Program:
             raise BenchError(f"{self.name} ended with {code}: {self._errors.read_text().strip()[-2000:]}")
 
     def cpu_s(self) -> float:
-        """User and system time so far, in the kernel's ticks of 10 ms."""
+        """User and system time in seconds, exact to the kernel's ticks of 10 ms."""
         try:
             return sum(int(field) for pid in self.pids for field in _stat(pid)[11:13]) / _TICKS
         except OSError:
@@ -138,12 +138,12 @@ class Program:
         return sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in self.pids) * _PAGE / 1e6
 
     def peak_mb(self) -> float:
-        """The most resident memory since `forget_peak`, of all processes."""
+        """Peak resident memory in MB since `forget_peak`, summed over all processes."""
         lines = [line for pid in self.pids for line in Path(f"/proc/{pid}/status").read_text().splitlines()]
         return sum(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) * 1024 / 1e6
 
     def forget_peak(self) -> None:
-        """From now on (proc(5), clear_refs)."""
+        """Resets the peak (proc(5), clear_refs)."""
         for pid in self.pids:
             Path(f"/proc/{pid}/clear_refs").write_text("5")
 
@@ -167,4 +167,4 @@ def _parent(pid: int) -> int | None:
     try:
         return int(_stat(pid)[1])
     except OSError:
-        return None  # it has just ended
+        return None  # the process has ended

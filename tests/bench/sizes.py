@@ -1,9 +1,9 @@
-"""How large the books become: bytes of memory in Redis and on the disk of an embedded store, for one more of each.
+"""Size of stored data: bytes of memory in Redis and on the disk of an embedded store, per entry of each kind.
 
-    python -m tests.bench.sizes                      # one more of each; half a minute
-    python -m tests.bench.sizes --carries --write    # and what one core carries, into docs/sizing.md
+    python -m tests.bench.sizes                      # bytes per entry; half a minute
+    python -m tests.bench.sizes --carries --write    # and the capacity of one core, into docs/sizing.md
 
-Each figure is a slope: some are written, then more, and what those took is divided by how many they were.
+Each figure is a slope: entries are written, then more of them; the growth is divided by their number.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ BATCH = 100
 PRICE = '{"prompt":"0.15","completion":"0.6"}'
 
 Place = Callable[[], tuple[float, float]]
-"""What the books take now: bytes of memory (0 for the embedded store), and bytes on disk."""
+"""Returns the current size: bytes of memory (0 for the embedded store), and bytes on disk."""
 
 
 class Slope(NamedTuple):
-    """Bytes for one more."""
+    """Bytes per entry."""
 
     memory: float
     disk: float
 
 
 class Trial:
-    """One worker's batches on an empty store, and what they come to."""
+    """One worker's batches on an empty store, and the growth of the store."""
 
     def __init__(self, store: Store, look: Place) -> None:
         self._store = store
@@ -61,7 +61,7 @@ class Trial:
         self._names = itertools.count()
 
     async def slopes(self) -> dict[str, Slope]:
-        """For one more of each."""
+        """Bytes per entry of each kind."""
         record = await self._slope(lambda number: self._call(f"key{number % 10}"))
         with_sum = await self._slope(lambda _: self._call(f"key-{next(self._names)}"))
         with_windows = await self._slope(lambda _: self._call(f"key-{next(self._names)}", windows=3))
@@ -128,7 +128,7 @@ def _less(one: Slope, other: Slope) -> Slope:
 
 
 async def in_redis(folder: Path) -> dict[str, Slope]:
-    """The slopes; on disk that of the append-only file, which is never rewritten here."""
+    """The slopes; on disk of the append-only file, which is not rewritten here."""
     with RedisServer(folder / "redis", appendonly="everysec", extra=["auto-aof-rewrite-percentage 0"]) as server:
         settings = Settings(url=server.url, journal_dir=str(folder), namespace="sizes")
         store = await open_store(settings)
@@ -142,7 +142,7 @@ async def in_redis(folder: Path) -> dict[str, Slope]:
 
 
 async def embedded(folder: Path) -> dict[str, Slope]:
-    """The slopes; the file's, when its log has been worked in."""
+    """The slopes of the database file, after a checkpoint of its log."""
     settings = Settings(url=f"embedded:{folder / 'data'}", namespace="sizes")
     store = await open_store(settings)
 
@@ -160,7 +160,7 @@ async def embedded(folder: Path) -> dict[str, Slope]:
 
 
 def journal_bytes() -> int:
-    """What a call with three windows writes into the journal: its `open` and its `close`."""
+    """Bytes in the journal of a call with three windows: its `open` and `close`."""
     record, claims = _record(f"req_{'0' * 32}", "alice"), tuple(Claim(window, 1) for window in _windows("alice"))
     text = ledger_entry.encode(record, claims)
     return len(codec.encode(10**6, "open", record.id, text)) + len(codec.encode(10**6, "close", record.id, text))

@@ -1,4 +1,4 @@
-"""The longest that the event loop stands still under load: whole calls at full speed, and streams."""
+"""The longest delay of the event loop under load: plain calls at full speed, and streams."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .streams import Upstream, streams
 SECONDS = 6
 STREAMS = 200
 CONNECTIONS = (4, load.CONNECTIONS)
-"""With few of them a round of the loop is a few calls; with many it is as many as came meanwhile."""
+"""Connections: with few, an iteration of the loop serves a few calls; with many, all that arrived meanwhile."""
 LIMIT_MS = 5.0
 
 

@@ -1,6 +1,6 @@
-"""Streams: an upstream that stamps each event with the time, and clients that read how old it is when it arrives.
+"""Streams: an upstream that puts a timestamp into each event, and clients that measure its age at arrival.
 
-Both are asyncio protocols in this one process, so that they share a clock.
+Both are asyncio protocols in this process, so that they share a clock.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from .processes import BenchError
 from .upstreams import Listening, Reading
 
 WAIT_S = 30.0
-"""For all streams to begin, and to end; and for each hundred of them a second more."""
+"""Seconds for all streams to begin, and to end; one more for each hundred streams."""
 
 MAX_AHEAD = 2
-"""Events under way for each stream; who falls behind is given fewer instead of a backlog."""
+"""Events under way per stream; a slow client gets fewer events instead of a backlog."""
 
 SPREAD = 0.618
-"""Multiples of it are spread evenly over one, however many they are."""
+"""The golden ratio minus 1: its multiples modulo 1 are evenly spread for any number of streams."""
 
 _HEAD = "HTTP/1.1 200 OK\r\nContent-Type: {}\r\n{}\r\n\r\n"
 STREAM = _HEAD.format("text/event-stream", "Transfer-Encoding: chunked").encode()
@@ -38,7 +38,7 @@ LAST = b"%x\r\n%s\r\n0\r\n\r\n" % (len(calls.ending()), calls.ending())
 
 
 def http(body: bytes) -> bytes:
-    """A call with this body, head and all."""
+    """An HTTP request with this body."""
     return b"\r\n".join([
         b"POST %s HTTP/1.1" % calls.PATH.encode(), b"Host: bench", b"Content-Length: %d" % len(body),
         *(f"{name}: {value}".encode() for name, value in calls.HEADERS.items()), b"", body,
@@ -54,7 +54,7 @@ def event() -> bytes:
 
 
 class Upstream(Listening):
-    """Answers whole, or with a stream: an event every `period_s` until it `is_ending`."""
+    """Answers plain calls, and streams with an event every `period_s` until `is_ending`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -64,13 +64,13 @@ class Upstream(Listening):
         self.written = 0
         self.connections: set[asyncio.Transport] = set()
         self.arrived: list[int] = []
-        """How old each event was when a client had it, in nanoseconds."""
+        """The age of each event at its client, in nanoseconds."""
 
     def connection(self) -> _Source:
         return _Source(self)
 
     async def hang_up(self) -> None:
-        """Close what is still open, so that none of it is kept for later."""
+        """Closes all open connections."""
         async with asyncio.timeout(WAIT_S):
             while self.connections:
                 for transport in list(self.connections):
@@ -78,7 +78,7 @@ class Upstream(Listening):
                 await asyncio.sleep(0.01)
 
     def is_behind(self) -> bool:
-        """Whether enough events are under way."""
+        """Whether the limit of events under way is reached."""
         return self.written - len(self.arrived) >= MAX_AHEAD * self.begun
 
 
@@ -102,7 +102,7 @@ class _Source(Reading):
             self._transport.write(WHOLE)
             return
         self._transport.write(STREAM)
-        # Streams begin together and go on apart: their events are spread over the whole period.
+        # Streams begin together; their events are spread over the whole period.
         self._upstream.begun += 1
         self._due = self._loop.time() + self._upstream.period_s * (self._upstream.begun * SPREAD % 1)
         self._write()
@@ -135,7 +135,7 @@ class Client(asyncio.Protocol):
         self.transport = cast(asyncio.Transport, transport)
 
     def ask(self) -> None:
-        """Ask for a stream: `begun` with its first event, `ended` when it has ended whole."""
+        """Requests a stream: `begun` at its first event, `ended` at its complete end."""
         self.begun: asyncio.Future[float] = self._loop.create_future()
         self.ended: asyncio.Future[None] = self._loop.create_future()
         self._parser = httptools.HttpResponseParser(self)
@@ -152,7 +152,7 @@ class Client(asyncio.Protocol):
         self._fail("the connection was lost")
 
     def on_body(self, data: bytes) -> None:
-        """Of the parser: a piece of the body, which need not end where an event does."""
+        """Called by the parser: a part of the body, which may end inside an event."""
         events, _, self._held = (self._held + data).rpartition(b"\n\n")
         stamps = _STAMP.findall(events)
         self._arrived.extend(self._now - int(stamp) for stamp in stamps)
@@ -162,7 +162,7 @@ class Client(asyncio.Protocol):
         self._is_done = events.endswith(b"data: [DONE]")
 
     def on_message_complete(self) -> None:
-        """Of the parser: the body has ended as HTTP has it; whether the stream is whole is another question."""
+        """Called by the parser at the end of the HTTP body; the stream may be incomplete."""
         status = self._parser.get_status_code()
         if status == 200 and self._has_reason and self._is_done and not self._held:
             self.ended.set_result(None)
@@ -173,12 +173,12 @@ class Client(asyncio.Protocol):
         for future in (self.begun, self.ended):
             if not future.done():
                 future.set_exception(BenchError(f"a stream did not end whole: {why}"))
-                future.exception()  # one of many is enough to be told
+                future.exception()  # one exception of many is reported
 
 
 @asynccontextmanager
 async def streams(port: int, upstream: Upstream, count: int, period_s: float) -> AsyncIterator[list[Client]]:
-    """So many streams through this port, all begun. At the end of the `with` each has to end whole."""
+    """Opens `count` streams through this port; at the end of the `with` each must end complete."""
     upstream.period_s, upstream.is_ending = period_s, False
     upstream.begun = upstream.written = 0
     upstream.arrived.clear()

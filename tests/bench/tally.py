@@ -1,4 +1,4 @@
-"""What was counted, as tables: for each module, and for each function."""
+"""Counts as tables: by module and by function."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from .counter import Function
 OURS = "gateway"
 
 EVERY_CALL = 0.9
-"""A function counts as entered by every call from this share on; work of timers is below it."""
+"""Minimum share of calls that enter a function of their path; functions of timers are below it."""
 
 
 class Row(NamedTuple):
-    """For one call."""
+    """Counts per call."""
 
     name: str
     entered: float
-    """Functions written in Python."""
+    """Entries of functions written in Python."""
     calls_to_c: float
-    """Functions written in C, called from there."""
+    """Calls from them to functions written in C."""
 
 
 def by_function(functions: Iterable[Function], calls: int) -> list[Row]:
-    """For each function, whoever does most first."""
+    """By function, the highest count first."""
     return _sorted([
         Row(f"{each.module}:{each.line} {each.name}", each.entered / calls, each.calls_to_c / calls)
         for each in functions
@@ -33,7 +33,7 @@ def by_function(functions: Iterable[Function], calls: int) -> list[Row]:
 
 
 def by_module(functions: Iterable[Function], calls: int) -> list[Row]:
-    """For each of our modules, and for each package of others."""
+    """By module of the gateway, and by third-party package."""
     sums: dict[str, list[int]] = {}
     for each in functions:
         of = sums.setdefault(_module(each.module), [0, 0])
@@ -43,14 +43,14 @@ def by_module(functions: Iterable[Function], calls: int) -> list[Row]:
 
 
 class Breadth(NamedTuple):
-    """How many places of the gateway one call goes through: what a reader of its path has to open."""
+    """The number of files and functions of the gateway that one call enters."""
 
     files: int
     functions: int
 
 
 def breadth(functions: Iterable[Function], calls: int) -> Breadth:
-    """The gateway's own files and functions that (nearly) every call enters, comprehensions and lambdas left out."""
+    """The gateway's files and functions that (nearly) every call enters, without comprehensions and lambdas."""
     own = [
         each
         for each in functions
@@ -67,12 +67,12 @@ def total(rows: Iterable[Row], name: str) -> Row:
 
 
 def is_ours(row: Row) -> bool:
-    """Whether this is the gateway's own."""
+    """Whether this is code of the gateway."""
     return row.name == OURS or row.name.startswith(f"{OURS}.")
 
 
 def difference(more: Iterable[Row], less: Iterable[Row], by: int) -> list[Row]:
-    """What each of `by` things more costs."""
+    """The increase, divided by `by`."""
     found = {row.name: row for row in less}
     nothing = Row("", 0, 0)
     told = []
@@ -83,7 +83,7 @@ def difference(more: Iterable[Row], less: Iterable[Row], by: int) -> list[Row]:
 
 
 def table(heading: str, rows: Sequence[Row], shown: int = 1000) -> str:
-    """As text. What is less than once in a hundred calls is left out."""
+    """As text, without rows of less than one in a hundred calls."""
     sums = [total(rows, "all of it"), total(filter(is_ours, rows), "of it the gateway's own")]
     kept = [row for row in rows if row.entered + row.calls_to_c >= 0.01][:shown]
     lines = [f"{heading:70} {'entered':>9} {'calls to C':>11}"]
@@ -92,7 +92,7 @@ def table(heading: str, rows: Sequence[Row], shown: int = 1000) -> str:
 
 
 def numbers(heading: str, counts: Counter[str], calls: int, shown: int = 1000) -> str:
-    """What was counted for so many calls, for one of them; whoever has most first."""
+    """Counts per call, the highest first."""
     rows = {"all of it": counts.total(), **dict(counts.most_common(shown))}
     kept = {name: count / calls for name, count in rows.items() if abs(count) >= calls / 100 or name == "all of it"}
     return "\n".join([heading, *(f"  {name[:68]:68} {value:9.2f}" for name, value in kept.items())])

@@ -1,4 +1,4 @@
-"""A completions call as chats, and their answers as its own: whatever is not right is refused."""
+"""A completions call as chat calls, and their answers as one completion; invalid answers are refused."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def call(body: dict[str, Any]) -> Call:
 
 
 def forwarded(part: Call, able: Capabilities) -> Any:
-    """What is sent to the upstream for one of the calls."""
+    """The request to the upstream for one of the calls."""
     changes = changed_members(part, (), Route(upstream="up"), able)
     return json.loads(json_document.replace(part.params.document, changes))
 
@@ -71,7 +71,7 @@ def test_each_prompt_becomes_a_chat(name: str) -> None:
     ],
 )
 def test_one_prompt_after_the_other(prompt: Any, prompts: list[Any]) -> None:
-    """For an upstream that has completions, and takes one prompt at a time: nothing but the prompt is changed."""
+    """For an upstream with completions of one prompt: only the prompt is changed."""
     body = {"model": "m", "prompt": prompt, "n": 2, "best_of": 3, "echo": True, "suffix": "s", "logprobs": 0, "x": [1]}
     split = Split(call(body))
     parts = [split.call(number) for number in range(len(split))]
@@ -89,14 +89,14 @@ def test_a_part_is_a_whole_call_of_its_own() -> None:
     assert (one.params.prompts, one.params.n, one.params.output_limit) == (1, 3, 7)
     assert one.params.prompt_tokens > 100 > other.params.prompt_tokens
     assert one.params.document.members == json.loads(one.params.document.text)
-    assert formats.read("chat", one.params.document.text.encode()).n == 3  # the API's own rules for a chat
+    assert formats.read("chat", one.params.document.text.encode()).n == 3  # validated by the rules of chat
 
 
 # ------------------------------------------------------------------------------------------------------- plain answers
 
 
 def answered(name: str) -> Any:
-    """The whole answer to the plain call of a golden file."""
+    """The answer to the plain call of a golden file."""
     golden = GOLDEN[name]
     whole = call(golden["request"])
     split = Split(whole)
@@ -198,7 +198,7 @@ def test_usage_without_details_shows_none() -> None:
 
 
 def streamed(name: str, cut: int | None = None, end: bytes = b"\n") -> tuple[list[list[Any]], Any]:
-    """What a client sees of each prompt's stream, and of the usage; each stream cut into pieces of this length."""
+    """The client's events of each prompt's stream, and the usage; each stream is split into pieces of this length."""
     golden = GOLDEN[name]
     whole = call(golden["request"])
     split, shows = Split(whole), whole.params.include_usage
@@ -277,7 +277,7 @@ def test_chunks_of_completions_keep_what_they_hold() -> None:
 
 @given(st.lists(st.text(min_size=1, max_size=4), min_size=1, max_size=20), st.data())
 def test_offsets_lead_to_the_tokens(words: list[str], data: st.DataObject) -> None:
-    """Whatever the text, and however its bytes are cut into tokens."""
+    """For any text and any split of its bytes into tokens."""
     text = "".join(words).encode(errors="replace")
     cuts = sorted({0, len(text), *data.draw(st.lists(st.integers(0, len(text)), max_size=30))})
     tokens = [text[one:other] for one, other in pairwise(cuts)]
@@ -303,7 +303,7 @@ def test_offsets_lead_to_the_tokens(words: list[str], data: st.DataObject) -> No
 # ------------------------------------------------------------------------------------------------------------ refusals
 
 ROWS: list[tuple[str, str | None, Any, int, str, str | None]] = [
-    # what the upstream says, of which param; the prompt, the number of the part; what the client is told
+    # the upstream's message, its param; the prompt, the number of the part; the client's message
     ("Invalid 'messages[0].content': string too long.", "messages[0].content", "x", 0,
      "Invalid 'prompt': string too long.", "prompt"),
     ("Invalid 'messages[0].content': string too long.", "messages[0].content", ["x", "y"], 1,

@@ -1,4 +1,4 @@
-"""One call carried as several is accounted for once, however it ends."""
+"""A call carried as several upstream requests is settled once, for every kind of end."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PROMPTS = 3
 
 
 class Upstream:
-    """Answers no prompt; when it is cut off, or left alone, each has cost something."""
+    """Answers no prompt; each has a cost when it is cancelled, or when its client leaves."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -37,7 +37,7 @@ class Upstream:
             await asyncio.Event().wait()
         except asyncio.CancelledError as cancelled:
             self.left.append(cancelled.args)
-            side.hold(1000)  # what had come before it was told
+            side.hold(1000)  # data that arrived before the cut
             share.close(status=0, usage=Usage(2, 3, source="estimated"), ended="client_gone")
             raise
         raise AssertionError

@@ -1,6 +1,6 @@
-"""A headless Chromium, driven by Selenium: one for all tests of a file, each in a page that remembers nothing.
+"""A headless Chromium, driven by Selenium: one for all tests of a file; each test has a page without stored data.
 
-`make test` installs it from the system's packages where it may (.ci/servers). A browser that is missing is a failure.
+`make test` installs it from the system's packages if permitted (.ci/servers). Without a browser the tests fail.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from selenium.webdriver.remote.webelement import WebElement
 from tests.flows.house import eventually
 
 WITHIN_S = 20.0
-"""How long a test waits for what it wants to see, on the slowest of machines."""
+"""Seconds that a test waits for an element, on a slow machine."""
 
 ATTEMPTS = 3
-"""At starting a browser, which a busy machine now and then takes too long for."""
+"""Attempts to start a browser, which may take too long on a busy machine."""
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 DRIVER = "chromedriver"
@@ -67,7 +67,7 @@ def start(folder: Path) -> webdriver.Chrome:
 
 
 class Page:
-    """What somebody sees who looks at the dashboard, and what they do."""
+    """The dashboard in the browser: what it shows, and a user's actions."""
 
     def __init__(self, driver: webdriver.Chrome, address: str) -> None:
         self.driver = driver
@@ -75,7 +75,7 @@ class Page:
         """Of the gateway: http://127.0.0.1:8080."""
 
     def forget(self) -> None:
-        """As if nobody had been here before; and as large and light as a desk's."""
+        """Deletes stored data; a window of desktop size in the light theme."""
         self.driver.get(f"{self.address}/dashboard/icon.svg")
         self.run("sessionStorage.clear(); localStorage.clear()")
         self.resize(1280, 900)
@@ -86,7 +86,7 @@ class Page:
     def open(self, fragment: str = "", token: str | None = None) -> None:
         """The dashboard, signed in with this token."""
         if self.driver.current_url.partition("#")[0] == f"{self.address}/dashboard":
-            self.driver.get("about:blank")  # or nothing would be loaded
+            self.driver.get("about:blank")  # otherwise a change of the fragment alone loads nothing
         self.driver.get(f"{self.address}/dashboard" + (f"#token={token}" if token else ""))
         if token:
             self.see("#nav a[aria-current]")
@@ -106,7 +106,7 @@ class Page:
         return self.driver.find_elements(By.CSS_SELECTOR, css)
 
     def until(self, look: Callable[[], T]) -> T:
-        """Look until there is something to see; what is drawn anew meanwhile is looked for again."""
+        """Calls `look` until it returns something; retries when an element was replaced meanwhile."""
 
         def once() -> T | None:
             try:
@@ -138,7 +138,7 @@ class Page:
         return self.see(css).text
 
     def rows(self, css: str = "main table") -> list[dict[str, str]]:
-        """What stands in a table, by its headings; exact numbers where cells have them. Not what is hidden."""
+        """The visible rows of a table by heading, with exact numbers where cells have them."""
         found: list[dict[str, str]] = self.run(
             """
             const table = document.querySelector(arguments[0]);
@@ -162,7 +162,7 @@ class Page:
         self.until(act)
 
     def type(self, css: str, text: str) -> None:
-        """Into a field, instead of what stands there."""
+        """Replaces the text of a field."""
         field = self.see(css)
         field.send_keys(Keys.CONTROL, "a")
         field.send_keys(Keys.DELETE, text)
@@ -190,7 +190,7 @@ class Page:
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
 
     def prefer(self, scheme: Scheme, *, is_still: bool = False) -> None:
-        """What the system would say: dark or light; whether things should move."""
+        """The preferences of the system: dark or light, reduced motion."""
         features = [
             {"name": "prefers-color-scheme", "value": scheme},
             {"name": "prefers-reduced-motion", "value": "reduce" if is_still else "no-preference"},
@@ -198,12 +198,12 @@ class Page:
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
 
     def logged(self) -> list[str]:
-        """What the console says since the last time that somebody asked; violations of the policy are among it."""
+        """Console messages since the last call, with violations of the content security policy."""
         entries: list[dict[str, Any]] = self.driver.get_log("browser")  # type: ignore[no-untyped-call]
         return [entry["message"] for entry in entries]
 
     def requested(self) -> list[dict[str, Any]]:
-        """Every request since the last time: `url`, `method`, `headers`."""
+        """Every request since the last call: `url`, `method`, `headers`."""
         return [event["request"] for event in self._events("Network.requestWillBeSent")]
 
     def _events(self, method: str) -> Iterator[dict[str, Any]]:

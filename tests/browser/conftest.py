@@ -1,8 +1,8 @@
-"""One browser for all of it, and gateways with something to show.
+"""One browser for all tests, and gateways with data.
 
-A test sees a gateway whose calls, refusals and keys are those that `_house` made, whatever ran before it. A test that
-makes calls or changes keys, teams or the configuration is marked `changes` and has another gateway, which such tests
-share: it finds what others have made, and keys of its own are named by no other test.
+A test gets a gateway with exactly the calls, refusals and keys that `_house` made, in any order of tests. A test that
+makes calls or changes keys, teams or the configuration is marked `changes`; these tests share another gateway, so they
+see data of each other, and each uses its own names of keys.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ KEYS = [
 STORES = ("embedded", "redis")
 
 SLOWEST_S = 240
-"""For one test: what it waits for has bounds of its own, and a busy machine takes its time to start a browser."""
+"""Seconds per test; its waits have their own limits, and a browser starts slowly on a busy machine."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -79,9 +79,9 @@ def gateways(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartsGateway
 def house_on(
     gateways: StartsGateways, theatre: Stage, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[..., Gateway]]:
-    """A gateway on one of `STORES` with calls of today and of other days, good ones and bad ones.
+    """A gateway on one of `STORES`, with calls of several days, served and failed.
 
-    Each UTC day has its own: after midnight no quota is spent and no call is of today.
+    Each UTC day has its own gateway: after midnight no quota is used and no call is of today.
     """
     with ExitStack() as servers:
 
@@ -113,7 +113,7 @@ def _of(request: pytest.FixtureRequest, house_on: Callable[..., Gateway], store:
 
 @pytest.fixture
 def operator(request: pytest.FixtureRequest, driver: webdriver.Chrome, either: Gateway) -> Iterator[Page]:
-    """Signed in at a gateway on each of the stores as who may change things."""
+    """Signed in with the admin token, on each of the stores."""
     for made in _visit(request, driver, either):
         made.open(token=ADMIN_TOKEN)
         yield made
@@ -137,7 +137,7 @@ def _house(gateways: StartsGateways, theatre: Stage, more: dict[str, Any]) -> Ga
 
 
 def ago(days: int) -> str:
-    """The UTC day so many days before today."""
+    """The UTC day this many days before today."""
     return (datetime.now(UTC) - timedelta(days=days)).strftime("%Y-%m-%d")
 
 
@@ -166,7 +166,7 @@ def _give_a_past(house: Gateway) -> None:
 
 
 def _call(house: Gateway, theatre: Stage) -> None:
-    """Every kind of end, once or more."""
+    """Makes calls with every kind of end."""
     usage = {"prompt_tokens": 100, "completion_tokens": 50, "prompt_tokens_details": {"cached_tokens": 20}}
     good = ok_json({"model": "told", "choices": [], "usage": usage})
     with theatre.interlude(good, good, error_json(500), good, good, good, good):
@@ -196,7 +196,7 @@ def _is_call(line: Mapping[str, Any]) -> bool:
 
 
 def rest(house: Gateway) -> None:
-    """Wait until no call runs, and each that has an access line is in the store. Refusals are written once a second."""
+    """Waits until no call runs and each logged call is stored. Refusals are written once per second."""
     calls = {line["id"] for line in house.lines() if _is_call(line)}
 
     def is_at_rest() -> bool:
@@ -220,23 +220,23 @@ def _visit(request: pytest.FixtureRequest, driver: webdriver.Chrome, house: Gate
 
 @pytest.fixture
 def page(request: pytest.FixtureRequest, driver: webdriver.Chrome, house: Gateway) -> Iterator[Page]:
-    """The browser, which has never been here; afterwards, whether the page kept to the gateway and to its policy."""
+    """The browser without stored data; afterwards checks the requests of the page and its policy."""
     yield from _visit(request, driver, house)
 
 
 def check_manners(page: Page) -> None:
-    """No request to anybody else, no token in an address, nothing refused by the policy, no script that failed."""
+    """No request to another server, no token in an address, no violation of the policy, no failed script."""
     for request in page.requested():
         assert request["url"].startswith((page.address + "/", "data:", "about:")), request["url"]
         assert ADMIN_TOKEN not in request["url"].partition("#")[0]
         assert VIEWER_TOKEN not in request["url"].partition("#")[0]
-    # What is no 200 is told as an error, too, and not of the page's making.
+    # Chromium logs other statuses than 200 as errors, too; they are not errors of the page.
     said = [line for line in page.logged() if "Failed to load resource" not in line]
     assert not said, said
 
 
 @pytest.fixture
 def admin(page: Page) -> Page:
-    """Signed in as who may change things."""
+    """Signed in with the admin token."""
     page.open(token=ADMIN_TOKEN)
     return page

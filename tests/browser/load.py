@@ -1,14 +1,13 @@
-"""Whether anybody's calls wait for those who look at the dashboard: python -m tests.browser.load
+"""Whether viewers of the dashboard delay calls: python -m tests.browser.load
 
 Fills a store with a year of a thousand keys, starts a gateway over it in front of the simulated upstream, and makes
-calls at a steady pace. Every other phase, three people look at the dashboard meanwhile: they open the page and do what
-it does (tests/browser/viewers.py), one on the overview, one in every view by turns, one with an API key on what a
-member sees. Printed for each phase: the median and the 99th percentile of all calls, from when each was due; and in the
-end those of both kinds of phases beside each other, and how far phases of the same kind are apart, which is what this
-machine cannot tell from nothing.
+calls at a steady rate. In every other phase three viewers request what the dashboard's page requests
+(tests/browser/viewers.py): one the overview, one all views in turn, one a member's view with an API key. Printed for
+each phase: the median and 99th percentile of the latency of all calls, from the time each was due; at the end both
+kinds of phases side by side, and the spread within each kind, which is the noise of this machine.
 
-Needs redis-server for `--store redis`. It takes half a minute to begin with, and five minutes as it stands. What is
-compared are phases that take turns on the same processes, never two runs.
+Needs redis-server for `--store redis`. It takes half a minute to prepare, and five minutes with the defaults. Only
+phases that take turns on the same processes are compared, never two runs.
 """
 
 from __future__ import annotations
@@ -34,15 +33,15 @@ from .viewers import VIEWS, Subjects
 TEAMS, MODELS = 20, 5
 LOOKED_AT = Subjects(key="key-0007", team="team-7", model="model-3", upstream="upstream-1")
 ANSWER_S = 0.02
-"""How long the upstream thinks."""
+"""Delay of the upstream, in seconds."""
 WARM_S = 3.0
 LATE_S = 30.0
 IDLE_S = 10.0
-"""How long a connection may have been free to be used again; the gateway closes it some day."""
+"""Seconds of idle time after which a connection is not reused: the gateway may close it."""
 
 
 class Phase(NamedTuple):
-    """What the calls of one phase have seen. In milliseconds."""
+    """Latencies of the calls of one phase, in milliseconds."""
 
     is_open: bool
     calls: int
@@ -51,11 +50,11 @@ class Phase(NamedTuple):
     p99_ms: float
     most_ms: float
     looked: dict[str, Any]
-    """What the dashboard has asked: how often, and how long the slowest took, in seconds."""
+    """Requests of the dashboard: their number, and the slowest in seconds."""
 
 
 def config(upstream: str, store: str, keys: int, workers: int) -> dict[str, Any]:
-    """A thousand keys in twenty teams, each with quotas of its own."""
+    """`keys` keys in 20 teams, each with its own quotas."""
     quotas = [{"requests": 1_000_000, "per": "minute"}, {"tokens": 10_000_000_000, "per": "day"}]
     return settings(
         upstream,
@@ -71,7 +70,7 @@ def config(upstream: str, store: str, keys: int, workers: int) -> dict[str, Any]
 
 
 class Caller:
-    """Calls at a steady pace, each on a connection that is free."""
+    """Calls at a steady rate, each on an idle connection."""
 
     def __init__(self, port: int, keys: int, per_s: float) -> None:
         self._port = port
@@ -84,7 +83,7 @@ class Caller:
         self.failed = 0
 
     async def call_for(self, seconds: float) -> None:
-        """Make the calls that are due within so many seconds, and wait for the last."""
+        """Makes the calls that are due within this time, and waits for the last."""
         began = time.monotonic()
         async with asyncio.TaskGroup() as calls:
             for place in range(int(seconds * self._per_s)):
@@ -94,7 +93,7 @@ class Caller:
 
     async def _call(self, due: float) -> None:
         self._made += 1
-        # Every third one is streamed.
+        # Every third call is streamed.
         wish = {"model": COMPLETIONS, "prompt": "Once upon a time", "stream": self._made % 3 == 0,
                 "simulate": {"delay_s": ANSWER_S, "tokens": 8}}  # fmt: skip
         body = json.dumps(wish).encode()
@@ -137,7 +136,7 @@ async def _read(reader: asyncio.StreamReader) -> bool:
 
 
 class Looking:
-    """The other process, in which the dashboard is looked at."""
+    """The other process, which requests the dashboard."""
 
     def __init__(self, url: str, number: int, stay_s: float) -> None:
         command = [sys.executable, "-m", "tests.browser.viewers", url, str(number), str(stay_s), *LOOKED_AT]
@@ -171,10 +170,10 @@ async def measure(caller: Caller, looking: Looking, seconds: float, *, is_open: 
 
 
 async def run(house: Gateway, wish: argparse.Namespace) -> list[Phase]:
-    """All phases: quiet, open, quiet ... and quiet."""
+    """All phases: quiet, open, quiet, ..., quiet."""
     caller = Caller(house.port, wish.keys, wish.rate)
     looking = Looking(house.url, wish.viewers, wish.seconds / len(VIEWS))
-    looking.tell("close")  # it runs
+    looking.tell("close")  # wait until it has started
     phases = []
     await caller.call_for(WARM_S)
     for place in range(2 * wish.rounds + 1):
@@ -191,7 +190,7 @@ async def run(house: Gateway, wish: argparse.Namespace) -> list[Phase]:
 
 
 def summary(phases: list[Phase]) -> str:
-    """Both kinds of phases beside each other."""
+    """Both kinds of phases side by side."""
     lines = []
     for name in ("p50_ms", "p99_ms"):
         quiet, looked = ([getattr(each, name) for each in phases if each.is_open is kind] for kind in (False, True))

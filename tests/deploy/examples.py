@@ -1,4 +1,4 @@
-"""The examples of deploy/ as they would be used, with the places changed that a test cannot have."""
+"""The examples of deploy/ in use, with paths and addresses replaced that a test cannot have."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def make_secrets(folder: Path) -> Path:
 
 
 def secret_files(text: str) -> set[str]:
-    """The paths of all `${file:...}` in a configuration."""
+    """The paths of all `${file:...}` references in a configuration."""
     return set(re.findall(r"\$\{file:([^}]+)\}", text))
 
 
 def settle(text: str, changes: Mapping[str, str]) -> str:
-    """The text with these changes, each of which has to apply."""
+    """The text with these replacements; each must occur in it."""
     for old, new in changes.items():
         assert old in text, f"{old!r} does not stand in it"
         text = text.replace(old, new)
@@ -49,7 +49,7 @@ def settle(text: str, changes: Mapping[str, str]) -> str:
 
 @contextmanager
 def redis_of(folder: Path, settings: Path, script: str, changes: Mapping[str, str], password: str) -> Iterator[int]:
-    """A Redis as an example starts it, by its file and its shell script; yields the port."""
+    """Starts Redis by the settings file and shell script of an example; yields the port."""
     data = folder / "data"
     data.mkdir()
 
@@ -62,7 +62,7 @@ def redis_of(folder: Path, settings: Path, script: str, changes: Mapping[str, st
         try:
             return ask(port, "PING", password=password) == "PONG"
         except Refusal:
-            return False  # somebody else's
+            return False  # another process has the port
 
     with on_some_port(start, answers) as (port, _):
         yield port

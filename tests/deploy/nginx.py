@@ -1,8 +1,8 @@
-"""nginx with TLS in front of gateways, by the file of deploy/, as its operator would run it.
+"""nginx with TLS in front of gateways, with the configuration of deploy/.
 
 with nginx(folder, [port, other], authority.server_file(NAME)) as front:
     ...                                                     # https://127.0.0.1:{front.port}
-    front.leave_out(port)                                   # that line says "down", and nginx is reloaded
+    front.leave_out(port)                                   # marks its line "down" and reloads nginx
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Nginx(Running):
         super().__init__(folder, ["nginx", *self._arguments])
 
     def leave_out(self, *gateways: int) -> None:
-        """Send no new call to these; returns when it is so. Calls that are under way there go on."""
+        """Sends no new call to these gateways; returns once it applies. Running calls continue."""
         self._write(*gateways)
         before = children(self.pid)
         os.kill(self.pid, signal.SIGHUP)
@@ -50,7 +50,7 @@ class Nginx(Running):
         eventually(lambda: not any(map(_takes_calls, before)), PATIENCE_S)
 
     def _write(self, *left_out: int) -> None:
-        """Raises AssertionError where nginx does not like the file, or has something to say of it."""
+        """Raises AssertionError if nginx rejects the file or warns about it."""
         lines = [f"server {HOST}:{port}{' down' if port in left_out else ''};\n" for port in self._gateways]
         settled = settle(
             (DEPLOY / "nginx.conf").read_text(),
@@ -69,20 +69,20 @@ class Nginx(Running):
 
 
 def _takes_calls(worker: int) -> bool:
-    """A worker that is told to end says so in its title, and takes nothing new."""
+    """A worker that shuts down has this in its process title, and accepts no connections."""
     shown = subprocess.run(["ps", "-o", "args=", "-p", str(worker)], capture_output=True, text=True, check=False).stdout
     return bool(shown) and "shutting down" not in shown and "<defunct>" not in shown
 
 
 @contextmanager
 def nginx(folder: Path, gateways: Sequence[int], certificate: Path) -> Iterator[Nginx]:
-    """It answers on a port that was free, until the block is left."""
+    """Runs nginx on a free port until the end of the block."""
     with on_some_port(lambda port: Nginx(folder, gateways, certificate, port), is_up) as (_, front):
         assert isinstance(front, Nginx)
         yield front
 
 
 def is_up(port: int) -> bool:
-    """Whether somebody listens there. Raises OSError where nobody does."""
+    """Whether the port accepts connections. Raises OSError if not."""
     with socket.create_connection((HOST, port), timeout=PATIENCE_S):
         return True

@@ -1,5 +1,5 @@
-"""The pages of docs say what the code does: every code and field, every command, metric and setting is one that
-exists, and none is left out."""
+"""The pages of docs agree with the code: they list every error code, field, command, metric and setting, and no
+others."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def page(name: str) -> str:
 
 
 def section(text: str, title: str) -> str:
-    """From a heading to the next of its kind."""
+    """From a heading to the next of its level."""
     return text.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
 
 
 def rows(text: str) -> list[list[str]]:
-    """The cells of tables whose first cell is a word in code."""
+    """The rows of tables whose first cell is in code font."""
     lines = [line for line in text.splitlines() if line.startswith("| `")]
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
 
@@ -52,7 +52,7 @@ def blocks(text: str, language: str) -> list[str]:
 
 
 def spelt_codes() -> set[str | None]:
-    """Codes that are put together when they are needed."""
+    """Error codes that are composed at run time."""
     numbers = (1, 1.0)
     made = [
         *(validation_errors.above("n", each, each) for each in numbers),
@@ -85,7 +85,7 @@ def test_every_error_has_its_status() -> None:
 
 
 def written_fields() -> set[str]:
-    """Of access lines: what is handed to `write`, and what is told of a call that was refused."""
+    """Fields of access lines: the arguments of `write`, and the fields of a refused call."""
     access = ast.parse((ROOT / "gateway" / "web" / "access_log.py").read_text())
     middleware = ast.parse((ROOT / "gateway" / "web" / "middleware.py").read_text())
     (carried,) = [node for node in ast.walk(access) if getattr(node, "name", "") == "write_record"]
@@ -119,13 +119,13 @@ def test_messages_for_operators_are_said_somewhere() -> None:
 
 
 NOT_SERVED = {"/v1/responses", "/v1/messages", "/v1/messages/count_tokens"}
-"""Addresses that the pages name to say that the gateway does not serve them."""
+"""Addresses that the pages name as not served."""
 
 COMMAND = re.compile(r"^(?:.* exec gateway |.* -- )?gateway (?P<arguments>.*)$", re.MULTILINE)
 
 
 def commands() -> list[str]:
-    """The gateway's commands in the blocks of all pages, however they are reached."""
+    """The gateway's commands in the code blocks of all pages."""
     shown = [block for path in PAGES for block in blocks(path.read_text(), "sh")]
     return [match["arguments"] for block in shown for match in COMMAND.finditer(block)]
 
@@ -170,7 +170,7 @@ def test_pages_name_only_what_there_is(path: Path) -> None:
 
 
 def anchors(path: Path) -> set[str]:
-    """What headings can be linked by, as GitHub makes them."""
+    """The anchors of headings, by GitHub's rule."""
     titles = re.findall(r"^#+ (.+)$", path.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
 
@@ -184,15 +184,15 @@ def test_alerts_lead_to_the_runbook() -> None:
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
 def test_pages_name_only_settings_that_there_are(path: Path) -> None:
-    known = {name for name, _ in settings()} | {"defaults.models"}  # its settings are those of models.NAME
+    known = {name for name, _ in settings()} | {"defaults.models"}  # it has the settings of models.NAME
     sections = {name.partition(".")[0].partition("[")[0] for name in known}
     text = re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL)
-    # In a table about somebody else's settings only ours count: those of its second column.
+    # In a table of another program's settings only the second column has ours.
     lines = [
         line.split(" | ")[1] if "litellm" in path.name and line.startswith("| ") else line for line in text.splitlines()
     ]
     for shown in re.findall(r"`([a-z]+(?:\[\])?(?:\.[A-Za-z_]+(?:\[\])?)+)`", "\n".join(lines)):
-        name = re.sub(r"^(upstreams|models|teams)\.[a-z]+\.", r"\1.NAME.", shown)  # one of somebody's own
+        name = re.sub(r"^(upstreams|models|teams)\.[a-z]+\.", r"\1.NAME.", shown)  # a name from an example
         if not name.endswith(".py") and name.partition(".")[0].partition("[")[0] in sections:
             assert name in known or any(each.startswith(f"{name}.") for each in known), f"{path.name} names {name}"
 

@@ -23,7 +23,7 @@ VIEWS = ["overview", "overview?range=24h&group=key", "calls", "quotas", "keys", 
 
 
 def check(page: Page, where: str) -> None:
-    """What axe-core finds on the page as it is."""
+    """Asserts that axe-core finds nothing on the current page."""
     page.run("if (!window.axe) { const module = undefined; " + AXE.read_text() + " }")
     found: list[dict[str, Any]] = page.driver.execute_async_script(
         "const done = arguments[1];"
@@ -141,7 +141,7 @@ CHARTED = {"overview", "mine", "keys/alice", "teams/crew", "models/gpt-3.5-turbo
 
 
 def opened(page: Page, view: str) -> None:
-    """A view as whoever has it: a member, or an operator."""
+    """Opens a view as a member or operator, depending on the view."""
     page.open(token=secret("alice") if view == "mine" else ADMIN_TOKEN)
     page.go(view)
     page.see("dialog .facts" if "/" in view else "main table, main .playground, main .none")

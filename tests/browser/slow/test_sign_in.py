@@ -83,7 +83,7 @@ def houses(
 
 @pytest.fixture
 def page(driver: webdriver.Chrome, houses: list[Gateway], provider: tuple[str, int]) -> Iterator[Page]:
-    """A browser that nobody has signed in with, neither here nor at the provider."""
+    """A browser without a session at the gateway and at the provider."""
     made = Page(driver, houses[0].url)
     made.forget()
     driver.delete_all_cookies()
@@ -92,7 +92,7 @@ def page(driver: webdriver.Chrome, houses: list[Gateway], provider: tuple[str, i
 
 
 def sign_in(page: Page, person: str) -> None:
-    """As a person does it: the button, the provider's page, her name, her consent, and back."""
+    """Like a person: the button, the provider's page, the name, the consent, and back."""
     page.open()
     page.click("#sign-in")
     page.see("input[name=login]").send_keys(person)
@@ -144,7 +144,7 @@ def test_people_see_what_is_theirs_at_every_gateway(
     assert houses[1].get("/admin/api/session", key=None, headers={"Cookie": stolen}).status == 200
     page.open()
     page.click("#leave")
-    eventually(lambda: "/session/end" in page.driver.current_url)  # the provider asks, too
+    eventually(lambda: "/session/end" in page.driver.current_url)  # the provider asks for confirmation
     for house in houses:
         assert house.get("/admin/api/session", key=None, headers={"Cookie": stolen}).status == 401
     page.open()

@@ -1,4 +1,4 @@
-"""Those who look on in tests/browser/load.py ask what the page asks."""
+"""The viewers of tests/browser/load.py make the same requests as the page."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OPERATOR, MEMBER = Person(ADMIN_TOKEN, VIEWS), Person(secret(OF.key), MEMBER_VIE
 
 
 def plain(asked: set[str]) -> set[str]:
-    """Requests with each day said as how long it is before the newest, so that midnight may pass."""
+    """Requests with each day replaced by its distance to the newest, so that they survive midnight."""
     found = [date.fromisoformat(day) for path in asked for day in re.findall(r"\d{4}-\d\d-\d\d", path)]
     return {
         re.sub(r"\d{4}-\d\d-\d\d", lambda day: str((max(found) - date.fromisoformat(day[0])).days), path)
@@ -26,7 +26,7 @@ def plain(asked: set[str]) -> set[str]:
 
 
 def asked_since(page: Page) -> set[str]:
-    """Requests since the last time, as a `Poll` names them: below the admin API, or of models."""
+    """Requests since the last call, with the names of `Poll`: below the admin API, or of models."""
     urls = [each["url"].removeprefix(page.address) for each in page.requested()]
     return {url.removeprefix(PREFIX) for url in urls if url.startswith((PREFIX, "/v1/"))}
 
@@ -40,7 +40,7 @@ def test_viewers_ask_what_the_page_asks(page: Page, person: Person, view: str) -
     page.open(token=person.token)
     before = "audit" if person is OPERATOR else "keys"
     page.go(before)
-    # The browser tells of requests in their order: with this one, all that the view before has asked is told.
+    # The browser reports requests in order: after this one, all requests of the view before are reported.
     page.until(lambda: [path for path in asked_since(page) if path.startswith(f"{before}?")])
     page.go(view.format(**OF._asdict()))
     always = {poll.path for poll in person.always}

@@ -1,4 +1,4 @@
-"""The stack of containers: its files fit together, and what can run without an engine runs."""
+"""The stack of containers: its files agree, and its parts run as far as possible without an engine."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SETTINGS = (COMPOSE / "gateway.yaml").read_text()
 
 @pytest.fixture(scope="module")
 def stack() -> dict[str, Any]:
-    """The file as the engine's own client reads it, everything spelt out."""
+    """The file as resolved by the engine's own client, with all defaults."""
     told = run("docker-compose", "--file", COMPOSE / "compose.yaml", "config", "--format", "json", "--no-interpolate")
     assert told.returncode == 0, told.stdout
     whole: dict[str, Any] = json.loads(told.stdout)
@@ -43,7 +43,7 @@ def services(stack: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def mounts(service: dict[str, Any]) -> dict[str, str]:
-    """Sources by the places where they are mounted."""
+    """Sources by mount point."""
     return {each["target"]: each["source"] for each in service["volumes"]}
 
 
@@ -100,7 +100,7 @@ def test_secrets_are_their_owners_and_stay_when_they_are_there(tmp_path: Path) -
 
 
 def test_one_command_makes_the_secrets_and_brings_the_stack_up(tmp_path: Path) -> None:
-    """In the place of the engine stands its client's own check of the file that it is handed."""
+    """Instead of the engine, its client's check of the file runs."""
     shutil.copytree(DEPLOY, tmp_path / "deploy", ignore=shutil.ignore_patterns("secrets"))
     engine = tmp_path / "docker"
     engine.write_text(
@@ -123,7 +123,7 @@ def test_one_command_makes_the_secrets_and_brings_the_stack_up(tmp_path: Path) -
     shown = re.findall(r"\S+/secrets/\w+", told.stdout)
     assert shown
     assert all(Path(path).is_file() for path in shown)
-    assert start().returncode == 0  # the second time the key is there
+    assert start().returncode == 0  # the second time the key exists
 
 
 def test_secrets_and_environment_are_not_committed() -> None:
@@ -211,7 +211,7 @@ def redis(
 
 @pytest.fixture(scope="module")
 def settled(redis: int, secrets: Path) -> str:
-    """The stack's configuration, with the places where its secrets and its Redis are here."""
+    """The stack's configuration, with the paths of its secrets and the port of its Redis in this test."""
     return settle(SETTINGS, {"/run/secrets/": f"{secrets}/", "@redis:6379": f"@127.0.0.1:{redis}"})
 
 
@@ -230,7 +230,7 @@ def test_the_configuration_is_good_and_the_store_is_as_it_should_be(settled: str
     (tmp_path / "gateway.yaml").write_text(settled)
     told = house.run("check", "--config", str(tmp_path / "gateway.yaml"))
     assert (told.returncode, told.stderr) == (0, "")
-    assert "warning" not in told.stdout  # of a Redis that forgets, for instance
+    assert "warning" not in told.stdout  # such as about a Redis without persistence
 
 
 def test_the_stack_serves_a_call_and_a_scrape(

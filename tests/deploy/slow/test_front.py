@@ -1,4 +1,4 @@
-"""nginx and Caddy with TLS in front of a gateway, each with its file from deploy/, as they would be for a client."""
+"""nginx and Caddy with TLS in front of a gateway, each with its file from deploy/."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from tests.flows.house import Process, eventually
 NAME = "gateway.example.com"
 CHAT = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "Hello"}]}
 HERE, THERE = "127.0.0.1", "127.0.0.2" if os.uname().sysname == "Linux" else "127.0.0.1"
-"""The proxy's address, and the client's; only Linux has more than one without being told."""
+"""The proxy's address and the client's; only Linux has all of 127.0.0.0/8 without configuration."""
 
 PATIENCE_S = 40.0
 
 
 class Secured(Raw):
-    """A socket through TLS, from the client's own address."""
+    """A TLS connection from the client's own address."""
 
     def __init__(self, port: int, ca_file: Path) -> None:
         plain = socket.create_connection((HERE, port), timeout=TIMEOUT_S, source_address=(THERE, 0))
@@ -49,7 +49,7 @@ class Secured(Raw):
         super().send(data.replace(b"\r\nHost: gateway\r\n", f"\r\nHost: {NAME}\r\n".encode(), 1))
 
     def go_on_sending(self) -> None:
-        """Send more of a body until an answer begins, as clients do. (Caddy answers with the next piece that comes.)"""
+        """Sends more of a body until an answer begins, as clients do. (Caddy answers after the next piece.)"""
         for _ in range(int(TIMEOUT_S / 0.05)):
             try:
                 self.socket.settimeout(0.05)
@@ -75,7 +75,7 @@ class Place:
         return Secured(self.port, self.ca_file)
 
     def post(self, members: dict[str, Any], *more: str, secret: str | None = None) -> Answer:
-        """A chat call, made again where the gateway asks for it, as the SDKs do: a slow machine may be too slow."""
+        """A chat call, retried if the gateway asks for it, as the SDKs do: the machine may be slow."""
 
         def ask() -> Answer | None:
             with self.connect() as raw:
@@ -170,7 +170,7 @@ def place(
 
 
 def test_a_stream_arrives_event_by_event(place: Place, upstream: Stage) -> None:
-    """The upstream says the next word only when the client has the last one: held back anywhere, nothing comes."""
+    """The upstream sends the next word after the client has the last one: with buffering anywhere, the test fails."""
     words = ["One", "two", "three"]
     has_arrived = [threading.Event() for _ in words]
 
@@ -254,7 +254,7 @@ def test_a_body_that_is_too_long_is_refused_in_openais_words(place: Place) -> No
 
 def test_a_body_as_long_as_the_gateway_takes_goes_through(place: Place, upstream: Stage) -> None:
     upstream.play(always=ok_json())
-    text = "x" * (2 * 2**20)  # more than nginx's own limit
+    text = "x" * (2 * 2**20)  # more than nginx's default limit
     answer = place.post({**CHAT, "messages": [{"role": "user", "content": text}]})
     assert answer.status == 200, answer.body
 
@@ -262,7 +262,7 @@ def test_a_body_as_long_as_the_gateway_takes_goes_through(place: Place, upstream
 if Path("/proc/net/tcp").exists():
 
     def connections_to(port: int) -> set[str]:
-        """The other ends of connections to this port that stand."""
+        """The remote addresses of established connections to this port."""
         rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
         return {row[1] for row in rows if row[2].endswith(f":{port:04X}") and row[3] == "01"}
 
@@ -282,7 +282,7 @@ def test_caddy_has_nothing_to_say_about_its_file() -> None:
 
 
 def test_time_outs_are_longer_than_an_upstreams_and_shorter_than_our_own() -> None:
-    """A proxy gives up on an answer after the gateway does, and forgets a connection before the gateway closes it."""
+    """A proxy times out after the gateway does, and drops an idle connection before the gateway closes it."""
     nginx_file, caddy_file = (DEPLOY / "nginx.conf").read_text(), (DEPLOY / "Caddyfile").read_text()
     for text, word in ((nginx_file, "proxy_read_timeout "), (caddy_file, "response_header_timeout ")):
         assert float(text.split(word)[1].split("s")[0]) > Timeouts().total_s

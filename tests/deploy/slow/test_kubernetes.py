@@ -1,4 +1,4 @@
-"""The manifests: what the schemas of Kubernetes say of them; whether they fit each other, the image and the code."""
+"""The manifests: valid by the schemas of Kubernetes; consistent with each other, the image and the code."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FOLDER = DEPLOY / "kubernetes"
 SETTINGS = (FOLDER / "gateway.yaml").read_text()
 KUSTOMIZATIONS = ("kubernetes/kustomization.yaml", "kubernetes/monitoring/kustomization.yaml")
 OLDEST = "1.27"
-"""As kustomization.yaml says it: claims that are kept by themselves are on by default from there on."""
+"""The minimum of kustomization.yaml: from it on, kept volume claims are on by default."""
 
 Manifest = dict[str, Any]
 
@@ -58,7 +58,7 @@ ADMIN_PORT = int(load("kubernetes/gateway.yaml")["admin"]["listen"].rpartition("
 
 @functools.cache
 def definitions(version: str) -> dict[str, Any]:
-    """What a version of Kubernetes knows, without anything else: names that it does not know are faults."""
+    """The schemas of a version of Kubernetes; unknown names are errors."""
     folder = importlib.resources.files("kubernetes_validate") / "kubernetes-json-schema" / f"v{version}.0-local-strict"
     known: dict[str, Any] = json.loads((folder / "_definitions.json").read_text())["$defs"]
     return known
@@ -75,7 +75,7 @@ def schema_of(manifest: Manifest, version: str) -> dict[str, Any]:
 @pytest.mark.parametrize("version", [OLDEST, "1.37"])
 @pytest.mark.parametrize("manifest", MANIFESTS, ids=lambda each: f"{each['kind']}-{each['metadata']['name']}")
 def test_every_manifest_is_what_its_schema_says(manifest: Manifest, version: str) -> None:
-    if manifest["kind"] == "ServiceMonitor":  # the operator's own, whose schema is not among them
+    if manifest["kind"] == "ServiceMonitor":  # a custom resource; its schema is not part of Kubernetes
         assert manifest["apiVersion"] == "monitoring.coreos.com/v1"
         assert set(manifest["spec"]) == {"selector", "endpoints"}
         return
@@ -130,7 +130,7 @@ def test_upstreams_inside_the_cluster_are_reached_where_their_namespace_says_so(
 
 
 def test_the_autoscaler_alone_sets_the_number_of_pods() -> None:
-    """Applied again, a manifest with `replicas` would undo the autoscaler's number."""
+    """A manifest with `replicas` would reset the autoscaler's number when applied again."""
     component = load(KUSTOMIZATIONS[1])
     assert component["kind"] == "Component"
     assert "autoscaler.yaml" in component["resources"]
@@ -196,7 +196,7 @@ def test_every_volume_is_there_and_every_file_is_in_one() -> None:
         claims = {claim["metadata"]["name"] for claim in spec["volumeClaimTemplates"]}
         mounted = {mount["name"]: mount for mount in pod["containers"][0]["volumeMounts"]}
         assert set(mounted) == set(volumes) | claims
-        assert all("subPath" not in mount for mount in mounted.values())  # or no change would arrive
+        assert all("subPath" not in mount for mount in mounted.values())  # with subPath, updates would not arrive
         assert volumes["config"]["configMap"]["name"] in maps
         assert volumes["secrets"]["secret"]["secretName"] == "gateway"
     assert maps == {"gateway": {"gateway.yaml"}, "redis": {"redis.conf"}}
@@ -232,7 +232,7 @@ def test_a_rolling_update_and_an_emptied_node_leave_somebody_to_serve() -> None:
 
 
 def test_pods_have_no_rights() -> None:
-    """What the namespace's pod security demands (restricted), and a root file system that nobody writes to."""
+    """The namespace's pod security standard (restricted), and a read-only root file system."""
     for pod in pods():
         spec = pod["spec"]
         assert spec["securityContext"]["runAsNonRoot"]
