@@ -1,1 +1,1 @@
-"""Minutes of everything at once, and whether anything grows or does not add up: `make soak`."""
+"""`make soak`: mixed load with faults for minutes; checks for growth and wrong sums."""

@@ -1,9 +1,9 @@
-"""`make soak`: minutes of everything at once, and whether anything grows or does not add up.
+"""`make soak`: mixed load with faults for minutes; checks for growth and wrong sums.
 
-Good calls and bad ones, streams, large bodies, slow readers, clients that leave, wrong keys and junk, at a bounded
-rate; meanwhile upstreams fall ill, a worker is killed, Redis dies, a second gateway is restarted and the configuration
-is changed, in turn. At the end of each round everybody rests: then nothing may be reserved. At the end of all, memory
-and descriptors are flat, the books balance, no log has a traceback, and no journal is left that nobody delivers.
+Load: valid and invalid calls, streams, large bodies, slow readers, clients that leave, wrong keys and junk, at a
+bounded rate. Faults, in turn: failing upstreams, a killed worker, a killed Redis, a restart of a second gateway, a
+change of the configuration. At the end of each round all clients pause: then nothing may be reserved. At the end,
+memory and descriptors are flat, all sums agree, no log has a traceback, and every journal is delivered.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from .watch import Watch
 
 PHASE_S = 6.0
 SHORT_S = 3.0
-"""Of a phase, where there are few minutes."""
+"""Seconds per phase in a short run."""
 SETTLED_S = 90.0
 ADOPTED_S = 90.0
 STOPS_WITHIN_S = 100.0
-"""As long as it would wait for calls that are under way (`drain_timeout_s`), and there are none."""
+"""Seconds: the gateway's `drain_timeout_s`, although no call is under way."""
 HEADING = f"{'at':>6}  {'':32}{'calls':>7}{'served':>7}{'refused':>8}{'failed':>7}{'cut':>5}  worker MB   super MB"
 
 
@@ -57,7 +57,7 @@ class Soak:
         self._records: Sequence[Mapping[str, Any]] = ()
 
     def run(self) -> None:
-        """Until the time is over and a round has ended; whatever is wrong stands in `complaints`."""
+        """Runs whole rounds until the time is over; errors go to `complaints`."""
         print(HEADING)
         with self._watch:
             while time.monotonic() < self._end and not self.complaints:
@@ -69,7 +69,7 @@ class Soak:
         self.complaints += troubles(self._place.houses)
 
     def _try(self, what: Callable[[], None]) -> None:
-        """What cannot even be done is a complaint as well."""
+        """A step that raises is a complaint as well."""
         try:
             what()
         except (AssertionError, OSError, subprocess.TimeoutExpired) as error:
@@ -87,7 +87,7 @@ class Soak:
         self.complaints += troubles(self._place.houses)
 
     def _check_sums_so_far(self) -> None:
-        """What was served is in the reports: cheap, so that looking does not take memory itself."""
+        """Served calls are in the reports; cheap, so that the check itself takes no memory."""
         served = sum(told.is_served for told in self._callers.told)
         counted = sum(row["requests"] for row in self._place.house.usage(group_by="key"))
         assert counted >= served, f"{served} calls were served, and the reports know of {counted}"
@@ -117,7 +117,7 @@ class Soak:
                     self.complaints.append(f"the {what.split(',')[0]} of the {name} is not flat")
 
     def _judge_books(self) -> None:
-        """While the gateway still runs that has run all the time."""
+        """Runs before the watched gateway is stopped."""
         place, told, toll = self._place, self._callers.told, self._faults.toll
         self._records = place.house.calls(limit=10_000_000)
         _show(self._records, told, self._callers.junk, toll)
@@ -128,7 +128,7 @@ class Soak:
         self.complaints += wrong_metrics(place.house, told, len(toll.kills), self._records)
 
     def _judge_heirs(self) -> None:
-        """What those find that come next: all journals are adopted, and nothing counts twice."""
+        """The next gateways adopt all journals, and count nothing twice."""
         place = self._place
         for house in place.running:
             self._stop(house)
@@ -160,7 +160,7 @@ def _show(records: Sequence[Mapping[str, Any]], told: Sequence[Told], junk: int,
 
 
 def main() -> int:
-    """Run it; returns the exit code."""
+    """Runs the soak; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description="Whether anything grows or is lost.")
     parser.add_argument("--minutes", type=float, default=5.0)
     parser.add_argument("--store", choices=["redis", "embedded"], default="redis")

@@ -1,8 +1,7 @@
-"""Whether everybody has written down the same: the clients, the upstreams, and the gateway in four places.
+"""Compares what clients, upstreams and the gateway recorded.
 
-Its records, the daily sums, the quotas and the metrics have to agree with one another; a call that a client saw
-answered is recorded as it was, and what an upstream has sold is never missing. What nobody knows (its worker was
-killed) is lost at its estimate.
+The gateway's records, daily sums, quotas and metrics must agree; a call that a client saw answered is recorded as
+answered, and every answer of an upstream is charged. A call of a killed worker is lost and charged its estimate.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from tests.flows.house import Gateway
 from .told import LIMIT, Told
 
 CUT_WITHIN_S = 15.0
-"""After a kill. A slow client reads what is on its way before it hears of it."""
+"""Seconds after a kill: a slow client reads buffered data before it notices."""
 LOST_COUNTS = 40
-"""Calls that a killed worker may have had under way: so far may metrics and records be apart for each."""
+"""Calls that a killed worker may have had under way: the permitted difference of metrics and records per kill."""
 FEWEST_SERVED = 0.5
-"""Of the calls that nothing is wrong with. The gateway that refuses all balances too."""
+"""Minimum share of valid calls that are served; a gateway that refuses all calls would have equal sums, too."""
 GOOD = ("plain", "stream", "long", "embeddings", "sdk", "sdk_stream")
 
 Record = Mapping[str, Any]
@@ -36,9 +35,9 @@ def differences(
     records: Sequence[Record],
     dying: Collection[int] = (),
 ) -> Iterator[str]:
-    """Everything that does not add up, in words. Nothing may be under way.
+    """One sentence per difference. No call may be under way.
 
-    `sold`: how many answers of each call the upstreams began. `kills`: when calls may have been cut. `dying`: calls
+    `sold`: answers that upstreams began, by call. `kills`: times at which calls may have been cut. `dying`: calls
     that were under way when an upstream was killed.
     """
     by_number: dict[int, Record] = {}
@@ -53,7 +52,7 @@ def differences(
     for call in told:
         if fault := wrong(call, by_number.get(call.number), is_sold=call.number in sold):
             yield f"{fault}: {call}, recorded as {by_number.get(call.number)}"
-        # The reset of an upstream that dies within a second looks like that of a connection which it had closed before.
+        # A killed upstream's reset within the first second looks like that of a connection that it had closed before.
         answers = min(1, sold[call.number]) if call.number in dying else sold[call.number]
         short = below_bill(call, by_number.get(call.number), answers)
         if short and not may_be_below_bill(call, by_number[call.number]):
@@ -71,7 +70,7 @@ def differences(
 
 
 def wrong(call: Told, record: Record | None, *, is_sold: bool) -> str:
-    """What is wrong with one call; nothing where it is right."""
+    """The error of one call; empty if it is right."""
     if record is None:
         return "no record" if is_sold or call.is_served else ""
     ended, tokens = record["ended"], (record["prompt_tokens"], record["completion_tokens"])
@@ -95,7 +94,7 @@ def wrong(call: Told, record: Record | None, *, is_sold: bool) -> str:
 
 
 def below_bill(call: Told, record: Record | None, answers: int) -> int:
-    """By how many tokens the charge is below the bill of an upstream that bills whole answers, read or not."""
+    """Tokens by which the charge is below the bill of an upstream that bills every begun answer as a whole."""
     if record is None:
         return 0
     billed = answers * sum(call.truth[1:])
@@ -103,13 +102,13 @@ def below_bill(call: Told, record: Record | None, answers: int) -> int:
 
 
 def may_be_below_bill(call: Told, record: Record) -> bool:
-    """What cannot be known: output after the last event of a stream that was cut or stopped, and how many attempts a
-    killed worker had made of a call (docs/guarantees.md)."""
+    """Unknown to the gateway: output after the last event of a stream that was cut or stopped, and the number of
+    attempts of a killed worker (docs/guarantees.md)."""
     return record["ended"] == "lost" or (call.is_stream and record["ended"] != "done")
 
 
 def bill_of(told: Sequence[Told], sold: Counter[int], records: Sequence[Record]) -> str:
-    """The upstreams' bill beside the charge, in words, for a reader of the run."""
+    """The upstreams' bill beside the charge, as a sentence."""
     by_number = {int(record["client_request_id"].removeprefix("client-")): record for record in records}
     billed = sum(sold[call.number] * sum(call.truth[1:]) for call in told)
     charged = sum(record["prompt_tokens"] + record["completion_tokens"] for record in records)
@@ -121,7 +120,7 @@ def bill_of(told: Sequence[Told], sold: Counter[int], records: Sequence[Record])
 
 
 def _wrong_windows(house: Gateway, records: Sequence[Record]) -> Iterator[str]:
-    """Days and months have used what their calls have used; nothing is reserved, and no call is under way."""
+    """Windows of days and months have the use of their calls; nothing is reserved. No call may be under way."""
     today = day_of({"time": time.time()})
     for row in house.admin("quotas").json["data"]:
         if row["reserved"]:
@@ -134,7 +133,7 @@ def _wrong_windows(house: Gateway, records: Sequence[Record]) -> Iterator[str]:
             name = {"tokens": "total_tokens", "usd": "cost_usd"}.get(row["unit"], row["unit"])
             expected = sum(sums_of(record)[name] for record in mine if day_of(record)[:length] == today[:length])
         else:
-            continue  # it refills
+            continue  # rates refill
         used = round(row["used"] * 1e9) if row["unit"] == "usd" else row["used"]
         if used != expected:
             yield f"{len(mine)} records have used {expected}: {row}"
@@ -143,7 +142,7 @@ def _wrong_windows(house: Gateway, records: Sequence[Record]) -> Iterator[str]:
 
 
 def wrong_metrics(house: Gateway, told: Sequence[Told], kills: int, records: Sequence[Record]) -> Iterator[str]:
-    """Of the gateway that has run all the time; another has its own. So many of its workers were killed."""
+    """Metrics of the watched gateway that differ from its records. `kills`: its killed workers."""
     mine = {call.client_id for call in told if call.port == house.port}
     counted = house.metric("gateway_requests_total", status="200")
     recorded = sum(record["status"] == 200 for record in records if record["client_request_id"] in mine)
@@ -153,7 +152,7 @@ def wrong_metrics(house: Gateway, told: Sequence[Told], kills: int, records: Seq
 
 
 def unfinished(house: Gateway) -> Iterator[str]:
-    """What should have come to its end, and has not."""
+    """Reservations and calls that should have ended."""
     for name in ("gateway_in_flight_requests", "gateway_journal_pending_records"):
         if left := house.metric(name):
             yield f"{name} is {left:.0f}"

@@ -1,6 +1,7 @@
-"""Clients in many threads, none faster than it may be, who write down what they are told.
+"""Clients in many threads with a limited rate, which record their answers.
 
-What no client should ever be told, whatever happens, is a fault at once; the rest is compared with the books later.
+An answer that no client may get under any circumstances is a fault at once; the others are compared with the records
+later.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ AFTER_TROUBLE_S = 0.2
 
 
 class Callers(ABC):
-    """Calls until it is stopped; may rest meanwhile. `rate`: calls a second, at most."""
+    """Calls until it is stopped; can be paused. `rate`: maximum calls per second."""
 
     def __init__(self, seed: int, rate: float) -> None:
         self.told: list[Told] = []
@@ -36,15 +37,15 @@ class Callers(ABC):
 
     @abstractmethod
     def one(self) -> None:
-        """Make one call of whatever kind is next."""
+        """Makes one call of the next kind."""
 
     @abstractmethod
     def carry(self, told: Told) -> None:
-        """Make this call. Raises OSError and HTTPException where its connection breaks."""
+        """Makes this call. Raises OSError and HTTPException if its connection breaks."""
 
     @abstractmethod
     def unheard_of(self, told: Told) -> str:
-        """Why no client should be told this, whatever happens; empty if it may be."""
+        """Why no client may get this answer under any circumstances; empty if permitted."""
 
     def go_on(self) -> None:
         for thread in self._threads:
@@ -53,7 +54,7 @@ class Callers(ABC):
         self._may_call.set()
 
     def rest(self) -> None:
-        """No new calls; those that are under way have ended."""
+        """Pauses; returns when running calls have ended."""
         self._may_call.clear()
         end = time.monotonic() + 2 * PATIENCE_S
         while self._busy:
@@ -71,17 +72,17 @@ class Callers(ABC):
                 thread.join(PATIENCE_S)
 
     def number(self) -> int:
-        """The next."""
+        """The next number."""
         return next(self._numbers)
 
     def call(self, told: Told) -> Told:
-        """Make this call now, and write down what it is told."""
+        """Makes this call now, and records its answer."""
         self.told.append(told)
         told.began = time.monotonic()
         try:
             self.carry(told)
         except (OSError, http.client.HTTPException):
-            pass  # cut: whether that may be is asked later
+            pass  # cut: judged later
         told.ended = time.monotonic()
         told.truth = told.truth._replace(heard="")  # a long answer is not kept
         told.fault = told.fault or ("" if told.is_cut or told.has_left else self.unheard_of(told))

@@ -1,4 +1,4 @@
-"""One call over HTTP, heard to its end by a client that knows what it should hear."""
+"""One call over HTTP by a client that knows the expected answer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def carry(
     body: Mapping[str, Any],
     listen: Callable[[Told, http.client.HTTPResponse], bytes | None],
 ) -> None:
-    """Send it, and `listen`; what that returns is held against what the call should hear, None against nothing."""
+    """Sends it and calls `listen`; compares its result with the expected answer, unless it is None."""
     headers = {
         "Authorization": f"Bearer {secret(told.who)}",
         "Content-Type": "application/json",

@@ -1,4 +1,4 @@
-"""Who comes in a soak: good clients and bad ones, those who leave, who are slow, who talk nonsense."""
+"""The clients of a soak: valid calls, invalid calls, early disconnects, slow readers, junk."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ KINDS = {
     "plain": 30, "stream": 30, "embeddings": 8, "large": 1, "slow": 2, "leaves": 6, "leaves_early": 3,
     "poor": 3, "fast": 6, "bad": 3, "stranger": 4, "junk": 4,
 }  # fmt: skip
-"""What comes, and how often."""
+"""Kinds of calls and their weights."""
 
 _STREAMS = ("stream", "slow", "leaves")
 _ANY = (200, 429, 502, 503, 504)
 _ALLOWED = {"bad": (400, 503), "stranger": (401, 503), "guest": (200, 401, 502, 503, 504)}
-"""What a call of this kind may be told, whatever happens. While the store is away, nobody's key is known."""
+"""Permitted statuses by kind of call. 401 becomes 503 during an outage of the store."""
 
 
 class Crowd(Callers):
-    """See the head of the file. `ports`: of the gateways that are there now."""
+    """See the head of the file. `ports`: of the gateways that run now."""
 
     def __init__(self, ports: Callable[[], list[int]], seed: int) -> None:
         super().__init__(seed, RATE)
@@ -52,7 +52,7 @@ class Crowd(Callers):
             time.sleep(AFTER_TROUBLE_S)
 
     def call_as(self, who: str, port: int) -> Told:
-        """A plain call of somebody who may be a stranger, made at once."""
+        """Makes a plain call at once; `who` may be an unknown key."""
         return self.call(_told(self.number(), "guest", who, "embeddings", port))
 
     def carry(self, told: Told) -> None:
@@ -70,7 +70,7 @@ class Crowd(Callers):
         return ""
 
     def _say_junk(self, port: int, noise: bytes) -> None:
-        """Bytes that are no HTTP, or a good head with bytes that are no JSON behind it."""
+        """Sends bytes that are no HTTP, or a valid head with a body that is no JSON."""
         self.junk += 1
         if len(noise) % 2:
             lines = [
@@ -87,7 +87,7 @@ class Crowd(Callers):
             return
         except OSError:
             return
-        # 503: a good head came while nobody could know whose key it bears, or to a gateway that was ending.
+        # 503: a valid head arrived while keys could not be looked up, or at a gateway that was ending.
         if answer and not re.match(rb"HTTP/1\.[01] (4\d\d|503) ", answer):
             self.faults.append(f"junk was answered with {answer[:200]!r}")
 
@@ -97,7 +97,7 @@ def _told(number: int, kind: str, who: str, endpoint: str, port: int) -> Told:
 
 
 def _listen(told: Told, response: http.client.HTTPResponse) -> bytes | None:
-    """As this kind of client does: slowly, or until it has had enough."""
+    """Reads like this kind of client: slowly, or only in part."""
     if told.kind not in ("slow", "leaves"):
         return whole(told, response)
     said = bytearray()

@@ -1,4 +1,4 @@
-"""What happens to a gateway in a soak, one thing after the other, round and round."""
+"""The faults of a soak, one after the other, in rounds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PATIENCE_S = 60.0
 
 @dataclass
 class Toll:
-    """What the faults may have cost: when something was killed, on the monotonic clock."""
+    """The faults so far; `kills`: times on the monotonic clock."""
 
     kills: list[float] = field(default_factory=list)
     redis_deaths: int = 0
@@ -29,7 +29,7 @@ class Toll:
 
 
 class Faults:
-    """See the head of the file. `in_turn` tells the name of each before it begins."""
+    """See the head of the file. `in_turn` yields the name of each before it begins."""
 
     def __init__(self, place: Place, callers: Crowd, seconds: float) -> None:
         self.toll = Toll()
@@ -38,7 +38,7 @@ class Faults:
         self._seconds = seconds
 
     def in_turn(self) -> Iterator[tuple[str, Callable[[], None]]]:
-        """One round."""
+        """The faults of one round: name and function."""
         yield "all is well", self._wait
         for illness in ILLNESSES:
             yield f"upstream {illness}", lambda illness=illness: self._illness(illness)  # type: ignore[misc]
@@ -57,7 +57,7 @@ class Faults:
         self._place.market.illness = ""
 
     def _kill_worker(self) -> None:
-        """The younger of the two: the elder lives through everything, so that its memory can be looked at."""
+        """Kills the younger of two: the elder runs all the time, so that its memory can be judged."""
         house, elder = self._place.house, self._place.elder
         for victim in house.workers():
             if victim != elder:
@@ -83,7 +83,7 @@ class Faults:
         self._wait()
 
     def _reload(self) -> None:
-        """A key is added and the one before taken away; calls go on."""
+        """Adds a key and removes the one before, under load."""
         house = self._place.house
         guest = self._place.invite()
         house.kill(signal.SIGHUP)

@@ -1,7 +1,7 @@
-"""What a process holds, over time, and whether it is flat. Decisions only; the looking is in watch.py.
+"""Memory and descriptors of a process over time, and whether they are flat. Samples are taken by watch.py.
 
-The first third of the time is for warming up. A process is flat when the median of the last third is not above that of
-the middle third by more than a share and some room: what an allocator keeps for later is not what a leak takes.
+The first third of the time is for warming up. A process is flat when the median of the last third exceeds that of the
+middle third by no more than a share and a constant: allocators keep some memory, which is no leak.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ MB = 1_000_000
 MEMORY_SHARE, MEMORY_ROOM = 0.04, 1.5 * MB
 DESCRIPTORS_SHARE, DESCRIPTORS_ROOM = 0.1, 6
 FEWEST = 150
-"""Samples. In so short a time a process has only warmed up, and nothing can be said."""
+"""Minimum number of samples: with fewer the process has only warmed up."""
 
 
 class Sample(NamedTuple):
-    """One look at one process."""
+    """One sample of one process."""
 
     at_s: float
     memory: int
@@ -34,17 +34,17 @@ class Verdict(NamedTuple):
 
 
 def judge(values: Sequence[float], share: float, room: float) -> Verdict:
-    """Of values in the order in which they were taken, at even distances."""
+    """From values at equal distances in time."""
     third = len(values) // 3
     thirds = (median(values[:third]), median(values[third : 2 * third]), median(values[2 * third :]))
     return Verdict(thirds, thirds[2] <= thirds[1] * (1 + share) + room)
 
 
 def of_memory(samples: Sequence[Sample]) -> Verdict:
-    """In bytes."""
+    """From bytes of memory."""
     return judge([sample.memory for sample in samples], MEMORY_SHARE, MEMORY_ROOM)
 
 
 def of_descriptors(samples: Sequence[Sample]) -> Verdict:
-    """Their number."""
+    """From numbers of descriptors."""
     return judge([sample.descriptors for sample in samples], DESCRIPTORS_SHARE, DESCRIPTORS_ROOM)

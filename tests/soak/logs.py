@@ -1,4 +1,4 @@
-"""What no log of a gateway may hold."""
+"""Forbidden content of gateway logs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.flows.house import TROUBLES, Gateway
 
 
 def troubles(houses: Sequence[Gateway]) -> Iterator[str]:
-    """Tracebacks, what asyncio has to complain of, and secrets, in the logs so far."""
+    """Tracebacks, warnings of asyncio, and secrets in the logs so far."""
     for house in houses:
         text = house.stderr
         at = min([text.find(words) for words in TROUBLES if words in text], default=None)

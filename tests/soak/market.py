@@ -1,7 +1,7 @@
-"""The upstreams of a soak: they sell answers, are ill as they are told, and write down what they have sold.
+"""The upstreams of a soak: they answer, fail on demand, and record the calls that they answered.
 
-Whose call it is stands at the beginning of its prompt: `call NUMBER KIND`. What it is told and what it has used follow
-from the number, so that a client knows what it should have heard, and everybody what is to be charged.
+A prompt begins with `call NUMBER KIND`. Text and usage of the answer follow from the number, so that clients, upstreams
+and the checks know the expected answer and charge.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from tests.fakes.scripted import CHUNKED, Scripted, Wire, chunk, event
 from .told import Truth
 
 LONG_WORDS = 200
-"""Of an answer for a slow reader; its words are `LONG_BYTES` each."""
+"""Words of an answer for a slow reader, of `LONG_BYTES` each."""
 LONG_BYTES = 4096
 WORDS = 6
 
 PAUSE_S = 0.005
-"""Between two words."""
+"""Seconds between two words."""
 ENOUGH_S = 30.0
-"""Longer than the gateway waits."""
+"""Seconds; longer than the gateway's time-out."""
 
 _MARK = re.compile(rb"call (\d+) (\w+)")
 
@@ -33,22 +33,22 @@ ILLNESSES = ("fails", "cuts", "stalls")
 
 
 def tokens_of(number: int, endpoint: str) -> tuple[int, int]:
-    """Prompt and completion tokens, as the upstream reports and bills them.
+    """Prompt and completion tokens, as reported and billed by the upstream.
 
-    The prompt's are no more than its text has by the gateway's estimate (60 characters or more, four a token), and the
-    completion's no more than the call's limit: an upstream that bills more than was asked for is not the subject here.
+    Prompt tokens do not exceed the gateway's estimate for the text (60 characters or more, four per token), completion
+    tokens do not exceed the call's limit: upstreams that bill more are tested elsewhere.
     """
     return 3 + number % 12, 0 if endpoint == "embeddings" else 1 + number % 31
 
 
 def truth(number: int, kind: str, endpoint: str) -> Truth:
-    """What a call should hear and be charged."""
+    """The expected answer and charge of a call."""
     heard = [float(number)] if endpoint == "embeddings" else "".join(words_of(number, kind))
     return Truth(heard, *tokens_of(number, endpoint))
 
 
 def words_of(number: int, kind: str) -> Iterator[str]:
-    """What a call is told, one event after the other."""
+    """The text of the answer, per event."""
     if kind == "slow":
         yield from (f"{number}.{place} ".ljust(LONG_BYTES, "x") for place in range(LONG_WORDS))
     else:
@@ -56,13 +56,13 @@ def words_of(number: int, kind: str) -> Iterator[str]:
 
 
 class Market:
-    """Two upstreams, the first with faults on demand. Each answer that was begun is billed as a whole."""
+    """Two upstreams, the first with faults on demand. Each begun answer is billed as a whole."""
 
     def __init__(self) -> None:
         self.illness = ""
-        """One of `ILLNESSES`; empty: it is well."""
+        """One of `ILLNESSES`; empty: no fault."""
         self.sold: Counter[int] = Counter()
-        """Answers of each call that were begun and are no errors. Each is billed as a whole, read or not."""
+        """Begun answers by call, without errors. Each is billed as a whole, read or not."""
         self._main, self._spare = Scripted(always=self._perhaps), Scripted(always=self._sell)
 
     def __enter__(self) -> Self:
@@ -72,13 +72,13 @@ class Market:
 
     def __exit__(self, *exc: object) -> None:
         for each in (self._main, self._spare):
-            # Of a gateway that is killed while it sends comes half a request.
+            # A gateway that is killed while it sends leaves half a request.
             each.troubles = [trouble for trouble in each.troubles if "half a request" not in trouble]
             each.__exit__(*exc)  # type: ignore[arg-type]
 
     @property
     def urls(self) -> dict[str, str]:
-        """Their addresses, by the names that a configuration gives them."""
+        """Addresses by the names in the configuration."""
         return {"main": self._main.url, "spare": self._spare.url}
 
     async def _perhaps(self, wire: Wire) -> None:
@@ -104,8 +104,8 @@ class Market:
                 await self._sell(wire)
 
     async def _sell(self, wire: Wire, stop_after: int | None = None) -> None:
-        """Answer; `stop_after`: only so many pieces of it."""
-        wire.upstream.requests.clear()  # or they would be what grows
+        """Answers; `stop_after`: only this many pieces of the answer."""
+        wire.upstream.requests.clear()  # otherwise they would grow
         number, kind = _marked(wire)
         self.sold[number] += 1
         endpoint = wire.request.path.rsplit("/v1/", 1)[1]

@@ -1,4 +1,4 @@
-"""Where a soak happens: a store, a gateway of two workers that is watched, and on Redis another that is restarted."""
+"""The processes of a soak: a store, the watched gateway with two workers, and on Redis another that is restarted."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ WIDE: list[dict[str, Any]] = [
     {"usd": 10**6, "per": "month"},
 ]
 POOR = 40
-"""Calls a day of the key that has few."""
+"""Calls per day of the key with a small quota."""
 FAST = 3
-"""Calls a second of the key that is fast."""
+"""Calls per second of the key with a high rate."""
 PRICE = {"input": 1, "output": 2}
 
 ROUTES = [{"upstream": "main", "priority": 1}, {"upstream": "spare", "priority": 2}]
@@ -39,7 +39,7 @@ class Place:
         self.market = Market()
         self.redis: RedisServer | None = None
         self.ended: list[Gateway] = []
-        """Those that were restarted: their logs are looked at as well."""
+        """Restarted gateways; their logs are checked as well."""
         self._ends = contextlib.ExitStack()
         self._numbers = itertools.count()
         self._guests = 0
@@ -63,16 +63,16 @@ class Place:
 
     @property
     def running(self) -> list[Gateway]:
-        """The gateways that run, the one that is watched first."""
+        """Running gateways, the watched one first."""
         return [self.house] + ([self.second] if self.second else [])
 
     @property
     def houses(self) -> list[Gateway]:
-        """All that have ever run."""
+        """All gateways, with ended ones."""
         return self.running + self.ended
 
     def start(self, name: str, workers: int = 1) -> Gateway:
-        """A gateway on the store; of one name run one after the other, with the same journal."""
+        """Starts a gateway on the store; gateways of one name run one after the other, with the same journal folder."""
         house = Gateway(self.folder / f"{name}-{next(self._numbers)}", self._settings(name, workers), is_awaited=False)
         try:
             house.wait_until_ready()
@@ -83,17 +83,17 @@ class Place:
 
     @contextlib.contextmanager
     def without_second(self) -> Iterator[None]:
-        """The second gateway drains and ends meanwhile, and is replaced at the end."""
+        """Ends the second gateway with its drain, and replaces it at the end of the block."""
         leaving, self.second = self.second, None
         assert leaving is not None
         self.ended.append(leaving)
-        time.sleep(0.5)  # for the clients that have just chosen it
+        time.sleep(0.5)  # clients may have just chosen it
         leaving.stop()
         yield
         self.second = self.start("second")
 
     def invite(self) -> str:
-        """Write a configuration with a guest whom the one before does not know; returns the guest's name."""
+        """Writes a configuration with a new guest key; returns its name."""
         self._guests += 1
         guest = f"guest-{self._guests}"
         config = {**self.house.config, "keys": [*self._keys(), key(guest, quotas=WIDE)]}
@@ -101,7 +101,7 @@ class Place:
         return guest
 
     def journals(self, name: str) -> list[Path]:
-        """The folders of journals that are there, of the living and of the dead."""
+        """The existing folders of journals, of running and ended workers."""
         return [path for path in self._journal(name).iterdir() if path.is_dir() and not path.suffix]
 
     def _journal(self, name: str) -> Path:

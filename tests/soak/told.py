@@ -1,4 +1,4 @@
-"""One call as its client sees it: what it asks for, what it should hear and be charged, and what it is told."""
+"""One call as its client sees it: the request, the expected answer and charge, and the actual answer."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 from tests.flows.house import CHAT, COMPLETIONS, EMBEDDINGS
 
 LIMIT = 50
-"""The max_tokens of every call that has one."""
+"""max_tokens of calls that set it."""
 
 PATHS = {"completions": "/v1/completions", "chat": "/v1/chat/completions", "embeddings": "/v1/embeddings"}
 _MODELS = {"completions": COMPLETIONS, "chat": CHAT, "embeddings": EMBEDDINGS}
 
 
 class Truth(NamedTuple):
-    """What follows from a call: the text or the vector that it should hear, and what its upstream reports as used."""
+    """The expected result of a call: text or vector, and the usage that its upstream reports."""
 
     heard: str | list[float]
     prompt_tokens: int
@@ -24,7 +24,7 @@ class Truth(NamedTuple):
 
 @dataclass(slots=True)
 class Told:
-    """One call and what its client was told."""
+    """One call and its answer at the client."""
 
     number: int
     kind: str
@@ -34,11 +34,11 @@ class Told:
     truth: Truth
     port: int = 0
     began: float = 0.0
-    """On the monotonic clock, as `ended`."""
+    """On the monotonic clock, like `ended`."""
     status: int = 0
-    """0: no answer at all."""
+    """HTTP status; 0: no answer."""
     code: str | None = None
-    """Of an error, also of one inside a stream."""
+    """The code of an error, also of one in a stream."""
     is_whole: bool = False
     has_left: bool = False
     id: str = ""
@@ -51,11 +51,11 @@ class Told:
 
     @property
     def is_cut(self) -> bool:
-        """The connection ended before the answer, and not by the client's will."""
+        """The connection ended before the answer did, and the client did not close it."""
         return not (self.is_whole or self.has_left or self.code)
 
     def is_under_way(self, since: float, until: float) -> bool:
-        """At some time between these two, of one that has ended."""
+        """Whether the call, which has ended, was under way between these times."""
         return self.began <= until and self.ended >= since
 
     @property

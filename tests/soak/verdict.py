@@ -1,4 +1,4 @@
-"""What a long run says in the end."""
+"""The result of a long run."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import sys
 from collections.abc import Iterable
 
 SHOWN = 20
-"""Complaints, of many."""
+"""Maximum number of complaints shown."""
 COMPLAINT_CHARACTERS = 4000
 
 
 def tell(name: str, complaints: Iterable[str], well: str) -> int:
-    """Print each complaint once, or that all is `well`; returns the exit code."""
+    """Prints each complaint once, or `well`; returns the exit code."""
     different = [*dict.fromkeys(complaints)]
     for complaint in different[:SHOWN]:
         print(f"{name}: {complaint[:COMPLAINT_CHARACTERS]}", file=sys.stderr)

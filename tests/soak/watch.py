@@ -1,4 +1,4 @@
-"""Looks at processes once a second: the memory and the descriptors of each."""
+"""Samples memory and descriptors of processes once per second."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ EVERY_S = 1.0
 
 
 def memory(pid: int) -> int:
-    """Bytes that it has in use."""
+    """Memory in use, in bytes."""
     shown = subprocess.run(["ps", "-o", "rss=", "-p", str(pid)], capture_output=True, text=True, check=False).stdout
     return int(shown or 0) * 1024
 
 
 def descriptors(pid: int) -> int:
-    """How many it has open; 0 where the system does not tell, or it has just ended."""
+    """Number of open descriptors; 0 if unknown, or if the process has ended."""
     if sys.platform == "linux":
         with contextlib.suppress(OSError):
             return sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
@@ -49,7 +49,7 @@ class Watch:
         self._thread.join()
 
     def look(self, name: str) -> Sample:
-        """At one of them, now."""
+        """Takes a sample of one process now."""
         pid = self._pids[name]
         return Sample(time.monotonic() - self._began, memory(pid), descriptors(pid))
 

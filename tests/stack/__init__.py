@@ -1,1 +1,1 @@
-"""The whole stack in processes, under load, while its parts are restarted and die: `make stack`."""
+"""`make stack`: the whole stack of processes under load, while its parts are restarted and killed."""

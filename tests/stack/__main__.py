@@ -1,8 +1,8 @@
-"""`make stack`: two gateways, nginx, Redis, Prometheus and two upstreams, and what happens to them under load.
+"""`make stack`: two gateways, nginx, Redis, Prometheus and two upstreams under load.
 
-Steady load, a rolling restart, a restart and a death of Redis, a reload, an upstream's death and return. Then: no call
-has failed that the contract does not name, and the clients, the upstreams, the records, the quotas, the access lines
-and Prometheus have written down the same; the alerts that had to come came, and no others.
+Acts: steady load, a rolling restart, a restart and a kill of Redis, a reload, a kill of an upstream and its return.
+Checks: calls failed only as documented; clients, upstreams, records, quotas, access lines and Prometheus agree; the
+expected alerts fired, and no others.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .run import Stack
 
 
 def main() -> int:
-    """Run it; returns the exit code."""
+    """Runs the stack; returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.stack", description="The whole stack, while parts of it die."
     )
@@ -33,7 +33,7 @@ def main() -> int:
     args = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
-        del os.environ[name]  # they are no business of what happens on this machine alone
+        del os.environ[name]  # proxies of the environment: all connections stay on this machine
     print(f"seed {args.seed}\n")
     with tempfile.TemporaryDirectory(prefix="gateway-stack-") as folder:
         try:

@@ -1,6 +1,7 @@
-"""What happens to the stack, one act after the other, while its clients call on.
+"""The acts (restarts, kills, reloads) of the stack, one after the other, under load.
 
-Each act says what its clients may be told because of it (`Excuse`) and which alerts it may raise, or has to (`Cause`).
+Each act declares the errors that clients may get because of it (`Excuse`), and the alerts that it may or must raise
+(`Cause`).
 """
 
 from __future__ import annotations
@@ -25,22 +26,22 @@ T = TypeVar("T")
 PATIENCE_S = 90.0
 LOOKS_EVERY_S = 0.1
 IN_A_ROW = 30
-"""Calls that are served one after the other: two gateways of two workers have had some each."""
+"""Calls served in a row: enough for each of two workers of two gateways."""
 TIMES = 4
-"""Calls to each gateway with what a reload has brought, so that both workers get some."""
+"""Calls per gateway that need the reloaded configuration, so that both workers get some."""
 
 
 @dataclass
 class Excuse:
-    """A call that was under way at some time from `since` to `until` (monotonic) may have been told this."""
+    """A call that was under way between `since` and `until` (monotonic) may have got this error."""
 
     code: str
     statuses: tuple[int, ...]
-    """200: an error event in a stream."""
+    """HTTP status; 200: an error event in a stream."""
     since: float = 0.0
     until: float = math.inf
     kind: str = ""
-    """Of the call; empty: any."""
+    """The kind of the call; empty: any."""
 
     def covers(self, told: Told) -> bool:
         is_meant = told.code == self.code and told.status in self.statuses and self.kind in ("", told.kind)
@@ -48,7 +49,7 @@ class Excuse:
 
 
 class Act(NamedTuple):
-    """A name, what its clients may be told, and what happens; that returns what there is to say of it."""
+    """A name, the permitted errors of its clients, and the function; it returns a remark for the report."""
 
     name: str
     allowed: str
@@ -56,22 +57,22 @@ class Act(NamedTuple):
 
 
 class Acts:
-    """See the head of the file. `is_strict`: the gateway is held to its promise of serving again 2 s after the store's
-    return, and alerts that are waited for have to fire."""
+    """See the head of the file. `is_strict`: the gateway must serve again 2 s after the store's return, and expected
+    alerts must fire."""
 
     def __init__(self, place: Place, public: Public, steady_s: float, *, is_strict: bool) -> None:
-        few = ("insufficient_quota", "rate_limit_exceeded")  # it is spent, or calls under way may spend it
+        few = ("insufficient_quota", "rate_limit_exceeded")  # the quota is used up, or reserved by running calls
         self.excuses = [Excuse("invalid_api_key", (401,), kind=GUEST)]
         self.excuses += [Excuse(code, (429,), kind=METERED) for code in few]
         self.causes = [Cause("GatewayQuotaNearlySpent", {"key": METERED}, 0, is_needed=True)]
-        if not is_strict:  # scrapes and Redis take their time on a busy machine
+        if not is_strict:  # scrapes and Redis are slow on a busy machine
             self.causes += [Cause(name, {}, 0) for name in ("GatewayDown", "GatewayStoreAway")]
         self.deaths: list[tuple[float, float]] = []
-        """Of an upstream. What it had may have been asked for again elsewhere, where it had not begun to answer."""
+        """Times (from, to) of kills of an upstream: its unanswered calls may have been retried at another."""
         self._place, self._public = place, public
         self._steady_s = steady_s
         self._learns_within_s = 2.0 if is_strict else 20.0
-        """That the store is back, or that a connection has died."""
+        """Seconds until a gateway notices the return of the store, or a broken connection."""
         self._alert_states = "firing" if is_strict else "pending|firing"
 
     def in_turn(self) -> Iterator[Act]:
@@ -93,7 +94,7 @@ class Acts:
     # ---------------------------------------------------------------------------------------------- what calls say
 
     def _calls_since(self, first: int) -> list[Told]:
-        """Those that have ended, in that order, but for those of keys that an act is about."""
+        """Ended calls in order of their end, without those of keys that belong to an act."""
         mine = [told for told in self._public.told[first:] if told.ended and told.kind not in (METERED, GUEST)]
         return sorted(mine, key=lambda told: told.ended)
 
@@ -101,7 +102,7 @@ class Acts:
         return eventually(look, PATIENCE_S, LOOKS_EVERY_S)
 
     def _await_service(self) -> None:
-        """Until so many calls in a row are served, which all begin from now on."""
+        """Waits until this many calls in a row are served, all begun after now."""
         first = len(self._public.told)
 
         def is_so() -> bool:
@@ -124,7 +125,7 @@ class Acts:
         return ""
 
     def _restart(self, name: str) -> str:
-        """As deploy/nginx.conf says: its line is marked "down", nginx is reloaded, and then it is restarted."""
+        """By deploy/nginx.conf: marks the gateway's line "down", reloads nginx, restarts the gateway."""
         place, run = self._place, self._place.run_of(name)
         down = Cause("GatewayDown", {"instance": f"127.0.0.1:{run.house.port}"}, time.time())
         place.front.leave_out(run.house.port)
@@ -164,7 +165,7 @@ class Acts:
         return f"away for {back - began:.1f} s, served again {served.ended - back:.1f} s after its return"
 
     def _reload(self) -> str:
-        """One gateway by its admin API, the other by SIGHUP."""
+        """Reloads one gateway by its admin API, the other by SIGHUP."""
         place, (asked, told) = self._place, self._place.alive
         self._await_alert("GatewayQuotaNearlySpent", key=METERED)
         assert not self._public.ask(GUEST).is_served

@@ -1,8 +1,7 @@
-"""Whether Prometheus and the access lines agree, life by life, and whether the lines agree with the records.
+"""Compares Prometheus with the access lines, per run of a gateway, and the access lines with the records.
 
-A counter begins at nothing with each life of a gateway. Of one that runs, Prometheus' last value is the truth, once it
-has scraped it. Of one that has ended it is what was true at the last scrape: everything that had ended by then, and
-nothing that has never ended.
+Counters begin at 0 in each run of a gateway. The last value in Prometheus of a running gateway is exact after a scrape.
+That of an ended gateway counts the calls that had ended at its last scrape.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ from .place import Run
 
 SCRAPED_WITHIN_S = 30.0
 LATE_S = 5.0
-"""Access lines have the time to the second, and a call is counted a moment after its end."""
+"""Seconds: access lines have times in whole seconds, and a call is counted shortly after its end."""
 
 Line = Mapping[str, Any]
 
 
 class Sum(NamedTuple):
-    """A sum that both can tell: Prometheus by a selector, an access line by what it adds."""
+    """A sum known to both: to Prometheus by a selector, to access lines by the value that a line adds."""
 
     name: str
     selector: str
@@ -42,12 +41,12 @@ SUMS = (
 
 
 def lines_of(run: Run) -> list[Line]:
-    """Its access lines, but for those of operators, which no metric counts."""
+    """Access lines without those of operators, which no metric counts."""
     return [line for line in run.house.lines() if "endpoint" in line]
 
 
 def wrong_totals(server: Prometheus, runs: Sequence[Run]) -> Iterator[str]:
-    """Sums of Prometheus that are not those of the access lines of the same life. Nothing may be under way."""
+    """Sums of Prometheus that differ from the access lines of the same run. No call may be under way."""
     for run in runs:
         lines = lines_of(run)
         for each in SUMS:
@@ -67,7 +66,7 @@ def wrong_totals(server: Prometheus, runs: Sequence[Run]) -> Iterator[str]:
 
 
 def wrong_lines(runs: Sequence[Run], records: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Records without an access line, or with two, or another."""
+    """Records with no access line, two, or a different one."""
     lines = [line for run in runs for line in lines_of(run)]
     by_id = {line["id"]: line for line in lines}
     if twice := [name for name, count in Counter(line["id"] for line in lines).items() if count > 1]:
@@ -93,6 +92,6 @@ def _last(server: Prometheus, run: Run, each: Sum) -> float:
 
 
 def _last_scrape(server: Prometheus, run: Run) -> float:
-    """When it was read for the last time."""
+    """The time of the last scrape."""
     found = server.samples(f'up{{instance="127.0.0.1:{run.house.port}"}}', run.began, _until(run))
     return max((at for taken in found.values() for at, value in taken if value == 1), default=run.began)

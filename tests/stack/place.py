@@ -29,12 +29,12 @@ from .upstream import Upstream
 NAMES = ("first", "second")
 WORKERS = 2
 FEW = 12
-"""Calls a day of the key that is metered."""
+"""Calls per day of the metered key."""
 
 
 @dataclass
 class Run:
-    """One life of a gateway. Times are Unix times; `ended` is 0 while it lives."""
+    """One run of a gateway. Times are Unix times; `ended` is 0 while it runs."""
 
     name: str
     house: Gateway
@@ -84,26 +84,26 @@ class Place:
 
     @property
     def houses(self) -> list[Gateway]:
-        """All that have ever run."""
+        """All runs, with ended ones."""
         return [run.house for run in self.runs]
 
     @property
     def alive(self) -> list[Gateway]:
-        """Those that run now."""
+        """Gateways that run now."""
         return [run.house for run in self.runs if not run.ended]
 
     def _issue(self) -> str:
-        """The secret of a key that stands in Redis alone, once every worker knows it."""
+        """Makes a key that is stored in Redis only; returns its secret once every worker knows it."""
         secret = Operator(self.alive[0]).create(ISSUED, quotas=WIDE)
         until_all_say(self.alive, secret, 200)
         return secret
 
     def run_of(self, name: str) -> Run:
-        """The gateway of this name that runs now."""
+        """The running gateway of this name."""
         return next(run for run in self.runs if run.name == name and not run.ended)
 
     def start(self, *names: str) -> None:
-        """Gateways on the store, at once; returns when all of them serve."""
+        """Starts gateways on the store in parallel; returns when all of them serve."""
         begun = []
         for name in names:
             folder = self.folder / f"{name}-{sum(run.name == name for run in self.runs)}"
@@ -115,7 +115,7 @@ class Place:
             run.house.wait_until_ready()
 
     def stop(self, name: str) -> None:
-        """In good order; raises AssertionError where it does not end so."""
+        """Ends a gateway with SIGTERM; raises AssertionError if it fails."""
         run = self.run_of(name)
         run.house.kill(signal.SIGTERM)
         code = run.house.wait()
@@ -123,7 +123,7 @@ class Place:
         assert code == 0, f"{run.house!r} ended with {code}"
 
     def change_configuration(self) -> None:
-        """Write a file for both gateways that knows a guest, and gives more to the key that is metered."""
+        """Writes a configuration for both gateways with a guest key and a larger quota for the metered key."""
         self._quotas, self._guests = [{"requests": 10**6, "per": "day"}], [key(GUEST, quotas=WIDE)]
         for run in self.runs:
             if not run.ended:
@@ -133,7 +133,7 @@ class Place:
                 new.replace(run.house.file)
 
     def journals(self, name: str) -> Sequence[Path]:
-        """The folders of journals that are there, of the living and of the dead."""
+        """The existing folders of journals, of running and ended workers."""
         return [path for path in self._journal(name).iterdir() if path.is_dir() and not path.suffix]
 
     def _journal(self, name: str) -> Path:

@@ -1,6 +1,6 @@
-"""The clients of the stack: plain and streamed calls of all three endpoints through nginx, some by the official SDK.
+"""The clients of the stack: plain and streamed calls of all three endpoints through nginx, some with the official SDK.
 
-Each call has a connection of its own: a kept one may be closed by a reload of nginx at the moment it is used again.
+Each call has its own connection: a reload of nginx may close a kept one at the moment of its reuse.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from .upstream import body_of, truth_of
 
 RATE = 30.0
 KINDS = {"plain": 30, "stream": 25, "long": 8, "embeddings": 10, "sdk": 8, "sdk_stream": 8, "metered": 6}
-"""What comes, and how often. `long`: a stream of some seconds."""
+"""Kinds of calls and their weights. `long`: a stream of some seconds."""
 METERED, GUEST = "metered", "guest"
-"""Keys: one with few calls a day until a reload gives it more, and one that is unknown until then."""
+"""Keys: one with a small daily quota until a reload raises it, and one that is unknown until then."""
 ISSUED = "issued"
-"""The SDK's key, which no file knows: a Redis that comes back empty has forgotten it."""
+"""The SDK's key, stored in Redis only: an empty Redis has lost it."""
 
 _ANY = (200, 502, 503)
 _ALLOWED = {METERED: (200, 429, 502, 503), GUEST: (200, 401, 502, 503)}
 
 
 class Public(Callers):
-    """See the head of the file. `port` is nginx's; calls may also go to a gateway itself. `issued`: a secret."""
+    """See the head of the file. `port` is that of nginx; calls may also go to a gateway. `issued`: a secret."""
 
     def __init__(self, port: int, ca_file: Path, issued: str, seed: int) -> None:
         super().__init__(seed, RATE)
@@ -56,7 +56,7 @@ class Public(Callers):
             time.sleep(AFTER_TROUBLE_S)
 
     def ask(self, kind: str, port: int | None = None) -> Told:
-        """One call, made at once: through nginx, or at this port of a gateway."""
+        """Makes one call at once: through nginx, or at this port of a gateway."""
         return self.call(self._told(kind, port or self._port))
 
     def _told(self, kind: str, port: int) -> Told:
@@ -105,7 +105,7 @@ class Public(Callers):
 
 
 def _words(answers: Any) -> Iterator[str]:
-    """Of a whole answer, or of the chunks of a stream."""
+    """The text of a plain answer, or of the chunks of a stream."""
     for answer in answers:
         for choice in answer.choices:
             said = getattr(choice, "delta", None) or getattr(choice, "message", None)

@@ -1,5 +1,6 @@
-"""The rules of deploy/, in a hurry: where Prometheus scrapes every second what it scrapes there every 15 s, all windows
-and waits are as much shorter. What fires there after a minute fires here after four seconds, on as many samples.
+"""The alert rules of deploy/, accelerated: Prometheus scrapes every second instead of every 15 s, and all windows and
+waits are shorter by the same factor. An alert that fires there after a minute fires here after four seconds, on as many
+samples.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ def _seconds(text: str) -> float:
 
 
 def haste() -> float:
-    """How much faster time goes here than with deploy/compose."""
+    """The factor of acceleration compared with deploy/compose."""
     every_s = _seconds(load("compose/prometheus.yml")["global"]["scrape_interval"])
     return every_s / SCRAPED_EVERY_S
 
@@ -43,14 +44,14 @@ def hurried(folder: Path) -> Path:
 
 
 LINGERS_S = 40.0
-"""How long an alert may outlast its cause: twice the longest window (5 minutes, in haste) of those that a cause has."""
+"""Seconds that an alert may outlast its cause: twice the longest window of a cause (5 minutes, accelerated)."""
 _APART_S = 4 * SCRAPED_EVERY_S
-"""An alert that was not seen for so long had ended."""
+"""Seconds without a sample after which an alert has ended."""
 
 
 @dataclass
 class Cause:
-    """Why an alert may be seen, and whether it has to be. Unix times."""
+    """Why an alert may fire, and whether it must. Unix times."""
 
     alert: str
     labels: Mapping[str, str]
@@ -59,13 +60,13 @@ class Cause:
     is_needed: bool = False
 
     def explains(self, seen: Seen) -> bool:
-        """Whether it is an alert of this cause, and at a time when it may be seen."""
+        """Whether it is an alert of this cause at a permitted time."""
         is_named = seen.name == self.alert and self.labels.items() <= dict(seen.labels).items()
         return is_named and self.since <= seen.first and seen.last <= self.until + LINGERS_S
 
 
 class Seen(NamedTuple):
-    """An alert that was pending or firing, and from when to when it was so, in Unix times."""
+    """An alert that was pending or firing, from its first to its last sample, in Unix times."""
 
     labels: Labels
     first: float
@@ -86,7 +87,7 @@ class Seen(NamedTuple):
 
 
 def active(server: Prometheus, name: str = ".+", states: str = "pending|firing", **labels: str) -> int:
-    """How many alerts of this name there are now, in one of these states."""
+    """The number of current alerts with this name in one of these states."""
     wanted = "".join(f', {label}="{value}"' for label, value in labels.items())
     return len(server.query(f'ALERTS{{alertname=~"{name}", alertstate=~"{states}"{wanted}}}'))
 
@@ -106,7 +107,7 @@ def history(server: Prometheus, since: float, until: float) -> list[Seen]:
 
 
 def wrong_alerts(seen: Sequence[Seen], causes: Sequence[Cause]) -> Iterator[str]:
-    """Alerts that fired without a cause, and causes without their alert. What is pending has woken nobody."""
+    """Alerts that fired without a cause, and causes without their alert. Pending alerts need no cause."""
     for alert in seen:
         if alert.state == "firing" and not any(cause.explains(alert) for cause in causes):
             yield f"an alert without a cause: {alert}"

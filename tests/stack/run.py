@@ -1,4 +1,4 @@
-"""One run of the stack: the acts, a line for each, and what is wrong in the end."""
+"""One run of the stack: the acts with a line for each, and the checks at the end."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NGINX_TROUBLES = ("[error]", "[crit]", "[alert]", "[emerg]")
 
 
 class Stack:
-    """See the head of the file. `is_strict`: the machine has nothing else to do, and no moment of it is excused."""
+    """See the head of the file. `is_strict`: the machine is otherwise idle, and slow calls are not excused."""
 
     def __init__(self, place: Place, seed: int, *, steady_s: float, is_strict: bool) -> None:
         self.complaints: list[str] = []
@@ -40,7 +40,7 @@ class Stack:
         self._shown_until = self._began
 
     def run(self) -> None:
-        """Until the last act is over and everything was compared; whatever is wrong stands in `complaints`."""
+        """Runs all acts and checks; errors go to `complaints`."""
         print(HEADING, flush=True)
         self._public.go_on()
         try:
@@ -58,7 +58,7 @@ class Stack:
             self._try(f"in the end, {name}", lambda judge=judge: self.complaints.extend(judge()))  # type: ignore[misc]
 
     def _try(self, name: str, what: Callable[[], T]) -> T | None:
-        """What cannot even be done is a complaint as well."""
+        """A step that raises is a complaint as well."""
         try:
             return what()
         except (AssertionError, OSError, subprocess.TimeoutExpired) as error:
@@ -66,12 +66,12 @@ class Stack:
             return None
 
     def _is_watched(self) -> bool:
-        """Prometheus has read both gateways, and nothing is wrong."""
+        """Prometheus has scraped both gateways, and no alert is active."""
         server = self._place.prometheus
         return sum(server.query('up{job="gateway"}').values()) == len(NAMES) and not active(server)
 
     def _tell(self, act: Act, said: str | None) -> None:
-        """What became of the calls that have ended since the line before."""
+        """Prints the results of the calls that have ended since the line before."""
         since, self._shown_until = self._shown_until, time.monotonic()
         told = [call for call in self._public.told if since < call.ended <= self._shown_until]
         refused = sum(call.status in (400, 401, 429) for call in told)
@@ -117,7 +117,7 @@ class Stack:
         yield from wrong_alerts(seen, self._acts.causes)
 
     def _judge_ends(self) -> Iterator[str]:
-        """No journal is left that nobody delivers, everybody ends well, and no log has anything to complain of."""
+        """Every journal is delivered, all processes end with success, and no log has errors."""
         place = self._place
         for name in NAMES:
             eventually(lambda name=name: len(place.journals(name)) == WORKERS, PATIENCE_S)  # type: ignore[misc]
@@ -133,13 +133,13 @@ def in_nginx_log(front: Nginx) -> Iterator[str]:
 
 
 def wrong_failures(told: Sequence[Told], excuses: Sequence[Excuse], *, is_strict: bool) -> Iterator[str]:
-    """Calls that were not served, and that nothing excuses."""
+    """Calls that failed without an excuse."""
     slow: list[Told] = []
     for call in told:
         if call.is_served or any(excuse.covers(call) for excuse in excuses):
             continue
         if call.code == "store_unavailable" and not is_strict:
-            slow.append(call)  # 0.3 s without an answer, on a machine that has other things to do
+            slow.append(call)  # 0.3 s without an answer, on a busy machine
         else:
             yield f"nothing excuses the end of this call: {call}"
     if len(slow) > 0.02 * len(told):

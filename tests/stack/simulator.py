@@ -1,9 +1,9 @@
-"""The simulated upstream as a process that can be killed: what it serves is in a file, line by line, that outlives it.
+"""The simulated upstream as a process that can be killed; a file keeps a line for each call that it serves.
 
     python -m tests.stack.simulator --port 12345 --book FILE
 
-A line is `NUMBER begun` before the first byte of an answer can leave, and `NUMBER done`, `refused` or `left` at its
-end. The number stands in the call's prompt.
+A line is `NUMBER begun` before the first byte of an answer is sent, and `NUMBER done`, `refused` or `left` at its end.
+The number is in the call's prompt.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MARK = re.compile(rb"call (\d+) ")
 
 
 def keeping(book: RawIOBase) -> Middleware:
-    """Writes down every call that has a number."""
+    """Records every call with a number."""
 
     @web.middleware
     async def keep(request: web.Request, handler: Handler) -> web.StreamResponse:

@@ -1,4 +1,4 @@
-"""An upstream that can be killed and comes back at its address, and what its calls should hear and be charged."""
+"""An upstream that can be killed and restarted at its address, and the expected answers and charges of its calls."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.soak.told import Truth, members
 
 TOKENS_PER_S = 30
 LONG_TOKENS, LONG_TOKENS_PER_S = 30, 15
-"""Two seconds: longer than a gateway that is told to end still takes calls."""
+"""Two seconds: longer than a gateway accepts calls after SIGTERM."""
 DIMENSIONS = 4
 
 
@@ -33,7 +33,7 @@ class _Simulator(Process):
 
 
 class Upstream:
-    """See the head of the file. Runs from the beginning."""
+    """See the head of the file. Started when made."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True)
@@ -51,7 +51,7 @@ class Upstream:
         self._process.wait_for("serves")
 
     def kill(self) -> None:
-        """As a machine dies: no answer is brought to its end. Returns when it is dead."""
+        """Kills it with SIGKILL, in the middle of answers. Returns when it has ended."""
         self._process.kill(signal.SIGKILL)
         self._process.wait()
 
@@ -60,12 +60,12 @@ class Upstream:
 
     @property
     def sold(self) -> Counter[int]:
-        """The numbers of the calls of which it has begun an answer, and how often."""
+        """The number of begun answers by call."""
         return Counter(int(line.split()[0]) for line in self._book.read_text().splitlines() if line.endswith("begun"))
 
 
 def body_of(number: int, kind: str, endpoint: str, *, is_stream: bool) -> dict[str, Any]:
-    """What a call asks for: a length of its own, at a speed at which most answers are under way for a moment."""
+    """The body of a call: its own length of answer, at a speed at which most answers take a moment."""
     asked = members(number, kind, endpoint, is_stream=is_stream)
     if endpoint == "embeddings":
         return {**asked, "dimensions": DIMENSIONS, "encoding_format": "float"}
@@ -74,7 +74,7 @@ def body_of(number: int, kind: str, endpoint: str, *, is_stream: bool) -> dict[s
 
 
 def truth_of(body: Mapping[str, Any], endpoint: str) -> Truth:
-    """What the simulator makes of it, which follows from the call alone."""
+    """The simulator's answer to it, a function of the call."""
     said = json.dumps(body).encode()
     if endpoint == "embeddings":
         asked = parse(EmbeddingRequest, said)
