@@ -69,7 +69,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """Keep how the tier ended: .ci/repeatable.py tells tests that failed from a run that did not come to its end."""
+    """Keep how the tier ended: .ci/repeatable.py distinguishes failed tests from an interrupted run."""
     cache = getattr(session.config, "cache", None)
     if cache is not None and not hasattr(session.config, "workerinput"):
         cache.set(f"tiers/{session.config.getoption('tier')}", int(exitstatus))
