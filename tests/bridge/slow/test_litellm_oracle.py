@@ -1,8 +1,8 @@
-"""LiteLLM's translations of Responses and Messages to chat, beside ours: the same, but for the differences in a table.
+"""LiteLLM's translations between Responses, Messages and chat, beside ours: the same, but for the rows of a table.
 
 The cases are the golden files (tests/bridge/translated.py). Of streams the events are compared one by one, deltas that
-follow each other as one. Each row of `DIFFERS` and `STREAMS_DIFFER` names the places where both differ and why ours is
-right; a place without a row fails, and so does a row without a place.
+follow each other as one; of chat, what the chunks are together. Each row of `DIFFERS` and `STREAMS_DIFFER` names the
+places where both differ and why ours is right; a place without a row fails, and so does a row without a place.
 """
 
 from __future__ import annotations
@@ -22,23 +22,15 @@ from tests.bridge.translated import GOLDEN
 from tests.fakes.litellm_proxy import HOME
 
 SCRIPT = Path(__file__).parents[1] / "litellm_oracle.py"
-CASES = [
-    name
-    for name, golden in GOLDEN.items()
-    if name.partition("/")[0] in ("responses", "messages") and "answer" in golden
-]
-STREAMS = [
-    name
-    for name, golden in GOLDEN.items()
-    if name.partition("/")[0] in ("responses", "messages") and "chunks" in golden
-]
+CASES = [name for name, golden in GOLDEN.items() if "answer" in golden]
+STREAMS = [name for name, golden in GOLDEN.items() if "chunks" in golden]
 WITHIN_S = 120.0
 """It imports for ten seconds on a quiet machine."""
 pytestmark = pytest.mark.timeout(150)
 
 
 DIFFERS = (
-    # Both ways.
+    # Every way.
     Row(r"\w+ sent \.(max_tokens|max_completion_tokens)", "OpenAI deprecates max_tokens; reasoning models refuse it"),
     Row(r"responses sent \.(custom_llm_provider)", "an argument of LiteLLM's own call, not of the API"),
     # Messages, requests.
@@ -90,6 +82,25 @@ DIFFERS = (
     Row(r"responses shown \.input_transformations", "what was left out of the input is named, as OpenAI does"),
     Row(r"responses shown \.tools(\[\].*)?", "as they were offered: LiteLLM names tools that it has dropped"),
     Row(r"responses shown \.usage\.\w+_details(\..*)?", "zeros without details: the SDK's type requires them"),
+    # Chat on an upstream with Messages, requests.
+    Row(r"anthropic sent \.model", "LiteLLM has to be asked for a model that it knows"),
+    Row(r"anthropic sent \.output_(config|format)",
+        "output_config has replaced output_format, and has the effort; a schema is passed on as it is"),
+    Row(r"anthropic sent \.thinking", "an effort is passed on; LiteLLM makes a thinking budget of it"),
+    Row(r"anthropic sent \.tools\[\]\.(strict|type)", "`custom` is the default type; LiteLLM drops `strict`"),
+    Row(r"anthropic sent \.(system|messages\[\]\.content)",
+        "a later system message is in the system prompt, too; LiteLLM puts it into the words of the user"),
+    Row(r"anthropic sent \.messages\[\]\.content\[\]\.(title|content)",
+        "the name of a file is kept; the text of a tool's result is a block"),
+    Row(r"anthropic sent \.service_tier", "chat's `default` is `standard_only`; LiteLLM refuses the parameter"),
+    # The same, answers.
+    Row(r"anthropic shown \.created", "the time of the answer"),
+    Row(r"anthropic shown \.choices\[\]\.message\.provider_specific_fields", "an addition of LiteLLM's own"),
+    Row(r"anthropic shown \.choices\[\]\.message\.(content|refusal)", "the words of a refusal are shown"),
+    Row(r"anthropic shown \.choices\[\]\.message\.tool_calls\[\]\.(index|function\.arguments)",
+        "the same JSON, without blanks; only streams have an index"),
+    Row(r"anthropic shown \.usage\.(cache_\w+|\w+_details(\..*)?)",
+        "the counts in OpenAI's members; LiteLLM has Anthropic's beside them"),
 )  # fmt: skip
 REFUSES = {
     "messages/plain-cut-by-limit": "the arguments of a tool that the limit cut are no JSON: the SDK's input is then "
@@ -124,7 +135,7 @@ def found(theirs: dict[str, dict[str, Any]], name: str) -> list[str]:
     way = name.partition("/")[0]
     return [
         f"{way} {side} {path}"
-        for side in ("sent", "shown")
+        for side in (("sent", "shown") if name in CASES else ("sent",))
         for path in places(GOLDEN[name][side], theirs[name][side])
     ]  # fmt: skip
 
@@ -139,7 +150,7 @@ def test_every_difference_is_explained(theirs: dict[str, dict[str, Any]], name: 
 
 
 def test_every_row_is_of_a_difference(theirs: dict[str, dict[str, Any]]) -> None:
-    every = [place for name in CASES if name not in REFUSES for place in found(theirs, name)]
+    every = [place for name in (*CASES, *STREAMS) if name not in REFUSES for place in found(theirs, name)]
     assert not differences.unused(DIFFERS, every)
 
 
@@ -156,6 +167,10 @@ STREAMS_DIFFER = (
     Row(r"messages -content_block_(start:thinking|delta:thinking_delta|stop)",
         "the client did not ask for thinking: it gets a ping instead"),
     Row(r"messages content_block_(start:text|delta:text_delta|stop) \.index", "no block of thinking stands before it"),
+    # Chat on an upstream with Messages.
+    Row(r"anthropic stream \.(refusal|role)", "the words of a refusal are shown; every stream begins with the role"),
+    Row(r"anthropic stream \.calls\[\]\[\]", "a call without input has the arguments {}, as in a plain answer"),
+    Row(r"anthropic stream \.usage\.(cost|cache_\w+|\w+_details(\..*)?)", "as of plain answers"),
     # Responses: the object at the beginning and at the end.
     Row(_LIFE + r"model", "the model that answers, as the upstream names it"),
     Row(_LIFE + r"(created_at|completed_at)", "the time of the answer"),
@@ -192,14 +207,38 @@ STREAMS_DIFFER = (
 )  # fmt: skip
 
 
+def whole_chat(chunks: list[dict[str, Any]]) -> dict[str, Any]:
+    """What the chunks of a chat are together."""
+    choices = [choice for chunk in chunks for choice in chunk["choices"]]
+    deltas = [choice["delta"] for choice in choices]
+    whole: dict[str, Any] = {
+        name: "".join(delta.get(name) or "" for delta in deltas)
+        for name in ("role", "content", "reasoning_content", "refusal")
+    }  # fmt: skip
+    thoughts = [block for delta in deltas for block in delta.get("thinking_blocks") or []]
+    whole["signatures"] = [block["signature"] for block in thoughts if block.get("signature")]
+    whole["ends"] = [choice["finish_reason"] for choice in choices if choice["finish_reason"]]
+    whole["usage"] = next((chunk["usage"] for chunk in chunks if chunk.get("usage")), None)
+    calls: dict[int, list[str]] = {}
+    for call in (call for delta in deltas for call in delta.get("tool_calls") or []):
+        parts = (call.get("id"), call["function"].get("name"), call["function"].get("arguments"))
+        known = calls.setdefault(call["index"], ["", "", ""])
+        known[:] = [before + (part or "") for before, part in zip(known, parts, strict=True)]
+    return whole | {"calls": list(calls.values())}
+
+
 def stream_places(theirs: dict[str, dict[str, Any]], name: str) -> Iterator[str]:
     """Where the streams of one case differ."""
+    if name.startswith("anthropic"):
+        ours, others = (whole_chat(given[name]["shown"]) for given in (GOLDEN, theirs))
+        return (f"anthropic stream {path}" for path in places(ours, others))
     return differences.stream_places(name.partition("/")[0], GOLDEN[name]["shown"], theirs[name]["shown"])
 
 
 @pytest.mark.parametrize("name", STREAMS)
 def test_every_difference_of_a_stream_is_explained(theirs: dict[str, dict[str, Any]], name: str) -> None:
     assert "error" not in theirs[name], theirs[name]
+    assert not differences.unexplained(DIFFERS, found(theirs, name))
     assert not differences.unexplained(STREAMS_DIFFER, stream_places(theirs, name))
 
 
