@@ -86,7 +86,7 @@ QUESTIONS = [
     Question("member", "What is left, and when is it free again?", [], "[data-key=alice] .quota[data-unit=requests]",
              lambda _: "resets in"),
     Question("member", "What may I call?", [], "[data-key=alice] .key-line", lambda _: "active"),
-    Question("member", "Why was I refused?", [], "section[aria-labelledby=refused-title] tbody tr td:last-child",
+    Question("member", "Why was I refused?", [], "section[aria-labelledby=refused-title] tbody tr .why-cell",
              lambda house: house.admin("refusals", key="alice").json["data"][0]["message"][:40]),
     Question("member", "How do I connect Claude Code?", ["[data-choice=claude]"], ".snippet",
              lambda house: f"ANTHROPIC_BASE_URL={house.url}"),

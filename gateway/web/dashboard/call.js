@@ -2,7 +2,7 @@
 
 import { openDialog } from "./dialog.js";
 import { h } from "./dom.js";
-import { NOTHING, clock, count, day, moment, span, usd } from "./format.js";
+import { NOTHING, count, moment, recent, span, usd } from "./format.js";
 import { modelOf } from "./refusal_rows.js";
 import { attemptOutcome, explain, outcome } from "./words.js";
 
@@ -16,14 +16,11 @@ function outcomeOf(row) {
   return [h("span", { class: `pill ${PILL[kind]}` }, said), ` ${row.status}`];
 }
 
-/** The time of today, or a day and a time. */
-const began = (time) => (moment(time).startsWith(day()) ? clock(time) : moment(time).slice(5));
-
 export const COLUMNS = [
   {
     title: "Began",
     sort: (call) => call.time,
-    show: (call) => h("span", { title: `${moment(call.time)} UTC` }, began(call.time)),
+    show: (call) => h("span", { title: `${moment(call.time)} UTC` }, recent(call.time)),
   },
   { title: "Key", class: "mono", sort: (row) => row.key ?? "", show: (row) => row.key ?? "unknown" },
   {

@@ -5,6 +5,7 @@ import { stepInWords, stepShort } from "./format.js";
 
 const HEIGHT = 190;
 const ROOM = { top: 10, right: 4, bottom: 22, left: 52 };
+const LETTER = 7; // pixels of a letter of the axis, at most
 const STEPS = [1, 1.5, 2, 2.5, 3, 4, 5, 7.5, 10];
 
 /** The top of a scale with four even steps that holds `most`. */
@@ -31,6 +32,7 @@ export class DayChart {
       this.svg,
     );
     this.chosen = null;
+    this.left = ROOM.left;
     this.svg.addEventListener("pointermove", (event) => this.choose(this.placeAt(event.clientX)));
     this.svg.addEventListener("pointerleave", () => this.choose(null));
     this.svg.addEventListener("blur", () => this.choose(null));
@@ -58,7 +60,7 @@ export class DayChart {
   placeAt(x) {
     if (!this.rows) return null;
     const box = this.svg.getBoundingClientRect();
-    const place = Math.floor(((x - box.left - ROOM.left) / (box.width - ROOM.left - ROOM.right)) * this.rows.length);
+    const place = Math.floor(((x - box.left - this.left) / (box.width - this.left - ROOM.right)) * this.rows.length);
     return place >= 0 && place < this.rows.length ? place : null;
   }
 
@@ -98,7 +100,9 @@ export class DayChart {
     const { parts, spell } = this.of;
     const sum = (row) => parts.reduce((all, part) => all + (part.of(row) ?? 0), 0);
     const top = scaleTop(Math.max(...this.rows.map(sum)));
-    const inner = { width: width - ROOM.left - ROOM.right, height: HEIGHT - ROOM.top - ROOM.bottom };
+    const names = [0, 1, 2, 3, 4].map((line) => spell((top * line) / 4));
+    const left = (this.left = Math.max(ROOM.left, 10 + LETTER * Math.max(...names.map((name) => name.length))));
+    const inner = { width: width - left - ROOM.right, height: HEIGHT - ROOM.top - ROOM.bottom };
     const y = (amount) => ROOM.top + inner.height * (1 - amount / top);
     const step = inner.width / this.rows.length;
     const bar = Math.max(1, Math.min(26, step - (step > 8 ? 4 : 1)));
@@ -107,15 +111,15 @@ export class DayChart {
     this.svg.setAttribute("width", width);
     fill(
       this.svg,
-      [0, 1, 2, 3, 4].map((line) => {
+      names.map((name, line) => {
         const at = y((top * line) / 4);
         return [
-          s("line", { class: line ? "grid" : "axis", x1: ROOM.left, x2: width - ROOM.right, y1: at, y2: at }),
-          s("text", { class: "tick end", x: ROOM.left - 8, y: at + 4 }, spell((top * line) / 4)),
+          s("line", { class: line ? "grid" : "axis", x1: left, x2: width - ROOM.right, y1: at, y2: at }),
+          s("text", { class: "tick end", x: left - 8, y: at + 4 }, name),
         ];
       }),
       this.rows.map((row, place) => {
-        const middle = ROOM.left + step * (place + 0.5);
+        const middle = left + step * (place + 0.5);
         let below = 0;
         const pieces = parts.map((part) => {
           const amount = part.of(row) ?? 0;
@@ -134,11 +138,11 @@ export class DayChart {
             })
           );
         });
-        const isNamed = (this.rows.length - 1 - place) % every === 0 && middle - ROOM.left > 14;
+        const isNamed = (this.rows.length - 1 - place) % every === 0 && middle - left > 14;
         return s(
           "g",
           { class: "mark" },
-          s("rect", { class: "column", x: ROOM.left + step * place, y: ROOM.top, width: step, height: inner.height }),
+          s("rect", { class: "column", x: left + step * place, y: ROOM.top, width: step, height: inner.height }),
           pieces,
           isNamed &&
             s("text", { class: "tick middle", x: Math.min(middle, width - 20), y: HEIGHT - 6 }, stepShort(row.hour ?? row.day)),

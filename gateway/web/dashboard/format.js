@@ -24,7 +24,7 @@ export function usd(amount) {
   if (amount === 0) return "$0";
   if (Math.abs(amount) < 0.0000005) return "< $0.000001";
   const places = Math.abs(amount) >= 1 ? 2 : Math.abs(amount) >= 0.01 ? 4 : 6;
-  const digits = { minimumFractionDigits: Math.min(places, 4), maximumFractionDigits: places };
+  const digits = { minimumFractionDigits: 2, maximumFractionDigits: places };
   return `$${amount.toLocaleString("en", digits)}`;
 }
 
@@ -57,11 +57,14 @@ const asDate = (time) => new Date(typeof time === "number" ? time * 1000 : time)
 /** A Unix time in seconds, or a text that says a time. */
 export const moment = (time) => (time === null || time === undefined ? NOTHING : spell(asDate(time)).slice(0, 19));
 export const clock = (time) => spell(asDate(time)).slice(11, 19);
+/** The time of today, or a day and a time: 14:32:05, 11-23 14:32:05. */
+export const recent = (time) => (moment(time).startsWith(day()) ? clock(time) : moment(time).slice(5));
 export const minute = (time) => (time === null || time === undefined ? NOTHING : spell(asDate(time)).slice(0, 16));
 
-/** When something will happen within a day, week or month: "at 17:40", "on Thursday", "on the 27th". */
-export function momentInWords(date, per) {
+/** When something will happen within a day, week or month: "at 17:40", "today", "on Thursday", "on the 27th". */
+export function momentInWords(date, per, today = day()) {
   if (per === "day") return `at ${spell(date).slice(11, 16)}`;
+  if (spell(date).startsWith(today)) return "today";
   if (per === "week") return `on ${WEEKDAYS[date.getUTCDay()]}`;
   const number = date.getUTCDate();
   const ending = number > 10 && number < 20 ? "th" : (["th", "st", "nd", "rd"][number % 10] ?? "th");

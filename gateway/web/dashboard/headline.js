@@ -9,6 +9,7 @@ import { change, forecast } from "./spending.js";
 import { total } from "./sums.js";
 
 const NEAR = 0.8;
+const MANY_FAILED = 0.01;
 const SHOWN = 3;
 
 const atOf = (row) => row.hour ?? row.day;
@@ -63,7 +64,7 @@ function errors(rows, range) {
   return tile(
     "errors-in-range",
     `Failed, ${rangeWords(range)}`,
-    h("span", { class: now.errors ? "bad" : "" }, rate(now)),
+    h("span", { class: now.errors > MANY_FAILED * now.requests ? "bad" : "" }, rate(now)),
     now.errors,
     `${count(now.errors)} of ${many(now.requests, "request")}`,
     before.requests > 0 && ` · ${rate(before)} in the period before`,

@@ -12,7 +12,8 @@ export const empty = (title, ...more) =>
 
 /** Why there is nothing to see, and a way to try again. */
 export function failed(error, again) {
-  const title = error.isStoreAway ? "The store does not answer" : "This could not be loaded";
+  const isGone = error.status === 404;
+  const title = error.isStoreAway ? "The store does not answer" : isGone ? "Not found" : "This could not be loaded";
   const more = error.isStoreAway
     ? "Usage, quotas and keys are kept there. The live numbers go on without it, and this page will try again."
     : error.message;
@@ -21,7 +22,7 @@ export function failed(error, again) {
     { class: "empty bad", role: "alert" },
     h("p", { class: "empty-title" }, title),
     h("p", null, more),
-    again && h("button", { type: "button", onclick: again }, "Try again"),
+    again && !isGone && h("button", { type: "button", onclick: again }, "Try again"),
   );
 }
 

@@ -25,7 +25,8 @@ const OUTCOMES = {
   "5xx": { title: "status 5xx", status: "5xx" },
 };
 const SINCE = { "": "any time", "1h": "the last hour", "1d": "the last day", "7d": "the last 7 days" };
-const TEXTS = { key: "Key", team: "Team", model: "Model", upstream: "Upstream", code: "Error code", id: "Request id", user: "User", tag: "Tag (name:value)" };
+const TEXTS = { key: "Key", team: "Team", model: "Model", upstream: "Upstream", code: "Error code", id: "Request id", user: "User", tag: "Tag name:value" };
+const WIDE = "(min-width: 721px)"; // as style.css has it
 
 /** The lists that settings ask for, with the filters of each. */
 function listsOf(settings) {
@@ -58,7 +59,7 @@ export function calls(main, { feed, signal, address, query, isLive }) {
 
   function draw() {
     const isNarrow = Object.values(settings).some(Boolean);
-    table.of.none = isNarrow ? "None of the calls is so." : "No calls yet. As soon as one has ended, it stands here.";
+    table.of.none = isNarrow ? "No call and no refusal has all of this." : "No calls yet. A call appears here when it has ended.";
     if (!place.contains(table.node)) fill(place, table.node);
     table.show(rows);
     more.hidden = pages.isAtEnd;
@@ -109,25 +110,29 @@ export function calls(main, { feed, signal, address, query, isLive }) {
     );
   const outcomes = Object.fromEntries(Object.entries(OUTCOMES).map(([name, { title }]) => [name, title]));
 
+  const filters = h(
+    "div",
+    { class: "bar filters" },
+    Object.keys(TEXTS).map(field),
+    select("outcome", "Outcome", outcomes),
+    select("since", "Since", SINCE),
+    h(
+      "label",
+      { class: "until" },
+      "until (UTC)",
+      h("input", { type: "datetime-local", name: "until", value: settings.until, onchange: (event) => set({ until: event.target.value.slice(0, 16) }) }),
+    ),
+  );
+  const wide = matchMedia(WIDE);
+  const box = h("details", { class: "filter-box", open: wide.matches || Object.values(settings).some(Boolean) }, h("summary", null, "Filters"), filters);
+  wide.addEventListener("change", () => wide.matches && (box.open = true), { signal });
   fill(
     main,
     h(
       "section",
       { "aria-labelledby": "calls-title" },
       h("div", { class: "bar" }, h("h2", { id: "calls-title" }, "Calls and refusals"), note),
-      h(
-        "div",
-        { class: "bar filters" },
-        Object.keys(TEXTS).map(field),
-        select("outcome", "Outcome", outcomes),
-        select("since", "Since", SINCE),
-        h(
-          "label",
-          { class: "until" },
-          "until (UTC)",
-          h("input", { type: "datetime-local", name: "until", value: settings.until, onchange: (event) => set({ until: event.target.value.slice(0, 16) }) }),
-        ),
-      ),
+      box,
       h("div", { class: "panel flush" }, place),
       more,
     ),

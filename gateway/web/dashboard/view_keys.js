@@ -47,7 +47,7 @@ export function keys(main, context) {
     name: (key) => key.id,
     matches: (key, part) =>
       [key.id, key.team ?? "", key.status, key.owner ?? "", key.note ?? "", ...key.models].some((each) => each.toLowerCase().includes(part)),
-    filterBy: "Filter by id, team, owner, note, model",
+    filterBy: "Filter by id, team, owner …",
     note: (found, isWhole) =>
       isWhole
         ? `${many(found.length, "key")}, ${count(found.filter((key) => key.status === "active").length)} active.`

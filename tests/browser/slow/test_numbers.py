@@ -269,10 +269,15 @@ def test_refusals_have_the_numbers_of_the_api(admin: Page, house: Gateway) -> No
     )
 
 
+def usd(amount: float) -> str:
+    """From one cent to one dollar."""
+    return f"${amount:.4f}".removesuffix("0").removesuffix("0")
+
+
 def quota_words(quota: Mapping[str, Any]) -> str:
     unit = next(name for name in ("requests", "tokens", "usd") if name in quota)
     amount = quota[unit]
-    words = f"${amount:.4f}" if unit == "usd" else f"{amount:,} {unit if amount != 1 else unit[:-1]}"
+    words = usd(amount) if unit == "usd" else f"{amount:,} {unit if amount != 1 else unit[:-1]}"
     return f"{words} per {quota['per']}"
 
 

@@ -67,7 +67,7 @@ def test_quantile_of_what_was_observed_lately(
     ("expression", "text"),
     [
         ("it.usd(null)", "unknown"), ("it.usd(0)", "$0"), ("it.usd(1234.5)", "$1,234.50"),
-        ("it.usd(0.0123)", "$0.0123"),
+        ("it.usd(0.0123)", "$0.0123"), ("it.usd(0.25)", "$0.25"), ("it.usd(0.219)", "$0.219"), ("it.usd(0.2)", "$0.20"),
         ("it.usd(0.0000012)", "$0.000001"), ("it.usd(0.0000000012)", "< $0.000001"),
         ("it.percent(0, 0)", "0 %"), ("it.percent(1, 10000)", "< 0.1 %"), ("it.percent(9999, 10000)", "99.9 %"),
         ("it.percent(997, 1000)", "99.7 %"), ("it.percent(994, 1000)", "99 %"),
@@ -133,6 +133,8 @@ def test_when_a_window_will_be_spent(here: Page, row: dict[str, Any], at: str | 
     ("moment", "per", "words"),
     [
         ("2026-11-27T17:40:00Z", "month", "on the 27th"),
+        ("2026-11-04T17:40:00Z", "month", "today"),
+        ("2026-11-04T17:40:00Z", "week", "today"),
         ("2026-11-21T17:40:00Z", "month", "on the 21st"),
         ("2026-11-12T17:40:00Z", "month", "on the 12th"),
         ("2026-11-03T17:40:00Z", "month", "on the 3rd"),
@@ -141,4 +143,4 @@ def test_when_a_window_will_be_spent(here: Page, row: dict[str, Any], at: str | 
     ],
 )
 def test_a_moment_in_words(here: Page, moment: str, per: str, words: str) -> None:
-    assert reckon(here, "format.js", "it.momentInWords(new Date(a[0]), a[1])", moment, per) == words
+    assert reckon(here, "format.js", "it.momentInWords(new Date(a[0]), a[1], '2026-11-04')", moment, per) == words

@@ -184,6 +184,19 @@ def listed(page: Page) -> list[str]:
     return found
 
 
+def test_filters_are_closed_on_a_phone_unless_one_is_set(page: Page) -> None:
+    page.resize(390, 844)
+    page.open("calls", ADMIN_TOKEN)
+    page.see("main table tbody tr th button")
+    assert not page.all("input[name=key]")[0].is_displayed()
+    page.click("main .filter-box summary", "Filters")
+    page.type("input[name=key]", "alice")
+    page.until(lambda: {row["Key"] for row in page.rows()} == {"alice"})
+    page.open("calls?key=bob", ADMIN_TOKEN)
+    assert page.see("input[name=key]").get_attribute("value") == "bob"
+
+
+@pytest.mark.changes
 def test_a_refused_model_is_shown_as_the_client_named_it(admin: Page, house: Gateway) -> None:
     refused = house.chat("carol", model="nick").headers["x-request-id"]
     eventually(lambda: refused in ids(house, "refusals", model="nick"))

@@ -181,6 +181,15 @@ def test_a_team_is_made_without_a_mouse(admin: Page, house: Gateway) -> None:
     assert told(house, "typed")["quotas"] == []
 
 
+def test_what_is_gone_is_not_asked_for_again(admin: Page) -> None:
+    for view in ("teams/passed-away", "keys/passed-away"):
+        admin.go(view)
+        admin.see("dialog .empty-title", "Not found")
+        assert not admin.all("dialog .empty button")
+        admin.press(ESCAPE)
+        admin.gone("dialog")
+
+
 def test_a_viewer_sees_teams_and_changes_none(page: Page) -> None:
     page.open("teams", VIEWER_TOKEN)
     page.see("main tr[data-name=crew]", "5,000 tokens per month")
