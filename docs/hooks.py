@@ -12,11 +12,18 @@ from typing import Any
 
 _LINK_UP = re.compile(r"\[([^\]]+)\]\(((?:\.\./)+)[^)]+\)")
 
+_LINK_BELOW = re.compile(r"\]\((?!https?://|#)(docs/)?")
+
+
+def _seen_from_docs(markdown: str) -> str:
+    """The links of a page of the top level, as a page of docs/ has them."""
+    return _LINK_BELOW.sub(lambda link: "](" if link[1] else "](../", markdown)
+
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """The text of one page as the site shows it."""
     if page.file.src_uri == "changelog.md":
-        markdown = Path("CHANGELOG.md").read_text(encoding="utf-8")
+        markdown = _seen_from_docs(Path("CHANGELOG.md").read_text(encoding="utf-8"))
     depth = page.file.src_uri.count("/")
 
     def keep_inside(link: re.Match[str]) -> str:
