@@ -102,10 +102,10 @@ def plans_of(settings: Config) -> Plans:
 def test_a_plan_is_worked_out_once_for_an_endpoint_and_a_model() -> None:
     settings = config()
     plans, this = plans_of(settings), call(settings, "chat", CHAT % b"")
-    plan = plans.of(this)
-    assert plans.of(call(settings, "chat", CHAT % b',"n":2')) is plan
-    assert plans.of(this._replace(endpoint="completions")) is not plan
-    assert plans.of(this._replace(model=this.model.model_copy())) is not plan
+    plan, _ = plans.of(this)
+    assert plans.of(call(settings, "chat", CHAT % b',"n":2'))[0] is plan
+    assert plans.of(this._replace(endpoint="completions"))[0] is not plan
+    assert plans.of(this._replace(model=this.model.model_copy()))[0] is not plan
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_a_plan_leaves_open_what_depends_on_parameters(
 ) -> None:
     settings = config(capabilities=capabilities)
     this = call(settings, "chat", CHAT % b"")._replace(endpoint=endpoint)
-    plan = plans_of(settings).of(this)
+    plan = plans_of(settings).work_out(this)
     assert (plan.routes == this.model.routes, plan.ways.get("up")) == (takes_all, way)
 
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from gateway.config import Model, ModelTable, is_pattern
 
 from . import encodings
-from .prompt_tokens import Counter
+from .prompt_tokens import Counter, FindsCounter, no_counter
 
 _MORE_THAN_ANY_TEXT = 1 << 40
 
@@ -48,11 +48,12 @@ def is_installed() -> bool:
     return True
 
 
-def load(models: Mapping[str, Model], aliases: Mapping[str, str] = {}) -> Counters:
+def load(models: Mapping[str, Model], aliases: Mapping[str, str] = {}) -> FindsCounter:
     """Everything that is needed to count for these models, or for any others later. Takes up to 0.7 s, and only the
     first time."""
-    every = encodings.EVERY if is_installed() else ()
-    return Counters(models, aliases, {encoding: _counter(encoding) for encoding in every})
+    if not is_installed():
+        return no_counter
+    return Counters(models, aliases, {encoding: _counter(encoding) for encoding in encodings.EVERY})
 
 
 def describe(models: Mapping[str, Model]) -> str:

@@ -21,7 +21,7 @@ from gateway.accounting.call_log import CallLog
 from gateway.accounting.reservation import Reservation
 from gateway.api import capabilities as able
 from gateway.api.capabilities import Adaptation
-from gateway.bridge import bridges, fan_out
+from gateway.bridge import fan_out
 from gateway.config import Route
 from gateway.errors import GatewayError, InvalidRequest, UpstreamFailed, UpstreamRefused
 from gateway.formats import FORMATS
@@ -61,7 +61,7 @@ async def serve(call: Call, services: Services, port: ClientPort, trace: Trace =
     A whole answer has the gateway's headers, too. `trace` is ended here once `port.reserved` was called. Raises
     `GatewayError` for errors that the client gets as a status. Cancelled: the client is gone.
     """
-    plan, routes = _planned(call, services)
+    plan, routes = services.plans.of(call)
     if call.params.refers_to is not None:
         call, routes = await _continued(call, routes, services)
     fit = None
@@ -113,15 +113,6 @@ async def serve(call: Call, services: Services, port: ClientPort, trace: Trace =
 # ------------------------------------------------------------------------------------------------ models and routes
 
 
-def _planned(call: Call, services: Services) -> tuple[CallPlan, tuple[Route, ...]]:
-    """The plan, and the routes that can take the call. Raises `InvalidRequest` or `NotFound` if none can."""
-    plan = services.plans.of(call)
-    routes = call.model.routes if call.passed is not None else plan.routes
-    if routes is None:
-        routes = able.fitting(call.model, call.endpoint, call.params, services.config.upstreams, bridges.refusal)
-    return plan, able.beside(routes, call.other_models) if call.other_models else routes
-
-
 async def _continued(call: Call, routes: Sequence[Route], services: Services) -> tuple[Call, tuple[Route, ...]]:
     """The call with its bond, and the routes to what it continues. Raises `NotFound` or `InvalidRequest`."""
     params, upstreams = call.params, services.config.upstreams
@@ -153,7 +144,7 @@ def _fallbacks(call: Call, services: Services) -> list[_Fallback]:
     for other in call.fallbacks:
         try:
             claims = windows.claims(other, services.book.terms.of_call(other))
-            found.append(_Fallback(other, *_planned(other, services), claims))
+            found.append(_Fallback(other, *services.plans.of(other), claims))
         except GatewayError:
             continue
     return found

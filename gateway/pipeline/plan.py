@@ -12,6 +12,7 @@ from typing import NamedTuple
 from gateway.api import capabilities
 from gateway.api.capabilities import Adaptation
 from gateway.api.prompt_tokens import FindsCounter
+from gateway.bridge import bridges
 from gateway.config import Model, Route, Upstream
 from gateway.formats import token_rule
 from gateway.formats.token_rule import CountsTexts
@@ -41,17 +42,22 @@ class Plans:
         self._find_counter = find_counter
         self._known: dict[tuple[Endpoint, str, str | None], CallPlan] = {}
 
-    def of(self, call: Call) -> CallPlan:
-        """The plan for this call."""
+    def of(self, call: Call) -> tuple[CallPlan, tuple[Route, ...]]:
+        """The plan for this call, and the routes that can take it. Raises `InvalidRequest` or `NotFound` if none
+        can."""
         names = call.endpoint, call.params.model, call.target
         plan = self._known.get(names)
         if plan is None or plan.model is not call.model:
             if len(self._known) >= MAX_PLANS:
                 self._known.clear()
-            plan = self._known[names] = self._work_out(call)
-        return plan
+            plan = self._known[names] = self.work_out(call)
+        routes = call.model.routes if call.passed is not None else plan.routes
+        if routes is None:
+            routes = capabilities.fitting(call.model, call.endpoint, call.params, self._upstreams, bridges.refusal)
+        return plan, capabilities.beside(routes, call.other_models) if call.other_models else routes
 
-    def _work_out(self, call: Call) -> CallPlan:
+    def work_out(self, call: Call) -> CallPlan:
+        """A plan for such calls, which is not kept."""
         return CallPlan(
             call.model,
             capabilities.routes_of_all(call.model, call.endpoint, self._upstreams),

@@ -20,7 +20,7 @@ from gateway.api import auth
 from gateway.api import capabilities as able
 from gateway.config import Model, Route
 from gateway.errors import InvalidRequest, ModelNotFound, UpstreamFailed, UpstreamRefused
-from gateway.formats import realtime
+from gateway.formats import realtime, token_rule
 from gateway.formats.realtime import REALTIME
 from gateway.observe.tracing import NO_TRACE, Trace
 from gateway.quota import windows
@@ -186,7 +186,8 @@ async def _attempt(
     call, upstream, telemetry = log.call, services.config.upstreams[route.upstream], services.books.telemetry
     log.attempt_began(route)
     make_call = _calls(call, route, handle.key, services, admit)
-    accounts = ResponseAccounts(services.books, route, make_call, services.plans.of(call).count_texts)
+    count_texts = token_rule.counting(services.find_counter(call.model_name))
+    accounts = ResponseAccounts(services.books, route, make_call, count_texts)
     async with AsyncExitStack() as attempt:
         try:
             await accounts.ready()

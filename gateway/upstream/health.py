@@ -13,6 +13,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Collection
 from math import inf
+from typing import NamedTuple
 
 from gateway.records import Failure, Fault, Phase
 
@@ -167,11 +168,12 @@ class Health:
             ):
                 self._move(name, CircuitEvent.SUCCESS, now)
 
-    def ended(self, model: str, key: int, began: float, failure: Failure | None, *, is_result: bool) -> None:
+    def ended(self, attempt: AttemptHandle, failure: Failure | None, *, is_result: bool) -> None:
         """Record the end of an attempt; `is_result` is false if the client left before the result was known."""
         self.in_flight -= 1
         if failure is None and self.is_healthy:
             return
+        _, model, key, began = attempt
         now = self.clock()
         if failure is not None:
             self._last_failure = (failure.fault.value, now)
@@ -273,26 +275,23 @@ class Health:
             self._show(self._upstream, state)
 
 
-class AttemptHandle:
+class AttemptHandle(NamedTuple):
     """One running attempt. Its owner calls `ended` or `abandoned` exactly once."""
 
-    __slots__ = ("_began", "_health", "_model", "key")
-
-    def __init__(self, health: Health, model: str, key: int, began: float) -> None:
-        self.key = key
-        """Position of the API key in use."""
-        self._health = health
-        self._model = model
-        self._began = began
+    health: Health
+    model: str
+    key: int
+    """Position of the API key in use."""
+    began: float
 
     def answered(self) -> None:
         """The head of a good answer arrived."""
-        self._health.answered(self._model, self._began)
+        self.health.answered(self.model, self.began)
 
     def ended(self, failure: Failure | None) -> None:
         """The upstream answered (a refusal of the request is an answer too), or the attempt failed."""
-        self._health.ended(self._model, self.key, self._began, failure, is_result=True)
+        self.health.ended(self, failure, is_result=True)
 
     def abandoned(self) -> None:
         """The client left before the result was known."""
-        self._health.ended(self._model, self.key, self._began, None, is_result=False)
+        self.health.ended(self, None, is_result=False)

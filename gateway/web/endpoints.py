@@ -30,7 +30,7 @@ from gateway.queueing import classes
 from gateway.quota import window_status
 from gateway.quota.issued import may_be_issued
 from gateway.records import OTHER, Call, Endpoint, Key, Params
-from gateway.relay import Answer
+from gateway.relay import Answer, Streamed
 from gateway.store import StoreUnavailable
 from gateway.store.redis.timeout import StallTolerantTimeout
 from gateway.upstream import stickiness
@@ -131,16 +131,18 @@ class DataPlane:
         telemetry.entered()
         calls.add(task)
         try:
-            if row is not None:
-                return await self._answer(request, visit, await row.check(), row.seen)
-            call = await self._check(request, visit, spec, address)
+            call = await (self._check(request, visit, spec, address) if row is None else row.check())
             if spec is MESSAGE_BATCHES:
                 restrict_requests(call)
             if call.params.items:
                 call = await bound_to_items(call, visit.parts)
-            if visit.parts.config.files.upstream is not None:
+            if visit.parts.config.files.upstream is not None and row is None:
                 call = await bound_to_files(call, visit.parts)
-            return await self._answer(request, visit, call)
+            client = _Client(request, visit, self._status, self._capacity, self._loop)
+            answer = await pipeline.serve(call, visit.parts, client, visit.trace)
+            if row is not None and row.seen is not None and isinstance(answer, Answer):
+                answer = await row.seen(call, answer)
+            return self._respond(visit, answer)
         finally:
             calls.discard(task)
             telemetry.left()
@@ -148,20 +150,11 @@ class DataPlane:
             if visit.form is not None:
                 visit.form.close()
 
-    async def _answer(
-        self,
-        request: web.Request,
-        visit: RequestContext,
-        call: Call,
-        seen: Callable[[Call, Answer], Awaitable[Answer]] | None = None,
-    ) -> web.StreamResponse:
-        client = _Client(request, visit, self._status, self._capacity, self._loop)
-        answer = await pipeline.serve(call, visit.parts, client, visit.trace)
+    def _respond(self, visit: RequestContext, answer: Answer | Streamed) -> web.StreamResponse:
+        """The response with this answer; a stream was opened before."""
         if isinstance(answer, Answer):
-            if seen is not None:
-                answer = await seen(call, answer)
-            size = len(answer.body)  # reserved until a slow client has read nearly all of it
-            self._capacity.hold_anyway(size)
+            size = len(answer.body)
+            visit.held_bytes -= size  # held until a slow client has read nearly all of it
             return Whole(answer.status, answer.headers, answer.body, on_sent=partial(self._capacity.let_go, size))
         if visit.stream is None:
             raise RuntimeError("a stream was finished that was never opened")
@@ -390,41 +383,33 @@ class _Address(NamedTuple):
         return asked._replace(model=self.model, stream=asked.stream if self.is_stream is None else self.is_stream)
 
 
-class _Client:
+class _Client(NamedTuple):
     """The client of one call, for the pipeline (`ClientPort`)."""
 
-    def __init__(
-        self,
-        request: web.Request,
-        visit: RequestContext,
-        status: Status,
-        capacity: Capacity,
-        loop: asyncio.AbstractEventLoop,
-    ) -> None:
-        self.loop = loop
-        self._request = request
-        self._visit = visit
-        self._status = status
-        self._capacity = capacity
+    request: web.Request
+    visit: RequestContext
+    status: Status
+    capacity: Capacity
+    loop: asyncio.AbstractEventLoop
 
     def open_stream(self, headers: Sequence[tuple[str, str]]) -> EventStream:
-        visit = self._visit
+        visit = self.visit
         assert visit.endpoint is not None
         spec = FORMATS[visit.endpoint]
         ids = [("x-request-id", visit.id)]
         if spec.id_header is not None:
             ids.append((spec.id_header, visit.id))
-        is_array = spec.is_array is not None and spec.is_array(self._request.query)
+        is_array = spec.is_array is not None and spec.is_array(self.request.query)
         make = ArrayStream if is_array else EventStream
-        visit.stream = make(self._request, (*headers, *ids), is_last=not self._status.is_ready)
+        visit.stream = make(self.request, (*headers, *ids), is_last=not self.status.is_ready)
         return visit.stream
 
     def hold(self, size: int) -> None:
-        self._capacity.hold_anyway(size)
-        self._visit.held_bytes += size
+        self.capacity.hold_anyway(size)
+        self.visit.held_bytes += size
 
     def reserved(self) -> None:
-        self._visit.is_recorded = True
+        self.visit.is_recorded = True
 
 
 def _named_paths(spec: Format) -> tuple[tuple[tuple[str, ...], bool | None], ...]:

@@ -8,7 +8,7 @@ request id like every error (`http_guard/client_connection.py`), and the log has
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Mapping
+from collections.abc import Mapping
 from typing import Any, cast
 
 from aiohttp import web
@@ -48,12 +48,7 @@ class QuietServerLog(logging.Filter):
 
 
 class Runner(web.AppRunner):
-    """The production runner, with our server, and with a shortcut to the handlers of some POST paths.
-
-    Between the server and a handler, aiohttp's application looks up the route, records the match and passes two
-    middlewares, which costs as much as finding the key and forwarding the headers. A call goes straight to its handler
-    (with our own middleware already around it, see web/app.py); everything else takes aiohttp's way.
-    """
+    """The production runner, with our server."""
 
     __slots__ = ("_limits", "_shortcuts")
 
@@ -66,13 +61,13 @@ class Runner(web.AppRunner):
 
     async def _make_server(self) -> web.Server:
         made = await super()._make_server()
-        shortcuts, by_application = self._shortcuts, made.request_handler
-
-        def handle(request: web.BaseRequest) -> Awaitable[web.StreamResponse]:
-            answer = shortcuts.get(request.rel_url.raw_path) if request.method == "POST" else None
-            return by_application(request) if answer is None else answer(cast(web.Request, request))
-
-        return GuardedServer(handle, request_factory=made.request_factory, **self._limits, **self._kwargs)
+        return GuardedServer(
+            cast(Handler, made.request_handler),
+            self._shortcuts,
+            request_factory=made.request_factory,
+            **self._limits,
+            **self._kwargs,
+        )
 
     def configure(self, config: Config) -> None:
         """Go by this configuration from now on: connections that are made, and heads that begin."""
