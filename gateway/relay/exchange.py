@@ -48,7 +48,7 @@ class Exchange:
         self._loop = attempt.client.loop
         self._clock = self._loop.time
         self._began = self._clock()
-        self._waiter: asyncio.Future[None] | None = None
+        self._waiter: asyncio.Future[Failure | None] | None = None
         self._decoder: Decoder | None = None
         self._decoded_bytes = 0
         self._is_held_back = False
@@ -59,12 +59,12 @@ class Exchange:
         self._alive_at = 0.0
         """When something other than a comment came last, on the loop's clock."""
 
-    async def wait_until_over(self) -> Failure | None:
-        """`trouble`, as soon as `is_over`. May be cancelled, and awaited again by another task."""
-        if not self.is_over:
-            self._waiter = self._loop.create_future()
-            await self._waiter
-        return self.trouble
+    def wait_until_over(self) -> asyncio.Future[Failure | None]:
+        """`trouble`, as soon as `is_over`. May be cancelled; then another task may call this again."""
+        self._waiter = self._loop.create_future()
+        if self.is_over:
+            self._waiter.set_result(self.trouble)
+        return self._waiter
 
     @property
     def may_be_interrupted(self) -> bool:
@@ -344,7 +344,7 @@ class Exchange:
         self.is_over = True
         self.trouble = failure
         if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+            self._waiter.set_result(failure)
 
     def failure(self, fault: Fault, detail: str = "") -> Failure:
         """A failure of this attempt, after it was sent."""

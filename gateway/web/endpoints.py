@@ -178,10 +178,12 @@ class DataPlane:
             pieces = await self._bodies.read(request, visit)
         body_wait_s = time.perf_counter() - waited_from
         is_large = visit.held_bytes > LARGE_BYTES
-        if not is_form:
+        if is_form:
+            asked = asked if address is None else address.applied(asked)
+        elif is_large or address is not None:
             asked, pieces = await self._read_json(spec, pieces, parts, address, is_large=is_large)
-        elif address is not None:
-            asked = address.applied(asked)
+        else:
+            asked = spec.read(b"".join(pieces), parts.find_counter)
         if not asked.model:
             asked = await of_batch_file(asked, key, parts)
         found = config.model_table.find(asked.model)
@@ -213,6 +215,7 @@ class DataPlane:
         if is_form:
             forwarded = with_content_type(forwarded, content_type(boundary))
         user, tags = attribution_of(request.headers.items(), asked.document.members, config.records)
+        sticky = model.sticky
         call = Call(
             id=visit.id,
             started=time.time(),
@@ -232,9 +235,8 @@ class DataPlane:
             priority=priority,
             user=user,
             tags=tags,
+            affinity=None if sticky is None else stickiness.affinity(sticky, asked.document, request.headers.get),
         )
-        if model.sticky is not None:
-            call = call._replace(affinity=stickiness.affinity(model.sticky, asked.document, request.headers.get))
         return call._replace(fallbacks=tuple(_fallbacks(call, asked, others))) if others else call
 
     async def _read_json(

@@ -140,16 +140,11 @@ class ErrorMiddleware:
             response = self._fail(request, visit, shutting_down())
         except GatewayError as error:
             response = self._fail(request, visit, error)
-        except web.HTTPException as error:
-            response = self._fail(request, visit, _translate(request, error))
-        except (web.RequestPayloadError, HttpProcessingError):  # their texts are the client's bytes
-            response = self._fail(request, visit, InvalidRequest(_NOT_FRAMED))
         except Exception as error:
-            # The place without the error's text and that of its causes: they may quote a client's data.
-            log.error("request %s failed: %s\n%s", visit.id, type(error).__name__, _where(error))
-            response = self._fail(request, visit, internal_error(visit.id))
+            response = self._fail(request, visit, _translate(request, visit, error))
         else:
-            self._note(request, visit, response.status, None)
+            if not visit.is_recorded:
+                self._note(request, visit, response.status, None)
         finally:
             visit.stream = None
         if isinstance(response, Whole):
@@ -233,8 +228,18 @@ def _format_of(request: web.Request, visit: RequestContext) -> Format:
     return of_path(path) or of_client(request.headers) or FORMATS["chat"]
 
 
-def _translate(request: web.Request, error: web.HTTPException) -> GatewayError:
-    """aiohttp's own errors in OpenAI's words."""
+def _translate(request: web.Request, visit: RequestContext, error: Exception) -> GatewayError:
+    """An error that is none of the gateway's: aiohttp's own in OpenAI's words, any other logged as a fault here."""
+    if isinstance(error, web.HTTPException):
+        return _translate_http(request, error)
+    if isinstance(error, web.RequestPayloadError | HttpProcessingError):  # their texts are the client's bytes
+        return InvalidRequest(_NOT_FRAMED)
+    # The place without the error's text and that of its causes: they may quote a client's data.
+    log.error("request %s failed: %s\n%s", visit.id, type(error).__name__, _where(error))
+    return internal_error(visit.id)
+
+
+def _translate_http(request: web.Request, error: web.HTTPException) -> GatewayError:
     path = request.rel_url.raw_path[:200]
     if isinstance(error, web.HTTPMethodNotAllowed):
         is_custom = ":" in path.rpartition("/")[2]  # a custom method of Google's API (google.aip.dev/136)
