@@ -92,7 +92,7 @@ class Reservation:
         self._growing = asyncio.Lock() if places else None
         self._ledger = ledger
         self._likely = likely or call.model.routes[0]
-        self.held = _reserve(call, self._likely, claims)
+        self.held = _reserve_of(call, self._likely, claims)
         """What is drawn on, and the record of the call if it is lost."""
         self.settled: asyncio.Future[None] | None = None
         """Done when the settlement is safe: in the store or, where that takes its time, in the journal."""
@@ -106,7 +106,7 @@ class Reservation:
         `UpstreamFailed` where no upstream has room)."""
         refused = await self._find_place() if self._places else await self._reserve()
         while refused is not None and not self._places and self._shrink(refused):
-            self.held = _reserve(self.call, self._likely, self._own)
+            self.held = _reserve_of(self.call, self._likely, self._own)
             refused = await self._reserve()
         if refused is not None:
             raise _refusal(refused, self.call)
@@ -211,7 +211,7 @@ class Reservation:
         no other place mends."""
         refusals = []
         for place in self._places:
-            self.held = _reserve(self.call, place.route, self._own + place.claims)
+            self.held = _reserve_of(self.call, place.route, self._own + place.claims)
             refused = await self._reserve()
             if refused is None:
                 number = len(self._own)
@@ -240,7 +240,7 @@ class Reservation:
         return True
 
 
-def _reserve(call: Call, route: Route, claims: tuple[Claim, ...]) -> Reserve:
+def _reserve_of(call: Call, route: Route, claims: tuple[Claim, ...]) -> Reserve:
     """What to reserve, with the record of the call if it is lost on this route."""
     record = lost_record(call, route)
     return Reserve(record, claims, ledger_entry.encode(record, claims))
