@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 from urllib.parse import urlencode
@@ -52,6 +53,14 @@ def eventually(look: Callable[[], T | Literal[False] | None], timeout_s: float =
         assert time.monotonic() < end, f"this never came true within {timeout_s:g} s"
         time.sleep(every_s)
     return seen
+
+
+def side_by_side(*stories: Callable[[], object]) -> None:
+    """Most of each is waiting, so they wait together."""
+    with ThreadPoolExecutor(len(stories)) as threads:
+        faults = [fault for future in [threads.submit(story) for story in stories] if (fault := future.exception())]
+    if faults:
+        raise BaseExceptionGroup(f"{len(faults)} of {len(stories)} stories", faults)
 
 
 def check(record: Mapping[str, Any], **expected: Any) -> None:

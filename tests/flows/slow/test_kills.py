@@ -30,7 +30,7 @@ from tests.fakes.redis_servers import RedisServer
 from tests.fakes.scripted import Scripted
 from tests.fakes.wire_proxy import WireProxy
 from tests.flows.books import ACCOUNTS, STREAM_PIECES, Callers, Seller, Told, check_books
-from tests.flows.house import Gateway, eventually, settings
+from tests.flows.house import Gateway, eventually, settings, side_by_side
 
 STORES = ("embedded", "redis")
 KILLS = int(os.environ.get("GATEWAY_KILLS", "200"))
@@ -181,14 +181,6 @@ def wait_until(is_so: Callable[[], object], timeout_s: float) -> None:
     while not is_so():
         assert time.monotonic() < end, f"this never came true within {timeout_s:g} s"
         time.sleep(0.1)
-
-
-def side_by_side(*stories: Callable[[], object]) -> None:
-    """Most of each is waiting, so they wait together."""
-    with ThreadPoolExecutor(len(stories)) as threads:
-        faults = [fault for future in [threads.submit(story) for story in stories] if (fault := future.exception())]
-    if faults:
-        raise BaseExceptionGroup(f"{len(faults)} of {len(stories)} stories", faults)
 
 
 # ---------------------------------------------------------------------------------------------------- numbered points

@@ -24,7 +24,7 @@ from tests.conftest import StartsGateways
 from tests.fakes.redis_servers import RedisServer, wait_until
 from tests.fakes.wire_proxy import WireProxy
 from tests.flows.books import ACCOUNTS, QUOTAS, Told, open_windows
-from tests.flows.house import Gateway, children, eventually, key, run, settings
+from tests.flows.house import Gateway, children, eventually, key, run, settings, side_by_side
 from tests.flows.scene import Scene, code
 
 BACK_WITHIN_S = 8.0
@@ -395,9 +395,14 @@ PATIENT = {"main": {"timeouts": {"head_s": 300, "idle_s": 300}}}
 """Upstreams whose calls may be held for longer than a partition."""
 
 
-def test_calls_of_living_workers_are_not_lost_when_redis_returns_after_a_minute(
-    gateway: StartsGateways, redis: RedisServer
-) -> None:
+def test_partitions_of_a_minute(gateway: StartsGateways, redis: RedisServer) -> None:
+    side_by_side(
+        lambda: calls_of_living_workers_are_not_lost_when_redis_returns(gateway, redis),
+        lambda: a_gateway_alone_cannot_reach_redis(gateway, redis),
+    )
+
+
+def calls_of_living_workers_are_not_lost_when_redis_returns(gateway: StartsGateways, redis: RedisServer) -> None:
     accounts = ACCOUNTS | {"keys": [key("alice", max_parallel=8)]}
     with Scene() as scene, WireProxy(redis.port) as wire:
         store = {"url": redis.url_for(port=wire.port), "namespace": "returns"}
@@ -417,7 +422,7 @@ def test_calls_of_living_workers_are_not_lost_when_redis_returns_after_a_minute(
         assert scene.check(houses[0]) == {"done": 8}
 
 
-def test_a_gateway_that_alone_cannot_reach_redis(gateway: StartsGateways, redis: RedisServer) -> None:
+def a_gateway_alone_cannot_reach_redis(gateway: StartsGateways, redis: RedisServer) -> None:
     """For less than `SILENT_S` it keeps its calls and their slots. Then the other gateway closes its calls as lost, and
     what is served beyond `max_parallel` is at most those calls; when it is back they are open again."""
     accounts = ACCOUNTS | {"keys": [key("alice", quotas=QUOTAS, max_parallel=8)]}
