@@ -23,7 +23,7 @@ help:
 	@echo "make bench-starts  what a start takes, beside a bare aiohttp proxy; half a minute"
 	@echo "make bench-wide  as make bench-lone, one thing changed at a time: sizes, TLS, Redis, workers, keys, models; 15 minutes"
 	@echo "make counts  what a call costs, counted instead of timed, in 2 minutes; more with strace and valgrind"
-	@echo "make soak    five minutes of everything at once; memory flat and books balanced in the end; needs redis-server"
+	@echo "make soak    five minutes of mixed load with faults; checks memory and sums; needs redis-server"
 	@echo "make stack   two gateways, nginx, Redis, Prometheus and two upstreams, restarted and killed under load; a minute and a half"
 
 .venv/.installed: pyproject.toml

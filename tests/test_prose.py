@@ -1,4 +1,4 @@
-"""Plain technical English: comments and docstrings of `gateway/` and `tests/` avoid words of a private language.
+"""Plain technical English: comments, docstrings and pages avoid words of a private language.
 
 The list has the worst ones: personified processes, and words with another meaning in the field.
 """
@@ -69,6 +69,57 @@ def complaints(source: str) -> list[str]:
         return []
     plain = [" ".join(CODE.sub("", text).split()) for text in texts(source)]
     return [f"{word[0]!r}: {text}" for text in plain for word in WORDS.finditer(text)]
+
+
+# ---------------------------------------------------------------------------------------------------------- other files
+
+HASH = re.compile(r"(?:^|\s)#+\s(.*)")
+FENCE = re.compile(r"^ *```.*?^ *```", re.DOTALL | re.MULTILINE)
+PROSE = {
+    ".md": re.compile(r"(.*)"),
+    ".lua": re.compile(r"--\s(.*)"),
+    ".js": re.compile(r"(?://|/\*+|^ *\*)(.*)"),
+    ".css": re.compile(r"(?:/\*+|^ *\*)(.*)"),
+}
+"""How a line of a file with this suffix contains prose; in all others `HASH`."""
+
+FOLDERS = (".ci", "config", "deploy", "docs", "examples", "gateway")
+FILES = [
+    *(path for folder in FOLDERS for path in (ROOT / folder).rglob("*")),
+    *(path for path in ROOT.glob("*") if path.suffix == ".md" or path.name in ("Makefile", "Dockerfile")),
+]
+DATA = (".py", ".json", ".pyc", ".png", ".svg", ".html")
+
+
+def lines_with_words(text: str, prose: re.Pattern[str]) -> list[str]:
+    """The complaints of a file other than Python; of fenced code in pages, its comments count."""
+    plain = FENCE.sub(lambda code: "\n".join(HASH.findall(code[0])), text) if prose is PROSE[".md"] else text
+    found = [CODE.sub("", line[1]) for each in plain.splitlines() if (line := prose.search(each))]
+    return [f"{word[0]!r}: {line.strip()}" for line in found for word in WORDS.finditer(line)]
+
+
+def test_pages_and_comments_of_other_files_are_plain_technical_english() -> None:
+    texts = {path.relative_to(ROOT): path for path in FILES if path.is_file() and path.suffix not in DATA}
+    assert len(texts) > 150
+    found = [
+        f"{name}: {complaint}"
+        for name, path in texts.items()
+        for complaint in lines_with_words(path.read_text(), PROSE.get(path.suffix, HASH))
+    ]
+    assert not found, "\n".join([*found, f"write instead: {INSTEAD}"])
+
+
+def test_the_rule_of_other_files_itself() -> None:
+    page = "A worker dies.\n```sh\nbooks  # whoever calls\n```\n`told`\n"
+    assert lines_with_words(page, PROSE[".md"]) == ["'dies': A worker dies.", "'whoever': whoever calls"]
+    assert lines_with_words("books: told  # nobody\n", HASH) == ["'nobody': nobody"]
+    assert lines_with_words("call('books') -- died\n", PROSE[".lua"]) == ["'died': died"]
+    assert lines_with_words("/** Told\n * nowhere */ books()\nbooks(); // shelf\n", PROSE[".js"]) == [
+        "'Told': Told",
+        "'nowhere': nowhere */ books()",
+        "'books': nowhere */ books()",
+        "'shelf': shelf",
+    ]
 
 
 def test_comments_and_docstrings_are_plain_technical_english() -> None:

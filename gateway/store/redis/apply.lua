@@ -52,9 +52,9 @@ if format('%d', EXACT) ~= '9007199254740992' then
   end
 end
 
--- A field of each large hash. It tells a person what stands there, and keeps Redis, by being longer than 64 bytes, from
--- storing the hash as a list, in which it would look for each field from the beginning. It is written with the first
--- fields of a hash. That of a day's sums is another after each batch that has changed them (redis_cache.py).
+-- A field of each large hash. It describes the hash to a reader. With more than 64 bytes it keeps Redis from storing
+-- the hash as a list, whose fields are found by a linear search. It is written with the first fields of a hash. That of a
+-- day's sums changes with each batch that changes them (redis_cache.py).
 local ABOUT = '?'
 local ABOUT_WINDOWS = 'window: used (settled or the level of a rate), reserved (drawn), at_us (when a rate last leaked)'
 local ABOUT_SUMS = 'key, team, model, upstream, endpoint, parted by 0x1f: sums in the order of gateway/quota/ledger_entry.py'

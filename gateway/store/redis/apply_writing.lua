@@ -1,6 +1,6 @@
 -- Writes down what was noted; first, what of it has to be read again.
 --
--- All or nothing holds for a server that runs. One that died while it wrote its append-only file leaves a piece of a
+-- All or nothing holds for a server that runs. One that was killed while it wrote its append-only file leaves a part of a
 -- transaction at the end, which Redis (all versions to date) and Valkey (until 2026) cut in its middle instead of before
 -- it: at the restart *after* the next, that piece is applied too, ahead of all that was written meanwhile. The first
 -- thing that is written meanwhile overwrites it (reassert.lua), as do batches that are sent again after a lost answer:

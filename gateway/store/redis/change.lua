@@ -9,9 +9,9 @@
 --
 -- Returns 1: applied; 0: the document is another; -1: a secret leads to another key.
 --
--- Redis takes nothing back when a script fails halfway: what could keep it from a key shows itself before the first
--- write. And a piece of it may be all that a dying server has kept (apply_writing.lua): so the document comes when its
--- name is listed and the change is told, and what is taken away goes last.
+-- Redis does not roll back a script that fails: each key is accessed before the first write, so that missing permissions
+-- fail the script there. A killed server may have kept only a first part of the writes (apply_writing.lua): so the
+-- document is written after its name and the audit entry, and deletions come last.
 
 local SCHEMA, AUDIT, SECRETS, NAMES, DOCUMENTS, DECISIONS = unpack(KEYS)
 local kind, name, before, after, audit, audit_kept, offset_us, added, removed, journal, number =

@@ -1,9 +1,9 @@
--- Takes hold of names for a worker, where nobody else holds them.
+-- Claims names for a worker, unless another worker holds them.
 --
 -- KEYS   one for each name, with the store's {tag}
 -- ARGV   1: holder, 2: offset_us, 3...: for each name, for how many microseconds from now; 0 lets it go
 --
--- Returns for each name for how many more microseconds somebody else holds it; 0: it is the holder's now.
+-- Returns for each name for how many more microseconds another worker holds it; 0: the holder has it now.
 
 local call = redis.call
 local time = call('TIME')

@@ -1,4 +1,4 @@
--- What tells whether the sums of a day have changed: its field `?`, which each batch that changes them writes anew.
+-- Marks that change with the sums of a day: its field `?`, which each batch that changes them writes anew.
 -- KEYS: the sums of days. Returns one text for all, with U+001E between; of a day without sums nothing.
 
 local marks = {}

@@ -1,5 +1,4 @@
--- Some of the newest records in one text: a reply of many parts costs whoever reads it, whose calls are under way, ten
--- times as much.
+-- Some of the newest records in one text: a reply of many parts costs the reading worker ten times as much.
 --
 -- KEYS: the records. ARGV: from where back, as XREVRANGE takes it; how many at most.
 -- Returns how many there were, the id of the last one, and the records with U+001E between, which no record holds;

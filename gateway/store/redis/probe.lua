@@ -1,4 +1,4 @@
--- Whether a batch would be applied now: each command of apply.lua and change.lua, on a key that nobody needs.
+-- Whether a batch would be applied now: each command of apply.lua and change.lua, on an unused key.
 -- KEYS: a key with the store's {tag}. In a script that fails halfway nothing is taken back, so what the user may not do
 -- has to show itself before the first batch.
 

@@ -1,7 +1,7 @@
 -- Writes again, as it is, everything that a batch whose end is not known may have changed. Run on each new connection
 -- before anything else is written.
 --
--- A server that dies while it writes its append-only file leaves a piece of a transaction at the end of it. Redis (all
+-- A server that is killed while it writes its append-only file leaves a piece of a transaction at the end of it. Redis (all
 -- versions to date) and Valkey (until 2026) keep that piece: it is not executed at the next start, but at the one after
 -- that, together with the first transaction written meanwhile. That transaction has to be this one, which overwrites
 -- what the piece may hold: otherwise the piece stays, and the mark in it makes the store take the ends of the batch, when

@@ -1,5 +1,4 @@
--- Some of what stands in the daily sums, each day's in one text: a reply of many parts costs whoever reads it, whose
--- calls are under way, twenty times as much.
+-- Some of the daily sums, each day's in one text: a reply of many parts costs the reading worker twenty times as much.
 --
 -- KEYS: the sums of days. ARGV: how many groups at once, more or less; then where to go on, for each day.
 -- Returns for each day where to go on, 0 at its end; and groups and numbers by turns, with U+001E between, which no

@@ -7,7 +7,7 @@ const SIGN_OUT = new URL("../admin/sign-out", import.meta.url);
 const KEPT_AS = "gateway-token";
 const PATIENCE_MS = 60_000;
 
-/** Why a request came to nothing, in words for people. `status` is 0 where nobody answered. */
+/** A failed request, with a message for users. `status` is 0 if there was no answer. */
 export class Refused extends Error {
   constructor(status, error) {
     super(error.message);
@@ -52,7 +52,7 @@ export async function endSession() {
 
 let onSignedOut = () => {};
 
-/** Who is told that the token is not, or no longer, right. */
+/** Set the function to call when the token is invalid or has expired. */
 export function whenSignedOut(tell) {
   onSignedOut = tell;
 }

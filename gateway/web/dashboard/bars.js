@@ -6,7 +6,7 @@ import { spentAt } from "./spending.js";
 
 const NEARLY = 0.8;
 
-/** How full a window is, from 0; over 1 where nobody enforces it, or where the limit was lowered. */
+/** The used share of a window, from 0; over 1 if it is not enforced, or if the limit was lowered. */
 export const fullness = (row) => (row.limit ? (row.used + row.reserved) / row.limit : 1);
 
 function state(row) {

@@ -17,7 +17,7 @@ export function scaleTop(most) {
 }
 
 /**
- * `parts`: [{name, class, of(row) -> number, pick}], stacked; `pick` is called when somebody chooses one. `spell`: for
+ * `parts`: [{name, class, of(row) -> number, pick}], stacked; `pick` is called when one is chosen. `spell`: for
  * the axis. `say(row)`: the whole day in words. `isOneNumber`: the parts are not said one by one.
  */
 export class DayChart {

@@ -43,7 +43,7 @@ export function fill(node, ...children) {
   return node;
 }
 
-/** The same for what is drawn again and again: whoever has the focus keeps it. */
+/** The same for content that is redrawn periodically: the focused element keeps the focus. */
 export function refill(node, ...children) {
   const focusable = () => [...node.querySelectorAll("button, a, input, select, summary, [tabindex]")];
   const at = document.activeElement;
@@ -57,7 +57,7 @@ export function refill(node, ...children) {
   });
 }
 
-/** A function that runs when nobody has called it for so many milliseconds. */
+/** Debounce: `work` runs once there was no call for `wait_ms`. */
 export function calmly(work, wait_ms = 250) {
   let timer = 0;
   return (...args) => {

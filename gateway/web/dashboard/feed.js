@@ -1,4 +1,4 @@
-// The live numbers: a sample each two seconds while somebody looks, and who wants to know of it.
+// The live numbers: a sample every two seconds while the page is visible, and its listeners.
 
 import { get } from "./api.js";
 import { poll } from "./poll.js";
@@ -48,7 +48,7 @@ export class Feed {
     return this.samples.at(-1) ?? null;
   }
 
-  /** Be told of each sample until `signal` aborts; of the last one at once. */
+  /** Call `tell` with each sample until `signal` aborts; with the last one at once. */
   listen(tell, signal) {
     this.listeners.add(tell);
     signal.addEventListener("abort", () => this.listeners.delete(tell));

@@ -1,4 +1,4 @@
-// Forms that are sent to the admin API, which says what is wrong with them: told beside what somebody typed.
+// Forms that are sent to the admin API; its errors are shown beside the fields.
 
 import { attempt } from "./dialog.js";
 import { fill, h } from "./dom.js";
@@ -19,7 +19,7 @@ function showAt(form, error) {
   return true;
 }
 
-/** What was said of the form, and at the field that somebody mends, is gone. */
+/** Removes the errors of the form and of the field that is edited. */
 function mended({ target }, trouble) {
   fill(trouble);
   const place = target.closest("[data-param]");

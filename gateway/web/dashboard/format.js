@@ -1,4 +1,4 @@
-// Numbers, money and times as people read them. An amount that nobody knows is "unknown", never 0.
+// Formats of numbers, money and times. An unknown amount is "unknown", never 0.
 
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const short = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });

@@ -8,11 +8,11 @@ import { Table } from "./table.js";
 const LINKED = { key: "keys", team: "teams", model: "models", upstream: "upstreams" };
 const COLUMN_OF = { cost: 6, tokens: 2, requests: 1, errors: 7 };
 
-/** Whether whoever looks has pages of the names of a group: of models and upstreams operators and viewers have. */
+/** Whether the user has pages of the names of a group: operators and viewers have those of models and upstreams. */
 export const hasPages = (can) => (group) => group === "key" || can(`GET /admin/api/${group === "team" ? "teams" : "models"}`);
 
 export class GroupTable {
-  /** `narrow(group, name)`, if given, is called when somebody chooses a row; `linked(group)`: whether names lead to pages. */
+  /** `narrow(group, name)`, if given, is called when a row is chosen; `linked(group)`: whether names lead to pages. */
   constructor(narrow = null, linked = () => false) {
     Object.assign(this, { narrow, linked });
     this.text = "";

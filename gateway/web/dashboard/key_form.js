@@ -115,7 +115,7 @@ export function editKey(key, then, { role, publicUrl, can }) {
         await team.make();
         const wish = read();
         if (!isNew) {
-          // Only what was changed: what somebody else changes meanwhile stays.
+          // Changed fields only, to keep concurrent changes of other users.
           const changes = Object.fromEntries(
             Object.entries(wish).filter(([name, value]) => JSON.stringify(value) !== JSON.stringify(before[name])),
           );

@@ -64,7 +64,7 @@ const inWords = (row) =>
     .filter(Boolean)
     .join(" · ");
 
-/** The section; `isPart`: whoever looks sees a team or own keys only. `look(state)` shows it for the range, group and filters of a page, and returns the row of everything. */
+/** The section; `isPart`: the user sees a team or own keys only. `look(state)` shows it for the range, group and filters of a page, and returns the row of everything. */
 export class LatencyPanel {
   constructor(signal, { id = "latency-title", heading = "h2", isPart = false } = {}) {
     Object.assign(this, { signal, isPart });

@@ -1,4 +1,4 @@
-// Work that is done again and again, but only while somebody looks.
+// Periodic work, only while the page is visible.
 
 const AGAIN_MS = 4000;
 

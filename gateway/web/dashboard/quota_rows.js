@@ -1,4 +1,4 @@
-// Quotas in a form: as many lines as somebody wants.
+// Quotas in a form: any number of lines.
 
 import { fill, h } from "./dom.js";
 import { choice, input } from "./fields.js";

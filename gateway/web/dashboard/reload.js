@@ -1,4 +1,4 @@
-// Reading the configuration again: what would change is shown first, and applied when somebody says so.
+// Reload of the configuration: shows the changes, and applies them on confirmation.
 
 import { get, post } from "./api.js";
 import { attempt, openDialog } from "./dialog.js";

@@ -8,8 +8,8 @@ export const STACKED_AT_MOST = 60;
 export const plain = (measure) => [{ name: measure.title, class: "c1", of: measure.of }];
 
 /**
- * The parts of a chart of `measure`, from sums by `group` and from sums by day (or hour) and `group`. `pick` is given the name of
- * a part that somebody chooses.
+ * The parts of a chart of `measure`, from sums by `group` and from sums by day (or hour) and `group`. `pick` is called with the name
+ * of a chosen part.
  */
 export function stacked(byGroup, byStepAndGroup, group, measure, pick = null) {
   const size = (row) => measure.of(row) ?? 0;

@@ -101,7 +101,7 @@ export function totals(row) {
 
 const dollars = (number) => (number >= 1000 ? `$${compact(number)}` : `$${Number(number.toPrecision(3))}`);
 
-/** What the chart and the bars of tables can show: `of` a row, spelt for an axis; a cost may be unknown (null). */
+/** What the chart and the bars of tables can show: `of` a row, formatted for an axis; a cost may be unknown (null). */
 export const MEASURES = {
   cost: { title: "Cost", of: (row) => row.cost_usd, spell: dollars },
   tokens: { title: "Tokens", of: (row) => row.total_tokens, spell: compact },

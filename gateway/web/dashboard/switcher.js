@@ -2,7 +2,7 @@
 
 import { h } from "./dom.js";
 
-/** Buttons of which one is pressed: `names` by what `tell` is told. */
+/** Buttons of which one is pressed: `names` by the argument of `tell`. */
 export function switcher(label, names, chosen, tell) {
   const buttons = Object.entries(names).map(([name, title]) =>
     h("button", { type: "button", "aria-pressed": String(name === chosen), data: { choice: name } }, title),

@@ -11,7 +11,7 @@ const PAGE = 50;
  * what `sort` says as data), hint}. What is downloaded is what
  * `sort` says, or else the text of `show`.
  * `of`: {caption, name(row) -> the row's own, sort: place, isDown, filter(row, text) -> bool, open(row), none: text,
- * details(row) -> {title, node()} of what is shown below a row once somebody opens it, or null; saved(rows) -> the rows
+ * details(row) -> {title, node()} of what is shown below an opened row, or null; saved(rows) -> the rows
  * of the file}.
  */
 export class Table {
@@ -67,7 +67,7 @@ export class Table {
     return [...rows].sort((one, other) => {
       const [a, b] = [column.sort(one), column.sort(other)];
       if (a === b) return 0;
-      if (a === null || b === null) return a === null ? 1 : -1; // what nobody knows stands last
+      if (a === null || b === null) return a === null ? 1 : -1; // unknown values come last
       return (a < b ? -1 : 1) * sign;
     });
   }
@@ -146,7 +146,7 @@ export class Table {
     return h("tr", { data: { name: this.of.name(row) } }, cells);
   }
 
-  /** What somebody has opened below a row. */
+  /** The opened details below a row. */
   below(row) {
     const details = this.opened.has(this.of.name(row)) ? this.of.details?.(row) : null;
     return details && h("tr", { class: "below" }, h("td", { colspan: this.columns.length }, details.node()));

@@ -48,7 +48,7 @@ function membersField(members) {
   };
 }
 
-/** The form for a new team (`team` is null), or for one that is there. `then` is told its name. */
+/** The form for a new team (`team` is null), or for an existing one. `then` is called with its name. */
 export function editTeam(team, then) {
   const isNew = team === null;
   openDialog(
@@ -71,7 +71,7 @@ export function editTeam(team, then) {
         const wish = read();
         if (isNew) await post("teams", { name: name.value.trim(), ...wish });
         else {
-          // Only what was changed: what somebody else changes meanwhile stays.
+          // Changed fields only, to keep concurrent changes of other users.
           const changes = Object.entries(wish).filter(([part, value]) => JSON.stringify(value) !== JSON.stringify(before[part]));
           if (changes.length) await patch(teamPath(team.name), Object.fromEntries(changes));
         }

@@ -1,4 +1,4 @@
-// Dark or light as the system has it, unless somebody chose; before anything is painted, so this is no module.
+// Dark or light like the system, unless the user chose; before the first paint, so this is no module.
 (() => {
   const root = document.documentElement;
   const chosen = localStorage.getItem("gateway-theme");

@@ -150,6 +150,6 @@ export function calls(main, { feed, signal, address, query, isLive }) {
     fill(refused, strip.node);
     feed.listen(() => feed.last && strip.show(feed.last), signal);
   }
-  // The list stays as it is while somebody reads further back.
+  // The list is not refreshed while older pages are open.
   poll(() => (pages && rows.length > 100 ? true : look()), EVERY_MS, signal);
 }
