@@ -256,8 +256,9 @@ class LedgerClient:
 
     def settle(self, record: Record, claims: tuple[Claim, ...]) -> asyncio.Future[None]:
         self._forget(record, claims)
-        number = self._ends.close(record, claims)
-        if self._is_alone and self._away is None and not self._ends.is_behind and self._journal.write_now():
+        is_lingering = self._is_alone and self._away is None
+        number = self._ends.close(record, claims, is_written_now=is_lingering)
+        if is_lingering and self._journal.write_now() and not self._ends.is_behind:
             if self._linger is None:
                 self._linger = self._loop.call_later(LINGER_S, self._send_ends)
             return self._journalled
@@ -536,7 +537,7 @@ class LedgerClient:
         for (opening, _), verdict in drawn:
             if isinstance(verdict, Granted) and isinstance(opening, Reserve):
                 self._open[opening.record.id] = opening
-                self._journal.append("open", opening.record.id, opening.text)
+                self._journal.append("open", opening.record.id, opening.text, is_written_now=True)
 
     async def _tell_when_written(self, drawn: _Drawn) -> None:
         try:

@@ -71,10 +71,10 @@ class SendQueue:
         """Settlements of this worker that the store does not have."""
         return self._settled - self._delivered
 
-    def close(self, record: Record, claims: tuple[Claim, ...]) -> int:
-        """A call has ended. Returns the number of the end."""
+    def close(self, record: Record, claims: tuple[Claim, ...], *, is_written_now: bool = False) -> int:
+        """A call has ended. Returns the number of the end. `is_written_now` as of `Journal.append`."""
         text = ledger_entry.encode(record, claims)
-        number = self._journal.append("close", record.id, text)
+        number = self._journal.append("close", record.id, text, is_written_now=is_written_now)
         self._settled += 1
         self._add(Settle(number, record, claims, text))
         return number

@@ -140,8 +140,9 @@ class Journal:
         if number > self.last:
             self.last, self.is_whole = number, False
 
-    def append(self, kind: EntryKind, lease: str, text: str = "") -> int:
-        """Write an entry down at the end of this turn of the event loop. Returns its number.
+    def append(self, kind: EntryKind, lease: str, text: str = "", *, is_written_now: bool = False) -> int:
+        """Write an entry down at the end of this turn of the event loop. Returns its number. `is_written_now`: the
+        caller calls `write_now` or awaits `written` in this turn.
 
         Raises `ValueError` for what cannot be one line, and then nothing is appended.
         """
@@ -156,19 +157,28 @@ class Journal:
         else:
             self._open.pop(lease, None)
             self._last_end = number
-        if not self._is_called:
-            self._is_called = True
-            if self._loop is None:
-                self._loop = asyncio.get_running_loop()
-            self._loop.call_soon(self._at_end_of_turn)
+        if self._house is None:
+            self._keep_house()
+        if not (is_written_now or self._is_called):
+            self._write_at_end_of_turn()
         return number
+
+    def _write_at_end_of_turn(self) -> None:
+        self._is_called = True
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+        self._loop.call_soon(self._at_end_of_turn)
 
     def write_now(self) -> bool:
         """Write everything appended so far, where the disk is quick and no write is under way. Returns whether all of
         it would survive the worker."""
         if self._on_disk < self._appended and self._round is None and not self._pace.is_slow:
             self._write_here()
-        return self._on_disk >= self._appended
+        if self._on_disk >= self._appended:
+            return True
+        if not self._is_called:
+            self._write_at_end_of_turn()
+        return False
 
     async def written(self) -> None:
         """Until everything appended so far would survive the worker; at once, where the disk is quick.
@@ -186,8 +196,6 @@ class Journal:
 
     def _at_end_of_turn(self) -> None:
         self._is_called = False
-        if self._house is None:
-            self._keep_house()
         if self._on_disk == self._appended or self._is_closed or self._round is not None:
             return
         if self._pace.is_slow:

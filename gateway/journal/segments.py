@@ -53,7 +53,7 @@ class Segments:
         write, in one step. Returns how many seconds it took; None where they are not written, and have to be planned.
         `last` as in `WritePlan`."""
         blob, target = b"".join(lines), self._current
-        if target is None or _is_long(target, len(blob)):
+        if target is None or target.fresh_bytes + len(blob) >= SEGMENT_BYTES:
             return None
         took_s = append(target, blob)
         if took_s is not None:

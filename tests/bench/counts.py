@@ -35,7 +35,12 @@ EVENTS = 100
 """Of the longer of two streams, whose difference is what a chunk costs."""
 
 PLAIN = {"a plain call, alone": 1, f"a plain call, {AT_ONCE} at once": AT_ONCE}
-DRAWING = {"a draw and its settlement, alone": 1, f"a draw and its settlement, {AT_ONCE} at once": AT_ONCE}
+DRAWING = {
+    "a draw and its settlement, alone": (1, True),
+    "a draw and its settlement, alone, of one of several workers": (1, False),
+    f"a draw and its settlement, {AT_ONCE} at once": (AT_ONCE, False),
+}
+"""How many at once; whether by the only worker."""
 STREAM, CHUNK = "a stream of one chunk, alone", "a further chunk"
 
 SHOWN = 40
@@ -78,8 +83,9 @@ async def functions(bench: Bench) -> dict[str, list[tally.Row]]:
             ]
             told[STREAM] = short
             told[CHUNK] = tally.difference(long, short, EVENTS)
-    for name, at_once in DRAWING.items():
-        told[name] = bench.rows(await drawing.count(bench.new_folder(), DRAWS, at_once), DRAWS)
+    for name, (at_once, is_alone) in DRAWING.items():
+        counted = await drawing.count(bench.new_folder(), DRAWS, at_once, is_alone=is_alone)
+        told[name] = bench.rows(counted, DRAWS)
     return told
 
 

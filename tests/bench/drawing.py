@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from gateway.accounting import LedgerClient
 from gateway.accounting.changed_windows import ChangedWindows
 from gateway.config import StoreSettings as Settings
-from gateway.journal import Journal
+from gateway.journal import Journal, disk
 from gateway.records import Usage
 from gateway.store import open_store
+from gateway.store.sqlite import store as sqlite_store
 
 from .counter import Function, Functions
 from .ledger import Keys
@@ -19,13 +22,25 @@ from .ledger import Keys
 HERE = "tests."
 
 
-async def count(folder: Path, calls: int, at_once: int, windows: int = 3) -> list[Function]:
-    """What is entered for so many calls, of which so many draw, and then settle, in the same moment."""
+async def count(folder: Path, calls: int, at_once: int, windows: int = 3, *, is_alone: bool = False) -> list[Function]:
+    """What is entered for so many calls, of which so many draw, and then settle, in the same moment.
+
+    `is_alone`: as in a gateway with one worker.
+    """
     counter = Functions()
+    with ExitStack() as quick:
+        for module in (disk, sqlite_store):  # a busy machine is slow at times, and then threads write
+            quick.enter_context(patch.object(module, "SLOW_S", 600))
+        return await _count(counter, folder, calls, at_once, windows, is_alone=is_alone)
+
+
+async def _count(
+    counter: Functions, folder: Path, calls: int, at_once: int, windows: int, *, is_alone: bool
+) -> list[Function]:
     try:
         settings = Settings(url=f"embedded:{folder / 'data'}", journal_dir=str(folder), namespace="counts")
-        store, journal = await open_store(settings), Journal.create(folder, "counts")
-        books = LedgerClient(store, journal, settings, touched=ChangedWindows())
+        store, journal = await open_store(settings, is_alone=is_alone), Journal.create(folder, "counts")
+        books = LedgerClient(store, journal, settings, touched=ChangedWindows(), is_alone=is_alone)
         keys = Keys(10, windows)
         await _carry(books, keys, at_once * 2, at_once)  # warm
         counter.begin()

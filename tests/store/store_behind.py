@@ -27,7 +27,10 @@ class StoreBehind(SqliteStore):
             other._books._keep_nothing(NO_PATIENCE)
         if others:
             return await super().apply(batch)
-        before = self._books.unwritten
         applied = self.apply_now(batch)
-        self.in_memory += self._books.unwritten > before
         return await super().apply(batch) if applied is None else applied
+
+    def _in_memory(self, batch: Batch) -> Applied | None:
+        applied = super()._in_memory(batch)
+        self.in_memory += applied is not None
+        return applied

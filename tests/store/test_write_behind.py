@@ -103,11 +103,10 @@ async def test_it_is_written_soon_without_being_asked_for(
     assert not store._books.unwritten
 
 
-async def test_many_batches_are_written_without_waiting(worker: Worker, store: StoreBehind, folder: Path) -> None:
-    for _ in range(sqlite_store.WRITE_BEHIND_BATCHES):
-        await worker.granted(daily(100))
-    await until(lambda: in_file(folder, "SELECT 1 FROM windows WHERE reserved = 32"))
-    assert store.in_memory == sqlite_store.WRITE_BEHIND_BATCHES
+async def test_a_large_batch_goes_to_the_file(worker: Worker, store: StoreBehind, folder: Path) -> None:
+    await worker.send(*[draw(daily(1000)) for _ in range(sqlite_store.IN_MEMORY_ITEMS + 1)])
+    assert store.in_memory == 0
+    assert len(in_file(folder, "SELECT 1 FROM leases")) == sqlite_store.IN_MEMORY_ITEMS + 2
 
 
 async def test_the_limits_hold_in_memory(worker: Worker, store: StoreBehind) -> None:

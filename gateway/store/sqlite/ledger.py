@@ -124,7 +124,7 @@ class SqliteLedger:
             self._write_progress(batch.worker, batch.seq, turn, newest_us)
             lost, none_silent_until_us = self._reap(now_us)
             if is_alone:
-                behind = self._begin_behind(batch, turn)
+                behind = self._begin_behind(batch, turn, none_silent_until_us)
         self._none_silent_until_us = none_silent_until_us
         self._behind = behind
         self.uncopied += 1 + len(batch.items)
@@ -134,16 +134,19 @@ class SqliteLedger:
         """Apply a batch in memory, to be written by `write_behind`. None: that is not possible."""
         if self._behind is None:
             return None
+        now_us = self._clock_us()
+        if now_us > self._behind.until_us:
+            return None
         try:
-            return self._behind.take(batch, max(self._noted_us, self._clock_us()), self._read_windows)
+            return self._behind.take(batch, max(self._noted_us, now_us), self._read_windows)
         except BaseException:
             self._behind = None
             raise
 
     @property
     def unwritten(self) -> int:
-        """Batches that `write_behind` would write."""
-        return self._behind.seq - self._behind.written if self._behind is not None else 0
+        """Draws and ends that `write_behind` would write, and batches of nothing else than refused draws."""
+        return self._behind.unwritten if self._behind is not None else 0
 
     def write_behind(self, wished_at: float) -> None:
         """Write what is in memory only, in one transaction.
@@ -153,7 +156,7 @@ class SqliteLedger:
         journal.
         """
         behind = self._behind
-        if behind is None or behind.seq == behind.written:
+        if behind is None or not behind.unwritten:
             return
         is_kept = not self.is_housekeeping_due()
         try:
@@ -389,9 +392,9 @@ class SqliteLedger:
 
     # ------------------------------------------------------------------------------------------------- in memory only
 
-    def _begin_behind(self, batch: Batch, turn: LedgerTransaction) -> WriteBehind | None:
-        """Where the batches that follow may be applied, in a transaction that has written this turn; None: in the
-        file, because other workers write to it, or it has too many leases."""
+    def _begin_behind(self, batch: Batch, turn: LedgerTransaction, until_us: int) -> WriteBehind | None:
+        """Where the batches that follow may be applied up to that time, in a transaction that has written this turn;
+        None: in the file, because other workers write to it, or it has too many leases."""
         (others,) = self.db.execute(
             "SELECT count(*) FROM workers WHERE worker != ? AND alive_us >= ?",
             (batch.worker, turn.now_us - SILENT_US),
@@ -401,7 +404,8 @@ class SqliteLedger:
             return None
         following = turn.following()
         following.drawn_us = dict(leases)
-        return WriteBehind(batch.worker, batch.seq, following, self._data_version())
+        until_us = min(until_us, self._trimmer.due_us)
+        return WriteBehind(batch.worker, batch.seq, following, self._data_version(), until_us)
 
     def _data_version(self) -> int:
         (version,) = self.db.execute("PRAGMA data_version").fetchone()

@@ -49,6 +49,11 @@ class Trimmer:
         """Whether `trim` would delete or look for anything."""
         return self._records >= min(TRIM_EVERY, self._records_max) or wall_us // (HOUR_S * 1_000_000) != self._wall_h
 
+    @property
+    def due_us(self) -> int:
+        """When the next look is due, in microseconds of the wall clock; a deletion of records may be due before."""
+        return (self._wall_h + 1) * HOUR_S * 1_000_000 - 1
+
     def trim(self, db: sqlite3.Connection, wall_us: int) -> None:
         """Delete what is due at this time of the wall clock (not of the store, which never runs backwards). To be
         called in a transaction."""

@@ -56,9 +56,11 @@ OURS = (sqlite3.IntegrityError, sqlite3.ProgrammingError, sqlite3.DataError, sql
 WRITE_BEHIND_S = 0.1
 """How long what a lone worker's batches have changed may be in memory only."""
 
-WRITE_BEHIND_BATCHES = 32
-"""So many batches are written at once: with more, whose calls are written together, it would take the event loop longer
-than a millisecond."""
+IN_MEMORY_ITEMS = 20
+"""More draws and ends make a batch that is applied to the file at once."""
+
+HERE_ITEMS = 20
+"""What is behind is written on the event loop where it is not more; more would take longer than a millisecond."""
 
 SLOW_S = 0.05
 CALM_S = 10.0
@@ -123,23 +125,24 @@ class SqliteStore:
         return f"<SqliteStore {self._path}{', closed' if self._is_closed else ''}>"
 
     async def apply(self, batch: Batch) -> Applied:
+        if (applied := self._in_memory(batch)) is not None:
+            return applied
         wished_at = time.monotonic()
-        applied = await self._run(self._writing, lambda: self._books.apply(batch, wished_at))
+        is_alone = self._is_alone and len(batch.items) <= IN_MEMORY_ITEMS
+        applied = await self._run(self._writing, lambda: self._books.apply(batch, wished_at, is_alone=is_alone))
         if self._books.uncopied >= EVERY_ITEMS:
             self._checkpoint()
         return applied
 
     def apply_now(self, batch: Batch) -> Applied | None:
+        if (applied := self._in_memory(batch)) is not None:
+            return applied
         began = time.monotonic()
         if self._is_closed or began < self._pace.slow_until or self._books.is_housekeeping_due():
             return None
         if not self._writes.acquire(blocking=False):
             return None
         try:
-            applied = self._books.apply_behind(batch) if self._is_alone else None
-            if applied is not None:
-                self._write_later()
-                return applied
             applied = self._books.apply(batch, NO_PATIENCE, is_alone=self._is_alone)
         except OURS:
             raise
@@ -154,15 +157,23 @@ class SqliteStore:
             self._checkpoint()
         return applied
 
-    def _write_later(self) -> None:
-        """There is something to be written behind."""
-        if self._write_timer is None:
+    def _in_memory(self, batch: Batch) -> Applied | None:
+        """Apply a lone worker's small batch in memory. None: that is not possible."""
+        if not self._is_alone or self._is_closed or len(batch.items) > IN_MEMORY_ITEMS:
+            return None
+        if not self._writes.acquire(blocking=False):
+            return None
+        try:
+            applied = self._books.apply_behind(batch)
+        except sqlite3.Error as error:
+            raise self._unavailable(error) from None
+        finally:
+            self._writes.release()
+        if applied is not None and self._write_timer is None:
             if self._loop is None:
                 self._loop = asyncio.get_running_loop()
             self._write_timer = self._loop.call_later(WRITE_BEHIND_S, self._write_behind)
-        elif self._books.unwritten == WRITE_BEHIND_BATCHES:
-            self._write_timer.cancel()
-            self._write_timer = asyncio.get_running_loop().call_later(0, self._write_behind)
+        return applied
 
     def _write_behind(self) -> None:
         """Write what is in memory only: here, or in the thread where that may take long."""
@@ -171,7 +182,7 @@ class SqliteStore:
             return
         began = time.monotonic()
         is_slow = began < self._pace.slow_until or self._books.is_housekeeping_due()
-        if is_slow or not self._writes.acquire(blocking=False):
+        if is_slow or self._books.unwritten > HERE_ITEMS or not self._writes.acquire(blocking=False):
             self._writing.submit(self._write_behind_in_thread)
             return
         try:

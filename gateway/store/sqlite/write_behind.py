@@ -26,7 +26,7 @@ ReadsWindows = Callable[[LedgerTransaction, dict[str, Window]], None]
 class WriteBehind:
     """The state of the ledger in front of the file. Private to the only worker."""
 
-    def __init__(self, worker: str, seq: int, turn: LedgerTransaction, version: int) -> None:
+    def __init__(self, worker: str, seq: int, turn: LedgerTransaction, version: int, until_us: int) -> None:
         self.worker = worker
         self.seq = seq
         """The last batch that was applied here."""
@@ -34,10 +34,17 @@ class WriteBehind:
         """Of all open leases it knows when they were drawn. `changed` and the like are what is to be written."""
         self.version = version
         """Of the file (`PRAGMA data_version`): another value means that another connection has written to it."""
+        self.until_us = until_us
+        """From then on batches go to the file, because something else is due."""
         self.items: list[Item] = []
         """What was applied and is not written."""
-        self.written = seq
+        self._written = seq
         """The last batch that is in the file."""
+
+    @property
+    def unwritten(self) -> int:
+        """Draws and ends that are not written, and batches of nothing else than refused draws."""
+        return len(self.items) or self.seq - self._written
 
     def take(self, batch: Batch, now_us: int, read_windows: ReadsWindows) -> Applied | None:
         """Apply a batch here. None: it has to be applied to the file, and nothing was changed."""
@@ -54,7 +61,8 @@ class WriteBehind:
             for window, _ in item.claims:
                 windows[window.id] = window
         turn.now_us, states = now_us, turn.states
-        read_windows(turn, {name: window for name, window in windows.items() if name not in states})
+        if not windows.keys() <= states.keys():
+            read_windows(turn, {name: window for name, window in windows.items() if name not in states})
         leaks = []
         for name, window in windows.items():
             if window.period_us and (leaked := limits.leaked(window, before := states[name], now_us)) is not before:
@@ -75,5 +83,5 @@ class WriteBehind:
     def note_written(self) -> bool:
         """All of it is in the file. Returns whether the state may be kept."""
         self.turn = self.turn.following()
-        self.items, self.written = [], self.seq
+        self.items, self._written = [], self.seq
         return len(self.turn.states) <= WINDOWS_KEPT

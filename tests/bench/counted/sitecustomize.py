@@ -18,7 +18,13 @@ if hasattr(os, "pidfd_open"):
     del os.pidfd_open  # without it workers are not forked
 counts: dict[str, type[Functions | Memory | Gaps]] = {"functions": Functions, "memory": Memory, "gaps": Gaps}
 
-if sys.argv[0] == "-c" and (what := os.environ["GATEWAY_COUNTED"]):  # a worker; who supervises them is `-m`
+if sys.argv[0] == "-c":  # a worker; who supervises them is `-m`
+    from gateway.journal import disk
+    from gateway.store.sqlite import store
+
+    disk.SLOW_S = store.SLOW_S = 600  # a busy machine is slow at times, and then threads write
+
+if sys.argv[0] == "-c" and (what := os.environ["GATEWAY_COUNTED"]):
     counter = counts[what]()
 
     def begin(*_: object) -> None:
