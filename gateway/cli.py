@@ -45,10 +45,10 @@ COMMANDS = (
     Command("usage", "usage by key, team, model or day; with or without a running gateway", takes_config=True),
     Command("calls", "calls, the newest first, or one request by its id", takes_config=True),
     Command("refusals", "refused requests and why; with or without a running gateway", takes_config=True),
-    Command("upstreams", "how each upstream is doing, and how far its limits are used", takes_config=True),
-    Command("prices", "what each model is charged, and why", takes_config=True),
+    Command("upstreams", "state of each upstream, and use of its limits", takes_config=True),
+    Command("prices", "prices of the models, and their sources", takes_config=True),
     Command("backup", "copy the embedded store while a gateway serves from it", takes_config=True),
-    Command("simulate", "run the simulated upstream alone"),
+    Command("simulate", "run the simulated upstream without a gateway"),
 )
 
 

@@ -17,7 +17,7 @@ from .registry import run as run
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the command."""
     add_place(parser)
-    parser.add_argument("--limit", default="100", metavar="N", help="so many at most; default: 100")
+    parser.add_argument("--limit", default="100", metavar="N", help="maximum number of lines; default: 100")
     add_shape(parser, csv=True)
     parser.set_defaults(act=_audit)
 

@@ -15,9 +15,9 @@ example:
   gateway backup --config gateway.yaml /backups/gateway-$(date +%F).sqlite
 
 To restore it: stop the gateway; copy the file over the store's own (its name is printed), and remove the two files
-beside it with the endings -wal and -shm; start the gateway. What was used since the backup is not in it. Calls
+beside it with the endings -wal and -shm; start the gateway. Usage since the backup is not in it. Calls
 that were under way then are closed at their estimates 60 s after the start, and keys that were revoked since work
-again. Keep the journal folder as it is: what a gateway that was killed has left there is delivered to the restored
+again. Keep the journal folder as it is: usage that a killed gateway left there is delivered to the restored
 store.
 """
 
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the command."""
     add_config(parser)
     parser.epilog, parser.formatter_class = EPILOG, argparse.RawDescriptionHelpFormatter
-    parser.add_argument("to", metavar="TO.sqlite", type=Path, help="a file that is not there yet")
+    parser.add_argument("to", metavar="TO.sqlite", type=Path, help="a file that does not exist yet")
 
 
 def run(args: argparse.Namespace, config: Config) -> int:

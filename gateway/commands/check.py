@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="ask every upstream for its models, Redis, the webhook (no event) and the collector (no span)",
     )  # fmt: skip
     parser.add_argument(
-        "--spend", action="store_true", help="with --online: a chat of one token at every upstream, which costs money"
+        "--spend", action="store_true", help="with --online: send a chat of one token to each upstream; it costs money"
     )
 
 

@@ -83,11 +83,11 @@ async def newest_rows(
 
 def add_filters(parser: argparse.ArgumentParser) -> None:
     """The filters that lists of calls and of refusals have."""
-    parser.add_argument("--key", metavar="ID", help="only those of this key")
-    parser.add_argument("--team", metavar="NAME", help="only those of this team")
-    parser.add_argument("--model", metavar="NAME", help="only those for this model")
-    parser.add_argument("--status", metavar="STATUS", help="only those with this status, such as 429 or 5xx")
-    parser.add_argument("--since", metavar="TIME", help="a time back from now such as 1d or 2h, a day, or a moment")
+    parser.add_argument("--key", metavar="ID", help="only requests of this key")
+    parser.add_argument("--team", metavar="NAME", help="only requests of this team")
+    parser.add_argument("--model", metavar="NAME", help="only requests for this model")
+    parser.add_argument("--status", metavar="STATUS", help="only requests with this status, such as 429 or 5xx")
+    parser.add_argument("--since", metavar="TIME", help="a duration before now such as 1d or 2h, a day, or a time")
     parser.add_argument("--until", metavar="TIME", help="the same; default: now")
 
 

@@ -28,7 +28,7 @@ DEMO_MODELS: dict[str, dict[str, Any]] = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the command."""
     parser.add_argument("--port", type=port_number, default=8080, help="default: 8080; 0 takes a free one")
-    parser.add_argument("--empty", action="store_true", help="one key, no past, and no calls but yours")
+    parser.add_argument("--empty", action="store_true", help="one key, no earlier calls, and no generated calls")
     parser.set_defaults(config="demo")
 
 

@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_shape(create, quiet="the secret alone")
 
     listed = actions.add("list", "list all keys, of file and store", _list)
-    listed.add_argument("--team", help="only those of this team")
+    listed.add_argument("--team", help="only keys of this team")
     add_shape(listed, csv=True)
 
     show = actions.add("show", "show one key", _show)
@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_shape(show)
 
     update = actions.add(
-        "update", "change what a key may do; what is not named stays", _update,
+        "update", "change settings of a key; others stay unchanged", _update,
         "gateway keys update alice --config gateway.yaml --tokens 2M/day             (set, or added)",
         "gateway keys update alice --config gateway.yaml --tokens none/day           (taken away)",
         "gateway keys update alice --config gateway.yaml --expires none --limit n=2",
@@ -80,13 +80,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     rotate.add_argument("--overlap", default="0", metavar="TIME", help="how long the old one still works; default: 0")
     add_shape(rotate, quiet="the secret alone")
 
-    revoke = actions.add("revoke", "refuse a key from now on, for ever", _revoke)
+    revoke = actions.add("revoke", "refuse a key for ever", _revoke)
     revoke.add_argument("name", metavar="ID")
     add_shape(revoke)
 
     for name, what, act in (
-        ("pause", "refuse a key until it is resumed", _pause), ("resume", "let a paused key call again", _resume),
-        ("delete", "take away a key that was never used; its id is free then", _delete),
+        ("pause", "refuse a key until it is resumed", _pause), ("resume", "accept a paused key again", _resume),
+        ("delete", "delete a key that was never used; its id is free then", _delete),
     ):  # fmt: skip
         action = actions.add(name, what, act)
         action.add_argument("name", metavar="ID")

@@ -52,8 +52,8 @@ def add_place(parser: argparse.ArgumentParser) -> None:
     """`--config`, or `--url` and `--token-file`."""
     places = parser.add_mutually_exclusive_group()
     places.add_argument("--config", metavar="FILE", help="the configuration, in YAML; default: GATEWAY_CONFIG")
-    places.add_argument("--url", metavar="URL", help="a running gateway instead; default: GATEWAY_URL")
-    parser.add_argument("--token-file", metavar="FILE", help="holds the token for --url; default: GATEWAY_TOKEN")
+    places.add_argument("--url", metavar="URL", help="a running gateway, instead of --config; default: GATEWAY_URL")
+    parser.add_argument("--token-file", metavar="FILE", help="file with the token for --url; default: GATEWAY_TOKEN")
 
 
 def chosen(args: argparse.Namespace, read_config: Callable[[str], Config]) -> Config | RemoteGateway:

@@ -29,7 +29,7 @@ _SHOWN = ("input", "cached_input", "output")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the command."""
-    parser.description = "Show what models would be charged, and why."
+    parser.description = "Show the prices of the models, and their sources."
     parser.add_argument(
         "model", nargs="?", metavar="MODEL", help="all rows of one model, as a client names it; or `update`"
     )

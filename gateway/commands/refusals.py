@@ -19,8 +19,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the command."""
     add_place(parser)
     add_filters(parser)
-    parser.add_argument("--code", metavar="NAME", help="only those with this error code, such as insufficient_quota")
-    parser.add_argument("--limit", default="100", metavar="N", help="so many at most; default: 100")
+    parser.add_argument("--code", metavar="NAME", help="only refusals with this error code, such as insufficient_quota")
+    parser.add_argument("--limit", default="100", metavar="N", help="maximum number of lines; default: 100")
     add_shape(parser, csv=True)
     parser.set_defaults(act=_refusals)
 

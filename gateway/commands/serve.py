@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
     parser.add_argument("--host", help="listen here instead of server.host")
     parser.add_argument("--port", type=port_number, help="listen here instead of server.port; 0 takes a free one")
-    parser.add_argument("--workers", type=int, help="so many instead of server.workers")
+    parser.add_argument("--workers", type=int, help="number of workers instead of server.workers")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=port_number, default=8081, help="default: 8081; 0 takes a free one")
     parser.add_argument(
         "--prefix-cache", type=int, default=0, metavar="BLOCKS",
-        help="chats have a prefix cache of so many blocks of 128 tokens; default: none",
+        help="size of the prefix cache of chats, in blocks of 128 tokens; default: none",
     )  # fmt: skip
     parser.set_defaults(config="simulate")
 

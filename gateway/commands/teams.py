@@ -53,14 +53,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_shape(show)
 
     update = actions.add(
-        "update", "change a team; what is not named stays", _update,
+        "update", "change settings of a team; others stay unchanged", _update,
         "gateway teams update platform --config gateway.yaml --usd 800/month",
     )  # fmt: skip
     update.add_argument("name", metavar="NAME")
     _add_settings(update, "set this quota, or add it; none/TIME takes it away")
     add_shape(update)
 
-    delete = actions.add("delete", "take away a team to which no key belongs", _delete)
+    delete = actions.add("delete", "delete a team without keys", _delete)
     delete.add_argument("name", metavar="NAME")
     add_shape(delete)
     add_window_actions(actions, "teams", "team", "platform")

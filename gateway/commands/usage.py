@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--since", metavar="TIME", help="first day or hour (UTC): 2026-11-20, 2026-11-20T14, 7d, 24h")
     parser.add_argument("--until", metavar="TIME", help="the last day or hour; default: all kept")
     parser.add_argument("--format", default="table", choices=FORMATS, help="default: table")
-    parser.add_argument("--compare", metavar="FILE", help="hold it against a provider's usage export (CSV)")
+    parser.add_argument("--compare", metavar="FILE", help="compare with a provider's usage export (CSV)")
     parser.add_argument("--upstream", metavar="NAMES", help="with --compare: only calls to these; default: all")
 
 

@@ -17,15 +17,15 @@ from .registry import Actions, Place, actor, add_quotas, add_shape, carry_out, q
 def add_window_actions(actions: Actions, command: str, kind: str, example: str) -> None:
     """Of the windows of a `kind`: a key or a team."""
     reset = actions.add(
-        "reset", f"count nothing as used in the windows of a {kind}, at present", partial(_reset, command, kind),
+        "reset", f"set the use in the current windows of a {kind} to 0", partial(_reset, command, kind),
         f"gateway {command} reset {example} --config gateway.yaml --unit tokens --per day",
     )  # fmt: skip
     reset.add_argument("name", metavar="NAME" if kind == "team" else "ID")
-    reset.add_argument("--unit", choices=("requests", "tokens", "usd"), help="only those that count this")
+    reset.add_argument("--unit", choices=("requests", "tokens", "usd"), help="only windows of this unit")
     reset.add_argument(
-        "--per", metavar="TIME", help="only those of a second, minute, hour, day, week, month, or a time such as 90s"
+        "--per", metavar="TIME", help="only windows of a second, minute, hour, day, week, month, or a time such as 90s"
     )
-    reset.add_argument("--model", metavar="PATTERN", help="only those of these models, as the quota names them")
+    reset.add_argument("--model", metavar="PATTERN", help="only windows of this model pattern, as in the quota")
     add_shape(reset, csv=True)
 
     top_up = actions.add(

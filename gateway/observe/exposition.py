@@ -52,12 +52,12 @@ class SupervisorMetrics(Collector):
         self._reloads = reloads
 
     def collect(self) -> Iterator[Metric]:
-        version = GaugeMetricFamily("gateway_build_info", "The version that runs.", labels=["version"])
+        version = GaugeMetricFamily("gateway_build_info", "The running version.", labels=["version"])
         version.add_metric([__version__], 1)
         yield version
         number = self._reloads.generation
         yield GaugeMetricFamily("gateway_config_generation", "Number of the configuration in use.", number)
-        said = "Reloads of the configuration, by what became of them: applied, refused."
+        said = "Reloads of the configuration, by result: applied, refused."
         reloads = CounterMetricFamily("gateway_config_reloads", said, labels=["result"])
         for result, count in self._reloads.results.items():
             reloads.add_metric([result], count)

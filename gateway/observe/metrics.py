@@ -114,18 +114,18 @@ class Telemetry:
             "gateway_cost_usd_total", "US dollars charged to calls with a known price.", "key", "model"
         )
         self._duration = self._histogram(
-            "gateway_request_duration_seconds", "Whole calls.", _SECONDS, "model", "upstream"
+            "gateway_request_duration_seconds", "Duration of calls to the end.", _SECONDS, "model", "upstream"
         )
         self._first_token = self._histogram(
-            "gateway_time_to_first_token_seconds", "Until the first byte of an answer.", _SECONDS, "model", "upstream"
+            "gateway_time_to_first_token_seconds", "Time to the first byte of an answer.", _SECONDS, "model", "upstream"
         )
         self._per_token = self._histogram(
             "gateway_time_per_output_token_seconds",
-            "Streamed time after the first byte, for each further token.",
+            "Duration of a stream after its first byte, per further token.",
             _TOKEN_SECONDS, "model", "upstream",
         )  # fmt: skip
         self._overhead = self._histogram(
-            "gateway_overhead_seconds", "The gateway's own time in a call.", _OWN_SECONDS, "endpoint"
+            "gateway_overhead_seconds", "Time of a call spent in the gateway itself.", _OWN_SECONDS, "endpoint"
         )
         self._attempts = self._counter(
             "gateway_upstream_attempts_total", "Attempts at an upstream.", "upstream", "outcome"
@@ -142,15 +142,15 @@ class Telemetry:
         )  # fmt: skip
         self._state = Gauge(
             "gateway_upstream_state",
-            "Whether an upstream or a model of it is avoided by a worker: 0 no, 1 a call may probe it, 2 yes.",
+            "Circuit of an upstream, or of a model at it, in any worker: 0 closed, 1 half open, 2 open.",
             ["upstream"], registry=self.registry, multiprocess_mode="livemax",
         )  # fmt: skip
         self._queue = Gauge(
-            "gateway_queue_depth", "Calls that wait for room at an upstream; one for several counts at each.",
+            "gateway_queue_depth", "Calls that wait for upstream limits; a call for several upstreams counts at each.",
             ["upstream"], registry=self.registry, multiprocess_mode="livesum",
         )  # fmt: skip
         self._waits = self._histogram(
-            "gateway_queue_wait_seconds", "Waits for room at upstreams, by the key's class and how they ended.",
+            "gateway_queue_wait_seconds", "Time that calls waited for upstream limits, by the key's class and result.",
             _SECONDS, "priority", "outcome",
         )  # fmt: skip
         self._rejections = self._counter("gateway_rejections_total", "Calls refused by the gateway itself.", "reason")
@@ -166,16 +166,16 @@ class Telemetry:
         self._store_errors = self._counter("gateway_store_errors_total", "Failed requests to the store.")
         self._closed_calls = self._counter(
             "gateway_closed_calls_total",
-            "Calls of silent workers, of any gateway on the store, that this gateway closed at their estimates. "
+            "Calls of silent workers, of any gateway on the store, that this gateway closed, charging their estimates. "
             "Records and reports have their tokens, gateway_tokens_total does not.",
         )
         self._restored_changes = self._counter(
             "gateway_lost_changes_total",
-            "Changes of keys, teams and quotas that the store has lost, by what became of them: restored, failed.",
+            "Changes of keys, teams and quotas that the store has lost, by result: restored, failed.",
             "outcome",
         )
         self._alerts = self._counter(
-            "gateway_quota_alerts_total", "Quotas of a day, week or month that came to this percentage.",
+            "gateway_quota_alerts_total", "Quotas of a day, week or month that reached this percentage.",
             "key", "team", "unit", "per", "level",
         )  # fmt: skip
         self._unknown = self._counter(
@@ -183,7 +183,7 @@ class Telemetry:
         )
         self._implausible = self._counter(
             "gateway_usage_implausible_total",
-            "Usage reports of upstreams with more tokens of a type than there can have been.",
+            "Usage reports of upstreams with an impossible number of tokens of a type.",
             "upstream", "model", "type",
         )  # fmt: skip
         self._doubted: set[tuple[str, str, str]] = set()
@@ -464,18 +464,16 @@ class KeyCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         labels = ("key", "unit", "per")
         used = GaugeMetricFamily(
-            "gateway_quota_used", "Used and reserved units of a key's quota; of usd, US dollars.", labels=labels
+            "gateway_quota_used", "Used and reserved amount of a key's quota; unit usd: US dollars.", labels=labels
         )
-        limit = GaugeMetricFamily(
-            "gateway_quota_limit", "Limit of a key's quota, in units; of usd, in US dollars.", labels=labels
-        )
+        limit = GaugeMetricFamily("gateway_quota_limit", "Limit of a key's quota; unit usd: US dollars.", labels=labels)
         for row in self._rows:
             used.add_metric(row[:3], row.used)
             limit.add_metric(row[:3], row.limit)
         yield used
         yield limit
         team = GaugeMetricFamily(
-            "gateway_key_info", "Always 1: the teams of keys with a label of their own.", labels=("key", "team")
+            "gateway_key_info", "Always 1; maps keys with their own label to teams.", labels=("key", "team")
         )
         for key, name in self._teams.items():
             team.add_metric((key, name or ""), 1)
