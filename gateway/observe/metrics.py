@@ -301,15 +301,9 @@ class Telemetry:
             self._queue.labels(upstream).dec()
         self._waits.labels(priority, outcome).observe(seconds)
 
-    def entered(self) -> None:
-        """A call has begun."""
-        self._under_way += 1
-        if not self._is_due:
-            self._write_soon()
-
-    def left(self) -> None:
-        """A call has ended."""
-        self._under_way -= 1
+    def count_under_way(self, change: int) -> None:
+        """So many more calls are under way: 1 when a call begins, -1 when it has ended."""
+        self._under_way += change
         if not self._is_due:
             self._write_soon()
 

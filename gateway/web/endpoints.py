@@ -128,7 +128,7 @@ class DataPlane:
         telemetry = visit.parts.books.telemetry
         calls, task = self._status.calls, asyncio.current_task(self._loop)
         self._capacity.refuse_when_full(len(calls))
-        telemetry.entered()
+        telemetry.count_under_way(1)
         calls.add(task)
         try:
             call = await (self._check(request, visit, spec, address) if row is None else row.check())
@@ -145,7 +145,7 @@ class DataPlane:
             return self._respond(visit, answer)
         finally:
             calls.discard(task)
-            telemetry.left()
+            telemetry.count_under_way(-1)
             self._capacity.let_go(visit.held_bytes)
             if visit.form is not None:
                 visit.form.close()

@@ -81,13 +81,13 @@ class RealtimeSessions:
         visit.trace = visit.parts.books.tracer.begin(REALTIME.name, visit.id, request.headers)
         telemetry, calls, task = visit.parts.books.telemetry, self._status.calls, asyncio.current_task()
         self._capacity.refuse_when_full(len(calls))
-        telemetry.entered()
+        telemetry.count_under_way(1)
         calls.add(task)
         try:
             return await self._serve(request, visit)
         finally:
             calls.discard(task)
-            telemetry.left()
+            telemetry.count_under_way(-1)
 
     async def _serve(self, request: web.Request, visit: RequestContext) -> web.StreamResponse:
         offered = _offered(request)

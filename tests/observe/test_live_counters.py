@@ -52,7 +52,7 @@ for line in sys.stdin:
     telemetry.show_upstream(upstream, 2)
     telemetry.show_pending(3)
     telemetry.store_failed()
-    telemetry.entered()
+    telemetry.count_under_way(1)
     print("done", flush=True)
 """
 

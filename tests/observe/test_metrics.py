@@ -82,7 +82,7 @@ def everything(made: Telemetry) -> None:
     made.show_upstream("up", 2)
     made.wait_began(["up"])
     made.wait_ended(["up"], "normal", "admitted", 0.2)
-    made.entered()
+    made.count_under_way(1)
     made.store_failed()
     made.doubted("up", "m", "prompt")
     made.change_restored("restored", 2)
@@ -200,8 +200,8 @@ def test_times_of_tokens(changes: dict[str, Any], firsts: int, per_token: int) -
 def test_other_verbs() -> None:
     made = telemetry()
     for _ in range(3):
-        made.entered()
-    made.left()
+        made.count_under_way(1)
+    made.count_under_way(-1)
     made.rejected("rate_limited")
     made.attempted("up", "timeout")
     made.store_failed()

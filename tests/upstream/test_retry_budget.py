@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.upstream.retry_budget import MIN_REPEATS, SHARE, SLICE_S, RetryBudget
+from gateway.upstream.health import MIN_REPEATS, RETRY_SHARE, RETRY_SLICE_S, RetryBudget
 
 
 def spend(budget: RetryBudget, wanted: int, now: float) -> int:
@@ -30,8 +30,8 @@ def test_a_fifth_of_the_calls_and_ten_more(calls: int, allowed: int) -> None:
 def test_budget_comes_back_with_time() -> None:
     budget = RetryBudget()
     assert spend(budget, 99, 100.0) == MIN_REPEATS
-    assert spend(budget, 99, 100.0 + SLICE_S) == 0
-    assert spend(budget, 99, 100.0 + 2 * SLICE_S) == MIN_REPEATS
+    assert spend(budget, 99, 100.0 + RETRY_SLICE_S) == 0
+    assert spend(budget, 99, 100.0 + 2 * RETRY_SLICE_S) == MIN_REPEATS
 
 
 def test_calls_of_long_ago_allow_nothing() -> None:
@@ -55,6 +55,6 @@ def test_no_window_holds_more_repetitions_than_its_calls_allow(steps: list[tuple
         elif not budget.is_spent(now):
             budget.note_repeat(now)
             repeats.append(now)
-        window = [at for at in repeats if at > now - 2 * SLICE_S]
-        around = [at for at in calls if at > now - 4 * SLICE_S]
-        assert len(window) <= 2 * MIN_REPEATS + 2 + SHARE * len(around)
+        window = [at for at in repeats if at > now - 2 * RETRY_SLICE_S]
+        around = [at for at in calls if at > now - 4 * RETRY_SLICE_S]
+        assert len(window) <= 2 * MIN_REPEATS + 2 + RETRY_SHARE * len(around)

@@ -25,8 +25,7 @@ from gateway.upstream.circuit_breaker import (
 )
 from gateway.upstream.credentials import LAST_KEY_COOLDOWN_S
 from gateway.upstream.first_bytes import MIN_SAMPLES
-from gateway.upstream.health import MAX_UNNAMED_MODELS
-from gateway.upstream.retry_budget import MIN_REPEATS
+from gateway.upstream.health import MAX_UNNAMED_MODELS, MIN_REPEATS
 from gateway.upstream.retry_policy import FailedAttempt
 from gateway.upstream.router import Router
 from gateway.upstream.status import CredentialCooldown, UpstreamReport

@@ -49,7 +49,7 @@ def used() -> Telemetry:
     telemetry.attempted("up", "timeout")
     telemetry.attempted("forgotten", "ok")
     telemetry.show_upstream("up", 2)
-    telemetry.entered()
+    telemetry.count_under_way(1)
     return telemetry
 
 
