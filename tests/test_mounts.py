@@ -48,7 +48,7 @@ def test_a_link_is_followed(tmp_path: Path) -> None:
     assert network_file_system(link, mounts) == "nfs4"
 
 
-def test_where_nobody_can_tell_nothing_is_refused(tmp_path: Path) -> None:
+def test_unknown_file_systems_are_accepted(tmp_path: Path) -> None:
     assert network_file_system(tmp_path, tmp_path / "no such file") is None
 
 

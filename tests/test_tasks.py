@@ -30,7 +30,7 @@ async def test_nothing_to_wait_for() -> None:
     await tasks.cancel_all()
 
 
-async def test_what_a_task_died_of_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_exception_of_a_task_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     async def fail() -> None:
         raise ValueError("of this")
 

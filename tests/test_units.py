@@ -26,7 +26,7 @@ def test_a_sum_has_each_unit_once_and_forgets_none(parts: list[units.Counts]) ->
 
 
 @given(some)
-def test_what_is_spelt_is_what_is_read(of: units.Counts) -> None:
+def test_formatting_and_parsing_agree(of: units.Counts) -> None:
     assert units.read(units.spell(of)) == of
 
 

@@ -181,7 +181,7 @@ async def test_client_that_leaves_in_the_turn_of_its_grant_gets_it_back() -> Non
     assert (settlement.record.ended, settlement.record.usage) == ("client_gone", Usage())
 
 
-async def test_a_full_journal_is_told_apart_from_a_store_that_is_away() -> None:
+async def test_a_full_journal_is_distinguished_from_a_store_outage() -> None:
     with pytest.raises(Unavailable, match="journal") as caught:
         await leave(ScriptedLedger(JournalFull("disk")), raising(AssertionError("entered")))
     assert (caught.value.code, caught.value.status) == ("journal_full", 503)

@@ -63,7 +63,7 @@ def left_behind(folder: Path) -> dict[str, list[str]]:
 # ----------------------------------------------------------------------------------------------------------- batches
 
 
-async def test_a_single_wish_waits_for_nobody(store: DeskStore, books: LedgerClient) -> None:
+async def test_a_single_request_is_sent_at_once(store: DeskStore, books: LedgerClient) -> None:
     wish = await drawn(books, "a")
     await books.settle(*settlement(wish))
     assert [leases(batch) for batch in store.batches] == [["a"], ["a"]]
@@ -160,7 +160,7 @@ async def test_what_cannot_be_stored_within_a_turn_is_singled_out(store: DeskSto
     await drawn(books, "good")
 
 
-async def test_store_that_lost_writes_is_told_again_within_a_turn(store: DeskStore, books: LedgerClient) -> None:
+async def test_lost_writes_are_sent_again_within_a_turn(store: DeskStore, books: LedgerClient) -> None:
     store.is_quick = True
     wish = await drawn(books, "a")
     await asyncio.sleep(0)
@@ -391,7 +391,7 @@ async def test_draws_fail_at_once_and_settlements_are_kept_in_order(
     assert caplog.text.count("the store is back") == 1
 
 
-async def test_what_the_store_is_told_again_has_a_new_number(store: DeskStore, books: LedgerClient) -> None:
+async def test_entries_sent_again_have_a_new_number(store: DeskStore, books: LedgerClient) -> None:
     wish = await drawn(books, "a")
     store.loses_replies = True
     await books.settle(*settlement(wish))
@@ -461,7 +461,7 @@ async def test_recovery_is_noticed_without_a_call(store: DeskStore, books: Ledge
 # ---------------------------------------------------------------------------------------------- a store that forgets
 
 
-async def test_a_store_that_forgets_is_told_again(store: DeskStore, books: LedgerClient) -> None:
+async def test_lost_entries_are_sent_again(store: DeskStore, books: LedgerClient) -> None:
     wishes = [await drawn(books, name) for name in "abcdef"]
     worker = store.batches[0].worker
     for wish in wishes[:2]:
@@ -481,7 +481,7 @@ async def test_a_store_that_forgets_is_told_again(store: DeskStore, books: Ledge
     await drawn(books, "g")
 
 
-async def test_an_empty_server_is_told_all_that_is_kept(store: DeskStore, books: LedgerClient) -> None:
+async def test_an_empty_server_gets_all_kept_entries(store: DeskStore, books: LedgerClient) -> None:
     wishes = [await drawn(books, name) for name in "abc"]
     for wish in wishes[:2]:
         await books.settle(*settlement(wish))
@@ -496,7 +496,7 @@ async def test_an_empty_server_is_told_all_that_is_kept(store: DeskStore, books:
 # -------------------------------------------------------------------------------------------------------- offline quota
 
 
-async def test_allowed_calls_go_on_with_a_share_and_are_told_later(store: DeskStore, open_one: OpensDesks) -> None:
+async def test_offline_calls_use_a_share_and_are_settled_later(store: DeskStore, open_one: OpensDesks) -> None:
     books = open_one(on_outage="allow", outage_share=0.1)
     await drawn(books, "before", daily(100), parallel(3))
     store.is_away = True
@@ -650,7 +650,7 @@ async def test_cancelling_is_harmless_when_the_store_is_away(store: DeskStore, b
 # --------------------------------------------------------------------------------------------------- bugs, and the end
 
 
-async def test_one_bad_wish_does_not_stop_the_others(
+async def test_one_bad_request_does_not_block_the_others(
     store: DeskStore, books: LedgerClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A request that the store rejects is a bug of the gateway; it must not block other requests."""
@@ -691,7 +691,7 @@ async def test_a_server_that_takes_nothing_is_away_and_nothing_is_thrown_away(
     assert store.applied == ["a", "b", "c"]
 
 
-async def test_a_journal_that_cannot_be_read_for_a_while_stops_nobody(
+async def test_an_unreadable_journal_blocks_no_call(
     store: DeskStore, books: LedgerClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ledger_client, "AFTER_BUG_S", 0.01)
@@ -837,7 +837,7 @@ async def test_what_a_dead_worker_left_is_delivered_by_another(
     await until(lambda: len([*(tmp_path / "journal").iterdir()]) == 1)
 
 
-async def test_who_dies_while_adopting_is_adopted_in_turn(store: DeskStore, open_one: OpensDesks) -> None:
+async def test_a_worker_killed_while_adopting_is_adopted_in_turn(store: DeskStore, open_one: OpensDesks) -> None:
     books = open_one()
     wishes = [await drawn(books, name) for name in "ab"]
     store.is_away = True
@@ -894,7 +894,7 @@ async def test_a_void_of_a_dead_worker_is_delivered(store: DeskStore, open_one: 
     assert store.applied == ["a"]
 
 
-async def test_a_journal_without_its_end_charges_nobody_twice(
+async def test_a_truncated_journal_charges_no_call_twice(
     store: DeskStore, open_one: OpensDesks, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A power cut lost the last entries of the journal; the store has them."""
@@ -945,7 +945,7 @@ async def test_an_entry_that_cannot_be_taken_does_not_keep_a_journal_for_ever(
     assert store.applied == ["a"]
 
 
-async def test_an_empty_store_is_told_everything_by_the_heir(store: DeskStore, open_one: OpensDesks) -> None:
+async def test_an_empty_store_gets_everything_from_the_adopter(store: DeskStore, open_one: OpensDesks) -> None:
     books = open_one()
     wishes = [await drawn(books, name) for name in "ab"]
     await books.settle(*settlement(wishes[0]))

@@ -51,7 +51,7 @@ class LossyStore(SqliteStore):
 
 @pytest.mark.parametrize("may_forget", [False, True])
 @pytest.mark.parametrize("chosen", [1, 2, None], ids=str)
-async def test_books_balance_behind_a_bad_line(
+async def test_sums_are_right_behind_a_lossy_connection(
     chosen: int | None, may_forget: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seed = random.randrange(10**6) if chosen is None else chosen

@@ -128,7 +128,7 @@ async def test_of_too_many_the_oldest_is_dropped(made: tuple[Desk, Outbox], capl
     assert len([record for record in caplog.records if "is not posted" in record.getMessage()]) == 3
 
 
-async def test_what_somebody_else_tells_is_not_told_here(made: tuple[Desk, Outbox]) -> None:
+async def test_messages_sent_by_another_worker_are_dropped(made: tuple[Desk, Outbox]) -> None:
     desk, box = made
     desk.gate.clear()
     put(box, *"abcde")
@@ -164,7 +164,7 @@ async def test_the_end_does_not_wait_for_a_webhook_that_hangs(made: tuple[Desk, 
     assert box.take_done() == set()
 
 
-async def test_a_message_is_told_as_it_was_when_it_was_put(made: tuple[Desk, Outbox]) -> None:
+async def test_a_message_keeps_its_text_from_when_it_was_put(made: tuple[Desk, Outbox]) -> None:
     desk, box = made
     message: dict[str, Any] = {"text": "Zoë"}
     box.put("a", message)

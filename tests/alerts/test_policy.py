@@ -64,22 +64,22 @@ def test_who_is_refused_for_good_is_at_100_percent_whatever_is_left() -> None:
     assert not policy.reached([standing(window, 100)], {window.id}, NOON)[0].is_refused  # fully used, without a refusal
 
 
-def test_shadow_windows_are_told_of_too() -> None:
+def test_shadow_windows_raise_alerts_too() -> None:
     assert levels(daily(10, is_enforced=False).window, 25) == [80, 100]
 
 
 @pytest.mark.parametrize("claimed", [slow(60, 1), parallel(1), claim(1, unit="requests", per="hour", limit=1)])
-def test_what_refills_by_itself_is_not_told_of(claimed: Any) -> None:
+def test_rates_raise_no_alerts(claimed: Any) -> None:
     assert levels(claimed.window, claimed.window.limit) == []
 
 
-def test_a_window_that_is_over_is_told_of_no_more() -> None:
+def test_an_ended_window_raises_no_alert() -> None:
     window = daily(10).window
     assert levels(window, 10, now_us=END_US - 1) == [80, 100]
     assert levels(window, 10, now_us=END_US) == []
 
 
-def test_what_is_told_once_is_named_by_window_limit_and_level() -> None:
+def test_alerts_are_identified_by_window_limit_and_level() -> None:
     def names(*claims: Any) -> set[str]:
         found = policy.reached([standing(each.window, each.window.limit) for each in claims], (), NOON)
         return {alert.name for alert in found}

@@ -157,7 +157,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [r.getMessage() for r in caplog.records if r.getMessage().startswith("quota alert: ")]
 
 
-async def test_each_level_is_told_once_in_every_way(town: Town, caplog: pytest.LogCaptureFixture) -> None:
+async def test_each_level_is_sent_once_on_every_channel(town: Town, caplog: pytest.LogCaptureFixture) -> None:
     office = await town.office()
     quota = tokens(100)
     for used, told in ((79, []), (1, [80]), (10, [80]), (10, [80, 100]), (50, [80, 100])):
@@ -173,7 +173,7 @@ async def test_each_level_is_told_once_in_every_way(town: Town, caplog: pytest.L
     assert all(record.levelno == logging.WARNING for record in caplog.records)
 
 
-async def test_what_only_is_reserved_is_not_told(town: Town) -> None:
+async def test_reservations_raise_no_alert(town: Town) -> None:
     office = await town.office(tokens(100))
     wish = await office.worker.granted(tokens(100, 100))
     await office.use(tokens(100), 79)
@@ -230,7 +230,7 @@ async def test_windows_of_key_team_and_gateway_of_every_unit(town: Town) -> None
     }  # fmt: skip
 
 
-async def test_of_many_workers_one_tells(town: Town, caplog: pytest.LogCaptureFixture) -> None:
+async def test_one_of_many_workers_sends_the_alert(town: Town, caplog: pytest.LogCaptureFixture) -> None:
     offices = [await town.office() for _ in range(5)]
     for office in offices:
         await office.use(tokens(100), 20)
@@ -243,7 +243,7 @@ async def test_of_many_workers_one_tells(town: Town, caplog: pytest.LogCaptureFi
     assert sum(sum(office.counted().values()) for office in offices) == 2
 
 
-async def test_a_new_day_is_told_anew_and_an_old_one_no_more(town: Town, clock: Clock) -> None:
+async def test_a_new_day_raises_new_alerts_and_an_old_one_none(town: Town, clock: Clock) -> None:
     office = await town.office()
     await office.use(daily(1), 1)
     await office.look()
@@ -258,7 +258,7 @@ async def test_a_new_day_is_told_anew_and_an_old_one_no_more(town: Town, clock: 
     assert len(office.watcher._told) == 4  # the day before is forgotten
 
 
-async def test_a_raised_limit_is_told_of_anew(town: Town) -> None:
+async def test_a_raised_limit_raises_new_alerts(town: Town) -> None:
     office = await town.office()
     await office.use(tokens(100), 100)
     await office.look()
@@ -314,7 +314,7 @@ async def test_what_others_left_behind_is_found_without_a_call(town: Town, clock
     assert len(office.swept) == 2
 
 
-async def test_a_worker_that_dies_before_the_webhook_took_it_is_replaced(
+async def test_a_worker_killed_before_the_webhook_answers_is_replaced(
     town: Town, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     first, other = await town.office(), await town.office()
@@ -340,9 +340,7 @@ async def test_a_worker_that_dies_before_the_webhook_took_it_is_replaced(
     assert len(town.post.told) == 1
 
 
-async def test_a_refusal_that_its_finder_cannot_tell_any_more_is_told_by_who_knows_of_it(
-    town: Town, clock: Clock
-) -> None:
+async def test_a_refusal_is_sent_by_another_worker_if_its_first_is_killed(town: Town, clock: Clock) -> None:
     first, other = await town.office(), await town.office()
     await first.use(tokens(100), 30)
     town.post.is_held = True
@@ -358,7 +356,7 @@ async def test_a_refusal_that_its_finder_cannot_tell_any_more_is_told_by_who_kno
     assert town.post.levels == [("key:k", 80), ("key:k", 100)]
 
 
-async def test_a_webhook_that_takes_its_time_is_not_told_by_two(town: Town, clock: Clock) -> None:
+async def test_a_slow_webhook_gets_no_message_twice(town: Town, clock: Clock) -> None:
     slow_one, other = await town.office(), await town.office(tokens(100))
     town.post.is_held = True
     await slow_one.use(tokens(100), 85)
@@ -387,9 +385,7 @@ async def test_who_was_stopped_for_long_leaves_it_to_who_took_over(town: Town, c
     assert len(town.post.told) == 1
 
 
-async def test_while_the_store_is_away_nothing_is_told_and_nothing_lost(
-    town: Town, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_during_an_outage_nothing_is_sent_and_nothing_lost(town: Town, caplog: pytest.LogCaptureFixture) -> None:
     office = await town.office(daily(1))
     await office.use(daily(1), 1)
     await office.use(tokens(100), 30)
@@ -404,7 +400,7 @@ async def test_while_the_store_is_away_nothing_is_told_and_nothing_lost(
     assert len(town.post.told) == len(lines(caplog)) == 4
 
 
-async def test_a_store_that_goes_away_after_it_was_told(town: Town) -> None:
+async def test_an_outage_after_sending(town: Town) -> None:
     """Sent levels are stored after the outage; no worker sends them again."""
     office = await town.office()
     await office.use(daily(1), 1)
@@ -428,7 +424,7 @@ async def test_a_store_that_goes_away_after_it_was_told(town: Town) -> None:
     assert len(town.post.told) == 2
 
 
-async def test_what_is_told_is_not_asked_about_again(town: Town) -> None:
+async def test_sent_levels_are_not_looked_up_again(town: Town) -> None:
     office, other = await town.office(), await town.office()
     await office.use(daily(1), 1)
     await office.look()
@@ -442,7 +438,7 @@ async def test_what_is_told_is_not_asked_about_again(town: Town) -> None:
     assert (office.ledger.claims, other.ledger.claims) == asked
 
 
-async def test_a_webhook_that_is_added_later_is_told_what_stands(town: Town, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_webhook_added_later_gets_current_levels(town: Town, caplog: pytest.LogCaptureFixture) -> None:
     quiet = await town.office(is_quiet=True)
     await quiet.use(daily(1), 1)
     await quiet.look()
@@ -473,7 +469,7 @@ async def test_a_look_is_bounded(town: Town, monkeypatch: pytest.MonkeyPatch) ->
     assert office.watcher._kept == {}
 
 
-async def test_the_end_is_a_last_look_and_lets_go_of_what_is_not_told(town: Town) -> None:
+async def test_the_end_looks_once_more_and_releases_unsent_levels(town: Town) -> None:
     ending = await town.office()
     await ending.use(daily(1), 1)
     await ending.watcher.close(3)

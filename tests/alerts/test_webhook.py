@@ -85,7 +85,7 @@ async def test_broken_connections(behaviour: scripted.Behaviour) -> None:
     assert answer.detail.startswith("the connection failed (")
 
 
-async def test_nobody_there() -> None:
+async def test_no_server_at_the_address() -> None:
     assert await post(f"http://127.0.0.1:{dead_port()}/{SECRET}") == PostResult(None, "it cannot be reached")
 
 
@@ -99,7 +99,7 @@ async def test_an_endless_answer_is_not_waited_for() -> None:
         assert (await post(receiver.url)).is_taken
 
 
-async def test_a_certificate_that_nobody_vouches_for(tmp_path: Path) -> None:
+async def test_an_untrusted_certificate(tmp_path: Path) -> None:
     async with Scripted(tls=Authority(tmp_path).server_context("127.0.0.1")) as receiver:
         answer = await post(f"{receiver.url}/{SECRET}")
     assert answer == PostResult(None, "its certificate cannot be trusted, or TLS failed otherwise")

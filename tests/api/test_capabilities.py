@@ -137,7 +137,7 @@ def test_the_other_endpoint_is_named() -> None:
     )
 
 
-def test_what_may_be_changed_is_told_before_what_may_not() -> None:
+def test_faults_of_changeable_parameters_come_first() -> None:
     error = refusal("completions", PROMPT | {"echo": True}, {"completions": False}, {"echo": False})
     assert (error.status, error.param) == (400, "echo")
 

@@ -50,5 +50,5 @@ def test_client(peer: str | None, forwarded: list[str], client: str | None) -> N
     assert client_address(peer, forwarded, PROXIES) == client
 
 
-def test_nobody_is_trusted_by_default() -> None:
+def test_no_proxy_is_trusted_by_default() -> None:
     assert client_address("127.0.0.1", ["192.0.2.7"], ()) == "127.0.0.1"

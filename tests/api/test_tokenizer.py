@@ -166,7 +166,7 @@ def test_without_the_package_nothing_is_known_and_nothing_imported() -> None:
     ]  # fmt: skip
 
 
-def test_a_person_is_told_what_is_counted() -> None:
+def test_the_description_of_what_is_counted() -> None:
     models: dict[str, Any] = {"gpt-4": model(), "fast": model("gpt-4o-mini"), "mystery": model()}
     assert tokenizer.describe(models) == "counted for gpt-4, fast; estimated for mystery"
     assert tokenizer.describe({"*": model()}) == "counted for *"

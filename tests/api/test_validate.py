@@ -91,7 +91,7 @@ def test_strings_of_the_client_are_never_repeated(endpoint: Endpoint, name: str,
     assert isinstance(found, Params) or SECRET not in found.body().decode()
 
 
-def test_first_fault_is_told() -> None:
+def test_the_first_fault_is_reported() -> None:
     with pytest.raises(InvalidRequest, match="'temperature'"):
         params("completions", echo=1, top_p=7, temperature=7, best_of=99)
 

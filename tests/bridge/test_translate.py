@@ -576,7 +576,7 @@ def test_two_calls_of_one_id_have_two_ids() -> None:
     assert [block.id for block in message.content] == ["same", "toolu_ID_1"]
 
 
-def test_calls_without_an_index_are_told_apart_by_their_ids() -> None:
+def test_calls_without_an_index_are_distinguished_by_their_ids() -> None:
     said = [
         chunk(tool_calls=[{"id": "a", "function": {"name": "f", "arguments": '{"x"'}}]),
         chunk(tool_calls=[{"function": {"arguments": ":1}"}}]),

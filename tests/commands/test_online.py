@@ -61,7 +61,7 @@ async def test_each_key_is_asked() -> None:
         assert sorted(each.is_good for each in found) == [False, True]
 
 
-async def test_all_faults_are_told_at_once() -> None:
+async def test_all_faults_are_reported_at_once() -> None:
     given = values(AWAY, alerts={"webhook": AWAY}, tracing={"endpoint": AWAY}, store={"url": "redis://127.0.0.1:9/0"})
     found = await asked(given)
     assert [each.what.partition(",")[0].partition(" ")[0] for each in found] == [

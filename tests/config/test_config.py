@@ -83,19 +83,19 @@ def test_there_are_many_mistakes() -> None:
     assert len(BAD) >= 25
 
 
-def test_faults_of_references_and_of_values_are_told_together() -> None:
+def test_faults_of_references_and_of_values_are_reported_together() -> None:
     text = GOOD.replace("OPENAI_API_KEY", "NOT_SET") + "server: {port: x, hots: y}\nkeys: [{id: a, secret: '${NO}'}]\n"
     assert {fault.path for fault in faults_of(text)} == {
         "upstreams.up.api_key", "server.port", "server.hots", "keys[0].secret",
     }  # fmt: skip
 
 
-def test_a_missing_reference_is_told_once() -> None:
+def test_a_missing_reference_is_reported_once() -> None:
     (fault,) = faults_of(GOOD.replace("OPENAI_API_KEY", "NOT_SET"))
     assert fault == ConfigFault("upstreams.up.api_key", "the environment variable NOT_SET is not set")
 
 
-def test_what_is_wrong_inside_an_upstream_or_a_team_is_not_told_of_those_who_name_it() -> None:
+def test_faults_of_an_upstream_or_team_are_not_repeated_at_its_references() -> None:
     text = """
 upstreams: {up: {base_url: nonsense}}
 models: {m: {routes: [{upstream: up}]}}
@@ -106,7 +106,7 @@ keys: [{id: a, secret: a-secret-of-28-characters-001, team: red}]
 
 
 @pytest.mark.parametrize("values", [{}, {"models": 5}, {"keys": {}, "teams": []}, {"keys": [5], "models": {"a": None}}])
-def test_build_of_any_plain_values_tells_faults_only(values: dict[str, Any]) -> None:
+def test_build_of_any_plain_values_raises_only_config_errors(values: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         build(values)
 

@@ -63,11 +63,11 @@ def test_a_default_output_limit_is_enough_for_a_token_quota() -> None:
          [f"models.m.max_output_tokens: {COUNTED}"]),
     ],
 )  # fmt: skip
-def test_faults_are_told_in_their_place(defaults: Any, expected: list[str]) -> None:
+def test_faults_are_reported_with_their_path(defaults: Any, expected: list[str]) -> None:
     assert faults(defaults=defaults) == expected
 
 
-def test_faults_of_defaults_are_told_beside_those_of_models() -> None:
+def test_faults_of_defaults_and_of_models_are_reported_together() -> None:
     found = faults(models={"m": {"routes": ROUTES, "max_attempts": 11}}, defaults={"models": {"max_attempts": "x"}})
     assert {fault.split(":")[0] for fault in found} == {"defaults.models.max_attempts", "models.m.max_attempts"}
 

@@ -171,7 +171,7 @@ def test_an_alias_leads_to_a_model(asked: str, name: str, sent: str | None) -> N
         ({"": "gpt-4o"}, ["""aliases."": expected a name that is not empty"""]),
     ],
 )  # fmt: skip
-def test_an_alias_that_leads_nowhere_is_a_fault(aliases: Any, expected: list[str]) -> None:
+def test_an_alias_of_an_unknown_model_is_a_fault(aliases: Any, expected: list[str]) -> None:
     assert faults(MODELS, aliases=aliases) == expected
 
 
@@ -194,7 +194,7 @@ def test_a_quota_of_a_key_that_may_use_an_alias_needs_the_output_limit_of_its_mo
         (["gpt-4"], ["models.m.fallbacks[0]: there is no model 'gpt-4'; did you mean 'gpt-4o'?"]),
     ],
 )
-def test_a_fallback_that_leads_nowhere_is_a_fault(fallbacks: list[str], expected: list[str]) -> None:
+def test_a_fallback_to_an_unknown_model_is_a_fault(fallbacks: list[str], expected: list[str]) -> None:
     assert faults({**MODELS, "m": {"routes": ROUTES, "fallbacks": fallbacks}}, aliases=ALIASES) == expected
 
 

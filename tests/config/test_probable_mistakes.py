@@ -364,7 +364,7 @@ def test_an_upstream_whose_list_is_served_needs_no_model() -> None:
     ("changes", "path"),
     [({"endpoint": "http://localhost:4317"}, "endpoint"), ({"sample_ratio": 0}, "sample_ratio")],
 )
-def test_traces_that_arrive_nowhere(changes: dict[str, Any], path: str) -> None:
+def test_traces_without_a_collector(changes: dict[str, Any], path: str) -> None:
     (warning,) = warned(tracing={"endpoint": "http://localhost:4318", **changes})
     assert warning.path == f"tracing.{path}"
 

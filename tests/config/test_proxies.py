@@ -116,7 +116,7 @@ def test_no_proxy(no_proxy: str, yes: list[str], no: list[str]) -> None:
     assert [host for host in yes + no if is_exempt(host, 443, no_proxy)] == yes
 
 
-def test_nonsense_in_no_proxy_exempts_nobody() -> None:
+def test_nonsense_in_no_proxy_exempts_no_host() -> None:
     nonsense = [".", ":443", "10.0.0.0/99", "[x]", "[]:443", "[", "a:b:c", "%", "a:" + "9" * 5000, "*.", "*x", "/8"]
     for host in ("a.example", "a", "10.0.0.1", "::1"):
         assert not is_exempt(host, 443, ",".join(nonsense))
@@ -206,7 +206,7 @@ def test_fault_of_the_environment_names_its_variable_and_not_its_text(proxy: str
         assert len(str(fault)) < 250
 
 
-def test_faults_of_the_environment_are_told_with_all_others() -> None:
+def test_faults_of_the_environment_are_reported_with_all_others() -> None:
     text = FILE.replace("http://own:1", "ftp://own") + 'server: {port: x}\nadmin: {token: "${NOT_SET}"}\n'
     paths = {fault.path for fault in faults_of(text, {"all_proxy": "https://proxy:1", "no_proxy": "b.example"})}
     assert paths == {
@@ -215,5 +215,5 @@ def test_faults_of_the_environment_are_told_with_all_others() -> None:
 
 
 @pytest.mark.parametrize("text", ["upstreams: 5", "upstreams: {a: 5, b: {base_url: 7}, c: {base_url: 'https://['}}"])
-def test_a_file_of_any_shape_tells_faults_only(text: str) -> None:
+def test_a_file_of_any_shape_raises_only_config_errors(text: str) -> None:
     assert all("environment" not in fault.message for fault in faults_of(text, {"ALL_PROXY": "nonsense://"}))

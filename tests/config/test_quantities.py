@@ -158,7 +158,7 @@ def test_each_form_of_a_quota_means_the_same(quota: Any) -> None:
         ({"usd": "5", "per": "weekly"}, "expected second, minute, hour, day, week, month"),
     ],
 )
-def test_a_quota_that_nobody_understands(quota: Any, says: str) -> None:
+def test_a_quota_with_invalid_notation(quota: Any, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         read_quota(quota)
 

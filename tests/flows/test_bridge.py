@@ -397,7 +397,7 @@ def test_prompts_that_wait_for_their_turn_are_not_sent_after_a_failure(gateway: 
         assert upstream.hits <= 16
 
 
-def test_a_prompt_of_which_nobody_knows_the_cost_makes_an_estimate_of_the_sum(house: Gateway, upstream: Stage) -> None:
+def test_a_prompt_of_unknown_cost_makes_the_sum_an_estimate(house: Gateway, upstream: Stage) -> None:
     before_all = answers(house)
 
     async def ends(wire: Wire) -> None:
@@ -602,7 +602,7 @@ def test_a_stream_that_comes_as_a_plain_answer_is_a_stream_all_the_same(house: G
     assert ask(house, stream=True, n=2).told == (502, "server_error", None, "upstream_error")  # one of them is missing
 
 
-def test_usage_that_not_everybody_reports_is_not_told(house: Gateway, upstream: Stage) -> None:
+def test_usage_reported_by_some_parts_only_is_left_out(house: Gateway, upstream: Stage) -> None:
     """A partial sum would be wrong. The gateway's record has an estimate."""
     good, other = stream([piece("A"), piece("", "stop"), report()]), stream([piece("B"), piece("", "stop")])
     upstream.play(always=by_prompt({"a": good, "b": other}))
@@ -683,7 +683,7 @@ def test_a_message_of_the_upstream_in_error_stays_clean(house: Gateway, upstream
 # ----------------------------------------------------------------------------------------------------- the other store
 
 
-def test_the_books_in_redis_are_as_right(gateway: StartsGateways, upstream: Stage, redis_server: RedisServer) -> None:
+def test_the_sums_in_redis_are_equal(gateway: StartsGateways, upstream: Stage, redis_server: RedisServer) -> None:
     upstream.play(always=by_prompt({"a": ok_json(said("A")), "b": ok_json(said("B")), "c": error_json(400)}))
     made = gateway(
         settings(

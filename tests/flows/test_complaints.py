@@ -43,7 +43,7 @@ COMPLAINTS: dict[int, Complaint] = {
     2: Complaint(
         "incomplete and failed responses were charged nothing", "envoyproxy/ai-gateway#2184, openclaw/openclaw#101608",
         ("flows/test_responses.py::test_a_stream",
-         "flows/test_responses.py::test_a_failed_response_is_charged_and_told_once",
+         "flows/test_responses.py::test_a_failed_response_is_charged_and_reported_once",
          "flows/test_responses.py::test_a_failure_without_usage_is_charged_what_was_shown"),
     ),
     3: Complaint(
@@ -111,7 +111,7 @@ COMPLAINTS: dict[int, Complaint] = {
         "count_tokens was answered 404, or 500 in OpenAI's shape",
         "anthropics/claude-code#12208, maximhq/bifrost#2902",
         ("flows/test_messages.py::test_tokens_are_counted_as_a_request_without_tokens",
-         "flows/test_messages.py::test_tokens_are_counted_nowhere"),
+         "flows/test_messages.py::test_no_upstream_counts_tokens"),
     ),
     13: Complaint(
         "a model named inside a tool was neither mapped nor checked, nor had its price; `tool_choice` was rewritten",
@@ -146,7 +146,7 @@ COMPLAINTS: dict[int, Complaint] = {
         "images were charged as text, texts as images, prompts not at all, unknown models nothing",
         "BerriAI/litellm#31142, #18541, #21902, #13847, #26863",
         (f"{OURS}::test_17_text_and_images_have_a_price_each",
-         f"{OURS}::test_17_a_model_without_a_price_costs_nobody_knows_what",
+         f"{OURS}::test_17_a_model_without_a_price_has_an_unknown_cost",
          "flows/test_image_forms.py::test_a_stream_with_partial_images_is_charged_by_its_last_event"),
     ),
     18: Complaint(
@@ -516,7 +516,7 @@ def test_17_text_and_images_have_a_price_each(house: Gateway, upstream: Stage) -
     assert house.call(got.id)["cost_usd"] == pytest.approx(expected / 1e6, abs=1e-12)
 
 
-def test_17_a_model_without_a_price_costs_nobody_knows_what(house: Gateway, upstream: Stage) -> None:
+def test_17_a_model_without_a_price_has_an_unknown_cost(house: Gateway, upstream: Stage) -> None:
     upstream.play(ok_json(PAINTED))
     got = house.post("/v1/images/generations", {"model": UNPRICED, "prompt": "a cat"})
     assert (got.status, house.call(got.id)["cost_usd"]) == (200, None)

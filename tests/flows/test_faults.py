@@ -223,7 +223,7 @@ NOT_FREE = {
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
-def test_books_balance_after_all_of_it(run: Run, kind: Kind) -> None:
+def test_sums_agree_after_all_faults(run: Run, kind: Kind) -> None:
     """One record and one line a call, nothing reserved; `none` only where nothing can have been generated."""
     faults = [fault for fault, kinds in ROWS.items() if kind in kinds]
     stories = [run.story(fault, kind) for fault in faults]

@@ -252,7 +252,7 @@ def test_http_1_0_knows_no_100_continue(house: Gateway, upstream: Stage) -> None
 # ------------------------------------------------------------------------------------------------- secrets stay inside
 
 
-def test_secrets_are_nowhere_to_be_seen(house: Gateway, upstream: Stage) -> None:
+def test_secrets_are_not_shown(house: Gateway, upstream: Stage) -> None:
     echo = f"Incorrect API key provided: {UPSTREAM_KEY}. Model up at {upstream.url}"
     upstream.play(error_json(400, message=echo, type="invalid_request_error"), error_json(500, message=echo))
     shown = [house.complete(), house.complete(), house.complete("expired"), house.get("/v1/key"), house.get("/metrics")]

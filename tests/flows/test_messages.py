@@ -453,7 +453,7 @@ def test_tokens_are_counted_as_a_request_without_tokens(house: Gateway, upstream
     assert (call["endpoint"], call["prompt_tokens"], call["completion_tokens"]) == ("count_tokens", 0, 0)
 
 
-def test_tokens_are_counted_nowhere(refused: Gateway, gateway: StartsGateways, upstream: Stage) -> None:
+def test_no_upstream_counts_tokens(refused: Gateway, gateway: StartsGateways, upstream: Stage) -> None:
     path = "/v1/messages/count_tokens"
     upstream.play(answer(b'{"detail": "Not Found"}', 404))
     assert told(post(refused, path, model="uncounted", max_tokens=None))[:2] == (404, "not_found_error")
@@ -502,7 +502,7 @@ def test_paths_that_are_not_served_name_the_remedy(house: Gateway, upstream: Sta
     assert words in message
 
 
-def test_paths_of_nobody_are_answered_in_the_words_of_the_client(house: Gateway, upstream: Stage) -> None:
+def test_unknown_paths_get_an_error_in_the_client_s_format(house: Gateway, upstream: Stage) -> None:
     assert told(post(house, "/v1/uploads"))[:2] == (404, "not_found_error")
     assert post(house, "/v1/uploads", headers={}).error["type"] == "invalid_request_error"
     assert post(house, "/chat/completions", headers={}).error["message"].endswith("has to end in /v1.")

@@ -73,7 +73,7 @@ def test_probes_leave_no_line(house: Gateway, upstream: Stage) -> None:
 # ----------------------------------------------------------------------------------------------------------- metrics
 
 
-def test_metrics_tell_of_a_call(house: Gateway, upstream: Stage) -> None:
+def test_metrics_count_a_call(house: Gateway, upstream: Stage) -> None:
     details = {"prompt_tokens_details": {"cached_tokens": 3}, "completion_tokens_details": {"reasoning_tokens": 2}}
     upstream.play(usage_json(11, 7, **details), error_json(500))
     before = {each: house.metric(*each[:1], **dict(each[1])) for each in COUNTED}
@@ -99,7 +99,7 @@ COUNTED: dict[tuple[str, tuple[tuple[str, str], ...]], int] = {
 }
 
 
-def test_metrics_tell_of_refusals_and_of_the_house(house: Gateway, upstream: Stage) -> None:
+def test_metrics_count_refusals_and_have_the_state_of_the_gateway(house: Gateway, upstream: Stage) -> None:
     before = house.metric("gateway_rejections_total", reason="unauthorized")
     house.post("/v1/completions", BODY, key="nobody")
     assert house.metric("gateway_rejections_total", reason="unauthorized") == before + 1
@@ -110,7 +110,7 @@ def test_metrics_tell_of_refusals_and_of_the_house(house: Gateway, upstream: Sta
     assert house.metric("gateway_store_errors_total") == 0
 
 
-def test_metrics_tell_of_quotas(house: Gateway, upstream: Stage) -> None:
+def test_metrics_have_quotas(house: Gateway, upstream: Stage) -> None:
     upstream.play(ok_json())
     assert house.complete("carol").status == 200
     assert house.metric("gateway_quota_used", key="carol", unit="requests", per="day") == 1
@@ -141,7 +141,7 @@ def test_keys_beyond_max_keys_share_a_label(closed: Gateway, upstream: Stage) ->
     assert counted == {"alice", "other"}
 
 
-def test_scrape_that_is_given_up_harms_nobody(house: Gateway, upstream: Stage) -> None:
+def test_an_aborted_scrape_delays_no_call(house: Gateway, upstream: Stage) -> None:
     for _ in range(20):
         with house.connect() as client:
             client.send(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -271,7 +271,7 @@ def test_malformed_head_is_answered_and_not_logged(house: Gateway, upstream: Sta
     house.check_logs()
 
 
-def test_malformed_chunk_is_told_at_once(house: Gateway, upstream: Stage) -> None:
+def test_a_malformed_chunk_is_refused_at_once(house: Gateway, upstream: Stage) -> None:
     with house.connect() as client:
         client.send(f"{HEAD}Transfer-Encoding: chunked\r\n\r\n".encode())
         time.sleep(0.05)

@@ -500,7 +500,7 @@ async def test_exactly_100_of_500(gateway: StartsGateways, upstream: Stage) -> N
     assert sum(row["total_tokens"] for row in house.usage(group_by="key") if row["key"] == "bob") == now["used"]
 
 
-def test_books_balance_whenever_clients_leave(gateway: StartsGateways, upstream: Stage) -> None:
+def test_sums_agree_whenever_clients_leave(gateway: StartsGateways, upstream: Stage) -> None:
     seed = random.randrange(10**6)
     print(f"seed {seed}")
     dice = random.Random(seed)

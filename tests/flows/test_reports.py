@@ -53,7 +53,7 @@ def counted(prompt: int, completion: int, **more: Any) -> Any:
 # --------------------------------------------------------------------------------------------------------------- calls
 
 
-def test_call_is_told_in_full(house: Gateway, upstream: Stage) -> None:
+def test_a_call_is_reported_in_full(house: Gateway, upstream: Stage) -> None:
     details = {"prompt_tokens_details": {"cached_tokens": 4}, "completion_tokens_details": {"reasoning_tokens": 2}}
     upstream.play(counted(10, 5, **details))
     before = time.time()
@@ -123,7 +123,7 @@ def test_a_hundred_calls_unless_more_are_asked_for(house: Gateway, upstream: Sta
 # --------------------------------------------------------------------------------------------------------------- usage
 
 
-def test_tokens_that_nobody_reported_are_estimated_and_count(house: Gateway, upstream: Stage) -> None:
+def test_unreported_tokens_are_estimated_and_count(house: Gateway, upstream: Stage) -> None:
     pieces = [
         {"choices": [{"index": 0, "text": text, "finish_reason": end}]} for text, end in (("a", None), ("", "stop"))
     ]
@@ -317,7 +317,7 @@ def test_quotas_of_one_key_or_one_team(house: Gateway, upstream: Stage) -> None:
     assert quotas(house, key="reader") == quotas(house, key="x") == quotas(house, team="bound") == []
 
 
-def test_a_key_and_its_operator_are_told_the_same(house: Gateway, upstream: Stage) -> None:
+def test_a_key_and_its_operator_see_the_same(house: Gateway, upstream: Stage) -> None:
     own = house.get("/v1/key", key="shadow").json["quotas"]
     operators = [row for row in quotas(house) if row["scope"] in ("key:shadow", "gateway")]
     moving = ("reset_s", "reset_at")
@@ -328,7 +328,7 @@ def test_a_key_and_its_operator_are_told_the_same(house: Gateway, upstream: Stag
     assert all(name in own[0] for name in moving)
 
 
-def test_books_are_for_the_operator(house: Gateway, upstream: Stage) -> None:
+def test_reports_are_for_the_operator(house: Gateway, upstream: Stage) -> None:
     for path in ("usage", "calls", "quotas"):
         assert house.get(f"/admin/api/{path}").told == (401, "invalid_request_error", None, "invalid_api_key")
         assert house.get(f"/admin/api/{path}", key=None).status == 401

@@ -89,7 +89,7 @@ def logged(house: Gateway, answer: Answer) -> str:
 
 
 @pytest.mark.parametrize("row", ERRORS, ids=lambda row: row.name)
-def test_client_is_told_whose_fault_it_was(house: Gateway, row: Row) -> None:
+def test_the_error_names_the_side_at_fault(house: Gateway, row: Row) -> None:
     answer = ask(house, f"alone-{row.name}")
     error = answer.error
     assert (answer.status, error["code"], error["param"]) == (row.status, row.code, row.param)
@@ -139,7 +139,7 @@ def test_owner_sees_whose_balance_is_spent(house: Gateway) -> None:
     assert f"upstream {name}: key #1 in cooldown for " in eventually(lambda: house.stderr)
 
 
-def test_a_model_that_nobody_serves_says_nothing_of_the_others(gateway: StartsGateways, other: Scripted) -> None:
+def test_an_unserved_model_does_not_affect_the_others(gateway: StartsGateways, other: Scripted) -> None:
     """Its host is asked for other models as before."""
 
     async def some(wire: Wire) -> None:

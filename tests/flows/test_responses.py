@@ -121,7 +121,7 @@ def test_an_end_of_megabytes(house: Gateway, upstream: Stage) -> None:
 
 
 @pytest.mark.parametrize("is_long", [False, True])
-def test_a_failed_response_is_charged_and_told_once(house: Gateway, upstream: Stage, is_long: bool) -> None:
+def test_a_failed_response_is_charged_and_reported_once(house: Gateway, upstream: Stage, is_long: bool) -> None:
     error = {"code": "server_error", "message": "sorry, at sk-upstream-key-that-nobody-may-see"}
     end = api.response(OUTPUT, status="failed", error=error, instructions="y" * (100_000 if is_long else 0))
     text = api.written(api.events(OUTPUT, end, "response.failed", api.response()))

@@ -218,7 +218,7 @@ def _used(house: Gateway) -> tuple[int, int]:
     return quotas["requests"]["used"], quotas["tokens"]["used"]
 
 
-def test_second_upstream_answers_when_nobody_is_at_home_at_the_first(place: Place) -> None:
+def test_the_second_upstream_answers_when_the_first_is_down(place: Place) -> None:
     place.far.play(ok_json())
     got = place.ask("dead-first")
     assert (got.status, got.headers["x-gateway-upstream"], got.headers["x-gateway-attempts"]) == (
@@ -258,14 +258,14 @@ def test_stale_connection_is_no_reason_to_go_elsewhere(place: Place) -> None:
 
 
 @pytest.mark.parametrize("status", [400, 404, 413, 422])
-def test_what_the_client_has_to_change_goes_nowhere_else(place: Place, status: int) -> None:
+def test_errors_of_the_request_are_not_retried_elsewhere(place: Place, status: int) -> None:
     place.near.play(error_json(status, message="no", type="invalid_request_error"))
     got = place.ask()
     assert (got.status, got.headers["x-gateway-attempts"]) == (status, "1")
     assert place.attempts("near") == {"refused": 1}
 
 
-def test_both_fail_and_the_last_one_s_answer_is_told(place: Place) -> None:
+def test_both_fail_and_the_last_one_s_answer_is_relayed(place: Place) -> None:
     place.near.play(error_json(500))
     place.far.play(error_json(503, [("Retry-After", "7")]))
     got = place.ask()
@@ -324,7 +324,7 @@ def test_failed_attempts_are_reported_of_the_upstream_that_failed(place: Place) 
     assert far["duration_p99_s"] > 0
 
 
-def test_stream_that_has_begun_goes_nowhere_else(place: Place) -> None:
+def test_a_stream_that_has_begun_is_not_retried(place: Place) -> None:
     place.near.play(cut_stream([EVENT]))
     got = place.ask("again", stream=True)
     assert (got.status, got.headers["x-gateway-upstream"]) == (200, place.name("near"))
@@ -353,7 +353,7 @@ def test_only_route_that_says_later_is_passed_on_at_once(place: Place, status: i
     assert got.headers["x-gateway-attempts"] == "1"
 
 
-def test_client_that_waits_no_longer_is_told_the_last_failure(place: Place) -> None:
+def test_at_the_time_limit_the_client_gets_the_last_failure(place: Place) -> None:
     """openai-python and openai-node say how long they wait; what they would not see any more is not begun."""
     place.near.play(error_json(429, [("Retry-After-Ms", "800")]))
     members = {"model": place.name("one"), "prompt": "Hello"}
@@ -386,7 +386,7 @@ def test_keys_are_presented_in_turn(place: Place) -> None:
     ],
     ids=["unknown", "spent"],
 )
-def test_refused_key_rests_and_no_client_notices(place: Place, refusal: Behaviour) -> None:
+def test_a_refused_key_has_a_cooldown_and_no_call_fails(place: Place, refusal: Behaviour) -> None:
     place.near.play(refusal, always=ok_json())
     got = place.ask("keys-first")
     assert (got.status, got.headers["x-gateway-attempts"]) == (200, "2")
@@ -400,7 +400,7 @@ def test_refused_key_rests_and_no_client_notices(place: Place, refusal: Behaviou
     assert not [each for each in KEYS if each in place.house.stdout + place.house.stderr]
 
 
-def test_key_at_its_rate_limit_rests_until_it_says(place: Place) -> None:
+def test_a_key_at_its_rate_limit_has_a_cooldown_until_retry_after(place: Place) -> None:
     place.near.play(error_json(429, [("Retry-After-Ms", "2000")]), always=ok_json())
     assert place.ask("keys").headers["x-gateway-attempts"] == "2"
     assert place.ask("keys").status == 200
@@ -511,7 +511,7 @@ def test_streams_that_are_cut_again_and_again_count_though_they_begin_well(place
     assert place.state("near") >= 1
 
 
-def test_spent_balance_as_the_first_event_rests_the_key(place: Place) -> None:
+def test_a_spent_balance_as_the_first_event_gives_the_key_a_cooldown(place: Place) -> None:
     spent = {"error": {"message": "Your credit is used up", "code": "insufficient_user_quota"}}
     place.near.play(stream([spent], done=False), always=stream([EVENT, LAST_EVENT]))
     for _ in range(3):
@@ -528,7 +528,7 @@ def test_only_route_that_breaks_off_is_still_asked(place: Place) -> None:
     assert any("circuit open" in line for line in place.said())
 
 
-def test_model_that_a_reseller_has_nobody_for_does_not_close_the_others(place: Place) -> None:
+def test_a_model_without_a_channel_does_not_open_the_circuit_of_others(place: Place) -> None:
     place.near.play(always=error_json(503, message="no channel for model", code="model_not_found"))
     assert [place.ask("one").status for _ in range(10)] == [503] * 10
     assert left_alone(place).status == 503
@@ -542,7 +542,7 @@ def test_client_s_own_mistakes_open_nothing(place: Place) -> None:
     assert place.served_by("one") == "near"
 
 
-def test_upstream_that_cannot_be_reached_is_left_alone_by_all_its_models(place: Place) -> None:
+def test_an_unreachable_upstream_has_an_open_circuit_for_all_models(place: Place) -> None:
     place.far.play(always=ok_json())
     assert [place.ask("dead").status for _ in range(3)] == [502] * 3
     assert left_alone(place, "dead").status == 503

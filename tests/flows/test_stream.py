@@ -120,7 +120,7 @@ def test_stream_reaches_client_byte_for_byte(house: Gateway, upstream: Stage, si
     assert house.calls("alice", limit=1)[0]["prompt_tokens"] == 5
 
 
-def test_answer_says_that_nobody_may_hold_it_back(house: Gateway, upstream: Stage) -> None:
+def test_a_stream_forbids_buffering_by_proxies(house: Gateway, upstream: Stage) -> None:
     upstream.play(stream(WHOLE))
     with house.stream() as client:
         head = client.read_head()
@@ -273,7 +273,7 @@ def test_usage_on_the_last_chunk_becomes_null(house: Gateway, upstream: Stage) -
     assert house.calls("alice", limit=1)[0]["completion_tokens"] == 2
 
 
-def test_usage_nobody_reports_is_estimated_and_marked(house: Gateway, upstream: Stage) -> None:
+def test_unreported_usage_is_estimated_and_marked(house: Gateway, upstream: Stage) -> None:
     upstream.play(stream([piece("four chars and more "), piece("x", "stop")]))
     with house.stream(prompt="x" * 40) as client:
         head = client.read_head()

@@ -151,7 +151,7 @@ def test_a_wait_that_cannot_succeed_is_refused_at_once_with_the_true_time(house:
     assert 7_000_000 < int(got.headers["retry-after-ms"]) <= 7_200_000
 
 
-def test_nobody_waits_longer_than_its_client(house: Gateway, upstream: Stage) -> None:
+def test_no_call_waits_longer_than_its_client(house: Gateway, upstream: Stage) -> None:
     upstream.play(always=(held := Held()))
     with ThreadPoolExecutor(4) as crowd:
         first = crowd.submit(ask, house, "own")
@@ -163,7 +163,7 @@ def test_nobody_waits_longer_than_its_client(house: Gateway, upstream: Stage) ->
         assert first.result().status == 200
 
 
-def test_the_callers_own_limit_is_told_at_once(house: Gateway, upstream: Stage) -> None:
+def test_the_caller_s_own_limit_refuses_at_once(house: Gateway, upstream: Stage) -> None:
     assert ask(house, "own", "poor").status == 200
     assert ask(house, "own", "poor").told == (429, "insufficient_quota", None, "insufficient_quota")
     assert waiting(house) == 0

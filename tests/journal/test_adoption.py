@@ -78,7 +78,7 @@ async def test_journals_that_vanish_while_others_look_are_no_error(desk: Desk) -
     assert desk.adopt() is None
 
 
-async def test_journals_of_another_ledger_are_left_alone_and_named_once(
+async def test_journals_of_another_ledger_are_not_touched_and_logged_once(
     desk: Desk, caplog: pytest.LogCaptureFixture
 ) -> None:
     other = await left(desk, "elsewhere")
@@ -103,7 +103,7 @@ async def test_journals_of_another_ledger_are_left_alone_and_named_once(
         ("\0" * 40, "the first line of its lock file was not written by a gateway"),
     ],
 )
-async def test_what_we_cannot_understand_is_left_alone(
+async def test_unknown_files_are_not_touched(
     desk: Desk, caplog: pytest.LogCaptureFixture, head: str, reason: str
 ) -> None:
     journal = await left(desk)
@@ -220,7 +220,7 @@ async def test_damage_is_counted_and_costs_no_more_than_it_must(desk: Desk, capl
     assert "2 lines" in caplog.text
 
 
-async def test_a_lock_let_go_while_somebody_waited_at_the_door_is_no_journal(
+async def test_a_lock_released_during_an_adoption_is_no_journal(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The last holder removes it between our opening the lock's file and our locking it."""

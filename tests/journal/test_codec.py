@@ -80,7 +80,7 @@ def test_anything_can_be_read(content: bytes) -> None:
     assert [entry for entry in decode(content) if entry is not None] == []
 
 
-def test_a_kind_that_nobody_knows_is_damage(tmp_path: Path) -> None:
+def test_an_unknown_kind_is_damage(tmp_path: Path) -> None:
     assert read_all(tmp_path, encode(1, "shut", "a", "")) == ["damaged"]  # type: ignore[arg-type]
 
 

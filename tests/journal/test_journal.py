@@ -275,7 +275,7 @@ async def test_a_removed_journal_leaves_nothing(desk: Desk) -> None:
     await journal.close()
 
 
-async def test_a_journal_that_somebody_has_deleted_can_be_removed(desk: Desk) -> None:
+async def test_a_journal_whose_folder_was_deleted_can_be_removed(desk: Desk) -> None:
     journal = desk.create()
     journal.append("close", "a", TEXT)
     await journal.written()

@@ -92,7 +92,7 @@ async def test_what_did_not_fit_is_written_when_there_is_room(desk: Desk, caplog
     assert [entry.lease for entry in adopted.open_entries()] == ["b", "c", "d"]
 
 
-async def test_a_worker_that_dies_with_a_full_disk_leaves_what_was_whole(desk: Desk) -> None:
+async def test_a_worker_killed_with_a_full_disk_leaves_complete_entries(desk: Desk) -> None:
     journal = desk.create()
     with files_no_longer_than(1800):
         for lease in "abcd":

@@ -108,7 +108,7 @@ async def test_both_secrets_work_during_the_overlap_and_the_old_one_ends_by_itse
         await scene.caller(book, old)
 
 
-async def test_without_overlap_the_old_secret_leads_nowhere(scene: Scene) -> None:
+async def test_without_overlap_the_old_secret_is_unknown(scene: Scene) -> None:
     old = (await scene.registry.create_key({"id": "alice"}, BY)).secret
     book = scene.book()
     await book.hear()
@@ -309,7 +309,7 @@ async def test_a_store_that_forgot_makes_everything_be_read_again(scene: Scene, 
     assert counted.looks == [1, 1]
 
 
-async def test_a_team_that_nobody_can_read_refuses_its_keys_and_no_others(scene: Scene) -> None:
+async def test_an_unreadable_team_refuses_its_keys_and_no_others(scene: Scene) -> None:
     await scene.registry.create_team({"name": "red"}, BY)
     lost = (await scene.registry.create_key({"id": "alice", "team": "red"}, BY)).secret
     good = (await scene.registry.create_key({"id": "bob"}, BY)).secret
@@ -323,7 +323,7 @@ async def test_a_team_that_nobody_can_read_refuses_its_keys_and_no_others(scene:
         await scene.caller(book, lost)
 
 
-async def test_a_document_that_nobody_can_read_is_no_key_and_breaks_nothing(
+async def test_an_unreadable_document_is_no_key_and_breaks_nothing(
     scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
     secret = (await scene.registry.create_key({"id": "alice"}, BY)).secret

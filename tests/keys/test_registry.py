@@ -90,7 +90,7 @@ async def test_quotas_of_the_store_count_as_those_of_others(scene: Scene) -> Non
         ({"id": "a", "limits": {"n": 1, "m": 2}}, "limits.m", "no such setting"),
     ],
 )
-async def test_what_is_wrong_with_a_wish_is_said_with_its_place(
+async def test_faults_of_a_request_are_reported_with_their_path(
     scene: Scene, wish: dict[str, Any], param: str, says: str
 ) -> None:
     with pytest.raises(InvalidRequest, match=says.replace("?", r"\?")) as caught:
@@ -188,7 +188,7 @@ async def test_keys_are_listed_in_pages_of_file_and_store_together(scene: Scene)
     assert [key.id async for some in scene.registry.every_key("nobody") for key in some] == []
 
 
-async def test_a_team_is_made_changed_and_taken_away_when_nobody_is_in_it(scene: Scene) -> None:
+async def test_a_team_is_made_changed_and_deleted_when_empty(scene: Scene) -> None:
     await scene.registry.create_team({"name": "red", "quotas": [{"usd": 5, "per": "day"}]}, BY)
     await scene.registry.create_key({"id": "alice", "team": "red"}, BY)
     changed = await scene.registry.update_team("red", {"quotas": [{"usd": 7, "per": "day"}]}, BY)
@@ -252,7 +252,7 @@ async def test_a_team_of_the_file_and_one_of_the_store_are_topped_up_alike(scene
         assert (await scene.registry.show_team(name))["top_ups"][0]["amount"] == 2.5
 
 
-async def test_two_top_ups_at_once_both_count_or_one_is_told_to_try_again(scene: Scene) -> None:
+async def test_two_parallel_top_ups_both_count_or_one_gets_a_conflict(scene: Scene) -> None:
     done = await asyncio.gather(
         *[scene.registry.top_up("key:ci-bot", {"requests": 1, "per": "day"}, BY) for _ in range(10)],
         return_exceptions=True,

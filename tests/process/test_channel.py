@@ -69,7 +69,7 @@ async def test_each_side_may_ask_the_other_and_answers_find_their_questions() ->
     await tasks.cancel_all()
 
 
-async def test_who_asks_hears_when_nobody_is_there_any_more() -> None:
+async def test_a_request_fails_when_the_other_side_has_ended() -> None:
     one, other = await pair()
     tasks = Tasks()
     asked = tasks.spawn(one.ask("anybody"), "ask")
@@ -86,7 +86,7 @@ async def test_who_asks_hears_when_nobody_is_there_any_more() -> None:
         await other.ask("anybody")
 
 
-async def test_an_answer_that_nobody_waits_for_any_more_harms_nobody() -> None:
+async def test_a_late_answer_is_dropped() -> None:
     one, other = await pair()
     tasks = Tasks()
     asked = tasks.spawn(one.ask("anybody"), "ask")

@@ -74,7 +74,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
     return Desk(tmp_path)
 
 
-async def test_what_has_changed_is_applied_and_told(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
+async def test_changes_are_applied_and_logged(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
     desk.write(TEXT.replace("100", "200"))
     desk.key.write_text(SECRET)
     outcome = await desk.reloader.reload("SIGHUP")
@@ -136,7 +136,7 @@ async def test_nothing_has_changed(desk: Desk) -> None:
     assert not desk.given
 
 
-async def test_faults_are_told_all_at_once_and_change_nothing(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
+async def test_all_faults_are_reported_at_once_and_change_nothing(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
     desk.write(TEXT.replace("max_output_tokens: 100", "max_output_tokens: none, prise: 1"))
     outcome = await desk.reloader.reload("SIGHUP")
     assert (outcome.generation, outcome.code) == (1, "invalid_configuration")
@@ -172,7 +172,7 @@ async def test_a_changed_file_is_applied_by_itself(desk: Desk) -> None:
         assert desk.given[1]["upstreams"]["up"]["api_key"] == SECRET
 
 
-async def test_a_file_that_is_being_written_is_left_alone(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_file_that_is_being_written_is_not_read(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """A change counts once two reads in a row agree."""
     assert desk.reloader._source is not None
     looks = iter([{"gateway.yaml": str(number)} for number in range(20)])
@@ -186,7 +186,7 @@ async def test_a_file_that_is_being_written_is_left_alone(desk: Desk, monkeypatc
     assert len(desk.given) == 1
 
 
-async def test_a_bad_file_is_told_once_and_applied_when_it_is_mended(
+async def test_a_bad_file_is_logged_once_and_applied_when_it_is_mended(
     desk: Desk, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reload, "TRY_AGAIN_EVERY", 1)

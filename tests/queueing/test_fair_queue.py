@@ -93,7 +93,7 @@ def test_the_real_use_corrects_the_estimate() -> None:
     assert [go(queue) for _ in range(6)] == ["b", "b", "b", "b", "a", "b"]
 
 
-def test_nobody_saves_up_service_while_idle() -> None:
+def test_an_idle_flow_saves_up_no_service() -> None:
     queue = filled(a=[call("a") for _ in range(200)])
     for _ in range(100):
         go(queue)
@@ -134,7 +134,7 @@ def test_who_has_a_turn_is_not_overtaken_by_the_virtual_time() -> None:
     assert queue.pick(never, 0) is urgent
 
 
-def test_who_is_blocked_by_a_limit_of_its_own_holds_up_nobody() -> None:
+def test_a_call_blocked_by_its_own_limit_delays_no_other() -> None:
     queue = filled(a=[call("a", size=1), call("a", size=2)], b=[call("b", 99)])
     go(queue)
     go(queue)
@@ -208,7 +208,7 @@ def test_a_call_of_another_worker_goes_first_where_its_flow_had_less() -> None:
     assert go(here, now=0.3) == "a"
 
 
-def test_a_flow_that_waits_here_too_needs_nobody_to_go_first() -> None:
+def test_a_flow_that_waits_here_too_needs_no_other_to_go_first() -> None:
     here, there = filled(a=[call("a"), call("a")]), filled(a=[call("a")])
     here.charge(call("a"), 50)
     tell(there, here)

@@ -98,7 +98,7 @@ def test_the_scripts_part_holds_whole_numbers_and_texts_only(settlement: Settlem
     look(json.loads(ledger_entry.encode(*settlement).partition("\t")[0]))
 
 
-def test_an_entry_tells_what_its_call_counts() -> None:
+def test_an_entry_has_the_counts_of_its_call() -> None:
     window = Window("key:alice|tokens|day||2026-11-20", "key:alice", "tokens", "day", None, 1000, 0, "2026-11-20", 5)
     slots = Window("key:alice|parallel||", "key:alice", "parallel", "", None, 3, is_enforced=False)
     settlement = Settlement(a_record(cost_nusd=77), (Claim(window, 40), Claim(slots, 1)))

@@ -57,7 +57,7 @@ def window(unit: str = "requests", per: str = "minute", limit: int = 10, **chang
     return Window("w", changes.pop("scope", "key:k"), unit, per, changes.pop("model", None), limit, **changes)  # type: ignore[arg-type]
 
 
-def test_headers_tell_of_the_tightest_window_of_each_unit() -> None:
+def test_headers_have_the_tightest_window_of_each_unit() -> None:
     headers = limit_headers.rate_headers([
         WindowStatus(window(limit=100), 50, 0, 30_000_000),
         WindowStatus(window(per="day", limit=10), 2, 6, 60_000_000),
@@ -104,7 +104,7 @@ def test_no_windows_no_headers() -> None:
     assert limit_headers.rate_headers([WindowStatus(window(is_enforced=False), 1, 0, 0)]) == {}
 
 
-def test_a_refusal_tells_of_all_windows_and_of_the_one_in_the_way() -> None:
+def test_a_refusal_has_the_headers_of_all_windows_and_of_the_blocking_one() -> None:
     hour = WindowStatus(window("tokens", "hour", limit=5000), 4900, 0, 3_000_000_000)
     minute = WindowStatus(window("tokens", limit=1000), 980, 0, 58_000_000)
     others = (
@@ -197,7 +197,7 @@ def test_nothing_is_left_for_a_smaller_request() -> None:
         assert "smaller" not in limit_headers.refusal(Refused(spent, 3, None)).message
 
 
-def test_money_is_told_in_dollars() -> None:
+def test_money_is_shown_in_dollars() -> None:
     spent = WindowStatus(window("usd", limit=50 * 10**9, **NOVEMBER), 49_990_000_000, 5_000, 90_000_000)
     error = limit_headers.refusal(Refused(spent, 12_345_600, None))
     assert isinstance(error, QuotaSpent)
@@ -249,6 +249,6 @@ def test_what_no_sdk_sits_out_is_not_tried_again_by_it(us: int, is_told: bool) -
         (300.0, {"Retry-After-Ms": "300000", "Retry-After": "300", "X-Should-Retry": "false"}),
     ],
 )
-def test_wait_of_an_upstream_is_told_in_the_same_way(told_s: float | None, headers: dict[str, str]) -> None:
+def test_the_wait_for_an_upstream_has_the_same_headers(told_s: float | None, headers: dict[str, str]) -> None:
     failure = Failure("up", Phase.REFUSED, Fault.RATE_LIMITED, status=429, retry_after_s=told_s)
     assert UpstreamFailed.after(failure).headers == headers

@@ -66,7 +66,7 @@ def test_quota(unit: str, text: str, settings: dict[str, Any]) -> None:
         ("tokens", "5/fortnight:m", "expected second, minute, hour, day, week, month, or a time such as 90s"),
     ],
 )
-def test_quota_that_nobody_understands(unit: str, text: str, says: str) -> None:
+def test_invalid_quotas(unit: str, text: str, says: str) -> None:
     with pytest.raises(ValueError, match=says.replace("$", r"\$")):
         read_quota(unit, text)
 
@@ -124,7 +124,7 @@ def test_moment_beyond_the_calendar() -> None:
 
 
 @pytest.mark.parametrize("text", ["9" * 5000, "9" * 5000 + "d", "9" * 400])
-def test_numbers_that_nobody_means(text: str) -> None:
+def test_impossible_numbers(text: str) -> None:
     for read in (read_duration_s, lambda text: read_moment(text, NOW), lambda text: read_quota("tokens", f"{text}/day"),
                  lambda text: read_quota("tokens", f"5/{text}")):  # fmt: skip
         with pytest.raises(ValueError, match="expected"):
@@ -184,7 +184,7 @@ def test_what_is_not_there_cannot_go() -> None:
         merged_quotas(KNOWN, [Named("tokens", 90, None, None)])
 
 
-def test_quotas_are_spelt_as_they_are_typed() -> None:
+def test_quotas_are_formatted_as_they_are_typed() -> None:
     assert [format_quota(quota) for quota in KNOWN] == [
         "60 requests/minute", "1,000 tokens/day", "100 tokens/day:gpt-4*", "$5/90s",
     ]  # fmt: skip

@@ -145,7 +145,7 @@ def test_spell_usd(nusd: int, spelt: str) -> None:
 
 
 @given(st.integers(0, MAX_NUSD))
-def test_spelt_money_adds_up(nusd: int) -> None:
+def test_formatted_money_adds_up(nusd: int) -> None:
     assert Decimal(format_usd(nusd).removeprefix("$")) * 10**9 == nusd
 
 

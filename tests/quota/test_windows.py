@@ -88,7 +88,7 @@ def test_a_key_without_quotas_draws_on_nothing() -> None:
     assert claims(call(key=Key("k", team="gone")), config()) == ()
 
 
-def test_a_window_is_told_by_scope_unit_and_period_not_by_its_limit() -> None:
+def test_a_window_is_identified_by_scope_unit_and_period_not_by_its_limit() -> None:
     windows = {window_id("k", quota(requests=number, per=60)) for number in (1, 2, 3)}
     assert windows == {"key:k|requests|60||"}
     others = [quota(requests=1, per=60, model="gpt-*"), quota(tokens=1, per=60), quota(requests=1, per="minute")]
@@ -460,7 +460,7 @@ def test_shortage(claim: Claim, state: WindowState, retry_after_us: int | str | 
 @given(
     st.integers(1, 10**6), st.integers(1, 10**5), st.integers(0, 2 * 10**6), st.integers(0, 10**9), st.data()
 )  # fmt: skip
-def test_who_waits_exactly_so_long_is_admitted_and_nobody_sooner(
+def test_a_call_is_admitted_after_exactly_the_wait_and_no_sooner(
     limit: int, period_s: int, used: int, since_us: int, data: st.DataObject
 ) -> None:
     claim = rate(limit=limit, period_s=period_s, amount=data.draw(st.integers(1, limit)))
@@ -732,7 +732,7 @@ class Trial:
 
 
 @given(st.integers(1, 100), STEPS)
-def test_calendar_books_balance(limit: int, steps: list[tuple[int, tuple[str, int]]]) -> None:
+def test_the_sums_of_calendar_windows_are_exact(limit: int, steps: list[tuple[int, tuple[str, int]]]) -> None:
     trial = Trial(daily(limit=limit))
     for pause, deed in steps:
         trial.step(pause, *deed)

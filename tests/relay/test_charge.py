@@ -149,7 +149,7 @@ def test_an_echo_is_no_output() -> None:
     assert stream(asked, piece("prompt", "stop", said_nothing)) == Usage(9, 0, source="reported")
 
 
-def test_where_somebody_may_think_unseen_all_that_was_reserved_counts() -> None:
+def test_where_hidden_reasoning_is_possible_the_whole_reservation_counts() -> None:
     thinks = sent("chat", "o3-mini")
     assert stream(thinks, WORDS) == estimated(7, 100)
     assert stream(thinks, ERROR) == Usage()

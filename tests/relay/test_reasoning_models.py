@@ -81,7 +81,7 @@ def test_reasoning_that_is_shown_is_all_of_it_once_the_answer_is_whole() -> None
     assert hides(a_call(), "o3", is_whole=True)
 
 
-def test_candidates_that_lost_are_seen_by_nobody() -> None:
+def test_candidates_that_lost_are_hidden() -> None:
     assert hides(a_call("completions", n=2, best_of=3), "m", is_whole=True)
     assert not hides(a_call("completions", n=3, best_of=3), "m")
     assert not hides(a_call("completions", n=3, best_of=1), "m")

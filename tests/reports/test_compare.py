@@ -179,7 +179,7 @@ def test_total_of_what_one_side_lacks() -> None:
     assert total([]) == Pair("total", "", (), None, None)
 
 
-def test_cost_that_nobody_knows_at_all_is_unknown() -> None:
+def test_a_cost_without_any_price_is_unknown() -> None:
     assert RecordedUsage(2, cost_nusd=0, unpriced=2).tally.cost_nusd is None
     assert RecordedUsage(2, cost_nusd=7, unpriced=1).tally.cost_nusd == 7
     assert RecordedUsage().tally == Tally(0, 0, 0, 0, 0, 0)
@@ -192,7 +192,7 @@ their_books = st.dictionaries(st.tuples(days, models), st.builds(Tally, st.integ
 
 
 @given(our_books, their_books)
-def test_nothing_is_lost_and_nothing_is_told_twice(
+def test_nothing_is_lost_and_nothing_is_counted_twice(
     our: dict[tuple[str, str], RecordedUsage], their: dict[tuple[str, str], Tally]
 ) -> None:
     pairs = compare(our, their)

@@ -61,7 +61,7 @@ def test_row_says_what_each_side_knows() -> None:
     assert (row["errors"], row["estimated_tokens"], row["estimated_percent"], row["unpriced"]) == (3, 10_000, 0.95, 0)
 
 
-def test_what_the_file_does_not_tell_is_unknown_and_not_0() -> None:
+def test_what_the_file_does_not_contain_is_unknown_and_not_0() -> None:
     row = only(Pair(DAY, "m", (), RecordedUsage(1, 0, 10, 5), Tally(1, 10, 5, None, 15)), TOKENS)
     assert told(row, "cached_tokens") == (0, None, None, None)
     assert told(row, "cost_usd") == (0.0, None, None, None)
@@ -119,7 +119,7 @@ def test_a_name_cannot_draw_on_the_terminal() -> None:
     assert notes([pair]) == ["m\\n\\x1b[2J is also reported as m\\n\\x1b[2J, n\\r."]
 
 
-def test_snapshots_of_several_days_are_told_at_once() -> None:
+def test_snapshots_of_several_days_are_noted_together() -> None:
     pairs = [
         Pair(day, "m", names, RecordedUsage(1), Tally(1)) for day, names in (("1", ("m-0613",)), ("2", ("m", "m-0314")))
     ]

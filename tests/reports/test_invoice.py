@@ -164,7 +164,7 @@ def test_notes_say_what_was_assumed_and_left_out() -> None:
         ("2026-11-21T07:59:59+08:00", "2026-11-20"),
     ],
 )
-def test_times_are_told_in_utc(time: str, day: str) -> None:
+def test_times_are_in_utc(time: str, day: str) -> None:
     assert read(f"time,model,requests\n{time},m,1\n").days == (day, day)
 
 
@@ -180,7 +180,7 @@ def test_times_are_told_in_utc(time: str, day: str) -> None:
         ("utc_date,model,type,price,amount\n2026-11-20,m,output_tokens,1,99\n", ["found the columns", "expected"]),
     ],
 )
-def test_columns_that_nobody_understands(text: str, faults: list[str]) -> None:
+def test_unknown_columns(text: str, faults: list[str]) -> None:
     with pytest.raises(NotUnderstood) as refused:
         read(text)
     for fault, words in zip(refused.value.faults, faults, strict=False):
@@ -252,7 +252,7 @@ def test_trailing_empty_cells_are_forgiven() -> None:
     }
 
 
-def test_file_without_a_line_tells_of_no_day() -> None:
+def test_a_file_without_lines_has_no_days() -> None:
     assert read(HEAD) == Export({}, None, Tally(0, 0, None, None, 0, 0), ())
 
 

@@ -76,7 +76,7 @@ def test_one_key_leaves_out_what_says_nothing() -> None:
     assert "secrets       1: since 2026-11-22T09:00:00Z\n" in told
 
 
-def test_a_change_is_told_by_what_is_different() -> None:
+def test_a_change_is_described_by_its_differences() -> None:
     row = {"time": "t", "actor": "a", "action": "update", "kind": "key", "name": "alice"}
     changed = with_change({**row, "before": {"n": 1, "same": 2}, "after": {"n": 3, "same": 2, "new": [4]}})
     assert changed["change"] == "n: 1 -> 3; new: null -> [4]"

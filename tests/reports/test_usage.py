@@ -76,7 +76,7 @@ def test_a_report_by_user_or_tag_has_no_other_groups(text: str) -> None:
 @pytest.mark.parametrize(
     "text", ["colour", "key,colour", "Key", "secret", "key;day", "tag:", "label:", "label:a,label:b"]
 )
-def test_group_that_nobody_knows(text: str) -> None:
+def test_an_unknown_group(text: str) -> None:
     with pytest.raises(
         ValueError,
         match=r"is not one of key, team, model, upstream, endpoint, day, month, hour, user, tag:NAME, label:NAME$",

@@ -52,7 +52,7 @@ async def test_a_copy_holds_what_was_there_and_is_one_private_file(tmp_path: Pat
     await again.close()
 
 
-async def test_a_copy_of_a_store_that_nobody_has_open(tmp_path: Path, folder: Path, clock: Clock) -> None:
+async def test_a_copy_of_a_store_that_is_not_open(tmp_path: Path, folder: Path, clock: Clock) -> None:
     store = SqliteStore(settings_of(folder), lambda: clock.now_us)
     await Worker(store).granted()
     await store.close()

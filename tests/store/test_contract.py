@@ -46,7 +46,7 @@ async def test_a_draw_takes_all_windows_or_none(worker: Worker, store: Store, cl
     assert await levels(store, clock, *claims) == before == [(0, 1), (0, 10), (10, 0), (1, 0)]
 
 
-async def test_a_grant_tells_how_the_windows_stand_after_it(worker: Worker) -> None:
+async def test_a_grant_returns_the_windows_after_it(worker: Worker) -> None:
     verdict = await worker.draw(draw(tokens(100, 30), slow(60, 12), parallel(2)))
     assert isinstance(verdict, Granted)
     assert [(found.used, found.reserved, found.remaining) for found in verdict.standings] == [
@@ -55,7 +55,7 @@ async def test_a_grant_tells_how_the_windows_stand_after_it(worker: Worker) -> N
     assert verdict.standings[1].reset_us == about(12 * HOUR)
 
 
-async def test_a_refusal_tells_what_is_used_and_what_was_asked(worker: Worker) -> None:
+async def test_a_refusal_returns_the_use_and_the_claim(worker: Worker) -> None:
     await worker.settle(await worker.granted(tokens(100, 30)), 30)
     await worker.granted(tokens(100, 50))
     verdict = await worker.refused(tokens(100, 21))
@@ -69,7 +69,7 @@ async def test_a_call_without_quotas_is_recorded_too(worker: Worker, store: Stor
     assert [row["id"] for row in await store.calls(10)] == [wish.record.id]
 
 
-async def test_of_two_refusals_the_longer_one_is_told(worker: Worker) -> None:
+async def test_of_two_refusals_the_longer_one_is_returned(worker: Worker) -> None:
     await worker.settle(await worker.granted(daily(1), slow(60, 60), parallel(1)), 60)
     verdict = await worker.refused(slow(60, 60), daily(1), parallel(1))
     assert (verdict.standing.window.unit, verdict.retry_after_us) == ("requests", None)
@@ -153,7 +153,7 @@ async def test_a_rate_refills_smoothly(worker: Worker, clock: Clock) -> None:
     await worker.refused(slow(60, 1))
 
 
-async def test_whoever_comes_back_when_told_is_admitted(worker: Worker, clock: Clock) -> None:
+async def test_a_call_after_the_given_wait_is_admitted(worker: Worker, clock: Clock) -> None:
     for _ in range(20):
         verdict = await worker.draw(draw(slow(7, 3)))
         if isinstance(verdict, Refused):
@@ -313,7 +313,7 @@ async def test_drawn_and_settled_in_one_breath(worker: Worker, store: Store, clo
     assert await store.progress(worker.name) == Progress(1, 50)
 
 
-async def test_a_worker_that_nobody_has_heard_of_has_come_nowhere(store: Store) -> None:
+async def test_an_unknown_worker_has_no_position(store: Store) -> None:
     assert await store.progress("nobody") == Progress(0, 0)
 
 
@@ -552,7 +552,7 @@ async def test_workers_share_one_limit(open_store: OpensStores, clock: Clock) ->
         assert await standing(worker.store, daily(50), clock) == (0, 40)
 
 
-async def test_an_heir_settles_what_the_worker_drew(worker: Worker, other: Worker, clock: Clock) -> None:
+async def test_an_adopter_settles_what_the_worker_drew(worker: Worker, other: Worker, clock: Clock) -> None:
     """Under its name, for a lease belongs to a worker."""
     wish = await worker.granted(tokens(100, 40), parallel(1))
     heir = Worker(other.store, worker.name)
@@ -562,7 +562,7 @@ async def test_an_heir_settles_what_the_worker_drew(worker: Worker, other: Worke
     await other.granted(parallel(1))
 
 
-async def test_leases_of_the_living_are_left_alone(worker: Worker, other: Worker, clock: Clock) -> None:
+async def test_leases_of_running_workers_are_not_closed(worker: Worker, other: Worker, clock: Clock) -> None:
     wish = await worker.granted(tokens(100, 40), parallel(1))
     for _ in range(20):
         clock.advance(SIGN_OF_LIFE_S)
@@ -662,7 +662,7 @@ async def test_an_upstream_that_did_not_serve_is_charged_its_request_only(
     assert await levels(store, clock, *asked, *used) == [(1, 0), (1, 0), (0, 0), (30, 0)]
 
 
-async def test_a_limit_of_the_caller_is_told_before_one_of_an_upstream(worker: Worker) -> None:
+async def test_a_limit_of_the_caller_is_returned_before_one_of_an_upstream(worker: Worker) -> None:
     await worker.settle(await worker.granted(slow(60, 60), daily(1, scope="upstream:up")), 60)
     verdict = await worker.refused(slow(60, 1), daily(1, scope="upstream:up"))
     assert verdict.standing.window.scope == "key:k"

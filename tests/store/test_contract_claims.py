@@ -36,20 +36,20 @@ async def test_who_holds_a_name_may_hold_it_longer_or_shorter(store: Store, cloc
     assert 0 < (await store.claim("other", {"a": HOUR_S}))["a"] <= HOUR_S
 
 
-async def test_a_name_that_is_let_go_is_free_at_once(store: Store) -> None:
+async def test_a_released_name_is_free_at_once(store: Store) -> None:
     await store.claim("one", {"a": HOUR_S, "b": HOUR_S})
     assert await store.claim("one", {"a": 0}) == {"a": 0}
     held = await store.claim("other", {"a": HOUR_S, "b": HOUR_S})
     assert held["a"] == 0 < held["b"]
 
 
-async def test_letting_go_of_what_somebody_else_holds_changes_nothing(store: Store) -> None:
+async def test_releasing_a_name_of_another_holder_changes_nothing(store: Store) -> None:
     await store.claim("one", {"a": HOUR_S})
     assert (await store.claim("other", {"a": 0}))["a"] > 0
     assert (await store.claim("third", {"a": HOUR_S}))["a"] > 0
 
 
-async def test_a_name_whose_holder_has_died_is_free_when_its_time_is_over(store: Store, clock: Clock) -> None:
+async def test_a_name_whose_holder_has_ended_is_free_after_its_time(store: Store, clock: Clock) -> None:
     await store.claim("one", {"a": HOUR_S})
     clock.advance(HOUR_S - 60)
     assert 0 < (await store.claim("other", {"a": HOUR_S}))["a"] <= 60

@@ -131,7 +131,7 @@ async def test_secrets_lead_where_they_should_after_rotations(store: Store) -> N
     assert await store.find_keys([first]) == ["of c"]
 
 
-async def test_a_secret_of_a_key_that_is_gone_leads_nowhere(store: Store) -> None:
+async def test_a_secret_of_a_deleted_key_is_unknown(store: Store) -> None:
     await put(store, "a", "1", secrets_added=(digest("a"),))
     await put(store, "a", None, before="1")
     assert await store.find_keys([digest("a")]) == [None]
@@ -245,7 +245,7 @@ async def told(store: Store, since: str) -> tuple[Sequence[tuple[DocumentKind, s
     return list(news.changed), news.position
 
 
-async def test_news_tell_what_was_changed_since(store: Store, open_store: OpensStores) -> None:
+async def test_changes_since_a_position_are_listed(store: Store, open_store: OpensStores) -> None:
     other = await open_store()
     empty = await store.news(None)
     assert empty == ChangeFeed(empty.position)
@@ -269,7 +269,7 @@ async def test_news_tell_what_was_changed_since(store: Store, open_store: OpensS
 
 
 @pytest.mark.parametrize("position", ["9999999999", "1-1", "9999999999999-0", "", "nonsense", "-1", "٣", "9" * 30])
-async def test_a_position_that_nobody_knows_is_of_a_store_that_has_forgotten(store: Store, position: str) -> None:
+async def test_an_unknown_position_is_of_a_store_that_has_lost_data(store: Store, position: str) -> None:
     assert await store.news(position) == ChangeFeed((await store.news(None)).position, is_complete=False)
     await put(store, "a", "1")
     news = await store.news(position)
@@ -277,7 +277,7 @@ async def test_a_position_that_nobody_knows_is_of_a_store_that_has_forgotten(sto
     assert await told(store, news.position) == ([], news.position)
 
 
-async def test_too_much_news_are_told_as_incomplete(store: Store) -> None:
+async def test_too_many_changes_are_marked_incomplete(store: Store) -> None:
     empty = (await store.news(None)).position
     await put(store, "a", "0")
     first = (await store.news(None)).position
@@ -294,7 +294,7 @@ async def test_too_much_news_are_told_as_incomplete(store: Store) -> None:
     assert [entry.audit for entry in entries[1:]] == [f"a: {n - 1 if n else None} -> {n}" for n in range(500, -1, -1)]
 
 
-async def test_the_audit_log_is_trimmed_and_who_missed_something_is_told(
+async def test_the_audit_log_is_trimmed_and_readers_that_missed_changes_notice(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (sqlite_keys, redis_keys):

@@ -54,9 +54,7 @@ async def test_what_a_silent_worker_drew_is_charged_at_its_estimate(
     assert (await other.send()).lost == 0
 
 
-async def test_a_report_that_was_told_before_is_as_fresh_as_a_new_one(
-    worker: Worker, other: Worker, clock: Clock
-) -> None:
+async def test_a_cached_report_is_as_fresh_as_a_new_one(worker: Worker, other: Worker, clock: Clock) -> None:
     """Whatever changes a day: a settlement, a call that is lost, the truth of it, and its being taken back."""
 
     async def sums() -> list[tuple[int, int]]:
@@ -109,7 +107,7 @@ async def test_time_in_which_the_store_heard_no_worker_is_no_silence(
     assert await endings(other.store) == ["done"]
 
 
-async def test_a_worker_that_died_during_an_outage_is_found_afterwards(
+async def test_a_worker_that_ended_during_an_outage_is_found_afterwards(
     worker: Worker, other: Worker, clock: Clock
 ) -> None:
     await worker.granted(tokens(100, 40), parallel(1))
@@ -304,7 +302,7 @@ async def test_a_worker_that_comes_back_goes_on(worker: Worker, other: Worker, c
     assert (row["requests"], row["total_tokens"], row["estimated_tokens"]) == (3, 53, 0)
 
 
-async def test_an_heir_delivers_the_journal_of_a_dead_worker(worker: Worker, other: Worker, clock: Clock) -> None:
+async def test_an_adopter_delivers_the_journal_of_a_killed_worker(worker: Worker, other: Worker, clock: Clock) -> None:
     """Its entries go under its name, so that what it had delivered itself is skipped; then it is retired."""
     wishes = [await worker.granted(tokens(1000, 40)) for _ in range(3)]
     ends = [worker.closing(settlement(wish, 4)) for wish in wishes]

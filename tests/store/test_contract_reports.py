@@ -309,7 +309,7 @@ async def test_sums_by_user_are_kept_as_long_as_the_daily_ones(open_store: Opens
     assert [row["day"] for row in await store.usage(["user", "day"])] == ["2026-12-05", "2026-12-20"]
 
 
-async def test_a_cost_that_nobody_knows_is_not_nothing(worker: Worker, store: Store) -> None:
+async def test_an_unknown_cost_is_not_0(worker: Worker, store: Store) -> None:
     for key, cost in (("a", 1_500_000_000), ("a", None), ("a", 1), ("b", None), ("c", 0)):
         await worker.settle(await worker.granted(), key=key, cost_nusd=cost)
     rows = await store.usage(["key"])
@@ -374,7 +374,7 @@ async def test_a_model_with_half_a_surrogate_pair_in_its_name_can_be_printed(wor
     assert row["told"] == "m?"
 
 
-async def test_very_many_records_are_told_in_full(worker: Worker, store: Store) -> None:
+async def test_very_many_records_are_reported_in_full(worker: Worker, store: Store) -> None:
     wishes = [draw() for _ in range(450)]
     await worker.draw_all(wishes)
     await worker.settle_all(settlement(wish, 1) for wish in wishes)
@@ -389,7 +389,7 @@ async def test_no_calls_no_rows(store: Store) -> None:
     assert await store.calls(10) == []
 
 
-async def test_calls_are_told_newest_first(worker: Worker, store: Store) -> None:
+async def test_calls_are_listed_newest_first(worker: Worker, store: Store) -> None:
     wishes = [await worker.granted() for _ in range(6)]
     for number, wish in enumerate(wishes):
         await worker.settle(wish, key="ab"[number % 2])
@@ -492,7 +492,7 @@ async def test_old_sums_are_forgotten_and_younger_ones_are_not(open_store: Opens
     assert [row["month"] for row in await store.usage(["team", "month"])] == ["2026-12"]
 
 
-async def test_standings_of_windows_that_nobody_has_drawn_on(store: Store, clock: Clock) -> None:
+async def test_the_status_of_unused_windows(store: Store, clock: Clock) -> None:
     for found in await standings(store, [tokens(100), slow(60), parallel(2)], clock):
         assert isinstance(found, WindowStatus)
         assert (found.used, found.reserved, found.remaining) == (0, 0, found.window.limit)

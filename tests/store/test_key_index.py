@@ -101,7 +101,7 @@ async def test_the_others_are_read_once(store: Store) -> None:
     assert counted.documents == 1 + 4
 
 
-async def test_more_changes_than_are_told(store: Store) -> None:
+async def test_more_changes_than_are_returned(store: Store) -> None:
     index, registry = KeyIndex(store), registry_of(store)
     assert await index.candidates([("owner", "ann")]) == []
     for number in range(NEWS_AT_ONCE + 5):

@@ -304,7 +304,7 @@ async def test_too_few_replicas_are_away(server: RedisServer, opens: Opens) -> N
     await worker.settle(wish)
 
 
-async def test_somebody_else_s_endless_script_is_away(server: RedisServer, opens: Opens) -> None:
+async def test_an_endless_script_of_another_client_is_an_outage(server: RedisServer, opens: Opens) -> None:
     store = await opens(server)
     worker = Worker(store)
     wish = await worker.granted(daily())
@@ -333,9 +333,7 @@ def _refusal(server: RedisServer) -> str:
         return str(refusal)
 
 
-async def test_a_server_that_stands_still_is_given_up_and_applies_once_what_it_got(
-    server: RedisServer, opens: Opens
-) -> None:
+async def test_a_blocked_server_times_out_and_applies_once_what_it_got(server: RedisServer, opens: Opens) -> None:
     store = await opens(server)
     worker = Worker(store)
     wish = await worker.granted(daily(10, 3))
@@ -387,7 +385,7 @@ async def test_an_answer_that_came_while_the_event_loop_stood_still_counts(
     assert await books(held_up) == ([wish.record.id], 1)
 
 
-async def test_a_server_that_stands_still_as_well_is_given_up(held_up: RedisStore, server: RedisServer) -> None:
+async def test_a_second_blocked_server_times_out_too(held_up: RedisStore, server: RedisServer) -> None:
     server.stop()
     try:
         with pytest.raises(StoreUnavailable, match=r"has not answered within 0\.3 s"):
@@ -445,7 +443,7 @@ def guarded(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RedisSer
         yield server
 
 
-async def test_the_rights_that_are_told_are_enough(guarded: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_documented_rights_are_enough(guarded: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
     settings = Settings(url=guarded.url_for("gateway", "user-secret"))
     store = await RedisStore.open(settings)
     assert "append-only" in caplog.text
@@ -518,7 +516,7 @@ async def test_a_password_with_every_kind_of_sign_works(tmp_path: Path) -> None:
     assert quote(PASSWORD, safe="") not in shown
 
 
-async def test_a_password_that_changes_is_told_at_the_next_connection(guarded: RedisServer, opens: Opens) -> None:
+async def test_a_changed_password_is_used_at_the_next_connection(guarded: RedisServer, opens: Opens) -> None:
     store = await opens(guarded.url_for("gateway", "user-secret"))
     worker = Worker(store)
     await worker.granted(daily())
@@ -579,7 +577,7 @@ async def test_the_data_of_a_newer_gateway_is_refused(server: RedisServer, opens
     await (await opens(server, namespace="theirs")).ping()
 
 
-async def test_warnings_are_told_once_for_each_opening(server: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
+async def test_warnings_are_logged_once_per_opening(server: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
     server.cli("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
     settings = Settings(url=server.url)
     store = await RedisStore.open(settings)

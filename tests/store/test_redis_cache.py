@@ -67,7 +67,7 @@ def ask(server: Server, reader: Reader) -> Asks:
     return asked
 
 
-async def test_what_nobody_has_changed_is_read_once(ask: Asks, reader: Reader) -> None:
+async def test_unchanged_days_are_read_once(ask: Asks, reader: Reader) -> None:
     assert [await ask() for _ in range(3)] == [6, 6, 6]
     assert reader.read == [DAYS]
 

@@ -102,7 +102,7 @@ async def test_sums_are_those_of_the_days_that_were_asked_for() -> None:
     assert nothing.rows() == []
 
 
-async def test_what_a_scan_tells_twice_counts_once() -> None:
+async def test_what_a_scan_returns_twice_counts_once() -> None:
     server = Server(year(1200))
     server.tells_twice = True
     report = UsageReport(["day"])
@@ -171,7 +171,7 @@ async def test_reports_make_way_for_calls(monkeypatch: pytest.MonkeyPatch) -> No
     await asyncio.gather(waiting, return_exceptions=True)
 
 
-async def test_a_store_that_is_away_fails_whoever_waits_and_nobody_else() -> None:
+async def test_an_outage_fails_waiting_reports_only() -> None:
     server = Server(year(10))
     reader = reader_of(server)
     server.is_away = True

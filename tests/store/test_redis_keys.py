@@ -117,9 +117,7 @@ async def test_a_change_whose_answer_is_lost_is_not_repeated(server: RedisServer
     assert await audited(onlooker) == ["a: 2 -> 3", "a: 1 -> 2", "a: None -> 1"]
 
 
-async def test_whose_key_is_asked_for_is_not_kept_waiting_by_a_server_that_stands_still(
-    store: RedisStore, server: RedisServer
-) -> None:
+async def test_a_key_look_up_does_not_wait_for_a_blocked_server(store: RedisStore, server: RedisServer) -> None:
     await put(store, "a", "1", secrets_added=(digest("a"),))
     assert await store.find_keys([digest("a")]) == ["1"]
     store._finding._limit_s = 0.3
@@ -230,7 +228,7 @@ async def test_names_that_have_lost_their_documents_are_passed_over(
     assert await store.page("key", limit=2) == [(names[0], "1"), (names[700], "text")]
 
 
-async def test_the_rights_that_are_told_are_enough_for_keys(server: RedisServer, opens: Opens, namespace: str) -> None:
+async def test_the_documented_rights_are_enough_for_keys(server: RedisServer, opens: Opens, namespace: str) -> None:
     server.cli("ACL", "SETUSER", "steward", "reset", "on", ">a-secret", *acl().replace("gateway", namespace).split())
     server.cli("ACL", "LOG", "RESET")
     store = await opens(server.url_for("steward", "a-secret"))

@@ -84,7 +84,7 @@ async def check(worker: Worker, claims: list[Claim], now_us: StoreTime) -> bool:
     return True
 
 
-async def test_whoever_waits_as_told_is_admitted_and_not_50_ms_before(
+async def test_a_call_is_admitted_after_the_given_wait_and_not_50_ms_before(
     worker: Worker, store: Store, store_time: StoreTime
 ) -> None:
     seed = random.randrange(10**6)

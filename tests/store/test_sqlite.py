@@ -163,7 +163,7 @@ async def test_checkpoints_are_made_after_so_many_items(
     assert made == ["store-checkpoint_0"] * 2
 
 
-async def test_a_file_that_somebody_keeps_locked_is_away(worker: Worker, folder: Path, clock: Clock) -> None:
+async def test_a_locked_file_is_an_outage(worker: Worker, folder: Path, clock: Clock) -> None:
     await worker.granted(daily(500))
     with somebody_writing(folder):
         with pytest.raises(StoreUnavailable, match=r"gateway\.sqlite: another program keeps it locked \(SQLITE_BUSY\)"):
@@ -219,7 +219,7 @@ def poison(worker: Worker, kind: str) -> Any:
     ("kind", "error"),
     [("too large", OverflowError), ("no text", sqlite3.IntegrityError), ("a thing", sqlite3.ProgrammingError)],
 )
-async def test_what_cannot_be_written_is_told_apart_and_spoils_nothing(
+async def test_unstorable_entries_are_singled_out_and_break_nothing(
     worker: Worker, store: SqliteStore, clock: Clock, kind: str, error: type[Exception]
 ) -> None:
     """It would be our bug; the ledger has to find out which item it is, so it must not look like a store away."""
@@ -234,7 +234,7 @@ async def test_what_cannot_be_written_is_told_apart_and_spoils_nothing(
     assert await levels(store, clock, tokens(100), parallel(5)) == [(4, 20), (1, 0)]
 
 
-async def test_a_lease_that_nobody_can_read_is_dropped(
+async def test_an_unreadable_lease_is_dropped(
     worker: Worker, other: Worker, folder: Path, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Else no batch of anybody would ever be applied again."""
@@ -274,7 +274,7 @@ async def test_the_file_is_opened_while_others_write(store: SqliteStore, folder:
         await again.close()
 
 
-async def test_whoever_opens_it_second_finds_the_tables_of_the_first(folder: Path, clock: Clock) -> None:
+async def test_the_second_process_finds_the_tables_of_the_first(folder: Path, clock: Clock) -> None:
     with opened(folder) as db:
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("BEGIN IMMEDIATE")
@@ -337,7 +337,7 @@ async def test_a_file_of_an_older_gateway_learns_to_keep_claims(folder: Path, cl
 
 
 @pytest.mark.parametrize(("version", "age"), [(SCHEMA_VERSION + 1, "a newer"), (SCHEMA_VERSION - 1, "an older")])
-async def test_another_schema_is_refused_and_left_alone(folder: Path, clock: Clock, version: int, age: str) -> None:
+async def test_another_schema_is_refused_and_not_changed(folder: Path, clock: Clock, version: int, age: str) -> None:
     await SqliteStore(settings_of(folder), clock).close()
     with opened(folder) as db:
         db.execute("UPDATE meta SET value = ? WHERE name = 'schema'", (version,))
@@ -517,7 +517,7 @@ async def test_time_does_not_run_backwards_over_a_restart(folder: Path, clock: C
     await second.close()
 
 
-async def test_a_clock_that_was_far_ahead_is_told_once(
+async def test_a_clock_that_was_far_ahead_is_logged_once(
     folder: Path, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Rates stand still until it is there again, and nothing else would say why."""

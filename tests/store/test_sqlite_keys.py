@@ -123,7 +123,7 @@ async def test_keys_are_found_while_a_report_and_a_batch_take_their_time(store: 
     end.set()
 
 
-async def test_a_file_that_somebody_keeps_locked_is_read_and_not_changed(store: SqliteStore, folder: Path) -> None:
+async def test_a_locked_file_is_read_and_not_changed(store: SqliteStore, folder: Path) -> None:
     await put(store, "a", "1", secrets_added=(digest("a"),))
     with somebody_writing(folder):
         with pytest.raises(StoreUnavailable, match="another program keeps it locked"):

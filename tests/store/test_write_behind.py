@@ -131,7 +131,7 @@ async def test_a_rate_leaks_in_memory_as_in_the_file(worker: Worker, store: Stor
     assert await standing(store, rate(60), clock) == (60, 0)
 
 
-async def test_a_file_that_somebody_else_wrote_to_is_read_again(
+async def test_a_file_written_by_another_process_is_read_again(
     worker: Worker, store: StoreBehind, folder: Path, clock: Clock
 ) -> None:
     """As the workers of a killed supervisor do, which end their calls beside the next gateway."""

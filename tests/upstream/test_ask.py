@@ -62,7 +62,7 @@ async def test_pages_are_followed_to_the_last() -> None:
         assert [request.path for request in upstream.requests] == ["/v1/models", "/v1/models?after_id=b"]
 
 
-async def test_a_page_that_fails_is_told_with_what_came_before() -> None:
+async def test_a_failed_page_is_reported_with_the_pages_before() -> None:
     async with Scripted(ok_json(page("a", has_more=True, last_id="a")), error_json(503)) as upstream:
         reply, names = await list_models(Upstream(base_url=upstream.url), 5)
         assert (reply.status, names) == (503, ["a"])

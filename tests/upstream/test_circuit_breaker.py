@@ -180,7 +180,7 @@ def test_hope_ends_with_the_tenth_that_brings_nothing(event: CircuitEvent, is_wi
     assert not is_dead(None)
 
 
-def test_rests_grow_and_are_bounded() -> None:
+def test_cooldowns_grow_and_are_bounded() -> None:
     circuit: Circuit | None = None
     now, rests = NOW, []
     for _ in range(CONSECUTIVE_FAILURES):
@@ -197,7 +197,7 @@ def test_rests_grow_and_are_bounded() -> None:
 @pytest.mark.parametrize(
     ("closed_for_s", "rest_s"), [(RESET_AFTER_S - 1, 2 * FIRST_COOLDOWN_S), (RESET_AFTER_S, FIRST_COOLDOWN_S)]
 )
-def test_who_falls_ill_again_soon_rests_for_longer(closed_for_s: float, rest_s: float) -> None:
+def test_an_upstream_that_fails_again_soon_has_a_longer_cooldown(closed_for_s: float, rest_s: float) -> None:
     circuit: Circuit | None = CLOSED_AGAIN
     now = NOW + closed_for_s
     for _ in range(CONSECUTIVE_FAILURES):

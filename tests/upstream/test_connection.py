@@ -429,7 +429,7 @@ async def test_many_small_chunks_are_no_flood() -> None:
 
 
 @by_hand
-async def test_bytes_nobody_asked_for_close_an_idle_connection() -> None:
+async def test_unexpected_bytes_close_an_idle_connection() -> None:
     for surplus in (b"\r\n", b"x", OK):
         bench = Bench()
         bench.ask()
@@ -613,7 +613,7 @@ async def test_two_exchanges_at_once_are_a_mistake() -> None:
 
 
 @by_hand
-async def test_repr_tells_the_story() -> None:
+async def test_repr_has_the_state() -> None:
     bench = Bench()
     assert "held, 0 exchanges" in repr(bench.connection)
     bench.ask()
@@ -747,7 +747,7 @@ FAULTS: dict[str, tuple[scripted.Behaviour, Fault, str]] = {
 
 @pytest.mark.parametrize("kind", ["plain", "tls"])
 @pytest.mark.parametrize("name", FAULTS)
-async def test_fault_is_told_once_and_leaves_nothing(name: str, kind: str, authority: Authority) -> None:
+async def test_a_fault_is_raised_once_and_leaves_nothing(name: str, kind: str, authority: Authority) -> None:
     behaviour, fault, words = FAULTS[name]
     tls = authority.server_context("127.0.0.1") if kind == "tls" else None
     async with Scripted(behaviour, tls=tls) as upstream:
@@ -935,7 +935,7 @@ async def test_abort_while_the_request_is_being_sent() -> None:
         await pool.close()
 
 
-async def test_stale_connection_is_told_apart() -> None:
+async def test_a_stale_connection_is_recognized() -> None:
     """The upstream closes its end in the moment in which the second request leaves."""
 
     async def deaf(wire: Wire) -> None:

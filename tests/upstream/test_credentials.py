@@ -39,7 +39,7 @@ def test_keys_are_used_in_turn() -> None:
 
 
 @pytest.mark.parametrize("failure", [UNKNOWN, FORBIDDEN, SPENT, LIMITED], ids=str)
-def test_refused_key_rests_while_the_others_take_their_turns(failure: Failure) -> None:
+def test_a_refused_key_has_a_cooldown_while_others_are_used_in_turn(failure: Failure) -> None:
     keys = Credentials(3)
     refuse(keys, failure, place=1)
     assert [keys.take("m", NOW) for _ in range(4)] == [0, 2, 0, 2]
@@ -178,7 +178,7 @@ def test_many_calls_at_once_learn_of_one_refusal() -> None:
     ("said", "rest_s"),
     [(None, RATE_LIMIT_COOLDOWN_S), (0.0, RATE_LIMIT_COOLDOWN_S), (3.5, 3.5), (1e9, MAX_RATE_LIMIT_COOLDOWN_S)],
 )
-def test_rate_limit_rests_as_long_as_it_says(said: float | None, rest_s: float) -> None:
+def test_a_rate_limit_gives_the_cooldown_of_retry_after(said: float | None, rest_s: float) -> None:
     rest = Credentials(1).refused(0, "m", Failure("up", Phase.REFUSED, Fault.RATE_LIMITED, "", 429, said), NOW, NOW)
     assert rest is not None
     assert rest.until - rest.since == rest_s

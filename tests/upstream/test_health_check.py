@@ -77,7 +77,7 @@ async def test_probe_finds(behaviour: Behaviour, event: CircuitEvent) -> None:
         await pool.close()
 
 
-async def test_probe_finds_nobody_at_home() -> None:
+async def test_a_probe_of_an_upstream_that_is_down() -> None:
     pool = pool_of(f"http://127.0.0.1:{dead_port()}/v1")
     assert await probes(pool, 3) == [CircuitEvent.FAILURE] * 3
     await pool.close()

@@ -95,7 +95,7 @@ async def test_secret_is_in_no_repr() -> None:
     assert "sk-secret" not in repr(pool)
 
 
-async def test_each_request_presents_the_key_that_it_is_told_to() -> None:
+async def test_each_request_presents_its_given_key() -> None:
     pool = pool_of("http://h/v1", api_keys=["sk-one", "sk-two"])
     for place, key in enumerate(["sk-one", "sk-two"]):
         (request,) = pool.request("/x", [], b"{}", key=place)
@@ -283,7 +283,7 @@ async def test_cancelled_waiter_passes_on_what_it_was_given() -> None:
             await pool.close()
 
 
-async def test_cancelled_waiter_passes_on_to_nobody() -> None:
+async def test_a_cancelled_last_waiter_frees_its_place() -> None:
     async with Scripted() as upstream:
         for is_place in (False, True):
             pool = pool_of(upstream.url, 1)
@@ -323,7 +323,7 @@ async def test_waiter_cancelled_in_the_same_turn_is_passed_over() -> None:
             await pool.close()
 
 
-async def test_connection_that_dies_on_its_way_to_a_waiter_is_replaced() -> None:
+async def test_a_connection_lost_on_its_way_to_a_waiter_is_replaced() -> None:
     async with Scripted(always=scripted.ok_json()) as upstream:
         pool = pool_of(upstream.url, 1)
         held = await acquired(pool)

@@ -125,7 +125,7 @@ def told_ms(refused: Refused) -> int:
 @given(rates, deeds, st.integers(0, 1500), st.integers(0, 10 * SECOND), st.integers(1, 1000))
 @example([rate("w0", "tokens", 40_000, 60)], [Deed(0, "draw", 1000, 0)], 1000, 0, 1)
 @example([rate("w0", "requests", 7, 60)], [Deed(0, "draw", 1000, 0)], 1000, 333, 1)
-def test_whoever_comes_back_when_told_is_admitted_and_nobody_before(
+def test_a_call_is_admitted_after_retry_after_and_not_before(
     windows: list[Window], before: list[Deed], actual: int, pause_us: int, asked: int
 ) -> None:
     trial = Trial(windows)

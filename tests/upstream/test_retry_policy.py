@@ -144,7 +144,7 @@ def test_who_has_spent_its_retry_budget_is_not_asked_again_but_the_others_are(
 
 
 @pytest.mark.parametrize(("failures", "repeats", "with_elsewhere", "alone"), TABLE)
-def test_who_is_left_alone_by_now_is_not_asked_again(
+def test_a_route_with_an_open_circuit_is_not_tried_again(
     failures: list[Failure], repeats: bool, with_elsewhere: Step, alone: Step
 ) -> None:
     settings = model(repeat_when_waiting=repeats)

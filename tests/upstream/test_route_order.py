@@ -67,7 +67,7 @@ def test_who_has_another_weight_is_no_equal() -> None:
     st.lists(st.integers(0, 3), min_size=6, max_size=6),
     st.floats(0, 1, exclude_max=True),
 )
-def test_nobody_is_lost_or_doubled(spelt: list[tuple[int, int]], busy: list[int], at: float) -> None:
+def test_no_route_is_lost_or_doubled(spelt: list[tuple[int, int]], busy: list[int], at: float) -> None:
     given = routes(*[(str(place), priority, weight) for place, (priority, weight) in enumerate(spelt)])
     ordered = order(given, lambda route: busy[int(route.upstream)], lambda: at)
     assert sorted(route.upstream for route in ordered) == sorted(route.upstream for route in given)

@@ -104,9 +104,7 @@ async def test_who_fails_again_and_again_is_avoided(stand: Stand, failure: Failu
 
 
 @pytest.mark.parametrize("failure", ILL, ids=lambda failure: failure.fault.value)
-async def test_who_does_not_answer_at_all_is_left_alone_even_by_those_who_have_nothing_else(
-    stand: Stand, failure: Failure
-) -> None:
+async def test_an_unreachable_upstream_is_not_tried_even_without_alternative(stand: Stand, failure: Failure) -> None:
     stand.call(failure, times=DEAD_AFTER - 1)
     assert stand.whom() == "a"
     stand.call(failure)
@@ -127,7 +125,7 @@ async def test_every_second_answer_is_better_than_none(stand: Stand) -> None:
     assert stand.whom() == "a"
 
 
-async def test_whoever_came_all_the_same_and_is_answered_closes_it(stand: Stand) -> None:
+async def test_a_call_that_is_answered_all_the_same_closes_the_circuit(stand: Stand) -> None:
     stand.call(ERROR, "two", times=CONSECUTIVE_FAILURES)
     stand.call(None, "two")
     assert stand.whom("two") == "ab"
@@ -141,14 +139,14 @@ async def test_one_model_that_fails_is_not_the_others_fault(stand: Stand, failur
     assert (stand.whom("never heard of"), stand.whom("nor of this")) == ("", "a")
 
 
-async def test_upstream_that_cannot_be_reached_is_left_alone_by_all(stand: Stand) -> None:
+async def test_an_unreachable_upstream_is_not_tried_by_any_model(stand: Stand) -> None:
     stand.call(REFUSED_PORT, "m", times=2)
     stand.call(REFUSED_PORT, "never heard of", times=DEAD_AFTER - 2)
     assert (stand.whom("m"), stand.whom("n"), stand.whom("nor of this"), stand.whom("two")) == ("", "", "", "b")
 
 
 @pytest.mark.parametrize("answer", [None, ERROR], ids=["well", "with an error"])
-async def test_whoever_answers_can_be_reached(stand: Stand, answer: Failure | None) -> None:
+async def test_an_upstream_that_answers_is_reachable(stand: Stand, answer: Failure | None) -> None:
     for _ in range(3):
         stand.call(REFUSED_PORT, times=CONSECUTIVE_FAILURES - 1)
         stand.call(answer, "n")
@@ -297,7 +295,7 @@ async def test_each_change_of_state_is_one_line(caplog: pytest.LogCaptureFixture
     ]
 
 
-async def test_open_circuit_is_shown_as_half_open_when_its_rest_is_over_though_nobody_calls() -> None:
+async def test_an_open_circuit_is_shown_as_half_open_after_its_cooldown_without_calls() -> None:
     stand, loop = Stand(), asyncio.get_running_loop()
     began = loop.time()
     stand.router.health["a"].clock = loop.time
@@ -324,7 +322,7 @@ async def test_route_whose_only_key_was_refused_is_the_last_resort(stand: Stand)
     assert stand.whom("two") == "b"
 
 
-async def test_rate_limited_route_rests_until_it_says(stand: Stand) -> None:
+async def test_a_rate_limited_route_has_a_cooldown_until_retry_after(stand: Stand) -> None:
     stand.call(LIMITED, "two")
     assert (stand.whom("two"), stand.whom("m")) == ("ba", "a")
     stand.now += 5
@@ -342,7 +340,7 @@ async def test_equals_share_by_chance(stand: Stand) -> None:
     assert 400 < first["a"] < 600
 
 
-async def test_of_several_barriers_the_one_that_ends_first_is_told(stand: Stand) -> None:
+async def test_of_several_barriers_the_one_that_ends_first_is_returned(stand: Stand) -> None:
     stand.call(AUTH, "two", times=10)
     stand.call(Failure("b", Phase.REFUSED, Fault.STATUS, status=500), "two", times=DEAD_AFTER, place=1)
     assert stand.whom("two") == ""
@@ -415,7 +413,7 @@ STALE = Failure("a", Phase.STALE, Fault.CUT)
         (LIMITED, 1, True),  # the same one once more
     ],
 )
-async def test_next_key_and_what_nobody_has_read_need_no_budget(failure: Failure, keys: int, is_spent: bool) -> None:
+async def test_the_next_key_and_unread_requests_need_no_budget(failure: Failure, keys: int, is_spent: bool) -> None:
     stand = Stand(config(keys))
     (route,) = stand.routes("m")
     tried = [FailedAttempt(route, failure)]
@@ -478,7 +476,7 @@ async def test_a_model_that_is_named_no_more_is_shown_no_more(stand: Stand) -> N
     assert not health.is_healthy
 
 
-async def test_who_is_retired_tells_nothing_any_more(stand: Stand, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_retired_upstream_reports_nothing_any_more(stand: Stand, caplog: pytest.LogCaptureFixture) -> None:
     stand.router.health["a"].retire()
     seen = len(stand.shown)
     stand.call(ERROR, "m", times=CONSECUTIVE_FAILURES)

@@ -63,6 +63,6 @@ def test_the_worst_is_shown_and_amounts_are_summed() -> None:
     ]  # fmt: skip
 
 
-def test_nobody_answers() -> None:
+def test_no_server_answers() -> None:
     (row,) = merged_status([], {"a": "http://a/v1"}, {"a": 1})
     assert (row["state"], row["workers"], row["last_failure"]) == ("closed", 0, None)

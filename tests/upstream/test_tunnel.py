@@ -273,12 +273,12 @@ async def test_reset_instead_of_an_answer() -> None:
     assert failure.detail.endswith("Connection reset by peer")
 
 
-async def test_proxy_dies_in_the_handshake() -> None:
+async def test_a_proxy_that_ends_in_the_handshake() -> None:
     failure = await failure_with(die_in_handshake, url=SECURE)
     assert failure.fault is Fault.CONNECT
 
 
-async def test_surplus_that_comes_later_is_nobody_s() -> None:
+async def test_late_surplus_bytes_belong_to_no_answer() -> None:
     """Bytes that arrive when the tunnel stands and before the first request: the connection is not used."""
 
     async def chatty(wire: scripted.Wire) -> None:
@@ -297,7 +297,7 @@ async def test_surplus_that_comes_later_is_nobody_s() -> None:
 
 
 @pytest.mark.parametrize("certified", ["other.example.com", "127.0.0.1"])
-async def test_certificate_of_somebody_else_is_refused(certified: str, authority: Authority) -> None:
+async def test_a_certificate_for_another_host_is_refused(certified: str, authority: Authority) -> None:
     """Also the proxy's own: a tunnel is no reason to trust it."""
     async with (
         Scripted(tls=authority.server_context(certified)) as upstream,

@@ -89,7 +89,7 @@ async def test_admin_says_which_parameter_is_wrong(inside: Inside, query: str) -
     assert (answer.status, (await answer.json())["error"]["param"]) == (400, query.partition("=")[0])
 
 
-async def test_key_tells_its_own_limits(inside: Inside) -> None:
+async def test_a_key_reads_its_own_limits(inside: Inside) -> None:
     quotas = [{"requests": 10, "per": "day"}, {"tokens": 500, "per": 864000, "model": "m*"}]
     key = {"id": "k", "secret": KEY, "team": "t", "quotas": quotas, "max_parallel": 2, "limits": {"n": 3}}
     async with Scripted(ok_json()) as upstream:
@@ -126,7 +126,7 @@ async def test_workers_together_never_open_more_than_max_connections(inside: Ins
         assert upstream.most_open == 1
 
 
-async def test_prompt_that_never_fits_is_told_to_be_shorter(inside: Inside) -> None:
+async def test_a_prompt_that_never_fits_gets_an_error_that_says_so(inside: Inside) -> None:
     client = await inside(NOWHERE, keys=[{"id": "k", "secret": KEY, "quotas": [{"tokens": 10, "per": "day"}]}])
     body = {"model": "m", "prompt": [1] * 20, "max_tokens": 1}
     answer = await client.post("/v1/completions", json=body, headers=AUTH)

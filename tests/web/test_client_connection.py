@@ -105,7 +105,7 @@ async def is_reset(client: socket.socket) -> bool:
 
 
 @pytest.mark.parametrize("turns", range(5))
-async def test_nonsense_in_a_body_is_told_at_once_whenever_it_comes(run: Runs, turns: int) -> None:
+async def test_nonsense_in_a_body_is_refused_at_once_whenever_it_comes(run: Runs, turns: int) -> None:
     """Also in the turn of the loop in which the request is out of the queue, and not the current one yet."""
     runner = await run("http://127.0.0.1:9/v1")
     reader, writer = await asyncio.open_connection(*runner.addresses[0])

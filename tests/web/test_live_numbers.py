@@ -68,7 +68,7 @@ def test_numbers_are_those_of_the_scrape() -> None:
     assert told["upstreams"]["up"]["first_token"]["counts"][at] == 1
 
 
-def test_refusals_are_told_by_key_and_no_carried_failure_is_among_them() -> None:
+def test_refusals_are_listed_by_key_without_relayed_failures() -> None:
     assert summed([used().registry], ["up"])["refused"] == [
         {"key": "k", "model": "m", "status": 429, "requests": 1},
         {"key": 'odd"\\\nname', "model": "other", "status": 404, "requests": 1},

@@ -166,7 +166,7 @@ async def test_a_record_is_revoked_like_a_key_and_has_no_secret(
     raise AssertionError("a revoked person still calls")
 
 
-async def test_nobody_can_take_the_id_of_a_person(inside: Inside, provider: IdentityProvider, upstream: str) -> None:
+async def test_the_id_of_a_person_cannot_be_taken(inside: Inside, provider: IdentityProvider, upstream: str) -> None:
     client = await house(inside, provider, upstream)
     status, told = await admin(client, "POST", "keys", {"id": ALICE, "owner": "alice@example.org"})
     assert (status, told["error"]["param"]) == (400, "id")

@@ -90,7 +90,7 @@ def test_quantities_may_be_text(kind: type[request_bodies.RequestBody], body: di
     assert request_bodies.read(json.dumps(body).encode(), kind) == body
 
 
-def test_unknown_name_is_told_what_it_was_meant_to_be() -> None:
+def test_an_unknown_name_gets_a_suggestion() -> None:
     with pytest.raises(InvalidRequest, match=r"Unknown parameter: 'teem'\. Did you mean 'team'\?"):
         request_bodies.read(b'{"teem": 1}', UpdateKey)
 

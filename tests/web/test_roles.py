@@ -314,7 +314,7 @@ async def test_the_audit_log_names_the_token(client: Client) -> None:
     assert actors == [f"{name} from 127.0.0.1" for name in ("admin.token", "token head", "token ci", f"person {ALICE}")]
 
 
-async def test_who_asks_is_told_what_she_may_do(client: Client) -> None:
+async def test_the_session_lists_the_permitted_operations(client: Client) -> None:
     for who, role in ROLE_OF.items():
         _, text = await ask(client, who, "GET", "/admin/api/session")
         told = json.loads(text)

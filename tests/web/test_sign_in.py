@@ -222,7 +222,7 @@ async def test_a_poisoned_key_set_is_refused(inside: Inside, provider: IdentityP
      {"authorization_endpoint": "javascript:alert(1)"}, {"jwks_uri": "file:///etc/passwd"}],
     ids=str,
 )  # fmt: skip
-async def test_a_description_of_somebody_else_is_refused(
+async def test_a_description_of_another_issuer_is_refused(
     inside: Inside, provider: IdentityProvider, change: dict[str, Any]
 ) -> None:
     provider.discovery = change

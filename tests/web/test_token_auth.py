@@ -63,13 +63,13 @@ def test_each_token_has_its_name(door: Door) -> None:
     )  # fmt: skip
 
 
-def test_a_token_that_is_not_set_opens_to_nobody(door: Door) -> None:
+def test_without_a_token_every_request_is_refused(door: Door) -> None:
     for given in ("", "None", "null", VIEWER):
         with pytest.raises(Unauthorized):
             door.knock(given, known={"admin": SecretStr(ADMIN), "viewer": None})
 
 
-def test_guesses_are_slowed_down_and_told_when_to_come_back(door: Door) -> None:
+def test_guesses_are_delayed_and_get_retry_after(door: Door) -> None:
     assert [door.says("wrong-token-0123456789") for _ in range(7)] == [401] * 5 + [429] * 2
     with pytest.raises(TooManyWrongTokens) as told:
         door.knock("wrong-token-0123456789")
@@ -89,13 +89,13 @@ def test_a_wait_is_over_when_it_was_said_to_be_however_many_knock_meanwhile(door
     assert door.says(ADMIN) == "admin"
 
 
-def test_a_guesser_cannot_tell_which_token_is_right(door: Door) -> None:
+def test_a_guesser_cannot_learn_which_token_is_right(door: Door) -> None:
     for _ in range(5):
         door.says("wrong-token-0123456789")
     assert (door.says(ADMIN), door.says(VIEWER), door.says("wrong-token-0123456789")) == (429, 429, 429)
 
 
-def test_nobody_else_waits(door: Door) -> None:
+def test_other_addresses_do_not_wait(door: Door) -> None:
     for _ in range(50):
         door.says("wrong-token-0123456789", AWAY)
     assert door.says(ADMIN, HOME) == "admin"

@@ -39,7 +39,7 @@ def test_token_of_the_address_is_read_once_and_gone(page: Page) -> None:
     assert not [request for request in asked if request["headers"].get("Referer")]
 
 
-def test_token_is_asked_for_and_a_wrong_one_is_told(page: Page) -> None:
+def test_token_is_asked_for_and_a_wrong_one_is_reported(page: Page) -> None:
     page.open()
     page.until(lambda: page.focused["id"] == "token")
     assert not [each for each in page.all("#nav") if each.is_displayed()]
@@ -234,7 +234,7 @@ def colours(page: Page) -> tuple[str, str]:
     return found[0], found[1]
 
 
-def test_dark_and_light_as_the_system_has_it_or_as_somebody_chose(admin: Page) -> None:
+def test_dark_and_light_as_in_the_system_or_as_chosen(admin: Page) -> None:
     light = colours(admin)
     admin.prefer("dark")
     dark = colours(admin)
@@ -306,7 +306,7 @@ def test_shell_is_painted_before_any_number_is_there(page: Page) -> None:
     page.logged()
 
 
-def test_a_page_that_nobody_sees_asks_for_nothing(admin: Page) -> None:
+def test_a_hidden_page_sends_no_requests(admin: Page) -> None:
     admin.see("[data-tile=requests]")
     admin.run(
         """
@@ -323,7 +323,7 @@ def test_a_page_that_nobody_sees_asks_for_nothing(admin: Page) -> None:
     admin.until(lambda: [request for request in admin.requested() if request["url"].endswith("/admin/api/live")])
 
 
-def test_store_away_is_told_and_its_return_is_found(
+def test_a_store_outage_is_shown_and_its_end_noticed(
     driver: webdriver.Chrome, gateway: StartsGateways, tmp_path: Path
 ) -> None:
     with RedisServer(tmp_path / "redis") as server:

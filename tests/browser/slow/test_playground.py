@@ -62,7 +62,7 @@ def test_a_streamed_answer_with_its_tokens_cost_and_headers(page: Page, house: G
     assert upstream.requests[-1].json["messages"][0]["content"] == PROMPT
 
 
-def test_a_key_that_is_typed_is_kept_nowhere(page: Page, house: Gateway, upstream: Stage) -> None:
+def test_a_typed_key_is_not_stored(page: Page, house: Gateway, upstream: Stage) -> None:
     page.open(token=ADMIN_TOKEN)
     page.go("playground")
     assert not page.see("main button.primary").is_enabled()
@@ -94,7 +94,7 @@ def test_a_key_that_is_typed_is_kept_nowhere(page: Page, house: Gateway, upstrea
     assert "In one piece" not in page.driver.page_source
 
 
-def test_refusals_errors_and_broken_streams_are_told(page: Page, house: Gateway, upstream: Stage) -> None:
+def test_refusals_errors_and_broken_streams_are_shown(page: Page, house: Gateway, upstream: Stage) -> None:
     page.open(token=secret("spent"))
     page.go("playground")
     page.until(lambda: page.see("main button.primary").is_enabled())

@@ -95,7 +95,7 @@ def test_chart_says_in_words_and_in_a_table_what_it_draws(admin: Page, house: Ga
     assert len(admin.all("section[aria-labelledby=usage-title] svg.chart .mark.on")) == 1
 
 
-def test_a_cost_that_nobody_knows_is_unknown_and_not_nothing(admin: Page, house: Gateway) -> None:
+def test_an_unknown_cost_is_shown_as_unknown_and_not_as_0(admin: Page, house: Gateway) -> None:
     rows = {row["model"]: row for row in house.usage(group_by="model", since=ago(29))}
     unpriced = [name for name, row in rows.items() if row["cost_usd"] is None]
     assert unpriced

@@ -216,7 +216,7 @@ def test_a_lead_who_types_addresses_of_another_team_reads_a_sentence(page: Page,
     assert not [line for line in own if "Failed to load resource" not in line]
 
 
-def test_who_is_in_no_group_is_told_so(page: Page) -> None:
+def test_a_person_without_a_group_gets_an_explanation(page: Page) -> None:
     sign_in(page, "stranger")
     page.see("body", "You are in no group that may sign in here.")
     page.open()

@@ -82,7 +82,7 @@ def test_a_made_key_is_in_every_tab_and_a_test_call_turns_green(admin: Page, hou
     eventually(lambda: [call["key"] for call in house.calls(limit=1)] == ["connected"])
 
 
-def test_what_cannot_be_made_is_told_beside_its_field(admin: Page) -> None:
+def test_faults_of_a_new_key_are_shown_beside_their_field(admin: Page) -> None:
     admin.go("keys")
     admin.click("#new-key")
     admin.type("#field-id", "alice")

@@ -120,7 +120,7 @@ def test_a_team_says_what_its_members_may_do(operator: Page, either: Gateway) ->
     assert told(either, "lab")["members"] is None
 
 
-def test_what_is_wrong_with_a_team_is_told_beside_its_field(admin: Page) -> None:
+def test_faults_of_a_team_are_shown_beside_their_field(admin: Page) -> None:
     admin.go("teams")
     admin.click("#new-team")
     assert admin.focused["id"] == "field-name"

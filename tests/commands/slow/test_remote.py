@@ -137,7 +137,7 @@ def test_the_methods_are_those_of_the_registry() -> None:
         assert all(each.default is not each.empty for each in list(theirs.values())[len(mine) :]), name
 
 
-def test_upstreams_are_told_with_their_health_and_limits(gateways: StartsGateways, theatre: Stage) -> None:
+def test_upstreams_are_listed_with_their_health_and_limits(gateways: StartsGateways, theatre: Stage) -> None:
     limits = {
         "requests": ["100/hour", "9000/day"],
         "per_key": {"parallel": 5},

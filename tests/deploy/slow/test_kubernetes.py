@@ -224,7 +224,7 @@ def test_the_cluster_waits_for_the_whole_drain() -> None:
     assert server["drain_delay_s"] > probe["periodSeconds"] * probe["failureThreshold"]
 
 
-def test_a_rolling_update_and_an_emptied_node_leave_somebody_to_serve() -> None:
+def test_a_rolling_update_and_an_emptied_node_leave_a_pod_to_serve() -> None:
     assert GATEWAY["spec"]["updateStrategy"] == {"type": "RollingUpdate"}
     scaler = of("HorizontalPodAutoscaler", "gateway")["spec"]
     budget = of("PodDisruptionBudget", "gateway")["spec"]

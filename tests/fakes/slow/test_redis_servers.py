@@ -135,7 +135,7 @@ def test_each_server_is_tested_once_however_often_it_is_named(tmp_path: Path, mo
 
 
 @pytest.mark.timeout(240)
-def test_sentinels_replace_a_master_that_is_killed_and_one_that_stands_still(tmp_path: Path) -> None:
+def test_sentinels_replace_a_killed_master_and_a_blocked_one(tmp_path: Path) -> None:
     with Sentinels(tmp_path, password="a-secret") as group:
         group.master.call("SET", "before", "1")
         wait_until_replicated(group.master, 2)

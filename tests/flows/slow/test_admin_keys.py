@@ -73,7 +73,7 @@ def test_a_key_is_made_and_serves_at_once(operator: Operator) -> None:
     assert shown == {name: value for name, value in made.items() if name != "secret"}
 
 
-def test_a_secret_is_told_once_and_kept_nowhere(operator: Operator) -> None:
+def test_a_secret_is_shown_once_and_not_stored(operator: Operator) -> None:
     made = operator.create("silent")
     again = operator.done("POST", "keys/silent/rotate")["secret"]
     told = [operator.send("GET", path).body for path in ("keys/silent", "keys?limit=1000", "audit?limit=1000", "usage")]
@@ -303,7 +303,7 @@ def test_a_viewer_sees_what_the_operator_sees(operator: Operator, viewer: Operat
 
 
 @pytest.mark.parametrize(("method", "path"), CHANGES)
-def test_a_viewer_changes_nothing_and_is_told_what_to_use(viewer: Operator, method: str, path: str) -> None:
+def test_a_viewer_changes_nothing_and_gets_a_hint(viewer: Operator, method: str, path: str) -> None:
     answer = viewer.send(method, path, {} if method in ("POST", "PATCH") else None)
     assert answer.told == (403, "invalid_request_error", None, "read_only_token")
     assert "Use the admin token" in answer.error["message"]

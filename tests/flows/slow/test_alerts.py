@@ -111,7 +111,7 @@ def crowd(houses: Sequence[Gateway], who: str, count: int) -> Counter[int]:
 
 
 @pytest.mark.parametrize("where", ["two workers", "two gateways on one Redis"])
-def test_a_crowd_crosses_both_levels_and_each_is_told_once(
+def test_parallel_calls_cross_both_levels_and_each_is_sent_once(
     gateway: StartsGateways, upstream: Stage, receiver: Receiver, request: pytest.FixtureRequest, where: str
 ) -> None:
     upstream.play(always=used(10, 10))
@@ -187,7 +187,7 @@ def test_what_is_posted(house: Gateway, upstream: Stage, post_box: Receiver) -> 
     assert {request.method for request in post_box.requests} == {"POST"}
 
 
-def test_a_refusal_is_told_and_reserved_is_not_spent(house: Gateway, upstream: Stage, post_box: Receiver) -> None:
+def test_a_refusal_raises_an_alert_and_a_reservation_none(house: Gateway, upstream: Stage, post_box: Receiver) -> None:
     with held(upstream, used(5, 25)) as let_go:
         running = Under(lambda: house.complete("refused", max_tokens=90, prompt="Hi"))  # reserves 91 of 100
         eventually(lambda: upstream.hits == 1)
@@ -226,7 +226,7 @@ def test_a_limit_that_was_raised_while_a_call_ran_is_what_counts(
     assert (posted["used"], posted["limit"]) == (84, 100)
 
 
-def test_rates_are_not_told_of(house: Gateway, upstream: Stage, post_box: Receiver) -> None:
+def test_rates_raise_no_alert(house: Gateway, upstream: Stage, post_box: Receiver) -> None:
     upstream.play(always=used(1, 1))
     spend(house, 2, "rated")
     assert house.complete("rated").status == 429
@@ -244,7 +244,7 @@ def test_the_webhook_is_in_no_argument(house: Gateway) -> None:
     check_secrets(house)
 
 
-def test_a_receiver_that_fails_at_first_is_told_when_it_is_back(gateway: StartsGateways, upstream: Stage) -> None:
+def test_a_webhook_that_fails_at_first_gets_the_message_later(gateway: StartsGateways, upstream: Stage) -> None:
     upstream.play(always=used(1, 1))
     port = dead_port()
     keys = [key("alice", quotas=[daily(1)]), key("bob", quotas=[daily(1)]), key("last", quotas=[daily(1)])]
@@ -322,7 +322,7 @@ def test_what_a_killed_worker_has_not_posted_is_posted_by_another(
         assert house.metric("gateway_quota_alerts_total", key="alice") == 2
 
 
-def test_a_restart_tells_nothing_again_but_what_is_new(
+def test_a_restart_sends_only_new_levels(
     gateway: StartsGateways, upstream: Stage, receiver: Receiver, tmp_path: Path
 ) -> None:
     upstream.play(always=used(1, 1))

@@ -17,7 +17,7 @@ from tests.flows.steering import Operator, use
 NOWHERE = "http://127.0.0.1:9/v1"
 
 
-def test_a_backup_under_load_is_restored_and_its_books_balance(gateway: StartsGateways, tmp_path: Path) -> None:
+def test_a_backup_under_load_is_restored_with_equal_sums(gateway: StartsGateways, tmp_path: Path) -> None:
     """Two workers, six clients, two streams that are under way, and a key that was made at run time."""
     with Scene() as scene:
         house = gateway(settings(scene.url, **ACCOUNTS, server={"workers": 2}))

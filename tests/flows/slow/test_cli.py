@@ -125,7 +125,7 @@ def test_who_reads_a_check_may_leave_or_know_no_letters_but_ascii(tmp_path: Path
     assert (left.returncode, left.stderr) == (0, b"")
 
 
-def test_check_tells_every_fault_at_once(tmp_path: Path) -> None:
+def test_check_reports_every_fault_at_once(tmp_path: Path) -> None:
     config = settings(
         "ftp://example.com",
         server={"prot": 8080, "workers": 0},
@@ -193,7 +193,7 @@ def test_option_out_of_range(tmp_path: Path, arguments: list[str], words: str) -
     says(run("serve", "--config", written(tmp_path, settings(NOWHERE)), *arguments), words)
 
 
-def test_check_tells_of_journals_that_nobody_would_deliver(tmp_path: Path) -> None:
+def test_check_warns_of_journals_that_no_gateway_would_deliver(tmp_path: Path) -> None:
     config = settings(NOWHERE, store={"url": "embedded:./data", "journal_dir": str(tmp_path / "journal")})
     file, journals = written(tmp_path, config), tmp_path / "journal"
     origins = ["redis://old:6379/0 gateway", "redis://old:6379/0 gateway", "/elsewhere gateway"]

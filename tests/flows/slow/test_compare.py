@@ -159,7 +159,7 @@ def use(house: Gateway) -> None:
     eventually(lambda: len(house.calls()) >= 7)
 
 
-def test_books_agree_to_the_token(house: Gateway, provider: Provider, tmp_path: Path) -> None:
+def test_sums_agree_to_the_token(house: Gateway, provider: Provider, tmp_path: Path) -> None:
     use(house)
     found = rows(done := compare(house, provider.export(tmp_path / "usage.csv"), "--format", "json"))
     assert set(found) == {COMPLETIONS, CHAT, EMBEDDINGS, "gpt-4.1-mini"}
@@ -207,7 +207,7 @@ def test_costs_agree_to_the_nano(house: Gateway, provider: Provider, tmp_path: P
         assert (row["requests_theirs"], row["total_tokens_difference"]) == (None, None)
 
 
-def test_usage_that_nobody_reported_is_the_difference(house: Gateway, provider: Provider, tmp_path: Path) -> None:
+def test_unreported_usage_is_the_difference(house: Gateway, provider: Provider, tmp_path: Path) -> None:
     """A client that leaves in the middle: the provider bills what it has generated, and we have an estimate of it."""
     use(house)
     pace = {"tokens_per_s": 20}
@@ -315,7 +315,7 @@ def test_table_with_all_that_has_to_be_said(books: Path, tmp_path: Path) -> None
         (["--until", "2026-01-02"], [("2026-01-02", 2)]),
     ],
 )
-def test_part_of_the_books(books: Path, tmp_path: Path, arguments: list[str], found: list[tuple[str, int]]) -> None:
+def test_a_part_of_the_records(books: Path, tmp_path: Path, arguments: list[str], found: list[tuple[str, int]]) -> None:
     export = written(tmp_path, [HEAD, "2026-01-02,m-0613,2,20,10,1", "2026-01-03,n,1,10,5,1"])
     done = ask(books, export, "--format", "csv", *arguments)
     assert done.returncode == 0
@@ -402,7 +402,7 @@ def test_file_with_a_byte_order_mark(books: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("shape", "shown"), [("table", "Nothing was used.\n"), ("json", "[]\n")])
-def test_file_that_tells_of_no_day(books: Path, tmp_path: Path, shape: str, shown: str) -> None:
+def test_file_without_a_day(books: Path, tmp_path: Path, shape: str, shown: str) -> None:
     done = ask(books, written(tmp_path, [HEAD]), "--format", shape)
     assert (done.returncode, done.stdout.partition("\n")[0]) == (0, shown.strip())
     assert "The provider's file contains no day to compare." in done.stdout + done.stderr

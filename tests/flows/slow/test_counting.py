@@ -97,7 +97,7 @@ def test_what_the_upstream_reports_was_known_before(house: Gateway, upstream: St
         ({"model": MYSTERY, "prompt": "<|endoftext|>"}, 4),
     ],
 )
-def test_tokens_that_nobody_reports_are_as_good_as_they_can_be_told(
+def test_estimates_of_unreported_tokens_are_within_their_bounds(
     house: Gateway, upstream: Stage, changes: dict[str, Any], tokens: int | None
 ) -> None:
     upstream.play(ok_json({"model": "up"}))
@@ -124,7 +124,7 @@ SAID = ["Say", " this is", " a", " te", "st", ", “please”", " 2 + 2 = 4"]
 
 
 @pytest.mark.parametrize("is_stream", [False, True])
-def test_answer_that_nobody_counts_is_counted_here(house: Gateway, upstream: Stage, is_stream: bool) -> None:
+def test_an_answer_without_usage_is_counted_by_the_gateway(house: Gateway, upstream: Stage, is_stream: bool) -> None:
     if not is_stream:
         upstream.play(ok_json({"model": "up", "choices": [{"index": 0, "text": "".join(SAID)}]}))
         record = house.call(house.complete("silent").id)
@@ -156,7 +156,7 @@ def test_an_error_in_place_of_a_stream_costs_nothing(house: Gateway, upstream: S
     assert (record["prompt_tokens"], record["completion_tokens"]) == (0, 0)
 
 
-def test_prompt_that_can_never_fit_is_told_so_only_when_that_is_sure(house: Gateway, upstream: Stage) -> None:
+def test_a_prompt_is_refused_for_good_only_if_it_never_fits(house: Gateway, upstream: Stage) -> None:
     upstream.play(ok_json({"model": "up", "usage": {"prompt_tokens": 0, "completion_tokens": 0}}), reported(0))
     refused = house.complete("small", prompt=ORDINARY, max_tokens=10)
     assert refused.told == (400, "invalid_request_error", "max_tokens", "quota_too_small")

@@ -88,7 +88,7 @@ def test_calls_go_on_with_the_next_master(
     check_secrets(house)
 
 
-def test_what_the_next_master_never_heard_of_is_told_again(
+def test_writes_that_the_next_master_lacks_are_sent_again(
     gateway: StartsGateways, scene: Scene, group: Sentinels
 ) -> None:
     house = opened(gateway, scene, group.url)
@@ -127,7 +127,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield made
 
 
-def test_a_cluster_keeps_the_quota_whichever_node_dies(gateway: StartsGateways, scene: Scene, cluster: Cluster) -> None:
+def test_a_cluster_keeps_the_quota_whichever_node_is_killed(
+    gateway: StartsGateways, scene: Scene, cluster: Cluster
+) -> None:
     house = opened(gateway, scene, cluster.url)
     assert sorted(told.status for told in scene.burst(house, 40, "twenty")) == [200] * 20 + [429] * 20
 

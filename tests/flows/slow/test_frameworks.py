@@ -157,7 +157,7 @@ def test_a_rate_is_waited_for(house: Gateway, upstream: Stage, name: str) -> Non
 
 
 @pytest.mark.parametrize("name", FRAMEWORKS)
-def test_a_spent_quota_is_told(house: Gateway, upstream: Stage, name: str) -> None:
+def test_a_used_up_quota_is_reported(house: Gateway, upstream: Stage, name: str) -> None:
     framework = FRAMEWORKS[name]
     upstream.play(always=upstream_with_a_tool)
     before = house.metric("gateway_rejections_total", reason="quota_spent")

@@ -181,7 +181,7 @@ def test_others_are_served_while_a_body_is_read(house: Gateway, upstream: Stage)
     assert len(waits) > 20
 
 
-def test_client_that_leaves_its_large_body_behind_holds_nobody(house: Gateway, upstream: Stage) -> None:
+def test_a_client_that_leaves_in_its_large_body_delays_no_other_call(house: Gateway, upstream: Stage) -> None:
     upstream.play(always=ok_json())
     before = upstream.hits
     for _ in range(3):

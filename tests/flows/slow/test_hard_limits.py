@@ -246,7 +246,7 @@ def has_answer(client: Raw) -> bool:
         ([""], "next", 401),
     ],
 )
-def test_trusted_proxy_tells_who_calls(
+def test_a_trusted_proxy_names_the_client(
     house: Gateway, upstream: Stage, forwarded: list[str], who: str, status: int
 ) -> None:
     with house.connect() as client:
@@ -261,7 +261,7 @@ def test_access_line_names_the_client_and_not_the_proxy(house: Gateway) -> None:
     assert house.line(id=answer.id)["remote"] == "198.51.100.1"
 
 
-def test_nobody_is_believed_who_is_not_trusted(gateway: StartsGateways, upstream: Stage) -> None:
+def test_an_untrusted_proxy_is_not_believed(gateway: StartsGateways, upstream: Stage) -> None:
     house = gateway(
         settings(upstream.url, server={"trusted_proxies": ["10.0.0.0/8"]}, keys=[key("k", ips=["10.0.0.0/8"])])
     )

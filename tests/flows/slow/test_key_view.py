@@ -165,7 +165,7 @@ def test_what_only_counts_is_marked(house: Gateway, upstream: Stage) -> None:
     assert not [name for name in house.complete("watched").headers if name.startswith("x-ratelimit")]
 
 
-def test_headers_of_every_answer_tell_of_the_window_that_ends_first(house: Gateway, upstream: Stage) -> None:
+def test_headers_of_every_answer_describe_the_window_that_ends_first(house: Gateway, upstream: Stage) -> None:
     """Of plain answers, streams, failures and refusals: here its team's, of which less is left than of its own."""
     piece = {"choices": [{"text": "a", "index": 0, "finish_reason": "stop"}]}
     upstream.play(used(5, 5), stream([piece]), error_json(500), always=used(1, 1))

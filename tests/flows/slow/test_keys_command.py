@@ -306,7 +306,7 @@ def test_faults_are_one_plain_line(beside: Operator, line: str, code: int, words
 @pytest.mark.parametrize(
     "line", ["keys", "keys dance", "keys list --xml", "keys list --csv --json", "teams", "keys show"]
 )
-def test_arguments_that_nobody_knows(line: str) -> None:
+def test_unknown_arguments(line: str) -> None:
     done = run(*line.split())
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("usage: gateway")
@@ -359,7 +359,7 @@ def test_a_store_that_is_away(tmp_path: Path) -> None:
     operator.fails("keys create --id x", 1, f"redis://{where}/0", "may have been made or not")
 
 
-def test_who_is_behind_sudo_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_user_behind_sudo_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "getuid", lambda: 0)
     monkeypatch.setenv("SUDO_USER", "bob")
     assert registry_command.actor("keys") == "gateway keys, user root (sudo by bob)"

@@ -341,7 +341,7 @@ def seen_done_and_then(place: Place, kill: Callable[[], object]) -> Told:
 
 
 @pytest.mark.timeout(120 + 4 * KILLS)
-def test_books_balance_after_kills_at_random_times(places: Callable[..., Place]) -> None:
+def test_sums_agree_after_kills_at_random_times(places: Callable[..., Place]) -> None:
     seed = random.randrange(10**6)
     print(f"seed {seed}")
     kills = {"embedded": KILLS // 3, "redis": KILLS - KILLS // 3}  # a Redis starts sooner than a Python

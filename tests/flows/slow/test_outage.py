@@ -33,7 +33,7 @@ def locked(house: Gateway) -> Iterator[None]:
         db.close()
 
 
-def test_store_that_is_away_is_told_at_once_and_the_house_recovers(gateway: StartsGateways, upstream: Stage) -> None:
+def test_a_store_outage_is_reported_at_once_and_the_gateway_recovers(gateway: StartsGateways, upstream: Stage) -> None:
     upstream.play(always=ok_json())
     house = gateway(settings(upstream.url, keys=[key("alice", quotas=[{"requests": 100, "per": "day"}])]))
     assert house.complete().status == 200

@@ -76,7 +76,7 @@ def test_a_replaced_worker_serves_both(house: Gateway, upstream: Stage) -> None:
     eventually(lambda: house.get("/readyz", key=None).status == at_office(house, "/readyz").status == 200)
 
 
-def test_check_tells_where_operators_are_served(tmp_path: Path) -> None:
+def test_check_prints_the_address_of_the_admin_listener(tmp_path: Path) -> None:
     admin = {"token": ADMIN_TOKEN, "listen": "127.0.0.1:9000"}
     file = tmp_path / "gateway.yaml"
     file.write_text(json.dumps(settings("http://127.0.0.1:9/v1", admin=admin)))

@@ -179,7 +179,7 @@ def test_requests_are_those_of_the_ledger(story: Story) -> None:
     assert {key for key, _ in carried} == {"alice", "bob", "carol", "dave", "other"}
 
 
-def test_requests_that_no_record_tells_of_are_those_that_were_refused(story: Story) -> None:
+def test_requests_without_a_record_are_those_that_were_refused(story: Story) -> None:
     found = story.server.query('sum by (key, model, status) (gateway_requests_total{upstream=""})')
     refused = {
         tuple(dict(labels).get(name, "") for name in ("key", "model", "status")): n for labels, n in found.items()
@@ -221,7 +221,7 @@ def test_records_agree_one_by_one(story: Story) -> None:
     assert sum(story.server.query("sum(gateway_upstream_attempts_total)").values()) == attempts
 
 
-def test_a_worker_died_and_its_calls_were_lost_and_counted(story: Story) -> None:
+def test_calls_of_a_killed_worker_are_lost_and_counted(story: Story) -> None:
     lost = [call for call in story.house.calls(limit=10_000) if call["ended"] == "lost"]
     gone = [call for call in story.house.calls(limit=10_000) if call["ended"] == "client_gone"]
     assert len(lost) + len(gone) == 6
@@ -229,7 +229,7 @@ def test_a_worker_died_and_its_calls_were_lost_and_counted(story: Story) -> None
     assert sum(story.server.query('gateway_requests_total{status="0"}').values()) == len(lost)
 
 
-def test_no_counter_fell_when_it_died(story: Story) -> None:
+def test_no_counter_fell_when_a_worker_was_killed(story: Story) -> None:
     names = [name for name in story.server.get("label/__name__/values") if re.fullmatch(COUNTERS, name)]
     assert len(names) > 20
     for name in names:

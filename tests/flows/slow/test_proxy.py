@@ -100,7 +100,7 @@ def test_next_call_is_good_when_the_proxy_is_back(
         house.stop()
 
 
-def test_check_tells_what_is_wrong_with_a_proxy(tmp_path: Path) -> None:
+def test_check_reports_faults_of_a_proxy(tmp_path: Path) -> None:
     config = settings(AWAY, upstreams={"other": {"base_url": AWAY, "proxy": f"ftp://{USERINFO}@proxy:21"}})
     file = tmp_path / "gateway.yaml"
     file.write_text(yaml.safe_dump(config))

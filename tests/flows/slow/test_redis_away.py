@@ -158,7 +158,7 @@ def test_stall_of_redis_shorter_than_the_time_limit_of_a_batch_refuses_no_call(
     scene.check(house)
 
 
-def test_who_asks_for_its_own_limits_is_told_within_a_second(house: Gateway, redis: RedisServer) -> None:
+def test_a_key_that_reads_its_limits_is_answered_within_a_second(house: Gateway, redis: RedisServer) -> None:
     took_s = []
     with befallen(redis, "stands still"):
         for _ in range(3):
@@ -214,7 +214,7 @@ def test_what_arrives_too_late_changes_nothing(house: Gateway, scene: Scene, wir
     scene.check(house)
 
 
-def test_books_balance_whatever_befalls_redis_and_the_wire(
+def test_sums_agree_after_faults_of_redis_and_the_network(
     house: Gateway, scene: Scene, redis: RedisServer, wire: WireProxy
 ) -> None:
     seed = random.randrange(10**6)
@@ -470,7 +470,7 @@ def test_after_a_while_alone_calls_are_denied(gateway: StartsGateways, redis: Re
 # ----------------------------------------------------------------------------------------------- what is left behind
 
 
-def test_what_redis_forgot_and_what_it_never_heard_of_is_told_by_the_next_gateway(
+def test_what_redis_lost_or_never_got_is_sent_by_the_next_gateway(
     gateway: StartsGateways, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     """This Redis keeps nothing when it is killed."""

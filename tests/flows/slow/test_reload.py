@@ -330,7 +330,7 @@ def test_limits_of_the_server_take_effect(house: Gateway) -> None:
     assert {house.post("/v1/completions", body, headers=forwarded).status for _ in range(6)} == {200}
 
 
-def test_what_is_wrong_is_told_at_once_and_changes_nothing(house: Gateway) -> None:
+def test_faults_are_reported_at_once_and_change_nothing(house: Gateway) -> None:
     applied, refused = (house.metric("gateway_config_reloads_total", result=each) for each in ("applied", "refused"))
     generation = house.metric("gateway_config_generation")
     bad = copy.deepcopy(house.config)
@@ -389,7 +389,7 @@ def test_a_signal_reloads_and_so_does_a_change_of_the_content(house: Gateway) ->
     assert everywhere(house, key="grace") == {200}
 
 
-def test_an_upstream_s_health_is_told_of_all_workers(house: Gateway, upstream: Stage) -> None:
+def test_an_upstream_s_health_is_reported_for_all_workers(house: Gateway, upstream: Stage) -> None:
     change(house, upstreams={"main": {"base_url": upstream.url, "api_key": "a-good-key-of-ours"}})
     eventually(lambda: upstream.open_now == 0)  # of the one that was called so
     assert everywhere(house) == {200}

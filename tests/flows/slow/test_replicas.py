@@ -119,9 +119,7 @@ def test_exactly_100_of_500_over_three_gateways(houses: list[Gateway], upstream:
     assert sum(house.metric("gateway_requests_total", key="hundred", status="200") for house in houses) == 100
 
 
-def test_exactly_100_however_often_redis_stands_still(
-    houses: list[Gateway], upstream: Stage, redis: RedisServer
-) -> None:
+def test_exactly_100_however_often_redis_is_blocked(houses: list[Gateway], upstream: Stage, redis: RedisServer) -> None:
     """Draws with an unknown result are voided; no call is served beyond the quota because of them."""
     upstream.play(always=count_exactly)
     calls = [completion(houses[number % REPLICAS], "patient") for number in range(60)]

@@ -486,7 +486,7 @@ def test_one_member_that_is_anything(
     ("method", "path"), [each for each in OPERATIONS if OPERATIONS[each].caller in ("key", "admin", "viewer")]
 )
 @pytest.mark.parametrize("who", [None, "Bearer sk-somebody-else-0123456789", "Basic YTpi", "Bearer"])
-def test_nobody_else_is_let_in(
+def test_other_tokens_are_refused(
     house: Gateway, session: requests.Session, schema: Any, method: str, path: str, who: str | None
 ) -> None:
     body = {"body": {}, "media_type": "application/json"} if OPERATIONS[method, path].body else {}

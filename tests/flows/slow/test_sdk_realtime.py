@@ -47,7 +47,7 @@ async def test_an_asynchronous_client(gateway: StartsGateways) -> None:
                     break
 
 
-async def test_the_books_agree_with_the_simulators(gateway: StartsGateways, process: StartsProcesses) -> None:
+async def test_the_records_agree_with_the_simulators(gateway: StartsGateways, process: StartsProcesses) -> None:
     found = process("simulate", "--port", "0").wait_for(r"http://127\.0\.0\.1:(\d+)")
     models = {MODEL: {"endpoints": ["realtime"], "routes": [{"upstream": "main"}], "max_output_tokens": 200}}
     up = {"main": {"capabilities": {"realtime": True}}}

@@ -369,7 +369,7 @@ def test_a_bug_of_ours_is_logged_without_what_it_says(tmp_path: Path, upstream: 
 
 @pytest.mark.parametrize("command", ["check", "serve"])
 @pytest.mark.parametrize("trouble", ["a wrong password", "nobody there", "faults everywhere", "no YAML"])
-def test_a_configuration_that_cannot_be_used_is_told_without_its_secrets(
+def test_an_invalid_configuration_is_reported_without_its_secrets(
     command: str, trouble: str, tmp_path: Path, redis_server: RedisServer
 ) -> None:
     redis_server.call("CONFIG", "SET", "requirepass", "another")

@@ -149,7 +149,7 @@ def test_days_are_the_first_and_the_last(house: Gateway) -> None:
     assert usage(house, "--until", "2025-01-30").stdout == "Nothing was used.\n"
 
 
-def test_report_disturbs_nobody(house: Gateway, upstream: Stage) -> None:
+def test_a_report_delays_no_call(house: Gateway, upstream: Stage) -> None:
     """The command closes no leases, and is not registered as a worker."""
     before = house.usage()
     for _ in range(3):
@@ -213,7 +213,7 @@ def test_question_that_makes_no_sense(tmp_path: Path, arguments: list[str], word
     says(run("usage", "--config", file, *arguments), 2, f"gateway: {words}")
 
 
-def test_format_that_nobody_speaks(tmp_path: Path) -> None:
+def test_an_unknown_format(tmp_path: Path) -> None:
     done = run("usage", "--config", written(tmp_path, f"embedded:{tmp_path}"), "--format", "xml")
     assert (done.returncode, done.stdout) == (2, "")
     assert "argument --format: invalid choice: 'xml'" in done.stderr

@@ -16,7 +16,7 @@ from tests.stack.run import Stack, wrong_failures
 
 
 @pytest.mark.timeout(900)
-def test_no_call_fails_without_cause_and_the_books_balance(tmp_path: Path) -> None:
+def test_no_call_fails_without_cause_and_all_sums_agree(tmp_path: Path) -> None:
     with Place(tmp_path / "stack") as place:
         stack = Stack(place, seed=11, steady_s=1.0, is_strict=False)
         stack.run()
@@ -44,11 +44,11 @@ AWAY = Excuse("store_unavailable", (503,), since=10.5, until=20.0)
         told(status=0, is_whole=False),
     ],
 )
-def test_a_failure_that_nothing_excuses_is_told(call: Told) -> None:
+def test_a_failure_without_excuse_is_reported(call: Told) -> None:
     assert [*wrong_failures([call], [AWAY], is_strict=True)]
 
 
-def test_what_is_excused_or_served_is_not_told() -> None:
+def test_excused_and_served_calls_are_not_reported() -> None:
     calls = [told(status=503, code="store_unavailable"), told(status=200)]
     assert not [*wrong_failures(calls, [AWAY], is_strict=True)]
 
@@ -71,11 +71,11 @@ DOWN = Cause("GatewayDown", {"instance": "one"}, since=100.0, until=105.0, is_ne
         [seen("firing", 101, 200)],
     ],
 )
-def test_alerts_that_do_not_fit_their_causes_are_told(alerts: list[Seen]) -> None:
+def test_alerts_that_do_not_fit_their_causes_are_reported(alerts: list[Seen]) -> None:
     assert [*wrong_alerts(alerts, [DOWN])]
 
 
-def test_alerts_with_a_cause_are_not_told() -> None:
+def test_alerts_with_a_cause_are_not_reported() -> None:
     assert not [*wrong_alerts([seen("firing", 101, 110), seen("pending", 50, 51, instance="two")], [DOWN])]
 
 

@@ -201,7 +201,7 @@ async def test_a_failover_that_forgets_a_batch_is_noticed_and_mended(tmp_path: P
 
 
 @pytest.mark.timeout(240)
-async def test_a_master_that_stands_still_is_left_for_the_new_one(tmp_path: Path) -> None:
+async def test_a_blocked_master_is_left_for_the_new_one(tmp_path: Path) -> None:
     claim = calendar(100)
     with Sentinels(tmp_path) as group:
         async with opened(group.url) as store:
@@ -231,7 +231,7 @@ async def test_a_master_that_stands_still_is_left_for_the_new_one(tmp_path: Path
 
 
 @pytest.mark.timeout(240)
-async def test_a_cluster_keeps_the_books_through_the_loss_of_a_master(tmp_path: Path) -> None:
+async def test_a_cluster_keeps_all_sums_through_the_loss_of_a_master(tmp_path: Path) -> None:
     claim = calendar(3)
     with Cluster(tmp_path, has_replicas=True) as group:
         # Two workers that connect to different nodes first see the same data.
