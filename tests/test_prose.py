@@ -71,6 +71,16 @@ def complaints(source: str) -> list[str]:
     return [f"{word[0]!r}: {text}" for text in plain for word in WORDS.finditer(text)]
 
 
+NAME = re.compile(r"^ *(?:async )?def (test_\w+)", re.MULTILINE)
+
+
+def test_names_of_tests_are_plain_technical_english() -> None:
+    names = [f"{module}: {name}" for module, source in TESTS.items() for name in NAME.findall(source)]
+    assert len(names) > 3000
+    found = [name for name in names if WORDS.search(name.rpartition(": ")[2].replace("_", " "))]
+    assert not found, "\n".join([*found, f"write instead: {INSTEAD}"])
+
+
 # ---------------------------------------------------------------------------------------------------------- other files
 
 HASH = re.compile(r"(?:^|\s)#+\s(.*)")
