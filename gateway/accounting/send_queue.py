@@ -12,7 +12,7 @@ from itertools import islice
 from typing import TypeVar
 
 from gateway.journal import Journal, JournalEntry
-from gateway.quota import ledger_entry
+from gateway.quota import ledger_entry, windows
 from gateway.records import Claim, Record
 from gateway.store import Defer, Settle, Void
 
@@ -73,10 +73,11 @@ class SendQueue:
 
     def close(self, record: Record, claims: tuple[Claim, ...], *, is_written_now: bool = False) -> int:
         """A call has ended. Returns the number of the end. `is_written_now` as of `Journal.append`."""
-        text = ledger_entry.encode(record, claims)
+        charged = windows.charges(record, claims)
+        text = ledger_entry.encode(record, claims, charged)
         number = self._journal.append("close", record.id, text, is_written_now=is_written_now)
         self._settled += 1
-        self._add(Settle(number, record, claims, text))
+        self._add(Settle(number, record, claims, text, charged))
         return number
 
     def defer(self, record: Record, claims: tuple[Claim, ...], note: str) -> int:

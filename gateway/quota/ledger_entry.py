@@ -48,8 +48,9 @@ _NOTE = "deferral"
 _FLAGS = ("false", "true")
 
 
-def encode(record: Record, claims: Sequence[Claim]) -> str:
-    """The entry of a call that ends with this record. Times are kept in whole microseconds.
+def encode(record: Record, claims: Sequence[Claim], charged: Sequence[int] | None = None) -> str:
+    """The entry of a call that ends with this record, and of its charges where they are known. Times are kept in whole
+    microseconds.
 
     Put together by hand and in one go, because this happens twice a call, and json takes three times as long.
     """
@@ -64,9 +65,11 @@ def encode(record: Record, claims: Sequence[Claim]) -> str:
         int(time // 86400), key, team, endpoint, model, label_model, routed_model, returned_model, upstream
     )
     sums = ",".join(map(str, sums_of(record)))
+    if charged is None:
+        charged = charges(record, claims)
     spelt = ",".join([
         f"{encode_window(window)},{amount},{actual}]"
-        for (window, amount), actual in zip(claims, charges(record, claims), strict=True)
+        for (window, amount), actual in zip(claims, charged, strict=True)
     ])  # fmt: skip
     return (
         f"[{name},{place},[{sums}],[{spelt}]]\t"

@@ -156,6 +156,8 @@ class Settle(NamedTuple):
     """What its lease holds."""
     text: str
     """Its entry (quota/ledger_entry)."""
+    charged: Sequence[int] | None = None
+    """What it is charged for each claim, by `quota/windows.charges`; None: not worked out yet."""
 
 
 class Void(NamedTuple):

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Mapping
 from json.encoder import encode_basestring_ascii as quote
+from queue import SimpleQueue
 from typing import Literal
 
 from gateway.accounting.call_log import AccessLogExtras
@@ -69,6 +70,9 @@ class AccessLog:
         self._waiting: list[str] = []
         self._left_out = 0
         self._writer: threading.Thread | None = None
+        self._to_write: SimpleQueue[bytes | None] = SimpleQueue()
+        """What the thread has to write; None: it ends."""
+        self._is_writing = False
         self._timer: asyncio.TimerHandle | None = None
         self._second = 0
         self._spelt = ""
@@ -126,16 +130,17 @@ class AccessLog:
         if self._timer is not None:
             self._timer.cancel()
         deadline = time.monotonic() + CLOSE_WITHIN_S
-        while self._waiting or self._is_writing():
-            if not self._is_writing():
+        while self._waiting or self._is_writing:
+            if not self._is_writing:
                 self._flush()
             if time.monotonic() > deadline:
-                return  # the reader of the log is gone
+                break  # the reader of the log is gone
             await asyncio.sleep(0.005)
+        self._to_write.put(None)
 
     def _flush(self) -> None:
         self._timer = None
-        if self._is_writing():  # the reader is slow: what comes meanwhile waits, up to MAX_WAITING
+        if self._is_writing:  # the reader is slow: what comes meanwhile waits, up to MAX_WAITING
             self._timer = asyncio.get_running_loop().call_later(FLUSH_S, self._flush)
             return
         lines, self._waiting = self._waiting, []
@@ -143,21 +148,21 @@ class AccessLog:
             lines.append(f'{{"message": "access lines left out", "count": {self._left_out}}}')
             self._left_out = 0
         if lines:
-            # A daemon: a log without a reader must not delay the end of the process.
-            data = ("\n".join(lines) + "\n").encode()
-            self._writer = threading.Thread(target=_write_all, args=(self._descriptor, data), daemon=True)
-            self._writer.start()
+            if self._writer is None:
+                # A daemon: a log without a reader must not delay the end of the process.
+                self._writer = threading.Thread(target=self._write_all, daemon=True)
+                self._writer.start()
+            self._is_writing = True
+            self._to_write.put(("\n".join(lines) + "\n").encode())
 
-    def _is_writing(self) -> bool:
-        return self._writer is not None and self._writer.is_alive()
-
-
-def _write_all(descriptor: int, data: bytes) -> None:
-    try:
-        while data:
-            data = data[os.write(descriptor, data) :]
-    except OSError:
-        pass  # the reader of the log is gone; calls go on
+    def _write_all(self) -> None:
+        while (data := self._to_write.get()) is not None:
+            try:
+                while data:
+                    data = data[os.write(self._descriptor, data) :]
+            except OSError:
+                pass  # the reader of the log is gone; calls go on
+            self._is_writing = False
 
 
 _Value = str | float | bool | None

@@ -91,7 +91,7 @@ class LedgerTransaction:
             elif item.number > self.mark:
                 self.mark = item.number
                 if isinstance(item, Settle):
-                    self._close(item.record, item.claims)
+                    self._close(item.record, item.claims, item.charged)
                 elif isinstance(item, Defer):
                     self._defer(item)
                 else:
@@ -158,16 +158,16 @@ class LedgerTransaction:
         """What an open lease holds."""
         return self.opened[lease].claims if lease in self.opened else self.taken[lease]
 
-    def _close(self, record: Record, claims: Sequence[Claim]) -> None:
+    def _close(self, record: Record, claims: Sequence[Claim], charged: Sequence[int] | None) -> None:
         if record.id in self.drawn_us:
-            self._settle(record, claims, self._end(record.id))
+            self._settle(record, claims, self._end(record.id), charged)
         elif (lost := self.lost.pop(record.id, None)) is not None:
             self._take_back(record.id, lost)
-            charged = windows.charges(*lost.settlement)
+            lost_charges = windows.charges(*lost.settlement)
             actual = {
                 claim.window.id: used for claim, used in zip(claims, windows.charges(record, claims), strict=True)
             }
-            for (window, _), before in zip(lost.settlement.claims, charged, strict=True):
+            for (window, _), before in zip(lost.settlement.claims, lost_charges, strict=True):
                 self._correct(window, lost, before, actual.get(window.id, 0))
         else:
             age_us = self.now_us - int(record.time * 1e6)
@@ -201,9 +201,13 @@ class LedgerTransaction:
             self.extended.pop(lease, None)
         return self.now_us - self.drawn_us.pop(lease)
 
-    def _settle(self, record: Record, claims: Sequence[Claim], age_us: int) -> None:
+    def _settle(
+        self, record: Record, claims: Sequence[Claim], age_us: int, charged: Sequence[int] | None = None
+    ) -> None:
         states, changed = self.states, self.changed
-        for claim, actual in zip(claims, windows.charges(record, claims), strict=True):
+        if charged is None:
+            charged = windows.charges(record, claims)
+        for claim, actual in zip(claims, charged, strict=True):
             window = claim.window
             name = window.id
             state = windows.settled(claim, states[name], actual, age_us)
