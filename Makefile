@@ -67,11 +67,12 @@ servers: .venv/.installed
 test: check
 	$(BIN)/pytest --tier fast -n auto --dist loadfile
 
-# Everything: the fast tier on every installed Redis and Valkey; the slow tier, two files at a time; then what judges
-# timing or memory, alone. A failure in one of the last two does not skip the other.
+# Everything: the fast tier on every installed Redis and Valkey; the slow tier, two files at a time and the longest first
+# (without the option xdist begins with the file of the most tests); then what judges timing or memory, alone. A failure
+# in one of the last two does not skip the other.
 test-all: check servers
 	$(BIN)/pytest --tier fast --all-redis -n auto --dist loadfile
-	failed=0; $(BIN)/pytest --tier slow -n 2 --dist loadfile || failed=1; \
+	failed=0; $(BIN)/pytest --tier slow -n 2 --dist loadfile --no-loadscope-reorder || failed=1; \
 	$(BIN)/pytest --tier alone || failed=1; exit $$failed
 
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate

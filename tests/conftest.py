@@ -26,6 +26,19 @@ settings.register_profile("fast", deadline=None, max_examples=25)
 
 TIERS = ("fast", "slow", "alone", "all")
 
+LONGEST = tuple(
+    f"tests/{name}.py"
+    for name in (
+        "flows/slow/test_kills", "flows/slow/test_redis_away", "flows/slow/test_task_kills", "stack/slow/test_stack",
+        "flows/slow/test_backup", "flows/slow/test_batch_faults", "flows/slow/test_stranger", "snippets/slow/test_run",
+        "flows/slow/test_background_kills", "flows/slow/test_kills_media", "slow/test_oracle",
+        "flows/slow/test_working_day", "slow/test_interrupted", "flows/slow/test_kills_gemini", "slow/test_bench",
+        "store/slow/test_schedules",
+    )
+)  # fmt: skip
+"""Files that take half a minute and more, the longest first. They begin first: at the end of the tier one process would
+run such a file while the other has none left."""
+
 DAY_S, HOUR_S = 86_400, 3600
 
 FAST_S = 30.0
@@ -66,6 +79,12 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("tier") == "fast":
         FORKS.begin("", WITHOUT_TOKENS["PYTHONPATH"])
         config.add_cleanup(FORKS.end)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    ranks = {config.rootpath / name: rank for rank, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: ranks.get(item.path, len(ranks)))
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:

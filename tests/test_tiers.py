@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from tests.conftest import DAY_S, HOUR_S, TIERS, pytest_ignore_collect, tier_of, wait_s
+from tests.conftest import DAY_S, HOUR_S, LONGEST, TIERS, pytest_ignore_collect, tier_of, wait_s
 
 ROOT = Path(__file__).parent.parent
 FILES = sorted((ROOT / "tests").rglob("test_*.py"))
@@ -44,6 +44,10 @@ def test_the_folders_of_a_file_name_its_tier() -> None:
     assert tier_of(Path("tests/flows/slow/test_kills.py")) == "slow"
     assert tier_of(Path("tests/flows/slow/alone/test_memory.py")) == "alone"
     assert tier_of(Path("tests/flows/test_slow.py")) == "fast"
+
+
+def test_the_longest_files_are_of_the_slow_tier() -> None:
+    assert {ROOT / name for name in LONGEST} <= set(collected("slow"))
 
 
 def test_slow_folders_are_packages() -> None:
